@@ -1,0 +1,43 @@
+PYTHON ?= python3
+BIN    := .venv/bin
+STAMP  := .venv/stamp
+PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
+
+.PHONY: help .venv test slow check format lines mutants clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.]+):.*## */\1\t/' | expand -t 10
+
+.venv: $(STAMP)  ## make the environment, with the versions of constraints.txt
+
+# torch goes first: on its own it takes the build that the machine offers.
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+test: $(STAMP)  ## run the tests
+	$(BIN)/python -m pytest
+
+slow: $(STAMP)  ## run the slow tests
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)  ## formatting, lint and types
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy --strict qkv tools tests
+
+format: $(STAMP)  ## format, and mend what lint can mend
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lines: $(STAMP)  ## count the lines of the core against their budget
+	$(BIN)/python tools/lines.py
+
+mutants: $(STAMP)  ## break the code on purpose: do the tests notice?
+	$(BIN)/python tools/mutants.py
+
+clean:  ## remove the environment, caches and builds
+	rm -rf .venv .*_cache build dist
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,32 @@
+"""The families, by name. Each is one file of data: a function of sizes, rows of sizes, and two tables of names."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+
+from qkv.families.family import Family
+
+NAMES = "bert gpt2 t5".split()
+
+
+@cache
+def family(name: str) -> Family:
+    """The family of that name; ValueError lists the names there are."""
+    if name not in NAMES:
+        raise ValueError(f"family {name!r}: expected one of {', '.join(NAMES)}")
+    found: Family = import_module(f"qkv.families.{name.replace('-', '_')}").FAMILY
+    return found
+
+
+def families() -> list[Family]:
+    return [family(name) for name in NAMES]
+
+
+def by_model_type(kind: str) -> Family:
+    """The family that a config.json of this `model_type` belongs to."""
+    for each in families():
+        if kind in each.model_types:
+            return each
+    known = sorted(kind for each in families() for kind in each.model_types)
+    raise ValueError(f"model_type {kind!r}: expected one of {', '.join(known)}")

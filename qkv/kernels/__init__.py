@@ -1,0 +1,1 @@
+"""Fast forms of single operations, each beside its plain reference."""

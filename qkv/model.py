@@ -1,0 +1,312 @@
+"""Model: a spec, its network, its config and its tokenizer; load, save, build and run."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.families import by_model_type, family
+from qkv.families.family import Args, Family
+from qkv.nn.batch import Batch, Rows
+from qkv.nn.stack import Pair, Transformer, make_net
+from qkv.spec import Spec, Two, with_positions
+from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
+from qkv.weights.keymap import KeyMap
+
+
+class Model:
+    """A network with everything that is needed to run it and to write it back."""
+
+    def __init__(
+        self, kin: Family, args: Args, net: Transformer | Pair, config: Mapping[str, Any], *,
+        positions: str | None = None, prefix: str | None = None, spare: dict[str, Tensor] | None = None,
+    ) -> None:  # fmt: skip
+        self.family, self.args, self.net, self.positions = kin, args, net, positions
+        self.config: dict[str, Any] = dict(config)
+        self.tokenizer: None = None
+        self._prefix, self._spare = prefix, spare or {}
+
+    @property
+    def spec(self) -> Spec | Two:
+        return self.net.spec
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.net.parameters()).device
+
+    def __repr__(self) -> str:
+        count = sum(p.numel() for p in self.net.parameters())
+        return f"qkv.Model({self.family.name}, {count:,} parameters)"
+
+    def run(
+        self, ids: Tensor | None = None, *, mask: Tensor | None = None, positions: Tensor | None = None,
+        types: Tensor | None = None, target: Tensor | None = None, target_mask: Tensor | None = None,
+        images: Tensor | None = None, embeds: Tensor | None = None, source: Tensor | None = None,
+        source_mask: Tensor | None = None, memory: Tensor | None = None, permute: Tensor | None = None,
+        targets: Tensor | None = None, choice: Tensor | None = None, keep: tuple[str, ...] = (),
+    ) -> dict[str, Tensor]:  # fmt: skip
+        """Runs the network on a batch and returns its tensors by name; gradients flow unless you say otherwise."""
+        given = {k: v for k, v in locals().items() if isinstance(v, Tensor)}
+        moved = {name: value.to(self.device) for name, value in given.items()}
+        spec = self.spec
+        choices = isinstance(spec, Spec) and spec.choices
+        outer = None
+        if choices:
+            outer = (ids if ids is not None else embeds).shape[:2]  # type: ignore[union-attr]
+            flat = ("ids", "mask", "positions", "types", "embeds", "choice")
+            moved = {k: v.flatten(0, 1) if k in flat else v for k, v in moved.items()}
+        out = self.net(make_batch(spec, keep=tuple(keep), **moved))
+        out = {name: value for name, value in out.items() if not name.endswith(("hiddens", "router")) or name.removeprefix("encoded_") in keep}
+        if outer is not None:
+            out = {name: x if name.endswith("hiddens") else x.unflatten(0, outer) for name, x in out.items()}
+            out["choice"] = out["choice"].squeeze(-1)
+            out.setdefault("logits", out["choice"])
+        return out
+
+    def theirs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors under our parameter names, as the published checkpoints name and lay them out."""
+        links = self._keymap().links(tensors)
+        return {link.theirs: link.to_theirs(tensors) for link in links}
+
+    def save(self, folder: str | Path, *, form: str = "auto", shard_bytes: int = 5_000_000_000) -> None:
+        """Writes config.json and weights. `form` is "hf", "qkv", or "auto": Hugging Face's where it has a class."""
+        folder, hf = Path(folder), self._has_class()
+        if form == "hf" and hf is not None:
+            raise ValueError(f"Hugging Face's format cannot hold {hf}: save with form='qkv'")
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: p.detach() for name, p in self.net.named_parameters()}
+        if hf is None and form != "qkv":
+            tensors = self.theirs(tensors)
+            spare = {name: x for name, x in self._spare.items()}
+            config = self.config or self.family.write(self.args)
+            tensors |= spare
+        else:
+            args = {name: value for name, value in self.args.items() if value != self.family.defaults[name]}
+            config = {**self.config, "model_type": "qkv", "family": self.family.name, "arguments": args}
+            if self.positions:
+                config["positions"] = self.positions
+        dtype = str(next(self.net.parameters()).dtype).removeprefix("torch.")
+        old = next((key for key in ("dtype", "torch_dtype") if key in config), "dtype")
+        write_tensors(folder, tensors, shard_bytes=shard_bytes)
+        write_json(folder / "config.json", {**config, old: dtype})
+
+    def _has_class(self) -> str | None:
+        """None, or what of this model Hugging Face has no class for."""
+        if not self.family.model_types:
+            return f"the {self.family.name} family"
+        return f"positions={self.positions!r} in {self.family.name}" if self.positions else None
+
+    def _keymap(self) -> KeyMap:
+        return self.family.keymap(self.args, self._prefix)
+
+
+def make_batch(spec: Spec | Two, *, keep: tuple[str, ...] = (), **given: Tensor) -> Batch:
+    """The Batch for tensors named as `Model.run` names them; what is wrong with them is said here."""
+    ids, embeds, images = given.get("ids"), given.get("embeds"), given.get("images")
+    rows = target = image = source_rows = None
+    if ids is not None or embeds is not None:
+        rows = Rows.of(
+            ids, embeds=embeds, mask=given.get("mask"), positions=given.get("positions"), types=given.get("types")
+        )
+    if isinstance(spec, Two):
+        if images is not None and spec.image is not None:
+            patches = spec.image.encoder.embed.patches  # type: ignore[union-attr]
+            image = Rows.of(images=images, cells=(patches.image // patches.size) ** 2 + 1)  # type: ignore[union-attr]
+        return Batch(rows=rows, image=image, keep=keep)
+    if given.get("target") is not None:
+        target = Rows.of(given["target"], mask=given.get("target_mask"))
+    elif spec.shift is not None and ids is not None:
+        target = Rows.of(shift_right(ids, spec.shift), mask=given.get("target_mask"))
+    if given.get("source") is not None:
+        source_rows = Rows.of(embeds=given["source"], mask=given.get("source_mask"))
+    allowed, index = None, None
+    if given.get("permute") is not None or given.get("targets") is not None:
+        assert rows is not None
+        allowed, index = permutation(rows, given.get("permute"), given.get("targets"))
+    return Batch(
+        rows=rows, target=target, source=given.get("source"), source_rows=source_rows, memory=given.get("memory"),
+        allowed=allowed, targets=index, choice=given.get("choice"), keep=keep,
+    )  # fmt: skip
+
+
+def permutation(rows: Rows, permute: Tensor | None, targets: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """XLNet's masks: who may see whom (B, T + P, T), and which tokens are targets (B, P)."""
+    length = rows.length
+    free = torch.ones(rows.size, length, length, dtype=torch.bool, device=rows.positions.device)
+    allowed = free if permute is None else ~permute.bool()
+    content = allowed | torch.eye(length, dtype=torch.bool, device=allowed.device)  # a token always sees itself
+    if targets is None:
+        return content, None
+    if not bool((targets.sum(-1) == 1).all()) or not bool((targets.max(-1).values == 1).all()):
+        raise ValueError("targets: expected one 1 in each row of (B, P, T), the token it stands for")
+    index = targets.argmax(-1)
+    query = allowed.gather(1, index[..., None].expand(-1, -1, length))
+    return torch.cat([content, query], dim=1), index
+
+
+def shift_right(ids: Tensor, shift: tuple[int, int, str]) -> Tensor:
+    """The decoder's input for these labels: one to the right, with a start token or the wrapped last one in front."""
+    start, pad, how = shift
+    first = torch.full_like(ids[:, :1], start)
+    if how == "wrap":
+        first = ids.gather(1, (ids != pad).sum(1, keepdim=True) - 1)
+    return torch.cat([first, ids[:, :-1]], dim=1)
+
+
+def build(name: str, size: str | None = None, *, positions: str | None = None, **changes: Any) -> Model:
+    """A fresh model of a family, initialised as its paper says."""
+    kin = family(name)
+    size = size or next(iter(kin.sizes))
+    args = kin.arguments(size, **changes)
+    net = make_net(make_spec(kin, args, positions))
+    initialise(net)
+    config = {} if positions or not kin.model_types else kin.write(args)
+    return Model(kin, args, net.eval(), config, positions=positions)
+
+
+def make_spec(kin: Family, args: Args, positions: str | None = None) -> Spec | Two:
+    if "head" in args and args["head"] not in kin.heads:
+        raise ValueError(f"{kin.name} head {args['head']!r}: expected one of {', '.join(kin.heads)}")
+    spec = kin.make(**args)
+    return with_positions(spec, positions) if positions else spec
+
+
+@torch.no_grad()
+def initialise(net: Transformer | Pair) -> None:
+    """Norms to one, biases to zero, every other tensor normal with the deviation its spec gives."""
+    for part in [net] if isinstance(net, Transformer) else [net.text, net.image]:
+        for name, tensor in [] if part is None else part.named_parameters():
+            owner = part.get_submodule(name.rpartition(".")[0])
+            std = next(value for pattern, value in part.spec.init if fnmatch.fnmatch(name, pattern))
+            if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
+                tensor.fill_(1.0 if name.endswith("weight") else 0.0)
+            elif name.endswith(".bias"):
+                tensor.zero_()
+            elif math.isnan(std):
+                nn.init.xavier_uniform_(tensor)
+            else:
+                tensor.normal_(0.0, std)
+                if isinstance(owner, nn.Embedding) and owner.padding_idx is not None:
+                    tensor[owner.padding_idx] = 0
+    if isinstance(net, Pair) and net.temperature is not None and net.spec.temperature is not None:
+        net.temperature.fill_(net.spec.temperature)
+
+
+def load(
+    folder_or_id: str | Path, *, device: str = "cpu", dtype: torch.dtype | None = None, revision: str | None = None
+) -> Model:
+    """Opens a Hugging Face folder, or fetches one by its hub id into the hub's cache."""
+    folder = find(folder_or_id, revision)
+    config = read_json(folder / "config.json")
+    try:
+        kin, args, positions = understand(config)
+        with torch.device("meta"):
+            net = make_net(make_spec(kin, args, positions))
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+    tensors = read_tensors(folder)
+    tensors = {name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): x for name, x in tensors.items()}
+    if config.get("model_type") == "qkv":
+        names = KeyMap("\n".join(f"{name} {name}" for name, _ in net.named_parameters()))
+        prefix, spare = None, fill(net, names, tensors, folder)
+    else:
+        prefix = kin.prefix_in(tensors, args)
+        spare = fill(net, kin.keymap(args, prefix), tensors, folder)
+    for name in nonfinite(dict(net.named_parameters())):
+        warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
+    net = net.to(device=pick_device(device), dtype=dtype)
+    return Model(kin, args, net.eval(), config, positions=positions, prefix=prefix, spare=spare)
+
+
+def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
+    """Family, arguments and swapped positions that a config.json states."""
+    kind = config.get("model_type")
+    if kind == "qkv":
+        kin, args = family(str(config.get("family"))), config.get("arguments", {})
+        if not isinstance(args, dict):
+            raise ValueError(f"arguments is {args!r}, expected an object")
+        return kin, kin.arguments(None, **args), config.get("positions")
+    if not isinstance(kind, str):
+        raise ValueError(f"model_type is {kind!r}, expected the name of a family, such as 'bert'")
+    kin = by_model_type(kind)
+    return kin, kin.read(config), None
+
+
+def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Puts tensors under their names into the net; returns those of heads it has not. All problems in one message."""
+    wanted = dict(net.named_parameters())
+    shapes = {name: p.shape for name, p in wanted.items()}
+    problems, found, used = [], {}, set()
+    for link in names.links(wanted):
+        have = tensors.get(link.theirs)
+        used.add(link.theirs)
+        if link.word == "copy":
+            continue
+        expected = link.to_theirs(wanted).shape
+        if have is None:
+            problems.append(f"{link.theirs} is missing, expected {list(expected)}")
+        elif have.shape != expected:
+            problems.append(f"{link.theirs} is {list(have.shape)}, expected {list(expected)}")
+        else:
+            found |= link.to_ours(have, shapes)
+    tied = {name: p for name, p in net.named_parameters(remove_duplicate=False)}
+    spare = {}
+    for name in tensors.keys() - used:
+        known = names.ours(name)
+        if known is None:
+            problems.append(f"{name} is unknown")
+        elif known[0] == "-" or known[0] in tied or known[1] == "alias":
+            continue
+        elif known[0].startswith("heads."):
+            spare[name] = tensors[name]
+        else:
+            problems.append(f"{name} has no place in this model")
+    if problems:
+        raise ValueError(f"{folder}: weights and config.json do not fit: " + "; ".join(sorted(problems)))
+    place(net, found)
+    return spare
+
+
+def place(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Sets parameters, ties included, without copying."""
+    parameters = dict(net.named_parameters())
+    fresh = {id(parameters[name]): nn.Parameter(x.contiguous(), requires_grad=parameters[name].requires_grad and x.is_floating_point()) for name, x in tensors.items()}
+    for module in net.modules():
+        for name, old in list(module._parameters.items()):
+            if old is not None:
+                module._parameters[name] = fresh[id(old)]
+
+
+def pick_device(device: str) -> str:
+    """`auto` is the fastest device there is."""
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def find(folder_or_id: str | Path, revision: str | None) -> Path:
+    """The folder itself, or the hub's snapshot of that id."""
+    folder = Path(folder_or_id)
+    if folder.exists():
+        return folder
+    if str(folder_or_id).count("/") > 1 or str(folder_or_id).startswith((".", "/", "~")):
+        raise ValueError(f"{folder_or_id}: no such folder, and no hub id either (expected `name` or `owner/name`)")
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+
+    wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*/config.json"]
+    try:
+        path = Path(snapshot_download(str(folder_or_id), revision=revision, allow_patterns=wanted))
+        if not any(path.glob("*.safetensors")):
+            path = Path(snapshot_download(str(folder_or_id), revision=revision, allow_patterns=[*wanted, "*.bin"]))
+        return path
+    except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        cause = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{folder_or_id}: no such folder, and the hub did not give it ({cause})") from None

@@ -1,0 +1,69 @@
+"""Slot: what one attention remembers, tensors with a time axis and the position of every seat.
+
+    positions  [[ 0, 1, 2],      a row of three tokens
+                [-1, 0, 1]]      a row of two: -1 is an empty seat
+    tensors    k (B, S, H, D), v (B, S, H, D), or the hidden states (B, S, W) of a recurrence"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Slot:
+    def __init__(self, tensors: dict[str, Tensor] | None = None, positions: Tensor | None = None) -> None:
+        self.tensors = tensors or {}
+        self.positions = positions
+
+    def __len__(self) -> int:
+        return 0 if self.positions is None else self.positions.shape[1]
+
+    def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
+        """Appends along time; `positions` is (B, T), -1 where no token stands."""
+        if self.positions is not None:
+            tensors = {name: torch.cat([self.tensors[name], new], dim=1) for name, new in tensors.items()}
+            positions = torch.cat([self.positions, positions], dim=1)
+        self.tensors, self.positions = tensors, positions
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def select(self, rows: Tensor) -> None:
+        """Keeps these rows, in this order: rows leave, beams fork."""
+        assert self.positions is not None
+        self.tensors = {name: tensor[rows] for name, tensor in self.tensors.items()}
+        self.positions = self.positions[rows]
+
+    def keep(self, count: int) -> None:
+        """Keeps the last `count` seats."""
+        assert self.positions is not None
+        start = max(len(self) - count, 0)
+        self.tensors = {name: tensor[:, start:] for name, tensor in self.tensors.items()}
+        self.positions = self.positions[:, start:]
+
+    def admit(self, other: Slot) -> None:
+        """Joins the rows of another Slot below these; the shorter is padded with empty seats on the left."""
+        if self.positions is None:
+            self.tensors, self.positions = dict(other.tensors), other.positions
+            return
+        assert other.positions is not None
+        length = max(len(self), len(other))
+        tensors = {name: (mine, other.tensors[name]) for name, mine in self.tensors.items()}
+        self.tensors = {name: torch.cat([_left(x, length, 0) for x in pair]) for name, pair in tensors.items()}
+        self.positions = torch.cat([_left(p, length, -1) for p in (self.positions, other.positions)])
+
+    def cut(self, lengths: Tensor) -> None:
+        """Rolls every row back to its first `lengths` tokens."""
+        assert self.positions is not None
+        seats = (self.positions >= 0).cumsum(1)
+        self.positions = self.positions.masked_fill(seats > lengths[:, None], -1)
+
+    def next(self) -> Tensor:
+        """The position that each row's next token takes: (B, 1)."""
+        assert self.positions is not None
+        return self.positions.amax(dim=1, keepdim=True) + 1
+
+
+def _left(x: Tensor, length: int, fill: int) -> Tensor:
+    pad = x.new_full((x.shape[0], length - x.shape[1], *x.shape[2:]), fill)
+    return torch.cat([pad, x], dim=1)

@@ -1,0 +1,42 @@
+"""What every test stands on: no network, one thread, the same seed, and the folders that hold real data."""
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of shared data: `QKV_SHARED`, or `shared` beside the checkout."""
+    return folder("QKV_SHARED", ROOT.parent / "shared")
+
+
+@pytest.fixture(scope="session")
+def more() -> Path:
+    """The folder of real checkpoints that `get-more-data` fetches: `QKV_MORE_DATA`, or `more-data` here."""
+    return folder("QKV_MORE_DATA", ROOT / "more-data")
+
+
+def folder(variable: str, default: Path) -> Path:
+    path = Path(os.environ.get(variable, default))
+    if not path.is_dir():
+        pytest.skip(f"needs the data folder {path} ({variable} names another)")
+    return path

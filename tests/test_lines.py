@@ -1,0 +1,51 @@
+"""The core stays small: its lines of code and their width, as `make lines` counts them."""
+
+import pytest
+
+from tools import lines
+
+SNIPPET = '''\
+"""A module
+docstring."""
+
+import os  # a comment beside code
+
+# a comment alone
+class Some:
+    """One line."""
+
+    text = """a string,
+
+    not a docstring"""
+
+
+async def wait(
+    a: int,
+
+    b: int,
+) -> str:
+    """Two
+    lines."""
+    "a string after the docstring"
+    return f"""{a}
+    {b}"""
+
+
+def bare():
+    """A docstring and nothing else."""
+'''
+
+
+def test_counts_code_and_nothing_else() -> None:
+    assert sorted(lines.code_lines(SNIPPET)) == [4, 7, 10, 11, 12, 15, 16, 18, 19, 22, 23, 24, 27]
+
+
+@pytest.mark.parametrize("source", ["", "\n\n", "# only a comment\n", '"""Only a docstring."""\n'])
+def test_counts_nothing_where_there_is_no_code(source: str) -> None:
+    assert lines.code_lines(source) == set()
+
+
+def test_core_keeps_to_its_budget_and_width() -> None:
+    files = [file for room in lines.core().values() for file in room]
+    assert 0 < sum(map(lines.count, files)) <= lines.BUDGET
+    assert {file: wide for file in files if (wide := lines.width(file)) > lines.WIDTH} == {}

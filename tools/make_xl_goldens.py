@@ -1,0 +1,242 @@
+"""Golden tensors of Transformer-XL: tiny random models, and what the reference implementation makes of them.
+
+The reference is `transformers` 4.35.2, which still has TransfoXL; transformers 5 has not. So this script
+needs an environment of its own, apart from the project's. It was run with Python 3.11 and
+
+    pip install torch==2.13.0
+    pip install "transformers==4.35.2" safetensors "numpy<2"
+
+and it writes one folder `xl-<case>` per case below, on the CPU in float32, within seconds:
+
+    python tools/make_xl_goldens.py tests/golden
+
+Every parameter of every model is random (norms, biases and cluster weights too), so that no term can be
+missed; the models are in eval mode. A folder holds three files.
+
+`config.json`: the configuration as transformers writes it. Keys at the library's general defaults are left
+out (`tie_word_embeddings` is there only when it is false); `proj_share_all_but_first` never is written, its
+effect is `tie_projs`.
+
+`model.safetensors`: the whole state dict under the reference's own names, as `pytorch_model.bin` holds it.
+A tied tensor stands under each of its names (as equal copies: safetensors knows no sharing), and the
+constant buffer `transformer.pos_emb.inv_freq` is there too. Nothing is dropped. (The reference's own
+safetensors files are smaller: they keep a tied tensor under its first name only.)
+
+`golden.safetensors`: inputs and results, for B sequences of T tokens, L layers, H heads, width W and a
+memory of M positions:
+
+    ids                (B, T)            token ids of the first segment
+    logits             (B, T, vocab)     log-probabilities; (B, labels), plain scores, for the classifier
+    last_hidden_state  (B, T, W)         output of the last layer
+    hidden_states      (L+1, B, T, W)    embeddings, then the output of every layer
+    attentions         (L, B, H, T, M+T)
+    mems               (L, B, M, W)      memory after the segment, the input of every layer; the reference has
+                                         it as (M, B, W); absent for M = 0
+    projection         as logits         random weights of the logits in the gradient's loss
+    labels             (B, T), (B,)      labels, -100 for none; the logits at t predict the label at t+1;
+                                         the classifier has one label per sequence
+    loss               ()                mean loss with these labels
+    grad.<name>        as <name>         of (logits * projection).sum() + (logits2 * projection2).sum()
+
+The first segment is run without memory (the reference then makes one of zeros and attends to it). Names
+ending in 2 (`ids2`, `logits2`, ...) belong to a second segment, run with the `mems` of the first, through
+which no gradient flows. A tied parameter has one gradient, the sum over its uses, under its first name; the
+metadata key `tied` of the file is a JSON object from every further name to that first name.
+"""
+
+import argparse
+import importlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+REFERENCE = "4.35.2"
+STD = 0.3  # of every random parameter
+IGNORE = -100  # a label that does not count
+
+BASE: dict[str, Any] = {
+    "vocab_size": 40,
+    "cutoffs": [10, 20],
+    "d_model": 12,
+    "d_embed": 12,
+    "n_head": 2,
+    "d_head": 6,
+    "d_inner": 16,
+    "n_layer": 3,
+    "div_val": 1,
+    "mem_len": 6,
+    "clamp_len": -1,
+    "same_length": False,
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One tiny model: its name, where its configuration differs from BASE, how long its segments are."""
+
+    name: str
+    changes: dict[str, Any] = field(default_factory=dict)
+    lengths: tuple[int, int] = (5, 5)
+    architecture: str = "TransfoXLLMHeadModel"
+
+
+CASES = (
+    # Clusters of shrinking width, projections tied but for the first, heads that do not add up to the width
+    # of the model, and a second segment of another length.
+    Case("base", {"div_val": 2, "d_embed": 16, "d_head": 4}, lengths=(5, 3)),
+    # Far positions share one encoding, and every query sees mem_len keys: fewer than a segment has.
+    Case("clamp", {"clamp_len": 3, "same_length": True, "mem_len": 4}, lengths=(6, 6)),
+    # Norms before the blocks; no projection at all.
+    Case("prenorm", {"pre_lnorm": True, "untie_r": True}),
+    # One pair of position biases for all layers; one projection of the embeddings, tied to those of the tail
+    # clusters.
+    Case("tied-r", {"untie_r": False, "d_embed": 10}),
+    Case("nomem", {"mem_len": 0}),
+    # Nothing tied; widths that div_val does not divide (18, 4 and 1); an epsilon that shows.
+    Case(
+        "untied",
+        {
+            "tie_word_embeddings": False,
+            "proj_share_all_but_first": False,
+            "div_val": 4,
+            "d_embed": 18,
+            "n_layer": 2,
+            "layer_norm_epsilon": 0.05,
+        },
+    ),
+    # Every projection tied, the first too.
+    Case("all-tied", {"tie_projs": [True, True, True], "d_embed": 10, "n_layer": 1}),
+    # No clusters: a plain softmax. A width that does not divide by the heads.
+    Case("plain", {"cutoffs": [], "d_model": 14, "d_embed": 14, "n_head": 3, "d_head": 4, "n_layer": 1}),
+    # The classifier, whose score layer is d_embed wide: the embedding width must be that of the model.
+    Case(
+        "label",
+        {"div_val": 2, "num_labels": 3, "pad_token_id": 0},
+        architecture="TransfoXLForSequenceClassification",
+    ),
+)
+
+
+def reference() -> Any:
+    """The transformers module, as Any: newer releases, which a type checker may see, lack these classes."""
+    module: Any = importlib.import_module("transformers")
+    if module.__version__ != REFERENCE:
+        raise SystemExit(f"transformers {REFERENCE} is needed, this is {module.__version__}")
+    return module
+
+
+def randomise(model: nn.Module) -> None:
+    """Draw every parameter anew: N(0, STD), about 1 for the scales of the norms. Tied ones are drawn once."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if name.endswith("layer_norm.weight") else 0.0, STD)
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """Every further name of a tied parameter, and the first name, under which its gradient is."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first[id(parameter)] for name, parameter in every if first[id(parameter)] != name}
+
+
+def token_ids(vocab_size: int, batch: int, length: int) -> Tensor:
+    """Random ids, as many from each fourth of the vocabulary, so that no cluster is left out."""
+    quarter = vocab_size // 4
+    ids = torch.randint(quarter, (batch * length,)) + quarter * (torch.arange(batch * length) % 4)
+    return ids[torch.randperm(batch * length)].reshape(batch, length)
+
+
+def language_inputs(config: Any, length: int) -> dict[str, Tensor]:
+    """Two sequences, and labels equal to the ids but for two that do not count."""
+    ids = token_ids(config.vocab_size, 2, length)
+    labels = ids.clone()
+    labels[0, -1] = IGNORE
+    labels[1, 1] = IGNORE
+    return {"ids": ids, "labels": labels}
+
+
+def classifier_inputs(config: Any, length: int) -> dict[str, Tensor]:
+    """Four sequences: without padding, with some at the end, in the middle, and in front.
+
+    The reference scores the position before the first padding token, and the last one where there is none.
+    """
+    ids = token_ids(config.vocab_size - 1, 4, length) + 1  # 0 is the padding
+    ids[1, -2:] = config.pad_token_id
+    ids[2, 2] = config.pad_token_id
+    ids[3, 0] = config.pad_token_id
+    return {"ids": ids, "labels": torch.randint(config.num_labels, (4,))}
+
+
+def run_segment(
+    model: Any, inputs: dict[str, Tensor], mems: list[Tensor] | None
+) -> tuple[dict[str, Tensor], list[Tensor] | None]:
+    """Run one segment: inputs and results by the names of the golden file, and the reference's own memory."""
+    output = model(inputs["ids"], mems=mems, output_hidden_states=True, output_attentions=True)
+    with torch.no_grad():
+        bare = model.transformer(inputs["ids"], mems=mems)
+        labelled = model(inputs["ids"], mems=mems, labels=inputs["labels"].clone())
+    results: dict[str, Tensor] = {
+        "logits": output.logits,
+        "last_hidden_state": bare.last_hidden_state,
+        "hidden_states": torch.stack(output.hidden_states),
+        "attentions": torch.stack(output.attentions),
+        "projection": torch.randn(output.logits.shape),
+        "loss": labelled.loss,
+    }
+    if output.mems is not None:
+        results["mems"] = torch.stack(output.mems).transpose(1, 2)
+    return {**inputs, **results}, output.mems
+
+
+def write_case(case: Case, seed: int, folder: Path) -> None:
+    """Make the model of one case, run its two segments, and write the three files."""
+    transformers = reference()
+    torch.manual_seed(seed)
+    config = transformers.TransfoXLConfig(**{**BASE, **case.changes})
+    model = getattr(transformers, case.architecture)(config).eval()
+    randomise(model)
+    classifier = case.architecture.endswith("Classification")
+    make_inputs = classifier_inputs if classifier else language_inputs
+    first, mems = run_segment(model, make_inputs(config, case.lengths[0]), None)
+    second, _ = run_segment(model, make_inputs(config, case.lengths[1]), mems)
+    torch.stack([(part["logits"] * part["projection"]).sum() for part in (first, second)]).sum().backward()
+
+    golden = {**first, **{f"{name}2": tensor for name, tensor in second.items()}}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None:
+            raise RuntimeError(f"{case.name}: {name} takes no part in the output")
+        golden[f"grad.{name}"] = parameter.grad
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config.architectures = [case.architecture]
+    config.torch_dtype = "float32"
+    config.save_pretrained(folder)
+    save_file(plain(model.state_dict()), folder / "model.safetensors", metadata={"format": "pt"})
+    metadata = {"tied": json.dumps(tied_names(model), sort_keys=True)}
+    save_file(plain(golden), folder / "golden.safetensors", metadata=metadata)
+
+
+def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share no memory and no graph, as safetensors wants them."""
+    return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def main() -> None:
+    """Write all cases under the folder named on the command line."""
+    parser = argparse.ArgumentParser(description="Write the golden tensors of Transformer-XL.")
+    parser.add_argument("target", type=Path, help="where to put the folders xl-<case>: tests/golden")
+    target: Path = parser.parse_args().target
+    for seed, case in enumerate(CASES):
+        folder = target / f"xl-{case.name}"
+        write_case(case, seed, folder)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        print(f"{folder}: {size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    main()
