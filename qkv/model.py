@@ -6,6 +6,7 @@ import fnmatch
 import math
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from qkv.families import by_model_type, family
 from qkv.families.family import Args, Family
 from qkv.nn.batch import Batch, Rows
+from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.spec import Spec, Two, with_positions
 from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
@@ -72,8 +74,8 @@ class Model:
 
     def theirs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tensors under our parameter names, as the published checkpoints name and lay them out."""
-        links = self._keymap().links(tensors)
-        return {link.theirs: link.to_theirs(tensors) for link in links}
+        links = self._keymap().links(name for name, _ in self.net.named_parameters() if name in tensors)
+        return {link.theirs: link.to_theirs(tensors) for link in links if link.word != "copy"}
 
     def save(self, folder: str | Path, *, form: str = "auto", shard_bytes: int = 5_000_000_000) -> None:
         """Writes config.json and weights. `form` is "hf", "qkv", or "auto": Hugging Face's where it has a class."""
@@ -83,10 +85,9 @@ class Model:
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: p.detach() for name, p in self.net.named_parameters()}
         if hf is None and form != "qkv":
-            tensors = self.theirs(tensors)
-            spare = {name: x for name, x in self._spare.items()}
+            copies = {link.theirs: link.to_theirs(tensors) for link in self._keymap().links(tensors)}
+            tensors = copies | self._spare
             config = self.config or self.family.write(self.args)
-            tensors |= spare
         else:
             args = {name: value for name, value in self.args.items() if value != self.family.defaults[name]}
             config = {**self.config, "model_type": "qkv", "family": self.family.name, "arguments": args}
@@ -122,8 +123,8 @@ def make_batch(spec: Spec | Two, *, keep: tuple[str, ...] = (), **given: Tensor)
         return Batch(rows=rows, image=image, keep=keep)
     if given.get("target") is not None:
         target = Rows.of(given["target"], mask=given.get("target_mask"))
-    elif spec.shift is not None and ids is not None:
-        target = Rows.of(shift_right(ids, spec.shift), mask=given.get("target_mask"))
+    elif spec.shift is not None and rows is not None and ids is not None:
+        target = shift_right(rows, spec.shift)
     if given.get("source") is not None:
         source_rows = Rows.of(embeds=given["source"], mask=given.get("source_mask"))
     allowed, index = None, None
@@ -151,13 +152,16 @@ def permutation(rows: Rows, permute: Tensor | None, targets: Tensor | None) -> t
     return torch.cat([content, query], dim=1), index
 
 
-def shift_right(ids: Tensor, shift: tuple[int, int, str]) -> Tensor:
-    """The decoder's input for these labels: one to the right, with a start token or the wrapped last one in front."""
-    start, pad, how = shift
-    first = torch.full_like(ids[:, :1], start)
+def shift_right(rows: Rows, shift: tuple[int, str]) -> Rows:
+    """The decoder's input for these labels: one to the right, a start token or the wrapped last one in front."""
+    start, how = shift
+    assert rows.ids is not None
+    seat = torch.ones_like(rows.ids, dtype=torch.bool) if rows.seat is None else rows.seat
+    first = torch.full_like(rows.ids, start)
     if how == "wrap":
-        first = ids.gather(1, (ids != pad).sum(1, keepdim=True) - 1)
-    return torch.cat([first, ids[:, :-1]], dim=1)
+        first = rows.ids.gather(1, last(seat)[:, None]).expand_as(rows.ids)
+    begins = seat & (seat.cumsum(1) == 1)
+    return replace(rows, ids=torch.where(begins, first, rows.ids.roll(1, dims=1)), types=None)
 
 
 def build(name: str, size: str | None = None, *, positions: str | None = None, **changes: Any) -> Model:
@@ -207,12 +211,13 @@ def load(
     config = read_json(folder / "config.json")
     try:
         kin, args, positions = understand(config)
-        with torch.device("meta"):
-            net = make_net(make_spec(kin, args, positions))
+        net = skeleton(kin, args, positions)
+        tensors = {newer_name(name): x for name, x in read_tensors(folder).items()}
+        if args.get("tied") and config.get("model_type") != "qkv" and apart(kin, args, net, tensors):
+            args = {**args, "tied": False}  # the config says tied, the file holds two different tables
+            net = skeleton(kin, args, positions)
     except ValueError as error:
-        raise ValueError(f"{folder / 'config.json'}: {error}") from None
-    tensors = read_tensors(folder)
-    tensors = {name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias"): x for name, x in tensors.items()}
+        raise ValueError(f"{folder}: {error}") from None
     if config.get("model_type") == "qkv":
         names = KeyMap("\n".join(f"{name} {name}" for name, _ in net.named_parameters()))
         prefix, spare = None, fill(net, names, tensors, folder)
@@ -223,6 +228,29 @@ def load(
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
     net = net.to(device=pick_device(device), dtype=dtype)
     return Model(kin, args, net.eval(), config, positions=positions, prefix=prefix, spare=spare)
+
+
+def skeleton(kin: Family, args: Args, positions: str | None) -> Transformer | Pair:
+    """The network without memory for its weights."""
+    with torch.device("meta"):
+        return make_net(make_spec(kin, args, positions))
+
+
+def newer_name(name: str) -> str:
+    """TensorFlow's names for the two tensors of a norm, as the oldest checkpoints still have them."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+
+
+def apart(kin: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
+    """Does the file hold two different tensors where the config ties a head to the tokens?"""
+    every = dict(net.named_parameters(remove_duplicate=False))
+    names = kin.keymap(args, kin.prefix_in(tensors, args))
+    table = {id(every[link.ours[0]]): tensors.get(link.theirs) for link in names.links(dict(net.named_parameters()))}
+    for link in names.links(name for name in every if name.startswith("heads.")):
+        mine, first = tensors.get(link.theirs), table.get(id(every[link.ours[0]]))
+        if mine is not None and first is not None and mine is not first and not torch.equal(mine, first):
+            return True
+    return False
 
 
 def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
@@ -246,9 +274,9 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
     problems, found, used = [], {}, set()
     for link in names.links(wanted):
         have = tensors.get(link.theirs)
-        used.add(link.theirs)
         if link.word == "copy":
             continue
+        used.add(link.theirs)
         expected = link.to_theirs(wanted).shape
         if have is None:
             problems.append(f"{link.theirs} is missing, expected {list(expected)}")
@@ -262,9 +290,9 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
         known = names.ours(name)
         if known is None:
             problems.append(f"{name} is unknown")
-        elif known[0] == "-" or known[0] in tied or known[1] == "alias":
+        elif known[0] == "-" or known[1] != "copy" and known[0] in tied:
             continue
-        elif known[0].startswith("heads."):
+        elif known[1] == "copy" or known[0].startswith("heads."):
             spare[name] = tensors[name]
         else:
             problems.append(f"{name} has no place in this model")

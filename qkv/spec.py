@@ -359,7 +359,7 @@ class Spec:
     heads: tuple[Head | AdaptiveHead | BeamSpan, ...] = ()
     shared: bool = True  # the decoder looks tokens up in the encoder's table
     choices: bool = False  # ids are (B, C, T)
-    shift: tuple[int, int, Literal["start", "wrap"]] | None = None  # (start, pad, how) makes target out of ids
+    shift: tuple[int, Literal["start", "wrap"]] | None = None  # makes the decoder's input out of ids
     init: tuple[tuple[str, float], ...] = (("*", 0.02),)  # tensor name -> standard deviation; the first match
     norm_ones: bool = True
 

@@ -1,4 +1,4 @@
-"""The originals, as tables: tiny random models of every class of `transformers`, their inputs and what they give.
+"""The originals, as tables: tiny random models of every class of `transformers`, what goes in and comes out.
 
 It knows nothing of qkv but the words of `Model.run`: an input is a dict of its arguments, an output is
 `{name: (tensor, axes)}` under its names. One letter an axis says what stands there:
@@ -28,6 +28,7 @@ transformers.utils.logging.disable_progress_bar()
 
 Inputs = dict[str, Tensor]
 Outputs = dict[str, tuple[Tensor, str]]
+Row = dict[str, Tensor]
 
 # Every class: the outputs it has, `our name:axes=its field`, and words on what its head reads:
 #   first, last, mean   a column, or all of them: pads too, unless a row goes through alone
@@ -142,11 +143,15 @@ ModernBertForQuestionAnswering              start:nt=start_logits end:nt=end_log
 # Module of transformers: the start of its class names, what a folder's `model_type` says, and tiny sizes.
 _BERT = dict(vocab_size=53, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40)
 _BERT |= dict(max_position_embeddings=17, type_vocab_size=3)
+_XLNET = dict(vocab_size=53, d_model=24, n_layer=2, n_head=4, d_inner=40)
+_DISTIL = dict(vocab_size=53, dim=24, n_layers=2, n_heads=4, hidden_dim=40, max_position_embeddings=17)
 _GPT = dict(vocab_size=53, n_positions=17, n_embd=24, n_layer=2, n_head=4, pad_token_id=4)
 _BART = dict(vocab_size=53, d_model=24, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4)
 _BART |= dict(decoder_attention_heads=4, encoder_ffn_dim=40, decoder_ffn_dim=40, max_position_embeddings=17)
 _T5 = dict(vocab_size=53, d_model=24, d_kv=6, d_ff=40, num_layers=2, num_heads=4, decoder_start_token_id=0)
 _T5 |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=12)
+_EXPERTS = dict(num_layers=3, num_decoder_layers=3, num_experts=3, expert_capacity=20)
+_EXPERTS |= dict(num_sparse_encoder_layers=1, num_sparse_decoder_layers=1)
 _TEXT = dict(vocab_size=53, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40)
 _TEXT |= dict(max_position_embeddings=17, projection_dim=10, eos_token_id=7, bos_token_id=6)
 _IMAGE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=28)
@@ -156,13 +161,9 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("Bert", _BERT),
     "roberta": ("Roberta", _BERT),
     "albert": ("Albert", _BERT | dict(embedding_size=12)),
-    "distilbert": (
-        "DistilBert",
-        dict(vocab_size=53, dim=24, n_layers=2, n_heads=4, hidden_dim=40, max_position_embeddings=17),
-    ),
+    "distilbert": ("DistilBert", _DISTIL),
     "electra": ("Electra", _BERT | dict(embedding_size=12)),
-    "xlnet": ("XLNet", dict(vocab_size=53, d_model=24, n_layer=2, n_head=4, d_inner=40, mem_len=5)
-              | dict(start_n_top=3, end_n_top=2)),
+    "xlnet": ("XLNet", _XLNET | dict(mem_len=5, start_n_top=3, end_n_top=2)),
     "openai": ("OpenAIGPT", _GPT),
     "gpt2": ("GPT2", _GPT | dict(n_inner=40)),
     "ctrl": ("CTRL", _GPT | dict(dff=40)),
@@ -171,11 +172,7 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "marian": ("Marian", _BART | dict(pad_token_id=52, decoder_start_token_id=3)),
     "t5": ("T5", _T5),
     "mt5": ("MT5", _T5),
-    "switch_transformers": (
-        "SwitchTransformers",
-        _T5 | dict(num_layers=3, num_decoder_layers=3, num_experts=3, expert_capacity=20)
-        | dict(num_sparse_encoder_layers=1, num_sparse_decoder_layers=1),
-    ),
+    "switch_transformers": ("SwitchTransformers", _T5 | _EXPERTS),
     "clip": ("CLIP", dict(text_config=_TEXT, vision_config=_IMAGE, projection_dim=10)),
     "llama": ("Llama", _LLAMA | dict(pad_token_id=4, max_position_embeddings=32)),
     "modernbert": ("ModernBert", _LLAMA | dict(pad_token_id=4, num_hidden_layers=3, local_attention=4)),
@@ -196,8 +193,21 @@ _ROPE3 = dict(rope_type="llama3", rope_theta=5e3, factor=4.0, low_freq_factor=1.
 _ROPE3 |= dict(original_max_position_embeddings=8)
 _UNTIED = dict(tie_word_embeddings=False)
 _OLD = dict(tie_word_embeddings=False, scale_decoder_outputs=None, dense_act_fn=None, is_gated_act=None)
-_DEEP = dict(encoder_layers=3, decoder_layers=1, encoder_attention_heads=2, decoder_attention_heads=6)
-_DEEP |= dict(encoder_ffn_dim=20, decoder_ffn_dim=36, activation_function="relu", scale_embedding=True)
+_MULTI = dict(num_labels=5, problem_type="multi_label_classification")
+_UNI = dict(attn_type="uni", ff_activation="relu", layer_norm_eps=0.01, mem_len=0)
+_TWO = dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=41, pad_token_id=40)
+_GATED = dict(feed_forward_proj="gated-gelu")
+_KEYS: dict[str, Any] = dict(hidden_act="gelu", layer_norm_eps=0.01)
+_HIGHEST = _KEYS | dict(eos_token_id=2)
+_LINEAR = dict(rope_parameters=dict(rope_type="linear", rope_theta=5e3, factor=3.0))
+_BIASES = dict(norm_bias=True, attention_bias=True, mlp_bias=True, decoder_bias=False, classifier_bias=True)
+_INVERSE = dict(scale_attn_by_inverse_layer_idx=True)
+_EVERY = dict(global_attn_every_n_layers=2, num_hidden_layers=5)
+_SWITCH = "SwitchTransformersForConditionalGeneration"
+_HEADS: dict[str, Any] = dict(num_key_value_heads=2, head_dim=8)
+_DEEP: dict[str, Any] = dict(encoder_layers=3, decoder_layers=1, encoder_ffn_dim=20, decoder_ffn_dim=36)
+_DEEP |= dict(encoder_attention_heads=2, decoder_attention_heads=6, scale_embedding=True)
+_DEEP |= dict(activation_function="relu")
 Edit = dict[str, Any]
 VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, Any], str, Edit]] = [
     ("BertModel", "keys", dict(hidden_act="silu", layer_norm_eps=0.01, num_attention_heads=2), ""),
@@ -207,7 +217,7 @@ VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, 
     ("BertLMHeadModel", "cross", _CROSS, "source"),
     ("BertLMHeadModel", "uncrossed", _CROSS, ""),
     ("BertForSequenceClassification", "regression", dict(num_labels=1, problem_type="regression"), ""),
-    ("BertForSequenceClassification", "multi", dict(num_labels=5, problem_type="multi_label_classification"), ""),
+    ("BertForSequenceClassification", "multi", _MULTI, ""),
     ("BertForMaskedLM", "bare", {}, "bare"),
     ("RobertaModel", "pad", dict(pad_token_id=6, type_vocab_size=1, max_position_embeddings=24), ""),
     ("RobertaForMaskedLM", "untied", _UNTIED | dict(hidden_act="relu", layer_norm_eps=0.01), ""),
@@ -226,7 +236,7 @@ VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, 
     ("ElectraForMultipleChoice", "mean", dict(summary_type="mean", summary_activation="tanh"), "mean"),
     ("ElectraForMultipleChoice", "last", dict(summary_type="last", summary_use_proj=False), "last"),
     ("ElectraForPreTraining", "bare", {}, "bare"),
-    ("XLNetModel", "uni", dict(attn_type="uni", ff_activation="relu", layer_norm_eps=0.01, mem_len=0), "alone"),
+    ("XLNetModel", "uni", _UNI, "alone"),
     ("XLNetLMHeadModel", "clamp", _UNTIED | dict(clamp_len=3, reuse_len=4, mem_len=None), "types"),
     ("XLNetModel", "memory", dict(mem_len=6, reuse_len=3), "memory types !left"),
     ("XLNetModel", "length", dict(attn_type="uni", same_length=True, mem_len=4), "memory alone !left"),
@@ -242,9 +252,9 @@ VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, 
     ("OpenAIGPTLMHeadModel", "bare", {}, "bare"),
     ("GPT2Model", "keys", dict(n_inner=None, activation_function="relu", layer_norm_epsilon=0.01), "types"),
     ("GPT2LMHeadModel", "untied", _UNTIED | dict(scale_attn_weights=False), ""),
-    ("GPT2LMHeadModel", "inverse", dict(n_layer=3, scale_attn_by_inverse_layer_idx=True), ""),
+    ("GPT2LMHeadModel", "inverse", _INVERSE | dict(n_layer=3), ""),
     ("GPT2LMHeadModel", "upcast", dict(reorder_and_upcast_attn=True), "fp32"),
-    ("GPT2LMHeadModel", "cross", dict(add_cross_attention=True, scale_attn_by_inverse_layer_idx=True), "source"),
+    ("GPT2LMHeadModel", "cross", _INVERSE | dict(add_cross_attention=True), "source"),
     ("GPT2LMHeadModel", "uncrossed", dict(add_cross_attention=True), ""),
     ("GPT2DoubleHeadsModel", "last", dict(summary_activation="gelu"), "last !choice"),
     ("GPT2LMHeadModel", "bare", {}, "bare"),
@@ -263,45 +273,45 @@ VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, 
     ("MBartForConditionalGeneration", "bare", {}, "bare"),
     ("MarianMTModel", "deep", _DEEP | dict(d_model=30, activation_function="silu"), ""),
     ("MarianMTModel", "untied", _UNTIED, ""),
-    ("MarianMTModel", "two", dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=41, pad_token_id=40), ""),
+    ("MarianMTModel", "two", _TWO, ""),
     ("MarianMTModel", "two-untied", _UNTIED | dict(share_encoder_decoder_embeddings=False), ""),
     ("MarianForCausalLM", "cross", dict(scale_embedding=True), "source"),
     ("MarianMTModel", "bare", {}, "bare"),
     ("T5Model", "keys", dict(d_kv=5, num_heads=3, num_decoder_layers=3, layer_norm_epsilon=0.01), ""),
     ("T5Model", "buckets", dict(relative_attention_num_buckets=12, relative_attention_max_distance=7), ""),
-    ("T5ForConditionalGeneration", "gated", dict(feed_forward_proj="gated-gelu"), ""),
+    ("T5ForConditionalGeneration", "gated", _GATED, ""),
     ("T5ForConditionalGeneration", "silu", dict(feed_forward_proj="gated-silu", num_decoder_layers=1), ""),
-    ("T5ForConditionalGeneration", "1.1", _UNTIED | dict(feed_forward_proj="gated-gelu"), "loose"),
-    ("T5ForConditionalGeneration", "published", _UNTIED | dict(feed_forward_proj="gated-gelu"), "loose", _OLD),
+    ("T5ForConditionalGeneration", "1.1", _UNTIED | _GATED, "loose"),
+    ("T5ForConditionalGeneration", "published", _UNTIED | _GATED, "loose", _OLD),
     ("T5ForConditionalGeneration", "bare", {}, "bare"),
     ("MT5ForConditionalGeneration", "loose", {}, "loose", _OLD),
     ("MT5ForConditionalGeneration", "bare", {}, "bare"),
-    ("SwitchTransformersForConditionalGeneration", "overflow", dict(expert_capacity=2), "!left"),
-    ("SwitchTransformersForConditionalGeneration", "keys", dict(router_bias=True, dense_act_fn="gelu_new", d_kv=5), ""),
-    ("SwitchTransformersForConditionalGeneration", "steps",
+    (_SWITCH, "overflow", dict(expert_capacity=2), "!left"),
+    (_SWITCH, "keys", dict(router_bias=True, dense_act_fn="gelu_new", d_kv=5), ""),
+    (_SWITCH, "steps",
      dict(num_layers=4, num_decoder_layers=2, num_sparse_encoder_layers=2, num_sparse_decoder_layers=2), ""),
-    ("SwitchTransformersForConditionalGeneration", "none",
+    (_SWITCH, "none",
      dict(num_layers=2, num_sparse_encoder_layers=0, num_sparse_decoder_layers=3), ""),
-    ("SwitchTransformersForConditionalGeneration", "untied", _UNTIED, ""),
-    ("SwitchTransformersForConditionalGeneration", "bare", {}, "bare"),
-    ("CLIPModel", "highest", dict(text_config=_TEXT | dict(eos_token_id=2, hidden_act="gelu", layer_norm_eps=0.01)), ""),
-    ("CLIPTextModel", "highest", dict(eos_token_id=2, hidden_act="gelu"), ""),
-    ("CLIPVisionModel", "keys", dict(hidden_act="gelu", layer_norm_eps=0.01, num_channels=2, patch_size=3), ""),
+    (_SWITCH, "untied", _UNTIED, ""),
+    (_SWITCH, "bare", {}, "bare"),
+    ("CLIPModel", "highest", dict(text_config=_TEXT | _HIGHEST), ""),
+    ("CLIPTextModel", "highest", _HIGHEST, ""),
+    ("CLIPVisionModel", "keys", _KEYS | dict(num_channels=2, patch_size=3), ""),
     ("CLIPModel", "bare", {}, "bare"),
-    ("LlamaForCausalLM", "keys", dict(num_key_value_heads=2, head_dim=8, hidden_act="gelu", rms_norm_eps=0.01), ""),
+    ("LlamaForCausalLM", "keys", _HEADS | dict(hidden_act="gelu", rms_norm_eps=0.01), ""),
     ("LlamaForCausalLM", "biases", dict(attention_bias=True, mlp_bias=True, tie_word_embeddings=True), ""),
     ("LlamaModel", "llama3", dict(head_dim=8, rope_parameters=_ROPE3), ""),
-    ("LlamaModel", "linear", dict(rope_parameters=dict(rope_type="linear", rope_theta=5e3, factor=3.0)), ""),
-    ("LlamaModel", "published", dict(rope_parameters=dict(rope_type="linear", rope_theta=5e3, factor=3.0)), "",
+    ("LlamaModel", "linear", _LINEAR, ""),
+    ("LlamaModel", "published", _LINEAR, "",
      dict(rope_parameters=None, head_dim=None, rope_theta=5e3, rope_scaling=dict(type="linear", factor=3.0))),
     ("LlamaForCausalLM", "bare", {}, "bare"),
-    ("ModernBertModel", "every", dict(global_attn_every_n_layers=2, num_hidden_layers=5, local_attention=6), ""),
-    ("ModernBertModel", "published", dict(global_attn_every_n_layers=2, num_hidden_layers=5), "",
+    ("ModernBertModel", "every", _EVERY | dict(local_attention=6), ""),
+    ("ModernBertModel", "published", _EVERY, "",
      dict(layer_types=None, rope_parameters=None, global_rope_theta=1.6e5, local_rope_theta=1e4)),
-    ("ModernBertForMaskedLM", "biases", dict(norm_bias=True, attention_bias=True, mlp_bias=True, decoder_bias=False,
-                                             classifier_bias=True, norm_eps=0.01), ""),
-    ("ModernBertForMaskedLM", "untied", _UNTIED | dict(hidden_activation="silu", classifier_activation="relu"), ""),
-    ("ModernBertForSequenceClassification", "mean", dict(classifier_pooling="mean", classifier_bias=True), "-first"),
+    ("ModernBertForMaskedLM", "biases", _BIASES | dict(norm_eps=0.01), ""),
+    ("ModernBertForMaskedLM", "untied",
+     _UNTIED | dict(hidden_activation="silu", classifier_activation="relu"), ""),
+    ("ModernBertForSequenceClassification", "mean", dict(classifier_pooling="mean"), "-first"),
     ("ModernBertForMultipleChoice", "mean", dict(classifier_pooling="mean"), "fp32 !none"),
     ("ModernBertForMaskedLM", "bare", {}, "bare"),
 ]  # fmt: skip
@@ -368,8 +378,9 @@ class Case:
         """The ways its rows are laid out."""
         skip = {"right", "left"} if "text" not in self.words and "image" in self.words else set()
         skip |= {word[1:] for word in self.words if word.startswith("!")}
-        plain = self.name == f"{self.family}-{SIZES[self.family][0]}Model" != "clip-CLIPModel"  # once a family
-        return [p for p in PADDINGS if p not in skip and (p != "embeds" or plain)]
+        plain = self.kind == f"{SIZES[self.family][0]}Model" and self.name.endswith("Model")  # once a family
+        skip |= set() if plain and self.family != "clip" else {"embeds"}
+        return [p for p in PADDINGS if p not in skip]
 
     def alone(self, padding: str, dtype: torch.dtype) -> bool:
         """Its rows go through one by one, because the original would read or count pads."""
@@ -389,17 +400,17 @@ class Case:
 
 def cases() -> Iterator[Case]:
     rows = {row.split()[0]: row.split()[1:] for row in CLASSES.strip().splitlines()}
-    plain = [(kind, "", {}, "") for kind in rows]
-    for kind, label, changes, more, *edit in [*plain, *VARIANTS]:
-        family, (start, sizes) = max(
-            ((f, s) for f, s in SIZES.items() if kind.startswith(s[0])), key=lambda item: len(item[1][0])
-        )
+    plain: list[Any] = [(kind, "", {}, "") for kind in rows]
+    for kind, label, changes, more, *edit in plain + VARIANTS:
+        family = next(f for f, (start, _) in SIZES.items() if kind.startswith(start))
+        sizes = SIZES[family][1]
         if kind.startswith(("CLIPText", "CLIPVision")):
             sizes = sizes["text_config" if "Text" in kind else "vision_config"]
         labels = 2 if "QuestionAnswering" in kind else 3
         if "Classification" in kind:
             names = [f"label {n}" for n in range(changes.get("num_labels", labels))]
-            sizes = sizes | dict(id2label=dict(enumerate(names)), label2id={n: i for i, n in enumerate(names)})
+            sizes = sizes | dict(id2label=dict(enumerate(names)))
+            sizes = sizes | dict(label2id={name: n for n, name in enumerate(names)})
         outputs = [word.replace("=", ":").split(":") for word in rows[kind] if ":" in word]
         words = {word for word in rows[kind] if ":" not in word} | set(more.split())
         yield Case(
@@ -500,14 +511,15 @@ def inputs(case: Case, padding: str, dtype: torch.dtype = torch.float32) -> Inpu
     if case.both and "shift" not in case.words:
         lengths = torch.tensor(TARGETS) if padding in ("left", "right") else torch.full((B,), U)
         seats = seat(lengths, U, padding)
-        x["target"] = tokens(config, getattr(config, "decoder_vocab_size", config.vocab_size), seats, generator)
+        vocab = getattr(config, "decoder_vocab_size", config.vocab_size)
+        x["target"] = tokens(config, vocab, seats, generator)
         x |= {"target_mask": seats} if padding in ("left", "right") else {}
     if "source" in case.words:
         x["source"] = normal(B, S, config.hidden_size)
         x |= {"source_mask": seat(torch.tensor(SOURCES), S, padding)} if padding in ("left", "right") else {}
     if "memory" in case.words:
         x["memory"] = normal(config.n_layer, B, M, config.d_model)
-    if "permute" in case.words:  # a token sees the ones before it in a random order; two late ones are asked for
+    if "permute" in case.words:  # a token sees those before it in a random order; two late ones are asked for
         order = torch.stack([torch.randperm(T, generator=generator) for _ in range(B)])
         order = torch.where(x["mask"], order, order + T) if "mask" in x else order
         rank = order.argsort(1).argsort(1)
@@ -562,13 +574,13 @@ def run(case: Case, model: Any, x: Inputs) -> Outputs:
     fields = {**out, **caught}
     found: Outputs = {name: (fields[field], axes) for name, (axes, field) in case.reads.items()}
     if case.kind == "CLIPModel":
-        for tower, part in (("text", out.text_model_output), ("image", out.vision_model_output)):
-            found |= attention(f"{tower}.encoder", "attend", part.attentions, "n.tt" if tower == "text" else "n...")
-        return found
+        found |= attention("text.encoder", "attend", out.text_model_output.attentions, "n.tt")
+        return found | attention("image.encoder", "attend", out.vision_model_output.attentions, "n...")
     if case.both:
         found |= states("hiddens", out.decoder_hidden_states, "nt")
         found |= states("encoded_hiddens", out.encoder_hidden_states, "ns")
-        found |= {"hidden": (out.decoder_hidden_states[-1], "nt"), "encoded": (out.encoder_last_hidden_state, "ns")}
+        found["hidden"] = (out.decoder_hidden_states[-1], "nt")
+        found["encoded"] = (out.encoder_last_hidden_state, "ns")
         found |= attention("encoder", "attend", out.encoder_attentions, "n.ss")
         found |= attention("decoder", "attend", out.decoder_attentions, "n.tt")
         return found | attention("decoder", "cross", out.cross_attentions, "n.ts")
@@ -625,7 +637,7 @@ def single(x: Inputs, n: int) -> Inputs:
     return y
 
 
-def rows(found: Outputs, x: Inputs) -> list[dict[str, Tensor]]:
+def rows(found: Outputs, x: Inputs) -> list[Row]:
     """For every row the values where a token stands; what belongs to no row goes with the first."""
     lead = x["ids"].shape[:-1] if "ids" in x else x["embeds" if "embeds" in x else "images"].shape[:1]
     number = lead.numel()  # (B,) or (B, C)
@@ -639,7 +651,7 @@ def rows(found: Outputs, x: Inputs) -> list[dict[str, Tensor]]:
     memory = torch.ones(number, x["memory"].shape[2] if "memory" in x else 0, dtype=torch.bool)
     asked = torch.ones(number, x["targets"].shape[1] if "targets" in x else 0, dtype=torch.bool)
     seats = {"t": t, "s": s, "k": torch.cat([memory, t], 1), "q": torch.cat([t, asked], 1)}
-    picked: list[dict[str, Tensor]] = [{} for _ in range(number)]
+    picked: list[Row] = [{} for _ in range(number)]
     for name, (value, axes) in found.items():
         if "n" not in axes:
             picked[0][name] = value
@@ -657,17 +669,19 @@ def rows(found: Outputs, x: Inputs) -> list[dict[str, Tensor]]:
     return picked
 
 
-def expected(case: Case, x: Inputs, padding: str, dtype: torch.dtype) -> list[dict[str, Tensor]]:
-    """Row by row what the original gives."""
+def expected(case: Case, x: Inputs, padding: str, dtype: torch.dtype) -> tuple[list[Row], dict[str, str]]:
+    """Row by row what the original gives where a token stands, and the axes by which to read ours alike."""
     model = make(case, dtype)
     if not case.alone(padding, dtype):
-        return rows(run(case, model, x), x)
+        found = run(case, model, x)
+        return rows(found, x), {name: axes for name, (_, axes) in found.items()}
     parts = [single(x, n) for n in range(x["ids"].shape[:-1].numel())]
-    found = [{k: v for k, v in run(case, model, part).items() if "n" in v[1]} for part in parts]
-    return [rows(outputs, part)[0] for outputs, part in zip(found, parts, strict=True)]
+    alone = [{k: v for k, v in run(case, model, part).items() if "n" in v[1]} for part in parts]
+    picked = [rows(found, part)[0] for found, part in zip(alone, parts, strict=True)]
+    return picked, {name: axes for name, (_, axes) in alone[0].items()}
 
 
-def loss(picked: list[dict[str, Tensor]]) -> Tensor:
+def loss(picked: list[Row]) -> Tensor:
     """One number that depends on every output a gradient can come from."""
     total = torch.zeros((), dtype=torch.float64)
     for n, row in enumerate(picked):
@@ -681,9 +695,8 @@ def loss(picked: list[dict[str, Tensor]]) -> Tensor:
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
-    """Those of the last `backward`, by name, with zeros where none came; they are taken away."""
-    found = {}
-    for name, tensor in model.named_parameters():
-        found[name] = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-        tensor.grad = None
+    """Those of the last `backward`, zeros where none came; they are taken away."""
+    held = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in held.items()}
+    model.zero_grad(set_to_none=True)
     return found

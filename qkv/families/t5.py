@@ -13,7 +13,7 @@ def t5(
     vocab: int = 32128, width: int = 512, depth: int = 6, decoder_depth: int | None = None, heads: int = 8,
     head_dim: int = 64, feed: int = 2048, feed_kind: str = "relu", buckets: int = 32, reach: int = 128,
     eps: float = 1e-6, drop: float = 0.1, label_drop: float = 0.0, factor: float = 1.0, scaled: bool = True,
-    tied: bool = True, start: int | None = 0, pad: int | None = 0, end: int | None = 1, labels: int = 2,
+    tied: bool = True, start: int | None = 0, end: int | None = 1, labels: int = 2,
     multilingual: bool = False, head: str = "lm",
 ) -> Spec:  # fmt: skip
     gated, act = feed_kind.startswith("gated-"), feed_kind.removeprefix("gated-")
@@ -39,7 +39,7 @@ def t5(
         "none": (), "lm": (lm,), "encoder": (), "label": (classify,), "tag": (tag(labels, label_drop),), "span": (span(),),
     }  # fmt: skip
     alone = head in ("encoder", "tag")
-    shift = (start or 0, pad or 0, "start") if head in ("label", "span") else None
+    shift = (start or 0, "start") if head in ("label", "span") else None
     return Spec(
         family="t5", encoder=encoder, decoder=None if alone else decoder, heads=found[head], shift=shift,  # type: ignore[arg-type]
         init=t5_init(width, heads, head_dim, feed, factor),
@@ -70,7 +70,7 @@ CONFIG = dict(
     head_dim="d_kv", feed="d_ff", feed_kind="feed_forward_proj", buckets="relative_attention_num_buckets",
     reach="relative_attention_max_distance", eps="layer_norm_epsilon", drop="dropout_rate",
     label_drop="classifier_dropout", factor="initializer_factor", scaled="scale_decoder_outputs",
-    tied="tie_word_embeddings", start="decoder_start_token_id", pad="pad_token_id", end="eos_token_id",
+    tied="tie_word_embeddings", start="decoder_start_token_id", end="eos_token_id",
 )  # fmt: skip
 
 KEYS = """

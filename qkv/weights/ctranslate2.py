@@ -58,7 +58,7 @@ def read_ctranslate2(folder: Path) -> tuple[str, int, dict[str, Tensor], dict[st
             spec, revision, variables = _read_model(_Bytes(file, size))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    return spec, revision, variables, _read_vocabularies(folder)
+    return spec, revision, variables, _read_vocabularies(folder, _unknown(folder, variables))
 
 
 def _read_model(data: _Bytes) -> tuple[str, int, dict[str, Tensor]]:
@@ -113,10 +113,17 @@ def _dequantised(name: str, variables: dict[str, Tensor]) -> Tensor:
     return tensor.float() / scale.float().reshape(-1, *[1] * (tensor.dim() - 1))
 
 
-def _read_vocabularies(folder: Path) -> dict[str, list[str]]:
-    """Every vocabulary of a folder; where a file has no unknown token it is appended, as CTranslate2 does."""
+def _unknown(folder: Path, variables: dict[str, Tensor]) -> str:
+    """The token for all that a vocabulary lacks: in config.json from version 6 on, before that a variable."""
     config = folder / "config.json"
-    unknown = str(read_json(config).get("unk_token", "<unk>")) if config.exists() else "<unk>"
+    if config.exists():
+        return str(read_json(config).get("unk_token", "<unk>"))
+    stored = variables.get("unk_token")
+    return "<unk>" if stored is None else bytes(stored.flatten().view(torch.uint8)).decode("utf-8", "replace")
+
+
+def _read_vocabularies(folder: Path, unknown: str) -> dict[str, list[str]]:
+    """Every vocabulary of a folder; where a file has no unknown token it is appended, as CTranslate2 does."""
     vocabularies: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*vocabulary.*")):  # .json comes before .txt
         name = path.stem.removesuffix("vocabulary").rstrip("_") or "shared"

@@ -191,6 +191,8 @@ def test_vocabularies(tmp_path: Path) -> None:
     assert vocabularies()["source"][-1] == "[?]"
     (tmp_path / "target_vocabulary.json").write_text(json.dumps({"x": 1}))
     refused(vocabularies, "target_vocabulary.json", "expected a JSON list of strings")
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "model.bin").write_bytes(model({"unk_token": torch.tensor(list(b"[?]"), dtype=torch.int8)}))
     for title in ("shared_vocabulary.json", "vocabulary.json"):
         for path in tmp_path.glob("*vocabulary*"):
             path.unlink()
@@ -198,7 +200,7 @@ def test_vocabularies(tmp_path: Path) -> None:
         assert vocabularies() == {"shared": ["a", "[?]"]}
 
 
-# The real model is a pre-norm Transformer of 6 + 6 layers and 8 heads, from Arabic to Latin letters; the scores
+# The real model is a pre-norm Transformer, 6 + 6 layers of 8 heads, from Arabic to Latin letters; the scores
 # are what the ctranslate2 package (4.8.4) gives to each letter of "atzmon" and to the end.
 SCORES = [-0.106023, -0.065411, -0.056003, -0.447953, -0.230714, -0.092183, -0.063464]
 

@@ -1,0 +1,55 @@
+"""Names both ways: what the original writes comes back to the bit, and it opens what we write."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import qkv
+from tests import oracle
+from tests.oracle import CASES, Case, Row
+
+FILE = "model.safetensors"
+
+
+def same(ours: Row, theirs: Row) -> None:
+    assert ours.keys() == theirs.keys(), f"only one side has: {sorted(ours.keys() ^ theirs.keys())}"
+    different = [n for n in ours if ours[n].dtype != theirs[n].dtype or not torch.equal(ours[n], theirs[n])]
+    assert not different
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_there_and_back(case: Case, tmp_path: Path) -> None:
+    theirs = oracle.save(case, tmp_path / "theirs")
+    ours = tmp_path / "ours"
+    qkv.load(theirs).save(ours)
+    same(load_file(ours / FILE), load_file(theirs / FILE))
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (theirs, ours))
+    lost = {key: (value, after.get(key)) for key, value in before.items() if after.get(key, ...) != value}
+    assert not lost
+    kind = getattr(transformers, case.kind)
+    model, info = kind.from_pretrained(ours, output_loading_info=True)
+    assert not any(info.values()), info
+    same(dict(model.state_dict()), dict(oracle.make(case).state_dict()))
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_shards_open(case: Case, tmp_path: Path) -> None:
+    theirs = oracle.save(case, tmp_path / "theirs", max_shard_size="20KB")
+    shards = list(theirs.glob("model-*.safetensors"))
+    assert len(shards) > 1
+    qkv.load(theirs).save(tmp_path / "ours")
+    same(load_file(tmp_path / "ours" / FILE), {k: v for shard in shards for k, v in load_file(shard).items()})
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_bin_opens(case: Case, tmp_path: Path) -> None:
+    theirs = oracle.save(case, tmp_path / "theirs")
+    written = load_file(theirs / FILE)
+    (theirs / FILE).unlink()
+    torch.save(oracle.make(case).state_dict(), theirs / "pytorch_model.bin")  # tied tensors under every name
+    qkv.load(theirs).save(tmp_path / "ours")
+    same(load_file(tmp_path / "ours" / FILE), written)

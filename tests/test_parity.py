@@ -1,0 +1,132 @@
+"""The numbers of the originals, class by class: outputs, all states, attention weights, every gradient.
+
+Compared where a token stands. Where the original reads or counts pads, its rows go through it one by one.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+import qkv
+from tests import oracle
+from tests.oracle import CASES, DROPS, PARTS, SIZES, Case, Inputs, Outputs, Row
+
+Opened = Callable[[Case, torch.dtype], qkv.Model]
+DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
+RUNS = [
+    pytest.param(case, padding, dtype, id=f"{case}-{padding}-{name}")
+    for case in CASES
+    for name, dtype in DTYPES.items()
+    for padding in case.paddings()
+    if name == "fp32" or "fp32" not in case.words
+]
+
+
+@pytest.fixture(scope="session")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """A case's folder, written by the original and opened by us; once a session."""
+    folder = cache(lambda case: oracle.save(case, tmp_path_factory.mktemp("case")))
+    return cache(lambda case, dtype: qkv.load(folder(case), dtype=dtype))
+
+
+def named(out: Row, seen: Row) -> Row:
+    """Every output and attention weight under one name; all states, one a layer."""
+    found = {name: value for name, value in out.items() if not name.endswith("hiddens")} | seen
+    for name in out.keys() & {"hiddens", "encoded_hiddens"}:
+        found |= {f"{name}.{n}": value for n, value in enumerate(out[name])}
+    return found
+
+
+def run(model: qkv.Model, x: Inputs) -> Row:
+    with qkv.look(model) as seen:
+        out = model.run(**x, keep=("hiddens",))
+    return named(out, seen)
+
+
+def apart(ours: Tensor, theirs: Tensor, atol: float, rtol: float) -> str | None:
+    """How far, in words; None if close enough."""
+    if ours.shape != theirs.shape:
+        return f"shape {tuple(ours.shape)}, theirs {tuple(theirs.shape)}"
+    ours, theirs = ours.detach().double(), theirs.detach().double()
+    if torch.allclose(ours, theirs, atol=atol, rtol=rtol):
+        return None
+    return f"{(ours - theirs).abs().max().item():.1e} apart (largest {theirs.abs().max().item():.1e})"
+
+
+@pytest.mark.parametrize(("case", "padding", "dtype"), RUNS)
+def test_numbers(case: Case, padding: str, dtype: torch.dtype, opened: Opened) -> None:
+    close = 1e-6 if case.family in DROPS else 1e-9
+    atol, rtol = (2e-5, 1e-4) if dtype == torch.float32 else (close, close)
+    x = oracle.inputs(case, padding, dtype)
+    model = opened(case, dtype)
+    theirs, axes = oracle.expected(case, x, padding, dtype)
+    found = run(model, x)
+    missing = axes.keys() - found.keys()
+    assert not missing, f"not there: {sorted(missing)}; there: {sorted(found)}"
+    layers = {name for name in found if "hiddens." in name or ".layers." in name}
+    if case.kind != "CLIPModel":  # which gives no states of its two towers
+        assert layers <= axes.keys(), f"unknown to the original: {sorted(layers - axes.keys())}"
+    picked: Outputs = {name: (found[name], axes[name]) for name in axes}
+    ours = oracle.rows(picked, x)
+    wrong = [
+        f"row {n} {name}: {words}"
+        for n, (mine, their) in enumerate(zip(ours, theirs, strict=True))
+        for name in their
+        if (words := apart(mine[name], their[name], atol, rtol))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+    oracle.loss(theirs).backward()
+    oracle.loss(ours).backward()
+    original = oracle.make(case, dtype)
+    there, here = oracle.gradients(original), model.theirs(oracle.gradients(model.net))
+    unknown = here.keys() - original.state_dict().keys()
+    assert not unknown, f"no such tensor in the original: {sorted(unknown)}"
+    names: dict[int, list[str]] = {}  # a tied tensor goes by several; a dead one may be no parameter of ours
+    for name, tensor in original.named_parameters(remove_duplicate=False):
+        names.setdefault(id(tensor), []).append(name)
+    for name, gradient in there.items():
+        mine = [here[n] for n in names[id(original.get_parameter(name))] if n in here]
+        mine = mine or [torch.zeros_like(gradient)]
+        wrong += [f"gradient of {name}: {words}" for g in mine if (words := apart(g, gradient, atol, rtol))]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_looking_changes_nothing(case: Case, opened: Opened) -> None:
+    x = oracle.inputs(case, case.paddings()[-1])
+    model = opened(case, torch.float32)
+    seen, unseen = run(model, x), named(model.run(**x, keep=("hiddens",)), {})
+    different = [name for name in unseen if not torch.equal(seen[name], unseen[name])]
+    assert not different
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if "left" in c.paddings()], ids=str)
+def test_padded_row_equals_row_alone(case: Case, opened: Opened) -> None:
+    model = opened(case, torch.float64)
+    axes = oracle.expected(case, oracle.inputs(case, "none"), "none", torch.float32)[1]
+    axes = {name: a for name, a in axes.items() if "n" in a and name != "memory"}
+    for padding in ("left", "right"):
+        x = oracle.inputs(case, padding, torch.float64)
+        padded = run(model, x)
+        together = oracle.rows({name: (padded[name], axes[name]) for name in axes}, x)
+        for n, row in enumerate(together):
+            part = oracle.single(x, n)
+            single = run(model, part)
+            alone = oracle.rows({name: (single[name], axes[name]) for name in axes}, part)[0]
+            far = {name: apart(row[name], alone[name], 1e-9, 1e-9) for name in row}
+            assert not any(far.values()), f"{padding}, row {n}: {far}"
+
+
+def test_every_class_has_a_case() -> None:
+    kinds = {case.kind for case in CASES}
+    for family in SIZES:
+        module = getattr(transformers.models, family)
+        names = {name for name in dir(module) if isinstance(getattr(module, name), type)} - PARTS
+        models = {n for n in names if issubclass(getattr(module, n), transformers.PreTrainedModel)}
+        models -= {n for n in models if n.lower().endswith("pretrainedmodel") or n.startswith("Pretrained")}
+        assert models <= kinds, f"{family}: no case for {sorted(models - kinds)}"
