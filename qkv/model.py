@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -67,7 +66,7 @@ class Model:
         out = self.net(make_batch(spec, keep=tuple(keep), **moved))
         out = {name: value for name, value in out.items() if not name.endswith(("hiddens", "router")) or name.removeprefix("encoded_") in keep}
         if outer is not None:
-            out = {name: x if name.endswith("hiddens") else x.unflatten(0, outer) for name, x in out.items()}
+            out = {name: x if name in ("hiddens", "memory") else x.unflatten(0, outer) for name, x in out.items()}
             out["choice"] = out["choice"].squeeze(-1)
             out.setdefault("logits", out["choice"])
         return out
@@ -100,9 +99,14 @@ class Model:
 
     def _has_class(self) -> str | None:
         """None, or what of this model Hugging Face has no class for."""
-        if not self.family.model_types:
-            return f"the {self.family.name} family"
-        return f"positions={self.positions!r} in {self.family.name}" if self.positions else None
+        kin = self.family
+        if not kin.model_types or kin.removed:
+            return f"the {kin.name} family"
+        if self.positions:
+            return f"positions={self.positions!r} in {kin.name}"
+        held = {*kin.config, "labels", "head"}
+        odd = [f"{k}={v!r}" for k, v in self.args.items() if k not in held and v != kin.defaults[k]]
+        return f"{', '.join(odd)} in {kin.name}" if odd else None
 
     def _keymap(self) -> KeyMap:
         return self.family.keymap(self.args, self._prefix)
@@ -193,10 +197,10 @@ def initialise(net: Transformer | Pair) -> None:
                 tensor.fill_(1.0 if name.endswith("weight") else 0.0)
             elif name.endswith(".bias"):
                 tensor.zero_()
-            elif math.isnan(std):
+            elif std == "xavier" and tensor.dim() > 1:
                 nn.init.xavier_uniform_(tensor)
             else:
-                tensor.normal_(0.0, std)
+                tensor.normal_(0.0, std if isinstance(std, float) else 0.02)
                 if isinstance(owner, nn.Embedding) and owner.padding_idx is not None:
                     tensor[owner.padding_idx] = 0
     if isinstance(net, Pair) and net.temperature is not None and net.spec.temperature is not None:
@@ -290,9 +294,9 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
         known = names.ours(name)
         if known is None:
             problems.append(f"{name} is unknown")
-        elif known[0] == "-" or known[1] != "copy" and known[0] in tied:
+        elif known == ("-", "") or known[1] not in ("copy", "keep") and known[0] in tied:
             continue
-        elif known[1] == "copy" or known[0].startswith("heads."):
+        elif known[1] in ("copy", "keep") or known[0].startswith("heads."):
             spare[name] = tensors[name]
         else:
             problems.append(f"{name} has no place in this model")

@@ -234,7 +234,8 @@ class Learned:
 
 @dataclass(frozen=True, kw_only=True)
 class Sinusoid:
-    layout: Literal["halves", "pairs"] = "halves"
+    layout: str = "halves"  # all sines, then all cosines; "pairs": in turn; "ends": halves, the last rate 1/10000
+    offset: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,6 +273,7 @@ class Embed:
     positions: Learned | Sinusoid | None = None
     types: int | Literal["tokens"] = 0  # "tokens": types are looked up among the tokens (GPT)
     scale: float = 1.0
+    scales_given: bool = False  # vectors given in place of ids are scaled too
     norm: Norm | None = None
     drop: float = 0.0
     patches: Patches | None = None
@@ -330,6 +332,7 @@ class Head:
     scale: float = 1.0
     drop: float = 0.0
     mid_drop: float = 0.0
+    flat: bool = False  # one number a state: (B, T, 1) -> (B, T)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,8 +363,7 @@ class Spec:
     shared: bool = True  # the decoder looks tokens up in the encoder's table
     choices: bool = False  # ids are (B, C, T)
     shift: tuple[int, Literal["start", "wrap"]] | None = None  # makes the decoder's input out of ids
-    init: tuple[tuple[str, float], ...] = (("*", 0.02),)  # tensor name -> standard deviation; the first match
-    norm_ones: bool = True
+    init: tuple[tuple[str, float | Literal["xavier"]], ...] = (("*", 0.02),)  # name -> deviation; the first match
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -193,6 +193,7 @@ _ROPE3 = dict(rope_type="llama3", rope_theta=5e3, factor=4.0, low_freq_factor=1.
 _ROPE3 |= dict(original_max_position_embeddings=8)
 _UNTIED = dict(tie_word_embeddings=False)
 _OLD = dict(tie_word_embeddings=False, scale_decoder_outputs=None, dense_act_fn=None, is_gated_act=None)
+_NAMELESS = dict(id2label=None, label2id=None)
 _MULTI = dict(num_labels=5, problem_type="multi_label_classification")
 _UNI = dict(attn_type="uni", ff_activation="relu", layer_norm_eps=0.01, mem_len=0)
 _TWO = dict(share_encoder_decoder_embeddings=False, decoder_vocab_size=41, pad_token_id=40)
@@ -218,6 +219,8 @@ VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, 
     ("BertLMHeadModel", "uncrossed", _CROSS, ""),
     ("BertForSequenceClassification", "regression", dict(num_labels=1, problem_type="regression"), ""),
     ("BertForSequenceClassification", "multi", _MULTI, ""),
+    ("BertForSequenceClassification", "two", dict(num_labels=2), "", _NAMELESS),
+    ("BertForTokenClassification", "count", dict(num_labels=4), "", _NAMELESS | dict(num_labels=4)),
     ("BertForMaskedLM", "bare", {}, "bare"),
     ("RobertaModel", "pad", dict(pad_token_id=6, type_vocab_size=1, max_position_embeddings=24), ""),
     ("RobertaForMaskedLM", "untied", _UNTIED | dict(hidden_act="relu", layer_norm_eps=0.01), ""),
@@ -237,7 +240,7 @@ VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, 
     ("ElectraForMultipleChoice", "last", dict(summary_type="last", summary_use_proj=False), "last"),
     ("ElectraForPreTraining", "bare", {}, "bare"),
     ("XLNetModel", "uni", _UNI, "alone"),
-    ("XLNetLMHeadModel", "clamp", _UNTIED | dict(clamp_len=3, reuse_len=4, mem_len=None), "types"),
+    ("XLNetLMHeadModel", "clamp", _UNTIED | dict(clamp_len=3, reuse_len=7, mem_len=None), "types"),
     ("XLNetModel", "memory", dict(mem_len=6, reuse_len=3), "memory types !left"),
     ("XLNetModel", "length", dict(attn_type="uni", same_length=True, mem_len=4), "memory alone !left"),
     ("XLNetLMHeadModel", "permute", {}, "permute types !left"),
@@ -265,6 +268,7 @@ VARIANTS: list[tuple[str, str, dict[str, Any], str] | tuple[str, str, dict[str, 
     ("BartForConditionalGeneration", "untied", _UNTIED, ""),
     ("BartModel", "shift", dict(decoder_start_token_id=5), "shift"),
     ("BartForCausalLM", "cross", dict(scale_embedding=True), "source"),
+    ("BartForSequenceClassification", "three", {}, "", _NAMELESS),
     ("BartForConditionalGeneration", "bare", {}, "bare"),
     ("MBartForConditionalGeneration", "deep", _DEEP, ""),
     ("MBartForConditionalGeneration", "untied", _UNTIED, ""),
@@ -332,9 +336,6 @@ DROPS = {
 # Positions are counted over pads there and cannot be given: a left-padded row goes through alone.
 COUNTS_PADS = {"bart", "mbart", "marian"}
 
-# Its classes that are no models.
-PARTS = {"BertLayer", "SwitchTransformersTop1Router", "SwitchTransformersSparseMLP"}
-
 PADDINGS = ("none", "left", "right", "embeds")
 LENGTHS = (9, 6, 4, 8, 5, 7)  # of the rows
 TARGETS = (5, 7, 3)  # of the decoder's rows
@@ -363,9 +364,8 @@ class Case:
     @property
     def decoder(self) -> bool:
         """It has no encoder, or none was saved."""
-        return self.family in {"openai", "gpt2", "ctrl", "llama"} or (
-            self.family in COUNTS_PADS and self.kind.endswith("ForCausalLM")
-        )
+        part = self.family in COUNTS_PADS and self.kind.endswith("ForCausalLM")
+        return part or self.family in {"openai", "gpt2", "ctrl", "llama"}
 
     @property
     def both(self) -> bool:
@@ -373,6 +373,11 @@ class Case:
         pairs = {"bart", "mbart", "marian", "t5", "mt5", "switch_transformers"}
         alone = ("ForCausalLM", "EncoderModel", "ForTokenClassification")
         return self.family in pairs and not self.kind.endswith(alone)
+
+    @property
+    def keep(self) -> tuple[str, ...]:
+        """What more can be asked for."""
+        return ("hiddens", "router") if self.family == "switch_transformers" else ("hiddens",)
 
     def paddings(self) -> list[str]:
         """The ways its rows are laid out."""
@@ -406,11 +411,9 @@ def cases() -> Iterator[Case]:
         sizes = SIZES[family][1]
         if kind.startswith(("CLIPText", "CLIPVision")):
             sizes = sizes["text_config" if "Text" in kind else "vision_config"]
-        labels = 2 if "QuestionAnswering" in kind else 3
         if "Classification" in kind:
-            names = [f"label {n}" for n in range(changes.get("num_labels", labels))]
-            sizes = sizes | dict(id2label=dict(enumerate(names)))
-            sizes = sizes | dict(label2id={name: n for n, name in enumerate(names)})
+            names = {n: f"label {n}" for n in range(changes.get("num_labels", 3))}
+            sizes = sizes | dict(id2label=names, label2id={name: n for n, name in names.items()})
         outputs = [word.replace("=", ":").split(":") for word in rows[kind] if ":" in word]
         words = {word for word in rows[kind] if ":" not in word} | set(more.split())
         yield Case(
@@ -456,7 +459,7 @@ def make(case: Case, dtype: torch.dtype = torch.float32) -> Any:
             else:  # scores that nothing divides want smaller weights on larger states
                 small = case.family in ("t5", "mt5", "switch_transformers", "modernbert")
                 embedding = name.endswith(("shared.weight", "embed_tokens.weight", "tok_embeddings.weight"))
-                tensor.copy_((0.25 if not small else 0.7 if embedding else 0.15) * noise)
+                tensor.copy_((0.25 if not small else 0.4 if embedding else 0.12) * noise)
     return model
 
 
@@ -467,12 +470,18 @@ def save(case: Case, folder: Path, **options: Any) -> Path:
     path = folder / "config.json"
     config = json.loads(path.read_text())
     if "bare" in case.words:
-        kept = {*model.config.to_diff_dict(), "architectures", "model_type"}
-        config = {key: value for key, value in config.items() if key in kept}
+        kept = {key: config[key] for key in ("architectures", "model_type")}
+        config = bare(config, json.loads(type(model.config)().to_json_string(use_diff=False))) | kept
     config |= {"made_up": {"of": [1, "two", None]}} | case.edit
     config = {key: value for key, value in config.items() if value is not None or key not in case.edit}
     path.write_text(json.dumps(config))
     return folder
+
+
+def bare(config: Edit, default: Edit) -> Edit:
+    """Only what differs from the default."""
+    nested = {key: bare(value, default[key]) for key, value in config.items() if key.endswith("_config")}
+    return {key: value for key, value in config.items() if value != default.get(key, ...)} | nested
 
 
 def inputs(case: Case, padding: str, dtype: torch.dtype = torch.float32) -> Inputs:
@@ -497,8 +506,7 @@ def inputs(case: Case, padding: str, dtype: torch.dtype = torch.float32) -> Inpu
             x["ids"][rows, ends] = config.eos_token_id
             if "text" in case.words:
                 x["ids"][0, ends[0] - 3] = config.eos_token_id  # the first one counts
-        kinds = getattr(config, "type_vocab_size", 0) or ("types" in case.words and 2)
-        if kinds:
+        if kinds := getattr(config, "type_vocab_size", 0) or ("types" in case.words and 2):
             x["types"] = torch.randint(kinds, seats.shape, generator=generator)
         if case.kind.endswith("DoubleHeadsModel") and "!choice" not in case.words:
             x["choice"] = ends - torch.arange(len(seats)) % 2
@@ -566,7 +574,8 @@ def run(case: Case, model: Any, x: Inputs) -> Outputs:
         for name in ("start_logits", "end_logits"):
             keep = lambda module, args, out, name=name: caught.update({name: out})  # noqa: E731
             hooks.append(getattr(model, name).register_forward_hook(keep))
-    out = model(**theirs(case, x), output_hidden_states=True, output_attentions=True)
+    asked = {"output_router_logits": True} if "router" in case.keep else {}
+    out = model(**theirs(case, x), **asked, output_hidden_states=True, output_attentions=True)
     for hook in hooks:
         hook.remove()
     if "beam" in case.words:
@@ -581,6 +590,8 @@ def run(case: Case, model: Any, x: Inputs) -> Outputs:
         found |= states("encoded_hiddens", out.encoder_hidden_states, "ns")
         found["hidden"] = (out.decoder_hidden_states[-1], "nt")
         found["encoded"] = (out.encoder_last_hidden_state, "ns")
+        found |= states("router", out.get("decoder_router_logits") or (), "nt")
+        found |= states("encoded_router", out.get("encoder_router_logits") or (), "ns")
         found |= attention("encoder", "attend", out.encoder_attentions, "n.ss")
         found |= attention("decoder", "attend", out.decoder_attentions, "n.tt")
         return found | attention("decoder", "cross", out.cross_attentions, "n.ts")
@@ -601,8 +612,8 @@ def run(case: Case, model: Any, x: Inputs) -> Outputs:
     elif case.family != "clip" or last is not None:
         found["hidden"] = (hiddens[-1], hidden)
     if out.get("mems") is not None and "mask" not in x:
-        found["memory"] = (torch.stack(out.mems).transpose(1, 2), ".n.")  # pads would be remembered too
-    found |= states("hiddens", hiddens, hidden)
+        found["memory"] = (torch.stack(out.mems).transpose(1, 2), ".n.")
+    found |= states("hiddens", hiddens, hidden) | states("router", out.get("router_logits") or (), "nt")
     found |= attention(stack, "attend", weights, across)
     return found | attention(stack, "cross", out.get("cross_attentions") or (), "n.ts")
 
@@ -618,8 +629,7 @@ def attention(stack: str, part: str, tensors: Any, axes: str) -> Outputs:
 def single(x: Inputs, n: int) -> Inputs:
     """Row `n` of the arguments without its pads, as a batch of one."""
     choices = x["ids"].ndim - 1  # axes before the tokens
-    everyone = torch.ones_like(x["ids"], dtype=torch.bool)
-    mask = x.get("mask", everyone).flatten(0, -2)[n]
+    mask = x.get("mask", torch.ones_like(x["ids"], dtype=torch.bool)).flatten(0, -2)[n]
     cut = {"ids": mask, "types": mask, "permute": mask}
     cut |= {key.removesuffix("_mask"): x[key][n] for key in ("target_mask", "source_mask") if key in x}
     y = {}
@@ -628,12 +638,9 @@ def single(x: Inputs, n: int) -> Inputs:
             y[key] = (mask.cumsum(0) - 1)[value.flatten()[n]].view(1, 1)
         elif key == "memory":
             y[key] = value[:, n : n + 1]
-        elif key == "images":
-            y[key] = value[n : n + 1]
         elif not key.endswith("mask"):
             row = value.flatten(0, choices - 1)[n][cut.get(key, slice(None))]
-            row = row[:, mask] if key in ("permute", "targets") else row
-            y[key] = row[(None,) * choices]
+            y[key] = (row[:, mask] if key in ("permute", "targets") else row)[(None,) * choices]
     return y
 
 
@@ -643,9 +650,8 @@ def rows(found: Outputs, x: Inputs) -> list[Row]:
     number = lead.numel()  # (B,) or (B, C)
     width = x["ids"].shape[-1] if "ids" in x else x["embeds"].shape[1] if "embeds" in x else 0
     t = x["mask"].flatten(0, -2) if "mask" in x else torch.ones(number, width, dtype=torch.bool)
-    s = t
-    if "source" in x:
-        s = x.get("source_mask", torch.ones(x["source"].shape[:2], dtype=torch.bool))
+    s = t if "source" not in x else torch.ones(x["source"].shape[:2], dtype=torch.bool)
+    s = x.get("source_mask", s)
     if "target" in x:
         t = x.get("target_mask", torch.ones_like(x["target"], dtype=torch.bool))
     memory = torch.ones(number, x["memory"].shape[2] if "memory" in x else 0, dtype=torch.bool)
@@ -676,9 +682,12 @@ def expected(case: Case, x: Inputs, padding: str, dtype: torch.dtype) -> tuple[l
         found = run(case, model, x)
         return rows(found, x), {name: axes for name, (_, axes) in found.items()}
     parts = [single(x, n) for n in range(x["ids"].shape[:-1].numel())]
-    alone = [{k: v for k, v in run(case, model, part).items() if "n" in v[1]} for part in parts]
-    picked = [rows(found, part)[0] for found, part in zip(alone, parts, strict=True)]
-    return picked, {name: axes for name, (_, axes) in alone[0].items()}
+    alone = [run(case, model, part) for part in parts]
+    axes = {name: axes for name, (_, axes) in alone[0].items() if "n" in axes}  # the others belong to no row
+    if "mask" in x:
+        axes.pop("memory", None)  # pads would be remembered too
+    picked = [rows({k: found[k] for k in axes}, part)[0] for found, part in zip(alone, parts, strict=True)]
+    return picked, axes
 
 
 def loss(picked: list[Row]) -> Tensor:
@@ -686,7 +695,7 @@ def loss(picked: list[Row]) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for n, row in enumerate(picked):
         for name, value in row.items():
-            if name == "memory" or "hiddens." in name or ".layers." in name:
+            if name == "memory" or "." in name:  # detached; a part of another
                 continue
             generator = torch.Generator().manual_seed(zlib.crc32(f"{n} {name}".encode()))
             weight = torch.randn(value.shape, generator=generator, dtype=torch.float64)

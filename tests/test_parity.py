@@ -13,7 +13,7 @@ from torch import Tensor
 
 import qkv
 from tests import oracle
-from tests.oracle import CASES, DROPS, PARTS, SIZES, Case, Inputs, Outputs, Row
+from tests.oracle import CASES, DROPS, SIZES, Case, Inputs, Outputs, Row
 
 Opened = Callable[[Case, torch.dtype], qkv.Model]
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
@@ -34,16 +34,15 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
 
 
 def named(out: Row, seen: Row) -> Row:
-    """Every output and attention weight under one name; all states, one a layer."""
-    found = {name: value for name, value in out.items() if not name.endswith("hiddens")} | seen
-    for name in out.keys() & {"hiddens", "encoded_hiddens"}:
-        found |= {f"{name}.{n}": value for n, value in enumerate(out[name])}
-    return found
+    """Every output and attention weight under one name; what was kept of all layers, one by one."""
+    layers = {name for name in out if name.endswith(("hiddens", "router"))}
+    found = {name: value for name, value in out.items() if name not in layers} | seen
+    return found | {f"{name}.{n}": value for name in layers for n, value in enumerate(out[name])}
 
 
-def run(model: qkv.Model, x: Inputs) -> Row:
+def run(case: Case, model: qkv.Model, x: Inputs) -> Row:
     with qkv.look(model) as seen:
-        out = model.run(**x, keep=("hiddens",))
+        out = model.run(**x, keep=case.keep)
     return named(out, seen)
 
 
@@ -64,10 +63,10 @@ def test_numbers(case: Case, padding: str, dtype: torch.dtype, opened: Opened) -
     x = oracle.inputs(case, padding, dtype)
     model = opened(case, dtype)
     theirs, axes = oracle.expected(case, x, padding, dtype)
-    found = run(model, x)
+    found = run(case, model, x)
     missing = axes.keys() - found.keys()
     assert not missing, f"not there: {sorted(missing)}; there: {sorted(found)}"
-    layers = {name for name in found if "hiddens." in name or ".layers." in name}
+    layers = {name for name in found if "." in name}
     if case.kind != "CLIPModel":  # which gives no states of its two towers
         assert layers <= axes.keys(), f"unknown to the original: {sorted(layers - axes.keys())}"
     picked: Outputs = {name: (found[name], axes[name]) for name in axes}
@@ -100,7 +99,7 @@ def test_numbers(case: Case, padding: str, dtype: torch.dtype, opened: Opened) -
 def test_looking_changes_nothing(case: Case, opened: Opened) -> None:
     x = oracle.inputs(case, case.paddings()[-1])
     model = opened(case, torch.float32)
-    seen, unseen = run(model, x), named(model.run(**x, keep=("hiddens",)), {})
+    seen, unseen = run(case, model, x), named(model.run(**x, keep=case.keep), {})
     different = [name for name in unseen if not torch.equal(seen[name], unseen[name])]
     assert not different
 
@@ -108,15 +107,15 @@ def test_looking_changes_nothing(case: Case, opened: Opened) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if "left" in c.paddings()], ids=str)
 def test_padded_row_equals_row_alone(case: Case, opened: Opened) -> None:
     model = opened(case, torch.float64)
-    axes = oracle.expected(case, oracle.inputs(case, "none"), "none", torch.float32)[1]
+    axes = oracle.expected(case, oracle.inputs(case, "right"), "right", torch.float32)[1]
     axes = {name: a for name, a in axes.items() if "n" in a and name != "memory"}
     for padding in ("left", "right"):
         x = oracle.inputs(case, padding, torch.float64)
-        padded = run(model, x)
+        padded = run(case, model, x)
         together = oracle.rows({name: (padded[name], axes[name]) for name in axes}, x)
         for n, row in enumerate(together):
             part = oracle.single(x, n)
-            single = run(model, part)
+            single = run(case, model, part)
             alone = oracle.rows({name: (single[name], axes[name]) for name in axes}, part)[0]
             far = {name: apart(row[name], alone[name], 1e-9, 1e-9) for name in row}
             assert not any(far.values()), f"{padding}, row {n}: {far}"
@@ -126,7 +125,8 @@ def test_every_class_has_a_case() -> None:
     kinds = {case.kind for case in CASES}
     for family in SIZES:
         module = getattr(transformers.models, family)
-        names = {name for name in dir(module) if isinstance(getattr(module, name), type)} - PARTS
-        models = {n for n in names if issubclass(getattr(module, n), transformers.PreTrainedModel)}
-        models -= {n for n in models if n.lower().endswith("pretrainedmodel") or n.startswith("Pretrained")}
+        classes = [value for name in dir(module) if isinstance(value := getattr(module, name), type)]
+        models = {c.__name__ for c in classes if issubclass(c, transformers.PreTrainedModel)}
+        models = {name for name in models if "pretrained" not in name.lower()}
+        assert models, family
         assert models <= kinds, f"{family}: no case for {sorted(models - kinds)}"

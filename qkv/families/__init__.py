@@ -7,7 +7,10 @@ from importlib import import_module
 
 from qkv.families.family import Family
 
-NAMES = "bert gpt2 t5".split()
+NAMES = """
+    bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse transformer bart mbart marian
+    t5 switch clip llama modernbert
+""".split()
 
 
 @cache

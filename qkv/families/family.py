@@ -24,9 +24,11 @@ class Family:
     model_types: tuple[str, ...] = ()
     prefix: str = ""  # of their names, as it stands in the table
     prefixed: Mapping[str, str] = field(default_factory=lambda: {"none": ""})  # heads whose class has another
+    prefixes: tuple[str, ...] = ()  # others that files have
     only: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # keys with the values that are supported
     older: Callable[[Args], Args] = dict  # older spellings of config.json -> newer
-    newer: Callable[[Args], Args] = dict  # what is written beside `config`
+    newer: Callable[[Args, Args], Args] = lambda config, args: config  # the config.json of these arguments
+    removed: bool = False  # Hugging Face had a class for it, and has no more
     shape: str = "encoder"
     paper: str = ""
     purpose: str = ""
@@ -75,7 +77,7 @@ class Family:
             config["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
             config["label2id"] = {f"LABEL_{i}": i for i in range(labels)}
         names = [self.heads[args["head"]].split()[0]] if args.get("head") in self.heads else []
-        return {"model_type": self.model_types[0], "architectures": names, **config, **self.newer(args)}
+        return self.newer({"model_type": self.model_types[0], "architectures": names, **config}, args)
 
     def keymap(self, args: Args, prefix: str | None = None) -> KeyMap:
         """The names table for these arguments, under the prefix that a file uses."""
@@ -88,7 +90,7 @@ class Family:
     def prefix_in(self, names: Iterable[str], args: Args) -> str:
         """The prefix that a file really uses: bare and headed classes open each other's files."""
         usual = self.usual_prefix(args)
-        found = [p for p in (self.prefix, *self.prefixed.values()) if p and any(n.startswith(p) for n in names)]
+        found = [p for p in (self.prefix, *self.prefixed.values(), *self.prefixes) if p and any(n.startswith(p) for n in names)]
         return usual if usual in found or (not usual and not found) else found[0] if found else ""
 
 

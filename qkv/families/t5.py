@@ -70,7 +70,7 @@ CONFIG = dict(
     head_dim="d_kv", feed="d_ff", feed_kind="feed_forward_proj", buckets="relative_attention_num_buckets",
     reach="relative_attention_max_distance", eps="layer_norm_epsilon", drop="dropout_rate",
     label_drop="classifier_dropout", factor="initializer_factor", scaled="scale_decoder_outputs",
-    tied="tie_word_embeddings", start="decoder_start_token_id", end="eos_token_id",
+    tied="tie_word_embeddings", multilingual="multilingual", start="decoder_start_token_id", end="eos_token_id",
 )  # fmt: skip
 
 KEYS = """
@@ -113,21 +113,35 @@ def keys(args: Args) -> str:
     return KEYS + (FEED.replace("wi\n", "wi_1\n") + GATE if args["feed_kind"].startswith("gated-") else FEED)
 
 
+MT5 = dict(
+    vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj="gated-gelu", multilingual=True,
+    scale_decoder_outputs=False,
+)  # fmt: skip
+
+
 def older(config: Args) -> Args:
-    """Before `scale_decoder_outputs`, an untied head meant an unscaled one; `t5` is by its model_type multilingual."""
+    """mT5 has defaults of its own; before `scale_decoder_outputs`, an untied head meant an unscaled one."""
+    config = (MT5 if config.get("model_type") == "mt5" else {}) | config
     config.setdefault("scale_decoder_outputs", config.get("tie_word_embeddings", True))
     config.setdefault("num_decoder_layers", config.get("num_layers", 6))
     return config
 
 
+def newer(config: Args, args: Args) -> Args:
+    config = config | {"is_encoder_decoder": args["head"] not in ("encoder", "tag")}
+    if not args["multilingual"]:
+        return config
+    return config | {"model_type": "mt5", "architectures": [f"M{name}" for name in config["architectures"]]}
+
+
 FAMILY = Family(
-    name="t5", make=t5, sizes=SIZES, config=CONFIG, keys=keys, model_types=("t5",), older=older, shape="encoder-decoder", prefix="transformer.",
+    name="t5", make=t5, sizes=SIZES, config=CONFIG, keys=keys, model_types=("t5", "mt5"), older=older, shape="encoder-decoder", prefix="transformer.",
     prefixed=dict.fromkeys(("none", "lm", "encoder", "span"), ""),
     heads={
-        "none": "T5Model", "lm": "T5ForConditionalGeneration", "encoder": "T5EncoderModel",
-        "label": "T5ForSequenceClassification", "tag": "T5ForTokenClassification", "span": "T5ForQuestionAnswering",
+        "none": "T5Model MT5Model", "lm": "T5ForConditionalGeneration MT5ForConditionalGeneration", "encoder": "T5EncoderModel MT5EncoderModel",
+        "label": "T5ForSequenceClassification MT5ForSequenceClassification", "tag": "T5ForTokenClassification MT5ForTokenClassification", "span": "T5ForQuestionAnswering MT5ForQuestionAnswering",
     },
-    newer=lambda args: {"is_encoder_decoder": args["head"] not in ("encoder", "tag")},
+    newer=newer,
     paper="Raffel et al. 2019, arXiv:1910.10683", purpose="any text to text task",
     differs="bucketed distances, RMS norm, no biases, unscaled attention; 1.1 gates the feed",
 )  # fmt: skip

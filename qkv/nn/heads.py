@@ -37,7 +37,7 @@ class Reader(nn.Module):
         x = self.drop(take(self.head, out, batch))
         x = self.out(self.mid_drop(self.norm(self.act(self.dense(x)))) * self.head.scale)
         if len(self.head.out) == 1:
-            return {self.head.out[0]: x}
+            return {self.head.out[0]: x.squeeze(-1) if self.head.flat else x}
         return dict(zip(self.head.out, x.unbind(-1), strict=True))
 
 
@@ -137,7 +137,7 @@ class SpanBeam(nn.Module):
         x, rows = out["hidden"], batch.rows
         assert isinstance(rows, Rows)
         start = self.start(x)[..., 0]  # (B, T)
-        shares = start.softmax(-1)
+        shares = (start if rows.seat is None else start.masked_fill(~rows.seat, torch.finfo(x.dtype).min)).softmax(-1)
         best = shares.topk(min(self.head.starts, x.shape[1]), dim=-1).indices  # (B, K)
         chosen = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None].expand(-1, -1, x.shape[1], -1)
         both = torch.cat([x[:, None].expand_as(chosen), chosen], dim=-1)  # (B, K, T, 2W)

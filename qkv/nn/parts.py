@@ -60,7 +60,8 @@ def make_norm(norm: Norm | None, width: int) -> nn.Module:
 def waves(positions: Tensor, width: int, layout: str = "halves", base: float = 10000.0) -> Tensor:
     """sin and cos of each position at falling frequencies: first all sines, then all cosines, or in pairs."""
     exact = torch.float32 if positions.device.type == "mps" else torch.float64
-    rates = base ** (-torch.arange(0, width, 2, device=positions.device, dtype=exact) / width)
+    steps = torch.arange(0, width, 2, device=positions.device, dtype=exact)
+    rates = base ** (-steps / (width - 2 if layout == "ends" else width))
     angles = positions.to(exact)[..., None] * rates  # (..., W/2)
     if layout == "pairs":
         return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
@@ -79,7 +80,7 @@ class Positions(nn.Module):
     def forward(self, positions: Tensor, like: Tensor) -> Tensor:
         if isinstance(self.kind, Learned):
             return F.embedding(positions + self.kind.offset, self.weight)
-        return waves(positions, self.width, self.kind.layout).to(like.dtype)
+        return waves(positions + self.kind.offset, self.width, self.kind.layout).to(like.dtype)
 
 
 class Adaptive(nn.Module):
@@ -140,7 +141,8 @@ class Embedding(nn.Module):
             grid = self.patches(rows.images).flatten(2).transpose(1, 2)  # (B, C, H, W) -> (B, cells, W)
             x = torch.cat([self.first.expand(len(grid), 1, -1), grid], dim=1)
         else:
-            x = (rows.embeds if rows.embeds is not None else self.tokens(rows.ids)) * self.embed.scale
+            x = self.tokens(rows.ids) if rows.embeds is None else rows.embeds
+            x = x * self.embed.scale if rows.embeds is None or self.embed.scales_given else x
         if self.embed.types == "tokens" and rows.types is not None:
             x = x + self.tokens(rows.types) * self.embed.scale
         if self.types is not None:

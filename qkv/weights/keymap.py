@@ -7,7 +7,7 @@ A row names a module (its weight and bias go along) or one tensor. `{}` is a num
 fused tensor on theirs; `@` stands for encoder and decoder. The third word is an invertible operation, or one of
     alias   may lie in a file as well: must equal ours, is never written
     copy    is written as well; reading, ours comes from another row
-and `-` on our side is a name of theirs that holds no weight of the model (a buffer)."""
+and `-` on our side is a name of theirs that holds no weight of the model (a buffer); `keep` writes it back."""
 
 from __future__ import annotations
 

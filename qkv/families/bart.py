@@ -1,0 +1,122 @@
+"""BART (Lewis et al. 2019), and the one function that mBART, Marian and the original Transformer share with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from qkv.families.family import Args, Family, span
+from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Sinusoid, Spec, Stack, causal, per_head
+
+
+def bart(
+    vocab: int = 50265, target_vocab: int | None = None, width: int = 1024, depth: int = 12, heads: int = 16,
+    feed: int = 4096, decoder_depth: int = 12, decoder_heads: int = 16, decoder_feed: int = 4096, act: str = "gelu",
+    length: int = 1024, scaled: bool = False, norms: Literal["before", "after"] = "after", embed_norm: bool = True,
+    final_norm: bool = False, sinusoid: str | None = None, offset: int = 2, drop: float = 0.1,
+    attend_drop: float = 0.0, feed_drop: float = 0.0, label_drop: float = 0.0, std: float | Literal["xavier"] = 0.02,
+    tied: bool = True, shared: bool = True, lm_bias: bool | Literal["fixed"] = "fixed", shift: str | None = "start",
+    start: int | None = 2, pad: int | None = 1, end: int | None = 2, labels: int = 3, head: str = "lm",
+    family: str = "bart",
+) -> Spec:  # fmt: skip
+    norm = Norm()
+    positions = Sinusoid(layout=sinusoid, offset=offset) if sinusoid else Learned(count=length + offset, offset=offset)
+
+    def stack(count: int, heads: int, feed: int, vocab: int, writes: bool) -> Stack:
+        attend = Attend(heads=heads, head_dim=per_head(width, heads), drop=attend_drop)
+        layer = Layer(
+            attend=replace(attend, pattern=causal) if writes else attend, cross=attend if writes else None,
+            feed=Dense(width=feed, act=act, drop=feed_drop), drop=drop,
+            before=norm if norms == "before" else None, after=norm if norms == "after" else None,
+        )  # fmt: skip
+        embed = Embed(
+            vocab=vocab, positions=positions, scale=width**0.5 if scaled else 1.0, norm=norm if embed_norm else None,
+            drop=drop, pad=pad,
+        )  # fmt: skip
+        return Stack(width=width, embed=embed, layers=(layer,) * count, final=norm if final_norm else None)
+
+    alone = head == "causal"
+    words = vocab if target_vocab is None or shared else target_vocab
+    encoder = None if alone else stack(depth, heads, feed, vocab, writes=False)
+    decoder = stack(decoder_depth, decoder_heads, decoder_feed, words, writes=True)
+    lm = Head(name="lm", size=words, bias=lm_bias if not alone else False, tied="decoder" if tied else "")
+    classify = Head(
+        name="label", take="end", end=end, dense=width, act="tanh", size=labels, drop=label_drop, mid_drop=label_drop
+    )
+    found: dict[str, tuple[Any, ...]] = {
+        "none": (), "lm": (lm,), "causal": (lm,), "label": (classify,), "span": (span(),)
+    }
+    how: Any = None if shift is None or alone else (start or 0, shift)
+    return Spec(
+        family=family, encoder=encoder, decoder=decoder, heads=found[head], shared=shared and tied, shift=how,
+        init=(("*", std),),
+    )  # fmt: skip
+
+
+SIZES = {
+    "base":  dict(width=768, depth=6, heads=12, feed=3072, decoder_depth=6, decoder_heads=12, decoder_feed=3072),
+    "large": dict(),
+}  # fmt: skip
+
+CONFIG = dict(
+    vocab="vocab_size", width="d_model", depth="encoder_layers", heads="encoder_attention_heads",
+    feed="encoder_ffn_dim", decoder_depth="decoder_layers", decoder_heads="decoder_attention_heads",
+    decoder_feed="decoder_ffn_dim", act="activation_function", length="max_position_embeddings",
+    scaled="scale_embedding", drop="dropout", attend_drop="attention_dropout", feed_drop="activation_dropout",
+    label_drop="classifier_dropout", std="init_std", tied="tie_word_embeddings", start="decoder_start_token_id",
+    pad="pad_token_id", end="eos_token_id",
+)  # fmt: skip
+
+KEYS = """
+    @.embed.positions               model.@.embed_positions
+    @.embed.norm                    model.@.layernorm_embedding
+    @.layers.{}.attend.q            model.@.layers.{}.self_attn.q_proj
+    @.layers.{}.attend.k            model.@.layers.{}.self_attn.k_proj
+    @.layers.{}.attend.v            model.@.layers.{}.self_attn.v_proj
+    @.layers.{}.attend.o            model.@.layers.{}.self_attn.out_proj
+    @.layers.{}.SIDE_attend         model.@.layers.{}.self_attn_layer_norm
+    decoder.layers.{}.cross.q       model.decoder.layers.{}.encoder_attn.q_proj
+    decoder.layers.{}.cross.k       model.decoder.layers.{}.encoder_attn.k_proj
+    decoder.layers.{}.cross.v       model.decoder.layers.{}.encoder_attn.v_proj
+    decoder.layers.{}.cross.o       model.decoder.layers.{}.encoder_attn.out_proj
+    decoder.layers.{}.SIDE_cross    model.decoder.layers.{}.encoder_attn_layer_norm
+    @.layers.{}.feed.up             model.@.layers.{}.fc1
+    @.layers.{}.feed.down           model.@.layers.{}.fc2
+    @.layers.{}.SIDE_feed           model.@.layers.{}.final_layer_norm
+    @.norm                          model.@.layer_norm
+    heads.lm.out.weight             lm_head.weight
+    heads.lm.out.bias               final_logits_bias             row
+    heads.label.dense               classification_head.dense
+    heads.label.out                 classification_head.out_proj
+    heads.span.out                  qa_outputs
+"""
+
+
+def keys(args: Args) -> str:
+    """One table for all tokens, or one for each side; untied, a shared one is written that nobody reads."""
+    table = KEYS.replace("SIDE", args["norms"])
+    apart = "@.embed.tokens model.@.embed_tokens\n"
+    if args["sinusoid"]:  # a computed table, which only Marian's bare classes write
+        word = "keep" if args["head"] in ("none", "causal") else ""
+        table = table.replace("    @.embed.positions ", "    - ").replace("embed_positions\n", f"embed_positions {word}\n")
+    if args["head"] == "causal" or not args["shared"]:
+        return table + apart
+    if args["tied"]:
+        return table + "encoder.embed.tokens model.shared\nencoder.embed.tokens model.@.embed_tokens alias\n"
+    return table + apart + "encoder.embed.tokens model.shared copy\n"
+
+
+def class_names(stem: str, lm: str = "ForConditionalGeneration") -> dict[str, str]:
+    return {
+        "none": f"{stem}Model", "lm": stem + lm, "causal": f"{stem}ForCausalLM",
+        "label": f"{stem}ForSequenceClassification", "span": f"{stem}ForQuestionAnswering",
+    }  # fmt: skip
+
+
+FAMILY = Family(
+    name="bart", make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",), prefix="model.",
+    heads=class_names("Bart"), shape="encoder-decoder",
+    only={"normalize_before": (False,), "add_final_layer_norm": (False,), "static_position_embeddings": (False,)},
+    paper="Lewis et al. 2019, arXiv:1910.13461", purpose="rewrite: summarise, denoise, classify",
+    differs="BERT's encoder with GPT's decoder, trained to mend noised text; positions start at 2",
+)  # fmt: skip
