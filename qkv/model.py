@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.families import by_model_type, family
+from qkv.config import prefix_in, understand, write_config
+from qkv.families import family
 from qkv.families.family import Args, Family
 from qkv.nn.batch import Batch, Rows
 from qkv.nn.heads import last
@@ -86,7 +87,7 @@ class Model:
         if hf is None and form != "qkv":
             copies = {link.theirs: link.to_theirs(tensors) for link in self._keymap().links(tensors)}
             tensors = copies | self._spare
-            config = self.config or self.family.write(self.args)
+            config = self.config or write_config(self.family, self.args)
         else:
             args = {name: value for name, value in self.args.items() if value != self.family.defaults[name]}
             config = {**self.config, "model_type": "qkv", "family": self.family.name, "arguments": args}
@@ -175,13 +176,11 @@ def build(name: str, size: str | None = None, *, positions: str | None = None, *
     args = kin.arguments(size, **changes)
     net = make_net(make_spec(kin, args, positions))
     initialise(net)
-    config = {} if positions or not kin.model_types else kin.write(args)
+    config = {} if positions or not kin.model_types else write_config(kin, args)
     return Model(kin, args, net.eval(), config, positions=positions)
 
 
 def make_spec(kin: Family, args: Args, positions: str | None = None) -> Spec | Two:
-    if "head" in args and args["head"] not in kin.heads:
-        raise ValueError(f"{kin.name} head {args['head']!r}: expected one of {', '.join(kin.heads)}")
     spec = kin.make(**args)
     return with_positions(spec, positions) if positions else spec
 
@@ -226,7 +225,7 @@ def load(
         names = KeyMap("\n".join(f"{name} {name}" for name, _ in net.named_parameters()))
         prefix, spare = None, fill(net, names, tensors, folder)
     else:
-        prefix = kin.prefix_in(tensors, args)
+        prefix = prefix_in(kin, tensors, args)
         spare = fill(net, kin.keymap(args, prefix), tensors, folder)
     for name in nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
@@ -248,27 +247,13 @@ def newer_name(name: str) -> str:
 def apart(kin: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
     """Does the file hold two different tensors where the config ties a head to the tokens?"""
     every = dict(net.named_parameters(remove_duplicate=False))
-    names = kin.keymap(args, kin.prefix_in(tensors, args))
+    names = kin.keymap(args, prefix_in(kin, tensors, args))
     table = {id(every[link.ours[0]]): tensors.get(link.theirs) for link in names.links(dict(net.named_parameters()))}
     for link in names.links(name for name in every if name.startswith("heads.")):
         mine, first = tensors.get(link.theirs), table.get(id(every[link.ours[0]]))
         if mine is not None and first is not None and mine is not first and not torch.equal(mine, first):
             return True
     return False
-
-
-def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
-    """Family, arguments and swapped positions that a config.json states."""
-    kind = config.get("model_type")
-    if kind == "qkv":
-        kin, args = family(str(config.get("family"))), config.get("arguments", {})
-        if not isinstance(args, dict):
-            raise ValueError(f"arguments is {args!r}, expected an object")
-        return kin, kin.arguments(None, **args), config.get("positions")
-    if not isinstance(kind, str):
-        raise ValueError(f"model_type is {kind!r}, expected the name of a family, such as 'bert'")
-    kin = by_model_type(kind)
-    return kin, kin.read(config), None
 
 
 def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:

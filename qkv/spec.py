@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, dataclass_transform
 
 # A position is an int, a numpy array or a tensor: whatever has comparison and arithmetic.
 Position = Any
 
 
+@dataclass_transform(frozen_default=True)
 class Pattern:
-    """A rule on two positions: may the query at `i` see the key at `j`?"""
+    """A rule on two positions: may the query at `i` see the key at `j`? Every pattern is a frozen dataclass."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True)(cls)
 
     def __call__(self, i: Position, j: Position) -> Any:
         raise TypeError(f"{type(self).__name__} is no rule")
@@ -27,19 +30,16 @@ class Pattern:
         return self
 
 
-@dataclass(frozen=True)
 class Everyone(Pattern):
     def __call__(self, i: Position, j: Position) -> Any:
         return (i == i) & (j == j)
 
 
-@dataclass(frozen=True)
 class Causal(Pattern):
     def __call__(self, i: Position, j: Position) -> Any:
         return j <= i
 
 
-@dataclass(frozen=True)
 class Local(Pattern):
     """Both sides, no further than `width` away."""
 
@@ -49,7 +49,6 @@ class Local(Pattern):
         return (i - j <= self.width) & (j - i <= self.width)
 
 
-@dataclass(frozen=True)
 class Banded(Pattern):
     """The last `width` positions, oneself included."""
 
@@ -59,7 +58,6 @@ class Banded(Pattern):
         return (j <= i) & (i - j < self.width)
 
 
-@dataclass(frozen=True)
 class Strided(Pattern):
     """Every `stride`-th position back (Sparse Transformer, section 4.3)."""
 
@@ -69,7 +67,6 @@ class Strided(Pattern):
         return (j <= i) & ((i - j) % self.stride == 0)
 
 
-@dataclass(frozen=True)
 class Chunk(Pattern):
     """One's own chunk of `stride` positions, up to oneself (the first head of the fixed pattern)."""
 
@@ -79,7 +76,6 @@ class Chunk(Pattern):
         return (j <= i) & (i // self.stride == j // self.stride)
 
 
-@dataclass(frozen=True)
 class Summary(Pattern):
     """The last `cells` positions of every chunk so far (the second head of the fixed pattern)."""
 
@@ -90,7 +86,6 @@ class Summary(Pattern):
         return (j <= i) & (j % self.stride >= self.stride - self.cells)
 
 
-@dataclass(frozen=True)
 class Prefix(Pattern):
     """The first `length` positions see and are seen by all."""
 
@@ -100,7 +95,6 @@ class Prefix(Pattern):
         return (j <= i) | (j < self.length)
 
 
-@dataclass(frozen=True)
 class Recent(Pattern):
     """No further back than the memory is long (XLNet's `same_length`)."""
 
@@ -108,7 +102,6 @@ class Recent(Pattern):
         return Banded(memory + 1)
 
 
-@dataclass(frozen=True)
 class Both(Pattern):
     one: Pattern
     two: Pattern
@@ -117,7 +110,6 @@ class Both(Pattern):
         return self.one(i, j) & self.two(i, j)
 
 
-@dataclass(frozen=True)
 class Either(Pattern):
     one: Pattern
     two: Pattern
@@ -126,7 +118,6 @@ class Either(Pattern):
         return self.one(i, j) | self.two(i, j)
 
 
-@dataclass(frozen=True)
 class ByHead(Pattern):
     """One rule a head."""
 
@@ -135,16 +126,37 @@ class ByHead(Pattern):
 
 everyone, causal = Everyone(), Causal()
 
+LIMIT = 1 << 28
+SIZES = set("heads head_dim kv_heads width count capacity vocab image size channels divide dense".split())
 
-@dataclass(frozen=True, kw_only=True)
-class Norm:
+
+def positive(limit: int = LIMIT, **values: int) -> None:
+    """Refuses a size that no model has, before anything is allocated."""
+    for name, value in values.items():
+        if type(value) is not int or not 0 < value <= limit:
+            raise ValueError(f"{name} is {value!r}: expected a whole number from 1 to {limit:,}")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+class Part:
+    """A piece of a spec: a frozen dataclass by keyword, whose sizes are positive."""
+
+    def __init_subclass__(cls) -> None:
+        dataclass(frozen=True, kw_only=True)(cls)
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if name in SIZES and isinstance(value, int | float | str):
+                positive(**{name: value})
+
+
+class Norm(Part):
     kind: Literal["layer", "rms"] = "layer"
     eps: float = 1e-5
     bias: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rotary:
+class Rotary(Part):
     """Positions turn the queries and keys. `scaling` is Llama's rope_parameters, sorted as pairs."""
 
     base: float = 10000.0
@@ -152,8 +164,7 @@ class Rotary:
     scaling: tuple[tuple[str, Any], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class XL:
+class XL(Part):
     """Relative positions as Transformer-XL and XLNet learn them; `segments` adds XLNet's same-segment term."""
 
     width: int
@@ -166,8 +177,7 @@ class XL:
 Relate = Rotary | XL
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attend:
+class Attend(Part):
     heads: int
     head_dim: int
     kv_heads: int | None = None  # None: heads
@@ -179,13 +189,12 @@ class Attend:
     drop: float = 0.0
 
     def __post_init__(self) -> None:
-        positive(heads=self.heads, head_dim=self.head_dim, kv_heads=self.kv_heads or self.heads)
+        super().__post_init__()
         if self.heads % (self.kv_heads or self.heads):
-            raise ValueError(f"{self.heads} heads cannot share {self.kv_heads} key heads: expected a divisor of it")
+            raise ValueError(f"{self.kv_heads} key heads for {self.heads} heads: expected a divisor")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dense:
+class Dense(Part):
     """down(act(up(x))), or down(act(gate(x)) * up(x))."""
 
     width: int
@@ -194,12 +203,9 @@ class Dense:
     bias: bool = True
     drop: float = 0.0
 
-    def __post_init__(self) -> None:
-        positive(feed=self.width)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Experts:
+class Experts(Part):
     """Switch: every token goes to one of `count` feeds, no more than `capacity` tokens of a row to each."""
 
     each: Dense
@@ -208,12 +214,9 @@ class Experts:
     router_bias: bool = False
     jitter: float = 0.0
 
-    def __post_init__(self) -> None:
-        positive(experts=self.count, capacity=self.capacity)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layer:
+class Layer(Part):
     attend: Attend
     feed: Dense | Experts
     cross: Attend | None = None
@@ -223,23 +226,18 @@ class Layer:
     drop: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Learned:
+class Learned(Part):
     count: int
     offset: int = 0
 
-    def __post_init__(self) -> None:
-        positive(positions=self.count)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sinusoid:
+class Sinusoid(Part):
     layout: str = "halves"  # all sines, then all cosines; "pairs": in turn; "ends": halves, the last rate 1/10000
     offset: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Buckets:
+class Buckets(Part):
     """T5: a learned bias for each bucket of distances, one table a stack."""
 
     heads: int
@@ -248,25 +246,20 @@ class Buckets:
     both_ways: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Alibi:
+class Alibi(Part):
     heads: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Patches:
+class Patches(Part):
     """An image as a row: a class token, then square patches."""
 
     image: int
     size: int
     channels: int = 3
 
-    def __post_init__(self) -> None:
-        positive(image=self.image, patch=self.size, channels=self.channels)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Embed:
+class Embed(Part):
     vocab: int
     width: int | None = None  # given: narrower or wider than the stack, with a projection after it
     pad: int | None = None  # a token that learns nothing from being looked up
@@ -281,26 +274,17 @@ class Embed:
     cutoffs: tuple[int, ...] | None = None  # adaptive: rarer words in narrower tables
     divide: int = 1
 
-    def __post_init__(self) -> None:
-        positive(vocab=self.vocab, embedding=self.width or 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recall:
+class Recall(Part):
     """Segment recurrence: the states of the last `length` tokens, before every layer, are seen again."""
 
     length: int | None
     reuse: int | None = None  # of a segment, only the first `reuse` states are kept
     zeros: bool = False  # the first segment sees a memory of zeros
 
-    def __post_init__(self) -> None:
-        for name, value in (("length", self.length), ("reuse", self.reuse)):
-            if value is not None and not 0 <= value <= LIMIT:
-                raise ValueError(f"memory {name} {value!r}: expected a whole number from 0 to {LIMIT:,}")
 
-
-@dataclass(frozen=True, kw_only=True)
-class Stack:
+class Stack(Part):
     width: int
     layers: tuple[Layer, ...]
     embed: Embed
@@ -310,12 +294,9 @@ class Stack:
     recall: Recall | None = None
     drop: float = 0.0  # after the last layer
 
-    def __post_init__(self) -> None:
-        positive(width=self.width)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Head:
+class Head(Part):
     """take states -> dense, act, norm -> project: every head, and BERT's pooler, is one of these."""
 
     name: str
@@ -335,8 +316,7 @@ class Head:
     flat: bool = False  # one number a state: (B, T, 1) -> (B, T)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AdaptiveHead:
+class AdaptiveHead(Part):
     """Transformer-XL's softmax: frequent words and the rarer bands first, then the words of each band."""
 
     name: str
@@ -345,8 +325,7 @@ class AdaptiveHead:
     tied_projects: tuple[bool, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeamSpan:
+class BeamSpan(Part):
     """XLNet's answer span: for each of the best `starts`, where it would end, and whether there is an answer."""
 
     name: str
@@ -354,8 +333,7 @@ class BeamSpan:
     eps: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spec:
+class Spec(Part):
     family: str
     encoder: Stack | None = None
     decoder: Stack | None = None
@@ -366,24 +344,13 @@ class Spec:
     init: tuple[tuple[str, float | Literal["xavier"]], ...] = (("*", 0.02),)  # name -> deviation; the first match
 
 
-@dataclass(frozen=True, kw_only=True)
-class Two:
+class Two(Part):
     """Two towers and the temperature between them (CLIP); one alone is its half."""
 
     family: str
     text: Spec | None = None
     image: Spec | None = None
     temperature: float | None = None
-
-
-LIMIT = 1 << 28
-
-
-def positive(**values: int) -> None:
-    """Refuses a size that no model has before anything is allocated."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= LIMIT:
-            raise ValueError(f"{name} {value!r}: expected a whole number from 1 to {LIMIT:,}")
 
 
 def per_head(width: int, heads: int) -> int:
@@ -394,31 +361,32 @@ def per_head(width: int, heads: int) -> int:
     return width // heads
 
 
-def change(node: Any, edit: Callable[[Any], Any]) -> Any:
-    """The same spec with `edit` applied to every dataclass in it, leaves first."""
-    if isinstance(node, tuple):
-        return tuple(change(item, edit) for item in node)
-    if not is_dataclass(node) or isinstance(node, type):
-        return node
-    return edit(replace(node, **{f.name: change(getattr(node, f.name), edit) for f in fields(node)}))
+def patterned(spec: Spec, patterns: tuple[Pattern, ...]) -> Spec:
+    """The same decoder, its layers taking these patterns in turn."""
+    assert spec.decoder is not None
+    turns = [(layer, patterns[i % len(patterns)]) for i, layer in enumerate(spec.decoder.layers)]
+    layers = tuple(replace(layer, attend=replace(layer.attend, pattern=pattern)) for layer, pattern in turns)
+    return replace(spec, decoder=replace(spec.decoder, layers=layers))
 
 
-def with_positions(spec: Any, kind: str) -> Any:
+def with_positions(spec: Spec | Two, kind: str) -> Spec | Two:
     """The same model with another way to tell positions apart, in every stack that reads a row of tokens."""
     kinds = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
     if kind not in kinds:
         raise ValueError(f"positions {kind!r}: expected one of {', '.join(kinds)}")
+    if isinstance(spec, Two):
+        return replace(spec, text=spec.text and with_positions(spec.text, kind))
 
-    def edit(node: Any) -> Any:
-        if not isinstance(node, Stack) or node.embed.patches:
-            return node
-        table = node.embed.positions.count if isinstance(node.embed.positions, Learned) else 1024
-        embedded = {"sinusoid": Sinusoid(), "learned": Learned(count=table)}.get(kind)
-        relate = {"rotary": Rotary(), "xl": XL(width=node.width)}.get(kind)
-        heads = node.layers[0].attend.heads
-        both = isinstance(node.layers[0].attend.pattern, Everyone | Local)
-        distance = {"t5": Buckets(heads=heads, both_ways=both), "alibi": Alibi(heads=heads)}.get(kind)
-        layers = tuple(replace(layer, attend=replace(layer.attend, relate=relate)) for layer in node.layers)
-        return replace(node, embed=replace(node.embed, positions=embedded), layers=layers, distance=distance)
+    def edit(stack: Stack) -> Stack:
+        if stack.recall:
+            raise ValueError(f"positions {kind!r} in {spec.family}: what it remembers is told apart by its own way alone")
+        first, old = stack.layers[0].attend, stack.embed.positions
+        both = isinstance(first.pattern, Everyone | Local)
+        table = Learned(count=old.count if isinstance(old, Learned) else 1024)
+        embed = replace(stack.embed, positions={"sinusoid": Sinusoid(), "learned": table}.get(kind))
+        relate = {"rotary": Rotary(), "xl": XL(width=stack.width)}.get(kind)
+        distance = {"t5": Buckets(heads=first.heads, both_ways=both), "alibi": Alibi(heads=first.heads)}.get(kind)
+        layers = tuple(replace(layer, attend=replace(layer.attend, relate=relate)) for layer in stack.layers)
+        return replace(stack, embed=embed, layers=layers, distance=distance)
 
-    return change(spec, edit)
+    return replace(spec, encoder=spec.encoder and edit(spec.encoder), decoder=spec.decoder and edit(spec.decoder))

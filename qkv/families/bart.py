@@ -1,11 +1,13 @@
-"""BART (Lewis et al. 2019), and the one function that mBART, Marian and the original Transformer share with it."""
+"""BART, and the one function that mBART, Marian and the original Transformer share with it.
 
-from __future__ import annotations
+paper    Lewis et al. 2019, arXiv:1910.13461
+purpose  rewrite: summarise, denoise, classify
+differs  BERT's encoder with GPT's decoder, trained to mend noised text; positions start at 2"""
 
 from dataclasses import replace
 from typing import Any, Literal
 
-from qkv.families.family import Args, Family, span
+from qkv.families.family import Args, Family, classes, label, span
 from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Sinusoid, Spec, Stack, causal, per_head
 
 
@@ -16,7 +18,7 @@ def bart(
     final_norm: bool = False, sinusoid: str | None = None, offset: int = 2, drop: float = 0.1,
     attend_drop: float = 0.0, feed_drop: float = 0.0, label_drop: float = 0.0, std: float | Literal["xavier"] = 0.02,
     tied: bool = True, shared: bool = True, lm_bias: bool | Literal["fixed"] = "fixed", shift: str | None = "start",
-    start: int | None = 2, pad: int | None = 1, end: int | None = 2, labels: int = 3, head: str = "lm",
+    start: int | None = 2, pad: int | None = 1, end: int | None = 2, labels: int = 3, head: str = "seq2seq",
     family: str = "bart",
 ) -> Spec:  # fmt: skip
     norm = Norm()
@@ -40,12 +42,10 @@ def bart(
     encoder = None if alone else stack(depth, heads, feed, vocab, writes=False)
     decoder = stack(decoder_depth, decoder_heads, decoder_feed, words, writes=True)
     lm = Head(name="lm", size=words, bias=lm_bias if not alone else False, tied="decoder" if tied else "")
-    classify = Head(
-        name="label", take="end", end=end, dense=width, act="tanh", size=labels, drop=label_drop, mid_drop=label_drop
-    )
-    found: dict[str, tuple[Any, ...]] = {
-        "none": (), "lm": (lm,), "causal": (lm,), "label": (classify,), "span": (span(),)
-    }
+    ends: Any = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
+    found = {
+        "none": (), "seq2seq": (lm,), "causal": (lm,), "label": (label(labels, label_drop, **ends),), "span": (span(),)
+    }  # fmt: skip
     how: Any = None if shift is None or alone else (start or 0, shift)
     return Spec(
         family=family, encoder=encoder, decoder=decoder, heads=found[head], shared=shared and tied, shift=how,
@@ -68,27 +68,18 @@ CONFIG = dict(
 )  # fmt: skip
 
 KEYS = """
-    @.embed.positions               model.@.embed_positions
-    @.embed.norm                    model.@.layernorm_embedding
-    @.layers.{}.attend.q            model.@.layers.{}.self_attn.q_proj
-    @.layers.{}.attend.k            model.@.layers.{}.self_attn.k_proj
-    @.layers.{}.attend.v            model.@.layers.{}.self_attn.v_proj
-    @.layers.{}.attend.o            model.@.layers.{}.self_attn.out_proj
-    @.layers.{}.SIDE_attend         model.@.layers.{}.self_attn_layer_norm
-    decoder.layers.{}.cross.q       model.decoder.layers.{}.encoder_attn.q_proj
-    decoder.layers.{}.cross.k       model.decoder.layers.{}.encoder_attn.k_proj
-    decoder.layers.{}.cross.v       model.decoder.layers.{}.encoder_attn.v_proj
-    decoder.layers.{}.cross.o       model.decoder.layers.{}.encoder_attn.out_proj
-    decoder.layers.{}.SIDE_cross    model.decoder.layers.{}.encoder_attn_layer_norm
-    @.layers.{}.feed.up             model.@.layers.{}.fc1
-    @.layers.{}.feed.down           model.@.layers.{}.fc2
-    @.layers.{}.SIDE_feed           model.@.layers.{}.final_layer_norm
-    @.norm                          model.@.layer_norm
-    heads.lm.out.weight             lm_head.weight
-    heads.lm.out.bias               final_logits_bias             row
-    heads.label.dense               classification_head.dense
-    heads.label.out                 classification_head.out_proj
-    heads.span.out                  qa_outputs
+    @.embed.positions                    model.@.embed_positions
+    @.embed.norm                         model.@.layernorm_embedding
+    @.layers.{}.attend.(q|k|v|o)         model.@.layers.{}.self_attn.(q|k|v|out)_proj
+    decoder.layers.{}.cross.(q|k|v|o)    model.decoder.layers.{}.encoder_attn.(q|k|v|out)_proj
+    @.layers.{}.feed.(up|down)           model.@.layers.{}.(fc1|fc2)
+    @.layers.{}.SIDE_(attend|feed)       model.@.layers.{}.(self_attn|final)_layer_norm
+    decoder.layers.{}.SIDE_cross         model.decoder.layers.{}.encoder_attn_layer_norm
+    @.norm                               model.@.layer_norm
+    heads.lm.out.weight                  lm_head.weight
+    heads.lm.out.bias                    final_logits_bias                                row
+    heads.label.(dense|out)              classification_head.(dense|out_proj)
+    heads.span.out                       qa_outputs
 """
 
 
@@ -106,17 +97,10 @@ def keys(args: Args) -> str:
     return table + apart + "encoder.embed.tokens model.shared copy\n"
 
 
-def class_names(stem: str, lm: str = "ForConditionalGeneration") -> dict[str, str]:
-    return {
-        "none": f"{stem}Model", "lm": stem + lm, "causal": f"{stem}ForCausalLM",
-        "label": f"{stem}ForSequenceClassification", "span": f"{stem}ForQuestionAnswering",
-    }  # fmt: skip
-
+HEADS = "none seq2seq causal label span"
 
 FAMILY = Family(
-    name="bart", make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",), prefix="model.",
-    heads=class_names("Bart"), shape="encoder-decoder",
+    name="bart", doc=__doc__, make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",), prefix="model.",
+    heads=classes("Bart", HEADS), shape="encoder-decoder",
     only={"normalize_before": (False,), "add_final_layer_norm": (False,), "static_position_embeddings": (False,)},
-    paper="Lewis et al. 2019, arXiv:1910.13461", purpose="rewrite: summarise, denoise, classify",
-    differs="BERT's encoder with GPT's decoder, trained to mend noised text; positions start at 2",
 )  # fmt: skip

@@ -1,54 +1,57 @@
-"""BERT (Devlin et al. 2018): a bidirectional encoder; its stack is also RoBERTa's, ELECTRA's and ALBERT's."""
+"""BERT, and the one function that RoBERTa, ALBERT, DistilBERT and ELECTRA share with it.
 
-from __future__ import annotations
+paper    Devlin et al. 2018, arXiv:1810.04805
+purpose  understand: classify, tag, answer
+differs  masked words and next sentence; post-norm, learned positions, segment types"""
 
 from dataclasses import replace
-from typing import Any
 
-from qkv.families.family import Args, Family, choice, label, span, tag
+from qkv.families.family import Args, Family, choice, classes, label, span, summary, tag
 from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Spec, Stack, causal, everyone, per_head
-
-
-def bert_stack(
-    *, vocab: int, width: int, depth: int, heads: int, feed: int, act: str, length: int, types: int, eps: float,
-    drop: float, attend_drop: float, pad: int | None, decoder: bool = False, cross: bool = False,
-    offset: int = 0, embed_width: int | None = None,
-) -> Stack:  # fmt: skip
-    """Post-norm blocks over tokens + positions + types."""
-    norm = Norm(eps=eps)
-    attend = Attend(
-        heads=heads, head_dim=per_head(width, heads), drop=attend_drop, pattern=causal if decoder else everyone
-    )
-    layer = Layer(attend=attend, feed=Dense(width=feed, act=act), after=norm, drop=drop)
-    if cross and decoder:
-        layer = replace(layer, cross=replace(attend, pattern=everyone))
-    table = Learned(count=length, offset=offset)
-    embed = Embed(vocab=vocab, width=embed_width, positions=table, types=types, norm=norm, drop=drop, pad=pad)
-    return Stack(width=width, embed=embed, layers=(layer,) * depth)
 
 
 def bert(
     vocab: int = 30522, width: int = 768, depth: int = 12, heads: int = 12, feed: int = 3072, act: str = "gelu",
     length: int = 512, types: int = 2, eps: float = 1e-12, drop: float = 0.1, attend_drop: float = 0.1,
     label_drop: float | None = None, pad: int | None = 0, std: float = 0.02, tied: bool = True,
-    decoder: bool = False, cross: bool = False, labels: int = 2, head: str = "none",
+    decoder: bool = False, cross: bool = False, labels: int = 2, head: str = "none", family: str = "bert",
+    embed_width: int | None = None, groups: int | None = None, inner: int = 1, after_pad: bool = False,
+    lm_act: str | None = None, read_act: str | None = None, span_drop: float = 0.0, summary_kind: str | None = None,
+    summary_project: bool = True, summary_act: str | None = None, summary_drop: float = 0.0,
 ) -> Spec:  # fmt: skip
-    stack = bert_stack(
-        vocab=vocab, width=width, depth=depth, heads=heads, feed=feed, act=act, length=length, types=types,
-        eps=eps, drop=drop, attend_drop=attend_drop, pad=pad, decoder=decoder, cross=cross,
+    """`groups` of `inner` layers share their weights over the depth; `read_act` is that of a first token's reader."""
+    norm, last = Norm(eps=eps), drop if label_drop is None else label_drop
+    pattern = causal if decoder else everyone
+    attend = Attend(heads=heads, head_dim=per_head(width, heads), drop=attend_drop, pattern=pattern)
+    layer = Layer(attend=attend, feed=Dense(width=feed, act=act), after=norm, drop=drop)
+    if cross and decoder:
+        layer = replace(layer, cross=replace(attend, pattern=everyone))
+    order = [int(i / (depth / (groups or 1))) * inner + j for i in range(depth) for j in range(inner)]
+    embed = Embed(
+        vocab=vocab, types=types, norm=norm, drop=drop, pad=pad, width=None if embed_width == width and not groups else embed_width,
+        positions=Learned(count=length, offset=(pad or 0) + 1 if after_pad else 0),
     )  # fmt: skip
-    last = drop if label_drop is None else label_drop
+    stack = Stack(
+        width=width, embed=embed, layers=(layer,) * (groups * inner if groups else depth), order=tuple(order) if groups else None
+    )  # fmt: skip
     pooler = Head(name="pooler", out=("pooled",), take="first", dense=width, act="tanh")
     lm = Head(
-        name="lm", dense=width, act=act, norm=Norm(eps=eps), size=vocab, tied="encoder" if tied else ""
-    )
-    pair = Head(name="pair", out=("pair",), take="pooled", size=2)
-    found: dict[str, tuple[Any, ...]] = {
-        "none": (pooler,), "lm": (lm,), "masked-lm": (lm,), "pretrain": (pooler, lm, pair), "pair": (pooler, pair),
-        "label": (pooler, label(labels, last, take="pooled")), "choice": (pooler, choice(last, take="pooled")),
-        "tag": (tag(labels, last),), "span": (span(),),
+        name="lm", dense=embed_width or width, act=lm_act or act, norm=norm, size=vocab, tied="encoder" if tied else ""
+    )  # fmt: skip
+    pair = Head(name="pair", out=("pair",), take="pooled", size=labels if groups else 2, drop=last if groups else 0.0)
+    reader = dict(take="first", dense=width, act=read_act, mid_drop=last, drop=0.0 if read_act == "relu" else last)
+    pooled = (pooler, label(labels, last, take="pooled")), (pooler, choice(last, take="pooled"))
+    read = (label(labels, **reader),), (choice(**reader),)
+    if summary_kind:
+        vector = summary(width, summary_kind, summary_project, summary_act, out=("summary",), mid_drop=summary_drop)
+        pooled = read[0], (vector, choice(take="summary"))
+    found = {
+        "none": () if read_act and read_act != "tanh" else (pooler,), "causal": (lm,), "masked-lm": (lm,),
+        "pretrain": (pooler, lm, pair), "pair": (pooler, pair), "label": read[0] if read_act else pooled[0],
+        "choice": read[1] if read_act == "relu" else pooled[1], "tag": (tag(labels, drop if read_act == "relu" else last),), "span": (span(span_drop),),
+        "replaced": (Head(name="replaced", dense=width, act=act, size=1, flat=True),),
     }  # fmt: skip
-    return Spec(family="bert", encoder=stack, heads=found[head], choices=head == "choice", init=(("*", std),))
+    return Spec(family=family, encoder=stack, heads=found[head], choices=head == "choice", init=(("*", std),))
 
 
 SIZES = {
@@ -68,56 +71,40 @@ CONFIG = dict(
     decoder="is_decoder", cross="add_cross_attention",
 )  # fmt: skip
 
-STACK = """
-    encoder.embed.tokens                 bert.embeddings.word_embeddings
-    encoder.embed.positions              bert.embeddings.position_embeddings
-    encoder.embed.types                  bert.embeddings.token_type_embeddings
-    encoder.embed.norm                   bert.embeddings.LayerNorm
-    -                                    bert.embeddings.position_ids
-    -                                    bert.embeddings.token_type_ids
-    encoder.layers.{}.attend.q           bert.encoder.layer.{}.attention.self.query
-    encoder.layers.{}.attend.k           bert.encoder.layer.{}.attention.self.key
-    encoder.layers.{}.attend.v           bert.encoder.layer.{}.attention.self.value
-    encoder.layers.{}.attend.o           bert.encoder.layer.{}.attention.output.dense
-    encoder.layers.{}.after_attend       bert.encoder.layer.{}.attention.output.LayerNorm
-    encoder.layers.{}.cross.q            bert.encoder.layer.{}.crossattention.self.query
-    encoder.layers.{}.cross.k            bert.encoder.layer.{}.crossattention.self.key
-    encoder.layers.{}.cross.v            bert.encoder.layer.{}.crossattention.self.value
-    encoder.layers.{}.cross.o            bert.encoder.layer.{}.crossattention.output.dense
-    encoder.layers.{}.after_cross        bert.encoder.layer.{}.crossattention.output.LayerNorm
-    encoder.layers.{}.feed.up            bert.encoder.layer.{}.intermediate.dense
-    encoder.layers.{}.feed.down          bert.encoder.layer.{}.output.dense
-    encoder.layers.{}.after_feed         bert.encoder.layer.{}.output.LayerNorm
-    heads.pooler.dense                   bert.pooler.dense
-    heads.label.out                      classifier
-    heads.tag.out                        classifier
-    heads.choice.out                     classifier
-    heads.span.out                       qa_outputs
+EMBED = """
+    encoder.embed.(tokens|positions|types)  bert.embeddings.(word|position|token_type)_embeddings
+    encoder.embed.norm                      bert.embeddings.LayerNorm
+    -                                       bert.embeddings.position_ids
+    heads.(label|tag|choice|span).out       (classifier|classifier|classifier|qa_outputs)
 """
-KEYS = """
-    heads.lm.dense                       cls.predictions.transform.dense
-    heads.lm.norm                        cls.predictions.transform.LayerNorm
-    heads.lm.out.weight                  cls.predictions.decoder.weight
-    heads.pair.out                       cls.seq_relationship
+STACK = EMBED + """
+    encoder.layers.{}.attend.(q|k|v)        bert.encoder.layer.{}.attention.self.(query|key|value)
+    encoder.layers.{}.attend.o              bert.encoder.layer.{}.attention.output.dense
+    encoder.layers.{}.after_attend          bert.encoder.layer.{}.attention.output.LayerNorm
+    encoder.layers.{}.cross.(q|k|v)         bert.encoder.layer.{}.crossattention.self.(query|key|value)
+    encoder.layers.{}.cross.o               bert.encoder.layer.{}.crossattention.output.dense
+    encoder.layers.{}.after_cross           bert.encoder.layer.{}.crossattention.output.LayerNorm
+    encoder.layers.{}.feed.(up|down)        bert.encoder.layer.{}.(intermediate|output).dense
+    encoder.layers.{}.after_feed            bert.encoder.layer.{}.output.LayerNorm
+    -                                       bert.embeddings.token_type_ids
+    heads.pooler.dense                      bert.pooler.dense
+"""
+KEYS = STACK + """
+    heads.lm.(dense|norm)                   cls.predictions.transform.(dense|LayerNorm)
+    heads.lm.out.weight                     cls.predictions.decoder.weight
+    heads.pair.out                          cls.seq_relationship
 """
 
 
 def lm_bias(args: Args, theirs: str) -> str:
-    """Tied, the bias lies beside the decoder; untied, the one beside it is written but never read."""
-    if args["tied"]:
-        return f"heads.lm.out.bias {theirs}.bias\nheads.lm.out.bias {theirs}.decoder.bias alias\n"
-    return f"heads.lm.out.bias {theirs}.decoder.bias\nheads.lm.out.bias {theirs}.bias copy\n"
+    """Tied, the bias lies beside the decoder; untied, that one is written but never read."""
+    used, unused = ("", ".decoder") if args["tied"] else (".decoder", "")
+    word = "alias" if args["tied"] else "copy"
+    return f"heads.lm.out.bias {theirs}{used}.bias\nheads.lm.out.bias {theirs}{unused}.bias {word}\n"
 
 
 FAMILY = Family(
-    name="bert", make=bert, sizes=SIZES, config=CONFIG, model_types=("bert",), prefix="bert.",
-    keys=lambda args: STACK + KEYS + lm_bias(args, "cls.predictions"),
-    heads={
-        "none": "BertModel", "masked-lm": "BertForMaskedLM", "lm": "BertLMHeadModel", "pretrain": "BertForPreTraining",
-        "pair": "BertForNextSentencePrediction", "label": "BertForSequenceClassification",
-        "choice": "BertForMultipleChoice", "tag": "BertForTokenClassification", "span": "BertForQuestionAnswering",
-    },
-    only={"position_embedding_type": ("absolute",)},
-    paper="Devlin et al. 2018, arXiv:1810.04805", purpose="understand: classify, tag, answer",
-    differs="masked words and next sentence; post-norm, learned positions, segment types",
+    name="bert", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("bert",), prefix="bert.",
+    keys=lambda args: KEYS + lm_bias(args, "cls.predictions"), only={"position_embedding_type": ("absolute",)},
+    heads=classes("Bert", "none masked-lm causal pretrain pair label choice tag span", causal="LMHeadModel"),
 )  # fmt: skip

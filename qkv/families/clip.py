@@ -1,10 +1,12 @@
-"""CLIP (Radford et al. 2021): a text tower and an image tower that meet in one space."""
+"""CLIP: a text tower and an image tower that meet in one space.
 
-from __future__ import annotations
+paper    Radford et al. 2021, arXiv:2103.00020
+purpose  match images and texts
+differs  two towers trained by contrast; the image is a row of patches"""
 
 from typing import Any
 
-from qkv.families.family import Args, Family, label
+from qkv.families.family import Args, Family, classes, label
 from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Patches, Spec, Stack, Two, causal, everyone, per_head
 
 
@@ -78,40 +80,33 @@ SIZES = {
 }  # fmt: skip
 
 LAYERS = """
-    SIDE.encoder.embed.positions           MODEL.embeddings.position_embedding
-    -                                      MODEL.embeddings.position_ids
-    SIDE.encoder.layers.{}.attend.q        MODEL.encoder.layers.{}.self_attn.q_proj
-    SIDE.encoder.layers.{}.attend.k        MODEL.encoder.layers.{}.self_attn.k_proj
-    SIDE.encoder.layers.{}.attend.v        MODEL.encoder.layers.{}.self_attn.v_proj
-    SIDE.encoder.layers.{}.attend.o        MODEL.encoder.layers.{}.self_attn.out_proj
-    SIDE.encoder.layers.{}.before_attend   MODEL.encoder.layers.{}.layer_norm1
-    SIDE.encoder.layers.{}.feed.up         MODEL.encoder.layers.{}.mlp.fc1
-    SIDE.encoder.layers.{}.feed.down       MODEL.encoder.layers.{}.mlp.fc2
-    SIDE.encoder.layers.{}.before_feed     MODEL.encoder.layers.{}.layer_norm2
+    SIDE.encoder.embed.positions                  MODEL.embeddings.position_embedding
+    -                                             MODEL.embeddings.position_ids
+    SIDE.encoder.layers.{}.attend.(q|k|v|o)       MODEL.encoder.layers.{}.self_attn.(q|k|v|out)_proj
+    SIDE.encoder.layers.{}.before_(attend|feed)   MODEL.encoder.layers.{}.layer_norm(1|2)
+    SIDE.encoder.layers.{}.feed.(up|down)         MODEL.encoder.layers.{}.mlp.(fc1|fc2)
 """
-TEXT = LAYERS.replace("SIDE", "text").replace("MODEL", "text_model") + """
-    text.encoder.embed.tokens              text_model.embeddings.token_embedding
-    text.encoder.norm                      text_model.final_layer_norm
-    text.heads.vector.out                  text_projection
-"""
-IMAGE = LAYERS.replace("SIDE", "image").replace("MODEL", "vision_model") + """
-    image.encoder.embed.first              vision_model.embeddings.class_embedding
-    image.encoder.embed.patches            vision_model.embeddings.patch_embedding
-    image.encoder.embed.norm               vision_model.pre_layrnorm
-    image.heads.pooler.norm                vision_model.post_layernorm
-    image.heads.vector.out                 visual_projection
-    image.heads.label.out                  classifier
-    temperature                            logit_scale
-"""
+KEYS = LAYERS.replace("SIDE", "text").replace("MODEL", "text_model") + """
+    text.encoder.embed.tokens                     text_model.embeddings.token_embedding
+    text.encoder.norm                             text_model.final_layer_norm
+    image.encoder.embed.(first|patches)           vision_model.embeddings.(class|patch)_embedding
+    image.encoder.embed.norm                      vision_model.pre_layrnorm
+    image.heads.pooler.norm                       vision_model.post_layernorm
+    (text.heads.vector|image.heads.vector|image.heads.label).out  (text_projection|visual_projection|classifier)
+    temperature                                   logit_scale
+""" + LAYERS.replace("SIDE", "image").replace("MODEL", "vision_model")
 
 
 def keys(args: Args) -> str:
     """The bare towers' classes write no prefix; older files of theirs have it."""
-    table = TEXT + IMAGE
-    return table.replace("  text_model.", "  ~.").replace("  vision_model.", "  ~.") if args["head"] in BARE else table
+    return KEYS.replace(" text_model.", " ~.").replace(" vision_model.", " ~.") if args["head"] in BARE else KEYS
 
 
 BARE = {"text": "", "image": ""}
+CLASSES = {
+    "both": "Model", "text": "TextModel", "image": "VisionModel", "text-vector": "TextModelWithProjection",
+    "image-vector": "VisionModelWithProjection", "image-label": "ForImageClassification",
+}  # fmt: skip
 SHORT = {"text": "text_config", "vision": "vision_config"}
 
 
@@ -136,7 +131,7 @@ def newer(config: Args, args: Args) -> Args:
 
 
 FAMILY = Family(
-    name="clip", make=clip, sizes=SIZES, keys=keys, shape="two towers", older=older, newer=newer,
+    name="clip", doc=__doc__, make=clip, sizes=SIZES, keys=keys, shape="two towers", older=older, newer=newer,
     model_types=("clip", "clip_text_model", "clip_vision_model"), prefix="~.", prefixed=BARE,
     prefixes=("text_model.", "vision_model."),
     config=dict(
@@ -151,11 +146,5 @@ FAMILY = Family(
         image_factor="vision.initializer_factor", project="projection_dim", text_project="text.projection_dim",
         image_project="vision.projection_dim", temperature="logit_scale_init_value",
     ),
-    heads={
-        "both": "CLIPModel", "text": "CLIPTextModel", "image": "CLIPVisionModel",
-        "text-vector": "CLIPTextModelWithProjection", "image-vector": "CLIPVisionModelWithProjection",
-        "image-label": "CLIPForImageClassification",
-    },
-    paper="Radford et al. 2021, arXiv:2103.00020", purpose="match images and texts",
-    differs="two towers trained by contrast; the image is a row of patches",
+    heads=classes("CLIP", " ".join(CLASSES), **CLASSES),
 )  # fmt: skip

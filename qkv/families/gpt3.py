@@ -1,31 +1,18 @@
-"""GPT-3 (Brown et al. 2020): GPT-2 at scale, with dense and locally banded layers in turn."""
+"""GPT-3: GPT-2 at scale, with dense and locally banded layers in turn.
 
-from __future__ import annotations
+paper    Brown et al. 2020, arXiv:2005.14165
+purpose  write, from a few examples
+differs  dense and locally banded layers in turn (Sparse Transformer's idea)"""
 
-from dataclasses import replace
+from typing import Any
 
 from qkv.families.family import Family
 from qkv.families.gpt2 import gpt2
-from qkv.spec import Banded, Spec, causal
+from qkv.spec import Banded, Spec, causal, patterned
 
 
-def gpt3(
-    vocab: int = 50257, width: int = 768, depth: int = 12, heads: int = 12, head_dim: int | None = None,
-    feed: int | None = None, act: str = "gelu_new", length: int = 2048, band: int = 256, eps: float = 1e-5,
-    drop: float = 0.0, embed_drop: float = 0.0, attend_drop: float = 0.0, std: float = 0.02, tied: bool = True,
-) -> Spec:  # fmt: skip
-    spec = gpt2(
-        vocab=vocab, width=width, depth=depth, heads=heads if head_dim is None else 1, feed=feed, act=act,
-        length=length, eps=eps, drop=drop, embed_drop=embed_drop, attend_drop=attend_drop, std=std, tied=tied,
-    )  # fmt: skip
-    stack = spec.decoder
-    assert stack is not None
-    patterns = [causal if i % 2 == 0 else Banded(band) for i in range(depth)]
-    attends = [replace(x.attend, pattern=p, scale=None) for x, p in zip(stack.layers, patterns, strict=True)]
-    if head_dim is not None:
-        attends = [replace(attend, heads=heads, head_dim=head_dim) for attend in attends]
-    layers = tuple(replace(x, attend=attend) for x, attend in zip(stack.layers, attends, strict=True))
-    return replace(spec, family="gpt3", decoder=replace(stack, layers=layers))
+def gpt3(band: int = 256, **sizes: Any) -> Spec:
+    return patterned(gpt2(**sizes), (causal, Banded(band)))
 
 
 SIZES = {
@@ -40,7 +27,6 @@ SIZES = {
 }  # fmt: skip
 
 FAMILY = Family(
-    name="gpt3", make=gpt3, sizes=SIZES, config={}, keys="", heads={}, shape="decoder",
-    paper="Brown et al. 2020, arXiv:2005.14165", purpose="write, from a few examples",
-    differs="dense and locally banded layers in turn (Sparse Transformer's idea)",
+    name="gpt3", doc=__doc__, make=gpt3, base=gpt2, sizes=SIZES, shape="decoder",
+    given=dict(length=2048, drop=0.0, embed_drop=0.0, attend_drop=0.0, family="gpt3"),
 )  # fmt: skip

@@ -1,10 +1,12 @@
-"""Llama (Touvron et al. 2023): rotary positions, a gated feed and grouped heads; proof that a family is one file."""
+"""Llama: rotary positions, a gated feed and grouped heads; proof that a family is one file.
 
-from __future__ import annotations
+paper    Touvron et al. 2023, arXiv:2302.13971
+purpose  write; here to show that a family is one file
+differs  rotary positions, gated feed, RMS norm, grouped heads"""
 
 from typing import Any
 
-from qkv.families.family import Args, Family, label, span, tag
+from qkv.families.family import Args, Family, classes, label, span, tag
 from qkv.spec import Attend, Dense, Embed, Head, Layer, Norm, Rotary, Spec, Stack, causal, per_head
 
 
@@ -12,7 +14,7 @@ def llama(
     vocab: int = 32000, width: int = 4096, depth: int = 32, heads: int = 32, kv_heads: int | None = None,
     head_dim: int | None = None, feed: int = 11008, act: str = "silu", length: int = 2048, eps: float = 1e-6,
     rope: dict[str, Any] | None = None, attend_bias: bool = False, feed_bias: bool = False, attend_drop: float = 0.0,
-    pad: int | None = None, std: float = 0.02, tied: bool = False, labels: int = 2, head: str = "lm",
+    pad: int | None = None, std: float = 0.02, tied: bool = False, labels: int = 2, head: str = "causal",
 ) -> Spec:  # fmt: skip
     size = per_head(width, heads) if head_dim is None else head_dim
     attend = Attend(
@@ -23,8 +25,8 @@ def llama(
     layer = Layer(attend=attend, feed=Dense(width=feed, act=act, gated=True, bias=feed_bias), before=norm)
     stack = Stack(width=width, embed=Embed(vocab=vocab, pad=pad), layers=(layer,) * depth, final=norm)
     lm = Head(name="lm", size=vocab, bias=False, tied="decoder" if tied else "")
-    found: dict[str, tuple[Any, ...]] = {
-        "none": (), "lm": (lm,), "label": (label(labels, take="last", bias=False),), "tag": (tag(labels, 0.1),),
+    found = {
+        "none": (), "causal": (lm,), "label": (label(labels, take="last", bias=False),), "tag": (tag(labels, 0.1),),
         "span": (span(),),
     }  # fmt: skip
     return Spec(family="llama", decoder=stack, heads=found[head], init=(("*", std),))
@@ -47,22 +49,13 @@ SIZES = {
 }  # fmt: skip
 
 KEYS = """
-    decoder.embed.tokens             model.embed_tokens
-    decoder.layers.{}.attend.q       model.layers.{}.self_attn.q_proj
-    decoder.layers.{}.attend.k       model.layers.{}.self_attn.k_proj
-    decoder.layers.{}.attend.v       model.layers.{}.self_attn.v_proj
-    decoder.layers.{}.attend.o       model.layers.{}.self_attn.o_proj
-    -                                model.layers.{}.self_attn.rotary_emb.inv_freq
-    decoder.layers.{}.before_attend  model.layers.{}.input_layernorm
-    decoder.layers.{}.feed.gate      model.layers.{}.mlp.gate_proj
-    decoder.layers.{}.feed.up        model.layers.{}.mlp.up_proj
-    decoder.layers.{}.feed.down      model.layers.{}.mlp.down_proj
-    decoder.layers.{}.before_feed    model.layers.{}.post_attention_layernorm
-    decoder.norm                     model.norm
-    heads.lm.out                     lm_head
-    heads.label.out                  score
-    heads.tag.out                    score
-    heads.span.out                   qa_outputs
+    decoder.embed.tokens                     model.embed_tokens
+    decoder.layers.{}.attend.(q|k|v|o)       model.layers.{}.self_attn.(q|k|v|o)_proj
+    -                                        model.layers.{}.self_attn.rotary_emb.inv_freq
+    decoder.layers.{}.feed.(gate|up|down)    model.layers.{}.mlp.(gate|up|down)_proj
+    decoder.layers.{}.before_(attend|feed)   model.layers.{}.(input|post_attention)_layernorm
+    decoder.norm                             model.norm
+    heads.(lm|label|tag|span).out            (lm_head|score|score|qa_outputs)
 """
 
 
@@ -75,7 +68,7 @@ def older(config: Args) -> Args:
 
 
 FAMILY = Family(
-    name="llama", make=llama, sizes=SIZES, keys=KEYS, model_types=("llama",), prefix="model.", older=older,
+    name="llama", doc=__doc__, make=llama, sizes=SIZES, keys=KEYS, model_types=("llama",), prefix="model.", older=older,
     prefixed={"none": "", "span": "transformer."}, shape="decoder",
     config=dict(
         vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
@@ -84,11 +77,5 @@ FAMILY = Family(
         feed_bias="mlp_bias", attend_drop="attention_dropout", pad="pad_token_id", std="initializer_range",
         tied="tie_word_embeddings",
     ),
-    heads={
-        "none": "LlamaModel", "lm": "LlamaForCausalLM", "label": "LlamaForSequenceClassification",
-        "tag": "LlamaForTokenClassification", "span": "LlamaForQuestionAnswering",
-    },
-    only={"pretraining_tp": (1,)},
-    paper="Touvron et al. 2023, arXiv:2302.13971", purpose="write; here to show that a family is one file",
-    differs="rotary positions, gated feed, RMS norm, grouped heads",
+    heads=classes("Llama", "none causal label tag span"), only={"pretraining_tp": (1,)},
 )  # fmt: skip

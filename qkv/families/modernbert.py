@@ -1,11 +1,13 @@
-"""ModernBERT (Warner et al. 2024): an encoder of local and global layers; proof that a family is one file."""
+"""ModernBERT: an encoder of local and global layers; proof that a family is one file.
 
-from __future__ import annotations
+paper    Warner et al. 2024, arXiv:2412.13663
+purpose  understand long texts; here to show that a family is one file
+differs  two layers see only their neighbours, every third sees all; rotary, gated feed"""
 
 from dataclasses import replace
 from typing import Any
 
-from qkv.families.family import Args, Family, choice, label, span, tag
+from qkv.families.family import Args, Family, choice, classes, label, span, tag
 from qkv.families.llama import rotary
 from qkv.spec import Attend, Dense, Embed, Head, Layer, Local, Norm, Spec, Stack, everyone, per_head
 
@@ -39,7 +41,7 @@ def modernbert(
         raise ValueError(f"config.json: classifier_pooling is {pooling!r}, supported: 'cls' or 'mean'")
     inner: dict[str, Any] = dict(dense=width, dense_bias=head_bias, act=head_act, norm=norm, mid_drop=label_drop)
     lm = Head(name="lm", size=vocab, bias=lm_bias, tied="encoder" if tied else "", **inner | dict(mid_drop=0.0))
-    found: dict[str, tuple[Any, ...]] = {
+    found = {
         "none": (), "masked-lm": (lm,), "label": (label(labels, take=takes[pooling], **inner),),
         "tag": (tag(labels, **inner),), "span": (span(**inner),), "choice": (choice(take=takes[pooling], **inner),),
     }  # fmt: skip
@@ -54,23 +56,16 @@ SIZES = {
 }  # fmt: skip
 
 KEYS = """
-    encoder.embed.tokens             model.embeddings.tok_embeddings
-    encoder.embed.norm               model.embeddings.norm
-    encoder.layers.{}.before_attend  model.layers.{}.attn_norm
-    encoder.layers.{}.attend.q,k,v   model.layers.{}.attn.Wqkv
-    encoder.layers.{}.attend.o       model.layers.{}.attn.Wo
-    encoder.layers.{}.before_feed    model.layers.{}.mlp_norm
-    encoder.layers.{}.feed.gate,up   model.layers.{}.mlp.Wi
-    encoder.layers.{}.feed.down      model.layers.{}.mlp.Wo
-    encoder.norm                     model.final_norm
+    encoder.embed.(tokens|norm)                 model.embeddings.(tok_embeddings|norm)
+    encoder.layers.{}.before_(attend|feed)      model.layers.{}.(attn|mlp)_norm
+    encoder.layers.{}.attend.q,k,v              model.layers.{}.attn.Wqkv
+    encoder.layers.{}.feed.gate,up              model.layers.{}.mlp.Wi
+    encoder.layers.{}.(attend.o|feed.down)      model.layers.{}.(attn|mlp).Wo
+    encoder.norm                                model.final_norm
+    heads.(lm|label|tag|span|choice).dense      (head|head|head|head|head).dense
+    heads.(lm|label|tag|span|choice).norm       (head|head|head|head|head).norm
+    heads.(lm|label|tag|span|choice).out        (decoder|classifier|classifier|classifier|classifier)
 """
-
-
-def keys(args: Args) -> str:
-    """All heads begin alike: one name of theirs for several of ours."""
-    inner = "".join(f"heads.{h}.dense head.dense\nheads.{h}.norm head.norm\n" for h in ("lm", "label", "tag", "span", "choice"))
-    outer = "".join(f"heads.{h}.out classifier\n" for h in ("label", "tag", "span", "choice"))
-    return KEYS + inner + outer + "heads.lm.out decoder\n"
 
 
 def older(config: Args) -> Args:
@@ -85,7 +80,7 @@ def older(config: Args) -> Args:
 
 
 FAMILY = Family(
-    name="modernbert", make=modernbert, sizes=SIZES, keys=keys, model_types=("modernbert",), prefix="model.", older=older,
+    name="modernbert", doc=__doc__, make=modernbert, sizes=SIZES, keys=KEYS, model_types=("modernbert",), prefix="model.", older=older,
     config=dict(
         vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
         feed="intermediate_size", act="hidden_activation", length="max_position_embeddings", eps="norm_eps",
@@ -95,11 +90,5 @@ FAMILY = Family(
         pooling="classifier_pooling", head_bias="classifier_bias", head_act="classifier_activation",
         lm_bias="decoder_bias", pad="pad_token_id", std="initializer_range", tied="tie_word_embeddings",
     ),
-    heads={
-        "none": "ModernBertModel", "masked-lm": "ModernBertForMaskedLM",
-        "label": "ModernBertForSequenceClassification", "choice": "ModernBertForMultipleChoice",
-        "tag": "ModernBertForTokenClassification", "span": "ModernBertForQuestionAnswering",
-    },
-    paper="Warner et al. 2024, arXiv:2412.13663", purpose="understand long texts; here to show that a family is one file",
-    differs="two layers see only their neighbours, every third sees all; rotary, gated feed",
+    heads=classes("ModernBert", "none masked-lm label choice tag span"),
 )  # fmt: skip

@@ -1,10 +1,10 @@
-"""Transformer-XL (Dai et al. 2019): segments that remember, distances, and an adaptive vocabulary."""
+"""Transformer-XL: segments that remember, distances, and an adaptive vocabulary.
 
-from __future__ import annotations
+paper    Dai et al. 2019, arXiv:1901.02860
+purpose  write beyond a fixed length
+differs  segments see the states of those before; adaptive embedding and softmax"""
 
-from typing import Any
-
-from qkv.families.family import Args, Family, label
+from qkv.families.family import Args, Family, classes, label
 from qkv.spec import XL, AdaptiveHead, Attend, Banded, Dense, Embed, Layer, Norm, Recall, Spec, Stack, causal
 
 
@@ -32,7 +32,7 @@ def transformer_xl(
     )
     ties = (False,) + (True,) * len(cutoffs) if tied_projects is None else tuple(tied_projects)
     lm = AdaptiveHead(name="lm", embed=embed, tied=tied, tied_projects=ties)
-    found: dict[str, tuple[Any, ...]] = {
+    found = {
         "none": (), "lm": (lm,), "label": (label(labels, take="last", bias=False),)
     }
     init = (("*.projects.*", project_std), ("*", std))
@@ -52,25 +52,19 @@ KEYS = """
     decoder.embed.tokens.projects.{}.weight  transformer.word_emb.emb_projs.{}
     -                                        transformer.pos_emb.inv_freq
     decoder.layers.{}.attend.q,k,v           transformer.layers.{}.dec_attn.qkv_net
-    decoder.layers.{}.attend.o               transformer.layers.{}.dec_attn.o_net
-    decoder.layers.{}.attend.relative.r      transformer.layers.{}.dec_attn.r_net
-    decoder.layers.{}.SIDE_attend            transformer.layers.{}.dec_attn.layer_norm
-    decoder.layers.{}.feed.up                transformer.layers.{}.pos_ff.CoreNet.0
-    decoder.layers.{}.feed.down              transformer.layers.{}.pos_ff.CoreNet.3
-    decoder.layers.{}.SIDE_feed              transformer.layers.{}.pos_ff.layer_norm
+    decoder.layers.{}.attend.(o|relative.r)  transformer.layers.{}.dec_attn.(o|r)_net
+    decoder.layers.{}.feed.(up|down)         transformer.layers.{}.pos_ff.CoreNet.(0|3)
+    decoder.layers.{}.SIDE_(attend|feed)     transformer.layers.{}.(dec_attn|pos_ff).layer_norm
     heads.lm.tables.{}                       crit.out_layers.{}
     heads.lm.projects.{}.weight              crit.out_projs.{}
-    heads.lm.clusters.weight                 crit.cluster_weight
-    heads.lm.clusters.bias                   crit.cluster_bias
+    heads.lm.clusters.(weight|bias)          crit.cluster_(weight|bias)
     heads.label.out                          score
 """
 OWN = """
-    decoder.layers.{}.attend.relative.u      transformer.layers.{}.dec_attn.r_w_bias
-    decoder.layers.{}.attend.relative.v      transformer.layers.{}.dec_attn.r_r_bias
+    decoder.layers.{}.attend.relative.(u|v)  transformer.layers.{}.dec_attn.r_(w|r)_bias
 """
 SHARED = OWN.replace("bias\n", "bias alias\n") + """
-    decoder.layers.0.attend.relative.u       transformer.r_w_bias
-    decoder.layers.0.attend.relative.v       transformer.r_r_bias
+    decoder.layers.0.attend.relative.(u|v)   transformer.r_(w|r)_bias
 """
 
 
@@ -79,7 +73,7 @@ def keys(args: Args) -> str:
 
 
 FAMILY = Family(
-    name="transformer-xl", make=transformer_xl, sizes=SIZES, keys=keys, model_types=("transfo-xl",), removed=True,
+    name="transformer-xl", doc=__doc__, make=transformer_xl, sizes=SIZES, keys=keys, model_types=("transfo-xl",), removed=True,
     prefix="transformer.", shape="decoder",
     config=dict(
         vocab="vocab_size", cutoffs="cutoffs", divide="div_val", width="d_model", embed_width="d_embed", depth="n_layer",
@@ -88,10 +82,6 @@ FAMILY = Family(
         attend_drop="dropatt", std="init_std", project_std="proj_init_std", tied="tie_word_embeddings",
         tied_projects="tie_projs",
     ),
-    heads={
-        "none": "TransfoXLModel", "lm": "TransfoXLLMHeadModel", "label": "TransfoXLForSequenceClassification",
-    },
+    heads=classes("TransfoXL", "none lm label"),
     only={"attn_type": (0,), "sample_softmax": (-1, 0)},
-    paper="Dai et al. 2019, arXiv:1901.02860", purpose="write beyond a fixed length",
-    differs="segments see the states of those before; adaptive embedding and softmax",
 )  # fmt: skip

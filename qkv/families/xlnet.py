@@ -1,11 +1,12 @@
-"""XLNet (Yang et al. 2019): a permuted language model in two streams, with Transformer-XL's distances and memory."""
+"""XLNet: a permuted language model in two streams, with Transformer-XL's distances and memory.
 
-from __future__ import annotations
+paper    Yang et al. 2019, arXiv:1906.08237
+purpose  understand long texts; write
+differs  predicts words in any order through a second stream; remembers segments"""
 
-from typing import Any
-
-from qkv.families.family import Args, Family, choice, label, span, summary, tag
-from qkv.spec import XL, Attend, BeamSpan, Dense, Embed, Head, Layer, Norm, Recall, Recent, Spec, Stack, causal, everyone
+from qkv.families.family import Family, choice, classes, label, span, summary, tag
+from qkv.spec import XL, Attend, BeamSpan, Dense, Embed, Head, Layer, Norm, Recall, Recent, Spec, Stack
+from qkv.spec import causal, everyone
 
 
 def xlnet(
@@ -31,10 +32,10 @@ def xlnet(
     )  # fmt: skip
     lm = Head(name="lm", size=vocab, tied="encoder" if tied else "")
     vector = summary(width, summary_kind, summary_project, summary_act, out=("summary",), mid_drop=summary_drop)
-    found: dict[str, tuple[Any, ...]] = {
+    found = {
         "none": (), "lm": (lm,), "label": (vector, label(labels, take="summary")), "tag": (tag(labels),),
         "choice": (vector, choice(take="summary")), "span": (span(),),
-        "span-beam": (BeamSpan(name="beam", starts=starts, eps=eps),),
+        "beam": (BeamSpan(name="beam", starts=starts, eps=eps),),
     }  # fmt: skip
     return Spec(family="xlnet", encoder=stack, heads=found[head], choices=head == "choice", init=(("*", std),))
 
@@ -47,40 +48,21 @@ SIZES = {
 KEYS = """
     encoder.embed.tokens                  transformer.word_embedding
     encoder.embed.query                   transformer.mask_emb
-    encoder.layers.{}.attend.q.weight     transformer.layer.{}.rel_attn.q         heads:HEADS
-    encoder.layers.{}.attend.k.weight     transformer.layer.{}.rel_attn.k         heads:HEADS
-    encoder.layers.{}.attend.v.weight     transformer.layer.{}.rel_attn.v         heads:HEADS
-    encoder.layers.{}.attend.o.weight     transformer.layer.{}.rel_attn.o         back:HEADS
-    encoder.layers.{}.attend.relative.r.weight  transformer.layer.{}.rel_attn.r   heads:HEADS
-    encoder.layers.{}.attend.relative.u   transformer.layer.{}.rel_attn.r_w_bias
-    encoder.layers.{}.attend.relative.v   transformer.layer.{}.rel_attn.r_r_bias
-    encoder.layers.{}.attend.relative.s   transformer.layer.{}.rel_attn.r_s_bias
-    encoder.layers.{}.attend.relative.e   transformer.layer.{}.rel_attn.seg_embed
-    encoder.layers.{}.after_attend        transformer.layer.{}.rel_attn.layer_norm
-    encoder.layers.{}.feed.up             transformer.layer.{}.ff.layer_1
-    encoder.layers.{}.feed.down           transformer.layer.{}.ff.layer_2
-    encoder.layers.{}.after_feed          transformer.layer.{}.ff.layer_norm
-    heads.lm.out                          lm_loss
-    heads.summary.dense                   sequence_summary.summary
-    heads.label.out                       logits_proj
-    heads.choice.out                      logits_proj
-    heads.tag.out                         classifier
-    heads.span.out                        qa_outputs
-    heads.beam.start                      start_logits.dense
-    heads.beam.end_dense                  end_logits.dense_0
-    heads.beam.end_norm                   end_logits.LayerNorm
-    heads.beam.end_out                    end_logits.dense_1
-    heads.beam.answer_dense               answer_class.dense_0
-    heads.beam.answer_out                 answer_class.dense_1
+    encoder.layers.{}.attend.(q|k|v|relative.r).weight  transformer.layer.{}.rel_attn.(q|k|v|r)  heads:HEADS
+    encoder.layers.{}.attend.o.weight                   transformer.layer.{}.rel_attn.o          back:HEADS
+    encoder.layers.{}.attend.relative.(u|v|s|e)         transformer.layer.{}.rel_attn.(r_w_bias|r_r_bias|r_s_bias|seg_embed)
+    encoder.layers.{}.after_(attend|feed)               transformer.layer.{}.(rel_attn|ff).layer_norm
+    encoder.layers.{}.feed.(up|down)                    transformer.layer.{}.ff.(layer_1|layer_2)
+    heads.(lm|label|choice|tag|span).out                (lm_loss|logits_proj|logits_proj|classifier|qa_outputs)
+    heads.summary.dense                                 sequence_summary.summary
+    heads.beam.start                                    start_logits.dense
+    heads.beam.end_(dense|norm|out)                     end_logits.(dense_0|LayerNorm|dense_1)
+    heads.beam.answer_(dense|out)                       answer_class.(dense_0|dense_1)
 """
 
 
-def keys(args: Args) -> str:
-    return KEYS.replace("HEADS", str(args["heads"]))
-
-
 FAMILY = Family(
-    name="xlnet", make=xlnet, sizes=SIZES, keys=keys, model_types=("xlnet",), prefix="transformer.",
+    name="xlnet", doc=__doc__, make=xlnet, sizes=SIZES, keys=lambda args: KEYS.replace("HEADS", str(args["heads"])), model_types=("xlnet",), prefix="transformer.",
     config=dict(
         vocab="vocab_size", width="d_model", depth="n_layer", heads="n_head", head_dim="d_head", feed="d_inner",
         act="ff_activation", attend_kind="attn_type", clamp="clamp_len", same_length="same_length", memory="mem_len",
@@ -88,12 +70,6 @@ FAMILY = Family(
         summary_project="summary_use_proj", summary_act="summary_activation", summary_drop="summary_last_dropout",
         starts="start_n_top", std="initializer_range", tied="tie_word_embeddings",
     ),
-    heads={
-        "none": "XLNetModel", "lm": "XLNetLMHeadModel", "label": "XLNetForSequenceClassification",
-        "choice": "XLNetForMultipleChoice", "tag": "XLNetForTokenClassification",
-        "span": "XLNetForQuestionAnsweringSimple", "span-beam": "XLNetForQuestionAnswering",
-    },
+    heads=classes("XLNet", "none lm label choice tag span beam", span="ForQuestionAnsweringSimple", beam="ForQuestionAnswering"),
     only={"bi_data": (False,), "untie_r": (True,)},
-    paper="Yang et al. 2019, arXiv:1906.08237", purpose="understand long texts; write",
-    differs="predicts words in any order through a second stream; remembers segments",
 )  # fmt: skip

@@ -3,8 +3,8 @@
     encoder.layers.{}.attend.q         bert.encoder.layer.{}.attention.self.query
     decoder.layers.{}.attend.q,k,v     h.{}.attn.c_attn                  conv1d
 
-A row names a module (its weight and bias go along) or one tensor. `{}` is a number. `q,k,v` on our side is one
-fused tensor on theirs; `@` stands for encoder and decoder. The third word is an invertible operation, or one of
+A row names a module (its weight and bias go along) or one tensor. `{}` is a number, `(a|b)` on both sides is two
+rows, `@` is encoder and decoder. `q,k,v` on our side is one fused tensor on theirs. The third word is an invertible operation, or one of
     alias   may lie in a file as well: must equal ours, is never written
     copy    is written as well; reading, ours comes from another row
 and `-` on our side is a name of theirs that holds no weight of the model (a buffer); `keep` writes it back."""
@@ -64,7 +64,7 @@ class Link:
 
     def to_ours(self, tensor: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
         (forth, _), n = self.op()
-        parts = forth(tensor, n).split([shapes[name][0] for name in self.ours]) if len(self.ours) > 1 else [forth(tensor, n)]
+        parts = forth(tensor, n).split([shapes[name][0] for name in self.ours]) if self.ours[1:] else [forth(tensor, n)]
         return dict(zip(self.ours, parts, strict=True))
 
 
@@ -72,12 +72,10 @@ class KeyMap:
     def __init__(self, table: str, rename: tuple[str, str] = ("", "")) -> None:
         """`rename` changes the beginning of their names (a head class prefixes what a bare one does not)."""
         self.rows = []
-        lines = [line for line in table.splitlines() if line.strip()]
-        both = [line.replace("@", side) for line in lines for side in ("encoder", "decoder")[: 1 + ("@" in line)]]
-        for line in both:
+        for line in (row for line in table.splitlines() if line.strip() for row in _expand(line)):
             ours, theirs, *word = line.split()
             if rename[0] and theirs.startswith(rename[0]):
-                theirs = rename[1] + theirs[len(rename[0]) :]
+                theirs = rename[1] + theirs.removeprefix(rename[0])
             self.rows.append(Row(ours, theirs, word[0] if word else ""))
 
     def links(self, names: Iterable[str]) -> list[Link]:
@@ -104,8 +102,21 @@ class KeyMap:
         return None
 
 
+def _expand(line: str) -> list[str]:
+    """`(a|b) ... (c|d)` is two rows: the n-th group of our side goes with the n-th of theirs."""
+    if "@" in line:
+        return [row for side in ("encoder", "decoder") for row in _expand(line.replace("@", side))]
+    groups = re.findall(r"\([^)]*\)", line)
+    if not groups:
+        return [line]
+    ours, theirs = groups[0], groups[len(groups) // 2]
+    pairs = zip(ours[1:-1].split("|"), theirs[1:-1].split("|"), strict=True)
+    head, tail = line.split(ours, 1)
+    return [row for a, b in pairs for row in _expand(head + a + tail.replace(theirs, b, 1))]
+
+
 def _regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)").replace(r"\*", ".*") + r"(?:\.(?P<leaf>weight|bias))?")
+    return re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?:\.(?P<leaf>weight|bias))?")
 
 
 def _fill(pattern: str, match: re.Match[str]) -> str:

@@ -1,0 +1,205 @@
+"""The border of `Model.run`: what is wrong with the tensors given, in one line, before the network sees them.
+
+Reads names, kinds and shapes, and of values only the smallest and largest, in one wait for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from qkv.spec import XL, Experts, Head, Learned, Spec, Stack, Two
+
+WHOLE, WORDS = (torch.int64,), (torch.int64, torch.int32)
+KINDS: dict[str, tuple[torch.dtype, ...]] = {
+    "ids": WORDS, "target": WORDS, "types": WORDS, "positions": WHOLE, "choice": WHOLE
+}  # fmt: skip
+MASKS = {"mask", "target_mask", "source_mask"}
+FLOATS = {"embeds", "source", "memory", "images"}
+BESIDE = {"mask": "ids", "positions": "ids", "types": "ids", "target_mask": "target", "source_mask": "source"}
+LACKS = {  # what a model that does not read it lacks
+    "types": "token types", "target": "decoder beside its encoder", "source": "cross-attention",
+    "memory": "segment recurrence", "permute": "second stream", "targets": "second stream",
+    "choice": "head that reads one token", "images": "image tower", "ids": "text tower",
+}  # fmt: skip
+KEEPS = ("hiddens", "router")
+
+
+def check_inputs(spec: Spec | Two, given: Mapping[str, object], keep: object = ()) -> None:
+    """Raises ValueError for arguments of `Model.run` that this model cannot run on; those left out are not in `given`."""
+    check_keep(spec, keep)
+    tensors: dict[str, Tensor] = {}
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise ValueError(f"{name} is a {type(value).__name__}, expected a tensor")
+        tensors[name] = value
+    check_names(spec, tensors)
+    for name, tensor in tensors.items():
+        check_kind(name, tensor)
+    sizes: dict[str, int] = {}
+    highs: dict[str, int | None] = {}
+    text = spec.text if isinstance(spec, Two) else spec
+    if text is not None:
+        check_text(text, tensors, sizes, highs)
+    if isinstance(spec, Two) and "images" in tensors:
+        check_images(spec, tensors["images"])
+    check_values({name: (tensors[name], high) for name, high in highs.items()})
+
+
+def check_keep(spec: Spec | Two, keep: object) -> None:
+    if not isinstance(keep, tuple | list | set | frozenset):
+        raise ValueError(f"keep is {keep!r}, expected a tuple of names, such as ('hiddens',)")
+    for name in keep:
+        if name not in KEEPS:
+            raise ValueError(f"keep holds {name!r}, expected {' or '.join(KEEPS)}")
+    routed = any(isinstance(layer.feed, Experts) for stack in stacks(spec) for layer in stack.layers)
+    if "router" in keep and not routed:
+        raise ValueError("keep holds 'router', but this model has no experts")
+
+
+def check_names(spec: Spec | Two, tensors: Mapping[str, Tensor]) -> None:
+    """Is everything given read, and everything there that has to be?"""
+    known = reads(spec)
+    for name in tensors:
+        if name not in known:
+            lack = LACKS.get(name) or LACKS[BESIDE.get(name, "ids")]
+            raise ValueError(f"{name}: this model has no {lack}; it reads {', '.join(sorted(known))}")
+        if name in BESIDE and not tensors.keys() & ({"ids", "embeds"} if BESIDE[name] == "ids" else {BESIDE[name]}):
+            raise ValueError(f"{name} without {BESIDE[name]}: expected both")
+    if "ids" in tensors and "embeds" in tensors:
+        raise ValueError("ids and embeds: expected one of them, embeds stand in for ids")
+    pair = isinstance(spec, Spec) and spec.encoder is not None and spec.decoder is not None
+    starts = {"ids", "embeds"} & known | ({"source"} if pair else set()) | ({"images"} & known)
+    if not tensors.keys() & starts:
+        raise ValueError(f"nothing to read: expected {' or '.join(sorted(starts))}")
+    if isinstance(spec, Two):
+        return
+    if pair and "target" not in tensors and (spec.shift is None or "ids" not in tensors):
+        why = "it is made out of ids only" if spec.shift else "this model does not make it by itself"
+        raise ValueError(f"target is missing: expected the decoder's input ids, {why}")
+    if "embeds" in tensors and any(take(head) in ("end", "first end", "top") for head in spec.heads):
+        raise ValueError("embeds: a head of this model looks for the end token, expected ids")
+
+
+def check_kind(name: str, tensor: Tensor) -> None:
+    kind, wanted = tensor.dtype, ""
+    if name in KINDS and kind not in KINDS[name]:
+        wanted = " or ".join(str(each).removeprefix("torch.") for each in KINDS[name])
+    elif name in MASKS and (kind.is_floating_point or kind.is_complex):
+        wanted = "bool, true where a token stands"
+    elif name in FLOATS and not kind.is_floating_point:
+        wanted = "floating point"
+    if wanted:
+        raise ValueError(f"{name} is {str(kind).removeprefix('torch.')}, expected {wanted}")
+
+
+def check_text(
+    spec: Spec, tensors: Mapping[str, Tensor], sizes: dict[str, int], highs: dict[str, int | None]
+) -> None:
+    """Shapes of everything that belongs to rows of tokens; what their values must stay below goes to `highs`."""
+    both = [stack for stack in (spec.encoder, spec.decoder) if stack]
+    first, last = both[0], both[-1]
+    embed, rows, each = first.embed, ("B", "C") if spec.choices else ("B",), "N" if spec.choices else "B"
+    given = first.width if embed.cutoffs is not None or embed.width is None else embed.width
+    axes: dict[str, tuple[str | int, ...]] = {
+        "ids": (*rows, "T"), "embeds": (*rows, "T", given), "mask": (*rows, "T"), "positions": (*rows, "T"),
+        "types": (*rows, "T"), "choice": rows, "target": (each, "U"), "target_mask": (each, "U"),
+        "source": (each, "S", last.width), "source_mask": (each, "S"), "permute": (each, "T", "T"),
+        "targets": (each, "P", "T"), "memory": (len(first.order or first.layers), each, "M", first.width),
+    }  # fmt: skip
+    for name, wanted in axes.items():
+        if name in tensors:
+            check_shape(name, tensors[name], wanted, sizes)
+            if name in ("ids", "embeds") and spec.choices:
+                sizes["N"] = sizes["B"] * sizes["C"]
+    highs |= {name: stack.embed.vocab for name, stack in (("ids", first), ("target", last)) if name in tensors}
+    if "types" in tensors:
+        highs["types"] = embed.vocab if embed.types == "tokens" else int(embed.types) or None
+    if "choice" in tensors:
+        highs["choice"] = sizes["T"]
+    if "positions" in tensors:
+        highs["positions"] = room(first)
+    elif "T" in sizes:
+        body = "ids" if "ids" in tensors else "embeds"
+        shifts = spec.shift is not None and "target" not in tensors
+        check_length(body, sizes["T"], tensors.get("mask"), first, *([last] if shifts else []))
+    if "target" in tensors:
+        check_length("target", sizes["U"], tensors.get("target_mask"), last)
+    for head in spec.heads:
+        if take(head) == "end" and isinstance(head, Head) and "ids" in tensors:
+            rowless = (tensors["ids"] != head.end).all(-1)
+            if bool(rowless.any()):
+                row = int(rowless.int().argmax())
+                raise ValueError(f"ids: no end token {head.end} in row {row}, expected one: the {head.name} head reads there")
+
+
+def check_images(spec: Two, images: Tensor) -> None:
+    patches = spec.image.encoder.embed.patches if spec.image and spec.image.encoder else None
+    if patches is not None:
+        check_shape("images", images, ("B", patches.channels, patches.image, patches.image), {})
+
+
+def check_shape(name: str, tensor: Tensor, wanted: tuple[str | int, ...], sizes: dict[str, int]) -> None:
+    """A letter stands for any number that is the same wherever the letter is."""
+    found = tuple(tensor.shape)
+    known = {axis: sizes[axis] for axis in wanted if isinstance(axis, str) and axis in sizes}
+    words = f"({', '.join(map(str, wanted))})" + "".join(f", {axis} = {size}" for axis, size in known.items())
+    if len(found) != len(wanted):
+        raise ValueError(f"{name} is {found}, expected {words}")
+    for axis, size in zip(wanted, found, strict=True):
+        if size != (sizes.setdefault(axis, size) if isinstance(axis, str) else axis) or not size and axis != "M":
+            raise ValueError(f"{name} is {found}, expected {words}" + ("" if size else ", none of them 0"))
+
+
+def check_length(name: str, length: int, mask: Tensor | None, *read_by: Stack) -> None:
+    """No row has more tokens than there are positions; the mask is looked at only if that could be."""
+    limit = min((size for stack in read_by if (size := room(stack)) is not None), default=length)
+    if length > limit and mask is not None:
+        length = int(mask.bool().sum(-1).max())
+    if length > limit:
+        raise ValueError(f"{name}: {length} tokens in a row, expected at most {limit}, the positions this model knows")
+
+
+def check_values(bounds: Mapping[str, tuple[Tensor, int | None]]) -> None:
+    """Every value from 0 to below its bound."""
+    if not bounds:
+        return
+    device = next(iter(bounds.values()))[0].device
+    ends = torch.stack([end.to(device).long() for tensor, _ in bounds.values() for end in tensor.aminmax()]).tolist()
+    for (name, (_, high)), low, top in zip(bounds.items(), ends[::2], ends[1::2], strict=True):
+        if low < 0 or high is not None and top >= high:
+            wrong, words = (low, "0 or more") if low < 0 else (top, f"less than {high}")
+            raise ValueError(f"{name} holds {wrong}, expected {words if high is None else f'0 to {high - 1}'}")
+
+
+def reads(spec: Spec | Two) -> set[str]:
+    """The arguments that mean something to this model."""
+    rows = {"ids", "embeds", "mask", "positions"}
+    if isinstance(spec, Two):
+        return (rows if spec.text else set()) | ({"images"} if spec.image else set())
+    both = stacks(spec)
+    segments = isinstance(relate := both[0].layers[0].attend.relate, XL) and relate.segments
+    more = {
+        "types": bool(both[0].embed.types) or segments, "target": len(both) == 2, "target_mask": len(both) == 2,
+        "source": both[-1].layers[0].cross is not None, "source_mask": both[-1].layers[0].cross is not None,
+        "memory": both[0].recall is not None, "permute": both[0].embed.query, "targets": both[0].embed.query,
+        "choice": any(take(head) == "choice" for head in spec.heads),
+    }  # fmt: skip
+    return rows | {name for name, yes in more.items() if yes}
+
+
+def stacks(spec: Spec | Two) -> list[Stack]:
+    if isinstance(spec, Two):
+        return [stack for half in (spec.text, spec.image) if half for stack in stacks(half)]
+    return [stack for stack in (spec.encoder, spec.decoder) if stack]
+
+
+def take(head: object) -> str:
+    return head.take if isinstance(head, Head) else ""
+
+
+def room(stack: Stack) -> int | None:
+    """How many positions it can tell apart; None: any number."""
+    table = stack.embed.positions
+    return table.count - table.offset if isinstance(table, Learned) else None

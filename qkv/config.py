@@ -1,0 +1,81 @@
+"""config.json and a family's arguments, both ways. Knows no weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from inspect import signature
+from typing import Any, Literal, get_args, get_origin
+
+from qkv.families import by_model_type, family
+from qkv.families.family import Args, Family
+
+
+def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
+    """Family, arguments and swapped positions that a config.json states."""
+    kind = config.get("model_type")
+    if kind == "qkv":
+        kin, args = family(str(config.get("family"))), config.get("arguments", {})
+        if not isinstance(args, dict):
+            raise ValueError(f"config.json: arguments is {args!r}, expected an object")
+        return kin, kin.arguments(None, **args), config.get("positions")
+    if not isinstance(kind, str):
+        raise ValueError(f"config.json: model_type is {kind!r}, expected the name of a family, such as 'bert'")
+    kin = by_model_type(kind)
+    return kin, read_config(kin, config), None
+
+
+def read_config(kin: Family, config: Mapping[str, Any]) -> Args:
+    """The arguments that a config.json states; a value that is not supported is an error that names the key."""
+    config = kin.older(dict(config))
+    for key, allowed in kin.only.items():
+        if key in config and config[key] not in allowed:
+            words = " or ".join(map(repr, allowed))
+            raise ValueError(f"config.json: {key} is {config[key]!r}, supported: {words}")
+    args = {ours: config[key] for ours, key in kin.config.items() if key in config}
+    kinds = {p.name: p.annotation for f in (kin.base, kin.make) if f for p in signature(f).parameters.values()}
+    for name, value in args.items():
+        check_type(kin.config[name], value, kinds[name])
+    if "labels" in kin.defaults and ("id2label" in config or "num_labels" in config):
+        table = config.get("id2label")
+        args["labels"] = len(table) if isinstance(table, dict) else config.get("num_labels")
+    names = config.get("architectures") or []
+    if names and "head" in kin.defaults:
+        heads = [ours for ours, theirs in kin.heads.items() if names[0] in theirs.split()]
+        if not heads:
+            known = ", ".join(kin.heads.values())
+            raise ValueError(f"config.json: architectures is {names!r}, expected one of {known}")
+        args["head"] = heads[0]
+    try:
+        return kin.arguments(None, **args)
+    except ValueError as error:
+        raise ValueError(f"config.json: {error}") from None
+
+
+def write_config(kin: Family, args: Args) -> Args:
+    """A config.json that states these arguments."""
+    config = {key: args[ours] for ours, key in kin.config.items()}
+    labels = args.get("labels", 2)
+    if labels != kin.defaults.get("labels", 2):
+        config["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
+        config["label2id"] = {f"LABEL_{i}": i for i in range(labels)}
+    names = [kin.heads[args["head"]].split()[0]] if args.get("head") in kin.heads else []
+    return kin.newer({"model_type": kin.model_types[0], "architectures": names, **config}, args)
+
+
+def check_type(key: str, value: Any, annotation: Any) -> None:
+    """A value of another kind than the argument's is refused here, by its key."""
+    kinds = [get_origin(kind) or kind for kind in get_args(annotation) or [annotation]]
+    fits = {float: (int, float), tuple: (list, tuple), Literal: (str,)}
+    if not any(type(value) in fits.get(kind, (kind,)) for kind in kinds):
+        names = " or ".join("null" if kind is type(None) else getattr(kind, "__name__", "str") for kind in kinds)
+        raise ValueError(f"config.json: {key} is {value!r}, expected {names}")
+
+
+def prefix_in(kin: Family, names: Iterable[str], args: Args) -> str:
+    """The prefix that a file really uses: bare and headed classes open each other's files."""
+    names, usual = list(names), kin.prefixed.get(args.get("head", ""), kin.prefix)
+    known = (kin.prefix, *kin.prefixed.values(), *kin.prefixes)
+    found = [p for p in known if p and any(name.startswith(p) for name in names)]
+    if usual in found or (not usual and not found):
+        return usual
+    return found[0] if found else ""
