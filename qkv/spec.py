@@ -160,7 +160,6 @@ class Rotary(Part):
     """Positions turn the queries and keys. `scaling` is Llama's rope_parameters, sorted as pairs."""
 
     base: float = 10000.0
-    layout: Literal["halves", "pairs"] = "halves"
     scaling: tuple[tuple[str, Any], ...] = ()
 
 
@@ -184,7 +183,6 @@ class Attend(Part):
     pattern: Pattern = everyone
     scale: float | None = None  # None: 1/sqrt(head_dim)
     bias: bool = True
-    out_bias: bool | None = None  # None: as bias
     relate: Relate | None = None
     drop: float = 0.0
 

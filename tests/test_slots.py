@@ -1,4 +1,4 @@
-"""Slots: token by token, in chunks, with rows that leave, fork, join and go back, a model says what it says at once."""
+"""Slots: token by token, in chunks, while rows leave, fork, join and go back, all is as if said at once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCES = (5, 3, 6, 4)  # lengths of what the decoders of pairs read
 
 
 class Rowed:
-    """Rows that read through Slots. Every read is held against each row alone, from its first token, at once."""
+    """Rows that read through Slots. Every read is held against each row alone, from its first token on."""
 
     def __init__(self, name: str, rows: int, seed: int = 0) -> None:
         self.family, changes = tiny.CAUSAL[name]
@@ -271,7 +271,9 @@ class TestSlot:
         made.extend({"x": torch.tensor([[[1.0]], [[2.0]]])}, torch.tensor([[1], [1]]))
         assert held(made) == [[10, 1], [10, 2]]
 
-    @pytest.mark.parametrize(("count", "left"), [(2, [[1, 2], [10, 11]]), (0, [[], []]), (9, [[0, 1, 2], [None, 10, 11]])])
+    @pytest.mark.parametrize(
+        ("count", "left"), [(2, [[1, 2], [10, 11]]), (0, [[], []]), (9, [[0, 1, 2], [None, 10, 11]])]
+    )
     def test_keeps_the_last_seats(self, count: int, left: list[list[int | None]]) -> None:
         made = slot([0, 1, 2], [-1, 0, 1])
         made.keep(count)

@@ -14,7 +14,8 @@ from qkv.spec import Banded, ByHead, Chunk, Spec, Strided, Summary, patterned, p
 def sparse(pattern: str = "fixed", stride: int = 128, cells: int = 8, split: str = "merged", **sizes: Any) -> Spec:
     """`split` is how the two parts of a pattern are shared out: merged in each head, by head, or by layer in turn."""
     positive(stride=stride, cells=cells)
-    parts = {"strided": (Banded(stride), Strided(stride)), "fixed": (Chunk(stride), Summary(stride, cells))}
+    fixed = Chunk(stride), Summary(stride, cells) | Banded(1)  # nobody is without a key: all see themselves
+    parts = {"strided": (Banded(stride), Strided(stride)), "fixed": fixed}
     if pattern not in parts:
         raise ValueError(f"pattern {pattern!r}: expected one of {', '.join(parts)}")
     one, two = parts[pattern]

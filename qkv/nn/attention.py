@@ -2,8 +2,6 @@
 
 B batch, H heads, T queries, S keys, D size of a head."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,8 +22,8 @@ class Where:
 
     pattern: Pattern
     q: Tensor  # (B|1, T) positions of the queries
-    k: Tensor  # (B|1, S) positions of the keys
-    seat: Tensor | None = None  # (B, S) of the keys
+    k: Tensor  # (B|1, S) positions of the keys, -1 where no token stands
+    full: bool = False  # a token stands everywhere
     documents: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys; -1: of every text
     allowed: Tensor | None = None  # (B, T, S)
     distance: Tensor | None = None  # (B|1, H, T, S) added to the scores
@@ -35,45 +33,34 @@ class Where:
     dtype: torch.dtype = torch.float32
 
     @property
-    def plain(self) -> bool:
-        """Nothing but the pattern speaks."""
-        return self.same and self.seat is None and self.documents is None and self.allowed is None
-
-    @property
     def kernel(self) -> str:
-        """Settled on the host: what this needs of a kernel."""
-        if self.plain and self.distance is None and isinstance(self.pattern, Causal | Everyone):
+        """Settled on the host: what this needs of a kernel. Rules on absolute positions want rows that start at 0."""
+        open_ = self.distance is None and self.allowed is None and self.same
+        plain = open_ and self.full and self.documents is None
+        if plain and isinstance(self.pattern, Causal | Everyone):
             return "causal" if isinstance(self.pattern, Causal) else "all"
-        return "blocks" if self.sparse else "mask"
-
-    @property
-    def sparse(self) -> bool:
-        """A long row under a pattern that shows few keys; a rule on absolute positions wants a row from 0 on."""
-        long = self.same and self.q.shape[1] >= 256 and self.distance is None and self.allowed is None
-        return long and few_keys(self.pattern) and (self.plain or not absolute(self.pattern))
+        few = open_ and few_keys(self.pattern) and (plain or not absolute(self.pattern))
+        return "blocks" if few and self.q.shape[1] >= 256 else "mask"
 
     def visible(self, rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
         """(B|1, n, b, m): may the queries at indices q (n, b) see the keys at indices k (n, m)?"""
-        seen: Tensor = rule(self.q[:, q][..., :, None], self.k[:, k][..., None, :])
-        if self.seat is not None:
-            seen = seen & self.seat[:, k][..., None, :]
+        keys = self.k[:, k][..., None, :]
+        seen: Tensor = rule(self.q[:, q][..., :, None], keys)
+        if not self.full:
+            seen = seen & (keys >= 0)
         if self.documents is not None:
-            seen = seen & (self.documents[0][:, q][..., :, None] == self.documents[1][:, k][..., None, :])
+            mine, theirs = self.documents[0][:, q][..., :, None], self.documents[1][:, k][..., None, :]
+            seen = seen & ((mine == theirs) | (theirs < 0))
         return seen
 
     @cached_property
     def mask(self) -> Tensor | None:
         """(B|1, H|1, T, S) true where a query may see a key; None: everywhere."""
-        if self.plain and isinstance(self.pattern, Everyone):
+        if self.full and self.documents is None and self.allowed is None and isinstance(self.pattern, Everyone):
             return None
-        i, j = self.q[:, None, :, None], self.k[:, None, None, :]
         rules = self.pattern.rules if isinstance(self.pattern, ByHead) else (self.pattern,)
-        mask = torch.cat([rule(i, j) for rule in rules], dim=1)
-        if self.seat is not None:
-            mask = mask & self.seat[:, None, None, :]
-        if self.documents is not None:
-            mine, theirs = self.documents[0][:, None, :, None], self.documents[1][:, None, None, :]
-            mask = mask & ((mine == theirs) | (theirs < 0))
+        q, k = (torch.arange(x.shape[1], device=x.device)[None] for x in (self.q, self.k))
+        mask = torch.cat([self.visible(rule, q, k) for rule in rules], dim=1)
         return mask if self.allowed is None else mask & self.allowed[:, None]
 
     @cached_property
@@ -108,10 +95,9 @@ class Mix(nn.Module):
         kernel = where.kernel if extra is None else "mask"
         if kernel == "blocks":
             return sparse_attention(q, k, v, where.pattern, where.visible, self.scale, drop)
-        if kernel == "causal":
-            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale, dropout_p=drop)
-        bias = None if kernel == "all" else where.bias(extra)
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=self.scale, dropout_p=drop)
+        bias = where.bias(extra) if kernel == "mask" else None
+        causal = kernel == "causal"
+        return F.scaled_dot_product_attention(q, k, v, bias, drop, causal, scale=self.scale)
 
     def weights(self, q: Tensor, k: Tensor, where: Where, extra: Tensor | None = None) -> Tensor:
         """What the kernel does not show: (B, H, T, S)."""
@@ -130,37 +116,29 @@ class Attention(nn.Module):
 
     def __init__(self, attend: Attend, width: int) -> None:
         super().__init__()
-        self.head_dim = attend.head_dim
-        keys = (attend.kv_heads or attend.heads) * attend.head_dim
-        self.q = nn.Linear(width, attend.heads * attend.head_dim, bias=attend.bias)
-        self.k = nn.Linear(width, keys, bias=attend.bias)
-        self.v = nn.Linear(width, keys, bias=attend.bias)
-        out_bias = attend.bias if attend.out_bias is None else attend.out_bias
-        self.o = nn.Linear(attend.heads * attend.head_dim, width, bias=out_bias)
+        self.head_dim, relate = attend.head_dim, attend.relate
+        inner, keys = attend.heads * attend.head_dim, (attend.kv_heads or attend.heads) * attend.head_dim
+        self.q, self.o = nn.Linear(width, inner, bias=attend.bias), nn.Linear(inner, width, bias=attend.bias)
+        self.k, self.v = nn.Linear(width, keys, bias=attend.bias), nn.Linear(width, keys, bias=attend.bias)
         scale = 1 / math.sqrt(attend.head_dim) if attend.scale is None else attend.scale
         self.mix = Mix(scale, attend.drop)
-        self.rotate = Rotate(attend.relate, attend.head_dim) if isinstance(attend.relate, Rotary) else None
-        self.relative = Relative(attend, scale) if isinstance(attend.relate, XL) else None
+        self.rotate = Rotate(relate, attend.head_dim) if isinstance(relate, Rotary) else None
+        self.relative = Relative(attend, relate, scale) if isinstance(relate, XL) else None
 
     def forward(self, x: Tensor, context: Tensor | None, where: Where, slot: Slot | None = None) -> Tensor:
-        q = self.heads(self.q(x))  # (B, T, W) -> (B, T, H, D)
-        if context is None:  # all keys are remembered already
-            assert slot is not None
-            k, v = slot.read("k"), slot.read("v")
-        else:
-            k, v = self.heads(self.k(context)), self.heads(self.v(context))
-            new = where.k[:, where.k.shape[1] - context.shape[1] :]
+        """No context: all keys are remembered already."""
+        q = self.q(x).unflatten(-1, (-1, self.head_dim))  # (B, T, W) -> (B, T, H, D)
+        if context is not None:
+            k, v = (project(context).unflatten(-1, (-1, self.head_dim)) for project in (self.k, self.v))
+            new = where.k[:, where.k.shape[1] - k.shape[1] :]
             if self.rotate is not None:
                 q, k = self.rotate(q, where.q), self.rotate(k, new)
             if slot is not None:
                 slot.extend({"k": k, "v": v}, new.expand(len(k), -1))
-                k, v = slot.read("k"), slot.read("v")
-        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
-        extra = None
+        if slot is not None:
+            k, v = slot.read("k"), slot.read("v")
+        q, k, v, extra = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None  # (B, H, T, D)
         if self.relative is not None:
-            q, extra = self.relative(q, where)
+            q, extra = self.relative(q, where.q, where.k, where.reach, where.types)
         out = self.mix(q, k, v, where, extra)
         return self.o(out.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, H*D) -> (B, T, W)
-
-    def heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim))

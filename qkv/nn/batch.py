@@ -1,8 +1,6 @@
 """Batch: the rows a network reads. Masks are positions; what the host knows of them is settled here, once."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,59 +17,50 @@ class Rows:
     types: Tensor | None = None
     seat: Tensor | None = None  # (B, T) true where a token stands; None: everywhere
     document: Tensor | None = None  # (B, T) tells packed texts apart; None: one text a row
-    even: bool = True  # positions rise by one along the row within a text, so index distance is distance
+    even: bool = True  # within a text, positions rise by one along the row: index distance is distance
     counted: bool = True  # positions start at 0 and shift by what a memory already holds
     reach: int = 0  # no two positions are further apart
 
     @staticmethod
     def of(
-        ids: Tensor | None = None,
-        *,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
-        document: Tensor | None = None,
-        types: Tensor | None = None,
-        embeds: Tensor | None = None,
-        images: Tensor | None = None,
-        cells: int = 0,
-    ) -> Rows:
-        """Rows with positions counted over the seats of each text, unless they are given."""
-        body = ids if ids is not None else embeds if embeds is not None else images
-        assert body is not None
-        length = cells if images is not None else body.shape[1]
+        ids: Tensor | None = None, *, mask: Tensor | None = None, positions: Tensor | None = None,
+        document: Tensor | None = None, types: Tensor | None = None, embeds: Tensor | None = None,
+        images: Tensor | None = None, cells: int = 0,
+    ) -> "Rows":  # fmt: skip
+        """Rows with positions counted over the seats of each text, unless they are given; an image has `cells`."""
+        body = next(x for x in (ids, embeds, images) if x is not None)
+        size, length = len(body), cells or body.shape[1]
         seat = None if mask is None or bool(mask.all()) else mask.bool()
-        even, counted = True, positions is None
+        even, counted = positions is None, positions is None
         reach = length - 1 if positions is None else int(positions.max())
-        if positions is None and document is not None:
-            change = torch.ones_like(document, dtype=torch.bool)
-            change[:, 1:] = document[:, 1:] != document[:, :-1]
-            index = torch.arange(length, device=body.device).expand_as(document)
-            positions = index - (index * change).cummax(dim=1).values
-        elif positions is None and seat is None:
+        if positions is None and seat is None and document is None:
             positions = torch.arange(length, device=body.device)[None]
-        elif positions is None and seat is not None:
-            positions = (seat.cumsum(1) - 1).clamp(min=0)
-            even = bool((seat[:, 1:] != seat[:, :-1]).sum(1).max() <= 1) if length > 1 else True
-        else:
-            even = False
-        assert positions is not None
+        elif positions is None:
+            stands = torch.ones(size, length, dtype=torch.bool, device=body.device) if seat is None else seat
+            text = torch.zeros_like(stands, dtype=torch.long) if document is None else document
+            starts = text != text.roll(1, dims=1)
+            starts[:, 0] = True
+            count = stands.cumsum(1)  # tokens up to here, less those before the text began
+            positions = (count - 1 - ((count - stands.long()) * starts).cummax(1).values).clamp(min=0)
+            gaps = (stands != stands.roll(1, dims=1)) & ~starts  # pads on one side of a text are no hole
+            even = seat is None or document is None and bool((gaps.sum(1) <= 1).all())
         return Rows(
-            ids=ids, embeds=embeds, images=images, types=types, positions=positions,
-            seat=seat, document=document, even=even, counted=counted, reach=reach,
+            ids=ids, embeds=embeds, images=images, types=types, positions=positions, seat=seat, document=document,
+            even=even, counted=counted, reach=reach,
         )  # fmt: skip
 
     @property
     def size(self) -> int:
-        body = next(x for x in (self.ids, self.embeds, self.images) if x is not None)
-        return len(body)
+        return len(next(x for x in (self.ids, self.embeds, self.images) if x is not None))
 
     @property
     def length(self) -> int:
         return self.positions.shape[1]
 
-    def to(self, device: torch.device | str) -> Rows:
-        moved = {k: v.to(device) for k, v in vars(self).items() if isinstance(v, Tensor)}
-        return replace(self, **moved)
+    @property
+    def seats(self) -> Tensor:
+        """Positions, -1 where no token stands."""
+        return self.positions if self.seat is None else self.positions.masked_fill(~self.seat, -1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,12 +1,10 @@
 """What follows attention in a block: a dense feed, a gated one, or Switch's experts."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.parts import Act
+from qkv.nn.parts import activation
 from qkv.spec import Dense, Experts
 
 
@@ -16,7 +14,7 @@ class Feed(nn.Module):
         self.up = nn.Linear(width, dense.width, bias=dense.bias)
         self.gate = nn.Linear(width, dense.width, bias=dense.bias) if dense.gated else None
         self.down = nn.Linear(dense.width, width, bias=dense.bias)
-        self.act, self.drop = Act(dense.act), nn.Dropout(dense.drop)
+        self.act, self.drop = activation(dense.act), nn.Dropout(dense.drop)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         y = self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x)

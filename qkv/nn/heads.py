@@ -1,7 +1,5 @@
 """Heads: what is read off the last states. One class serves nearly all; two have mathematics of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -9,29 +7,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.batch import Batch, Rows
-from qkv.nn.parts import Act, Adaptive, make_norm
+from qkv.nn.batch import Batch
+from qkv.nn.parts import Adaptive, activation, make_norm
 from qkv.spec import AdaptiveHead, BeamSpan, Head
 
-Towers = Mapping[str, nn.Module | None]
+Tokens = Mapping[str, nn.Module]  # the token table of each stack
 
 
 class Reader(nn.Module):
     """take states -> drop -> dense, act, norm -> drop -> project."""
 
-    def __init__(self, head: Head, width: int) -> None:
+    def __init__(self, head: Head, width: int, tokens: Tokens) -> None:
         super().__init__()
         self.head, inner = head, head.dense or width
         self.dense = nn.Linear(width, inner, bias=head.dense_bias) if head.dense else nn.Identity()
-        self.act, self.norm = Act(head.act), make_norm(head.norm, inner)
+        self.act, self.norm = activation(head.act), make_norm(head.norm, inner)
         self.drop, self.mid_drop = nn.Dropout(head.drop), nn.Dropout(head.mid_drop)
         self.out = nn.Linear(inner, head.size, bias=bool(head.bias)) if head.size else nn.Identity()
-        if head.bias == "fixed" and isinstance(self.out, nn.Linear):
+        if head.bias == "fixed":
             self.out.bias.requires_grad_(False)
-
-    def tie(self, towers: Towers) -> None:
-        if self.head.tied:
-            self.out.weight = towers[self.head.tied].embed.tokens.weight  # type: ignore[union-attr]
+        if head.tied:
+            self.out.weight = tokens[head.tied].weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         x = self.drop(take(self.head, out, batch))
@@ -43,30 +39,24 @@ class Reader(nn.Module):
 
 def take(head: Head, out: dict[str, Tensor], batch: Batch) -> Tensor:
     """The states a head reads: (B, T, W) for all of them, else (B, W)."""
-    if head.take in out:
-        return out[head.take]
-    hidden, rows = out["hidden"], batch.target if batch.target is not None else batch.rows
-    if head.take == "all":
-        return hidden
-    if head.take == "first":
-        return hidden[:, 0] if rows is None or rows.seat is None else pick(hidden, rows.seat.int().argmax(1))
+    hidden, rows = out["hidden"], batch.rows if batch.target is None else batch.target
+    if head.take in out or head.take == "all":
+        return out.get(head.take, hidden)
     if head.take == "rest":
         return hidden[:, 1:].mean(1)
-    assert rows is not None
+    seat = torch.ones(hidden.shape[:2], device=hidden.device) if rows is None or rows.seat is None else rows.seat
     if head.take == "mean":
-        if rows.seat is None:
-            return hidden.mean(1)
-        seat = rows.seat[..., None].to(hidden.dtype)
-        return (hidden * seat).sum(1) / seat.sum(1)
+        return (hidden * seat[..., None]).sum(1) / seat.sum(1, keepdim=True)
+    if head.take == "first":
+        return pick(hidden, seat.int().argmax(1))
     if head.take == "choice" and batch.choice is not None:
         return pick(hidden, batch.choice)
     if head.take in ("last", "choice"):
-        return hidden[:, -1] if rows.seat is None else pick(hidden, last(rows.seat))
-    source = batch.rows or rows
-    assert source.ids is not None
+        return pick(hidden, last(seat))
+    assert batch.rows is not None and batch.rows.ids is not None
     if head.take == "top":  # the largest id ends the text (CLIP as first published)
-        return pick(hidden, source.ids.argmax(1))
-    ends = source.ids == head.end
+        return pick(hidden, batch.rows.ids.argmax(1))
+    ends = batch.rows.ids == head.end
     return pick(hidden, ends.int().argmax(1) if head.take == "first end" else last(ends))
 
 
@@ -81,74 +71,59 @@ def last(flags: Tensor) -> Tensor:
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities of all words: the head scores frequent words and bands, each band scores its words."""
+    """Log-probabilities of all words: the first band scores its words and the other bands, each of those its words."""
 
-    def __init__(self, head: AdaptiveHead, width: int) -> None:
+    def __init__(self, head: AdaptiveHead, width: int, tokens: Tokens) -> None:
         super().__init__()
-        self.head = head
-        shape = Adaptive(head.embed, width)  # the same bands as the embedding's
-        self.edges, inner = shape.edges, head.embed.width
-        sizes = [table.weight.shape for table in shape.tables]
+        shared = tokens["decoder"]
+        assert isinstance(shared, Adaptive)
+        self.edges, bands, sizes = shared.edges, len(shared.edges) - 1, shared.sizes
         self.tables = nn.ModuleList(nn.Linear(size, count) for count, size in sizes)
-        bands = len(self.edges) - 1
-        widths = [sizes[min(i, len(sizes) - 1)][1] for i in range(bands)] if len(shape.projects) else []
-        self.projects = nn.ModuleList(nn.Linear(size, width, bias=False) for size in widths)
-        self.clusters = nn.Linear(inner, bands - 1) if bands > 1 and inner else None
-
-    def tie(self, towers: Towers) -> None:
-        tokens = towers["decoder"].embed.tokens  # type: ignore[union-attr]
-        if self.head.tied:
-            for mine, theirs in zip(self.tables, tokens.tables, strict=True):
+        own = [min(i, len(sizes) - 1) for i in range(bands)] if len(shared.projects) else []
+        self.projects = nn.ModuleList(nn.Linear(sizes[i][1], width, bias=False) for i in own)
+        self.clusters = nn.Linear(sizes[0][1], bands - 1) if bands > 1 else None
+        if head.tied:
+            for mine, theirs in zip(self.tables, shared.tables, strict=True):
                 mine.weight = theirs.weight
-        for i, tied in enumerate(self.head.tied_projects[: len(self.projects)]):
-            if tied:
-                self.projects[i].weight = tokens.projects[min(i, len(tokens.projects) - 1)].weight
+        for band, mine in enumerate(self.projects):
+            if head.tied_projects[band]:
+                mine.weight = shared.projects[own[band]].weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        x, parts = out["hidden"], []
+        parts: list[Tensor] = []
         for i, (low, high) in enumerate(pairwise(self.edges)):
-            own = self.tables[min(i, len(self.tables) - 1)]
-            rows = slice(low, high) if len(self.tables) == 1 else slice(None)
-            y = x @ self.projects[i].weight if len(self.projects) else x
-            scores = F.linear(y, own.weight[rows], own.bias[rows])
+            table = self.tables[min(i, len(self.tables) - 1)]
+            words = slice(low, high) if len(self.tables) == 1 else slice(None)
+            x = out["hidden"] @ self.projects[i].weight if len(self.projects) else out["hidden"]
+            scores = F.linear(x, table.weight[words], table.bias[words])
             if i == 0 and self.clusters is not None:
-                scores = torch.cat([scores, self.clusters(y)], dim=-1)
-            scores = scores.log_softmax(-1)
-            parts.append(scores if i == 0 else scores + parts[0][..., high0 + i - 1 : high0 + i])
-            high0 = self.edges[1]
-        parts[0] = parts[0][..., : self.edges[1]]
-        return {"logits": torch.cat(parts, dim=-1)}
+                scores = torch.cat([scores, self.clusters(x)], dim=-1)
+            band = parts[0][..., self.edges[1] + i - 1, None] if i else 0.0
+            parts.append(scores.log_softmax(-1) + band)
+        return {"logits": torch.cat([parts[0][..., : self.edges[1]], *parts[1:]], dim=-1)}
 
 
 class SpanBeam(nn.Module):
     """XLNet's answer head: start (B, T), end (B, starts, T) for the best starts, and answerable (B,)."""
 
-    def __init__(self, head: BeamSpan, width: int) -> None:
+    def __init__(self, head: BeamSpan, width: int, tokens: Tokens) -> None:
         super().__init__()
-        self.head = head
-        self.start = nn.Linear(width, 1)
+        self.starts, self.start = head.starts, nn.Linear(width, 1)
         self.end_dense, self.end_out = nn.Linear(2 * width, width), nn.Linear(width, 1)
         self.end_norm = nn.LayerNorm(width, eps=head.eps)
         self.answer_dense, self.answer_out = nn.Linear(2 * width, width), nn.Linear(width, 1, bias=False)
 
-    def tie(self, towers: Towers) -> None: ...
-
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        x, rows = out["hidden"], batch.rows
-        assert isinstance(rows, Rows)
-        start = self.start(x)[..., 0]  # (B, T)
-        shares = (start if rows.seat is None else start.masked_fill(~rows.seat, torch.finfo(x.dtype).min)).softmax(-1)
-        best = shares.topk(min(self.head.starts, x.shape[1]), dim=-1).indices  # (B, K)
+        x, start = out["hidden"], self.start(out["hidden"])[..., 0]  # (B, T, W), (B, T)
+        seat = torch.ones_like(start).bool() if batch.rows is None or batch.rows.seat is None else batch.rows.seat
+        shares = start.masked_fill(~seat, torch.finfo(x.dtype).min).softmax(-1)
+        best = shares.topk(min(self.starts, x.shape[1]), dim=-1).indices  # (B, K)
         chosen = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None].expand(-1, -1, x.shape[1], -1)
         both = torch.cat([x[:, None].expand_as(chosen), chosen], dim=-1)  # (B, K, T, 2W)
         end = self.end_out(self.end_norm(torch.tanh(self.end_dense(both))))[..., 0]
         first = torch.einsum("bt,btw->bw", shares, x)
-        final = x[:, -1] if rows.seat is None else pick(x, last(rows.seat))
-        answer = self.answer_out(torch.tanh(self.answer_dense(torch.cat([first, final], dim=-1))))
-        return {"start": start, "end": end, "logits": answer[:, 0]}
+        answer = self.answer_dense(torch.cat([first, pick(x, last(seat))], dim=-1))
+        return {"start": start, "end": end, "logits": self.answer_out(torch.tanh(answer))[:, 0]}
 
 
-def make_head(head: Head | AdaptiveHead | BeamSpan, width: int) -> Reader | AdaptiveSoftmax | SpanBeam:
-    if isinstance(head, AdaptiveHead):
-        return AdaptiveSoftmax(head, width)
-    return SpanBeam(head, width) if isinstance(head, BeamSpan) else Reader(head, width)
+HEADS = {Head: Reader, AdaptiveHead: AdaptiveSoftmax, BeamSpan: SpanBeam}

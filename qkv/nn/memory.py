@@ -4,7 +4,7 @@
                 [-1, 0, 1]]      a row of two: -1 is an empty seat
     tensors    k (B, S, H, D), v (B, S, H, D), or the hidden states (B, S, W) of a recurrence"""
 
-from __future__ import annotations
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -30,27 +30,21 @@ class Slot:
 
     def select(self, rows: Tensor) -> None:
         """Keeps these rows, in this order: rows leave, beams fork."""
-        assert self.positions is not None
-        self.tensors = {name: tensor[rows] for name, tensor in self.tensors.items()}
-        self.positions = self.positions[rows]
+        self._each(lambda x: x[rows])
 
     def keep(self, count: int) -> None:
         """Keeps the last `count` seats."""
-        assert self.positions is not None
         start = max(len(self) - count, 0)
-        self.tensors = {name: tensor[:, start:] for name, tensor in self.tensors.items()}
-        self.positions = self.positions[:, start:]
+        self._each(lambda x: x[:, start:])
 
-    def admit(self, other: Slot) -> None:
+    def admit(self, other: "Slot") -> None:
         """Joins the rows of another Slot below these; the shorter is padded with empty seats on the left."""
-        if self.positions is None:
+        if self.positions is None or other.positions is None:
             self.tensors, self.positions = dict(other.tensors), other.positions
             return
-        assert other.positions is not None
         length = max(len(self), len(other))
-        tensors = {name: (mine, other.tensors[name]) for name, mine in self.tensors.items()}
-        self.tensors = {name: torch.cat([_left(x, length, 0) for x in pair]) for name, pair in tensors.items()}
-        self.positions = torch.cat([_left(p, length, -1) for p in (self.positions, other.positions)])
+        self.tensors = {name: _join(x, other.tensors[name], length, 0) for name, x in self.tensors.items()}
+        self.positions = _join(self.positions, other.positions, length, -1)
 
     def cut(self, lengths: Tensor) -> None:
         """Rolls every row back to its first `lengths` tokens."""
@@ -63,7 +57,12 @@ class Slot:
         assert self.positions is not None
         return self.positions.amax(dim=1, keepdim=True) + 1
 
+    def _each(self, pick: Callable[[Tensor], Tensor]) -> None:
+        assert self.positions is not None
+        self.tensors = {name: pick(tensor) for name, tensor in self.tensors.items()}
+        self.positions = pick(self.positions)
 
-def _left(x: Tensor, length: int, fill: int) -> Tensor:
-    pad = x.new_full((x.shape[0], length - x.shape[1], *x.shape[2:]), fill)
-    return torch.cat([pad, x], dim=1)
+
+def _join(above: Tensor, below: Tensor, length: int, fill: int) -> Tensor:
+    wide = [torch.cat([x.new_full((len(x), length - x.shape[1], *x.shape[2:]), fill), x], 1) for x in (above, below)]
+    return torch.cat(wide)

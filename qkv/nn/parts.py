@@ -2,8 +2,6 @@
 
 B batch, T tokens of a row, W width."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -16,56 +14,39 @@ from torch import Tensor, nn
 from qkv.nn.batch import Rows
 from qkv.spec import Embed, Learned, Norm, Sinusoid, Stack
 
+tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda x: x,
-    "relu": F.relu,
-    "gelu": F.gelu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
-    "gelu_python": F.gelu,
-    "gelu_fast": partial(F.gelu, approximate="tanh"),
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
-    "silu": F.silu,
-    "swish": F.silu,
-    "mish": F.mish,
-    "tanh": torch.tanh,
-    "sigmoid": torch.sigmoid,
-    "relu2": lambda x: F.relu(x) ** 2,
-}
+    "linear": lambda x: x, "relu": F.relu, "relu2": lambda x: F.relu(x) ** 2, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
+    "gelu": F.gelu, "gelu_python": F.gelu, "gelu_new": tanh_gelu, "gelu_fast": tanh_gelu, "gelu_pytorch_tanh": tanh_gelu,
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "silu": F.silu, "swish": F.silu, "mish": F.mish,
+}  # fmt: skip
 
 
-class Act(nn.Module):
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        if name not in ACTS:
-            raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTS)}")
-        self.name, self.apply_to = name, ACTS[name]
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.apply_to(x)
-
-    def extra_repr(self) -> str:
-        return self.name
+def activation(name: str) -> Callable[[Tensor], Tensor]:
+    if name not in ACTS:
+        raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTS)}")
+    return ACTS[name]
 
 
 def make_norm(norm: Norm | None, width: int) -> nn.Module:
     """The norm, or an Identity where there is none."""
     if norm is None:
         return nn.Identity()
-    if norm.kind == "rms":
-        return nn.RMSNorm(width, eps=norm.eps)
-    return nn.LayerNorm(width, eps=norm.eps, bias=norm.bias)
+    return nn.RMSNorm(width, norm.eps) if norm.kind == "rms" else nn.LayerNorm(width, norm.eps, bias=norm.bias)
+
+
+def exact(device: torch.device) -> torch.dtype:
+    """Angles want more digits than weights have."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def waves(positions: Tensor, width: int, layout: str = "halves", base: float = 10000.0) -> Tensor:
     """sin and cos of each position at falling frequencies: first all sines, then all cosines, or in pairs."""
-    exact = torch.float32 if positions.device.type == "mps" else torch.float64
-    steps = torch.arange(0, width, 2, device=positions.device, dtype=exact)
+    steps = torch.arange(0, width, 2, device=positions.device, dtype=exact(positions.device))
     rates = base ** (-steps / (width - 2 if layout == "ends" else width))
-    angles = positions.to(exact)[..., None] * rates  # (..., W/2)
-    if layout == "pairs":
-        return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., :width]
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :width]
+    angles = positions[..., None] * rates  # (..., W/2)
+    both = [angles.sin(), angles.cos()]
+    return (torch.stack(both, dim=-1).flatten(-2) if layout == "pairs" else torch.cat(both, dim=-1))[..., :width]
 
 
 class Positions(nn.Module):
@@ -78,9 +59,10 @@ class Positions(nn.Module):
             self.weight = nn.Parameter(torch.empty(kind.count, width))
 
     def forward(self, positions: Tensor, like: Tensor) -> Tensor:
+        positions = positions + self.kind.offset
         if isinstance(self.kind, Learned):
-            return F.embedding(positions + self.kind.offset, self.weight)
-        return waves(positions + self.kind.offset, self.width, self.kind.layout).to(like.dtype)
+            return F.embedding(positions, self.weight)
+        return waves(positions, self.width, self.kind.layout).to(like.dtype)
 
 
 class Adaptive(nn.Module):
@@ -88,25 +70,22 @@ class Adaptive(nn.Module):
 
     def __init__(self, embed: Embed, width: int) -> None:
         super().__init__()
-        assert embed.width is not None and embed.cutoffs is not None
-        self.edges = (0, *embed.cutoffs, embed.vocab)
-        bands = [hi - lo for lo, hi in pairwise(self.edges)] if embed.divide > 1 else [embed.vocab]
-        sizes = [embed.width // embed.divide**i for i in range(len(bands))]
-        self.tables = nn.ModuleList(nn.Embedding(n, size) for n, size in zip(bands, sizes, strict=True))
-        plain = embed.divide == 1 and embed.width == width
-        self.projects = nn.ModuleList([] if plain else [nn.Linear(size, width, bias=False) for size in sizes])
+        first = embed.width or width
+        self.edges = (0, *(embed.cutoffs or ()), embed.vocab)
+        bands = [high - low for low, high in pairwise(self.edges)] if embed.divide > 1 else [embed.vocab]
+        self.sizes = [(count, first // embed.divide**i) for i, count in enumerate(bands)]
+        self.tables = nn.ModuleList(nn.Embedding(count, size) for count, size in self.sizes)
+        projected = embed.divide > 1 or first != width
+        self.projects = nn.ModuleList(nn.Linear(size, width, bias=False) for _, size in self.sizes if projected)
         self.scale = math.sqrt(width)
 
     def forward(self, ids: Tensor) -> Tensor:
-        out: Tensor | None = None
-        low = 0
-        for i, table in enumerate(self.tables):
-            high = low + table.weight.shape[0]
-            x = table((ids - low).clamp(0, high - low - 1))
+        out, low = torch.zeros((), device=ids.device), 0
+        for i, (count, _) in enumerate(self.sizes):
+            x = self.tables[i]((ids - low).clamp(0, count - 1))
             x = self.projects[i](x) if len(self.projects) else x
-            out = x if out is None else torch.where(((ids >= low) & (ids < high))[..., None], x, out)
-            low = high
-        assert out is not None
+            out = torch.where((ids >= low)[..., None], x, out.to(x.dtype))  # a later band overwrites
+            low += count
         return out * self.scale
 
 
@@ -116,37 +95,34 @@ class Embedding(nn.Module):
     def __init__(self, stack: Stack) -> None:
         super().__init__()
         embed, width = stack.embed, stack.embed.width or stack.width
-        self.embed = embed
+        self.embed, adaptive = embed, embed.cutoffs is not None
         if embed.patches:
-            size, grid = embed.patches.size, embed.patches.image // embed.patches.size
+            size = embed.patches.size
             self.first = nn.Parameter(torch.empty(width))
             self.patches = nn.Conv2d(embed.patches.channels, width, size, stride=size, bias=False)
-            self.cells = grid * grid
-        elif embed.cutoffs is not None:
+        elif adaptive:
             self.tokens: nn.Module = Adaptive(embed, stack.width)
         else:
             self.tokens = nn.Embedding(embed.vocab, width, padding_idx=embed.pad)
         self.positions = Positions(embed.positions, width) if embed.positions else None
         self.types = nn.Embedding(embed.types, width) if isinstance(embed.types, int) and embed.types else None
-        self.norm = make_norm(embed.norm, width)
-        self.drop = nn.Dropout(embed.drop)
-        narrow = embed.width is not None and embed.cutoffs is None
-        self.project = nn.Linear(width, stack.width) if narrow else nn.Identity()
+        self.norm, self.drop = make_norm(embed.norm, width), nn.Dropout(embed.drop)
+        self.project = nn.Linear(width, stack.width) if embed.width and not adaptive else nn.Identity()
         if embed.query:
             self.query = nn.Parameter(torch.empty(1, 1, width))
 
-    def forward(self, rows: Rows, positions: Tensor) -> Tensor:
-        if self.embed.patches:
-            assert rows.images is not None
+    def forward(self, rows: Rows) -> Tensor:
+        embed = self.embed
+        if embed.patches:
             grid = self.patches(rows.images).flatten(2).transpose(1, 2)  # (B, C, H, W) -> (B, cells, W)
             x = torch.cat([self.first.expand(len(grid), 1, -1), grid], dim=1)
         else:
             x = self.tokens(rows.ids) if rows.embeds is None else rows.embeds
-            x = x * self.embed.scale if rows.embeds is None or self.embed.scales_given else x
-        if self.embed.types == "tokens" and rows.types is not None:
-            x = x + self.tokens(rows.types) * self.embed.scale
+            x = x * embed.scale if rows.embeds is None or embed.scales_given else x
+        if embed.types == "tokens" and rows.types is not None:
+            x = x + self.tokens(rows.types) * embed.scale
         if self.types is not None:
             x = x + (self.types(rows.types) if rows.types is not None else self.types.weight[0])
         if self.positions is not None:
-            x = x + self.positions(positions, x)
+            x = x + self.positions(rows.positions, x)
         return self.project(self.drop(self.norm(x)))

@@ -1,19 +1,13 @@
 """Distance between query and key: T5's buckets and ALiBi once a stack, rotary and XL in every layer."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.parts import waves
+from qkv.nn.parts import exact, waves
 from qkv.spec import XL, Alibi, Attend, Buckets, Everyone, Local, Rotary
-
-if TYPE_CHECKING:
-    from qkv.nn.attention import Where
 
 
 class BucketBias(nn.Module):
@@ -21,23 +15,18 @@ class BucketBias(nn.Module):
 
     def __init__(self, buckets: Buckets) -> None:
         super().__init__()
-        self.buckets = buckets
-        self.table = nn.Embedding(buckets.count, buckets.heads)
+        self.buckets, self.table = buckets, nn.Embedding(buckets.count, buckets.heads)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        ahead = k[:, None, :] - q[:, :, None]  # (B, T, S)
-        return F.embedding(self.bucket(ahead), self.table.weight).permute(0, 3, 1, 2)  # (B, H, T, S)
-
-    def bucket(self, ahead: Tensor) -> Tensor:
-        count, reach = self.buckets.count, self.buckets.reach
+        ahead, count = k[:, None, :] - q[:, :, None], self.buckets.count  # (B, T, S)
+        start, far = torch.zeros_like(ahead), (-ahead).clamp(min=0)
         if self.buckets.both_ways:
             count //= 2
             start, far = torch.where(ahead > 0, count, 0), ahead.abs()
-        else:
-            start, far = torch.zeros_like(ahead), (-ahead).clamp(min=0)
         near = count // 2
-        grow = torch.log(far.clamp(min=1).float() / near) / math.log(reach / near) * (count - near)
-        return start + torch.where(far < near, far, (near + grow.long()).clamp(max=count - 1))
+        grow = torch.log(far.clamp(min=1).float() / near) / math.log(self.buckets.reach / near) * (count - near)
+        bucket = start + torch.where(far < near, far, (near + grow.long()).clamp(max=count - 1))
+        return F.embedding(bucket, self.table.weight).permute(0, 3, 1, 2)  # (B, H, T, S)
 
 
 class AlibiBias(nn.Module):
@@ -46,9 +35,8 @@ class AlibiBias(nn.Module):
     def __init__(self, alibi: Alibi) -> None:
         super().__init__()
         even = 2 ** math.floor(math.log2(alibi.heads))
-        slopes = [2 ** (-8 * (i + 1) / even) for i in range(even)]
-        slopes += [2 ** (-4 * (2 * i + 1) / even) for i in range(alibi.heads - even)]
-        self.slopes = slopes
+        self.slopes = [2 ** (-8 * (i + 1) / even) for i in range(even)]
+        self.slopes += [2 ** (-4 * (2 * i + 1) / even) for i in range(alibi.heads - even)]
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         far = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
@@ -60,24 +48,19 @@ class Rotate(nn.Module):
 
     def __init__(self, rotary: Rotary, size: int) -> None:
         super().__init__()
-        self.rotary, self.rates = rotary, rotary_rates(rotary, size)
+        self.rates = rotary_rates(rotary, size)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        exact = torch.float32 if x.device.type == "mps" else torch.float64
-        rates = torch.tensor(self.rates, dtype=exact, device=x.device)
-        angles = (positions.to(exact)[..., None] * rates)[..., None, :]  # (B|1, T, 1, D/2)
+        rates = torch.tensor(self.rates, dtype=exact(x.device), device=x.device)
+        angles = (positions[..., None] * rates)[..., None, :]  # (B|1, T, 1, D/2)
         sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
-        if self.rotary.layout == "pairs":
-            a, b = x[..., 0::2], x[..., 1::2]
-            return torch.stack([a * cos - b * sin, b * cos + a * sin], dim=-1).flatten(-2)
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
 def rotary_rates(rotary: Rotary, size: int) -> list[float]:
     """Radians a position, for each pair of features, stretched as `scaling` says."""
-    rates = [rotary.base ** (-i / size) for i in range(0, size, 2)]
-    scaling = dict(rotary.scaling)
+    rates, scaling = [rotary.base ** (-i / size) for i in range(0, size, 2)], dict(rotary.scaling)
     kind = scaling.get("rope_type", "default")
     if kind == "linear":
         return [rate / scaling["factor"] for rate in rates]
@@ -94,32 +77,30 @@ def rotary_rates(rotary: Rotary, size: int) -> list[float]:
 class Relative(nn.Module):
     """(q + u)k' + (q + v)r' [+ (q + s)e']: content, distance and segment (Transformer-XL, XLNet)."""
 
-    def __init__(self, attend: Attend, scale: float) -> None:
+    def __init__(self, attend: Attend, xl: XL, scale: float) -> None:
         super().__init__()
-        assert isinstance(attend.relate, XL)
-        self.xl, self.scale, shape = attend.relate, scale, (attend.heads, attend.head_dim)
+        self.xl, self.scale, shape = xl, scale, (attend.heads, attend.head_dim)
         self.both = isinstance(attend.pattern, Everyone | Local)
-        self.r = nn.Linear(self.xl.width, attend.heads * attend.head_dim, bias=False)
+        self.r, self.drop = nn.Linear(xl.width, attend.heads * attend.head_dim, bias=False), nn.Dropout(xl.drop)
         self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        self.drop = nn.Dropout(self.xl.drop)
-        if self.xl.segments:
+        if xl.segments:
             self.s, self.e = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(2, *shape))
 
-    def biases(self) -> tuple[nn.Parameter, nn.Parameter]:
-        return self.u, self.v
-
-    def forward(self, q: Tensor, where: Where) -> tuple[Tensor, Tensor]:
-        low = -where.reach if self.both else 0
-        far = torch.arange(low, where.reach + 1, device=q.device)
+    def forward(
+        self, q: Tensor, at: Tensor, keys: Tensor, reach: int, types: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor]:
+        """q with its content bias, and what distance and segment add to the scores: (B, H, T, S)."""
+        low = -reach if self.both else 0
+        far = torch.arange(low, reach + 1, device=q.device)
         if self.xl.clamp > 0:
             far = far.clamp(-self.xl.clamp, self.xl.clamp)
         table = self.drop(waves(far, self.xl.width).to(q.dtype))
         r = self.r(table).unflatten(-1, self.u.shape).permute(1, 2, 0)  # (n, W) -> (H, D, n)
         scores = (q + self.v[:, None]) @ r  # (B, H, T, n)
-        index = (where.q[:, :, None] - where.k[:, None, :]).clamp(low, where.reach) - low  # (B|1, T, S)
+        index = (at[:, :, None] - keys[:, None, :]).clamp(low, reach) - low  # (B|1, T, S)
         extra = scores.gather(-1, index[:, None].expand(*scores.shape[:3], -1))
-        if self.xl.segments and where.types is not None:
-            other = where.types[0][:, :, None] != where.types[1][:, None, :]  # (B, T, S)
+        if self.xl.segments and types is not None:
+            other = types[0][:, :, None] != types[1][:, None, :]  # (B, T, S)
             e = torch.einsum("bhtd,shd->bhts", q + self.s[:, None], self.e)
             extra = extra + torch.where(other[:, None], e[..., 1:], e[..., :1])
         return q + self.u[:, None], extra * self.scale

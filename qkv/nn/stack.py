@@ -1,26 +1,25 @@
-"""Block, Tower and the two networks made of towers: Transformer (encode, decode) and Pair (CLIP).
+"""Block, Tower and the two networks made of towers: Transformer (encoder, decoder) and Pair (CLIP).
 
     x -> before -> inner -> drop -> + -> after        every step of a block; the unused norm is an Identity
     |_______________________________|
 
 B batch, T tokens, M remembered tokens, W width."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.nn.attention import Attention, Where
 from qkv.nn.batch import Batch, Rows
 from qkv.nn.feed import Feed, Switch
-from qkv.nn.heads import make_head
+from qkv.nn.heads import HEADS
 from qkv.nn.memory import Slot
 from qkv.nn.parts import Embedding, make_norm
 from qkv.nn.relate import AlibiBias, BucketBias
-from qkv.spec import XL, Alibi, Buckets, Dense, Layer, Pattern, Spec, Stack, Two, everyone
+from qkv.spec import Alibi, Buckets, Dense, Layer, Pattern, Spec, Stack, Two, everyone
 
 
 class Memory(NamedTuple):
@@ -33,30 +32,27 @@ class Memory(NamedTuple):
 class Source(NamedTuple):
     """What cross-attention reads: the encoder's states and their rows."""
 
-    states: Tensor | None
+    states: Tensor
     rows: Rows
+
+
+Cross = tuple[Tensor | None, Where]
 
 
 class Block(nn.Module):
     def __init__(self, layer: Layer, width: int) -> None:
         super().__init__()
         self.attend = Attention(layer.attend, width)
-        self.before_attend = make_norm(None if layer.bare else layer.before, width)
-        self.after_attend = make_norm(layer.after, width)
         self.cross = Attention(layer.cross, width) if layer.cross else None
-        self.before_cross = make_norm(layer.before if layer.cross else None, width)
-        self.after_cross = make_norm(layer.after if layer.cross else None, width)
         self.feed = Feed(layer.feed, width) if isinstance(layer.feed, Dense) else Switch(layer.feed, width)
-        self.before_feed, self.after_feed = make_norm(layer.before, width), make_norm(layer.after, width)
+        for step in ("attend", "cross", "feed") if layer.cross else ("attend", "feed"):
+            before = None if layer.bare and step == "attend" else layer.before
+            self.add_module(f"before_{step}", make_norm(before, width))
+            self.add_module(f"after_{step}", make_norm(layer.after, width))
         self.drop = nn.Dropout(layer.drop)
 
     def forward(
-        self,
-        x: Tensor,
-        where: Where,
-        seen: Tensor | None = None,
-        cross: tuple[Tensor | None, Where] | None = None,
-        memory: Memory | None = None,
+        self, x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None
     ) -> tuple[Tensor, Tensor | None]:
         """`seen` is what the keys are made of, where that is not x itself (a recurrence, a query stream)."""
         y = self.before_attend(x)
@@ -64,10 +60,10 @@ class Block(nn.Module):
         slot = memory.attend if memory and seen is None else None
         x = self.after_attend(x + self.drop(self.attend(y, context, where, slot)))
         if self.cross is not None and cross is not None:
-            y = self.cross(self.before_cross(x), cross[0], cross[1], memory.cross if memory else None)
+            y = self.cross(self.before_cross(x), *cross, memory.cross if memory else None)
             x = self.after_cross(x + self.drop(y))
-        y, aux = self.feed(self.before_feed(x))
-        return self.after_feed(x + self.drop(y)), aux
+        y, route = self.feed(self.before_feed(x))
+        return self.after_feed(x + self.drop(y)), route
 
 
 class Tower(nn.Module):
@@ -82,24 +78,23 @@ class Tower(nn.Module):
             self.bias = BucketBias(stack.distance)
         elif isinstance(stack.distance, Alibi):
             self.bias = AlibiBias(stack.distance)
-        self.layers = nn.ModuleList(Block(layer, stack.width) for layer in stack.layers)
-        self.norm = make_norm(stack.final, stack.width)
-        self.drop = nn.Dropout(stack.drop)
-        first = stack.layers[0].attend.relate
-        if isinstance(first, XL) and first.shared:
-            for block in self.layers[1:]:
-                block.attend.relative.u, block.attend.relative.v = self.layers[0].attend.relative.biases()
+        blocks = [Block(layer, stack.width) for layer in stack.layers]
+        self.layers, first = nn.ModuleList(blocks), blocks[0].attend.relative
+        self.norm, self.drop = make_norm(stack.final, stack.width), nn.Dropout(stack.drop)
+        if first is not None and first.xl.shared:
+            for block in blocks[1:]:
+                assert block.attend.relative is not None
+                block.attend.relative.u, block.attend.relative.v = first.u, first.v
 
     def forward(
         self, rows: Rows, batch: Batch, source: Source | None = None, memory: list[Memory] | None = None
     ) -> dict[str, Tensor]:
         recalls = self.stack.recall is not None
-        if recalls and memory is None:
-            memory = self.memory(rows.size, batch.memory)
+        memory = self.memory(rows.size, batch.memory) if recalls and memory is None else memory
         past = memory[0].attend if memory else Slot()
         if len(past) and rows.counted:
             rows = replace(rows, positions=rows.positions + past.next(), even=False)
-        x = self.embed(rows, rows.positions)
+        x = self.embed(rows)
         patterns = {layer.attend.pattern for layer in self.stack.layers}
         wheres = {pattern: self.where(pattern, rows, batch, past, x) for pattern in patterns}
         cross = self.cross(rows, source, memory, x)
@@ -109,63 +104,58 @@ class Tower(nn.Module):
         for depth, stored in enumerate(self.order):
             mine, seen = memory[depth] if memory else None, None
             if recalls and mine:
-                mine.attend.extend({"hidden": x[:, : rows.length]}, seats(rows).expand(len(x), -1))
+                mine.attend.extend({"hidden": x[:, : rows.length]}, rows.seats.expand(len(x), -1))
                 seen = mine.attend.read("hidden")
                 kept.append(self.remember(seen, rows.length))
             where = wheres[self.stack.layers[stored].attend.pattern]
             x, route = self.layers[stored](x, where, seen, cross, mine)
             hiddens.append(x)
-            routes.append(route)
+            routes += [] if route is None else [route]
         hiddens[-1] = x = self.drop(self.norm(x))
         out = {"hidden": x if batch.targets is None else x[:, rows.length :]}
-        if "hiddens" in batch.keep:
-            out["hiddens"] = torch.stack(hiddens)
-        if "router" in batch.keep:
-            out["router"] = torch.stack([route for route in routes if route is not None])
-        if kept:
-            out["memory"] = torch.stack(kept)
-        return out
+        more = {"hiddens": hiddens if "hiddens" in batch.keep else [], "memory": kept}
+        more["router"] = routes if "router" in batch.keep else []
+        return out | {name: torch.stack(found) for name, found in more.items() if found}
 
     def where(self, pattern: Pattern, rows: Rows, batch: Batch, past: Slot, x: Tensor) -> Where:
         """Who sees whom in self-attention: remembered tokens first, then the row itself."""
-        q, k, document, types = rows.positions, seats(rows), rows.document, rows.types
-        if past.positions is not None:
-            k = torch.cat([past.positions, k.expand(len(x), -1)], dim=1)
-        before, allowed = len(past), batch.allowed
-        texts = None if document is None else (document, padded(document, before, -1))
-        kinds = None if types is None else (types, padded(types, before, 0))
+        q, k, before, allowed = rows.positions, rows.seats, len(past), batch.allowed
+        k = k if past.positions is None else torch.cat([past.positions, k.expand(len(x), -1)], dim=1)
         if allowed is not None:  # what is remembered may be seen by all
             allowed = torch.cat([allowed.new_ones(*allowed.shape[:2], before), allowed], dim=2)
-        if batch.targets is not None:  # a query stream sits where its targets sit
-            q, texts, kinds = on(q.expand(len(x), -1), batch.targets), beside(texts, batch), beside(kinds, batch)
-        full = past.positions is None and rows.seat is None
+
+        def pair(of: Tensor | None, remembered: int) -> tuple[Tensor, Tensor] | None:
+            if of is None:
+                return None
+            keys = torch.cat([of.new_full((len(of), before), remembered), of], dim=1)
+            return (of if batch.targets is None else beside(of, batch.targets)), keys
+
+        texts, kinds = pair(rows.document, -1), pair(rows.types, 0)
+        q = q if batch.targets is None else beside(q.expand(len(x), -1), batch.targets)
         return Where(
-            pattern=pattern.given(before), q=q, k=k.clamp(min=0), seat=None if full else k >= 0, allowed=allowed,
-            documents=texts, types=kinds, distance=self.bias(q, k).to(x.dtype) if self.bias else None, dtype=x.dtype,
-            same=past.positions is None and rows.even and batch.targets is None, reach=rows.reach + before,
+            pattern=pattern.given(before), q=q, k=k, full=past.positions is None and rows.seat is None, types=kinds,
+            allowed=allowed, documents=texts, distance=self.bias(q, k).to(x.dtype) if self.bias else None,
+            same=past.positions is None and rows.even and batch.targets is None, reach=rows.reach + before, dtype=x.dtype,
         )  # fmt: skip
 
-    def cross(
-        self, rows: Rows, source: Source | None, memory: list[Memory] | None, x: Tensor
-    ) -> tuple[Tensor | None, Where] | None:
+    def cross(self, rows: Rows, source: Source | None, memory: list[Memory] | None, x: Tensor) -> Cross | None:
         """The decoder sees every token of its source, given now or remembered."""
-        if memory and len(memory[0].cross):
-            k, states, document = memory[0].cross.positions, None, None
-        elif source:
-            k, states, document = seats(source.rows), source.states, source.rows.document
-        else:
+        remembered = memory[0].cross.positions if memory else None
+        if remembered is not None:
+            return None, Where(pattern=everyone, q=rows.positions, k=remembered, same=True, dtype=x.dtype)
+        if source is None:
             return None
-        assert k is not None
-        texts = (rows.document, document) if rows.document is not None and document is not None else None
-        full = states is not None and source is not None and source.rows.seat is None
-        seat = None if full else k >= 0
-        where = Where(pattern=everyone, q=rows.positions, k=k, seat=seat, documents=texts, same=True, dtype=x.dtype)
-        return states, where
+        mine, theirs = rows.document, source.rows.document
+        return source.states, Where(
+            pattern=everyone, q=rows.positions, k=source.rows.seats, full=source.rows.seat is None, same=True,
+            documents=None if mine is None or theirs is None else (mine, theirs), dtype=x.dtype,
+        )  # fmt: skip
 
     def memory(self, size: int, given: Tensor | None = None) -> list[Memory]:
         """Empty Slots for `size` rows; those of a recurrence hold the states given, or zeros where it begins so."""
-        recall, like = self.stack.recall, self.layers[0].attend.q.weight
+        recall = self.stack.recall
         if recall and recall.zeros and given is None:
+            like = next(self.layers.parameters())
             given = like.new_zeros(len(self.order), size, recall.length or 0, self.stack.width)
         if given is None or not given.shape[2]:
             return [Memory(Slot(), Slot()) for _ in self.order]
@@ -182,23 +172,9 @@ class Tower(nn.Module):
         return (seen if endless else seen[:, max(seen.shape[1] - (recall.length or 0), 0) :]).detach()
 
 
-def seats(rows: Rows) -> Tensor:
-    """Positions, -1 where no token stands."""
-    return rows.positions if rows.seat is None else rows.positions.masked_fill(~rows.seat, -1)
-
-
-def padded(x: Tensor, count: int, fill: int) -> Tensor:
-    return torch.cat([x.new_full((len(x), count), fill), x], dim=1)
-
-
-def on(x: Tensor, targets: Tensor) -> Tensor:
-    """(B, T) -> (B, T + P): a value for every token, then for every target."""
+def beside(x: Tensor, targets: Tensor) -> Tensor:
+    """(B, T) -> (B, T + P): a value for every token, then for every target of the query stream."""
     return torch.cat([x, x.gather(1, targets)], dim=1)
-
-
-def beside(pair: tuple[Tensor, Tensor] | None, batch: Batch) -> tuple[Tensor, Tensor] | None:
-    assert batch.targets is not None
-    return None if pair is None else (on(pair[0], batch.targets), pair[1])
 
 
 class Transformer(nn.Module):
@@ -211,35 +187,35 @@ class Transformer(nn.Module):
         self.decoder = Tower(spec.decoder) if spec.decoder else None
         if self.encoder and self.decoder and spec.shared:
             self.decoder.embed.tokens = self.encoder.embed.tokens
-        last = spec.decoder or spec.encoder
-        assert last is not None
-        self.heads = nn.ModuleDict({head.name: make_head(head, last.width) for head in spec.heads})
-        for head in self.heads.values():
-            head.tie({"encoder": self.encoder, "decoder": self.decoder})
+        last = self.tower.stack.width
+        towers = {"encoder": self.encoder, "decoder": self.decoder}
+        tokens = {side: tower.embed.tokens for side, tower in towers.items() if tower and not tower.stack.embed.patches}
+        self.heads = nn.ModuleDict({head.name: HEADS[type(head)](head, last, tokens) for head in spec.heads})
+
+    @property
+    def tower(self) -> Tower:
+        """The one that heads read."""
+        tower = self.decoder or self.encoder
+        assert tower is not None
+        return tower
 
     def forward(self, batch: Batch, memory: list[Memory] | None = None) -> dict[str, Tensor]:
         out: dict[str, Tensor] = {}
-        source = Source(batch.source, batch.source_rows) if batch.source_rows is not None else None
-        rows = batch.rows
-        if self.encoder is not None and rows is not None and (self.decoder is None or source is None):
-            alone = self.decoder is None
-            out = self.encoder(rows, batch, source if alone else None, memory if alone else None)
-            if not alone:
-                source = Source(out["hidden"], rows)
-                out = {"encoded" if name == "hidden" else f"encoded_{name}": x for name, x in out.items()}
-        if self.decoder is not None:
-            target = batch.target if batch.target is not None else rows
-            assert target is not None
-            out |= self.decoder(target, batch, source, memory)
+        source, rows = None, batch.rows
+        if batch.source is not None and batch.source_rows is not None:
+            source = Source(batch.source, batch.source_rows)
+        if self.encoder is not None and self.decoder is not None and source is None and rows is not None:
+            out = {f"encoded_{name}": x for name, x in self.encoder(rows, batch).items()}
+            out["encoded"] = out.pop("encoded_hidden")
+            source = Source(out["encoded"], rows)
+        out |= self.tower(batch.target or rows, batch, source, memory)
         for head in self.heads.values():
             out |= head(out, batch)
         return out
 
     def memory(self, size: int) -> list[Memory]:
         """Slots for decoding `size` rows one token at a time."""
-        tower = self.decoder or self.encoder
-        assert tower is not None
-        return tower.memory(size)
+        return self.tower.memory(size)
 
 
 class Pair(nn.Module):
@@ -259,10 +235,9 @@ class Pair(nn.Module):
         if self.image is not None and batch.image is not None:
             out |= self.image(replace(batch, rows=batch.image))
         if self.temperature is not None:
-            vectors = {name: out[name] / out[name].norm(dim=-1, keepdim=True) for name in ("text", "image") if name in out}
-            out |= vectors
-            if len(vectors) == 2:
-                out["logits"] = self.temperature.exp() * vectors["image"] @ vectors["text"].T
+            out |= {name: F.normalize(out[name], dim=-1) for name in ("text", "image") if name in out}
+            if "text" in out and "image" in out:
+                out["logits"] = self.temperature.exp() * out["image"] @ out["text"].T
         return out
 
 

@@ -1,0 +1,140 @@
+"""The forward compiles as one graph, with the same numbers, and can still be looked at."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from tests import tiny
+
+GRAPH = dict(fullgraph=True, backend="aot_eager")
+SHAPES = {"encoder": "bert", "decoder": "gpt2", "both": "t5", "towers": "clip"}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch.compiler.reset()
+    yield
+    torch.compiler.reset()
+
+
+def inputs(family: str, dtype: torch.dtype = torch.float64, length: int = 9) -> dict[str, Tensor]:
+    """Padded rows, and whatever else a family reads."""
+    x = {"ids": tiny.ids(2, length), "mask": torch.arange(length) < torch.tensor([[length], [length - 3]])}
+    if family in tiny.PAIRS:
+        x |= {"target": tiny.ids(2, 5, seed=1), "target_mask": torch.arange(5) >= torch.tensor([[2], [0]])}
+    if family == "clip":
+        x["ids"][:, 4] = 7
+        x["images"] = torch.randn(2, 3, 12, 12, dtype=dtype)
+    if family in ("xlnet", "transformer-xl"):
+        x["memory"] = torch.randn(2, 2, 5, tiny.WIDTH, dtype=dtype)
+    if family == "xlnet":
+        x["types"] = torch.randint(2, (2, length))
+        x["permute"] = torch.ones(2, length, length).triu()
+        x["targets"] = torch.eye(length)[[[3, 5], [2, 4]]]
+    return x
+
+
+def gradients(made: qkv.Model, out: dict[str, Tensor]) -> dict[str, Tensor]:
+    made.net.zero_grad(set_to_none=True)
+    torch.stack([value.sin().sum() for name, value in out.items() if name != "memory"]).sum().backward()
+    return {name: p.grad for name, p in made.net.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_one_graph_with_the_same_numbers(family: str) -> None:
+    made, x = tiny.model(family), inputs(family)
+    with torch.no_grad():
+        plain = made.run(**x)
+        made.net.compile(**GRAPH)
+        tiny.close(made.run(**x), plain, 1e-12)
+
+
+@pytest.mark.parametrize("family", SHAPES.values(), ids=SHAPES)
+def test_one_graph_with_the_same_gradients(family: str) -> None:
+    made, x = tiny.model(family), inputs(family)
+    plain = gradients(made, made.run(**x))
+    assert plain.keys() == {name for name, p in made.net.named_parameters() if p.requires_grad}
+    made.net.compile(**GRAPH)
+    tiny.close(gradients(made, made.run(**x)), plain, 1e-12)
+
+
+@pytest.mark.parametrize(("family", "changes"), [
+    ("sparse", dict(split="heads", stride=16, cells=2)), ("modernbert", dict(window=16)),
+], ids=["sparse", "modernbert"])  # fmt: skip
+def test_one_graph_of_long_rows(family: str, changes: dict[str, Any]) -> None:
+    """From 256 tokens on another kernel sees to patterns that show few keys."""
+    made = tiny.model(family, **dict(length=300) | changes)
+    ids = tiny.ids(1, 260)
+    plain = made.run(ids)
+    grads = gradients(made, plain)
+    made.net.compile(**GRAPH)
+    out = made.run(ids)
+    tiny.close(out, plain, 1e-12)
+    tiny.close(gradients(made, out), grads, 1e-12)
+
+
+@pytest.mark.parametrize("family", [*SHAPES.values(), "albert"])
+def test_compiled_in_place_it_can_be_looked_at(family: str) -> None:
+    made, x = tiny.model(family), inputs(family)
+    names = list(made.net.state_dict())
+    with torch.no_grad(), qkv.look(made) as seen:
+        plain = made.run(**x)
+    weights = dict(seen)
+    made.net.compile(**GRAPH)
+    assert list(made.net.state_dict()) == names
+    with torch.no_grad():
+        unseen = made.run(**x)
+        with qkv.look(made) as seen:
+            out = made.run(**x)
+        after = made.run(**x)
+    tiny.close(out, plain, 1e-12)
+    assert all(
+        torch.equal(out[name], unseen[name]) and torch.equal(after[name], unseen[name]) for name in out
+    )
+    assert seen.keys() == weights.keys()
+    tiny.close(seen, weights, 1e-12)
+
+
+def test_wrapped_it_can_be_looked_at() -> None:
+    """`torch.compile(net)` gives another module with the same parts."""
+    made, ids = tiny.model("gpt2"), tiny.ids(2, 6)
+    batch = tiny.batch(made, ids)
+    with torch.no_grad(), qkv.look(made) as seen:
+        plain = made.net(batch)
+    weights = dict(seen)
+    net = torch.compile(made.net, **GRAPH)
+    with torch.no_grad():
+        tiny.close(net(batch), plain, 1e-12)
+        with qkv.look(net) as seen:
+            net(batch)
+    tiny.close({name.removeprefix("_orig_mod."): value for name, value in seen.items()}, weights, 1e-12)
+
+
+def test_decoding_compiles() -> None:
+    """A step with remembered tokens is one graph too."""
+    made, ids = tiny.model("gpt2"), tiny.ids(2, 6)
+    full = made.run(ids)["logits"]
+    made.net.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    memory = made.net.memory(2)
+    with torch.no_grad():
+        for t in range(6):
+            out = made.net(tiny.batch(made, ids[:, t : t + 1]), memory)["logits"]
+            tiny.close({"logits": out}, {"logits": full[:, t : t + 1]})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", tiny.FAMILIES)
+def test_inductor(family: str) -> None:
+    made, x = tiny.model(family, dtype=torch.float32), inputs(family, torch.float32)
+    plain = made.run(**x)
+    grads = gradients(made, plain)
+    made.net.compile(fullgraph=True)
+    out = made.run(**x)
+    for ours, theirs in ((out, plain), (gradients(made, out), grads)):
+        assert ours.keys() == theirs.keys()
+        for name in theirs:
+            torch.testing.assert_close(ours[name], theirs[name], atol=2e-5, rtol=1e-4)
