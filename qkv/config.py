@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from inspect import signature
+from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
 from qkv.families import by_model_type, family
@@ -64,7 +65,8 @@ def write_config(kin: Family, args: Args) -> Args:
 
 def check_type(key: str, value: Any, annotation: Any) -> None:
     """A value of another kind than the argument's is refused here, by its key."""
-    kinds = [get_origin(kind) or kind for kind in get_args(annotation) or [annotation]]
+    choices = get_args(annotation) if isinstance(annotation, UnionType) else [annotation]
+    kinds = [get_origin(kind) or kind for kind in choices]
     fits = {float: (int, float), tuple: (list, tuple), Literal: (str,)}
     if not any(type(value) in fits.get(kind, (kind,)) for kind in kinds):
         names = " or ".join("null" if kind is type(None) else getattr(kind, "__name__", "str") for kind in kinds)

@@ -34,7 +34,7 @@ def inputs(family: str, dtype: torch.dtype = torch.float64, length: int = 9) -> 
     if family == "xlnet":
         x["types"] = torch.randint(2, (2, length))
         x["permute"] = torch.ones(2, length, length).triu()
-        x["targets"] = torch.eye(length)[[[3, 5], [2, 4]]]
+        x["targets"] = torch.eye(length)[torch.tensor([[3, 5], [2, 4]])]
     return x
 
 
@@ -99,29 +99,24 @@ def test_compiled_in_place_it_can_be_looked_at(family: str) -> None:
     tiny.close(seen, weights, 1e-12)
 
 
-def test_wrapped_it_can_be_looked_at() -> None:
-    """`torch.compile(net)` gives another module with the same parts."""
+def test_wrapped_it_is_never_looked_at_in_silence() -> None:
+    """`torch.compile(net)` is another module, whose graph no hook sees into."""
     made, ids = tiny.model("gpt2"), tiny.ids(2, 6)
     batch = tiny.batch(made, ids)
-    with torch.no_grad(), qkv.look(made) as seen:
-        plain = made.net(batch)
-    weights = dict(seen)
     net = torch.compile(made.net, **GRAPH)
     with torch.no_grad():
-        tiny.close(net(batch), plain, 1e-12)
-        with qkv.look(net) as seen:
+        tiny.close(net(batch), made.net(batch), 1e-12)
+        with pytest.raises(ValueError, match="nothing was seen"), qkv.look(made):
             net(batch)
-    tiny.close({name.removeprefix("_orig_mod."): value for name, value in seen.items()}, weights, 1e-12)
 
 
-def test_decoding_compiles() -> None:
-    """A step with remembered tokens is one graph too."""
-    made, ids = tiny.model("gpt2"), tiny.ids(2, 6)
+def test_a_step_with_memory_is_one_graph() -> None:
+    made, ids = tiny.model("gpt2", depth=1), tiny.ids(2, 3)
     full = made.run(ids)["logits"]
-    made.net.compile(fullgraph=True, backend="aot_eager", dynamic=True)
+    made.net.compile(**GRAPH, dynamic=True)
     memory = made.net.memory(2)
     with torch.no_grad():
-        for t in range(6):
+        for t in range(3):
             out = made.net(tiny.batch(made, ids[:, t : t + 1]), memory)["logits"]
             tiny.close({"logits": out}, {"logits": full[:, t : t + 1]})
 

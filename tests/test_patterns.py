@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import qkv
 from qkv import Batch, Rows
-from qkv.kernels.blocks import sparse_attention
+from qkv.kernels.blocks import at, sparse_attention
 from qkv.nn.attention import Where
 from qkv.spec import (
     Banded,
@@ -154,11 +154,12 @@ def test_kernel_equals_dense_attention(name: str, length: int, kind: str) -> Non
     positions, texts = places(kind, length)
 
     def visible(rule: Pattern, i: Tensor, j: Tensor) -> Tensor:
-        seen = rule(positions[:, i][..., :, None], positions[:, j][..., None, :])
-        same = texts[:, i][..., :, None] == texts[:, j][..., None, :]
-        return seen & same & (texts[:, j] >= 0)[..., None, :]
+        seen = rule(at(positions, i)[..., :, None], at(positions, j)[..., None, :])
+        same = at(texts, i)[..., :, None] == at(texts, j)[..., None, :]
+        return seen & same & (at(texts, j) >= 0)[..., None, :]
 
-    ours = sparse_attention(q, k, v, pattern, visible, scale=0.7)
+    seats = positions.masked_fill(texts < 0, -1)
+    ours = sparse_attention(q, k, v, pattern, visible, scale=0.7, positions=seats)
     stands = texts[:, None, :, None] >= 0
     weight = torch.randn_like(theirs) * stands
     tiny.close({"out": ours * stands}, {"out": theirs * stands}, 1e-12)
@@ -177,7 +178,7 @@ def test_kernel_drops(name: str) -> None:
 
 
 def every(rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
-    return rule(q[..., :, None], k[..., None, :])[None]
+    return rule(q[..., :, None], k[..., None, :])
 
 
 # The second part of the fixed pattern shows the cells of every chunk so far, and oneself.

@@ -29,7 +29,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "electra": _BERT | dict(head="masked-lm", embed_width=12),
     "xlnet": _XL | dict(memory=5),
     "gpt": _ONE | dict(length=64),
-    "gpt2": _GPT2 | dict(scaled_by_depth=True),
+    "gpt2": _GPT2 | dict(scaled_by_layer=True),
     "gpt3": _GPT2 | dict(band=3, depth=3),
     "ctrl": _GPT2,
     "transformer-xl": _XL | dict(cutoffs=(10, 20), divide=2, embed_width=16, memory=5, same_length=False),

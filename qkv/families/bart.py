@@ -7,7 +7,7 @@ differs  BERT's encoder with GPT's decoder, trained to mend noised text; positio
 from dataclasses import replace
 from typing import Any, Literal
 
-from qkv.families.family import Args, Family, classes, label, span
+from qkv.families.family import WRITER, Args, Family, classes, label, span
 from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Sinusoid, Spec, Stack, causal, per_head
 
 
@@ -18,7 +18,7 @@ def bart(
     final_norm: bool = False, sinusoid: str | None = None, offset: int = 2, drop: float = 0.1,
     attend_drop: float = 0.0, feed_drop: float = 0.0, label_drop: float = 0.0, std: float | Literal["xavier"] = 0.02,
     tied: bool = True, shared: bool = True, lm_bias: bool | Literal["fixed"] = "fixed", shift: str | None = "start",
-    start: int | None = 2, pad: int | None = 1, end: int | None = 2, labels: int = 3, head: str = "seq2seq",
+    start: int | None = 2, pad: int | None = 1, end: int | None = 2, labels: int = 3, head: str = "lm",
     family: str = "bart",
 ) -> Spec:  # fmt: skip
     norm = Norm()
@@ -44,7 +44,7 @@ def bart(
     lm = Head(name="lm", size=words, bias=lm_bias if not alone else False, tied="decoder" if tied else "")
     ends: Any = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
     found = {
-        "none": (), "seq2seq": (lm,), "causal": (lm,), "label": (label(labels, label_drop, **ends),), "span": (span(),)
+        "none": (), "lm": (lm,), "causal": (lm,), "label": (label(labels, label_drop, **ends),), "span": (span(),)
     }  # fmt: skip
     how: Any = None if shift is None or alone else (start or 0, shift)
     return Spec(
@@ -97,10 +97,10 @@ def keys(args: Args) -> str:
     return table + apart + "encoder.embed.tokens model.shared copy\n"
 
 
-HEADS = "none seq2seq causal label span"
+HEADS = "none lm causal label span"
 
 FAMILY = Family(
     name="bart", doc=__doc__, make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",), prefix="model.",
-    heads=classes("Bart", HEADS), shape="encoder-decoder",
+    heads=classes("Bart", HEADS, lm=WRITER), shape="encoder-decoder",
     only={"normalize_before": (False,), "add_final_layer_norm": (False,), "static_position_embeddings": (False,)},
 )  # fmt: skip

@@ -46,7 +46,7 @@ def bert(
         vector = summary(width, summary_kind, summary_project, summary_act, out=("summary",), mid_drop=summary_drop)
         pooled = read[0], (vector, choice(take="summary"))
     found = {
-        "none": () if read_act and read_act != "tanh" else (pooler,), "causal": (lm,), "masked-lm": (lm,),
+        "none": () if read_act and read_act != "tanh" else (pooler,), "lm": (lm,), "masked-lm": (lm,),
         "pretrain": (pooler, lm, pair), "pair": (pooler, pair), "label": read[0] if read_act else pooled[0],
         "choice": read[1] if read_act == "relu" else pooled[1], "tag": (tag(labels, drop if read_act == "relu" else last),), "span": (span(span_drop),),
         "replaced": (Head(name="replaced", dense=width, act=act, size=1, flat=True),),
@@ -106,5 +106,5 @@ def lm_bias(args: Args, theirs: str) -> str:
 FAMILY = Family(
     name="bert", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("bert",), prefix="bert.",
     keys=lambda args: KEYS + lm_bias(args, "cls.predictions"), only={"position_embedding_type": ("absolute",)},
-    heads=classes("Bert", "none masked-lm causal pretrain pair label choice tag span", causal="LMHeadModel"),
+    heads=classes("Bert", "none masked-lm lm pretrain pair label choice tag span"),
 )  # fmt: skip

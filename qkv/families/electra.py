@@ -35,6 +35,6 @@ FAMILY = Family(
         embed_width="embedding_size", summary_kind="summary_type", summary_project="summary_use_proj",
         summary_act="summary_activation", summary_drop="summary_last_dropout",
     ),
-    heads=classes("Electra", "none replaced masked-lm causal label choice tag span", replaced="ForPreTraining"),
+    heads=classes("Electra", "none replaced masked-lm lm label choice tag span", replaced="ForPreTraining", lm="ForCausalLM"),
     only={"position_embedding_type": ("absolute",)},
 )  # fmt: skip

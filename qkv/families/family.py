@@ -12,10 +12,13 @@ Args = dict[str, Any]
 
 CLASSES = {  # how Hugging Face names the class of a head
     "none": "Model", "encoder": "EncoderModel", "lm": "LMHeadModel", "causal": "ForCausalLM", "masked-lm": "ForMaskedLM",
-    "seq2seq": "ForConditionalGeneration", "pretrain": "ForPreTraining", "pair": "ForNextSentencePrediction",
+    "pretrain": "ForPreTraining", "pair": "ForNextSentencePrediction",
     "label": "ForSequenceClassification", "choice": "ForMultipleChoice", "tag": "ForTokenClassification",
     "span": "ForQuestionAnswering", "double": "DoubleHeadsModel",
 }  # fmt: skip
+
+
+WRITER = "ForConditionalGeneration"
 
 
 class Family(Part):

@@ -14,7 +14,7 @@ def llama(
     vocab: int = 32000, width: int = 4096, depth: int = 32, heads: int = 32, kv_heads: int | None = None,
     head_dim: int | None = None, feed: int = 11008, act: str = "silu", length: int = 2048, eps: float = 1e-6,
     rope: dict[str, Any] | None = None, attend_bias: bool = False, feed_bias: bool = False, attend_drop: float = 0.0,
-    pad: int | None = None, std: float = 0.02, tied: bool = False, labels: int = 2, head: str = "causal",
+    pad: int | None = None, std: float = 0.02, tied: bool = False, labels: int = 2, head: str = "lm",
 ) -> Spec:  # fmt: skip
     size = per_head(width, heads) if head_dim is None else head_dim
     attend = Attend(
@@ -26,7 +26,7 @@ def llama(
     stack = Stack(width=width, embed=Embed(vocab=vocab, pad=pad), layers=(layer,) * depth, final=norm)
     lm = Head(name="lm", size=vocab, bias=False, tied="decoder" if tied else "")
     found = {
-        "none": (), "causal": (lm,), "label": (label(labels, take="last", bias=False),), "tag": (tag(labels, 0.1),),
+        "none": (), "lm": (lm,), "label": (label(labels, take="last", bias=False),), "tag": (tag(labels, 0.1),),
         "span": (span(),),
     }  # fmt: skip
     return Spec(family="llama", decoder=stack, heads=found[head], init=(("*", std),))
@@ -77,5 +77,5 @@ FAMILY = Family(
         feed_bias="mlp_bias", attend_drop="attention_dropout", pad="pad_token_id", std="initializer_range",
         tied="tie_word_embeddings",
     ),
-    heads=classes("Llama", "none causal label tag span"), only={"pretraining_tp": (1,)},
+    heads=classes("Llama", "none lm label tag span", lm="ForCausalLM"), only={"pretraining_tp": (1,)},
 )  # fmt: skip

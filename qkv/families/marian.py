@@ -16,7 +16,7 @@ FAMILY = Family(
     ),
     config=CONFIG | dict(target_vocab="decoder_vocab_size", shared="share_encoder_decoder_embeddings"),
     sizes={"base": BASE | dict(act="swish", length=512, scaled=True)},
-    heads=classes("Marian", "none seq2seq causal", seq2seq="MTModel"),
+    heads=classes("Marian", "none lm causal", lm="MTModel"),
     only={
         "normalize_before": (False,), "add_final_layer_norm": (False,), "normalize_embedding": (False,),
         "static_position_embeddings": (True,),

@@ -32,6 +32,6 @@ FAIRSEQ = """
 FAMILY = Family(
     name="roberta", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("roberta",), prefix="roberta.",
     given=dict(vocab=50265, pad=1, after_pad=True, lm_act="gelu", read_act="tanh", family="roberta"),
-    keys=lambda args: KEYS + lm_bias(args, "lm_head"), heads=classes("Roberta", "none masked-lm causal label choice tag span"),
+    keys=lambda args: KEYS + lm_bias(args, "lm_head"), heads=classes("Roberta", "none masked-lm lm label choice tag span", lm="ForCausalLM"),
     only={"position_embedding_type": ("absolute",)},
 )  # fmt: skip

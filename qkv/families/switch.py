@@ -7,7 +7,7 @@ differs  T5 whose feeds are experts: one a token, with a capacity"""
 from dataclasses import replace
 from typing import Any
 
-from qkv.families.family import Args, Family, classes
+from qkv.families.family import WRITER, Args, Family, classes
 from qkv.families.t5 import CONFIG, KEYS, t5
 from qkv.spec import Dense, Experts, Spec, Stack
 
@@ -65,7 +65,7 @@ FAMILY = Family(
         feed_kind="dense_act_fn", experts="num_experts", capacity="expert_capacity", sparse="num_sparse_encoder_layers",
         decoder_sparse="num_sparse_decoder_layers", router_bias="router_bias", jitter="router_jitter_noise",
     ),
-    prefix="transformer.", prefixed=dict.fromkeys(("none", "seq2seq", "encoder"), ""),
-    heads=classes("SwitchTransformers", "none seq2seq encoder"), only={"router_dtype": ("float32", "float64")},
+    prefix="transformer.", prefixed=dict.fromkeys(("none", "lm", "encoder"), ""),
+    heads=classes("SwitchTransformers", "none lm encoder", lm=WRITER), only={"router_dtype": ("float32", "float64")},
     newer=lambda config, args: {**config, "is_encoder_decoder": args["head"] != "encoder"},
 )  # fmt: skip

@@ -7,7 +7,7 @@ differs  bucketed distances, RMS norm, no biases, unscaled attention; 1.1 gates 
 from dataclasses import replace
 from typing import Any
 
-from qkv.families.family import Args, Family, classes, label, span, tag
+from qkv.families.family import WRITER, Args, Family, classes, label, span, tag
 from qkv.spec import Attend, Buckets, Dense, Embed, Head, Layer, Norm, Spec, Stack, causal
 
 
@@ -16,7 +16,7 @@ def t5(
     head_dim: int = 64, feed: int = 2048, feed_kind: str = "relu", buckets: int = 32, reach: int = 128,
     eps: float = 1e-6, drop: float = 0.1, label_drop: float = 0.0, factor: float = 1.0, scaled: bool = True,
     tied: bool = True, start: int | None = 0, end: int | None = 1, labels: int = 2, multilingual: bool = False,
-    head: str = "seq2seq", family: str = "t5",
+    head: str = "lm", family: str = "t5",
 ) -> Spec:  # fmt: skip
     gated, act = feed_kind.startswith("gated-"), feed_kind.removeprefix("gated-")
     act = "gelu_new" if feed_kind == "gated-gelu" else act
@@ -34,7 +34,7 @@ def t5(
     lm = Head(name="lm", size=vocab, bias=False, scale=scale, tied="encoder" if tied else "")
     ends: Any = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
     found = {
-        "none": (), "seq2seq": (lm,), "encoder": (), "label": (label(labels, label_drop, **ends),),
+        "none": (), "lm": (lm,), "encoder": (), "label": (label(labels, label_drop, **ends),),
         "tag": (tag(labels, label_drop),), "span": (span(),),
     }  # fmt: skip
     wide = factor * width**-0.5
@@ -110,6 +110,6 @@ FAMILY = Family(
         feed_kind="feed_forward_proj", label_drop="classifier_dropout", scaled="scale_decoder_outputs",
         start="decoder_start_token_id", end="eos_token_id", multilingual="multilingual",
     ),
-    heads=classes("T5 MT5", "none seq2seq encoder label tag span"), shape="encoder-decoder",
-    prefix="transformer.", prefixed=dict.fromkeys(("none", "seq2seq", "encoder", "span"), ""),
+    heads=classes("T5 MT5", "none lm encoder label tag span", lm=WRITER), shape="encoder-decoder",
+    prefix="transformer.", prefixed=dict.fromkeys(("none", "lm", "encoder", "span"), ""),
 )  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.blocks import absolute, few_keys, sparse_attention
+from qkv.kernels.blocks import at, few_keys, sparse_attention
 from qkv.nn.memory import Slot
 from qkv.nn.relate import Relative, Rotate
 from qkv.spec import XL, Attend, ByHead, Causal, Everyone, Pattern, Rotary
@@ -34,22 +34,21 @@ class Where:
 
     @property
     def kernel(self) -> str:
-        """Settled on the host: what this needs of a kernel. Rules on absolute positions want rows that start at 0."""
+        """Settled on the host: what this needs of a kernel."""
         open_ = self.distance is None and self.allowed is None and self.same
         plain = open_ and self.full and self.documents is None
         if plain and isinstance(self.pattern, Causal | Everyone):
             return "causal" if isinstance(self.pattern, Causal) else "all"
-        few = open_ and few_keys(self.pattern) and (plain or not absolute(self.pattern))
-        return "blocks" if few and self.q.shape[1] >= 256 else "mask"
+        return "blocks" if open_ and self.q.shape[1] >= 256 and few_keys(self.pattern) else "mask"
 
     def visible(self, rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
-        """(B|1, n, b, m): may the queries at indices q (n, b) see the keys at indices k (n, m)?"""
-        keys = self.k[:, k][..., None, :]
-        seen: Tensor = rule(self.q[:, q][..., :, None], keys)
+        """(B|1, n, b, m): may the queries at indices q (1, n, b) see the keys at indices k (B|1, n, m)?"""
+        keys = at(self.k, k)[..., None, :]
+        seen: Tensor = rule(at(self.q, q)[..., :, None], keys)
         if not self.full:
             seen = seen & (keys >= 0)
         if self.documents is not None:
-            mine, theirs = self.documents[0][:, q][..., :, None], self.documents[1][:, k][..., None, :]
+            mine, theirs = at(self.documents[0], q)[..., :, None], at(self.documents[1], k)[..., None, :]
             seen = seen & ((mine == theirs) | (theirs < 0))
         return seen
 
@@ -59,7 +58,7 @@ class Where:
         if self.full and self.documents is None and self.allowed is None and isinstance(self.pattern, Everyone):
             return None
         rules = self.pattern.rules if isinstance(self.pattern, ByHead) else (self.pattern,)
-        q, k = (torch.arange(x.shape[1], device=x.device)[None] for x in (self.q, self.k))
+        q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in (self.q, self.k))
         mask = torch.cat([self.visible(rule, q, k) for rule in rules], dim=1)
         return mask if self.allowed is None else mask & self.allowed[:, None]
 
@@ -94,7 +93,7 @@ class Mix(nn.Module):
         drop = self.drop if self.training else 0.0
         kernel = where.kernel if extra is None else "mask"
         if kernel == "blocks":
-            return sparse_attention(q, k, v, where.pattern, where.visible, self.scale, drop)
+            return sparse_attention(q, k, v, where.pattern, where.visible, self.scale, drop, where.k)
         bias = where.bias(extra) if kernel == "mask" else None
         causal = kernel == "causal"
         return F.scaled_dot_product_attention(q, k, v, bias, drop, causal, scale=self.scale)

@@ -1,0 +1,174 @@
+"""What a model may be asked to be: the kind and range of every argument, and which of them must go together.
+
+Looked at before anything is made of them, so that no file can ask for what no memory holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from qkv.families.family import Args, Family
+from qkv.nn.parts import ACTS
+from qkv.spec import LIMIT, Spec, Two
+
+MODULES, MOST = "depth decoder_depth image_depth groups inner experts".split(), 10_000
+FROM_ZERO = "types memory reuse sparse decoder_sparse start end offset".split()
+NULLABLE = "pad start end memory reuse target_vocab decoder_depth summary_act".split()  # whatever the default is
+ROPES = {
+    "default": (), "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}  # fmt: skip
+
+# Keys of config.json that are read on the way to the arguments: what they may be, None apart.
+OBJECT, WHOLE, NUMBER, ABSENT = "an object", "a whole number from 1 on", "a number above 0", "none: not supported"
+RAW: dict[str, str] = {
+    "text_config": OBJECT, "vision_config": OBJECT, "rope_parameters": OBJECT, "rope_scaling": OBJECT,
+    "id2label": OBJECT, "num_labels": WHOLE, "global_attn_every_n_layers": WHOLE, "rope_theta": NUMBER,
+    "global_rope_theta": NUMBER, "local_rope_theta": NUMBER, "quantization_config": ABSENT,
+}  # fmt: skip
+
+
+def check_config(kin: Family, config: Mapping[str, Any]) -> None:
+    """A config.json as it lies in the file, before any older spelling in it is read."""
+    for key, wanted in RAW.items():
+        value = config.get(key)
+        good = {
+            OBJECT: isinstance(value, dict), WHOLE: whole(value, 1, LIMIT), ABSENT: False,
+            NUMBER: type(value) in (int, float) and 0 < value < math.inf,
+        }  # fmt: skip
+        if value is not None and not good[wanted]:
+            raise ValueError(f"{key} is {short(value)}, expected {wanted}")
+    names = config.get("architectures")
+    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
+        raise ValueError(f"architectures is {short(names)}, expected a list of the names of classes")
+    check_kinds(kin, {ours: config[key] for ours, key in kin.config.items() if key in config}, kin.config)
+
+
+def check_kinds(kin: Family, args: Args, called: Mapping[str, str] | None = None) -> None:
+    """Each argument by itself, against its annotation and its name; `called` says what the file calls it."""
+    hints: dict[str, Any] = {}
+    for function in (kin.base, kin.make):
+        hints |= get_type_hints(function) if function else {}
+    for name, value in args.items():
+        key = (called or {}).get(name, name).rpartition(".")[2]
+        kinds = options(hints[name]) if name in kin.defaults else [Any]
+        if value is None and NoneType in kinds and (kin.defaults[name] is None or name in NULLABLE):
+            continue
+        kinds = [kind for kind in kinds if kind is not NoneType]
+        if not any(fits(name, value, kind) for kind in kinds):
+            raise ValueError(f"{key} is {short(value)}, expected {' or '.join(words(name, kind) for kind in kinds)}")
+
+
+def check_together(kin: Family, args: Args, called: Mapping[str, str] | None = None) -> None:
+    """Complete arguments of the right kinds: do they go together?"""
+
+    def demand(good: bool, name: str, wanted: str) -> None:
+        if not good:
+            key = (called or {}).get(name, name).rpartition(".")[2]
+            raise ValueError(f"{key} is {short(args[name])}, expected {wanted}")
+
+    def number(name: str, other: int) -> int:
+        return other if args.get(name) is None else args[name]
+
+    vocab, depth = args["vocab"], args["depth"]
+    pad, start = number("pad", 0), number("start", 0)
+    demand(-vocab <= pad < vocab, "pad", f"the id of a token, less than {vocab}")
+    demand(start < number("target_vocab", vocab), "start", f"the id of a token, less than {vocab}")
+    for small, large in (("patch", "image"), ("cells", "stride"), ("sparse", "depth")):
+        demand(number(small, 1) <= number(large, 1), small, f"at most {args.get(large)}, the {large}")
+    writers = number("decoder_depth", depth)
+    demand(number("decoder_sparse", 0) <= writers, "decoder_sparse", f"at most {writers}, the layers there are")
+    inner = number("inner", 1)
+    demand(max(number("groups", 1), depth) * inner <= MOST, "inner", f"at most {MOST:,} layers in all, not {depth} of these")
+    if "buckets" in args:
+        demand(args["buckets"] > 3, "buckets", "4 or more")
+        demand(args["reach"] > args["buckets"] // 2, "reach", f"more than half of {args['buckets']} buckets")
+    if "cutoffs" in args:
+        bands = [0, *args["cutoffs"], vocab]
+        demand(bands == sorted(set(bands)), "cutoffs", f"rising ids of tokens below {vocab}")
+        narrow = args["embed_width"] // args["divide"] ** len(args["cutoffs"])
+        demand(narrow > 0, "divide", f"less: {len(args['cutoffs'])} times it leaves nothing of {args['embed_width']}")
+    if "rope" in args:
+        size = number("head_dim", args["width"] // args["heads"])
+        demand(size % 2 == 0, "head_dim" if args.get("head_dim") else "width", "an even size of a head: rotary turns pairs")
+        for rope in (args["rope"] or {}, *(x for x in (args["rope"] or {}).values() if isinstance(x, dict))):
+            check_rope(rope)
+
+
+def check_rope(rope: Mapping[str, Any]) -> None:
+    kind = rope.get("rope_type", "default")
+    if not isinstance(kind, str) or kind not in ROPES:
+        raise ValueError(f"rope_type is {short(kind)}, expected {' or '.join(ROPES)}")
+    needed = {key: rope.get(key) for key in ROPES[kind]} | {"rope_theta": rope.get("rope_theta", 1.0)}
+    for key, value in needed.items():
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise ValueError(f"{key} is {short(value)}, expected {NUMBER}: rope_type is {kind!r}")
+
+
+def check_size(spec: Spec | Two, tensors: int) -> None:
+    """No more layers and experts than there are tensors for: a network of them is not even begun."""
+    halves = [spec.text, spec.image] if isinstance(spec, Two) else [spec]
+    stacks = [stack for half in halves if half for stack in (half.encoder, half.decoder) if stack]
+    counts = [getattr(layer.feed, "count", 1) for stack in stacks for layer in stack.layers]
+    if sum(counts) > tensors:
+        most = f" with {max(counts)} experts" if max(counts) > 1 else ""
+        depths = " and ".join(str(len(stack.layers)) for stack in stacks)
+        raise ValueError(f"{depths} layers{most}, but the weights hold no more than {tensors} tensors")
+
+
+def options(hint: Any) -> list[Any]:
+    return list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+
+
+def fits(name: str, value: Any, kind: Any) -> bool:
+    origin = get_origin(kind)
+    if origin is tuple:
+        inner = "" if get_args(kind)[0] is int else name
+        return isinstance(value, list | tuple) and all(fits(inner, each, get_args(kind)[0]) for each in value)
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(kind)
+    if kind is int:
+        return whole(value, *whole_range(name))
+    if kind is float:
+        low, high = real_range(name)
+        return type(value) in (int, float) and low <= value <= high
+    if kind is str and name.endswith(("act", "feed_kind")):
+        return isinstance(value, str) and value.removeprefix("gated-" if name == "feed_kind" else "") in ACTS
+    return isinstance(value, origin or kind) if kind is not Any else True
+
+
+def words(name: str, kind: Any) -> str:
+    """What would have been right."""
+    low, high = whole_range(name)
+    if kind is int:
+        return f"a whole number from {low} to {high:,}"
+    if kind is float:
+        least, most = real_range(name)
+        return "a number" if least < 0 else f"a number from {least:g}" + (f" to {most:g}" if most == 1 else " on")
+    if kind is str and name.endswith(("act", "feed_kind")):
+        return f"one of {', '.join(ACTS)}"
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    return {bool: "true or false", str: "a word", tuple: "a list", dict: OBJECT}[get_origin(kind) or kind]
+
+
+def whole_range(name: str) -> tuple[int, int]:
+    low = -LIMIT if name in ("clamp", "pad") else 0 if name in FROM_ZERO else 1
+    return low, MOST if name in MODULES else LIMIT
+
+
+def real_range(name: str) -> tuple[float, float]:
+    if name == "temperature":
+        return -1e30, 1e30
+    return 0.0, 1.0 if name.endswith("drop") else 1e30
+
+
+def whole(value: Any, low: int, high: int) -> bool:
+    return type(value) is int and low <= value <= high
+
+
+def short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"
