@@ -1,9 +1,42 @@
 """qkv: every classic Transformer from one readable core."""
 
-from qkv.families import families
-from qkv.look import look
-from qkv.model import Model, build, load
-from qkv.nn.batch import Batch, Rows
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qkv.batch import Batch, Rows
+    from qkv.families import families
+    from qkv.look import look
+    from qkv.model import Model, build, load
 
 __version__ = "0.1.0"
 __all__ = ["Batch", "Model", "Rows", "build", "families", "load", "look"]
+
+_HOMES = dict(
+    Batch="qkv.batch", Model="qkv.model", Rows="qkv.batch", build="qkv.model", families="qkv.families",
+    load="qkv.model", look="qkv.look",
+)  # fmt: skip
+
+
+class _Package(ModuleType):
+    """Imports what is public, and torch with it, when it is first asked for: `qkv --help` answers at once."""
+
+    def __getattr__(self, name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
+        value: object = getattr(import_module(_HOMES[name]), name)
+        setattr(self, name, value)
+        return value
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # An import of the module qkv.look must not hide the function qkv.look, nor qkv.families its function.
+        if name not in _HOMES or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *__all__})
+
+
+sys.modules[__name__].__class__ = _Package

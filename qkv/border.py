@@ -1,6 +1,7 @@
 """The border of `Model.run`: what is wrong with the tensors given, in one line, before the network sees them.
 
-Reads names, kinds and shapes, and of values only the smallest and largest, in one wait for the device."""
+Reads names, kinds and shapes, and of values the smallest and largest, in one wait for the device; in a second
+where a head looks for the end token."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ KEEPS = ("hiddens", "router")
 
 
 def check_inputs(spec: Spec | Two, given: Mapping[str, object], keep: object = ()) -> None:
-    """Raises ValueError for arguments of `Model.run` that this model cannot run on; those left out are not in `given`."""
+    """What `Model.run` was given, None left out: raises ValueError where this model cannot run on it."""
     check_keep(spec, keep)
     tensors: dict[str, Tensor] = {}
     for name, value in given.items():
@@ -65,7 +66,9 @@ def check_names(spec: Spec | Two, tensors: Mapping[str, Tensor]) -> None:
         if name not in known:
             lack = LACKS.get(name) or LACKS[BESIDE.get(name, "ids")]
             raise ValueError(f"{name}: this model has no {lack}; it reads {', '.join(sorted(known))}")
-        if name in BESIDE and not tensors.keys() & ({"ids", "embeds"} if BESIDE[name] == "ids" else {BESIDE[name]}):
+        if name in BESIDE and not tensors.keys() & (
+            {"ids", "embeds"} if BESIDE[name] == "ids" else {BESIDE[name]}
+        ):
             raise ValueError(f"{name} without {BESIDE[name]}: expected both")
     if "ids" in tensors and "embeds" in tensors:
         raise ValueError("ids and embeds: expected one of them, embeds stand in for ids")
@@ -97,7 +100,7 @@ def check_kind(name: str, tensor: Tensor) -> None:
 def check_text(
     spec: Spec, tensors: Mapping[str, Tensor], sizes: dict[str, int], highs: dict[str, int | None]
 ) -> None:
-    """Shapes of everything that belongs to rows of tokens; what their values must stay below goes to `highs`."""
+    """The shapes of what belongs to rows of tokens; what its values must stay below goes to `highs`."""
     both = [stack for stack in (spec.encoder, spec.decoder) if stack]
     first, last = both[0], both[-1]
     embed, rows, each = first.embed, ("B", "C") if spec.choices else ("B",), "N" if spec.choices else "B"
@@ -113,7 +116,9 @@ def check_text(
             check_shape(name, tensors[name], wanted, sizes)
             if name in ("ids", "embeds") and spec.choices:
                 sizes["N"] = sizes["B"] * sizes["C"]
-    highs |= {name: stack.embed.vocab for name, stack in (("ids", first), ("target", last)) if name in tensors}
+    highs |= {
+        name: stack.embed.vocab for name, stack in (("ids", first), ("target", last)) if name in tensors
+    }
     if "types" in tensors:
         highs["types"] = embed.vocab if embed.types == "tokens" else int(embed.types) or None
     if "choice" in tensors:
@@ -128,10 +133,16 @@ def check_text(
         check_length("target", sizes["U"], tensors.get("target_mask"), last)
     for head in spec.heads:
         if take(head) == "end" and isinstance(head, Head) and "ids" in tensors:
-            rowless = (tensors["ids"] != head.end).all(-1)
-            if bool(rowless.any()):
-                row = int(rowless.int().argmax())
-                raise ValueError(f"ids: no end token {head.end} in row {row}, expected one: the {head.name} head reads there")
+            check_end(tensors["ids"], head)
+
+
+def check_end(ids: Tensor, head: Head) -> None:
+    lost = torch.ne(ids, head.end or 0).all(-1)
+    if bool(lost.any()):
+        row = int(lost.int().argmax())
+        raise ValueError(
+            f"ids: no end token {head.end} in row {row}, expected one: the {head.name} head reads there"
+        )
 
 
 def check_images(spec: Two, images: Tensor) -> None:
@@ -148,8 +159,11 @@ def check_shape(name: str, tensor: Tensor, wanted: tuple[str | int, ...], sizes:
     if len(found) != len(wanted):
         raise ValueError(f"{name} is {found}, expected {words}")
     for axis, size in zip(wanted, found, strict=True):
-        if size != (sizes.setdefault(axis, size) if isinstance(axis, str) else axis) or not size and axis != "M":
-            raise ValueError(f"{name} is {found}, expected {words}" + ("" if size else ", none of them 0"))
+        right = sizes.setdefault(axis, size) if isinstance(axis, str) else axis
+        if size != right:
+            raise ValueError(f"{name} is {found}, expected {words}")
+        if size == 0 and axis != "M":
+            raise ValueError(f"{name} is {found}, expected at least one of each")
 
 
 def check_length(name: str, length: int, mask: Tensor | None, *read_by: Stack) -> None:
@@ -158,19 +172,24 @@ def check_length(name: str, length: int, mask: Tensor | None, *read_by: Stack) -
     if length > limit and mask is not None:
         length = int(mask.bool().sum(-1).max())
     if length > limit:
-        raise ValueError(f"{name}: {length} tokens in a row, expected at most {limit}, the positions this model knows")
+        raise ValueError(
+            f"{name}: {length} tokens in a row, expected at most {limit}, the positions this model knows"
+        )
 
 
 def check_values(bounds: Mapping[str, tuple[Tensor, int | None]]) -> None:
     """Every value from 0 to below its bound."""
     if not bounds:
         return
-    device = next(iter(bounds.values()))[0].device
-    ends = torch.stack([end.to(device).long() for tensor, _ in bounds.values() for end in tensor.aminmax()]).tolist()
-    for (name, (_, high)), low, top in zip(bounds.items(), ends[::2], ends[1::2], strict=True):
-        if low < 0 or high is not None and top >= high:
-            wrong, words = (low, "0 or more") if low < 0 else (top, f"less than {high}")
-            raise ValueError(f"{name} holds {wrong}, expected {words if high is None else f'0 to {high - 1}'}")
+    tensors = [tensor for tensor, _ in bounds.values()]
+    ends = [end.to(tensors[0].device).long() for tensor in tensors for end in tensor.aminmax()]
+    values = torch.stack(ends).tolist()
+    for (name, (_, high)), low, top in zip(bounds.items(), values[::2], values[1::2], strict=True):
+        right = "0 or more" if high is None else f"0 to {high - 1}"
+        if low < 0:
+            raise ValueError(f"{name} holds {low}, expected {right}")
+        if high is not None and top >= high:
+            raise ValueError(f"{name} holds {top}, expected {right}")
 
 
 def reads(spec: Spec | Two) -> set[str]:
@@ -180,11 +199,11 @@ def reads(spec: Spec | Two) -> set[str]:
         return (rows if spec.text else set()) | ({"images"} if spec.image else set())
     both = stacks(spec)
     segments = isinstance(relate := both[0].layers[0].attend.relate, XL) and relate.segments
+    crossed, streams = both[-1].layers[0].cross is not None, both[0].embed.query
     more = {
-        "types": bool(both[0].embed.types) or segments, "target": len(both) == 2, "target_mask": len(both) == 2,
-        "source": both[-1].layers[0].cross is not None, "source_mask": both[-1].layers[0].cross is not None,
-        "memory": both[0].recall is not None, "permute": both[0].embed.query, "targets": both[0].embed.query,
-        "choice": any(take(head) == "choice" for head in spec.heads),
+        "choice": "choice" in map(take, spec.heads), "types": bool(both[0].embed.types) or segments,
+        "target": len(both) == 2, "target_mask": len(both) == 2, "source": crossed, "source_mask": crossed,
+        "memory": both[0].recall is not None, "permute": streams, "targets": streams,
     }  # fmt: skip
     return rows | {name for name, yes in more.items() if yes}
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from inspect import signature
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from qkv.families import by_model_type, family
 from qkv.families.family import Args, Family
@@ -20,22 +19,28 @@ def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
             raise ValueError(f"config.json: arguments is {args!r}, expected an object")
         return kin, kin.arguments(None, **args), config.get("positions")
     if not isinstance(kind, str):
-        raise ValueError(f"config.json: model_type is {kind!r}, expected the name of a family, such as 'bert'")
+        raise ValueError(
+            f"config.json: model_type is {kind!r}, expected the name of a family, such as 'bert'"
+        )
     kin = by_model_type(kind)
     return kin, read_config(kin, config), None
 
 
 def read_config(kin: Family, config: Mapping[str, Any]) -> Args:
-    """The arguments that a config.json states; a value that is not supported is an error that names the key."""
+    """The arguments that a config.json states; an unsupported value is an error that names the key."""
     config = kin.older(dict(config))
     for key, allowed in kin.only.items():
         if key in config and config[key] not in allowed:
             words = " or ".join(map(repr, allowed))
             raise ValueError(f"config.json: {key} is {config[key]!r}, supported: {words}")
     args = {ours: config[key] for ours, key in kin.config.items() if key in config}
-    kinds = {p.name: p.annotation for f in (kin.base, kin.make) if f for p in signature(f).parameters.values()}
     for name, value in args.items():
-        check_type(kin.config[name], value, kinds[name])
+        check_type(kin.config[name], value, kin.parameters[name].annotation)
+    for name, (key, words) in kin.nested.items():
+        inner = config.get(key) or {}
+        if not isinstance(inner, dict):
+            raise ValueError(f"config.json: {key} is {inner!r}, expected an object")
+        args[name] = {ours: inner[theirs] for ours, theirs in words.items() if theirs in inner}
     if "labels" in kin.defaults and ("id2label" in config or "num_labels" in config):
         table = config.get("id2label")
         args["labels"] = len(table) if isinstance(table, dict) else config.get("num_labels")
@@ -55,6 +60,8 @@ def read_config(kin: Family, config: Mapping[str, Any]) -> Args:
 def write_config(kin: Family, args: Args) -> Args:
     """A config.json that states these arguments."""
     config = {key: args[ours] for ours, key in kin.config.items()}
+    for name, (key, words) in kin.nested.items():
+        config[key] = {words[ours]: value for ours, value in (args[name] or {}).items()}
     labels = args.get("labels", 2)
     if labels != kin.defaults.get("labels", 2):
         config["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
@@ -65,11 +72,13 @@ def write_config(kin: Family, args: Args) -> Args:
 
 def check_type(key: str, value: Any, annotation: Any) -> None:
     """A value of another kind than the argument's is refused here, by its key."""
-    choices = get_args(annotation) if isinstance(annotation, UnionType) else [annotation]
+    choices = get_args(annotation) if get_origin(annotation) in (UnionType, Union) else [annotation]
     kinds = [get_origin(kind) or kind for kind in choices]
     fits = {float: (int, float), tuple: (list, tuple), Literal: (str,)}
     if not any(type(value) in fits.get(kind, (kind,)) for kind in kinds):
-        names = " or ".join("null" if kind is type(None) else getattr(kind, "__name__", "str") for kind in kinds)
+        names = " or ".join(
+            "null" if kind is type(None) else getattr(kind, "__name__", "str") for kind in kinds
+        )
         raise ValueError(f"config.json: {key} is {value!r}, expected {names}")
 
 

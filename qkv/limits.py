@@ -15,14 +15,21 @@ from qkv.spec import LIMIT, Spec, Two
 
 MODULES, MOST = "depth decoder_depth image_depth groups inner experts".split(), 10_000
 FROM_ZERO = "types memory reuse sparse decoder_sparse start end offset".split()
-NULLABLE = "pad start end memory reuse target_vocab decoder_depth summary_act".split()  # whatever the default is
+NULLABLE = (
+    "pad start end memory reuse target_vocab decoder_depth summary_act".split()
+)  # whatever the default is
 ROPES = {
     "default": (), "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }  # fmt: skip
 
 # Keys of config.json that are read on the way to the arguments: what they may be, None apart.
-OBJECT, WHOLE, NUMBER, ABSENT = "an object", "a whole number from 1 on", "a number above 0", "none: not supported"
+OBJECT, WHOLE, NUMBER, ABSENT = (
+    "an object",
+    "a whole number from 1 on",
+    "a number above 0",
+    "none: not supported",
+)
 RAW: dict[str, str] = {
     "text_config": OBJECT, "vision_config": OBJECT, "rope_parameters": OBJECT, "rope_scaling": OBJECT,
     "id2label": OBJECT, "num_labels": WHOLE, "global_attn_every_n_layers": WHOLE, "rope_theta": NUMBER,
@@ -36,7 +43,7 @@ def check_config(kin: Family, config: Mapping[str, Any]) -> None:
         value = config.get(key)
         good = {
             OBJECT: isinstance(value, dict), WHOLE: whole(value, 1, LIMIT), ABSENT: False,
-            NUMBER: type(value) in (int, float) and 0 < value < math.inf,
+            NUMBER: above_zero(value),
         }  # fmt: skip
         if value is not None and not good[wanted]:
             raise ValueError(f"{key} is {short(value)}, expected {wanted}")
@@ -58,7 +65,9 @@ def check_kinds(kin: Family, args: Args, called: Mapping[str, str] | None = None
             continue
         kinds = [kind for kind in kinds if kind is not NoneType]
         if not any(fits(name, value, kind) for kind in kinds):
-            raise ValueError(f"{key} is {short(value)}, expected {' or '.join(words(name, kind) for kind in kinds)}")
+            raise ValueError(
+                f"{key} is {short(value)}, expected {' or '.join(words(name, kind) for kind in kinds)}"
+            )
 
 
 def check_together(kin: Family, args: Args, called: Mapping[str, str] | None = None) -> None:
@@ -79,9 +88,15 @@ def check_together(kin: Family, args: Args, called: Mapping[str, str] | None = N
     for small, large in (("patch", "image"), ("cells", "stride"), ("sparse", "depth")):
         demand(number(small, 1) <= number(large, 1), small, f"at most {args.get(large)}, the {large}")
     writers = number("decoder_depth", depth)
-    demand(number("decoder_sparse", 0) <= writers, "decoder_sparse", f"at most {writers}, the layers there are")
+    demand(
+        number("decoder_sparse", 0) <= writers, "decoder_sparse", f"at most {writers}, the layers there are"
+    )
     inner = number("inner", 1)
-    demand(max(number("groups", 1), depth) * inner <= MOST, "inner", f"at most {MOST:,} layers in all, not {depth} of these")
+    demand(
+        max(number("groups", 1), depth) * inner <= MOST,
+        "inner",
+        f"at most {MOST:,} layers in all, not {depth} of these",
+    )
     if "buckets" in args:
         demand(args["buckets"] > 3, "buckets", "4 or more")
         demand(args["reach"] > args["buckets"] // 2, "reach", f"more than half of {args['buckets']} buckets")
@@ -89,10 +104,18 @@ def check_together(kin: Family, args: Args, called: Mapping[str, str] | None = N
         bands = [0, *args["cutoffs"], vocab]
         demand(bands == sorted(set(bands)), "cutoffs", f"rising ids of tokens below {vocab}")
         narrow = args["embed_width"] // args["divide"] ** len(args["cutoffs"])
-        demand(narrow > 0, "divide", f"less: {len(args['cutoffs'])} times it leaves nothing of {args['embed_width']}")
+        demand(
+            narrow > 0,
+            "divide",
+            f"less: {len(args['cutoffs'])} times it leaves nothing of {args['embed_width']}",
+        )
     if "rope" in args:
         size = number("head_dim", args["width"] // args["heads"])
-        demand(size % 2 == 0, "head_dim" if args.get("head_dim") else "width", "an even size of a head: rotary turns pairs")
+        demand(
+            size % 2 == 0,
+            "head_dim" if args.get("head_dim") else "width",
+            "an even size of a head: rotary turns pairs",
+        )
         for rope in (args["rope"] or {}, *(x for x in (args["rope"] or {}).values() if isinstance(x, dict))):
             check_rope(rope)
 
@@ -101,9 +124,11 @@ def check_rope(rope: Mapping[str, Any]) -> None:
     kind = rope.get("rope_type", "default")
     if not isinstance(kind, str) or kind not in ROPES:
         raise ValueError(f"rope_type is {short(kind)}, expected {' or '.join(ROPES)}")
+    if rope.get("partial_rotary_factor", 1.0) != 1.0:
+        raise ValueError(f"partial_rotary_factor is {short(rope['partial_rotary_factor'])}, supported: 1.0")
     needed = {key: rope.get(key) for key in ROPES[kind]} | {"rope_theta": rope.get("rope_theta", 1.0)}
     for key, value in needed.items():
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if not above_zero(value):
             raise ValueError(f"{key} is {short(value)}, expected {NUMBER}: rope_type is {kind!r}")
 
 
@@ -146,7 +171,11 @@ def words(name: str, kind: Any) -> str:
         return f"a whole number from {low} to {high:,}"
     if kind is float:
         least, most = real_range(name)
-        return "a number" if least < 0 else f"a number from {least:g}" + (f" to {most:g}" if most == 1 else " on")
+        return (
+            "a number"
+            if least < 0
+            else f"a number from {least:g}" + (f" to {most:g}" if most == 1 else " on")
+        )
     if kind is str and name.endswith(("act", "feed_kind")):
         return f"one of {', '.join(ACTS)}"
     if get_origin(kind) is Literal:
@@ -167,6 +196,10 @@ def real_range(name: str) -> tuple[float, float]:
 
 def whole(value: Any, low: int, high: int) -> bool:
     return type(value) is int and low <= value <= high
+
+
+def above_zero(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value < math.inf
 
 
 def short(value: Any) -> str:

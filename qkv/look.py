@@ -18,10 +18,10 @@ Only = str | Callable[[str], bool] | None
 
 @contextmanager
 def look(model: Any, only: Only = None) -> Iterator[dict[str, Tensor]]:
-    """Within, every forward fills the dict that is yielded: path -> weights (B, H, T, S), of the last forward.
+    """Within, every forward fills the dict that is yielded: path -> weights (B, H, T, S) of the last.
 
-    `only` is a path, a regular expression or a test of paths. Layers that share their weights are told apart by the
-    depth at which they ran. A compiled network runs once more, uncompiled, for those who look."""
+    `only` is a path, a regular expression or a test of paths. Layers that share their weights are told apart by
+    the depth at which they ran. A compiled network runs once more, uncompiled, for those who look."""
     net: nn.Module = getattr(model, "net", model)
     seen: dict[str, Tensor] = {}
     every = mixes(net)
@@ -57,7 +57,9 @@ def mixes(net: nn.Module) -> dict[str, Mix]:
     """Every attention by its path, shared layers once for each depth."""
     towers = [(name, tower) for name, tower in net.named_modules() if isinstance(tower, Tower)]
     blocks = [(f"{n}.layers.{depth}", t.layers[at]) for n, t in towers for depth, at in enumerate(t.order)]
-    parts = [(f"{path}.{part}", getattr(block, part)) for path, block in blocks for part in ("attend", "cross")]
+    parts = [
+        (f"{path}.{part}", getattr(block, part)) for path, block in blocks for part in ("attend", "cross")
+    ]
     return {path: part.mix for path, part in parts if part is not None}
 
 

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from qkv.config import prefix_in, understand, write_config
 from qkv.families import family
 from qkv.families.family import Args, Family
-from qkv.nn.batch import Batch, Rows
+from qkv.batch import Batch, Rows
 from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
-from qkv.spec import Spec, Two, with_positions
+from qkv.positions import with_positions
+from qkv.spec import Spec, Two
 from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
 from qkv.weights.keymap import KeyMap
 
@@ -65,9 +66,15 @@ class Model:
             flat = ("ids", "mask", "positions", "types", "embeds", "choice")
             moved = {k: v.flatten(0, 1) if k in flat else v for k, v in moved.items()}
         out = self.net(make_batch(spec, keep=tuple(keep), **moved))
-        out = {name: value for name, value in out.items() if not name.endswith(("hiddens", "router")) or name.removeprefix("encoded_") in keep}
+        out = {
+            name: value
+            for name, value in out.items()
+            if not name.endswith(("hiddens", "router")) or name.removeprefix("encoded_") in keep
+        }
         if outer is not None:
-            out = {name: x if name in ("hiddens", "memory") else x.unflatten(0, outer) for name, x in out.items()}
+            out = {
+                name: x if name in ("hiddens", "memory") else x.unflatten(0, outer) for name, x in out.items()
+            }
             out["choice"] = out["choice"].squeeze(-1)
             out.setdefault("logits", out["choice"])
         return out
@@ -105,7 +112,7 @@ class Model:
             return f"the {kin.name} family"
         if self.positions:
             return f"positions={self.positions!r} in {kin.name}"
-        held = {*kin.config, "labels", "head"}
+        held = {*kin.config, *kin.nested, "labels", "head"}
         odd = [f"{k}={v!r}" for k, v in self.args.items() if k not in held and v != kin.defaults[k]]
         return f"{', '.join(odd)} in {kin.name}" if odd else None
 
@@ -119,7 +126,11 @@ def make_batch(spec: Spec | Two, *, keep: tuple[str, ...] = (), **given: Tensor)
     rows = target = image = source_rows = None
     if ids is not None or embeds is not None:
         rows = Rows.of(
-            ids, embeds=embeds, mask=given.get("mask"), positions=given.get("positions"), types=given.get("types")
+            ids,
+            embeds=embeds,
+            mask=given.get("mask"),
+            positions=given.get("positions"),
+            types=given.get("types"),
         )
     if isinstance(spec, Two):
         if images is not None and spec.image is not None:
@@ -147,7 +158,9 @@ def permutation(rows: Rows, permute: Tensor | None, targets: Tensor | None) -> t
     length = rows.length
     free = torch.ones(rows.size, length, length, dtype=torch.bool, device=rows.positions.device)
     allowed = free if permute is None else ~permute.bool()
-    content = allowed | torch.eye(length, dtype=torch.bool, device=allowed.device)  # a token always sees itself
+    content = allowed | torch.eye(
+        length, dtype=torch.bool, device=allowed.device
+    )  # a token always sees itself
     if targets is None:
         return content, None
     if not bool((targets.sum(-1) == 1).all()) or not bool((targets.max(-1).values == 1).all()):
@@ -207,7 +220,11 @@ def initialise(net: Transformer | Pair) -> None:
 
 
 def load(
-    folder_or_id: str | Path, *, device: str = "cpu", dtype: torch.dtype | None = None, revision: str | None = None
+    folder_or_id: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
 ) -> Model:
     """Opens a Hugging Face folder, or fetches one by its hub id into the hub's cache."""
     folder = find(folder_or_id, revision)
@@ -248,7 +265,10 @@ def apart(kin: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]
     """Does the file hold two different tensors where the config ties a head to the tokens?"""
     every = dict(net.named_parameters(remove_duplicate=False))
     names = kin.keymap(args, prefix_in(kin, tensors, args))
-    table = {id(every[link.ours[0]]): tensors.get(link.theirs) for link in names.links(dict(net.named_parameters()))}
+    table = {
+        id(every[link.ours[0]]): tensors.get(link.theirs)
+        for link in names.links(dict(net.named_parameters()))
+    }
     for link in names.links(name for name in every if name.startswith("heads.")):
         mine, first = tensors.get(link.theirs), table.get(id(every[link.ours[0]]))
         if mine is not None and first is not None and mine is not first and not torch.equal(mine, first):
@@ -294,7 +314,12 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
 def place(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Sets parameters, ties included, without copying."""
     parameters = dict(net.named_parameters())
-    fresh = {id(parameters[name]): nn.Parameter(x.contiguous(), requires_grad=parameters[name].requires_grad and x.is_floating_point()) for name, x in tensors.items()}
+    fresh = {
+        id(parameters[name]): nn.Parameter(
+            x.contiguous(), requires_grad=parameters[name].requires_grad and x.is_floating_point()
+        )
+        for name, x in tensors.items()
+    }
     for module in net.modules():
         for name, old in list(module._parameters.items()):
             if old is not None:
@@ -314,15 +339,19 @@ def find(folder_or_id: str | Path, revision: str | None) -> Path:
     if folder.exists():
         return folder
     if str(folder_or_id).count("/") > 1 or str(folder_or_id).startswith((".", "/", "~")):
-        raise ValueError(f"{folder_or_id}: no such folder, and no hub id either (expected `name` or `owner/name`)")
+        raise ValueError(
+            f"{folder_or_id}: no such folder, and no hub id either (expected `name` or `owner/name`)"
+        )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError, HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*/config.json"]
     try:
         path = Path(snapshot_download(str(folder_or_id), revision=revision, allow_patterns=wanted))
         if not any(path.glob("*.safetensors")):
-            path = Path(snapshot_download(str(folder_or_id), revision=revision, allow_patterns=[*wanted, "*.bin"]))
+            path = Path(
+                snapshot_download(str(folder_or_id), revision=revision, allow_patterns=[*wanted, "*.bin"])
+            )
         return path
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, dataclass_transform
+from typing import Any, Literal, NamedTuple, dataclass_transform
 
 # A position is an int, a numpy array or a tensor: whatever has comparison and arithmetic.
 Position = Any
@@ -11,7 +11,7 @@ Position = Any
 
 @dataclass_transform(frozen_default=True)
 class Pattern:
-    """A rule on two positions: may the query at `i` see the key at `j`? Every pattern is a frozen dataclass."""
+    """A rule on two positions: may the query at `i` see the key at `j`? A frozen dataclass, every one."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
@@ -164,7 +164,7 @@ class Rotary(Part):
 
 
 class XL(Part):
-    """Relative positions as Transformer-XL and XLNet learn them; `segments` adds XLNet's same-segment term."""
+    """Relative positions as Transformer-XL and XLNet learn them; `segments` adds XLNet's segment term."""
 
     width: int
     clamp: int = -1
@@ -190,6 +190,10 @@ class Attend(Part):
         super().__post_init__()
         if self.heads % (self.kv_heads or self.heads):
             raise ValueError(f"{self.kv_heads} key heads for {self.heads} heads: expected a divisor")
+        if isinstance(self.relate, Rotary) and self.head_dim % 2:
+            raise ValueError(
+                f"rotary positions with head_dim {self.head_dim}: expected an even size of a head"
+            )
 
 
 class Dense(Part):
@@ -202,7 +206,6 @@ class Dense(Part):
     drop: float = 0.0
 
 
-
 class Experts(Part):
     """Switch: every token goes to one of `count` feeds, no more than `capacity` tokens of a row to each."""
 
@@ -213,13 +216,12 @@ class Experts(Part):
     jitter: float = 0.0
 
 
-
 class Layer(Part):
     attend: Attend
     feed: Dense | Experts
     cross: Attend | None = None
-    before: Norm | None = None
-    after: Norm | None = None
+    norm: Norm
+    place: str = "before"  # or "after" every step
     bare: bool = False  # no norm before its attention (ModernBERT's first layer)
     drop: float = 0.0
 
@@ -229,9 +231,8 @@ class Learned(Part):
     offset: int = 0
 
 
-
 class Sinusoid(Part):
-    layout: str = "halves"  # all sines, then all cosines; "pairs": in turn; "ends": halves, the last rate 1/10000
+    layout: str = "halves"  # sines, then cosines; "pairs": in turn; "ends": halves, the last rate 1/10000
     offset: int = 0
 
 
@@ -256,7 +257,6 @@ class Patches(Part):
     channels: int = 3
 
 
-
 class Embed(Part):
     vocab: int
     width: int | None = None  # given: narrower or wider than the stack, with a projection after it
@@ -271,7 +271,6 @@ class Embed(Part):
     query: bool = False  # XLNet's vector that stands for an unseen token
     cutoffs: tuple[int, ...] | None = None  # adaptive: rarer words in narrower tables
     divide: int = 1
-
 
 
 class Recall(Part):
@@ -293,7 +292,6 @@ class Stack(Part):
     drop: float = 0.0  # after the last layer
 
 
-
 class Head(Part):
     """take states -> dense, act, norm -> project: every head, and BERT's pooler, is one of these."""
 
@@ -307,7 +305,7 @@ class Head(Part):
     norm: Norm | None = None
     size: int | None = None  # None: no projection
     bias: bool | Literal["fixed"] = True  # "fixed": kept and added, never trained (BART's final_logits_bias)
-    tied: Literal["", "encoder", "decoder"] = ""  # the projection is that stack's token table
+    tied: bool = False  # the projection is the token table
     scale: float = 1.0
     drop: float = 0.0
     mid_drop: float = 0.0
@@ -324,11 +322,18 @@ class AdaptiveHead(Part):
 
 
 class BeamSpan(Part):
-    """XLNet's answer span: for each of the best `starts`, where it would end, and whether there is an answer."""
+    """XLNet's answer span: for each of the best `starts` where it would end, and whether there is one."""
 
     name: str
     starts: int
     eps: float
+
+
+class Shift(NamedTuple):
+    """One to the right: `first` stands in front, or the last token wraps around to it."""
+
+    first: int
+    how: str = "start"
 
 
 class Spec(Part):
@@ -338,8 +343,8 @@ class Spec(Part):
     heads: tuple[Head | AdaptiveHead | BeamSpan, ...] = ()
     shared: bool = True  # the decoder looks tokens up in the encoder's table
     choices: bool = False  # ids are (B, C, T)
-    shift: tuple[int, Literal["start", "wrap"]] | None = None  # makes the decoder's input out of ids
-    init: tuple[tuple[str, float | Literal["xavier"]], ...] = (("*", 0.02),)  # name -> deviation; the first match
+    shift: Shift | None = None  # makes the decoder's input out of ids
+    init: tuple[tuple[str, float | Literal["xavier"]], ...]  # name -> deviation; the first match
 
 
 class Two(Part):
@@ -365,26 +370,3 @@ def patterned(spec: Spec, patterns: tuple[Pattern, ...]) -> Spec:
     turns = [(layer, patterns[i % len(patterns)]) for i, layer in enumerate(spec.decoder.layers)]
     layers = tuple(replace(layer, attend=replace(layer.attend, pattern=pattern)) for layer, pattern in turns)
     return replace(spec, decoder=replace(spec.decoder, layers=layers))
-
-
-def with_positions(spec: Spec | Two, kind: str) -> Spec | Two:
-    """The same model with another way to tell positions apart, in every stack that reads a row of tokens."""
-    kinds = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
-    if kind not in kinds:
-        raise ValueError(f"positions {kind!r}: expected one of {', '.join(kinds)}")
-    if isinstance(spec, Two):
-        return replace(spec, text=spec.text and with_positions(spec.text, kind))
-
-    def edit(stack: Stack) -> Stack:
-        if stack.recall:
-            raise ValueError(f"positions {kind!r} in {spec.family}: what it remembers is told apart by its own way alone")
-        first, old = stack.layers[0].attend, stack.embed.positions
-        both = isinstance(first.pattern, Everyone | Local)
-        table = Learned(count=old.count if isinstance(old, Learned) else 1024)
-        embed = replace(stack.embed, positions={"sinusoid": Sinusoid(), "learned": table}.get(kind))
-        relate = {"rotary": Rotary(), "xl": XL(width=stack.width)}.get(kind)
-        distance = {"t5": Buckets(heads=first.heads, both_ways=both), "alibi": Alibi(heads=first.heads)}.get(kind)
-        layers = tuple(replace(layer, attend=replace(layer.attend, relate=relate)) for layer in stack.layers)
-        return replace(stack, embed=embed, layers=layers, distance=distance)
-
-    return replace(spec, encoder=spec.encoder and edit(spec.encoder), decoder=spec.decoder and edit(spec.decoder))

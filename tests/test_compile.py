@@ -10,7 +10,7 @@ from torch import Tensor
 import qkv
 from tests import tiny
 
-GRAPH = dict(fullgraph=True, backend="aot_eager")
+GRAPH: dict[str, Any] = dict(fullgraph=True, backend="aot_eager")
 SHAPES = {"encoder": "bert", "decoder": "gpt2", "both": "t5", "towers": "clip"}
 
 
@@ -21,9 +21,10 @@ def _fresh() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def inputs(family: str, dtype: torch.dtype = torch.float64, length: int = 9) -> dict[str, Tensor]:
+def inputs(family: str, dtype: torch.dtype = torch.float64, length: int = 9) -> dict[str, Any]:
     """Padded rows, and whatever else a family reads."""
-    x = {"ids": tiny.ids(2, length), "mask": torch.arange(length) < torch.tensor([[length], [length - 3]])}
+    seats = torch.arange(length) < torch.tensor([[length], [length - 3]])
+    x: dict[str, Any] = {"ids": tiny.ids(2, length), "mask": seats}
     if family in tiny.PAIRS:
         x |= {"target": tiny.ids(2, 5, seed=1), "target_mask": torch.arange(5) >= torch.tensor([[2], [0]])}
     if family == "clip":
@@ -114,7 +115,7 @@ def test_a_step_with_memory_is_one_graph() -> None:
     made, ids = tiny.model("gpt2", depth=1), tiny.ids(2, 3)
     full = made.run(ids)["logits"]
     made.net.compile(**GRAPH, dynamic=True)
-    memory = made.net.memory(2)
+    memory = tiny.memory(made, 2)
     with torch.no_grad():
         for t in range(3):
             out = made.net(tiny.batch(made, ids[:, t : t + 1]), memory)["logits"]

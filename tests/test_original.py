@@ -1,6 +1,7 @@
 """The original Transformer against the layers of `torch.nn`, with weights copied by hand."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import qkv
 from tests import tiny
 
 LENGTHS, TARGETS = (9, 6, 4), (5, 7, 3)
-FORMS = {
+FORMS: dict[str, dict[str, Any]] = {
     "after": dict(norms="after"),
     "before": dict(norms="before", final_norm=True),
     "final": dict(norms="after", final_norm=True),
@@ -109,7 +110,7 @@ def pair(form: str, dtype: torch.dtype) -> tuple[qkv.Model, Theirs, dict[str, li
     return model, theirs, table
 
 
-def inputs(model: qkv.Model, padded: bool) -> dict[str, Tensor]:
+def inputs(model: qkv.Model, padded: bool) -> dict[str, Any]:
     words = model.args["target_vocab"] or tiny.VOCAB
     mask = torch.arange(9) < torch.tensor(LENGTHS if padded else (9, 9, 9))[:, None]
     target_mask = torch.arange(7) < torch.tensor(TARGETS if padded else (7, 7, 7))[:, None]
@@ -126,7 +127,9 @@ def toward_left(x: Tensor, mask: Tensor) -> Tensor:
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
 @pytest.mark.parametrize("form", FORMS)
 def test_numbers(form: str, padding: str, dtype: torch.dtype) -> None:
-    close = dict(atol=2e-5, rtol=1e-4) if dtype == torch.float32 else dict(atol=1e-9, rtol=1e-9)
+    close: dict[str, Any] = (
+        dict(atol=2e-5, rtol=1e-4) if dtype == torch.float32 else dict(atol=1e-9, rtol=1e-9)
+    )
     model, theirs, table = pair(form, dtype)
     x = inputs(model, padded=padding != "none")
     masks = {"encoded": x["mask"], "hidden": x["target_mask"], "logits": x["target_mask"]}

@@ -57,7 +57,7 @@ def pack(made: qkv.Model) -> tuple[Batch, list[tuple[Span, Span, Batch]]]:
 
 def at(out: dict[str, Tensor], last: Span, first: Span) -> dict[str, Tensor]:
     """What a document has of each token."""
-    found = {}
+    found: dict[str, Tensor] = {}
     for name in ("hidden", "logits", "encoded"):
         if name in out:
             n, a, b = first if name == "encoded" else last

@@ -26,7 +26,7 @@ class Rowed:
     def __init__(self, name: str, rows: int, seed: int = 0) -> None:
         self.family, changes = tiny.CAUSAL[name]
         self.made = tiny.model(self.family, **changes)
-        self.memory = self.made.net.memory(rows)
+        self.memory = tiny.memory(self.made, rows)
         self.said: list[list[int]] = [[] for _ in range(rows)]
         self.crosses = bool(changes.get("cross"))
         self.source: list[Tensor] = []
@@ -219,7 +219,7 @@ def test_a_recurrence_keeps_its_last_states(name: str) -> None:
     """Slots cut to the memory's length are the memory that a call returns."""
     family, changes = tiny.CAUSAL[name]
     made = tiny.model(family, **changes)
-    slots, given = made.net.memory(2), None
+    slots, given = tiny.memory(made, 2), None
     for n in range(3):
         ids = tiny.ids(2, 4, seed=n)
         ours = made.net(Batch(rows=Rows.of(ids)), slots)

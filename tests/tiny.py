@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 
 import qkv
 from qkv import Batch, Rows
+from qkv.nn.stack import Memory, Transformer
 
 VOCAB, WIDTH = 53, 24
 _ONE: dict[str, Any] = dict(vocab=VOCAB, width=WIDTH, depth=2, heads=4)
@@ -97,6 +97,12 @@ def batch(made: qkv.Model, tokens: Tensor, target: Tensor | None = None, **more:
     return Batch(rows=Rows.of(tokens, **more), target=Rows.of(tokens if target is None else target, **more))
 
 
+def memory(made: qkv.Model, rows: int) -> list[Memory]:
+    """Empty Slots for so many rows."""
+    assert isinstance(made.net, Transformer)
+    return made.net.memory(rows)
+
+
 def apart(ours: Tensor, theirs: Tensor) -> float:
     """The largest difference; infinite for other shapes or for what is not a number."""
     if ours.shape != theirs.shape:
@@ -110,6 +116,3 @@ def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], within: float = 1e
     far = {name: apart(ours[name], value) for name, value in theirs.items()}
     assert theirs
     assert max(far.values()) <= within, far
-
-
-Net = Callable[..., dict[str, Tensor]]

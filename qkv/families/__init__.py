@@ -1,23 +1,20 @@
-"""The families, by name. Each is one file of data: a function of sizes, rows of sizes, and two tables of names."""
-
-from __future__ import annotations
+"""The families, by name. Each is one file of data: a function of sizes, rows of sizes, two tables of names."""
 
 from functools import cache
 from importlib import import_module
 
-from qkv.families.family import Family
+from qkv.families.family import Family, one_of
 
 NAMES = """
-    bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse transformer bart mbart marian
-    t5 switch clip llama modernbert
+    bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse transformer bart mbart
+    marian t5 switch clip llama modernbert
 """.split()
 
 
 @cache
 def family(name: str) -> Family:
     """The family of that name; ValueError lists the names there are."""
-    if name not in NAMES:
-        raise ValueError(f"family {name!r}: expected one of {', '.join(NAMES)}")
+    one_of("family", name, dict.fromkeys(NAMES))
     found: Family = import_module(f"qkv.families.{name.replace('-', '_')}").FAMILY
     return found
 
@@ -28,8 +25,4 @@ def families() -> list[Family]:
 
 def by_model_type(kind: str) -> Family:
     """The family that a config.json of this `model_type` belongs to."""
-    for each in families():
-        if kind in each.model_types:
-            return each
-    known = sorted(kind for each in families() for kind in each.model_types)
-    raise ValueError(f"model_type {kind!r}: expected one of {', '.join(known)}")
+    return one_of("model_type", kind, {kind: each for each in families() for kind in each.model_types})

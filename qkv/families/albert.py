@@ -14,13 +14,16 @@ SIZES = {
     "xxlarge": dict(),
 }  # fmt: skip
 
-KEYS = EMBED.replace(" bert.", " albert.") + """
+KEYS = (
+    EMBED.replace(" bert.", " albert.")
+    + """
     encoder.embed.project                  albert.encoder.embedding_hidden_mapping_in
     heads.pooler.dense                     albert.pooler
     heads.lm.(dense|norm)                  predictions.(dense|LayerNorm)
     heads.lm.out.weight                    predictions.decoder.weight
     heads.pair.out                         sop_classifier.classifier
 """
+)
 LAYER = """
     encoder.layers.N.attend.(q|k|v|o)      albert.encoder.GROUP.attention.(query|key|value|dense)
     encoder.layers.N.after_(attend|feed)   albert.encoder.GROUP.(attention.LayerNorm|full_layer_layer_norm)

@@ -5,52 +5,49 @@ purpose  rewrite: summarise, denoise, classify
 differs  BERT's encoder with GPT's decoder, trained to mend noised text; positions start at 2"""
 
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
-from qkv.families.family import WRITER, Args, Family, classes, label, span
-from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Sinusoid, Spec, Stack, causal, per_head
+from qkv import spec as s
+from qkv.families.family import WRITER, Args, Family, classes, readers
 
 
 def bart(
     vocab: int = 50265, target_vocab: int | None = None, width: int = 1024, depth: int = 12, heads: int = 16,
-    feed: int = 4096, decoder_depth: int = 12, decoder_heads: int = 16, decoder_feed: int = 4096, act: str = "gelu",
-    length: int = 1024, scaled: bool = False, norms: Literal["before", "after"] = "after", embed_norm: bool = True,
-    final_norm: bool = False, sinusoid: str | None = None, offset: int = 2, drop: float = 0.1,
-    attend_drop: float = 0.0, feed_drop: float = 0.0, label_drop: float = 0.0, std: float | Literal["xavier"] = 0.02,
-    tied: bool = True, shared: bool = True, lm_bias: bool | Literal["fixed"] = "fixed", shift: str | None = "start",
-    start: int | None = 2, pad: int | None = 1, end: int | None = 2, labels: int = 3, head: str = "lm",
-    family: str = "bart",
-) -> Spec:  # fmt: skip
-    norm = Norm()
-    positions = Sinusoid(layout=sinusoid, offset=offset) if sinusoid else Learned(count=length + offset, offset=offset)
+    feed: int = 4096, decoder_depth: int = 12, decoder_heads: int = 16, decoder_feed: int = 4096,
+    act: str = "gelu", length: int = 1024, scaled: bool = False, norms: str = "after",
+    embed_norm: bool = True, final_norm: bool = False, sinusoid: str | None = None, offset: int = 2,
+    drop: float = 0.1, attend_drop: float = 0.0, feed_drop: float = 0.0, label_drop: float = 0.0,
+    std: float | Literal["xavier"] = 0.02, tied: bool = True, shared: bool = True,
+    lm_bias: bool | Literal["fixed"] = "fixed", shift: str | None = "start", start: int | None = 2,
+    pad: int | None = 1, end: int | None = 2, labels: int = 3, head: str = "lm", family: str = "bart",
+) -> s.Spec:  # fmt: skip
+    norm, learned = s.Norm(), s.Learned(count=length + offset, offset=offset)
+    places = s.Sinusoid(layout=sinusoid, offset=offset) if sinusoid else learned
 
-    def stack(count: int, heads: int, feed: int, vocab: int, writes: bool) -> Stack:
-        attend = Attend(heads=heads, head_dim=per_head(width, heads), drop=attend_drop)
-        layer = Layer(
-            attend=replace(attend, pattern=causal) if writes else attend, cross=attend if writes else None,
-            feed=Dense(width=feed, act=act, drop=feed_drop), drop=drop,
-            before=norm if norms == "before" else None, after=norm if norms == "after" else None,
+    def stack(count: int, heads: int, feed: int, vocab: int, writes: bool) -> s.Stack:
+        attend = s.Attend(heads=heads, head_dim=s.per_head(width, heads), drop=attend_drop)
+        dense = s.Dense(width=feed, act=act, drop=feed_drop)
+        layer = s.Layer(attend=attend, feed=dense, norm=norm, place=norms, drop=drop)
+        if writes:
+            layer = replace(layer, attend=replace(attend, pattern=s.causal), cross=attend)
+        embed = s.Embed(
+            vocab=vocab, positions=places, scale=width**0.5 if scaled else 1.0,
+            norm=norm if embed_norm else None, drop=drop, pad=pad,
         )  # fmt: skip
-        embed = Embed(
-            vocab=vocab, positions=positions, scale=width**0.5 if scaled else 1.0, norm=norm if embed_norm else None,
-            drop=drop, pad=pad,
-        )  # fmt: skip
-        return Stack(width=width, embed=embed, layers=(layer,) * count, final=norm if final_norm else None)
+        return s.Stack(width=width, embed=embed, layers=(layer,) * count, final=norm if final_norm else None)
 
     alone = head == "causal"
     words = vocab if target_vocab is None or shared else target_vocab
     encoder = None if alone else stack(depth, heads, feed, vocab, writes=False)
     decoder = stack(decoder_depth, decoder_heads, decoder_feed, words, writes=True)
-    lm = Head(name="lm", size=words, bias=lm_bias if not alone else False, tied="decoder" if tied else "")
-    ends: Any = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
-    found = {
-        "none": (), "lm": (lm,), "causal": (lm,), "label": (label(labels, label_drop, **ends),), "span": (span(),)
-    }  # fmt: skip
-    how: Any = None if shift is None or alone else (start or 0, shift)
-    return Spec(
-        family=family, encoder=encoder, decoder=decoder, heads=found[head], shared=shared and tied, shift=how,
-        init=(("*", std),),
-    )  # fmt: skip
+    lm = s.Head(name="lm", size=words, bias=lm_bias if not alone else False, tied=tied)
+    ends = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
+    found = readers(labels, label_drop, lm, vector=ends) | {"causal": (lm,)}
+    how = None if shift is None or alone else s.Shift(start or 0, shift)
+    init, one = (("*", std),), shared and tied
+    return s.Spec(
+        family=family, encoder=encoder, decoder=decoder, heads=found[head], shared=one, shift=how, init=init
+    )
 
 
 SIZES = {
@@ -63,8 +60,8 @@ CONFIG = dict(
     feed="encoder_ffn_dim", decoder_depth="decoder_layers", decoder_heads="decoder_attention_heads",
     decoder_feed="decoder_ffn_dim", act="activation_function", length="max_position_embeddings",
     scaled="scale_embedding", drop="dropout", attend_drop="attention_dropout", feed_drop="activation_dropout",
-    label_drop="classifier_dropout", std="init_std", tied="tie_word_embeddings", start="decoder_start_token_id",
-    pad="pad_token_id", end="eos_token_id",
+    label_drop="classifier_dropout", std="init_std", tied="tie_word_embeddings",
+    start="decoder_start_token_id", pad="pad_token_id", end="eos_token_id",
 )  # fmt: skip
 
 KEYS = """
@@ -89,7 +86,9 @@ def keys(args: Args) -> str:
     apart = "@.embed.tokens model.@.embed_tokens\n"
     if args["sinusoid"]:  # a computed table, which only Marian's bare classes write
         word = "keep" if args["head"] in ("none", "causal") else ""
-        table = table.replace("    @.embed.positions ", "    - ").replace("embed_positions\n", f"embed_positions {word}\n")
+        table = table.replace("    @.embed.positions ", "    - ").replace(
+            "embed_positions\n", f"embed_positions {word}\n"
+        )
     if args["head"] == "causal" or not args["shared"]:
         return table + apart
     if args["tied"]:
@@ -100,7 +99,10 @@ def keys(args: Args) -> str:
 HEADS = "none lm causal label span"
 
 FAMILY = Family(
-    name="bart", doc=__doc__, make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",), prefix="model.",
-    heads=classes("Bart", HEADS, lm=WRITER), shape="encoder-decoder",
-    only={"normalize_before": (False,), "add_final_layer_norm": (False,), "static_position_embeddings": (False,)},
+    name="bart", doc=__doc__, make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",),
+    prefix="model.", heads=classes("Bart", HEADS, lm=WRITER), shape="encoder-decoder",
+    only={
+        "normalize_before": (False,), "add_final_layer_norm": (False,),
+        "static_position_embeddings": (False,),
+    },
 )  # fmt: skip

@@ -6,52 +6,55 @@ differs  masked words and next sentence; post-norm, learned positions, segment t
 
 from dataclasses import replace
 
-from qkv.families.family import Args, Family, choice, classes, label, span, summary, tag
-from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Spec, Stack, causal, everyone, per_head
+from qkv import spec as s
+from qkv.families.family import COMMON, Args, Family, classes, readers, summary
 
 
 def bert(
-    vocab: int = 30522, width: int = 768, depth: int = 12, heads: int = 12, feed: int = 3072, act: str = "gelu",
-    length: int = 512, types: int = 2, eps: float = 1e-12, drop: float = 0.1, attend_drop: float = 0.1,
-    label_drop: float | None = None, pad: int | None = 0, std: float = 0.02, tied: bool = True,
-    decoder: bool = False, cross: bool = False, labels: int = 2, head: str = "none", family: str = "bert",
-    embed_width: int | None = None, groups: int | None = None, inner: int = 1, after_pad: bool = False,
-    lm_act: str | None = None, read_act: str | None = None, span_drop: float = 0.0, summary_kind: str | None = None,
-    summary_project: bool = True, summary_act: str | None = None, summary_drop: float = 0.0,
-) -> Spec:  # fmt: skip
-    """`groups` of `inner` layers share their weights over the depth; `read_act` is that of a first token's reader."""
-    norm, last = Norm(eps=eps), drop if label_drop is None else label_drop
-    pattern = causal if decoder else everyone
-    attend = Attend(heads=heads, head_dim=per_head(width, heads), drop=attend_drop, pattern=pattern)
-    layer = Layer(attend=attend, feed=Dense(width=feed, act=act), after=norm, drop=drop)
+    vocab: int = 30522, width: int = 768, depth: int = 12, heads: int = 12, feed: int = 3072,
+    act: str = "gelu", length: int = 512, types: int = 2, eps: float = 1e-12, drop: float = 0.1,
+    attend_drop: float = 0.1, label_drop: float | None = None, pad: int | None = 0, std: float = 0.02,
+    tied: bool = True, decoder: bool = False, cross: bool = False, labels: int = 2, head: str = "none",
+    family: str = "bert", embed_width: int | None = None, groups: int | None = None, inner: int = 1,
+    after_pad: bool = False, lm_act: str | None = None, read_act: str | None = None, span_drop: float = 0.0,
+    summary_kind: str | None = None, summary_project: bool = True, summary_act: str | None = None,
+    summary_drop: float = 0.0,
+) -> s.Spec:  # fmt: skip
+    """`groups` of `inner` layers share their weights over the depth; `read_act`: a first token's reader has it."""
+    norm, pattern = s.Norm(eps=eps), s.causal if decoder else s.everyone
+    last = drop if label_drop is None else label_drop
+    attend = s.Attend(heads=heads, head_dim=s.per_head(width, heads), drop=attend_drop, pattern=pattern)
+    layer = s.Layer(attend=attend, feed=s.Dense(width=feed, act=act), norm=norm, place="after", drop=drop)
     if cross and decoder:
-        layer = replace(layer, cross=replace(attend, pattern=everyone))
-    order = [int(i / (depth / (groups or 1))) * inner + j for i in range(depth) for j in range(inner)]
-    embed = Embed(
-        vocab=vocab, types=types, norm=norm, drop=drop, pad=pad, width=None if embed_width == width and not groups else embed_width,
-        positions=Learned(count=length, offset=(pad or 0) + 1 if after_pad else 0),
-    )  # fmt: skip
-    stack = Stack(
-        width=width, embed=embed, layers=(layer,) * (groups * inner if groups else depth), order=tuple(order) if groups else None
-    )  # fmt: skip
-    pooler = Head(name="pooler", out=("pooled",), take="first", dense=width, act="tanh")
-    lm = Head(
-        name="lm", dense=embed_width or width, act=lm_act or act, norm=norm, size=vocab, tied="encoder" if tied else ""
-    )  # fmt: skip
-    pair = Head(name="pair", out=("pair",), take="pooled", size=labels if groups else 2, drop=last if groups else 0.0)
-    reader = dict(take="first", dense=width, act=read_act, mid_drop=last, drop=0.0 if read_act == "relu" else last)
-    pooled = (pooler, label(labels, last, take="pooled")), (pooler, choice(last, take="pooled"))
-    read = (label(labels, **reader),), (choice(**reader),)
+        layer = replace(layer, cross=replace(attend, pattern=s.everyone))
+    places = s.Learned(count=length, offset=(pad or 0) + 1 if after_pad else 0)
+    narrow = embed_width if groups or embed_width != width else None
+    embed = s.Embed(vocab=vocab, types=types, norm=norm, drop=drop, pad=pad, width=narrow, positions=places)
+    stack = s.Stack(width=width, embed=embed, layers=(layer,) * depth)
+    if groups:
+        order = [int(i / (depth / groups)) * inner + j for i in range(depth) for j in range(inner)]
+        stack = replace(stack, layers=(layer,) * (groups * inner), order=tuple(order))
+    lm = s.Head(name="lm", dense=embed_width or width, act=lm_act or act, norm=norm, size=vocab, tied=tied)
+    pooler = s.Head(name="pooler", out=("pooled",), take="first", dense=width, act="tanh")
+    kinds, gap = (labels, last) if groups else (2, 0.0)
+    pair = s.Head(name="pair", out=("pair",), take="pooled", size=kinds, drop=gap)
+    pooled = readers(labels, last, lm, vector=dict(take="pooled"))
+    gap = 0.0 if read_act == "relu" else last
+    first = dict(take="first", dense=width, act=read_act, mid_drop=last, drop=gap)
+    read = readers(labels, last, lm, vector=first) if read_act else pooled
+    choice = read["choice"] if read_act == "relu" else (pooler, *pooled["choice"])
     if summary_kind:
-        vector = summary(width, summary_kind, summary_project, summary_act, out=("summary",), mid_drop=summary_drop)
-        pooled = read[0], (vector, choice(take="summary"))
-    found = {
-        "none": () if read_act and read_act != "tanh" else (pooler,), "lm": (lm,), "masked-lm": (lm,),
-        "pretrain": (pooler, lm, pair), "pair": (pooler, pair), "label": read[0] if read_act else pooled[0],
-        "choice": read[1] if read_act == "relu" else pooled[1], "tag": (tag(labels, drop if read_act == "relu" else last),), "span": (span(span_drop),),
-        "replaced": (Head(name="replaced", dense=width, act=act, size=1, flat=True),),
+        how = summary_kind, summary_project, summary_act
+        vector = summary(width, *how, out=("summary",), mid_drop=summary_drop)
+        choice = vector, *readers(labels, 0.0, vector=dict(take="summary"))["choice"]
+    found = read | {
+        "none": (pooler,) if read_act in (None, "tanh") else (), "pretrain": (pooler, lm, pair),
+        "pair": (pooler, pair), "label": read["label"] if read_act else (pooler, *pooled["label"]),
+        "choice": choice, "replaced": (s.Head(name="replaced", dense=width, act=act, size=1, flat=True),),
     }  # fmt: skip
-    return Spec(family=family, encoder=stack, heads=found[head], choices=head == "choice", init=(("*", std),))
+    return s.Spec(
+        family=family, encoder=stack, heads=found[head], choices=head == "choice", init=(("*", std),)
+    )
 
 
 SIZES = {
@@ -63,12 +66,9 @@ SIZES = {
     "large":  dict(width=1024, depth=24, heads=16, feed=4096),
 }  # fmt: skip
 
-CONFIG = dict(
-    vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
-    feed="intermediate_size", act="hidden_act", length="max_position_embeddings", types="type_vocab_size",
-    eps="layer_norm_eps", drop="hidden_dropout_prob", attend_drop="attention_probs_dropout_prob",
-    label_drop="classifier_dropout", pad="pad_token_id", std="initializer_range", tied="tie_word_embeddings",
-    decoder="is_decoder", cross="add_cross_attention",
+CONFIG = COMMON | dict(
+    types="type_vocab_size", eps="layer_norm_eps", drop="hidden_dropout_prob", decoder="is_decoder",
+    attend_drop="attention_probs_dropout_prob", label_drop="classifier_dropout", cross="add_cross_attention",
 )  # fmt: skip
 
 EMBED = """
@@ -77,7 +77,9 @@ EMBED = """
     -                                       bert.embeddings.position_ids
     heads.(label|tag|choice|span).out       (classifier|classifier|classifier|qa_outputs)
 """
-STACK = EMBED + """
+STACK = (
+    EMBED
+    + """
     encoder.layers.{}.attend.(q|k|v)        bert.encoder.layer.{}.attention.self.(query|key|value)
     encoder.layers.{}.attend.o              bert.encoder.layer.{}.attention.output.dense
     encoder.layers.{}.after_attend          bert.encoder.layer.{}.attention.output.LayerNorm
@@ -89,11 +91,15 @@ STACK = EMBED + """
     -                                       bert.embeddings.token_type_ids
     heads.pooler.dense                      bert.pooler.dense
 """
-KEYS = STACK + """
+)
+KEYS = (
+    STACK
+    + """
     heads.lm.(dense|norm)                   cls.predictions.transform.(dense|LayerNorm)
     heads.lm.out.weight                     cls.predictions.decoder.weight
     heads.pair.out                          cls.seq_relationship
 """
+)
 
 
 def lm_bias(args: Args, theirs: str) -> str:
@@ -105,6 +111,7 @@ def lm_bias(args: Args, theirs: str) -> str:
 
 FAMILY = Family(
     name="bert", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("bert",), prefix="bert.",
-    keys=lambda args: KEYS + lm_bias(args, "cls.predictions"), only={"position_embedding_type": ("absolute",)},
+    keys=lambda args: KEYS + lm_bias(args, "cls.predictions"),
+    only={"position_embedding_type": ("absolute",)},
     heads=classes("Bert", "none masked-lm lm pretrain pair label choice tag span"),
 )  # fmt: skip

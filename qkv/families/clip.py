@@ -6,76 +6,76 @@ differs  two towers trained by contrast; the image is a row of patches"""
 
 from typing import Any
 
-from qkv.families.family import Args, Family, classes, label
-from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Patches, Spec, Stack, Two, causal, everyone, per_head
+from qkv import spec as s
+from qkv.families.family import COMMON, Args, Family, classes, one_of
+
+TEXT = dict(
+    vocab=49408, width=512, depth=12, heads=8, feed=2048, act="quick_gelu", length=77, eps=1e-5,
+    attend_drop=0.0, end=49407, std=0.02, factor=1.0, project=512,
+)  # fmt: skip
+IMAGE = dict(
+    image=224, patch=32, channels=3, width=768, depth=12, heads=12, feed=3072, act="quick_gelu", eps=1e-5,
+    attend_drop=0.0, std=0.02, factor=1.0, project=512,
+)  # fmt: skip
 
 
-def tower(
-    width: int, depth: int, heads: int, feed: int, act: str, eps: float, drop: float, embed: Embed, *, text: bool,
-    found: tuple[Head, ...], std: float, factor: float,
-) -> Spec:  # fmt: skip
-    norm = Norm(eps=eps)
-    attend = Attend(
-        heads=heads, head_dim=per_head(width, heads), pattern=causal if text else everyone, drop=drop
+def tower(a: Args, text: bool, embed: s.Embed, heads: tuple[s.Head, ...]) -> s.Spec:
+    norm, width, wide = s.Norm(eps=a["eps"]), a["width"], a["factor"] * a["width"] ** -0.5
+    s.positive(limit=10_000, depth=a["depth"])
+    pattern = s.causal if text else s.everyone
+    attend = s.Attend(
+        heads=a["heads"], head_dim=s.per_head(width, a["heads"]), pattern=pattern, drop=a["attend_drop"]
     )
-    layer = Layer(attend=attend, feed=Dense(width=feed, act=act), before=norm)
-    stack = Stack(width=width, embed=embed, layers=(layer,) * depth, final=norm if text else None)
-    wide, deep = factor * width**-0.5, factor * width**-0.5 * (2 * depth) ** -0.5
+    layer = s.Layer(attend=attend, feed=s.Dense(width=a["feed"], act=a["act"]), norm=norm)
+    stack = s.Stack(width=width, embed=embed, layers=(layer,) * a["depth"], final=norm if text else None)
+    deep, table = wide * (2 * a["depth"]) ** -0.5, a["factor"] * (0.02 if text else a["std"])
     init = (
         ("*.attend.o.*", wide), ("*.attend.*", deep), ("*.up.*", wide * 0.5**0.5), ("*.down.*", deep),
-        ("*.embed.first", wide), ("*.embed.*", 0.02 * factor if text else std * factor), ("heads.*", wide), ("*", std),
+        ("*.embed.first", wide), ("*.embed.*", table), ("heads.*", wide), ("*", a["std"]),
     )  # fmt: skip
-    return Spec(family="clip", encoder=stack, heads=found, init=init)
+    return s.Spec(family="clip", encoder=stack, heads=heads, init=init)
 
 
 def clip(
-    vocab: int = 49408, width: int = 512, depth: int = 12, heads: int = 8, feed: int = 2048, act: str = "quick_gelu",
-    length: int = 77, eps: float = 1e-5, attend_drop: float = 0.0, end: int = 49407, std: float = 0.02,
-    factor: float = 1.0, image: int = 224, patch: int = 32, channels: int = 3, image_width: int = 768,
-    image_depth: int = 12, image_heads: int = 12, image_feed: int = 3072, image_act: str = "quick_gelu",
-    image_eps: float = 1e-5, image_drop: float = 0.0, image_std: float = 0.02, image_factor: float = 1.0,
-    project: int = 512, text_project: int = 512, image_project: int = 512, temperature: float = 2.6592,
-    labels: int = 2, head: str = "both",
-) -> Two:  # fmt: skip
-    sides = {
-        "both": "ti", "text": "t", "image": "i", "text-vector": "t", "image-vector": "i", "image-label": "i"
-    }[head]
-    takes = "top" if end == 2 else "first end"  # as first published, the end token was known by its large id
-    pooled = Head(name="pooler", out=("pooled",), take=takes, end=end)
-    first = Head(name="pooler", out=("pooled",), take="first", norm=Norm(eps=image_eps))
-    both = head == "both"
-    text_vector = Head(
-        name="vector", out=("text",), take="pooled", size=project if both else text_project, bias=False
-    )
-    image_vector = Head(
-        name="vector", out=("image",), take="pooled", size=project if both else image_project, bias=False
-    )
-    words = Embed(vocab=vocab, positions=Learned(count=length))
-    cells = Embed(
-        vocab=1, positions=Learned(count=(image // patch) ** 2 + 1), norm=Norm(eps=image_eps),
-        patches=Patches(image=image, size=patch, channels=channels),
+    text: dict[str, Any] | None = None, image: dict[str, Any] | None = None, project: int = 512,
+    temperature: float = 2.6592, labels: int = 2, head: str = "both",
+) -> s.Two:  # fmt: skip
+    """`text` and `image` change the sizes of the towers, which are TEXT and IMAGE."""
+    for given, known in ((text or {}, TEXT), (image or {}, IMAGE)):
+        _ = [one_of("clip tower argument", name, known) for name in given]
+    t, i, both = TEXT | (text or {}), IMAGE | (image or {}), head == "both"
+    takes = "top" if t["end"] == 2 else "first end"  # as first published, the end is the largest id
+    pooled = s.Head(name="pooler", out=("pooled",), take=takes, end=t["end"])
+    first = s.Head(name="pooler", out=("pooled",), take="first", norm=s.Norm(eps=i["eps"]))
+    vectors = [
+        s.Head(name="vector", out=(side,), take="pooled", size=project if both else a["project"], bias=False)
+        for side, a in (("text", t), ("image", i))
+    ]
+    words = s.Embed(vocab=t["vocab"], positions=s.Learned(count=t["length"]))
+    patches = s.Patches(image=i["image"], size=i["patch"], channels=i["channels"])
+    places = s.Learned(count=(patches.image // patches.size) ** 2 + 1)
+    cells = s.Embed(vocab=1, positions=places, norm=s.Norm(eps=i["eps"]), patches=patches)
+    label = s.Head(name="label", take="rest", size=labels)
+    texts = {"both": (pooled, vectors[0]), "text": (pooled,), "text-vector": (pooled, vectors[0])}
+    images = {
+        "both": (first, vectors[1]),
+        "image": (first,),
+        "image-vector": (first, vectors[1]),
+        "image-label": (first, label),
+    }
+    return s.Two(
+        family="clip", temperature=temperature if both else None,
+        text=tower(t, True, words, texts[head]) if head in texts else None,
+        image=tower(i, False, cells, images[head]) if head in images else None,
     )  # fmt: skip
-    readers: dict[str, tuple[Any, ...]] = {
-        "both": (first, image_vector), "image": (first,), "image-vector": (first, image_vector),
-        "image-label": (first, label(labels, take="rest")),
-    }  # fmt: skip
-    text_tower = tower(
-        width, depth, heads, feed, act, eps, attend_drop, words, text=True, std=std, factor=factor,
-        found=(pooled,) if head == "text" else (pooled, text_vector),
-    ) if "t" in sides else None  # fmt: skip
-    image_tower = tower(
-        image_width, image_depth, image_heads, image_feed, image_act, image_eps, image_drop, cells, text=False,
-        std=image_std, factor=image_factor, found=readers[head],
-    ) if "i" in sides else None  # fmt: skip
-    return Two(family="clip", text=text_tower, image=image_tower, temperature=temperature if both else None)
 
 
 SIZES = {
     "base-32":  dict(),
-    "base-16":  dict(patch=16),
+    "base-16":  dict(image=dict(patch=16)),
     "large-14": dict(
-        width=768, heads=12, feed=3072, patch=14, image_width=1024, image_depth=24, image_heads=16, image_feed=4096,
-        project=768, text_project=768, image_project=768,
+        text=dict(width=768, heads=12, feed=3072, project=768), project=768,
+        image=dict(patch=14, width=1024, depth=24, heads=16, feed=4096, project=768),
     ),
 }  # fmt: skip
 
@@ -86,65 +86,60 @@ LAYERS = """
     SIDE.encoder.layers.{}.before_(attend|feed)   MODEL.encoder.layers.{}.layer_norm(1|2)
     SIDE.encoder.layers.{}.feed.(up|down)         MODEL.encoder.layers.{}.mlp.(fc1|fc2)
 """
-KEYS = LAYERS.replace("SIDE", "text").replace("MODEL", "text_model") + """
+KEYS = (
+    LAYERS.replace("SIDE", "text").replace("MODEL", "text_model")
+    + """
     text.encoder.embed.tokens                     text_model.embeddings.token_embedding
     text.encoder.norm                             text_model.final_layer_norm
     image.encoder.embed.(first|patches)           vision_model.embeddings.(class|patch)_embedding
     image.encoder.embed.norm                      vision_model.pre_layrnorm
     image.heads.pooler.norm                       vision_model.post_layernorm
-    (text.heads.vector|image.heads.vector|image.heads.label).out  (text_projection|visual_projection|classifier)
+    (text|image).heads.vector.out                 (text|visual)_projection
+    image.heads.label.out                         classifier
     temperature                                   logit_scale
-""" + LAYERS.replace("SIDE", "image").replace("MODEL", "vision_model")
+"""
+    + LAYERS.replace("SIDE", "image").replace("MODEL", "vision_model")
+)
+BARE = {"text": "", "image": ""}
+ALONE = {"clip_text_model": "text_config", "clip_vision_model": "vision_config"}
+TOWER = COMMON | dict(eps="layer_norm_eps", factor="initializer_factor", project="projection_dim")
+ENDS = dict(
+    both="Model", text="TextModel", image="VisionModel", **{"text-vector": "TextModelWithProjection"},
+    **{"image-vector": "VisionModelWithProjection", "image-label": "ForImageClassification"},
+)  # fmt: skip
 
 
 def keys(args: Args) -> str:
     """The bare towers' classes write no prefix; older files of theirs have it."""
-    return KEYS.replace(" text_model.", " ~.").replace(" vision_model.", " ~.") if args["head"] in BARE else KEYS
-
-
-BARE = {"text": "", "image": ""}
-CLASSES = {
-    "both": "Model", "text": "TextModel", "image": "VisionModel", "text-vector": "TextModelWithProjection",
-    "image-vector": "VisionModelWithProjection", "image-label": "ForImageClassification",
-}  # fmt: skip
-SHORT = {"text": "text_config", "vision": "vision_config"}
+    return (
+        KEYS.replace(" text_model.", " ~.").replace(" vision_model.", " ~.") if args["head"] in BARE else KEYS
+    )
 
 
 def older(config: Args) -> Args:
-    """The two nested configs as one, `text.` and `vision.` before their keys."""
-    alone = {"clip_text_model": "text", "clip_vision_model": "vision"}.get(config.get("model_type", ""))
-    if alone:
-        return config | {f"{alone}.{key}": value for key, value in config.items()}
-    return config | {f"{s}.{key}": value for s, long in SHORT.items() for key, value in (config.get(long) or {}).items()}
+    side = ALONE.get(config.get("model_type", ""))
+    return {side: config, **config} if side else config
 
 
 def newer(config: Args, args: Args) -> Args:
-    def part(side: str) -> Args:
-        kept = {key.partition(".")[2]: value for key, value in config.items() if key.startswith(f"{side}.")}
-        return kept | {"model_type": f"clip_{side}_model"}
-
-    top = {key: value for key, value in config.items() if "." not in key}
-    side = {"text": "text", "text-vector": "text", "image": "vision", "image-vector": "vision"}.get(args["head"])
-    if side:
-        return part(side) | {"architectures": top["architectures"]}
-    return top | {long: part(short) for short, long in SHORT.items()}
+    for kind, side in ALONE.items():
+        config[side] = (config[side] or {}) | {"model_type": kind}
+        if args["head"].split("-")[0] in side.replace("vision", "image") and args["head"] != "image-label":
+            return config[side] | {"architectures": config["architectures"]}
+    return config
 
 
 FAMILY = Family(
     name="clip", doc=__doc__, make=clip, sizes=SIZES, keys=keys, shape="two towers", older=older, newer=newer,
-    model_types=("clip", "clip_text_model", "clip_vision_model"), prefix="~.", prefixed=BARE,
-    prefixes=("text_model.", "vision_model."),
-    config=dict(
-        vocab="text.vocab_size", width="text.hidden_size", depth="text.num_hidden_layers",
-        heads="text.num_attention_heads", feed="text.intermediate_size", act="text.hidden_act",
-        length="text.max_position_embeddings", eps="text.layer_norm_eps", attend_drop="text.attention_dropout",
-        end="text.eos_token_id", std="text.initializer_range", factor="text.initializer_factor",
-        image="vision.image_size", patch="vision.patch_size", channels="vision.num_channels",
-        image_width="vision.hidden_size", image_depth="vision.num_hidden_layers",
-        image_heads="vision.num_attention_heads", image_feed="vision.intermediate_size", image_act="vision.hidden_act",
-        image_eps="vision.layer_norm_eps", image_drop="vision.attention_dropout", image_std="vision.initializer_range",
-        image_factor="vision.initializer_factor", project="projection_dim", text_project="text.projection_dim",
-        image_project="vision.projection_dim", temperature="logit_scale_init_value",
+    model_types=("clip", *ALONE), prefix="~.", prefixed=BARE, prefixes=("text_model.", "vision_model."),
+    config=dict(project="projection_dim", temperature="logit_scale_init_value"),
+    heads=classes("CLIP", " ".join(ENDS), **ENDS),
+    nested=dict(
+        text=(
+            "text_config", {ours: TOWER[ours] for ours in TEXT if ours != "end"} | dict(end="eos_token_id"),
+        ),
+        image=(
+            "vision_config", TOWER | dict(image="image_size", patch="patch_size", channels="num_channels"),
+        ),
     ),
-    heads=classes("CLIP", " ".join(CLASSES), **CLASSES),
 )  # fmt: skip

@@ -5,7 +5,7 @@ purpose  understand, at half the cost
 differs  half of BERT's layers, distilled; no segment types, no pooler"""
 
 from qkv.families.bert import bert
-from qkv.families.family import Family, classes
+from qkv.families.family import COMMON, Family, classes
 
 KEYS = """
     encoder.embed.(tokens|positions)       distilbert.embeddings.(word|position)_embeddings
@@ -23,11 +23,9 @@ FAMILY = Family(
     name="distilbert", doc=__doc__, make=bert, sizes={"base": {}}, keys=KEYS, model_types=("distilbert",),
     prefix="distilbert.",
     given=dict(depth=6, types=0, label_drop=0.2, span_drop=0.1, read_act="relu", family="distilbert"),
-    config=dict(
-        vocab="vocab_size", width="dim", depth="n_layers", heads="n_heads", feed="hidden_dim", act="activation",
-        length="max_position_embeddings", drop="dropout", attend_drop="attention_dropout",
-        label_drop="seq_classif_dropout", span_drop="qa_dropout", pad="pad_token_id", std="initializer_range",
-        tied="tie_word_embeddings",
+    config=COMMON | dict(
+        width="dim", depth="n_layers", heads="n_heads", feed="hidden_dim", act="activation", drop="dropout",
+        label_drop="seq_classif_dropout", span_drop="qa_dropout",
     ),
     heads=classes("DistilBert", "none masked-lm label choice tag span"),
 )  # fmt: skip

@@ -16,7 +16,9 @@ SIZES = {
     "large-generator": dict(depth=24, embed_width=1024, head="masked-lm"),
 }  # fmt: skip
 
-KEYS = STACK.replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " electra.") + """
+KEYS = (
+    STACK.replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " electra.")
+    + """
     encoder.embed.project        electra.embeddings_project
     heads.label.dense            classifier.dense
     heads.replaced.(dense|out)   discriminator_predictions.(dense|dense_prediction)
@@ -24,9 +26,11 @@ KEYS = STACK.replace("(classifier|", "(classifier.out_proj|").replace(" bert.", 
     heads.lm.out                 generator_lm_head
     heads.summary.dense          sequence_summary.summary
 """
+)
 
 FAMILY = Family(
-    name="electra", doc=__doc__, make=bert, sizes=SIZES, keys=KEYS, model_types=("electra",), prefix="electra.",
+    name="electra", doc=__doc__, make=bert, sizes=SIZES, keys=KEYS, model_types=("electra",),
+    prefix="electra.",
     given=dict(
         width=256, heads=4, feed=1024, embed_width=128, lm_act="gelu", read_act="gelu", summary_kind="first",
         summary_act="gelu", summary_drop=0.1, head="replaced", family="electra",
@@ -35,6 +39,9 @@ FAMILY = Family(
         embed_width="embedding_size", summary_kind="summary_type", summary_project="summary_use_proj",
         summary_act="summary_activation", summary_drop="summary_last_dropout",
     ),
-    heads=classes("Electra", "none replaced masked-lm lm label choice tag span", replaced="ForPreTraining", lm="ForCausalLM"),
+    heads=classes(
+        "Electra", "none replaced masked-lm lm label choice tag span", replaced="ForPreTraining",
+        lm="ForCausalLM",
+    ),
     only={"position_embedding_type": ("absolute",)},
 )  # fmt: skip

@@ -6,8 +6,8 @@ differs  pre-norm, byte-level words; the projections into the residual start sma
 
 from dataclasses import replace
 
-from qkv.families.family import Family, classes, label, span, summary, tag
-from qkv.spec import Attend, Dense, Embed, Head, Layer, Learned, Norm, Sinusoid, Spec, Stack, causal, everyone, per_head
+from qkv import spec as s
+from qkv.families.family import Family, classes, readers, summary
 
 
 def gpt2(
@@ -15,33 +15,32 @@ def gpt2(
     act: str = "gelu_new", length: int = 1024, eps: float = 1e-5, drop: float = 0.1, embed_drop: float = 0.1,
     attend_drop: float = 0.1, scaled: bool = True, scaled_by_layer: bool = False, cross: bool = False,
     summary_kind: str = "cls_index", summary_project: bool = True, summary_act: str | None = None,
-    summary_labels: bool = True, summary_drop: float = 0.1, std: float = 0.02, tied: bool = True, labels: int = 2,
-    head: str = "lm", family: str = "gpt2", head_dim: int | None = None, norms: str = "before",
-    inner_eps: float | None = None, sinusoid: bool = False, lm_bias: bool = False, small_ends: bool = True,
-) -> Spec:  # fmt: skip
-    """`sinusoid` adds waves to tokens scaled by sqrt(width); `small_ends` shrinks what leads into the residual."""
-    norm, size = Norm(eps=inner_eps or eps), head_dim or per_head(width, heads)
-    attend = Attend(heads=heads, head_dim=size, pattern=causal, drop=attend_drop)
-    layer = Layer(attend=attend, feed=Dense(width=feed or 4 * width, act=act), drop=drop)
-    layer = replace(layer, before=norm) if norms == "before" else replace(layer, after=norm)
+    summary_labels: bool = True, summary_drop: float = 0.1, std: float = 0.02, tied: bool = True,
+    labels: int = 2, head: str = "lm", family: str = "gpt2", head_dim: int | None = None,
+    norms: str = "before", inner_eps: float | None = None, sinusoid: bool = False, lm_bias: bool = False,
+    small_ends: bool = True,
+) -> s.Spec:  # fmt: skip
+    """`sinusoid` adds waves to tokens scaled by sqrt(width); `small_ends`: what enters the residual starts small."""
+    norm, size = s.Norm(eps=inner_eps or eps), head_dim or s.per_head(width, heads)
+    attend = s.Attend(heads=heads, head_dim=size, pattern=s.causal, drop=attend_drop)
+    dense = s.Dense(width=feed or 4 * width, act=act)
+    layer = s.Layer(attend=attend, feed=dense, norm=norm, place=norms, drop=drop)
     scales = [(size**-0.5 if scaled else 1.0) / (i + 1 if scaled_by_layer else 1) for i in range(depth)]
     layers = tuple(replace(layer, attend=replace(attend, scale=scale)) for scale in scales)
     if cross:
-        layers = tuple(replace(each, cross=replace(each.attend, pattern=everyone)) for each in layers)
-    embed = Embed(vocab=vocab, positions=Learned(count=length), types="tokens", drop=embed_drop)
+        layers = tuple(replace(each, cross=replace(each.attend, pattern=s.everyone)) for each in layers)
+    embed = s.Embed(vocab=vocab, positions=s.Learned(count=length), types="tokens", drop=embed_drop)
     if sinusoid:
-        embed = replace(embed, positions=Sinusoid(), scale=width**0.5, scales_given=True)
-    stack = Stack(width=width, embed=embed, layers=layers, final=Norm(eps=eps) if norms == "before" else None)
-    lm = Head(name="lm", size=vocab, bias=lm_bias, tied="decoder" if tied else "")
-    found = {
-        "none": (), "lm": (lm,), "label": (label(labels, take="last", bias=False),), "tag": (tag(labels, 0.1),),
-        "span": (span(),), "double": (lm, summary(
-            1 if summary_labels else width, summary_kind, summary_project, summary_act, out=("choice",), drop=summary_drop,
-        )),
-    }  # fmt: skip
+        embed = replace(embed, positions=s.Sinusoid(), scale=width**0.5, scales_given=True)
+    final = s.Norm(eps=eps) if norms == "before" else None
+    stack = s.Stack(width=width, embed=embed, layers=layers, final=final)
+    lm = s.Head(name="lm", size=vocab, bias=lm_bias, tied=tied)
+    size = 1 if summary_labels else width
+    double = summary(size, summary_kind, summary_project, summary_act, out=("choice",), drop=summary_drop)
+    found = readers(labels, 0.1, lm) | {"double": (lm, double)}
     end = std / (2 * depth) ** 0.5 if small_ends else std
     init = (("*.attend.o.weight", end), ("*.cross.o.weight", end), ("*.feed.down.weight", end), ("*", std))
-    return Spec(family=family, decoder=stack, heads=found[head], choices=head == "double", init=init)
+    return s.Spec(family=family, decoder=stack, heads=found[head], choices=head == "double", init=init)
 
 
 SIZES = {
@@ -58,7 +57,8 @@ CONFIG = dict(
 )  # fmt: skip
 SUMMARY = dict(
     attend_drop="attn_pdrop", summary_kind="summary_type", summary_project="summary_use_proj",
-    summary_act="summary_activation", summary_labels="summary_proj_to_labels", summary_drop="summary_first_dropout",
+    summary_act="summary_activation", summary_labels="summary_proj_to_labels",
+    summary_drop="summary_first_dropout",
 )  # fmt: skip
 
 KEYS = """
@@ -83,7 +83,8 @@ CROSS = """
 """
 
 FAMILY = Family(
-    name="gpt2", doc=__doc__, make=gpt2, sizes=SIZES, keys=KEYS + CROSS, model_types=("gpt2",), prefix="transformer.",
+    name="gpt2", doc=__doc__, make=gpt2, sizes=SIZES, keys=KEYS + CROSS, model_types=("gpt2",),
+    prefix="transformer.",
     config=CONFIG | SUMMARY | dict(
         feed="n_inner", act="activation_function", scaled="scale_attn_weights", cross="add_cross_attention",
         scaled_by_layer="scale_attn_by_inverse_layer_idx",

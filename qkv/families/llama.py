@@ -6,36 +6,33 @@ differs  rotary positions, gated feed, RMS norm, grouped heads"""
 
 from typing import Any
 
-from qkv.families.family import Args, Family, classes, label, span, tag
-from qkv.spec import Attend, Dense, Embed, Head, Layer, Norm, Rotary, Spec, Stack, causal, per_head
+from qkv import spec as s
+from qkv.families.family import COMMON, Args, Family, classes, readers
 
 
 def llama(
     vocab: int = 32000, width: int = 4096, depth: int = 32, heads: int = 32, kv_heads: int | None = None,
     head_dim: int | None = None, feed: int = 11008, act: str = "silu", length: int = 2048, eps: float = 1e-6,
-    rope: dict[str, Any] | None = None, attend_bias: bool = False, feed_bias: bool = False, attend_drop: float = 0.0,
-    pad: int | None = None, std: float = 0.02, tied: bool = False, labels: int = 2, head: str = "lm",
-) -> Spec:  # fmt: skip
-    size = per_head(width, heads) if head_dim is None else head_dim
-    attend = Attend(
-        heads=heads, head_dim=size, kv_heads=kv_heads, pattern=causal, bias=attend_bias, drop=attend_drop,
-        relate=rotary(rope or {}),
+    rope: dict[str, Any] | None = None, attend_bias: bool = False, feed_bias: bool = False,
+    attend_drop: float = 0.0, pad: int | None = None, std: float = 0.02, tied: bool = False, labels: int = 2,
+    head: str = "lm",
+) -> s.Spec:  # fmt: skip
+    size = s.per_head(width, heads) if head_dim is None else head_dim
+    attend = s.Attend(
+        heads=heads, head_dim=size, kv_heads=kv_heads, pattern=s.causal, bias=attend_bias, drop=attend_drop,
+        relate=rotary(rope),
     )  # fmt: skip
-    norm = Norm(kind="rms", eps=eps)
-    layer = Layer(attend=attend, feed=Dense(width=feed, act=act, gated=True, bias=feed_bias), before=norm)
-    stack = Stack(width=width, embed=Embed(vocab=vocab, pad=pad), layers=(layer,) * depth, final=norm)
-    lm = Head(name="lm", size=vocab, bias=False, tied="decoder" if tied else "")
-    found = {
-        "none": (), "lm": (lm,), "label": (label(labels, take="last", bias=False),), "tag": (tag(labels, 0.1),),
-        "span": (span(),),
-    }  # fmt: skip
-    return Spec(family="llama", decoder=stack, heads=found[head], init=(("*", std),))
+    norm = s.Norm(kind="rms", eps=eps)
+    layer = s.Layer(attend=attend, feed=s.Dense(width=feed, act=act, gated=True, bias=feed_bias), norm=norm)
+    stack = s.Stack(width=width, embed=s.Embed(vocab=vocab, pad=pad), layers=(layer,) * depth, final=norm)
+    lm = s.Head(name="lm", size=vocab, bias=False, tied=tied)
+    return s.Spec(family="llama", decoder=stack, heads=readers(labels, 0.1, lm)[head], init=(("*", std),))
 
 
-def rotary(rope: dict[str, Any], base: float = 10000.0) -> Rotary:
+def rotary(rope: dict[str, Any] | None, base: float = 10000.0) -> s.Rotary:
     """Rotary positions as `rope_parameters` states them."""
-    scaling = {k: v for k, v in rope.items() if k != "rope_theta"}
-    return Rotary(base=float(rope.get("rope_theta", base)), scaling=tuple(sorted(scaling.items())))
+    scaling = dict(rope or {})
+    return s.Rotary(base=float(scaling.pop("rope_theta", base)), scaling=tuple(sorted(scaling.items())))
 
 
 SIZES = {
@@ -68,14 +65,11 @@ def older(config: Args) -> Args:
 
 
 FAMILY = Family(
-    name="llama", doc=__doc__, make=llama, sizes=SIZES, keys=KEYS, model_types=("llama",), prefix="model.", older=older,
-    prefixed={"none": "", "span": "transformer."}, shape="decoder",
-    config=dict(
-        vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
-        kv_heads="num_key_value_heads", head_dim="head_dim", feed="intermediate_size", act="hidden_act",
-        length="max_position_embeddings", eps="rms_norm_eps", rope="rope_parameters", attend_bias="attention_bias",
-        feed_bias="mlp_bias", attend_drop="attention_dropout", pad="pad_token_id", std="initializer_range",
-        tied="tie_word_embeddings",
+    name="llama", doc=__doc__, make=llama, sizes=SIZES, keys=KEYS, model_types=("llama",), prefix="model.",
+    older=older, prefixed={"none": "", "span": "transformer."}, shape="decoder",
+    config=COMMON | dict(
+        kv_heads="num_key_value_heads", head_dim="head_dim", eps="rms_norm_eps", rope="rope_parameters",
+        attend_bias="attention_bias", feed_bias="mlp_bias",
     ),
     heads=classes("Llama", "none lm label tag span", lm="ForCausalLM"), only={"pretraining_tp": (1,)},
 )  # fmt: skip

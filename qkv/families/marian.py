@@ -9,10 +9,11 @@ from qkv.families.family import Family, classes
 from qkv.families.transformer import BASE
 
 FAMILY = Family(
-    name="marian", doc=__doc__, make=bart, keys=keys, model_types=("marian",), prefix="model.", shape="encoder-decoder",
+    name="marian", doc=__doc__, make=bart, keys=keys, model_types=("marian",), prefix="model.",
+    shape="encoder-decoder",
     given=dict(
-        vocab=58101, embed_norm=False, sinusoid="halves", offset=0, shift=None, start=58100, pad=58100, end=0, labels=2,
-        family="marian",
+        vocab=58101, embed_norm=False, sinusoid="halves", offset=0, shift=None, start=58100, pad=58100, end=0,
+        labels=2, family="marian",
     ),
     config=CONFIG | dict(target_vocab="decoder_vocab_size", shared="share_encoder_decoder_embeddings"),
     sizes={"base": BASE | dict(act="swish", length=512, scaled=True)},

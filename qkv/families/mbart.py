@@ -10,6 +10,9 @@ from qkv.families.family import WRITER, Family, classes
 FAMILY = Family(
     name="mbart", doc=__doc__, make=bart, config=CONFIG, keys=keys, model_types=("mbart",), prefix="model.",
     given=dict(norms="before", final_norm=True, shift="wrap", start=None, labels=2, family="mbart"),
-    sizes={"large": dict(vocab=250027, scaled=True)}, heads=classes("MBart", HEADS, lm=WRITER), shape="encoder-decoder",
-    only={"normalize_before": (True,), "add_final_layer_norm": (True,), "static_position_embeddings": (False,)},
+    sizes={"large": dict(vocab=250027, scaled=True)}, heads=classes("MBart", HEADS, lm=WRITER),
+    shape="encoder-decoder",
+    only={
+        "normalize_before": (True,), "add_final_layer_norm": (True,), "static_position_embeddings": (False,),
+    },
 )  # fmt: skip

@@ -7,47 +7,41 @@ differs  two layers see only their neighbours, every third sees all; rotary, gat
 from dataclasses import replace
 from typing import Any
 
-from qkv.families.family import Args, Family, choice, classes, label, span, tag
+from qkv import spec as s
+from qkv.families.family import COMMON, Args, Family, classes, one_of, readers
 from qkv.families.llama import rotary
-from qkv.spec import Attend, Dense, Embed, Head, Layer, Local, Norm, Spec, Stack, everyone, per_head
 
 
 def modernbert(
-    vocab: int = 50368, width: int = 768, depth: int = 22, heads: int = 12, feed: int = 1152, act: str = "gelu",
-    length: int = 8192, eps: float = 1e-5, norm_bias: bool = False, attend_bias: bool = False, feed_bias: bool = False,
-    kinds: tuple[str, ...] | None = None, rope: dict[str, Any] | None = None, window: int = 128,
-    embed_drop: float = 0.0, attend_drop: float = 0.0, feed_drop: float = 0.0, label_drop: float = 0.0,
-    pooling: str = "cls", head_bias: bool = False, head_act: str = "gelu", lm_bias: bool = True,
-    pad: int | None = 50283, std: float = 0.02, tied: bool = True, labels: int = 2, head: str = "none",
-) -> Spec:  # fmt: skip
-    norm = Norm(eps=eps, bias=norm_bias)
-    turns = (rope or {}).get("full_attention") or {}, (rope or {}).get("sliding_attention") or {}
-    wide = Attend(
-        heads=heads, head_dim=per_head(width, heads), bias=attend_bias, drop=attend_drop, relate=rotary(turns[0], 160000.0)
-    )
-    near = replace(wide, pattern=Local(window // 2), relate=rotary(turns[1]))
-    dense = Dense(width=feed, act=act, gated=True, bias=feed_bias, drop=feed_drop)
-    layer = Layer(attend=wide, feed=dense, before=norm)
+    vocab: int = 50368, width: int = 768, depth: int = 22, heads: int = 12, feed: int = 1152,
+    act: str = "gelu", length: int = 8192, eps: float = 1e-5, norm_bias: bool = False,
+    attend_bias: bool = False, feed_bias: bool = False, kinds: tuple[str, ...] | None = None,
+    rope: dict[str, Any] | None = None, window: int = 128, embed_drop: float = 0.0, attend_drop: float = 0.0,
+    feed_drop: float = 0.0, label_drop: float = 0.0, pooling: str = "cls", head_bias: bool = False,
+    head_act: str = "gelu", lm_bias: bool = True, pad: int | None = 50283, std: float = 0.02,
+    tied: bool = True, labels: int = 2, head: str = "none",
+) -> s.Spec:  # fmt: skip
+    norm = s.Norm(eps=eps, bias=norm_bias)
+    size, turns = s.per_head(width, heads), rope or {}
+    far, close = rotary(turns.get("full_attention"), 160000.0), rotary(turns.get("sliding_attention"))
+    wide = s.Attend(heads=heads, head_dim=size, bias=attend_bias, drop=attend_drop, relate=far)
+    near = replace(wide, pattern=s.Local(window // 2), relate=close)
+    dense = s.Dense(width=feed, act=act, gated=True, bias=feed_bias, drop=feed_drop)
+    layer = s.Layer(attend=wide, feed=dense, norm=norm)
     kinds = kinds or tuple("sliding_attention" if i % 3 else "full_attention" for i in range(depth))
     if len(kinds) != depth or not {*kinds} <= {"sliding_attention", "full_attention"}:
         raise ValueError(f"layer_types {kinds}: expected {depth} of full_attention or sliding_attention")
     layers = [replace(layer, attend=wide if kind == "full_attention" else near) for kind in kinds]
-    stack = Stack(
-        width=width, embed=Embed(vocab=vocab, norm=norm, drop=embed_drop, pad=pad), final=norm,
-        layers=(replace(layers[0], bare=True), *layers[1:]),
-    )  # fmt: skip
-    takes = {"cls": "first", "mean": "mean"}
-    if pooling not in takes:
-        raise ValueError(f"config.json: classifier_pooling is {pooling!r}, supported: 'cls' or 'mean'")
-    inner: dict[str, Any] = dict(dense=width, dense_bias=head_bias, act=head_act, norm=norm, mid_drop=label_drop)
-    lm = Head(name="lm", size=vocab, bias=lm_bias, tied="encoder" if tied else "", **inner | dict(mid_drop=0.0))
-    found = {
-        "none": (), "masked-lm": (lm,), "label": (label(labels, take=takes[pooling], **inner),),
-        "tag": (tag(labels, **inner),), "span": (span(**inner),), "choice": (choice(take=takes[pooling], **inner),),
-    }  # fmt: skip
+    layers[0] = replace(layers[0], bare=True)
+    embed = s.Embed(vocab=vocab, norm=norm, drop=embed_drop, pad=pad)
+    stack = s.Stack(width=width, embed=embed, final=norm, layers=tuple(layers))
+    take = one_of("classifier_pooling", pooling, {"cls": "first", "mean": "mean"})
+    inner: dict[str, Any] = dict(dense=width, dense_bias=head_bias, act=head_act, norm=norm)
+    lm = s.Head(name="lm", size=vocab, bias=lm_bias, tied=tied, **inner)
+    found = readers(labels, 0.0, lm, vector=dict(take=take), mid_drop=label_drop, **inner)
     small = std / (2 * depth) ** 0.5
     init = (("*.o.weight", small), ("*.down.weight", small), ("heads.*", small), ("*", std))
-    return Spec(family="modernbert", encoder=stack, heads=found[head], choices=head == "choice", init=init)
+    return s.Spec(family="modernbert", encoder=stack, heads=found[head], choices=head == "choice", init=init)
 
 
 SIZES = {
@@ -80,15 +74,14 @@ def older(config: Args) -> Args:
 
 
 FAMILY = Family(
-    name="modernbert", doc=__doc__, make=modernbert, sizes=SIZES, keys=KEYS, model_types=("modernbert",), prefix="model.", older=older,
-    config=dict(
-        vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
-        feed="intermediate_size", act="hidden_activation", length="max_position_embeddings", eps="norm_eps",
-        norm_bias="norm_bias", attend_bias="attention_bias", feed_bias="mlp_bias", kinds="layer_types",
-        rope="rope_parameters", window="local_attention", embed_drop="embedding_dropout",
-        attend_drop="attention_dropout", feed_drop="mlp_dropout", label_drop="classifier_dropout",
+    name="modernbert", doc=__doc__, make=modernbert, sizes=SIZES, keys=KEYS, model_types=("modernbert",),
+    prefix="model.", older=older,
+    config=COMMON | dict(
+        act="hidden_activation", eps="norm_eps", norm_bias="norm_bias", attend_bias="attention_bias",
+        feed_bias="mlp_bias", kinds="layer_types", rope="rope_parameters", window="local_attention",
+        embed_drop="embedding_dropout", feed_drop="mlp_dropout", label_drop="classifier_dropout",
         pooling="classifier_pooling", head_bias="classifier_bias", head_act="classifier_activation",
-        lm_bias="decoder_bias", pad="pad_token_id", std="initializer_range", tied="tie_word_embeddings",
+        lm_bias="decoder_bias",
     ),
     heads=classes("ModernBert", "none masked-lm label choice tag span"),
 )  # fmt: skip

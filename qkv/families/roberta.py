@@ -12,11 +12,14 @@ SIZES = {
     "large": dict(length=514, types=1, eps=1e-5, width=1024, depth=24, heads=16, feed=4096),
 }  # fmt: skip
 
-KEYS = STACK.replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " roberta.") + """
+KEYS = (
+    STACK.replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " roberta.")
+    + """
     heads.label.dense                    classifier.dense
     heads.lm.(dense|norm)                lm_head.(dense|layer_norm)
     heads.lm.out.weight                  lm_head.decoder.weight
 """
+)
 
 FAIRSEQ = """
     encoder.embed.(tokens|positions)     encoder.sentence_encoder.embed_(tokens|positions)
@@ -30,8 +33,10 @@ FAIRSEQ = """
 """
 
 FAMILY = Family(
-    name="roberta", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("roberta",), prefix="roberta.",
+    name="roberta", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("roberta",),
+    prefix="roberta.",
     given=dict(vocab=50265, pad=1, after_pad=True, lm_act="gelu", read_act="tanh", family="roberta"),
-    keys=lambda args: KEYS + lm_bias(args, "lm_head"), heads=classes("Roberta", "none masked-lm lm label choice tag span", lm="ForCausalLM"),
+    keys=lambda args: KEYS + lm_bias(args, "lm_head"),
+    heads=classes("Roberta", "none masked-lm lm label choice tag span", lm="ForCausalLM"),
     only={"position_embedding_type": ("absolute",)},
 )  # fmt: skip

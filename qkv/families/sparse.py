@@ -6,24 +6,22 @@ differs  strided and fixed patterns, merged, by head or by layer: no T x T anywh
 
 from typing import Any
 
-from qkv.families.family import Family
+from qkv.families.family import Family, one_of
 from qkv.families.gpt2 import gpt2
 from qkv.spec import Banded, ByHead, Chunk, Spec, Strided, Summary, patterned, positive
 
 
-def sparse(pattern: str = "fixed", stride: int = 128, cells: int = 8, split: str = "merged", **sizes: Any) -> Spec:
-    """`split` is how the two parts of a pattern are shared out: merged in each head, by head, or by layer in turn."""
+def sparse(
+    pattern: str = "fixed", stride: int = 128, cells: int = 8, split: str = "merged", **sizes: Any
+) -> Spec:
+    """`split` is how the two parts of a pattern are shared out: merged in each head, by head, or by layer."""
     positive(stride=stride, cells=cells)
     fixed = Chunk(stride), Summary(stride, cells) | Banded(1)  # nobody is without a key: all see themselves
     parts = {"strided": (Banded(stride), Strided(stride)), "fixed": fixed}
-    if pattern not in parts:
-        raise ValueError(f"pattern {pattern!r}: expected one of {', '.join(parts)}")
-    one, two = parts[pattern]
+    one, two = one_of("pattern", pattern, parts)
     by_head = ByHead(tuple((one, two)[i % 2] for i in range(sizes["heads"])))
     turns = {"merged": (one | two,), "heads": (by_head,), "layers": (one, two)}
-    if split not in turns:
-        raise ValueError(f"split {split!r}: expected one of {', '.join(turns)}")
-    return patterned(gpt2(**sizes), turns[split])
+    return patterned(gpt2(**sizes), one_of("split", split, turns))
 
 
 SIZES = {

@@ -5,47 +5,42 @@ purpose  any task as text to text
 differs  bucketed distances, RMS norm, no biases, unscaled attention; 1.1 gates the feed"""
 
 from dataclasses import replace
-from typing import Any
 
-from qkv.families.family import WRITER, Args, Family, classes, label, span, tag
-from qkv.spec import Attend, Buckets, Dense, Embed, Head, Layer, Norm, Spec, Stack, causal
+from qkv import spec as s
+from qkv.families.family import WRITER, Args, Family, classes, readers
 
 
 def t5(
     vocab: int = 32128, width: int = 512, depth: int = 6, decoder_depth: int | None = None, heads: int = 8,
     head_dim: int = 64, feed: int = 2048, feed_kind: str = "relu", buckets: int = 32, reach: int = 128,
     eps: float = 1e-6, drop: float = 0.1, label_drop: float = 0.0, factor: float = 1.0, scaled: bool = True,
-    tied: bool = True, start: int | None = 0, end: int | None = 1, labels: int = 2, multilingual: bool = False,
-    head: str = "lm", family: str = "t5",
-) -> Spec:  # fmt: skip
+    tied: bool = True, start: int | None = 0, end: int | None = 1, labels: int = 2,
+    multilingual: bool = False, head: str = "lm", family: str = "t5",
+) -> s.Spec:  # fmt: skip
     gated, act = feed_kind.startswith("gated-"), feed_kind.removeprefix("gated-")
     act = "gelu_new" if feed_kind == "gated-gelu" else act
-    norm = Norm(kind="rms", eps=eps)
-    attend = Attend(heads=heads, head_dim=head_dim, bias=False, scale=1.0, drop=drop)
-    dense = Dense(width=feed, act=act, gated=gated, bias=False, drop=drop)
-    reader = Layer(attend=attend, feed=dense, before=norm, drop=drop)
-    writer = replace(reader, attend=replace(attend, pattern=causal), cross=attend)
-    distance = Buckets(heads=heads, count=buckets, reach=reach)
-    embed = Embed(vocab=vocab, drop=drop)
-    encoder = Stack(width=width, embed=embed, layers=(reader,) * depth, final=norm, distance=distance, drop=drop)
-    layers = (writer,) * (depth if decoder_depth is None else decoder_depth)
+    norm, embed = s.Norm(kind="rms", eps=eps), s.Embed(vocab=vocab, drop=drop)
+    attend = s.Attend(heads=heads, head_dim=head_dim, bias=False, scale=1.0, drop=drop)
+    dense = s.Dense(width=feed, act=act, gated=gated, bias=False, drop=drop)
+    reader = s.Layer(attend=attend, feed=dense, norm=norm, drop=drop)
+    writer = replace(reader, attend=replace(attend, pattern=s.causal), cross=attend)
+    distance = s.Buckets(heads=heads, count=buckets, reach=reach)
+    stack = s.Stack(width=width, embed=embed, layers=(reader,), final=norm, distance=distance, drop=drop)
+    encoder, layers = replace(stack, layers=(reader,) * depth), (writer,) * (decoder_depth or depth)
     decoder = replace(encoder, layers=layers, distance=replace(distance, both_ways=False))
     scale = width**-0.5 if scaled and not multilingual else 1.0
-    lm = Head(name="lm", size=vocab, bias=False, scale=scale, tied="encoder" if tied else "")
-    ends: Any = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
-    found = {
-        "none": (), "lm": (lm,), "encoder": (), "label": (label(labels, label_drop, **ends),),
-        "tag": (tag(labels, label_drop),), "span": (span(),),
-    }  # fmt: skip
+    lm = s.Head(name="lm", size=vocab, bias=False, scale=scale, tied=tied)
+    ends = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
+    found = readers(labels, label_drop, lm, vector=ends) | {"encoder": ()}
     wide = factor * width**-0.5
     init = (
         ("*.q.weight", wide * head_dim**-0.5), ("*.o.weight", factor * (heads * head_dim) ** -0.5),
-        ("*.down.weight", factor * feed**-0.5), ("*.embed.*", factor), ("heads.lm.*", factor), ("heads.tag.*", factor), ("*", wide),
+        ("*.down.weight", factor * feed**-0.5), ("*.embed.*", factor), ("heads.lm.*", factor),
+        ("heads.tag.*", factor), ("*", wide),
     )  # fmt: skip
-    return Spec(
-        family=family, encoder=encoder, decoder=None if head in ("encoder", "tag") else decoder, heads=found[head],
-        shift=(start or 0, "start") if head in ("label", "span") else None, init=init,
-    )  # fmt: skip
+    shift = s.Shift(start or 0) if head in ("label", "span") else None
+    writes = None if head in ("encoder", "tag") else decoder
+    return s.Spec(family=family, encoder=encoder, decoder=writes, heads=found[head], shift=shift, init=init)
 
 
 GATED = dict(feed_kind="gated-gelu", scaled=False, tied=False)
@@ -61,9 +56,10 @@ SIZES = {
 }  # fmt: skip
 
 CONFIG = dict(
-    vocab="vocab_size", width="d_model", depth="num_layers", decoder_depth="num_decoder_layers", heads="num_heads",
-    head_dim="d_kv", feed="d_ff", buckets="relative_attention_num_buckets", reach="relative_attention_max_distance",
-    eps="layer_norm_epsilon", drop="dropout_rate", factor="initializer_factor", tied="tie_word_embeddings",
+    vocab="vocab_size", width="d_model", depth="num_layers", decoder_depth="num_decoder_layers",
+    heads="num_heads", head_dim="d_kv", feed="d_ff", buckets="relative_attention_num_buckets",
+    reach="relative_attention_max_distance", eps="layer_norm_epsilon", drop="dropout_rate",
+    factor="initializer_factor", tied="tie_word_embeddings",
 )  # fmt: skip
 
 KEYS = """
@@ -74,8 +70,9 @@ KEYS = """
     @.layers.{}.before_attend          transformer.@.block.{}.layer.0.layer_norm
     decoder.layers.{}.cross.(q|k|v|o)  transformer.decoder.block.{}.layer.1.EncDecAttention.(q|k|v|o)
     decoder.layers.{}.before_cross     transformer.decoder.block.{}.layer.1.layer_norm
-    -                                  transformer.decoder.block.0.layer.1.EncDecAttention.relative_attention_bias
-    (encoder|decoder).layers.{}.before_feed  transformer.(encoder.block.{}.layer.1|decoder.block.{}.layer.2).layer_norm
+    -                        transformer.decoder.block.0.layer.1.EncDecAttention.relative_attention_bias
+    encoder.layers.{}.before_feed            transformer.encoder.block.{}.layer.1.layer_norm
+    decoder.layers.{}.before_feed            transformer.decoder.block.{}.layer.2.layer_norm
     encoder.layers.{}.feed.(up|gate|down)    transformer.encoder.block.{}.layer.1.FEED
     decoder.layers.{}.feed.(up|gate|down)    transformer.decoder.block.{}.layer.2.FEED
     @.norm                             transformer.@.final_layer_norm
@@ -83,7 +80,7 @@ KEYS = """
     heads.label.(dense|out)            classification_head.(dense|out_proj)
     heads.(tag|span).out               (classifier|qa_outputs)
 """
-MT5 = dict(vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj="gated-gelu", multilingual=True)
+MT5 = dict(vocab_size=250112, d_ff=1024, num_layers=8, num_heads=6, feed_forward_proj="gated-gelu")
 
 
 def keys(args: Args) -> str:
@@ -93,7 +90,7 @@ def keys(args: Args) -> str:
 
 def older(config: Args) -> Args:
     """mT5 has defaults of its own; before `scale_decoder_outputs`, an untied head meant an unscaled one."""
-    config = (MT5 if config.get("model_type") == "mt5" else {}) | config
+    config = (MT5 | {"multilingual": True} if config.get("model_type") == "mt5" else {}) | config
     scaled = config.get("tie_word_embeddings", True)
     return {"scale_decoder_outputs": scaled, "num_decoder_layers": config.get("num_layers", 6)} | config
 
@@ -105,7 +102,8 @@ def newer(config: Args, args: Args) -> Args:
 
 
 FAMILY = Family(
-    name="t5", doc=__doc__, make=t5, sizes=SIZES, keys=keys, model_types=("t5", "mt5"), older=older, newer=newer,
+    name="t5", doc=__doc__, make=t5, sizes=SIZES, keys=keys, model_types=("t5", "mt5"), older=older,
+    newer=newer,
     config=CONFIG | dict(
         feed_kind="feed_forward_proj", label_drop="classifier_dropout", scaled="scale_decoder_outputs",
         start="decoder_start_token_id", end="eos_token_id", multilingual="multilingual",

@@ -4,39 +4,33 @@ paper    Dai et al. 2019, arXiv:1901.02860
 purpose  write beyond a fixed length
 differs  segments see the states of those before; adaptive embedding and softmax"""
 
-from qkv.families.family import Args, Family, classes, label
-from qkv.spec import XL, AdaptiveHead, Attend, Banded, Dense, Embed, Layer, Norm, Recall, Spec, Stack, causal
+from qkv import spec as s
+from qkv.families.family import Args, Family, classes, readers
 
 
 def transformer_xl(
-    vocab: int = 267735, cutoffs: tuple[int, ...] = (20000, 40000, 200000), divide: int = 4, width: int = 1024,
-    embed_width: int = 1024, depth: int = 18, heads: int = 16, head_dim: int = 64, feed: int = 4096,
-    pre_norm: bool = False, memory: int = 1600, clamp: int = 1000, same_length: bool = True, own_biases: bool = True,
-    eps: float = 1e-5, drop: float = 0.1, attend_drop: float = 0.0, std: float = 0.02, project_std: float = 0.01,
-    tied: bool = True, tied_projects: tuple[bool, ...] | None = None, labels: int = 2, head: str = "lm",
-) -> Spec:  # fmt: skip
+    vocab: int = 267735, cutoffs: tuple[int, ...] = (20000, 40000, 200000), divide: int = 4,
+    width: int = 1024, embed_width: int = 1024, depth: int = 18, heads: int = 16, head_dim: int = 64,
+    feed: int = 4096, pre_norm: bool = False, memory: int = 1600, clamp: int = 1000, same_length: bool = True,
+    own_biases: bool = True, eps: float = 1e-5, drop: float = 0.1, attend_drop: float = 0.0,
+    std: float = 0.02, project_std: float = 0.01, tied: bool = True,
+    tied_projects: tuple[bool, ...] | None = None, labels: int = 2, head: str = "lm",
+) -> s.Spec:  # fmt: skip
     if same_length and memory < 1:
         raise ValueError(f"config.json: same_length with mem_len {memory}: expected a memory of at least 1")
-    attend = Attend(
-        heads=heads, head_dim=head_dim, pattern=Banded(memory) if same_length else causal, bias=False,
-        drop=attend_drop, relate=XL(width=width, clamp=clamp, shared=not own_biases, drop=drop),
+    attend = s.Attend(
+        heads=heads, head_dim=head_dim, pattern=s.Banded(memory) if same_length else s.causal, bias=False,
+        drop=attend_drop, relate=s.XL(width=width, clamp=clamp, shared=not own_biases, drop=drop),
     )  # fmt: skip
-    norm = Norm(eps=eps)
-    layer = Layer(
-        attend=attend, feed=Dense(width=feed, act="relu", drop=drop), drop=drop,
-        before=norm if pre_norm else None, after=None if pre_norm else norm,
-    )  # fmt: skip
-    embed = Embed(vocab=vocab, width=embed_width, cutoffs=tuple(cutoffs), divide=divide, drop=drop)
-    stack = Stack(
-        width=width, embed=embed, layers=(layer,) * depth, recall=Recall(length=memory, zeros=True), drop=drop
-    )
+    dense, place = s.Dense(width=feed, act="relu", drop=drop), "before" if pre_norm else "after"
+    layer = s.Layer(attend=attend, feed=dense, drop=drop, norm=s.Norm(eps=eps), place=place)
+    embed = s.Embed(vocab=vocab, width=embed_width, cutoffs=tuple(cutoffs), divide=divide, drop=drop)
+    recall = s.Recall(length=memory, zeros=True)
+    stack = s.Stack(width=width, embed=embed, layers=(layer,) * depth, recall=recall, drop=drop)
     ties = (False,) + (True,) * len(cutoffs) if tied_projects is None else tuple(tied_projects)
-    lm = AdaptiveHead(name="lm", embed=embed, tied=tied, tied_projects=ties)
-    found = {
-        "none": (), "lm": (lm,), "label": (label(labels, take="last", bias=False),)
-    }
-    init = (("*.projects.*", project_std), ("*", std))
-    return Spec(family="transformer-xl", decoder=stack, heads=found[head], init=init)
+    lm = s.AdaptiveHead(name="lm", embed=embed, tied=tied, tied_projects=ties)
+    init, found = (("*.projects.*", project_std), ("*", std)), readers(labels, 0.0) | {"lm": (lm,)}
+    return s.Spec(family="transformer-xl", decoder=stack, heads=found[head], init=init)
 
 
 SIZES = {
@@ -60,28 +54,25 @@ KEYS = """
     heads.lm.clusters.(weight|bias)          crit.cluster_(weight|bias)
     heads.label.out                          score
 """
-OWN = """
-    decoder.layers.{}.attend.relative.(u|v)  transformer.layers.{}.dec_attn.r_(w|r)_bias
-"""
-SHARED = OWN.replace("bias\n", "bias alias\n") + """
-    decoder.layers.0.attend.relative.(u|v)   transformer.r_(w|r)_bias
-"""
+OWN = "decoder.layers.{}.attend.relative.(u|v)  transformer.layers.{}.dec_attn.r_(w|r)_bias"
+SHARED = f"{OWN} alias\ndecoder.layers.0.attend.relative.(u|v)   transformer.r_(w|r)_bias"
 
 
 def keys(args: Args) -> str:
-    return KEYS.replace("SIDE", "before" if args["pre_norm"] else "after") + (OWN if args["own_biases"] else SHARED)
+    return KEYS.replace("SIDE", "before" if args["pre_norm"] else "after") + (
+        OWN if args["own_biases"] else SHARED
+    )
 
 
 FAMILY = Family(
-    name="transformer-xl", doc=__doc__, make=transformer_xl, sizes=SIZES, keys=keys, model_types=("transfo-xl",), removed=True,
-    prefix="transformer.", shape="decoder",
+    name="transformer-xl", doc=__doc__, make=transformer_xl, sizes=SIZES, keys=keys,
+    model_types=("transfo-xl",), removed=True, prefix="transformer.", shape="decoder",
     config=dict(
-        vocab="vocab_size", cutoffs="cutoffs", divide="div_val", width="d_model", embed_width="d_embed", depth="n_layer",
-        heads="n_head", head_dim="d_head", feed="d_inner", pre_norm="pre_lnorm", memory="mem_len", clamp="clamp_len",
-        same_length="same_length", own_biases="untie_r", eps="layer_norm_epsilon", drop="dropout",
-        attend_drop="dropatt", std="init_std", project_std="proj_init_std", tied="tie_word_embeddings",
-        tied_projects="tie_projs",
+        vocab="vocab_size", cutoffs="cutoffs", divide="div_val", width="d_model", embed_width="d_embed",
+        depth="n_layer", heads="n_head", head_dim="d_head", feed="d_inner", pre_norm="pre_lnorm",
+        memory="mem_len", clamp="clamp_len", same_length="same_length", own_biases="untie_r",
+        eps="layer_norm_epsilon", drop="dropout", attend_drop="dropatt", std="init_std",
+        project_std="proj_init_std", tied="tie_word_embeddings", tied_projects="tie_projs",
     ),
-    heads=classes("TransfoXL", "none lm label"),
-    only={"attn_type": (0,), "sample_softmax": (-1, 0)},
+    heads=classes("TransfoXL", "none lm label"), only={"attn_type": (0,), "sample_softmax": (-1, 0)},
 )  # fmt: skip

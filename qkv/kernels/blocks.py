@@ -68,7 +68,10 @@ def pieces(pattern: Pattern, positions: Tensor) -> list[Piece]:
         case Summary(stride, cells):  # where they lie depends on where each text begins
             cell = (positions >= 0) & (positions % stride >= stride - cells)
             most = min(-(-length * cells // stride) + cells, length)
-            q, k = blocks(1, 0, length), cell.int().argsort(dim=1, descending=True, stable=True)[:, None, :most]
+            q, k = (
+                blocks(1, 0, length),
+                cell.int().argsort(dim=1, descending=True, stable=True)[:, None, :most],
+            )
         case Either(one, two):
             first, second = pieces(one, positions), pieces(two, positions)
             seen = tuple(piece.rule for piece in first)
@@ -94,11 +97,17 @@ def sparse_attention(
         return torch.cat(outs, dim=1)[:, back]
     parts = pieces(pattern, positions)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, T, H, D)
-    out = _one(q, k, v, parts[0], visible, scale, drop) if len(parts) == 1 else _joined(q, k, v, parts, visible, scale, drop)
+    out = (
+        _one(q, k, v, parts[0], visible, scale, drop)
+        if len(parts) == 1
+        else _joined(q, k, v, parts, visible, scale, drop)
+    )
     return out.transpose(1, 2)
 
 
-def _one(q: Tensor, k: Tensor, v: Tensor, piece: Piece, visible: Visible, scale: float, drop: float) -> Tensor:
+def _one(
+    q: Tensor, k: Tensor, v: Tensor, piece: Piece, visible: Visible, scale: float, drop: float
+) -> Tensor:
     """A pattern of one piece is plain attention within blocks."""
     batch, length = q.shape[:2]
     qs, ks, vs = (_pick(x, i).flatten(0, 1) for x, i in ((q, piece.q), (k, piece.k), (v, piece.k)))

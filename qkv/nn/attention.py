@@ -1,88 +1,21 @@
-"""Where (who sees whom), Mix (the kernel call) and Attention (the projections around it).
+"""Mix (the kernel call) and Attention (the projections around it).
 
 B batch, H heads, T queries, S keys, D size of a head."""
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.blocks import at, few_keys, sparse_attention
+from qkv.kernels.blocks import sparse_attention
+from qkv.kernels.where import Where
 from qkv.nn.memory import Slot
 from qkv.nn.relate import Relative, Rotate
-from qkv.spec import XL, Attend, ByHead, Causal, Everyone, Pattern, Rotary
-
-
-@dataclass(frozen=True, kw_only=True)
-class Where:
-    """Who sees whom, made once for every pattern of a stack: pattern & seat & same document & allowed."""
-
-    pattern: Pattern
-    q: Tensor  # (B|1, T) positions of the queries
-    k: Tensor  # (B|1, S) positions of the keys, -1 where no token stands
-    full: bool = False  # a token stands everywhere
-    documents: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys; -1: of every text
-    allowed: Tensor | None = None  # (B, T, S)
-    distance: Tensor | None = None  # (B|1, H, T, S) added to the scores
-    same: bool = False  # queries and keys are the same even row, nothing remembered
-    reach: int = 0  # no two positions are further apart
-    types: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys
-    dtype: torch.dtype = torch.float32
-
-    @property
-    def kernel(self) -> str:
-        """Settled on the host: what this needs of a kernel."""
-        open_ = self.distance is None and self.allowed is None and self.same
-        plain = open_ and self.full and self.documents is None
-        if plain and isinstance(self.pattern, Causal | Everyone):
-            return "causal" if isinstance(self.pattern, Causal) else "all"
-        return "blocks" if open_ and self.q.shape[1] >= 256 and few_keys(self.pattern) else "mask"
-
-    def visible(self, rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
-        """(B|1, n, b, m): may the queries at indices q (1, n, b) see the keys at indices k (B|1, n, m)?"""
-        keys = at(self.k, k)[..., None, :]
-        seen: Tensor = rule(at(self.q, q)[..., :, None], keys)
-        if not self.full:
-            seen = seen & (keys >= 0)
-        if self.documents is not None:
-            mine, theirs = at(self.documents[0], q)[..., :, None], at(self.documents[1], k)[..., None, :]
-            seen = seen & ((mine == theirs) | (theirs < 0))
-        return seen
-
-    @cached_property
-    def mask(self) -> Tensor | None:
-        """(B|1, H|1, T, S) true where a query may see a key; None: everywhere."""
-        if self.full and self.documents is None and self.allowed is None and isinstance(self.pattern, Everyone):
-            return None
-        rules = self.pattern.rules if isinstance(self.pattern, ByHead) else (self.pattern,)
-        q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in (self.q, self.k))
-        mask = torch.cat([self.visible(rule, q, k) for rule in rules], dim=1)
-        return mask if self.allowed is None else mask & self.allowed[:, None]
-
-    @cached_property
-    def base(self) -> Tensor | None:
-        """What is added to the scores of every layer."""
-        return self.fill(self.distance)
-
-    def bias(self, extra: Tensor | None) -> Tensor | None:
-        """What is added to the scores of one layer, which may add something of its own."""
-        if extra is None:
-            return self.base
-        return self.fill(extra if self.distance is None else extra + self.distance)
-
-    def fill(self, scores: Tensor | None) -> Tensor | None:
-        """A query that sees nobody sees all alike, and never becomes NaN."""
-        if self.mask is None:
-            return scores
-        scores = torch.zeros((), dtype=self.dtype, device=self.mask.device) if scores is None else scores
-        return scores.masked_fill(~self.mask, torch.finfo(self.dtype).min)
+from qkv.spec import XL, Attend, Rotary
 
 
 class Mix(nn.Module):
-    """softmax(qk' * scale + bias) v by the fastest kernel that can; q is (B, H, T, D), k and v (B, G, S, D)."""
+    """softmax(qk' * scale + bias) v by the fastest kernel; q is (B, H, T, D), k and v (B, G, S, D)."""
 
     def __init__(self, scale: float, drop: float) -> None:
         super().__init__()
@@ -111,7 +44,7 @@ def repeat_heads(x: Tensor, heads: int) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections to queries, keys and values, and back. Queries come from x, keys and values from context."""
+    """Projections to queries (of x), keys and values (of the context), and back."""
 
     def __init__(self, attend: Attend, width: int) -> None:
         super().__init__()

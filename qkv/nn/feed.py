@@ -22,7 +22,7 @@ class Feed(nn.Module):
 
 
 class Switch(nn.Module):
-    """One expert a token, by the router's word; what overflows an expert's capacity passes by on the residual.
+    """One expert a token, by the router's word; what overflows its capacity passes by on the residual.
 
     Capacity is counted along each row, in order. Shapes do not depend on the routing."""
 
@@ -33,7 +33,9 @@ class Switch(nn.Module):
         self.experts = nn.ModuleList(Feed(experts.each, width) for _ in range(experts.count))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        wide = torch.promote_types(x.dtype, torch.float32)  # the router is the one part that must not be coarse
+        wide = torch.promote_types(
+            x.dtype, torch.float32
+        )  # the router is the one part that must not be coarse
         seen = x.to(wide)
         if self.training and self.jitter:
             seen = seen * torch.empty_like(seen).uniform_(1 - self.jitter, 1 + self.jitter)

@@ -1,23 +1,20 @@
 """Heads: what is read off the last states. One class serves nearly all; two have mathematics of their own."""
 
-from collections.abc import Mapping
 from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.batch import Batch
+from qkv.batch import Batch
 from qkv.nn.parts import Adaptive, activation, make_norm
 from qkv.spec import AdaptiveHead, BeamSpan, Head
-
-Tokens = Mapping[str, nn.Module]  # the token table of each stack
 
 
 class Reader(nn.Module):
     """take states -> drop -> dense, act, norm -> drop -> project."""
 
-    def __init__(self, head: Head, width: int, tokens: Tokens) -> None:
+    def __init__(self, head: Head, width: int, tokens: nn.Module) -> None:
         super().__init__()
         self.head, inner = head, head.dense or width
         self.dense = nn.Linear(width, inner, bias=head.dense_bias) if head.dense else nn.Identity()
@@ -27,7 +24,7 @@ class Reader(nn.Module):
         if head.bias == "fixed":
             self.out.bias.requires_grad_(False)
         if head.tied:
-            self.out.weight = tokens[head.tied].weight
+            self.out.weight = tokens.weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         x = self.drop(take(self.head, out, batch))
@@ -44,7 +41,9 @@ def take(head: Head, out: dict[str, Tensor], batch: Batch) -> Tensor:
         return out.get(head.take, hidden)
     if head.take == "rest":
         return hidden[:, 1:].mean(1)
-    seat = torch.ones(hidden.shape[:2], device=hidden.device) if rows is None or rows.seat is None else rows.seat
+    seat = (
+        torch.ones(hidden.shape[:2], device=hidden.device) if rows is None or rows.seat is None else rows.seat
+    )
     if head.take == "mean":
         return (hidden * seat[..., None]).sum(1) / seat.sum(1, keepdim=True)
     if head.take == "first":
@@ -71,23 +70,22 @@ def last(flags: Tensor) -> Tensor:
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities of all words: the first band scores its words and the other bands, each of those its words."""
+    """Log-probabilities of all words: the first band scores its words and the bands, each band its words."""
 
-    def __init__(self, head: AdaptiveHead, width: int, tokens: Tokens) -> None:
+    def __init__(self, head: AdaptiveHead, width: int, tokens: nn.Module) -> None:
         super().__init__()
-        shared = tokens["decoder"]
-        assert isinstance(shared, Adaptive)
-        self.edges, bands, sizes = shared.edges, len(shared.edges) - 1, shared.sizes
+        assert isinstance(tokens, Adaptive)
+        self.edges, bands, sizes = tokens.edges, len(tokens.edges) - 1, tokens.sizes
         self.tables = nn.ModuleList(nn.Linear(size, count) for count, size in sizes)
-        own = [min(i, len(sizes) - 1) for i in range(bands)] if len(shared.projects) else []
+        own = [min(i, len(sizes) - 1) for i in range(bands)] if len(tokens.projects) else []
         self.projects = nn.ModuleList(nn.Linear(sizes[i][1], width, bias=False) for i in own)
         self.clusters = nn.Linear(sizes[0][1], bands - 1) if bands > 1 else None
         if head.tied:
-            for mine, theirs in zip(self.tables, shared.tables, strict=True):
+            for mine, theirs in zip(self.tables, tokens.tables, strict=True):
                 mine.weight = theirs.weight
         for band, mine in enumerate(self.projects):
             if head.tied_projects[band]:
-                mine.weight = shared.projects[own[band]].weight
+                mine.weight = tokens.projects[own[band]].weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         parts: list[Tensor] = []
@@ -106,7 +104,7 @@ class AdaptiveSoftmax(nn.Module):
 class SpanBeam(nn.Module):
     """XLNet's answer head: start (B, T), end (B, starts, T) for the best starts, and answerable (B,)."""
 
-    def __init__(self, head: BeamSpan, width: int, tokens: Tokens) -> None:
+    def __init__(self, head: BeamSpan, width: int, tokens: nn.Module) -> None:
         super().__init__()
         self.starts, self.start = head.starts, nn.Linear(width, 1)
         self.end_dense, self.end_out = nn.Linear(2 * width, width), nn.Linear(width, 1)
@@ -115,10 +113,16 @@ class SpanBeam(nn.Module):
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         x, start = out["hidden"], self.start(out["hidden"])[..., 0]  # (B, T, W), (B, T)
-        seat = torch.ones_like(start).bool() if batch.rows is None or batch.rows.seat is None else batch.rows.seat
+        seat = (
+            torch.ones_like(start).bool()
+            if batch.rows is None or batch.rows.seat is None
+            else batch.rows.seat
+        )
         shares = start.masked_fill(~seat, torch.finfo(x.dtype).min).softmax(-1)
         best = shares.topk(min(self.starts, x.shape[1]), dim=-1).indices  # (B, K)
-        chosen = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None].expand(-1, -1, x.shape[1], -1)
+        chosen = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None].expand(
+            -1, -1, x.shape[1], -1
+        )
         both = torch.cat([x[:, None].expand_as(chosen), chosen], dim=-1)  # (B, K, T, 2W)
         end = self.end_out(self.end_norm(torch.tanh(self.end_dense(both))))[..., 0]
         first = torch.einsum("bt,btw->bw", shares, x)

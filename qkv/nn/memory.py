@@ -1,8 +1,8 @@
 """Slot: what one attention remembers, tensors with a time axis and the position of every seat.
 
-    positions  [[ 0, 1, 2],      a row of three tokens
-                [-1, 0, 1]]      a row of two: -1 is an empty seat
-    tensors    k (B, S, H, D), v (B, S, H, D), or the hidden states (B, S, W) of a recurrence"""
+positions  [[ 0, 1, 2],      a row of three tokens
+            [-1, 0, 1]]      a row of two: -1 is an empty seat
+tensors    k (B, S, H, D), v (B, S, H, D), or the hidden states (B, S, W) of a recurrence"""
 
 from collections.abc import Callable
 
@@ -64,5 +64,8 @@ class Slot:
 
 
 def _join(above: Tensor, below: Tensor, length: int, fill: int) -> Tensor:
-    wide = [torch.cat([x.new_full((len(x), length - x.shape[1], *x.shape[2:]), fill), x], 1) for x in (above, below)]
+    wide = [
+        torch.cat([x.new_full((len(x), length - x.shape[1], *x.shape[2:]), fill), x], 1)
+        for x in (above, below)
+    ]
     return torch.cat(wide)

@@ -11,13 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.batch import Rows
-from qkv.spec import Embed, Learned, Norm, Sinusoid, Stack
+from qkv.batch import Rows
+from qkv.spec import Embed, Learned, Norm, Stack
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": lambda x: x, "relu": F.relu, "relu2": lambda x: F.relu(x) ** 2, "tanh": torch.tanh, "sigmoid": torch.sigmoid,
-    "gelu": F.gelu, "gelu_python": F.gelu, "gelu_new": tanh_gelu, "gelu_fast": tanh_gelu, "gelu_pytorch_tanh": tanh_gelu,
+    "linear": lambda x: x, "relu": F.relu, "relu2": lambda x: F.relu(x) ** 2, "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid, "gelu": F.gelu, "gelu_python": F.gelu, "gelu_new": tanh_gelu,
+    "gelu_fast": tanh_gelu, "gelu_pytorch_tanh": tanh_gelu,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "silu": F.silu, "swish": F.silu, "mish": F.mish,
 }  # fmt: skip
 
@@ -32,7 +33,9 @@ def make_norm(norm: Norm | None, width: int) -> nn.Module:
     """The norm, or an Identity where there is none."""
     if norm is None:
         return nn.Identity()
-    return nn.RMSNorm(width, norm.eps) if norm.kind == "rms" else nn.LayerNorm(width, norm.eps, bias=norm.bias)
+    return (
+        nn.RMSNorm(width, norm.eps) if norm.kind == "rms" else nn.LayerNorm(width, norm.eps, bias=norm.bias)
+    )
 
 
 def exact(device: torch.device) -> torch.dtype:
@@ -46,23 +49,9 @@ def waves(positions: Tensor, width: int, layout: str = "halves", base: float = 1
     rates = base ** (-steps / (width - 2 if layout == "ends" else width))
     angles = positions[..., None] * rates  # (..., W/2)
     both = [angles.sin(), angles.cos()]
-    return (torch.stack(both, dim=-1).flatten(-2) if layout == "pairs" else torch.cat(both, dim=-1))[..., :width]
-
-
-class Positions(nn.Module):
-    """A vector for every position: looked up, or computed."""
-
-    def __init__(self, kind: Learned | Sinusoid, width: int) -> None:
-        super().__init__()
-        self.kind, self.width = kind, width
-        if isinstance(kind, Learned):
-            self.weight = nn.Parameter(torch.empty(kind.count, width))
-
-    def forward(self, positions: Tensor, like: Tensor) -> Tensor:
-        positions = positions + self.kind.offset
-        if isinstance(self.kind, Learned):
-            return F.embedding(positions, self.weight)
-        return waves(positions, self.width, self.kind.layout).to(like.dtype)
+    return (torch.stack(both, dim=-1).flatten(-2) if layout == "pairs" else torch.cat(both, dim=-1))[
+        ..., :width
+    ]
 
 
 class Adaptive(nn.Module):
@@ -76,7 +65,9 @@ class Adaptive(nn.Module):
         self.sizes = [(count, first // embed.divide**i) for i, count in enumerate(bands)]
         self.tables = nn.ModuleList(nn.Embedding(count, size) for count, size in self.sizes)
         projected = embed.divide > 1 or first != width
-        self.projects = nn.ModuleList(nn.Linear(size, width, bias=False) for _, size in self.sizes if projected)
+        self.projects = nn.ModuleList(
+            nn.Linear(size, width, bias=False) for _, size in self.sizes if projected
+        )
         self.scale = math.sqrt(width)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -104,8 +95,11 @@ class Embedding(nn.Module):
             self.tokens: nn.Module = Adaptive(embed, stack.width)
         else:
             self.tokens = nn.Embedding(embed.vocab, width, padding_idx=embed.pad)
-        self.positions = Positions(embed.positions, width) if embed.positions else None
-        self.types = nn.Embedding(embed.types, width) if isinstance(embed.types, int) and embed.types else None
+        places = embed.positions
+        self.positions = nn.Embedding(places.count, width) if isinstance(places, Learned) else None
+        self.types = (
+            nn.Embedding(embed.types, width) if isinstance(embed.types, int) and embed.types else None
+        )
         self.norm, self.drop = make_norm(embed.norm, width), nn.Dropout(embed.drop)
         self.project = nn.Linear(width, stack.width) if embed.width and not adaptive else nn.Identity()
         if embed.query:
@@ -124,5 +118,9 @@ class Embedding(nn.Module):
         if self.types is not None:
             x = x + (self.types(rows.types) if rows.types is not None else self.types.weight[0])
         if self.positions is not None:
-            x = x + self.positions(rows.positions, x)
+            x = x + self.positions(rows.positions + embed.positions.offset)
+        elif embed.positions is not None:
+            x = x + waves(rows.positions + embed.positions.offset, x.shape[-1], embed.positions.layout).to(
+                x.dtype
+            )
         return self.project(self.drop(self.norm(x)))

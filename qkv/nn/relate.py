@@ -24,7 +24,9 @@ class BucketBias(nn.Module):
             count //= 2
             start, far = torch.where(ahead > 0, count, 0), ahead.abs()
         near = count // 2
-        grow = torch.log(far.clamp(min=1).float() / near) / math.log(self.buckets.reach / near) * (count - near)
+        grow = (
+            torch.log(far.clamp(min=1).float() / near) / math.log(self.buckets.reach / near) * (count - near)
+        )
         bucket = start + torch.where(far < near, far, (near + grow.long()).clamp(max=count - 1))
         return F.embedding(bucket, self.table.weight).permute(0, 3, 1, 2)  # (B, H, T, S)
 
@@ -40,7 +42,7 @@ class AlibiBias(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         far = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
-        return -far * torch.tensor(self.slopes, device=q.device)[:, None, None]
+        return -far * torch.tensor(self.slopes, dtype=exact(q.device), device=q.device)[:, None, None]
 
 
 class Rotate(nn.Module):
@@ -81,7 +83,10 @@ class Relative(nn.Module):
         super().__init__()
         self.xl, self.scale, shape = xl, scale, (attend.heads, attend.head_dim)
         self.both = isinstance(attend.pattern, Everyone | Local)
-        self.r, self.drop = nn.Linear(xl.width, attend.heads * attend.head_dim, bias=False), nn.Dropout(xl.drop)
+        self.r, self.drop = (
+            nn.Linear(xl.width, attend.heads * attend.head_dim, bias=False),
+            nn.Dropout(xl.drop),
+        )
         self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
         if xl.segments:
             self.s, self.e = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(2, *shape))

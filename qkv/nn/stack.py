@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.attention import Attention, Where
-from qkv.nn.batch import Batch, Rows
+from qkv.kernels.where import Where
+from qkv.nn.attention import Attention
+from qkv.batch import Batch, Rows
 from qkv.nn.feed import Feed, Switch
 from qkv.nn.heads import HEADS
 from qkv.nn.memory import Slot
@@ -46,9 +47,9 @@ class Block(nn.Module):
         self.cross = Attention(layer.cross, width) if layer.cross else None
         self.feed = Feed(layer.feed, width) if isinstance(layer.feed, Dense) else Switch(layer.feed, width)
         for step in ("attend", "cross", "feed") if layer.cross else ("attend", "feed"):
-            before = None if layer.bare and step == "attend" else layer.before
-            self.add_module(f"before_{step}", make_norm(before, width))
-            self.add_module(f"after_{step}", make_norm(layer.after, width))
+            norms = {layer.place: None if layer.bare and step == "attend" else layer.norm}
+            self.add_module(f"before_{step}", make_norm(norms.get("before"), width))
+            self.add_module(f"after_{step}", make_norm(norms.get("after"), width))
         self.drop = nn.Dropout(layer.drop)
 
     def forward(
@@ -133,12 +134,16 @@ class Tower(nn.Module):
         texts, kinds = pair(rows.document, -1), pair(rows.types, 0)
         q = q if batch.targets is None else beside(q.expand(len(x), -1), batch.targets)
         return Where(
-            pattern=pattern.given(before), q=q, k=k, full=past.positions is None and rows.seat is None, types=kinds,
-            allowed=allowed, documents=texts, distance=self.bias(q, k).to(x.dtype) if self.bias else None,
-            same=past.positions is None and rows.even and batch.targets is None, reach=rows.reach + before, dtype=x.dtype,
+            pattern=pattern.given(before), q=q, k=k, full=past.positions is None and rows.seat is None,
+            types=kinds, allowed=allowed, documents=texts,
+            distance=self.bias(q, k).to(x.dtype) if self.bias else None,
+            same=past.positions is None and rows.even and batch.targets is None, reach=rows.reach + before,
+            dtype=x.dtype,
         )  # fmt: skip
 
-    def cross(self, rows: Rows, source: Source | None, memory: list[Memory] | None, x: Tensor) -> Cross | None:
+    def cross(
+        self, rows: Rows, source: Source | None, memory: list[Memory] | None, x: Tensor
+    ) -> Cross | None:
         """The decoder sees every token of its source, given now or remembered."""
         remembered = memory[0].cross.positions if memory else None
         if remembered is not None:
@@ -152,7 +157,7 @@ class Tower(nn.Module):
         )  # fmt: skip
 
     def memory(self, size: int, given: Tensor | None = None) -> list[Memory]:
-        """Empty Slots for `size` rows; those of a recurrence hold the states given, or zeros where it begins so."""
+        """Empty Slots for `size` rows; those of a recurrence hold the states given, or zeros."""
         recall = self.stack.recall
         if recall and recall.zeros and given is None:
             like = next(self.layers.parameters())
@@ -187,10 +192,9 @@ class Transformer(nn.Module):
         self.decoder = Tower(spec.decoder) if spec.decoder else None
         if self.encoder and self.decoder and spec.shared:
             self.decoder.embed.tokens = self.encoder.embed.tokens
-        last = self.tower.stack.width
-        towers = {"encoder": self.encoder, "decoder": self.decoder}
-        tokens = {side: tower.embed.tokens for side, tower in towers.items() if tower and not tower.stack.embed.patches}
-        self.heads = nn.ModuleDict({head.name: HEADS[type(head)](head, last, tokens) for head in spec.heads})
+        width, embed = self.tower.stack.width, self.tower.embed
+        tokens = nn.Identity() if self.tower.stack.embed.patches else embed.tokens
+        self.heads = nn.ModuleDict({head.name: HEADS[type(head)](head, width, tokens) for head in spec.heads})
 
     @property
     def tower(self) -> Tower:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class Rows:
-    """One side of a batch: (B, T) ids or (B, T, W) embeds, where each token stands, and which text it is of."""
+    """One side of a batch: ids (B, T) or embeds (B, T, W), where each token stands, of which text it is."""
 
     positions: Tensor  # (B, T), or (1, T) where all rows are alike
     ids: Tensor | None = None
@@ -27,7 +27,7 @@ class Rows:
         document: Tensor | None = None, types: Tensor | None = None, embeds: Tensor | None = None,
         images: Tensor | None = None, cells: int = 0,
     ) -> "Rows":  # fmt: skip
-        """Rows with positions counted over the seats of each text, unless they are given; an image has `cells`."""
+        """Rows with positions counted over the seats of each text, unless given; an image has `cells`."""
         body = next(x for x in (ids, embeds, images) if x is not None)
         size, length = len(body), cells or body.shape[1]
         seat = None if mask is None or bool(mask.all()) else mask.bool()
@@ -45,8 +45,8 @@ class Rows:
             gaps = (stands != stands.roll(1, dims=1)) & ~starts  # pads on one side of a text are no hole
             even = seat is None or document is None and bool((gaps.sum(1) <= 1).all())
         return Rows(
-            ids=ids, embeds=embeds, images=images, types=types, positions=positions, seat=seat, document=document,
-            even=even, counted=counted, reach=reach,
+            ids=ids, embeds=embeds, images=images, types=types, positions=positions, seat=seat,
+            document=document, even=even, counted=counted, reach=reach,
         )  # fmt: skip
 
     @property

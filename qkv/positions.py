@@ -1,0 +1,39 @@
+"""Another way to tell positions apart, in any model that can take it: a change of its spec."""
+
+from dataclasses import replace
+from typing import overload
+
+from qkv.families.family import one_of
+from qkv.spec import XL, Alibi, Buckets, Everyone, Learned, Local, Rotary, Sinusoid, Spec, Stack, Two
+
+KINDS = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
+
+
+@overload
+def with_positions(spec: Spec, kind: str) -> Spec: ...
+@overload
+def with_positions(spec: Two, kind: str) -> Two: ...
+def with_positions(spec: Spec | Two, kind: str) -> Spec | Two:
+    """The same model with that kind of positions, in every stack that reads a row of tokens."""
+    one_of("positions", kind, dict.fromkeys(KINDS))
+    if isinstance(spec, Two):
+        if spec.text is None:
+            raise ValueError(f"positions {kind!r} in {spec.family}: an image has no row of tokens")
+        return replace(spec, text=with_positions(spec.text, kind))
+    encoder = spec.encoder and swap(spec.encoder, kind, spec.family)
+    return replace(spec, encoder=encoder, decoder=spec.decoder and swap(spec.decoder, kind, spec.family))
+
+
+def swap(stack: Stack, kind: str, family: str) -> Stack:
+    if stack.recall:
+        raise ValueError(
+            f"positions {kind!r} in {family}: what it remembers is told apart by its own way alone"
+        )
+    first, old = stack.layers[0].attend, stack.embed.positions
+    table = Learned(count=old.count if isinstance(old, Learned) else 1024)
+    embed = replace(stack.embed, positions={"sinusoid": Sinusoid(), "learned": table}.get(kind))
+    relate = {"rotary": Rotary(), "xl": XL(width=stack.width)}.get(kind)
+    buckets = Buckets(heads=first.heads, both_ways=isinstance(first.pattern, Everyone | Local))
+    distance = {"t5": buckets, "alibi": Alibi(heads=first.heads)}.get(kind)
+    layers = tuple(replace(layer, attend=replace(layer.attend, relate=relate)) for layer in stack.layers)
+    return replace(stack, embed=embed, layers=layers, distance=distance)
