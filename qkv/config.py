@@ -82,11 +82,11 @@ def check_type(key: str, value: Any, annotation: Any) -> None:
         raise ValueError(f"config.json: {key} is {value!r}, expected {names}")
 
 
-def prefix_in(kin: Family, names: Iterable[str], args: Args) -> str:
+def prefix_in(kin: Family, names: Iterable[str], args: Args) -> str | None:
     """The prefix that a file really uses: bare and headed classes open each other's files."""
-    names, usual = list(names), kin.prefixed.get(args.get("head", ""), kin.prefix)
-    known = (kin.prefix, *kin.prefixed.values(), *kin.prefixes)
+    names, usual = list(names), kin.prefixed.get(args.get("head", ""))
+    known = (*kin.prefixes, *kin.prefixed.values())
     found = [p for p in known if p and any(name.startswith(p) for name in names)]
-    if usual in found or (not usual and not found):
-        return usual
-    return found[0] if found else ""
+    if usual is None:
+        return None if not kin.prefixes or any(p in found for p in kin.prefixes) else (found or [""])[0]
+    return usual if usual in found or not found else found[0]

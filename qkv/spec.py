@@ -126,28 +126,13 @@ class ByHead(Pattern):
 
 everyone, causal = Everyone(), Causal()
 
-LIMIT = 1 << 28
-SIZES = set("heads head_dim kv_heads width count capacity vocab image size channels divide dense".split())
-
-
-def positive(limit: int = LIMIT, **values: int) -> None:
-    """Refuses a size that no model has, before anything is allocated."""
-    for name, value in values.items():
-        if type(value) is not int or not 0 < value <= limit:
-            raise ValueError(f"{name} is {value!r}: expected a whole number from 1 to {limit:,}")
-
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 class Part:
-    """A piece of a spec: a frozen dataclass by keyword, whose sizes are positive."""
+    """A piece of a spec: every one is a frozen dataclass, its fields given by name."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if name in SIZES and isinstance(value, int | float | str):
-                positive(**{name: value})
 
 
 class Norm(Part):
@@ -185,15 +170,6 @@ class Attend(Part):
     bias: bool = True
     relate: Relate | None = None
     drop: float = 0.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.heads % (self.kv_heads or self.heads):
-            raise ValueError(f"{self.kv_heads} key heads for {self.heads} heads: expected a divisor")
-        if isinstance(self.relate, Rotary) and self.head_dim % 2:
-            raise ValueError(
-                f"rotary positions with head_dim {self.head_dim}: expected an even size of a head"
-            )
 
 
 class Dense(Part):
@@ -358,7 +334,6 @@ class Two(Part):
 
 def per_head(width: int, heads: int) -> int:
     """The size of one head, where heads share the width."""
-    positive(width=width, heads=heads)
     if width % heads:
         raise ValueError(f"width {width} is no multiple of {heads} heads: change one of the two")
     return width // heads

@@ -24,7 +24,8 @@ from qkv.spec import Spec, Stack, Two
 STEPS = """
     before_attend attend after_attend before_cross cross after_cross before_feed feed after_feed q k v o
 """.split()  # of a block and of its attention, as one reads them
-LEAVES = (nn.Linear, nn.Embedding, nn.LayerNorm, nn.RMSNorm, nn.Conv2d)
+NORMS = (nn.LayerNorm, nn.RMSNorm)
+LEAVES = (nn.Linear, nn.Embedding, nn.Conv2d, *NORMS)
 TAKES = dict(
     all="every state", first="the first state", last="the last state", mean="the mean state",
     rest="every state but the first", choice="the state asked for", end="the state at the end token",
@@ -143,7 +144,7 @@ def annotate(net: nn.Module) -> Iterator[tuple[int, Note]]:
     drawn: set[spec.Pattern] = set()
     for module in net.modules():
         if isinstance(module, Tower):
-            yield id(module), Note(stack_words(module.stack))
+            yield id(module), Note(tower_words(module))
             if module.stack.embed.scale != 1:
                 yield id(module.embed), Note([f"tokens times {module.stack.embed.scale:.4g}"])
             for layer, block in zip(module.stack.layers, module.layers, strict=True):
@@ -187,12 +188,12 @@ def shape(leaf: nn.Module) -> str:
 # --- the words ---
 
 
-def stack_words(stack: Stack) -> list[str]:
+def tower_words(tower: Tower) -> list[str]:
     """How deep and wide it is, how it tells positions apart, where its norms stand, what it remembers."""
-    depth = len(stack.order or stack.layers)
+    stack, depth = tower.stack, len(tower.order)
     words = [f"{depth} layer{'s' * (depth > 1)} of width {stack.width:,}"]
     words.append("positions: " + positions_words(stack))
-    words.append("norms: " + norms_words(stack))
+    words.append("norms: " + norms_words(tower))
     if stack.recall and stack.recall.length:
         words.append(f"memory: the states of the last {stack.recall.length:,} tokens, in every layer")
     return words
@@ -220,15 +221,18 @@ def positions_words(stack: Stack) -> str:
     return "; ".join(said) or "none"
 
 
-def norms_words(stack: Stack) -> str:
-    layer = stack.layers[-1]
-    norm = layer.before or layer.after or stack.final
-    sides = [side for side, there in (("before", layer.before), ("after", layer.after)) if there]
+def norms_words(tower: Tower) -> str:
+    """As the blocks have them, an Identity being none."""
+    names = ("before_attend", "before_feed", "after_feed")
+    found = [{name: getattr(block, name, None) for name in names} for block in tower.layers]
+    norms = [{name for name, module in each.items() if isinstance(module, NORMS)} for each in found]
+    sides = [side for side in ("before", "after") if f"{side}_feed" in norms[-1]]
     said = [f"{' and '.join(sides)} attention and feed"] if sides else []
-    said += ["at the end"] if stack.final else []
-    bare = [str(i) for i, each in enumerate(stack.layers) if each.bare]
+    said += ["at the end"] if isinstance(tower.norm, NORMS) else []
+    bare = [str(i) for i, each in enumerate(norms) if "before_feed" in each and "before_attend" not in each]
     said += [f"none before the attention of layer {', '.join(bare)}"] if bare else []
-    return f"{'RMS' if norm.kind == 'rms' else 'layer'} norm {', and '.join(said)}" if norm else "none"
+    rms = any(isinstance(module, nn.RMSNorm) for module in tower.modules())
+    return f"{'RMS' if rms else 'layer'} norm {', and '.join(said)}" if said else "none"
 
 
 def heads_words(attend: spec.Attend) -> str:

@@ -70,7 +70,7 @@ def test_every_size_builds_small(family: str, size: str, tmp_path: Path) -> None
 def test_every_head_builds(family: str) -> None:
     heads = {kin.name: kin.heads for kin in qkv.families()}[family]
     for head in heads:
-        made = qkv.build(family, **tiny.SIZES[family] | {"head": head})
+        made = qkv.build(family, **tiny.sizes(family, head=head))
         assert made.args["head"] == head
         assert not made.net.training
 
@@ -276,9 +276,8 @@ def test_drops_where_the_paper_says(family: str) -> None:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_drops_in_training_alone(family: str) -> None:
     """Runs differ in training and never in use."""
-    kin = next(kin for kin in qkv.families() if kin.name == family)
-    rate = "attend_drop" if "attend_drop" in kin.defaults else "drop"
-    made = qkv.build(family, **tiny.SIZES[family] | {rate: 0.3})
+    rate = "drop" if family in ("ctrl", "t5", "switch", "xlnet") else "attend_drop"
+    made = qkv.build(family, **tiny.sizes(family, **{rate: 0.3}))
     batch = tiny.batch(made, tiny.ids(2, 6))
     hidden = {
         training: [made.net.train(training)(batch)["hidden"] for _ in range(2)] for training in (True, False)

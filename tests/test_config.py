@@ -85,7 +85,7 @@ HARMLESS: list[tuple[str, str, Any, str]] = [
     ("modernbert", "head_dim", ..., "a name for width / heads"),
 ]
 
-# Keys that the original's class works out from others, or does not have, and yet follows where they are stated.
+# Keys that the original's class works out from others, or does not have, and yet follows where stated.
 STATED: list[tuple[str, str, Any]] = [
     ("t5", "dense_act_fn", "silu"),
     ("t5", "is_gated_act", True),

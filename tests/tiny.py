@@ -40,9 +40,9 @@ SIZES: dict[str, dict[str, Any]] = {
     "marian": _BART | dict(pad=52, start=3),
     "t5": _T5 | dict(decoder_depth=3, feed_kind="gated-gelu"),
     "switch": _T5 | dict(depth=3, decoder_depth=3, experts=3, capacity=1000, sparse=1, decoder_sparse=1),
-    "clip": _ONE | dict(
-        feed=40, length=64, image=12, patch=4, image_width=16, image_depth=2, image_heads=2, image_feed=28,
-        project=10, text_project=10, image_project=10, end=7,
+    "clip": dict(
+        text=_ONE | dict(feed=40, length=64, project=10, end=7), project=10,
+        image=dict(image=12, patch=4, width=16, depth=2, heads=2, feed=28, project=10),
     ),
     "llama": _ONE | dict(feed=40, kv_heads=2),
     "modernbert": _ONE | dict(depth=3, feed=40, window=4, pad=4, head="masked-lm"),
@@ -70,10 +70,19 @@ def model(
     family: str, *, positions: str | None = None, dtype: torch.dtype = torch.float64, **changes: Any
 ) -> qkv.Model:
     """A tiny model in eval mode, every tensor random and away from any symmetric value."""
-    made = qkv.build(family, positions=positions, **SIZES[family] | changes)
+    made = qkv.build(family, positions=positions, **sizes(family, **changes))
     randomise(made.net, f"{family} {positions} {sorted(changes.items())}")
     made.net.to(dtype)
     return made
+
+
+def sizes(family: str, **changes: Any) -> dict[str, Any]:
+    """The arguments, changed; CLIP has those of a stack in its text tower."""
+    if family != "clip":
+        return SIZES[family] | changes
+    inner = {key: value for key, value in changes.items() if key not in (*SIZES[family], "head")}
+    outer = {key: value for key, value in changes.items() if key not in inner}
+    return SIZES[family] | {"text": SIZES[family]["text"] | inner} | outer
 
 
 def randomise(net: nn.Module, seed: str = "") -> None:

@@ -14,16 +14,13 @@ SIZES = {
     "xxlarge": dict(),
 }  # fmt: skip
 
-KEYS = (
-    EMBED.replace(" bert.", " albert.")
-    + """
+KEYS = """
     encoder.embed.project                  albert.encoder.embedding_hidden_mapping_in
     heads.pooler.dense                     albert.pooler
     heads.lm.(dense|norm)                  predictions.(dense|LayerNorm)
     heads.lm.out.weight                    predictions.decoder.weight
     heads.pair.out                         sop_classifier.classifier
 """
-)
 LAYER = """
     encoder.layers.N.attend.(q|k|v|o)      albert.encoder.GROUP.attention.(query|key|value|dense)
     encoder.layers.N.after_(attend|feed)   albert.encoder.GROUP.(attention.LayerNorm|full_layer_layer_norm)
@@ -33,7 +30,7 @@ LAYER = """
 
 def keys(args: Args) -> str:
     """Their layers are counted within groups, ours through."""
-    inner, table = args["inner"], KEYS + lm_bias(args, "predictions")
+    inner, table = args["inner"], EMBED.replace(" bert.", " albert.") + KEYS + lm_bias(args, "predictions")
     for n in range(args["groups"] * inner):
         group = f"albert_layer_groups.{n // inner}.albert_layers.{n % inner}"
         table += LAYER.replace(".N.", f".{n}.").replace("GROUP", group)
@@ -41,7 +38,8 @@ def keys(args: Args) -> str:
 
 
 FAMILY = Family(
-    name="albert", doc=__doc__, make=bert, sizes=SIZES, keys=keys, model_types=("albert",), prefix="albert.",
+    name="albert", doc=__doc__, make=bert, sizes=SIZES, keys=keys, model_types=("albert",),
+    prefixes=("albert.",),
     given=dict(
         vocab=30000, width=4096, heads=64, feed=16384, act="gelu_new", embed_width=128, groups=1, drop=0.0,
         attend_drop=0.0, label_drop=0.1, family="albert",

@@ -100,7 +100,7 @@ HEADS = "none lm causal label span"
 
 FAMILY = Family(
     name="bart", doc=__doc__, make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",),
-    prefix="model.", heads=classes("Bart", HEADS, lm=WRITER), shape="encoder-decoder",
+    prefixes=("model.",), heads=classes("Bart", HEADS, lm=WRITER), shape="encoder-decoder",
     only={
         "normalize_before": (False,), "add_final_layer_norm": (False,),
         "static_position_embeddings": (False,),

@@ -77,9 +77,7 @@ EMBED = """
     -                                       bert.embeddings.position_ids
     heads.(label|tag|choice|span).out       (classifier|classifier|classifier|qa_outputs)
 """
-STACK = (
-    EMBED
-    + """
+STACK = """
     encoder.layers.{}.attend.(q|k|v)        bert.encoder.layer.{}.attention.self.(query|key|value)
     encoder.layers.{}.attend.o              bert.encoder.layer.{}.attention.output.dense
     encoder.layers.{}.after_attend          bert.encoder.layer.{}.attention.output.LayerNorm
@@ -91,15 +89,11 @@ STACK = (
     -                                       bert.embeddings.token_type_ids
     heads.pooler.dense                      bert.pooler.dense
 """
-)
-KEYS = (
-    STACK
-    + """
+KEYS = """
     heads.lm.(dense|norm)                   cls.predictions.transform.(dense|LayerNorm)
     heads.lm.out.weight                     cls.predictions.decoder.weight
     heads.pair.out                          cls.seq_relationship
 """
-)
 
 
 def lm_bias(args: Args, theirs: str) -> str:
@@ -110,8 +104,8 @@ def lm_bias(args: Args, theirs: str) -> str:
 
 
 FAMILY = Family(
-    name="bert", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("bert",), prefix="bert.",
-    keys=lambda args: KEYS + lm_bias(args, "cls.predictions"),
+    name="bert", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("bert",),
+    prefixes=("bert.",), keys=lambda args: EMBED + STACK + KEYS + lm_bias(args, "cls.predictions"),
     only={"position_embedding_type": ("absolute",)},
     heads=classes("Bert", "none masked-lm lm pretrain pair label choice tag span"),
 )  # fmt: skip

@@ -19,7 +19,7 @@ KEYS = """
 
 FAMILY = Family(
     name="ctrl", doc=__doc__, make=gpt2, sizes={"base": {}}, keys=KEYS, model_types=("ctrl",),
-    prefix="transformer.",
+    prefixes=("transformer.",),
     given=dict(
         vocab=246534, width=1280, depth=48, heads=16, feed=8192, act="relu", length=256, eps=1e-6,
         attend_drop=0.0, inner_eps=1e-6, sinusoid=True, lm_bias=True, small_ends=False, family="ctrl",

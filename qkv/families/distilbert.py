@@ -21,7 +21,7 @@ KEYS = """
 
 FAMILY = Family(
     name="distilbert", doc=__doc__, make=bert, sizes={"base": {}}, keys=KEYS, model_types=("distilbert",),
-    prefix="distilbert.",
+    prefixes=("distilbert.",),
     given=dict(depth=6, types=0, label_drop=0.2, span_drop=0.1, read_act="relu", family="distilbert"),
     config=COMMON | dict(
         width="dim", depth="n_layers", heads="n_heads", feed="hidden_dim", act="activation", drop="dropout",

@@ -4,7 +4,7 @@ paper    Clark et al. 2020, arXiv:2003.10555
 purpose  understand, with little compute
 differs  learns from every token: which were replaced by a small generator"""
 
-from qkv.families.bert import CONFIG, STACK, bert
+from qkv.families.bert import CONFIG, EMBED, STACK, bert
 from qkv.families.family import Family, classes
 
 SIZES = {
@@ -16,9 +16,8 @@ SIZES = {
     "large-generator": dict(depth=24, embed_width=1024, head="masked-lm"),
 }  # fmt: skip
 
-KEYS = (
-    STACK.replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " electra.")
-    + """
+BERT = (EMBED + STACK).replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " electra.")
+KEYS = """
     encoder.embed.project        electra.embeddings_project
     heads.label.dense            classifier.dense
     heads.replaced.(dense|out)   discriminator_predictions.(dense|dense_prediction)
@@ -26,11 +25,10 @@ KEYS = (
     heads.lm.out                 generator_lm_head
     heads.summary.dense          sequence_summary.summary
 """
-)
 
 FAMILY = Family(
-    name="electra", doc=__doc__, make=bert, sizes=SIZES, keys=KEYS, model_types=("electra",),
-    prefix="electra.",
+    name="electra", doc=__doc__, make=bert, sizes=SIZES, keys=BERT + KEYS, model_types=("electra",),
+    prefixes=("electra.",),
     given=dict(
         width=256, heads=4, feed=1024, embed_width=128, lm_act="gelu", read_act="gelu", summary_kind="first",
         summary_act="gelu", summary_drop=0.1, head="replaced", family="electra",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from qkv.spec import Head, Part, Spec, Two, positive
+from qkv.spec import Head, Part, Spec, Two
 from qkv.weights.keymap import KeyMap
 
 Args = dict[str, Any]
@@ -42,9 +42,8 @@ class Family(Part):
     keys: str | Callable[[Args], str] = ""  # the names table
     heads: Mapping[str, str] = field(default_factory=dict)  # our head -> their class
     model_types: tuple[str, ...] = ()
-    prefix: str = ""  # of their names, as it stands in the table
+    prefixes: tuple[str, ...] = ()  # of their names, as they stand in the table
     prefixed: Mapping[str, str] = field(default_factory=lambda: {"none": ""})  # heads whose class has another
-    prefixes: tuple[str, ...] = ()  # others that files have
     only: Mapping[str, tuple[Any, ...]] = field(
         default_factory=dict
     )  # keys with the values that are supported
@@ -66,31 +65,25 @@ class Family(Part):
     def arguments(self, size: str | None = None, **changes: Any) -> Args:
         """All arguments: the defaults, then a size's, then the changes."""
         defaults = self.defaults
-        one_of(f"{self.name} size", size, {None: None, **self.sizes})
         for name in changes:
             one_of(f"{self.name} argument", name, defaults)
-        args = defaults | dict(self.sizes[size] if size else {}) | changes
+        chosen = one_of(f"{self.name} size", size, self.sizes) if size is not None else {}
+        args = defaults | dict(chosen) | changes
         if self.heads:
             one_of(f"{self.name} head", args["head"], self.heads)
-        counted = [k for k in args if k.endswith("depth") or k in ("experts", "groups", "inner", "labels")]
-        positive(
-            limit=10_000, **{k: args[k] for k in counted if args[k] is not None or defaults[k] is not None}
-        )
         return args
 
     def keymap(self, args: Args, prefix: str | None = None) -> KeyMap:
-        """The names table for these arguments, under the prefix that a file uses."""
+        """The names table for these arguments, under the prefix that a file uses; None: the usual one."""
         table = self.keys if isinstance(self.keys, str) else self.keys(args)
-        usual = self.prefixed.get(args.get("head", ""), self.prefix)
-        return KeyMap(table, (self.prefix, usual if prefix is None else prefix))
+        prefix = self.prefixed.get(args.get("head", "")) if prefix is None else prefix
+        return KeyMap(table) if prefix is None else KeyMap(table, self.prefixes, prefix)
 
 
 def one_of(what: str, value: Any, options: Mapping[Any, Any]) -> Any:
     """The option of that name; what is not among them is an error that lists them."""
     if value not in options:
-        raise ValueError(
-            f"{what} is {value!r}: expected one of {', '.join(str(o) for o in options if o is not None)}"
-        )
+        raise ValueError(f"{what} is {value!r}: expected one of {', '.join(map(str, options))}")
     return options[value]
 
 

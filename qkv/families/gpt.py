@@ -30,7 +30,7 @@ def older(config: Args) -> Args:
 FAMILY = Family(
     name="gpt", doc=__doc__, make=gpt2, sizes={"base": {}}, keys=keys, model_types=("openai-gpt",),
     shape="decoder", given=dict(vocab=40478, length=512, norms="after", small_ends=False, family="gpt"),
-    prefix="transformer.", config=CONFIG | SUMMARY | dict(act="afn"),
+    prefixes=("transformer.",), config=CONFIG | SUMMARY | dict(act="afn"),
     heads=classes("OpenAIGPT", "none lm double label"), older=older, newer=lambda config,
     args: config | ({"afn": "gelu"} if config["afn"] == "gelu_new" else {}),
 )  # fmt: skip

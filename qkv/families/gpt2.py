@@ -84,7 +84,7 @@ CROSS = """
 
 FAMILY = Family(
     name="gpt2", doc=__doc__, make=gpt2, sizes=SIZES, keys=KEYS + CROSS, model_types=("gpt2",),
-    prefix="transformer.",
+    prefixes=("transformer.",),
     config=CONFIG | SUMMARY | dict(
         feed="n_inner", act="activation_function", scaled="scale_attn_weights", cross="add_cross_attention",
         scaled_by_layer="scale_attn_by_inverse_layer_idx",

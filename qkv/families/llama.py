@@ -65,8 +65,8 @@ def older(config: Args) -> Args:
 
 
 FAMILY = Family(
-    name="llama", doc=__doc__, make=llama, sizes=SIZES, keys=KEYS, model_types=("llama",), prefix="model.",
-    older=older, prefixed={"none": "", "span": "transformer."}, shape="decoder",
+    name="llama", doc=__doc__, make=llama, sizes=SIZES, keys=KEYS, model_types=("llama",),
+    prefixes=("model.",), older=older, prefixed={"none": "", "span": "transformer."}, shape="decoder",
     config=COMMON | dict(
         kv_heads="num_key_value_heads", head_dim="head_dim", eps="rms_norm_eps", rope="rope_parameters",
         attend_bias="attention_bias", feed_bias="mlp_bias",

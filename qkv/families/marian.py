@@ -9,7 +9,7 @@ from qkv.families.family import Family, classes
 from qkv.families.transformer import BASE
 
 FAMILY = Family(
-    name="marian", doc=__doc__, make=bart, keys=keys, model_types=("marian",), prefix="model.",
+    name="marian", doc=__doc__, make=bart, keys=keys, model_types=("marian",), prefixes=("model.",),
     shape="encoder-decoder",
     given=dict(
         vocab=58101, embed_norm=False, sinusoid="halves", offset=0, shift=None, start=58100, pad=58100, end=0,

@@ -8,7 +8,8 @@ from qkv.families.bart import CONFIG, HEADS, bart, keys
 from qkv.families.family import WRITER, Family, classes
 
 FAMILY = Family(
-    name="mbart", doc=__doc__, make=bart, config=CONFIG, keys=keys, model_types=("mbart",), prefix="model.",
+    name="mbart", doc=__doc__, make=bart, config=CONFIG, keys=keys, model_types=("mbart",),
+    prefixes=("model.",),
     given=dict(norms="before", final_norm=True, shift="wrap", start=None, labels=2, family="mbart"),
     sizes={"large": dict(vocab=250027, scaled=True)}, heads=classes("MBart", HEADS, lm=WRITER),
     shape="encoder-decoder",

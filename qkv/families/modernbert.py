@@ -75,7 +75,7 @@ def older(config: Args) -> Args:
 
 FAMILY = Family(
     name="modernbert", doc=__doc__, make=modernbert, sizes=SIZES, keys=KEYS, model_types=("modernbert",),
-    prefix="model.", older=older,
+    prefixes=("model.",), older=older,
     config=COMMON | dict(
         act="hidden_activation", eps="norm_eps", norm_bias="norm_bias", attend_bias="attention_bias",
         feed_bias="mlp_bias", kinds="layer_types", rope="rope_parameters", window="local_attention",

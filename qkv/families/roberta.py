@@ -4,7 +4,7 @@ paper    Liu et al. 2019, arXiv:1907.11692
 purpose  understand: classify, tag, answer
 differs  BERT trained longer on whole texts, without next sentence; positions start behind the pad id"""
 
-from qkv.families.bert import CONFIG, STACK, bert, lm_bias
+from qkv.families.bert import CONFIG, EMBED, STACK, bert, lm_bias
 from qkv.families.family import Family, classes
 
 SIZES = {
@@ -12,14 +12,12 @@ SIZES = {
     "large": dict(length=514, types=1, eps=1e-5, width=1024, depth=24, heads=16, feed=4096),
 }  # fmt: skip
 
-KEYS = (
-    STACK.replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " roberta.")
-    + """
+BERT = (EMBED + STACK).replace("(classifier|", "(classifier.out_proj|").replace(" bert.", " roberta.")
+KEYS = """
     heads.label.dense                    classifier.dense
     heads.lm.(dense|norm)                lm_head.(dense|layer_norm)
     heads.lm.out.weight                  lm_head.decoder.weight
 """
-)
 
 FAIRSEQ = """
     encoder.embed.(tokens|positions)     encoder.sentence_encoder.embed_(tokens|positions)
@@ -34,9 +32,9 @@ FAIRSEQ = """
 
 FAMILY = Family(
     name="roberta", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("roberta",),
-    prefix="roberta.",
+    prefixes=("roberta.",),
     given=dict(vocab=50265, pad=1, after_pad=True, lm_act="gelu", read_act="tanh", family="roberta"),
-    keys=lambda args: KEYS + lm_bias(args, "lm_head"),
+    keys=lambda args: BERT + KEYS + lm_bias(args, "lm_head"),
     heads=classes("Roberta", "none masked-lm lm label choice tag span", lm="ForCausalLM"),
     only={"position_embedding_type": ("absolute",)},
 )  # fmt: skip

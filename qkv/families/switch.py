@@ -66,7 +66,7 @@ FAMILY = Family(
         sparse="num_sparse_encoder_layers", decoder_sparse="num_sparse_decoder_layers",
         router_bias="router_bias", jitter="router_jitter_noise",
     ),
-    prefix="transformer.", prefixed=dict.fromkeys(("none", "lm", "encoder"), ""),
+    prefixes=("transformer.",), prefixed=dict.fromkeys(("none", "lm", "encoder"), ""),
     heads=classes("SwitchTransformers", "none lm encoder", lm=WRITER),
     only={"router_dtype": ("float32", "float64")}, newer=lambda config,
     args: {**config, "is_encoder_decoder": args["head"] != "encoder"},

@@ -109,5 +109,5 @@ FAMILY = Family(
         start="decoder_start_token_id", end="eos_token_id", multilingual="multilingual",
     ),
     heads=classes("T5 MT5", "none lm encoder label tag span", lm=WRITER), shape="encoder-decoder",
-    prefix="transformer.", prefixed=dict.fromkeys(("none", "lm", "encoder", "span"), ""),
+    prefixes=("transformer.",), prefixed=dict.fromkeys(("none", "lm", "encoder", "span"), ""),
 )  # fmt: skip

@@ -66,7 +66,7 @@ def keys(args: Args) -> str:
 
 FAMILY = Family(
     name="transformer-xl", doc=__doc__, make=transformer_xl, sizes=SIZES, keys=keys,
-    model_types=("transfo-xl",), removed=True, prefix="transformer.", shape="decoder",
+    model_types=("transfo-xl",), removed=True, prefixes=("transformer.",), shape="decoder",
     config=dict(
         vocab="vocab_size", cutoffs="cutoffs", divide="div_val", width="d_model", embed_width="d_embed",
         depth="n_layer", heads="n_head", head_dim="d_head", feed="d_inner", pre_norm="pre_lnorm",

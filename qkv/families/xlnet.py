@@ -62,7 +62,7 @@ KEYS = """
 FAMILY = Family(
     name="xlnet", doc=__doc__, make=xlnet, sizes=SIZES,
     keys=lambda args: KEYS.replace("HEADS", str(args["heads"])), model_types=("xlnet",),
-    prefix="transformer.",
+    prefixes=("transformer.",),
     config=dict(
         vocab="vocab_size", width="d_model", depth="n_layer", heads="n_head", head_dim="d_head",
         feed="d_inner", act="ff_activation", attend_kind="attn_type", clamp="clamp_len",

@@ -52,13 +52,13 @@ class Link(NamedTuple):
 
 
 class KeyMap:
-    def __init__(self, table: str, rename: tuple[str, str] = ("", "")) -> None:
-        """`rename` changes the beginning of their names (a head class prefixes what a bare one does not)."""
+    def __init__(self, table: str, prefixes: tuple[str, ...] = (), new: str = "") -> None:
+        """Names of theirs with one of these prefixes get a new one: a head's class has what a bare one lacks."""
         self.rows: list[tuple[str, str, str]] = []
         for row in (row for line in table.splitlines() if line.strip() for row in expand(line)):
             ours, theirs, *word = row.split()
-            if rename[0] and theirs.startswith(rename[0]):
-                theirs = rename[1] + theirs.removeprefix(rename[0])
+            for prefix in prefixes:
+                theirs = new + theirs.removeprefix(prefix) if theirs.startswith(prefix) else theirs
             self.rows.append((ours, theirs, "".join(word)))
 
     def links(self, names: Iterable[str]) -> list[Link]:
