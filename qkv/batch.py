@@ -70,8 +70,7 @@ class Batch:
     rows: Rows | None = None
     target: Rows | None = None
     image: Rows | None = None
-    source: Tensor | None = None  # encoder states given from outside
-    source_rows: Rows | None = None
+    source: Rows | None = None  # an encoder's states, given from outside as embeds
     memory: Tensor | None = None  # (layers, B, M, W)
     allowed: Tensor | None = None  # (B, T, T) who may see whom, beside the pattern (XLNet's permutation)
     targets: Tensor | None = None  # (B, P) the tokens that the query stream predicts

@@ -11,8 +11,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from qkv.families.family import Args, Family
 from qkv.nn.parts import ACTS
-from qkv.spec import LIMIT, Spec, Two
+from qkv.spec import Spec, Two
 
+LIMIT = 1 << 28  # of sizes; of modules:
 MODULES, MOST = "depth decoder_depth image_depth groups inner experts".split(), 10_000
 FROM_ZERO = "types memory reuse sparse decoder_sparse start end offset".split()
 NULLABLE = (
@@ -59,65 +60,86 @@ def check_kinds(kin: Family, args: Args, called: Mapping[str, str] | None = None
     for function in (kin.base, kin.make):
         hints |= get_type_hints(function) if function else {}
     for name, value in args.items():
-        key = (called or {}).get(name, name).rpartition(".")[2]
-        kinds = options(hints[name]) if name in kin.defaults else [Any]
+        if name not in kin.defaults:
+            continue
+        kinds = options(hints[name])
         if value is None and NoneType in kinds and (kin.defaults[name] is None or name in NULLABLE):
             continue
-        kinds = [kind for kind in kinds if kind is not NoneType]
-        if not any(fits(name, value, kind) for kind in kinds):
-            raise ValueError(
-                f"{key} is {short(value)}, expected {' or '.join(words(name, kind) for kind in kinds)}"
-            )
+        check_kind(
+            name, value, [kind for kind in kinds if kind is not NoneType], (called or {}).get(name, name)
+        )
+        if name in kin.nested:
+            check_tower(name, value, kin.nested[name][1], bool(called))
+
+
+def check_tower(name: str, args: Args, theirs: Mapping[str, str], called: bool) -> None:
+    """The arguments of one of two towers, whose names tell their kinds."""
+    for inner, value in args.items():
+        if inner not in theirs:
+            raise ValueError(f"{name} holds {inner!r}, expected some of {', '.join(theirs)}")
+        kind: type = float if inner.endswith(("eps", "drop", "std", "factor")) else int
+        kind = {"act": str, "tied": bool}.get(inner, kind)
+        if value is not None or inner not in NULLABLE:
+            check_kind(inner, value, [kind], theirs[inner] if called else inner)
+
+
+def check_kind(name: str, value: Any, kinds: list[Any], key: str) -> None:
+    if not any(fits(name, value, kind) for kind in kinds):
+        wanted = " or ".join(words(name, kind) for kind in kinds)
+        raise ValueError(f"{key} is {short(value)}, expected {wanted}")
 
 
 def check_together(kin: Family, args: Args, called: Mapping[str, str] | None = None) -> None:
     """Complete arguments of the right kinds: do they go together?"""
-
-    def demand(good: bool, name: str, wanted: str) -> None:
-        if not good:
-            key = (called or {}).get(name, name).rpartition(".")[2]
-            raise ValueError(f"{key} is {short(args[name])}, expected {wanted}")
-
-    def number(name: str, other: int) -> int:
-        return other if args.get(name) is None else args[name]
-
-    vocab, depth = args["vocab"], args["depth"]
-    pad, start = number("pad", 0), number("start", 0)
-    demand(-vocab <= pad < vocab, "pad", f"the id of a token, less than {vocab}")
-    demand(start < number("target_vocab", vocab), "start", f"the id of a token, less than {vocab}")
-    for small, large in (("patch", "image"), ("cells", "stride"), ("sparse", "depth")):
-        demand(number(small, 1) <= number(large, 1), small, f"at most {args.get(large)}, the {large}")
-    writers = number("decoder_depth", depth)
-    demand(
-        number("decoder_sparse", 0) <= writers, "decoder_sparse", f"at most {writers}, the layers there are"
-    )
-    inner = number("inner", 1)
-    demand(
-        max(number("groups", 1), depth) * inner <= MOST,
-        "inner",
-        f"at most {MOST:,} layers in all, not {depth} of these",
-    )
-    if "buckets" in args:
-        demand(args["buckets"] > 3, "buckets", "4 or more")
-        demand(args["reach"] > args["buckets"] // 2, "reach", f"more than half of {args['buckets']} buckets")
+    for name, (_, theirs) in kin.nested.items():
+        check_pairs(args[name] or {}, theirs if called else {})
+    check_pairs(args, called or {})
     if "cutoffs" in args:
-        bands = [0, *args["cutoffs"], vocab]
-        demand(bands == sorted(set(bands)), "cutoffs", f"rising ids of tokens below {vocab}")
+        bands = [0, *args["cutoffs"], args["vocab"]]
         narrow = args["embed_width"] // args["divide"] ** len(args["cutoffs"])
-        demand(
-            narrow > 0,
-            "divide",
-            f"less: {len(args['cutoffs'])} times it leaves nothing of {args['embed_width']}",
-        )
+        demand(bands == sorted(set(bands)), args, "cutoffs", called, f"rising ids below {args['vocab']}")
+        demand(narrow > 0, args, "divide", called, f"less: it leaves nothing of {args['embed_width']}")
     if "rope" in args:
-        size = number("head_dim", args["width"] // args["heads"])
-        demand(
-            size % 2 == 0,
-            "head_dim" if args.get("head_dim") else "width",
-            "an even size of a head: rotary turns pairs",
-        )
-        for rope in (args["rope"] or {}, *(x for x in (args["rope"] or {}).values() if isinstance(x, dict))):
+        ropes = args["rope"] or {}
+        size = number(args, "head_dim", args["width"] // args["heads"])
+        owner = "width" if args.get("head_dim") is None else "head_dim"
+        demand(size % 2 == 0, args, owner, called, "heads of an even size: rotary turns pairs")
+        for rope in (ropes, *(each for each in ropes.values() if isinstance(each, dict))):
             check_rope(rope)
+
+
+def check_pairs(args: Args, called: Mapping[str, str]) -> None:
+    """Arguments of which one is a limit for the other, where both are there."""
+    most, depth = number(args, "vocab", LIMIT), number(args, "depth", 1)
+    limits = {
+        "pad": most - 1,
+        "start": number(args, "target_vocab", most) - 1,
+        "patch": number(args, "image", LIMIT),
+        "cells": number(args, "stride", LIMIT),
+        "sparse": depth,
+        "decoder_sparse": number(args, "decoder_depth", depth),
+        "inner": MOST // max(depth, number(args, "groups", 1)),
+    }
+    for name, limit in limits.items():
+        if args.get(name) is not None:
+            demand(args[name] <= limit, args, name, called, f"at most {limit:,}")
+    demand(number(args, "pad", 0) >= -most, args, "pad", called, f"at least {-most}")
+    shares = number(args, "heads", 1) % number(args, "kv_heads", 1) == 0
+    demand(shares, args, "kv_heads", called, f"a divisor of {args.get('heads')} heads")
+    demand(number(args, "buckets", 4) >= 4, args, "buckets", called, "4 or more")
+    half = number(args, "buckets", 0) // 2
+    demand(
+        number(args, "reach", LIMIT) > half, args, "reach", called, f"more than {half}, half of the buckets"
+    )
+
+
+def number(args: Args, name: str, other: int) -> int:
+    return other if args.get(name) is None else args[name]
+
+
+def demand(good: bool, args: Args, name: str, called: Mapping[str, str] | None, wanted: str) -> None:
+    if not good:
+        raise ValueError(f"{(called or {}).get(name, name)} is {short(args[name])}, expected {wanted}")
 
 
 def check_rope(rope: Mapping[str, Any]) -> None:

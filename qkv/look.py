@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from qkv.nn.attention import Mix
 from qkv.nn.stack import Tower
 
+STEPS = ("attend", "cross")
 Only = str | Callable[[str], bool] | None
 
 
@@ -20,8 +21,8 @@ Only = str | Callable[[str], bool] | None
 def look(model: Any, only: Only = None) -> Iterator[dict[str, Tensor]]:
     """Within, every forward fills the dict that is yielded: path -> weights (B, H, T, S) of the last.
 
-    `only` is a path, a regular expression or a test of paths. Layers that share their weights are told apart by
-    the depth at which they ran. A compiled network runs once more, uncompiled, for those who look."""
+    `only` is a path, a regular expression or a test of paths. Layers that share their weights are told apart
+    by the depth at which they ran. A compiled network runs once more, uncompiled, for those who look."""
     net: nn.Module = getattr(model, "net", model)
     seen: dict[str, Tensor] = {}
     every = mixes(net)
@@ -57,10 +58,8 @@ def mixes(net: nn.Module) -> dict[str, Mix]:
     """Every attention by its path, shared layers once for each depth."""
     towers = [(name, tower) for name, tower in net.named_modules() if isinstance(tower, Tower)]
     blocks = [(f"{n}.layers.{depth}", t.layers[at]) for n, t in towers for depth, at in enumerate(t.order)]
-    parts = [
-        (f"{path}.{part}", getattr(block, part)) for path, block in blocks for part in ("attend", "cross")
-    ]
-    return {path: part.mix for path, part in parts if part is not None}
+    both = [(f"{path}.{part}", getattr(block, part)) for path, block in blocks for part in STEPS]
+    return {path: part.mix for path, part in both if part is not None}
 
 
 def wanted(path: str, only: Only) -> bool:

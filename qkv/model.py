@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkv.batch import Batch, Rows
 from qkv.config import prefix_in, understand, write_config
 from qkv.families import family
 from qkv.families.family import Args, Family
-from qkv.batch import Batch, Rows
 from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.positions import with_positions
@@ -123,7 +123,7 @@ class Model:
 def make_batch(spec: Spec | Two, *, keep: tuple[str, ...] = (), **given: Tensor) -> Batch:
     """The Batch for tensors named as `Model.run` names them; what is wrong with them is said here."""
     ids, embeds, images = given.get("ids"), given.get("embeds"), given.get("images")
-    rows = target = image = source_rows = None
+    rows = target = image = source = None
     if ids is not None or embeds is not None:
         rows = Rows.of(
             ids,
@@ -142,13 +142,13 @@ def make_batch(spec: Spec | Two, *, keep: tuple[str, ...] = (), **given: Tensor)
     elif spec.shift is not None and rows is not None and ids is not None:
         target = shift_right(rows, spec.shift)
     if given.get("source") is not None:
-        source_rows = Rows.of(embeds=given["source"], mask=given.get("source_mask"))
+        source = Rows.of(embeds=given["source"], mask=given.get("source_mask"))
     allowed, index = None, None
     if given.get("permute") is not None or given.get("targets") is not None:
         assert rows is not None
         allowed, index = permutation(rows, given.get("permute"), given.get("targets"))
     return Batch(
-        rows=rows, target=target, source=given.get("source"), source_rows=source_rows, memory=given.get("memory"),
+        rows=rows, target=target, source=source, memory=given.get("memory"),
         allowed=allowed, targets=index, choice=given.get("choice"), keep=keep,
     )  # fmt: skip
 

@@ -292,7 +292,6 @@ class AdaptiveHead(Part):
     """Transformer-XL's softmax: frequent words and the rarer bands first, then the words of each band."""
 
     name: str
-    embed: Embed
     tied: bool = True
     tied_projects: tuple[bool, ...] = ()
 

@@ -15,6 +15,7 @@ import transformers
 
 from qkv.config import understand, write_config
 from qkv.families import by_model_type
+from qkv.families.clip import IMAGE, TEXT
 from qkv.families.family import Args, Family
 from tests import oracle, tiny
 
@@ -46,7 +47,7 @@ HARMLESS: list[tuple[str, str, Any, str]] = [
     ("*", "chunk_size_feed_forward", 3, "the same feed in pieces"),
     ("*", "use_cache", False, "remembers keys and values"),
     ("*", "bos_token_id", 3, "for generation"),
-    (TEXT, "eos_token_id", 3, "for generation"),
+    (WORDS, "eos_token_id", 3, "for generation"),
     ("*", "forced_eos_token_id", 3, "for generation"),
     ("openai-gpt gpt2 ctrl", "pad_token_id", ..., "where the tokens stand, which the mask says"),
     ("xlnet t5 mt5 switch_transformers clip_text_model", "pad_token_id", 3, "for generation and losses"),
@@ -98,6 +99,22 @@ STATED: list[tuple[str, str, Any]] = [
     ("llama", "rope_parameters", {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}),
 ]
 
+# What older versions wrote into every config.json, and into each of two nested ones.
+DUMP: dict[str, Any] = dict(
+    add_cross_attention=False, bad_words_ids=None, begin_suppress_tokens=None, chunk_size_feed_forward=0,
+    cross_attention_hidden_size=None, diversity_penalty=0.0, do_sample=False, early_stopping=False,
+    encoder_no_repeat_ngram_size=0, exponential_decay_length_penalty=None, finetuning_task=None,
+    forced_bos_token_id=None, forced_eos_token_id=None, is_decoder=False, length_penalty=1.0, max_length=20,
+    min_length=0, no_repeat_ngram_size=0, num_beam_groups=1, num_beams=1, num_return_sequences=1,
+    output_attentions=False, output_hidden_states=False, output_scores=False, prefix=None, problem_type=None,
+    pruned_heads={}, remove_invalid_values=False, repetition_penalty=1.0, return_dict=True,
+    return_dict_in_generate=False, sep_token_id=None, suppress_tokens=None, task_specific_params=None,
+    temperature=1.0, tf_legacy_loss=False, tie_encoder_decoder=False, tokenizer_class=None, top_k=50, top_p=1.0,
+    torch_dtype=None, torchscript=False, transformers_version="4.16.0.dev0", typical_p=1.0, use_bfloat16=False,
+    id2label={"0": "LABEL_0", "1": "LABEL_1"}, label2id={"LABEL_0": 0, "LABEL_1": 1}, architectures=None,
+)  # fmt: skip
+TOWERS: dict[str, Args] = {"text": TEXT, "image": IMAGE}
+
 
 def config_class(kind: str) -> Any:
     return transformers.CONFIG_MAPPING[kind]
@@ -109,17 +126,20 @@ def plain(config: Any) -> dict[str, Any]:
     return values
 
 
-def flat(config: dict[str, Any], kind: str) -> dict[str, Any]:
-    """With the nested ones (CLIP) under the names that our tables have for them."""
-    if kind.startswith("clip_"):
-        side = kind.split("_")[1]
-        return config | {f"{side}.{key}": value for key, value in config.items()}
-    nested = {side: config.get(f"{side}_config") or {} for side in ("text", "vision")}
-    return config | {f"{side}.{key}": value for side, inner in nested.items() for key, value in inner.items()}
+def stated(config: dict[str, Any], kin: Family) -> Args:
+    """What a config of theirs says of our arguments, key by key."""
+    if config["model_type"].startswith("clip_"):
+        config = {"text_config": config, "vision_config": config}
+    args = {name: config[key] for name, key in kin.config.items() if key in config and name != "act"}
+    for name, (key, words) in kin.nested.items():
+        args[name] = {ours: config[key][theirs] for ours, theirs in words.items() if ours in TOWERS[name]}
+    return args
 
 
 def effective(args: Args) -> Args:
     """Arguments with what None stands for in its place."""
+    if "vocab" not in args:
+        return args | {side: sizes | (args[side] or {}) for side, sizes in TOWERS.items()}
     args = dict(args)
     stands: Args = {"target_vocab": args["vocab"], "decoder_depth": args["depth"], "kv_heads": args["heads"]}
     stands |= {"head_dim": args["width"] // args["heads"], "feed": 4 * args["width"]}
@@ -142,10 +162,20 @@ def effective(args: Args) -> Args:
 def test_what_is_left_out_means_what_it_means_to_the_original(kind: str) -> None:
     kin, args, _ = understand({"model_type": kind})
     theirs = plain(config_class(kind)())
-    found, stated, values = effective(args), effective(understand(theirs)[1]), flat(theirs, kind)
-    assert found | {"head": ""} == stated | {"head": ""}
-    known = {name: values[key] for name, key in kin.config.items() if key in values and name != "act"}
-    assert found == effective(found | known)
+    found, whole = effective(args), effective(understand(theirs)[1])
+    assert found | {"head": ""} == whole | {"head": ""}
+    assert found == effective(found | stated(theirs, kin))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_older_versions_wrote_everywhere(kind: str) -> None:
+    inner = DUMP | dict(pad_token_id=None, tie_word_embeddings=True)
+    nested = dict(text_config=inner, vision_config=inner) if kind == "clip" else {}
+    found = effective(understand({"model_type": kind} | DUMP | nested)[1])
+    usual = effective(understand({"model_type": kind} | dict(id2label=DUMP["id2label"]))[1])
+    towers = dict.fromkeys(TOWERS) if kind.startswith("clip") else {}
+    assert found | towers == usual | towers
+    assert all(found[side].items() >= sizes.items() for side, sizes in TOWERS.items() if towers)
 
 
 OTHER: Args = {  # another value for every argument that is no number and no switch
@@ -159,28 +189,29 @@ BY_KIND = {  # rope by kind of layer
 }
 
 
+def other(args: Args) -> Args:
+    """The same arguments, each with another value."""
+    found: Args = {}
+    for name, value in args.items():
+        if isinstance(value, bool):
+            found[name] = not value
+        elif isinstance(value, float):
+            found[name] = value / 2 + 0.01
+        else:
+            found[name] = value + 1 if isinstance(value, int) else 3
+    return found | {name: value for name, value in OTHER.items() if name in args}
+
+
 def unusual(kin: Family) -> Args:
     """Arguments none of which is at its default, as far as it can be another."""
-    args = kin.defaults
-    for name in kin.config:
-        default = args[name]
-        if isinstance(default, bool):
-            args[name] = not default
-        elif isinstance(default, float):
-            args[name] = default / 2 + 0.01
-        elif isinstance(default, int):
-            args[name] = default + 1
-        elif name in ("pad", "start", "end", "reuse"):
-            args[name] = 3
-    args |= {name: value for name, value in OTHER.items() if name in kin.config}
-    args |= {
-        name: value
-        for name, value in tiny.SIZES[kin.name].items()
-        if name in kin.config and name not in OTHER
-    }
+    if kin.nested:
+        towers = {side: other(sizes) | tiny.SIZES[kin.name][side] for side, sizes in TOWERS.items()}
+        return kin.defaults | other({"project": 512, "temperature": 2.6}) | towers
+    args = kin.defaults | other({name: kin.defaults[name] for name in kin.config})
+    args |= {name: v for name, v in tiny.SIZES[kin.name].items() if name in kin.config and name not in OTHER}
     if kin.name == "modernbert":
         args["rope"] = BY_KIND
-    if kin.name in ("t5", "switch"):  # one key for both families of it; ties are told apart by the file
+    if kin.name in ("t5", "switch"):  # one key for both families of it; the file tells what is tied
         args |= {"multilingual": False, "tied": True}
     return args
 
@@ -213,8 +244,7 @@ def unread(kin: Family, head: str) -> set[str]:
     """Arguments that this head's class has no key for: CLIP's towers have each their own config."""
     if kin.name != "clip" or head in ("both", "image-label"):
         return set()
-    side = "text" if head.startswith("text") else "vision"
-    return {name for name, key in kin.config.items() if not key.startswith(f"{side}.")} | {"labels"}
+    return {*kin.config, "labels", "image" if head.startswith("text") else "text"}
 
 
 def reads(kind: str) -> set[str]:
@@ -235,14 +265,14 @@ def harmless(kind: str) -> dict[str, Any]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_key_goes_unread(kind: str) -> None:
     kin = by_model_type(kind)
-    side = {"clip_text_model": "text", "clip_vision_model": "vision"}.get(kind, "")
-    mapped = {key.rpartition(".")[2] for key in kin.config.values() if not side or key.startswith(f"{side}.")}
+    side = {"clip_text_model": "text", "clip_vision_model": "image"}.get(kind, "")
+    mapped = set() if side else set(kin.config.values())
+    for name, (_, words) in kin.nested.items():
+        mapped |= {theirs for ours, theirs in words.items() if ours in TOWERS[name] and side in ("", name)}
     theirs = reads(kind) if not side else set()  # one module for all three
-    if kind == "clip":
-        mapped |= {"initializer_range"}
     keys = plain(config_class(kind)()).keys() | theirs
-    stated = {key for each, key, _ in STATED if each == kind}
-    assert keys - mapped - stated - kin.only.keys() - harmless(kind).keys() == set()
+    mapped |= {key for each, key, _ in STATED if each == kind}
+    assert keys - mapped - kin.only.keys() - harmless(kind).keys() == set()
 
 
 @pytest.mark.parametrize(("kind", "key", "value"), STATED, ids=[f"{kind}-{key}" for kind, key, _ in STATED])

@@ -24,6 +24,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor
 
 import qkv
+from qkv.families.clip import IMAGE, TEXT
 from tests import tiny
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -101,12 +102,12 @@ def folder(models: Folder, tmp_path: Path) -> Folder:
 
 
 def config(folder: Path, **changes: Any) -> Path:
-    """Changes keys of config.json; a dot leads into a nested one (CLIP)."""
+    """Changes keys of config.json; a dot leads into a nested object."""
     path = folder / "config.json"
     values = json.loads(path.read_text())
     for key, value in changes.items():
         side, _, last = key.rpartition(".")
-        (values[f"{side}_config"] if side else values)[last] = value
+        (values[side] if side else values)[last] = value
     path.write_text(json.dumps(values))
     return folder
 
@@ -204,6 +205,7 @@ def test_options(models: Folder, options: dict[str, Any], words: str) -> None:
 # --- config.json by its keys --------------------------------------------------------------------------------
 
 FAMILIES = {kin.name: kin for kin in qkv.families()}
+TOWERS: dict[str, dict[str, Any]] = {"text": TEXT, "image": IMAGE}
 # Our arguments that are whole numbers, and the smallest there may be.
 MODULES = "depth decoder_depth image_depth groups inner experts"
 SIZES = f"""
@@ -232,13 +234,38 @@ WRONG: list[Any] = [
 UNUSED = {"clamp", "reach"}  # a large one costs nothing
 
 
+def last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+@cache
+def keys(family: str) -> dict[str, str]:
+    """Our arguments and the keys of config.json, with a dot where one lies in another (CLIP)."""
+    kin = FAMILIES[family]
+    inner = {
+        f"{side}.{ours}": f"{key}.{theirs}"
+        for side, (key, words) in kin.nested.items()
+        for ours, theirs in words.items()
+        if ours in TOWERS[side]
+    }
+    return dict(kin.config) | inner
+
+
+def default(family: str, path: str) -> Any:
+    """What an argument is if nobody says otherwise."""
+    side, _, name = path.rpartition(".")
+    return TOWERS[side][name] if side else FAMILIES[family].defaults[name]
+
+
 def wholes(family: str) -> list[str]:
-    return [name for name in FAMILIES[family].defaults if name in LEAST]
+    names = dict.fromkeys([*FAMILIES[family].defaults, *keys(family)])
+    return [name for name in names if last(name) in LEAST and name not in FAMILIES[family].nested]
 
 
-def values(family: str, name: str) -> list[Any]:
+def values(family: str, path: str) -> list[Any]:
     """What no model of the family can have there."""
-    null = FAMILIES[family].defaults[name] is None or name in NULLABLE
+    name = last(path)
+    null = default(family, path) is None or (name in NULLABLE and "." not in path)
     wrong = [value for value in WRONG if not (null and value is None)]
     wrong = [value for value in wrong if not (name in UNUSED and type(value) is int)]
     wrong += [-1, -(10**12)] if LEAST[name] >= 0 else []
@@ -263,36 +290,37 @@ def complaints(folder: Path, key: str, tries: dict[str, dict[str, Any]]) -> list
     return wrong
 
 
-KEYS = [(f, name) for f, kin in FAMILIES.items() for name in wholes(f) if name in kin.config]
+KEYS = [(f, name) for f in FAMILIES for name in wholes(f) if name in keys(f)]
 
 
 @pytest.mark.parametrize(("family", "name"), KEYS, ids=[f"{f}-{n}" for f, n in KEYS])
 def test_sizes(family: str, name: str, folder: Folder) -> None:
-    key = FAMILIES[family].config[name]
+    key = keys(family)[name]
     tries = {repr(value): {key: value} for value in values(family, name)}
-    assert complaints(folder(family), key.rpartition(".")[2], tries) == []
+    assert complaints(folder(family), last(key), tries) == []
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_sizes_in_our_own_form(family: str, folder: Folder) -> None:
     """`model_type: qkv`: family and arguments, as they are."""
     wrong = []
-    own = dict(model_type="qkv", family=family)
     for name in wholes(family):
-        tries = {
-            repr(value): own | dict(arguments=tiny.SIZES[family] | {name: value})
-            for value in values(family, name)
-        }
-        wrong += [f"{name} {words}" for words in complaints(folder(family), name, tries)]
+        side, _, inner = name.rpartition(".")
+        tries = {}
+        for value in values(family, name):
+            change = {side: tiny.SIZES[family][side] | {inner: value}} if side else {name: value}
+            own = dict(model_type="qkv", family=family, arguments=tiny.SIZES[family] | change)
+            tries[repr(value)] = own
+        wrong += [f"{name} {words}" for words in complaints(folder(family), inner or name, tries)]
     assert wrong == []
 
 
-DEPTHS = [(f, name) for f, name in KEYS if name in MODULES.split() and (f, name) != ("albert", "depth")]
+DEPTHS = [(f, name) for f, name in KEYS if last(name) in MODULES.split() and (f, name) != ("albert", "depth")]
 
 
 @pytest.mark.parametrize(("family", "name"), DEPTHS, ids=[f"{f}-{n}" for f, n in DEPTHS])
 def test_more_layers_than_the_file_holds(family: str, name: str, folder: Folder) -> None:
-    key = FAMILIES[family].config[name]
+    key = keys(family)[name]
     assert complaints(folder(family), "layers", {"5000": {key: 5000}}) == []
 
 
@@ -305,19 +333,20 @@ KINDS: dict[type, list[Any]] = {
 RATES = "drop attend_drop label_drop feed_drop embed_drop span_drop summary_drop image_drop".split()
 ONE_HEAD = ("summary_kind", "summary_act", "pooling")  # words that one head alone reads
 OTHER = [
-    (f, name) for f, kin in FAMILIES.items() for name in kin.config
-    if name not in (*LEAST, *ONE_HEAD) and (type(kin.defaults[name]) in KINDS or name in RATES)
+    (f, name) for f in FAMILIES for name in keys(f)
+    if last(name) not in (*LEAST, *ONE_HEAD) and (type(default(f, name)) in KINDS or name in RATES)
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("family", "name"), OTHER, ids=[f"{f}-{n}" for f, n in OTHER])
 def test_other_keys(family: str, name: str, folder: Folder) -> None:
-    default, key = FAMILIES[family].defaults[name], FAMILIES[family].config[name]
-    kind = float if name in RATES else type(default)
-    wrong = KINDS[kind] + ([None] if kind is not bool and default is not None else [])
-    wrong += [-0.1, 1.5] if name in RATES else [-1.0] if name.endswith("eps") else []
+    usual, key = default(family, name), keys(family)[name]
+    rate = last(name) in RATES
+    kind = float if rate else type(usual)
+    wrong = KINDS[kind] + ([None] if kind is not bool and usual is not None else [])
+    wrong += [-0.1, 1.5] if rate else [-1.0] if name.endswith("eps") else []
     tries = {repr(value): {key: value} for value in wrong}
-    assert complaints(folder(family), key.rpartition(".")[2], tries) == []
+    assert complaints(folder(family), last(key), tries) == []
 
 
 ONLY = [(f, key) for f, kin in FAMILIES.items() for key in kin.only]
@@ -345,9 +374,9 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ("ctrl", {"n_head": 5}, "24 5"),
     ("bart", {"encoder_attention_heads": 5}, "24 5"),
     ("bart", {"decoder_attention_heads": 5}, "24 5"),
-    ("clip", {"text.num_attention_heads": 5}, "24 5"),
-    ("clip", {"vision.num_attention_heads": 5}, "16 5"),
-    ("clip", {"vision.patch_size": 13}, "patch 13 12"),
+    ("clip", {"text_config.num_attention_heads": 5}, "24 5"),
+    ("clip", {"vision_config.num_attention_heads": 5}, "16 5"),
+    ("clip", {"vision_config.patch_size": 13}, "patch 13 12"),
     ("clip", {"text_config": [1]}, "text_config [1]"),
     ("clip", {"vision_config": "x"}, "vision_config 'x'"),
     ("llama", {"num_attention_heads": 5, "num_key_value_heads": 5}, "24 5"),

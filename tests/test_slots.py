@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +56,7 @@ class Rowed:
         given, seats = padded(source, "right")
         if self.crosses:
             side = Rows.of(embeds=given, mask=seats)
-            return self.made.net(Batch(rows=rows, source=given, source_rows=side), memory)
+            return self.made.net(Batch(rows=rows, source=side), memory)
         return self.made.net(Batch(rows=Rows.of(given, mask=seats), target=rows), memory)
 
     def slots(self) -> list[Slot]:
@@ -294,6 +295,12 @@ class TestSlot:
         assert held(made) == [[0, 1], [None, 10]]
         made.select(torch.tensor([1]))
         assert held(other) == [[0, 1], [None, 10]]
+
+    def test_rows_are_not_lost_to_an_empty_one(self) -> None:
+        made = slot([0, 1], [-1, 0])
+        with suppress(AssertionError, ValueError):
+            made.admit(Slot())
+        assert held(made) == [[0, 1], [None, 10]]
 
     def test_cuts_each_row_to_a_length(self) -> None:
         made = slot([0, 1, 2], [-1, 0, 1], [0, 1, 2])

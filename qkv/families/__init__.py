@@ -1,4 +1,4 @@
-"""The families, by name. Each is one file of data: a function of sizes, rows of sizes, two tables of names."""
+"""The families, by name. Each is one file of data: a function of sizes, rows of sizes, tables of names."""
 
 from functools import cache
 from importlib import import_module
@@ -6,8 +6,8 @@ from importlib import import_module
 from qkv.families.family import Family, one_of
 
 NAMES = """
-    bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse transformer bart mbart
-    marian t5 switch clip llama modernbert
+    bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse transformer bart
+    mbart marian t5 switch clip llama modernbert
 """.split()
 
 

@@ -44,14 +44,12 @@ def bart(
     ends = dict(take="end", end=end, dense=width, act="tanh", mid_drop=label_drop)
     found = readers(labels, label_drop, lm, vector=ends) | {"causal": (lm,)}
     how = None if shift is None or alone else s.Shift(start or 0, shift)
-    init, one = (("*", std),), shared and tied
-    return s.Spec(
-        family=family, encoder=encoder, decoder=decoder, heads=found[head], shared=one, shift=how, init=init
-    )
+    same: Any = dict(family=family, heads=found[head], init=(("*", std),), shift=how)
+    return s.Spec(encoder=encoder, decoder=decoder, shared=shared and tied, **same)
 
 
 SIZES = {
-    "base":  dict(width=768, depth=6, heads=12, feed=3072, decoder_depth=6, decoder_heads=12, decoder_feed=3072),
+    "base": dict(width=768, depth=6, heads=12, feed=3072, decoder_depth=6, decoder_heads=12, decoder_feed=3072),
     "large": dict(),
 }  # fmt: skip
 
@@ -64,14 +62,15 @@ CONFIG = dict(
     start="decoder_start_token_id", pad="pad_token_id", end="eos_token_id",
 )  # fmt: skip
 
-KEYS = """
-    @.embed.positions                    model.@.embed_positions
+POSITIONS = "@.embed.positions model.@.embed_positions"
+KEYS = f"""
+    {POSITIONS}
     @.embed.norm                         model.@.layernorm_embedding
-    @.layers.{}.attend.(q|k|v|o)         model.@.layers.{}.self_attn.(q|k|v|out)_proj
-    decoder.layers.{}.cross.(q|k|v|o)    model.decoder.layers.{}.encoder_attn.(q|k|v|out)_proj
-    @.layers.{}.feed.(up|down)           model.@.layers.{}.(fc1|fc2)
-    @.layers.{}.SIDE_(attend|feed)       model.@.layers.{}.(self_attn|final)_layer_norm
-    decoder.layers.{}.SIDE_cross         model.decoder.layers.{}.encoder_attn_layer_norm
+    @.layers.{{}}.attend.(q|k|v|o)         model.@.layers.{{}}.self_attn.(q|k|v|out)_proj
+    decoder.layers.{{}}.cross.(q|k|v|o)    model.decoder.layers.{{}}.encoder_attn.(q|k|v|out)_proj
+    @.layers.{{}}.feed.(up|down)           model.@.layers.{{}}.(fc1|fc2)
+    @.layers.{{}}.SIDE_(attend|feed)       model.@.layers.{{}}.(self_attn|final)_layer_norm
+    decoder.layers.{{}}.SIDE_cross         model.decoder.layers.{{}}.encoder_attn_layer_norm
     @.norm                               model.@.layer_norm
     heads.lm.out.weight                  lm_head.weight
     heads.lm.out.bias                    final_logits_bias                                row
@@ -86,9 +85,7 @@ def keys(args: Args) -> str:
     apart = "@.embed.tokens model.@.embed_tokens\n"
     if args["sinusoid"]:  # a computed table, which only Marian's bare classes write
         word = "keep" if args["head"] in ("none", "causal") else ""
-        table = table.replace("    @.embed.positions ", "    - ").replace(
-            "embed_positions\n", f"embed_positions {word}\n"
-        )
+        table = table.replace(POSITIONS, f"- model.@.embed_positions {word}")
     if args["head"] == "causal" or not args["shared"]:
         return table + apart
     if args["tied"]:
@@ -97,12 +94,9 @@ def keys(args: Args) -> str:
 
 
 HEADS = "none lm causal label span"
+ONLY = dict.fromkeys(("normalize_before", "add_final_layer_norm", "static_position_embeddings"), (False,))
 
 FAMILY = Family(
     name="bart", doc=__doc__, make=bart, sizes=SIZES, config=CONFIG, keys=keys, model_types=("bart",),
-    prefixes=("model.",), heads=classes("Bart", HEADS, lm=WRITER), shape="encoder-decoder",
-    only={
-        "normalize_before": (False,), "add_final_layer_norm": (False,),
-        "static_position_embeddings": (False,),
-    },
+    prefixes=("model.",), heads=classes("Bart", HEADS, lm=WRITER), shape="encoder-decoder", only=ONLY,
 )  # fmt: skip

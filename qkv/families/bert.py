@@ -20,7 +20,7 @@ def bert(
     summary_kind: str | None = None, summary_project: bool = True, summary_act: str | None = None,
     summary_drop: float = 0.0,
 ) -> s.Spec:  # fmt: skip
-    """`groups` of `inner` layers share their weights over the depth; `read_act`: a first token's reader has it."""
+    """`groups` of `inner` layers share their weights over the depth; `read_act`: the first token is read."""
     norm, pattern = s.Norm(eps=eps), s.causal if decoder else s.everyone
     last = drop if label_drop is None else label_drop
     attend = s.Attend(heads=heads, head_dim=s.per_head(width, heads), drop=attend_drop, pattern=pattern)
@@ -52,9 +52,8 @@ def bert(
         "pair": (pooler, pair), "label": read["label"] if read_act else (pooler, *pooled["label"]),
         "choice": choice, "replaced": (s.Head(name="replaced", dense=width, act=act, size=1, flat=True),),
     }  # fmt: skip
-    return s.Spec(
-        family=family, encoder=stack, heads=found[head], choices=head == "choice", init=(("*", std),)
-    )
+    init = (("*", std),)
+    return s.Spec(family=family, encoder=stack, heads=found[head], choices=head == "choice", init=init)
 
 
 SIZES = {

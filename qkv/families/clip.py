@@ -67,8 +67,8 @@ SIZES = {
 KEYS = """
     (-|-)                                                (text|vision)_model.embeddings.position_ids
     (text|image).encoder.embed.positions                 (text|vision)_model.embeddings.position_embedding
-    text.encoder.layers.{}.attend.(q|k|v|o)              text_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
-    image.encoder.layers.{}.attend.(q|k|v|o)             vision_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
+    text.encoder.layers.{}.attend.(q|k|v|o)         text_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
+    image.encoder.layers.{}.attend.(q|k|v|o)        vision_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
     (text|image).encoder.layers.{}.before_(attend|feed)  (text|vision)_model.encoder.layers.{}.layer_norm(1|2)
     (text|image).encoder.layers.{}.feed.(up|down)        (text|vision)_model.encoder.layers.{}.mlp.(fc1|fc2)
     (text|image).heads.vector.out                        (text|visual)_projection
@@ -83,6 +83,8 @@ KEYS = """
 BARE = {"text": "", "image": ""}
 ALONE = {"clip_text_model": "text_config", "clip_vision_model": "vision_config"}
 TOWER = COMMON | dict(eps="layer_norm_eps", factor="initializer_factor", project="projection_dim")
+WORDS = {ours: TOWER.get(ours, "eos_token_id") for ours in TEXT}
+CELLS = TOWER | dict(image="image_size", patch="patch_size", channels="num_channels")
 ENDS = dict(
     both="Model", text="TextModel", image="VisionModel", **{"text-vector": "TextModelWithProjection"},
     **{"image-vector": "VisionModelWithProjection", "image-label": "ForImageClassification"},
@@ -107,12 +109,5 @@ FAMILY = Family(
     model_types=("clip", *ALONE), prefixes=("text_model.", "vision_model."), prefixed=BARE,
     config=dict(project="projection_dim", temperature="logit_scale_init_value"),
     heads=classes("CLIP", " ".join(ENDS), **ENDS),
-    nested=dict(
-        text=(
-            "text_config", {ours: TOWER[ours] for ours in TEXT if ours != "end"} | dict(end="eos_token_id"),
-        ),
-        image=(
-            "vision_config", TOWER | dict(image="image_size", patch="patch_size", channels="num_channels"),
-        ),
-    ),
+    nested=dict(text=("text_config", WORDS), image=("vision_config", CELLS)),
 )  # fmt: skip

@@ -26,6 +26,7 @@ KEYS = """
     heads.summary.dense          sequence_summary.summary
 """
 
+HEADS = "none replaced masked-lm lm label choice tag span"
 FAMILY = Family(
     name="electra", doc=__doc__, make=bert, sizes=SIZES, keys=BERT + KEYS, model_types=("electra",),
     prefixes=("electra.",),
@@ -37,9 +38,6 @@ FAMILY = Family(
         embed_width="embedding_size", summary_kind="summary_type", summary_project="summary_use_proj",
         summary_act="summary_activation", summary_drop="summary_last_dropout",
     ),
-    heads=classes(
-        "Electra", "none replaced masked-lm lm label choice tag span", replaced="ForPreTraining",
-        lm="ForCausalLM",
-    ),
+    heads=classes("Electra", HEADS, replaced="ForPreTraining", lm="ForCausalLM"),
     only={"position_embedding_type": ("absolute",)},
 )  # fmt: skip

@@ -12,22 +12,23 @@ Args = dict[str, Any]
 Make = Callable[..., Spec | Two]
 
 COMMON = dict(  # the words that most config.json have
-    vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads", act="hidden_act",
-    feed="intermediate_size", length="max_position_embeddings", attend_drop="attention_dropout", pad="pad_token_id",
-    std="initializer_range", tied="tie_word_embeddings",
+    vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
+    act="hidden_act", feed="intermediate_size", length="max_position_embeddings", attend_drop="attention_dropout",
+    pad="pad_token_id", std="initializer_range", tied="tie_word_embeddings",
 )  # fmt: skip
 WRITER = "ForConditionalGeneration"
 CLASSES = {  # how Hugging Face names the class of a head
-    "none": "Model", "encoder": "EncoderModel", "lm": "LMHeadModel", "causal": "ForCausalLM", "span": "ForQuestionAnswering",
-    "masked-lm": "ForMaskedLM", "pretrain": "ForPreTraining", "pair": "ForNextSentencePrediction", "tag": "ForTokenClassification",
-    "label": "ForSequenceClassification", "choice": "ForMultipleChoice", "double": "DoubleHeadsModel",
+    "none": "Model", "encoder": "EncoderModel", "lm": "LMHeadModel", "causal": "ForCausalLM",
+    "span": "ForQuestionAnswering", "masked-lm": "ForMaskedLM", "pretrain": "ForPreTraining",
+    "pair": "ForNextSentencePrediction", "tag": "ForTokenClassification", "label": "ForSequenceClassification",
+    "choice": "ForMultipleChoice", "double": "DoubleHeadsModel",
 }  # fmt: skip
 
 
 class Family(Part):
     """`make` turns arguments into a Spec; `config` and `keys` are what others call the arguments and tensors.
 
-    `doc`, the docstring of the family's file, has a title, then a line each for paper, purpose, difference."""
+    `doc`, the docstring of the family's file, has a title, then a line each: paper, purpose, differs."""
 
     name: str
     doc: str | None
@@ -109,7 +110,5 @@ def readers(
 
 def summary(width: int | None, kind: str, project: bool, act: str | None, **more: Any) -> Head:
     """One vector for a row, as the `summary_*` keys state it; projected to `width`."""
-    take = one_of(
-        "summary_type", kind, {"cls_index": "choice", "first": "first", "last": "last", "mean": "mean"}
-    )
+    take = one_of("summary_type", kind, dict(cls_index="choice", first="first", last="last", mean="mean"))
     return Head(name="summary", take=take, dense=width if project else None, act=act or "linear", **more)

@@ -20,7 +20,7 @@ def gpt2(
     norms: str = "before", inner_eps: float | None = None, sinusoid: bool = False, lm_bias: bool = False,
     small_ends: bool = True,
 ) -> s.Spec:  # fmt: skip
-    """`sinusoid` adds waves to tokens scaled by sqrt(width); `small_ends`: what enters the residual starts small."""
+    """`sinusoid` adds waves to tokens scaled by sqrt(width); `small_ends` shrinks what enters the residual."""
     norm, size = s.Norm(eps=inner_eps or eps), head_dim or s.per_head(width, heads)
     attend = s.Attend(heads=heads, head_dim=size, pattern=s.causal, drop=attend_drop)
     dense = s.Dense(width=feed or 4 * width, act=act)

@@ -4,7 +4,7 @@ paper    Junczys-Dowmunt et al. 2018, arXiv:1804.00344
 purpose  translate one pair of languages, fast
 differs  the original with swish, and two vocabularies if asked"""
 
-from qkv.families.bart import CONFIG, bart, keys
+from qkv.families.bart import CONFIG, ONLY, bart, keys
 from qkv.families.family import Family, classes
 from qkv.families.transformer import BASE
 
@@ -18,8 +18,5 @@ FAMILY = Family(
     config=CONFIG | dict(target_vocab="decoder_vocab_size", shared="share_encoder_decoder_embeddings"),
     sizes={"base": BASE | dict(act="swish", length=512, scaled=True)},
     heads=classes("Marian", "none lm causal", lm="MTModel"),
-    only={
-        "normalize_before": (False,), "add_final_layer_norm": (False,), "normalize_embedding": (False,),
-        "static_position_embeddings": (True,),
-    },
+    only=ONLY | {"static_position_embeddings": (True,), "normalize_embedding": (False,)},
 )  # fmt: skip

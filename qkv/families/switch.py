@@ -42,8 +42,8 @@ SIZES = {
 EXPERTS = """
     encoder.layers.{}.feed.router          transformer.encoder.block.{}.layer.1.mlp.router.classifier
     decoder.layers.{}.feed.router          transformer.decoder.block.{}.layer.2.mlp.router.classifier
-   encoder.layers.{}.feed.experts.{}.(up|down) transformer.encoder.block.{}.layer.1.mlp.experts.expert_{}.(wi|wo)
-   decoder.layers.{}.feed.experts.{}.(up|down) transformer.decoder.block.{}.layer.2.mlp.experts.expert_{}.(wi|wo)
+  encoder.layers.{}.feed.experts.{}.(up|down) transformer.encoder.block.{}.layer.1.mlp.experts.expert_{}.(wi|wo)
+  decoder.layers.{}.feed.experts.{}.(up|down) transformer.decoder.block.{}.layer.2.mlp.experts.expert_{}.(wi|wo)
 """
 UNTIED = """
     @.embed.tokens             transformer.@.embed_tokens

@@ -8,9 +8,7 @@ from qkv.families.bart import bart
 from qkv.families.family import Family
 
 BASE = dict(width=512, depth=6, heads=8, feed=2048, decoder_depth=6, decoder_heads=8, decoder_feed=2048)
-BIG = dict(
-    width=1024, depth=6, heads=16, feed=4096, decoder_depth=6, decoder_heads=16, decoder_feed=4096, drop=0.3
-)
+BIG = BASE | dict(width=1024, heads=16, feed=4096, decoder_heads=16, decoder_feed=4096, drop=0.3)
 
 FAMILY = Family(
     name="transformer", doc=__doc__, make=bart, heads={"none": "", "lm": ""}, shape="encoder-decoder",

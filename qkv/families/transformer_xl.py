@@ -28,7 +28,7 @@ def transformer_xl(
     recall = s.Recall(length=memory, zeros=True)
     stack = s.Stack(width=width, embed=embed, layers=(layer,) * depth, recall=recall, drop=drop)
     ties = (False,) + (True,) * len(cutoffs) if tied_projects is None else tuple(tied_projects)
-    lm = s.AdaptiveHead(name="lm", embed=embed, tied=tied, tied_projects=ties)
+    lm = s.AdaptiveHead(name="lm", tied=tied, tied_projects=ties)
     init, found = (("*.projects.*", project_std), ("*", std)), readers(labels, 0.0) | {"lm": (lm,)}
     return s.Spec(family="transformer-xl", decoder=stack, heads=found[head], init=init)
 
@@ -59,9 +59,8 @@ SHARED = f"{OWN} alias\ndecoder.layers.0.attend.relative.(u|v)   transformer.r_(
 
 
 def keys(args: Args) -> str:
-    return KEYS.replace("SIDE", "before" if args["pre_norm"] else "after") + (
-        OWN if args["own_biases"] else SHARED
-    )
+    side = "before" if args["pre_norm"] else "after"
+    return KEYS.replace("SIDE", side) + (OWN if args["own_biases"] else SHARED)
 
 
 FAMILY = Family(

@@ -19,10 +19,8 @@ def xlnet(
     uni = s.Recent() if same_length else s.causal
     pattern = one_of("attn_type", attend_kind, {"bi": s.everyone, "uni": uni})
     one_of("d_head", head_dim, {width // heads: "d_model / n_head"})
-    xl, dense = (
-        s.XL(width=width, clamp=clamp, segments=True, drop=drop),
-        s.Dense(width=feed, act=act, drop=drop),
-    )
+    xl = s.XL(width=width, clamp=clamp, segments=True, drop=drop)
+    dense = s.Dense(width=feed, act=act, drop=drop)
     attend = s.Attend(heads=heads, head_dim=head_dim, pattern=pattern, bias=False, drop=drop, relate=xl)
     layer = s.Layer(attend=attend, feed=dense, norm=s.Norm(eps=eps), place="after", drop=drop)
     embed, recall = s.Embed(vocab=vocab, query=True, drop=drop), s.Recall(length=memory, reuse=reuse)
@@ -59,6 +57,7 @@ KEYS = """
 """
 
 
+BEAM = "ForQuestionAnswering"
 FAMILY = Family(
     name="xlnet", doc=__doc__, make=xlnet, sizes=SIZES,
     keys=lambda args: KEYS.replace("HEADS", str(args["heads"])), model_types=("xlnet",),
@@ -71,9 +70,6 @@ FAMILY = Family(
         summary_drop="summary_last_dropout", starts="start_n_top", std="initializer_range",
         tied="tie_word_embeddings",
     ),
-    heads=classes(
-        "XLNet", "none lm label choice tag span beam", span="ForQuestionAnsweringSimple",
-        beam="ForQuestionAnswering",
-    ),
+    heads=classes("XLNet", "none lm label choice tag span beam", span=f"{BEAM}Simple", beam=BEAM),
     only={"bi_data": (False,), "untie_r": (True,)},
 )  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.batch import Batch
+from qkv.batch import Batch, Rows
 from qkv.nn.parts import Adaptive, activation, make_norm
 from qkv.spec import AdaptiveHead, BeamSpan, Head
 
@@ -41,9 +41,7 @@ def take(head: Head, out: dict[str, Tensor], batch: Batch) -> Tensor:
         return out.get(head.take, hidden)
     if head.take == "rest":
         return hidden[:, 1:].mean(1)
-    seat = (
-        torch.ones(hidden.shape[:2], device=hidden.device) if rows is None or rows.seat is None else rows.seat
-    )
+    seat = seats(rows, hidden)
     if head.take == "mean":
         return (hidden * seat[..., None]).sum(1) / seat.sum(1, keepdim=True)
     if head.take == "first":
@@ -57,6 +55,12 @@ def take(head: Head, out: dict[str, Tensor], batch: Batch) -> Tensor:
         return pick(hidden, batch.rows.ids.argmax(1))
     ends = batch.rows.ids == head.end
     return pick(hidden, ends.int().argmax(1) if head.take == "first end" else last(ends))
+
+
+def seats(rows: Rows | None, like: Tensor) -> Tensor:
+    """(B, T) true where a token stands."""
+    full = rows is None or rows.seat is None
+    return torch.ones(like.shape[:2], dtype=torch.bool, device=like.device) if full else rows.seat
 
 
 def pick(hidden: Tensor, index: Tensor) -> Tensor:
@@ -113,16 +117,11 @@ class SpanBeam(nn.Module):
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         x, start = out["hidden"], self.start(out["hidden"])[..., 0]  # (B, T, W), (B, T)
-        seat = (
-            torch.ones_like(start).bool()
-            if batch.rows is None or batch.rows.seat is None
-            else batch.rows.seat
-        )
+        seat = seats(batch.rows, x)
         shares = start.masked_fill(~seat, torch.finfo(x.dtype).min).softmax(-1)
         best = shares.topk(min(self.starts, x.shape[1]), dim=-1).indices  # (B, K)
-        chosen = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None].expand(
-            -1, -1, x.shape[1], -1
-        )
+        chosen = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None]  # (B, K, 1, W)
+        chosen = chosen.expand(-1, -1, x.shape[1], -1)
         both = torch.cat([x[:, None].expand_as(chosen), chosen], dim=-1)  # (B, K, T, 2W)
         end = self.end_out(self.end_norm(torch.tanh(self.end_dense(both))))[..., 0]
         first = torch.einsum("bt,btw->bw", shares, x)

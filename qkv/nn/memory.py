@@ -64,8 +64,5 @@ class Slot:
 
 
 def _join(above: Tensor, below: Tensor, length: int, fill: int) -> Tensor:
-    wide = [
-        torch.cat([x.new_full((len(x), length - x.shape[1], *x.shape[2:]), fill), x], 1)
-        for x in (above, below)
-    ]
-    return torch.cat(wide)
+    gaps = [x.new_full((len(x), length - x.shape[1], *x.shape[2:]), fill) for x in (above, below)]
+    return torch.cat([torch.cat([gap, x], dim=1) for gap, x in zip(gaps, (above, below), strict=True)])

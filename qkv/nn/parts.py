@@ -33,9 +33,8 @@ def make_norm(norm: Norm | None, width: int) -> nn.Module:
     """The norm, or an Identity where there is none."""
     if norm is None:
         return nn.Identity()
-    return (
-        nn.RMSNorm(width, norm.eps) if norm.kind == "rms" else nn.LayerNorm(width, norm.eps, bias=norm.bias)
-    )
+    make = nn.RMSNorm if norm.kind == "rms" else partial(nn.LayerNorm, bias=norm.bias)
+    return make(width, eps=norm.eps)
 
 
 def exact(device: torch.device) -> torch.dtype:
@@ -49,9 +48,8 @@ def waves(positions: Tensor, width: int, layout: str = "halves", base: float = 1
     rates = base ** (-steps / (width - 2 if layout == "ends" else width))
     angles = positions[..., None] * rates  # (..., W/2)
     both = [angles.sin(), angles.cos()]
-    return (torch.stack(both, dim=-1).flatten(-2) if layout == "pairs" else torch.cat(both, dim=-1))[
-        ..., :width
-    ]
+    laid = torch.stack(both, dim=-1).flatten(-2) if layout == "pairs" else torch.cat(both, dim=-1)
+    return laid[..., :width]
 
 
 class Adaptive(nn.Module):
@@ -64,10 +62,8 @@ class Adaptive(nn.Module):
         bands = [high - low for low, high in pairwise(self.edges)] if embed.divide > 1 else [embed.vocab]
         self.sizes = [(count, first // embed.divide**i) for i, count in enumerate(bands)]
         self.tables = nn.ModuleList(nn.Embedding(count, size) for count, size in self.sizes)
-        projected = embed.divide > 1 or first != width
-        self.projects = nn.ModuleList(
-            nn.Linear(size, width, bias=False) for _, size in self.sizes if projected
-        )
+        sizes = [size for _, size in self.sizes] if embed.divide > 1 or first != width else []
+        self.projects = nn.ModuleList(nn.Linear(size, width, bias=False) for size in sizes)
         self.scale = math.sqrt(width)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -97,9 +93,8 @@ class Embedding(nn.Module):
             self.tokens = nn.Embedding(embed.vocab, width, padding_idx=embed.pad)
         places = embed.positions
         self.positions = nn.Embedding(places.count, width) if isinstance(places, Learned) else None
-        self.types = (
-            nn.Embedding(embed.types, width) if isinstance(embed.types, int) and embed.types else None
-        )
+        typed = isinstance(embed.types, int) and embed.types > 0
+        self.types = nn.Embedding(embed.types, width) if typed else None
         self.norm, self.drop = make_norm(embed.norm, width), nn.Dropout(embed.drop)
         self.project = nn.Linear(width, stack.width) if embed.width and not adaptive else nn.Identity()
         if embed.query:
@@ -117,10 +112,10 @@ class Embedding(nn.Module):
             x = x + self.tokens(rows.types) * embed.scale
         if self.types is not None:
             x = x + (self.types(rows.types) if rows.types is not None else self.types.weight[0])
-        if self.positions is not None:
-            x = x + self.positions(rows.positions + embed.positions.offset)
-        elif embed.positions is not None:
-            x = x + waves(rows.positions + embed.positions.offset, x.shape[-1], embed.positions.layout).to(
-                x.dtype
+        if embed.positions is not None:
+            at = rows.positions + embed.positions.offset
+            learned = self.positions is not None
+            x = x + (
+                self.positions(at) if learned else waves(at, x.shape[-1], embed.positions.layout).to(x.dtype)
             )
         return self.project(self.drop(self.norm(x)))

@@ -24,10 +24,10 @@ class BucketBias(nn.Module):
             count //= 2
             start, far = torch.where(ahead > 0, count, 0), ahead.abs()
         near = count // 2
-        grow = (
-            torch.log(far.clamp(min=1).float() / near) / math.log(self.buckets.reach / near) * (count - near)
+        grow = torch.log(far.clamp(min=1).float() / near) / math.log(self.buckets.reach / near)
+        bucket = start + torch.where(
+            far < near, far, (near + (grow * (count - near)).long()).clamp(max=count - 1)
         )
-        bucket = start + torch.where(far < near, far, (near + grow.long()).clamp(max=count - 1))
         return F.embedding(bucket, self.table.weight).permute(0, 3, 1, 2)  # (B, H, T, S)
 
 
@@ -43,6 +43,10 @@ class AlibiBias(nn.Module):
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         far = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
         return -far * torch.tensor(self.slopes, dtype=exact(q.device), device=q.device)[:, None, None]
+
+
+Two = tuple[Tensor, Tensor]
+DISTANCES: dict[type, type[nn.Module]] = {Buckets: BucketBias, Alibi: AlibiBias}
 
 
 class Rotate(nn.Module):
@@ -83,17 +87,13 @@ class Relative(nn.Module):
         super().__init__()
         self.xl, self.scale, shape = xl, scale, (attend.heads, attend.head_dim)
         self.both = isinstance(attend.pattern, Everyone | Local)
-        self.r, self.drop = (
-            nn.Linear(xl.width, attend.heads * attend.head_dim, bias=False),
-            nn.Dropout(xl.drop),
-        )
+        self.r = nn.Linear(xl.width, attend.heads * attend.head_dim, bias=False)
+        self.drop = nn.Dropout(xl.drop)
         self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
         if xl.segments:
             self.s, self.e = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(2, *shape))
 
-    def forward(
-        self, q: Tensor, at: Tensor, keys: Tensor, reach: int, types: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, at: Tensor, keys: Tensor, reach: int, types: Two | None) -> Two:
         """q with its content bias, and what distance and segment add to the scores: (B, H, T, S)."""
         low = -reach if self.both else 0
         far = torch.arange(low, reach + 1, device=q.device)

@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.batch import Batch, Rows
 from qkv.kernels.where import Where
 from qkv.nn.attention import Attention
-from qkv.batch import Batch, Rows
 from qkv.nn.feed import Feed, Switch
 from qkv.nn.heads import HEADS
 from qkv.nn.memory import Slot
 from qkv.nn.parts import Embedding, make_norm
-from qkv.nn.relate import AlibiBias, BucketBias
-from qkv.spec import Alibi, Buckets, Dense, Layer, Pattern, Spec, Stack, Two, everyone
+from qkv.nn.relate import DISTANCES
+from qkv.spec import Dense, Layer, Pattern, Spec, Stack, Two, everyone
 
 
 class Memory(NamedTuple):
@@ -28,13 +28,6 @@ class Memory(NamedTuple):
 
     attend: Slot
     cross: Slot
-
-
-class Source(NamedTuple):
-    """What cross-attention reads: the encoder's states and their rows."""
-
-    states: Tensor
-    rows: Rows
 
 
 Cross = tuple[Tensor | None, Where]
@@ -74,11 +67,7 @@ class Tower(nn.Module):
         super().__init__()
         self.stack, self.order = stack, stack.order or tuple(range(len(stack.layers)))
         self.embed = Embedding(stack)
-        self.bias: BucketBias | AlibiBias | None = None
-        if isinstance(stack.distance, Buckets):
-            self.bias = BucketBias(stack.distance)
-        elif isinstance(stack.distance, Alibi):
-            self.bias = AlibiBias(stack.distance)
+        self.bias = DISTANCES[type(stack.distance)](stack.distance) if stack.distance else None
         blocks = [Block(layer, stack.width) for layer in stack.layers]
         self.layers, first = nn.ModuleList(blocks), blocks[0].attend.relative
         self.norm, self.drop = make_norm(stack.final, stack.width), nn.Dropout(stack.drop)
@@ -88,7 +77,7 @@ class Tower(nn.Module):
                 block.attend.relative.u, block.attend.relative.v = first.u, first.v
 
     def forward(
-        self, rows: Rows, batch: Batch, source: Source | None = None, memory: list[Memory] | None = None
+        self, rows: Rows, batch: Batch, source: Rows | None = None, memory: list[Memory] | None = None
     ) -> dict[str, Tensor]:
         recalls = self.stack.recall is not None
         memory = self.memory(rows.size, batch.memory) if recalls and memory is None else memory
@@ -141,20 +130,16 @@ class Tower(nn.Module):
             dtype=x.dtype,
         )  # fmt: skip
 
-    def cross(
-        self, rows: Rows, source: Source | None, memory: list[Memory] | None, x: Tensor
-    ) -> Cross | None:
+    def cross(self, rows: Rows, source: Rows | None, memory: list[Memory] | None, x: Tensor) -> Cross | None:
         """The decoder sees every token of its source, given now or remembered."""
+        where = Where(pattern=everyone, q=rows.positions, k=rows.positions, same=True, dtype=x.dtype)
         remembered = memory[0].cross.positions if memory else None
         if remembered is not None:
-            return None, Where(pattern=everyone, q=rows.positions, k=remembered, same=True, dtype=x.dtype)
+            return None, replace(where, k=remembered)
         if source is None:
             return None
-        mine, theirs = rows.document, source.rows.document
-        return source.states, Where(
-            pattern=everyone, q=rows.positions, k=source.rows.seats, full=source.rows.seat is None, same=True,
-            documents=None if mine is None or theirs is None else (mine, theirs), dtype=x.dtype,
-        )  # fmt: skip
+        both = None if rows.document is None or source.document is None else (rows.document, source.document)
+        return source.embeds, replace(where, k=source.seats, full=source.seat is None, documents=both)
 
     def memory(self, size: int, given: Tensor | None = None) -> list[Memory]:
         """Empty Slots for `size` rows; those of a recurrence hold the states given, or zeros."""
@@ -205,13 +190,11 @@ class Transformer(nn.Module):
 
     def forward(self, batch: Batch, memory: list[Memory] | None = None) -> dict[str, Tensor]:
         out: dict[str, Tensor] = {}
-        source, rows = None, batch.rows
-        if batch.source is not None and batch.source_rows is not None:
-            source = Source(batch.source, batch.source_rows)
+        source, rows = batch.source, batch.rows
         if self.encoder is not None and self.decoder is not None and source is None and rows is not None:
             out = {f"encoded_{name}": x for name, x in self.encoder(rows, batch).items()}
             out["encoded"] = out.pop("encoded_hidden")
-            source = Source(out["encoded"], rows)
+            source = replace(rows, embeds=out["encoded"])
         out |= self.tower(batch.target or rows, batch, source, memory)
         for head in self.heads.values():
             out |= head(out, batch)

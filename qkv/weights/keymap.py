@@ -53,7 +53,7 @@ class Link(NamedTuple):
 
 class KeyMap:
     def __init__(self, table: str, prefixes: tuple[str, ...] = (), new: str = "") -> None:
-        """Names of theirs with one of these prefixes get a new one: a head's class has what a bare one lacks."""
+        """Names of theirs with one of these prefixes get a new one: bare classes lack what a head's has."""
         self.rows: list[tuple[str, str, str]] = []
         for row in (row for line in table.splitlines() if line.strip() for row in expand(line)):
             ours, theirs, *word = row.split()
@@ -66,9 +66,7 @@ class KeyMap:
         found: dict[tuple[str, str], dict[int, str]] = {}
         lost = []
         for name in names:
-            hits = [
-                (theirs, word, at, m) for ours, theirs, word in self.rows for at, m in matches(ours, name)
-            ]
+            hits = [(theirs, word, *hit) for ours, theirs, word in self.rows for hit in matches(ours, name)]
             if all(word in ("alias", "copy") for _, word, _, _ in hits):
                 lost.append(name)
             for theirs, word, at, match in hits:
@@ -76,9 +74,7 @@ class KeyMap:
                     found.setdefault((fill(theirs, match), word), {})[at] = name
         if lost:
             raise ValueError(f"no row of the names table holds {', '.join(lost)}")
-        return [
-            Link(name, tuple(ours[i] for i in sorted(ours)), word) for (name, word), ours in found.items()
-        ]
+        return [Link(name, tuple(x[i] for i in sorted(x)), word) for (name, word), x in found.items()]
 
     def ours(self, name: str) -> tuple[str, str] | None:
         """(our name, the row's word) for a name of theirs; None: no row knows it."""
