@@ -316,6 +316,8 @@ def _open(path: Path, head: str | None = None) -> tuple[Model, str]:
 def _whole(target: Path) -> Iterator[Path]:
     """A folder to write into that becomes `target` at the end, or nothing does."""
     near = next(each for each in target.absolute().parents if each.is_dir())
+    if not os.access(near, os.W_OK):
+        raise ValueError(f"{target}: nothing can be written in {near}; expected a folder of yours")
     with tempfile.TemporaryDirectory(prefix=".qkv-", dir=near) as room:
         folder = Path(room) / "whole"
         yield folder

@@ -92,6 +92,11 @@ def _table(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
     return tensor
 
 
+def _check_heads(width: int, heads: int, path: Path) -> None:
+    if not 0 < heads <= width or width % heads:
+        raise ValueError(f"{path}: {heads} heads in a width of {width}, expected a number that divides it")
+
+
 def _arguments(kin: Family, path: Path, **stated: Any) -> Args:
     try:
         return kin.arguments(None, **stated)
@@ -108,10 +113,8 @@ FAIRSEQ_ONLY: dict[str, Any] = dict(
     no_token_positional_embeddings=False, pooler_activation_fn="tanh",
     spectral_norm_classification_head=False,
 )  # fmt: skip
-FAIRSEQ_SIZES = dict(
-    width="encoder_embed_dim", depth="encoder_layers", heads="encoder_attention_heads",
-    feed="encoder_ffn_embed_dim", drop="dropout", attend_drop="attention_dropout",
-)  # fmt: skip
+FAIRSEQ_SIZES = dict(width="encoder_embed_dim", depth="encoder_layers", feed="encoder_ffn_embed_dim")
+FAIRSEQ_NUMBERS = dict(heads="encoder_attention_heads", drop="dropout", attend_drop="attention_dropout")
 FAIRSEQ_MORE = """
     encoder.embed.types                  types
     heads.label.(dense|out)              classifier.(dense|out_proj)
@@ -141,20 +144,25 @@ def read_fairseq(path: Path, head: str | None = None) -> Foreign:
     }
     tokens = _table(tensors, f"{STACK}.embed_tokens.weight", path)
     places = _table(tensors, f"{STACK}.embed_positions.weight", path)
-    args = {ours: settings[theirs] for ours, theirs in FAIRSEQ_SIZES.items() if theirs in settings}
+    feed = len(_table(tensors, f"{STACK}.layers.0.fc1.weight", path))
+    layers = {name.split(".")[3] for name in tensors if name.startswith(f"{STACK}.layers.")}
+    args: Args = dict(width=tokens.shape[1], depth=len(layers), feed=feed)
+    for ours, theirs in FAIRSEQ_SIZES.items():
+        if settings.get(theirs, args[ours]) != args[ours]:
+            raise ValueError(f"{path}: {theirs} is {settings[theirs]!r}, but its tensors say {args[ours]}")
+    args |= {ours: settings[theirs] for ours, theirs in FAIRSEQ_NUMBERS.items() if theirs in settings}
     if "heads" not in args:
-        raise ValueError(f"{path}: no {FAIRSEQ_SIZES['heads']} in its settings, expected a number")
+        raise ValueError(f"{path}: no {FAIRSEQ_NUMBERS['heads']} in its settings, expected a number")
+    _check_heads(args["width"], args["heads"], path)
     if chosen == "lm":
         out = tensors.get("encoder.lm_head.weight", tokens)
         args |= dict(head="masked-lm", tied=torch.equal(out, tokens))
     else:
         labels = len(_table(tensors, "classifier.out_proj.weight", path))
         args |= dict(head="label", labels=labels, label_drop=settings.get("pooler_dropout"))
-    layers = {name.split(".")[3] for name in tensors if name.startswith(f"{STACK}.layers.")}
-    feed = len(_table(tensors, f"{STACK}.layers.0.fc1.weight", path))
-    shapes = dict(width=tokens.shape[1], depth=len(layers), feed=feed, vocab=len(tokens), length=len(places))
     kin = family("roberta")
-    args = _arguments(kin, path, **shapes | args, types=1, eps=1e-5, pad=PAD)
+    args |= dict(vocab=len(tokens), length=len(places), types=1, eps=1e-5, pad=PAD)
+    args = _arguments(kin, path, **args)
     tensors["types.weight"] = tokens.new_zeros(1, tokens.shape[1])  # fairseq has no types: ours adds 0
     rows = [row for row in FAIRSEQ.splitlines() if "in_proj" not in row]
     return Foreign(path, kin, args, write_config(kin, args), "\n".join(rows) + FAIRSEQ_MORE, tensors)
@@ -190,9 +198,9 @@ def _settings(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
         for key, value in FAIRSEQ_ONLY.items()
         if key in settings and settings[key] != value
     ]
-    for key in FAIRSEQ_SIZES.values():
-        number = settings.get(key, 0)
-        if isinstance(number, bool) or not isinstance(number, (int, float) if "dropout" in key else int):
+    for key in (*FAIRSEQ_NUMBERS.values(), "pooler_dropout"):
+        number, kinds = settings.get(key, 0), (int, float) if key.endswith("dropout") else (int,)
+        if type(number) not in kinds:
             wrong.append(f"{key} is {number!r}, expected a number")
     if wrong:
         raise ValueError(f"{path}: {'; '.join(wrong)}")
@@ -332,11 +340,12 @@ def _side(
         raise ValueError(f"{path}: {side}/activation is {act}, expected 0 to {len(ACTS) - 1}")
     if isinstance(scale, float) and scale != 1 and abs(scale - width**0.5) > 1e-3:
         raise ValueError(f"{path}: {side}/scale_embeddings is {scale}, supported: 1 or {width}**0.5")
+    _check_heads(width, heads := int(said("num_heads", heads)), path)
     layers = {found[1] for name in tensors if (found := re.match(rf"{side}\.layer_(\d+)\.", name))}
     feed = len(_table(tensors, f"{side}.layer_0.ffn.linear_0.weight", path))
     places = tensors.get(f"{side}.position_encodings.encodings")
     return dict(
-        width=width, depth=len(layers), feed=feed, heads=int(said("num_heads", heads)), act=ACTS[int(act)],
+        width=width, depth=len(layers), feed=feed, heads=heads, act=ACTS[int(act)],
         scaled=scale != 1 if isinstance(scale, float) else bool(scale),  # the number itself, or a flag
         norms="before" if said("pre_norm", 1) else "after",
         embed_norm=f"{side}.layernorm_embedding.weight" in tensors,

@@ -79,7 +79,7 @@ def check_tower(name: str, args: Args, theirs: Mapping[str, str], called: bool) 
             raise ValueError(f"{name} holds {inner!r}, expected some of {', '.join(theirs)}")
         kind: type = float if inner.endswith(("eps", "drop", "std", "factor")) else int
         kind = {"act": str, "tied": bool}.get(inner, kind)
-        if value is not None or inner not in NULLABLE:
+        if value is not None or inner != "pad":
             check_kind(inner, value, [kind], theirs[inner] if called else inner)
 
 

@@ -14,19 +14,19 @@ from qkv.nn.attention import Mix
 from qkv.nn.stack import Tower
 
 STEPS = ("attend", "cross")
-Only = str | Callable[[str], bool] | None
 
 
 @contextmanager
-def look(model: Any, only: Only = None) -> Iterator[dict[str, Tensor]]:
+def look(model: Any, only: str | Callable[[str], object] | None = None) -> Iterator[dict[str, Tensor]]:
     """Within, every forward fills the dict that is yielded: path -> weights (B, H, T, S) of the last.
 
-    `only` is a path, a regular expression or a test of paths. Layers that share their weights are told apart
+    `only` is a regular expression or a test of paths. Layers that share their weights are told apart
     by the depth at which they ran. A compiled network runs once more, uncompiled, for those who look."""
     net: nn.Module = getattr(model, "net", model)
     seen: dict[str, Tensor] = {}
     every = mixes(net)
-    if not any(wanted(path, only) for path in every):
+    wanted = only if callable(only) else re.compile(only or ".*").fullmatch
+    if not any(map(wanted, every)):
         raise ValueError(f"only={only!r} matches none of the paths {', '.join(every)}")
     ran: dict[Mix, list[str]] = {}  # the paths by which one module goes, in the order in which they run
     for path, mix in every.items():
@@ -35,7 +35,7 @@ def look(model: Any, only: Only = None) -> Iterator[dict[str, Tensor]]:
     def after(mix: Mix, inputs: tuple[Any, ...], output: Tensor) -> None:
         path = ran[mix][0]
         ran[mix] = ran[mix][1:] + [path]
-        if wanted(path, only):
+        if wanted(path):
             q, k, _, where, *extra = inputs
             with torch.no_grad():
                 seen[path] = mix.weights(q, k, where, *extra)
@@ -60,9 +60,3 @@ def mixes(net: nn.Module) -> dict[str, Mix]:
     blocks = [(f"{n}.layers.{depth}", t.layers[at]) for n, t in towers for depth, at in enumerate(t.order)]
     both = [(f"{path}.{part}", getattr(block, part)) for path, block in blocks for part in STEPS]
     return {path: part.mix for path, part in both if part is not None}
-
-
-def wanted(path: str, only: Only) -> bool:
-    if only is None or callable(only):
-        return only is None or only(path)
-    return path == only or re.fullmatch(only, path) is not None

@@ -206,13 +206,16 @@ def initialise(net: Transformer | Pair) -> None:
             owner = part.get_submodule(name.rpartition(".")[0])
             std = next(value for pattern, value in part.spec.init if fnmatch.fnmatch(name, pattern))
             if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
-                tensor.fill_(1.0 if name.endswith("weight") else 0.0)
+                tensor.normal_(1.0, part.spec.norm_std) if name.endswith("weight") else tensor.zero_()
             elif name.endswith(".bias"):
                 tensor.zero_()
             elif std == "xavier" and tensor.dim() > 1:
                 nn.init.xavier_uniform_(tensor)
             else:
-                tensor.normal_(0.0, std if isinstance(std, float) else 0.02)
+                std, cut = std if isinstance(std, float) else 0.02, part.spec.init_cut
+                nn.init.trunc_normal_(tensor, 0.0, std, -cut * std, cut * std) if cut else tensor.normal_(
+                    0.0, std
+                )
                 if isinstance(owner, nn.Embedding) and owner.padding_idx is not None:
                     tensor[owner.padding_idx] = 0
     if isinstance(net, Pair) and net.temperature is not None and net.spec.temperature is not None:

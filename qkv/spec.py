@@ -158,9 +158,6 @@ class XL(Part):
     drop: float = 0.0
 
 
-Relate = Rotary | XL
-
-
 class Attend(Part):
     heads: int
     head_dim: int
@@ -168,7 +165,7 @@ class Attend(Part):
     pattern: Pattern = everyone
     scale: float | None = None  # None: 1/sqrt(head_dim)
     bias: bool = True
-    relate: Relate | None = None
+    relate: Rotary | XL | None = None
     drop: float = 0.0
 
 
@@ -200,6 +197,7 @@ class Layer(Part):
     place: str = "before"  # or "after" every step
     bare: bool = False  # no norm before its attention (ModernBERT's first layer)
     drop: float = 0.0
+    attend_drop: float | None = None  # after attention; None: as after the feed
 
 
 class Learned(Part):
@@ -317,9 +315,15 @@ class Spec(Part):
     decoder: Stack | None = None
     heads: tuple[Head | AdaptiveHead | BeamSpan, ...] = ()
     shared: bool = True  # the decoder looks tokens up in the encoder's table
-    choices: bool = False  # ids are (B, C, T)
     shift: Shift | None = None  # makes the decoder's input out of ids
     init: tuple[tuple[str, float | Literal["xavier"]], ...]  # name -> deviation; the first match
+    init_cut: float | None = None  # no value further off than so many deviations
+    norm_std: float = 0.0  # norms start so far around one
+
+    @property
+    def choices(self) -> bool:
+        """Are ids (B, C, T)?"""
+        return any(isinstance(head, Head) and "choice" in head.out for head in self.heads)
 
 
 class Two(Part):

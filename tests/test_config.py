@@ -24,7 +24,7 @@ KINDS = """
     switch_transformers clip clip_text_model clip_vision_model llama modernbert
 """.split()
 
-TEXT = (
+WORDS = (
     "bert roberta albert distilbert electra xlnet openai-gpt gpt2 ctrl switch_transformers llama modernbert"
 )
 
@@ -109,8 +109,9 @@ DUMP: dict[str, Any] = dict(
     output_attentions=False, output_hidden_states=False, output_scores=False, prefix=None, problem_type=None,
     pruned_heads={}, remove_invalid_values=False, repetition_penalty=1.0, return_dict=True,
     return_dict_in_generate=False, sep_token_id=None, suppress_tokens=None, task_specific_params=None,
-    temperature=1.0, tf_legacy_loss=False, tie_encoder_decoder=False, tokenizer_class=None, top_k=50, top_p=1.0,
-    torch_dtype=None, torchscript=False, transformers_version="4.16.0.dev0", typical_p=1.0, use_bfloat16=False,
+    temperature=1.0, tf_legacy_loss=False, tie_encoder_decoder=False, tokenizer_class=None, top_k=50,
+    top_p=1.0, torch_dtype=None, torchscript=False, transformers_version="4.16.0", typical_p=1.0,
+    use_bfloat16=False,
     id2label={"0": "LABEL_0", "1": "LABEL_1"}, label2id={"LABEL_0": 0, "LABEL_1": 1}, architectures=None,
 )  # fmt: skip
 TOWERS: dict[str, Args] = {"text": TEXT, "image": IMAGE}
@@ -129,10 +130,11 @@ def plain(config: Any) -> dict[str, Any]:
 def stated(config: dict[str, Any], kin: Family) -> Args:
     """What a config of theirs says of our arguments, key by key."""
     if config["model_type"].startswith("clip_"):
-        config = {"text_config": config, "vision_config": config}
+        config = {config["model_type"].removeprefix("clip_").replace("_model", "_config"): config}
     args = {name: config[key] for name, key in kin.config.items() if key in config and name != "act"}
     for name, (key, words) in kin.nested.items():
-        args[name] = {ours: config[key][theirs] for ours, theirs in words.items() if ours in TOWERS[name]}
+        inner = config.get(key, {})
+        args[name] = {ours: inner[theirs] for ours, theirs in words.items() if ours in TOWERS[name] and inner}
     return args
 
 
@@ -198,7 +200,7 @@ def other(args: Args) -> Args:
         elif isinstance(value, float):
             found[name] = value / 2 + 0.01
         else:
-            found[name] = value + 1 if isinstance(value, int) else 3
+            found[name] = value + 1 if isinstance(value, int) else 8
     return found | {name: value for name, value in OTHER.items() if name in args}
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -197,7 +198,7 @@ UNSUPPORTED = dict(
     activation_fn="relu", encoder_normalize_before=True, encoder_learned_pos=False, layernorm_embedding=False,
     no_scale_embedding=False, no_token_positional_embeddings=True, adaptive_input=True,
     encoder_layers_to_keep="0,1", pooler_activation_fn="relu", encoder_attention_heads="four",
-    encoder_layers=True, dropout="much",
+    dropout="much", attention_dropout=None,
 )  # fmt: skip
 
 
@@ -219,8 +220,9 @@ def test_fairseq_that_does_not_fit(tmp_path: Path) -> None:
         lambda: opened({f"{layer}.fc2.bias": None, f"{layer}.fc1.weight": torch.ones(3), "a": torch.ones(1)}),
         f"{layer}.fc2.bias is missing", f"{layer}.fc1.weight is [3]", "a is unknown",
     )  # fmt: skip
-    refused(lambda: opened({}, encoder_layers=4), "layers.3.fc1.weight is missing")
-    refused(lambda: opened({}, encoder_attention_heads=5), "width 24 is no multiple of 5 heads")
+    refused(lambda: opened({}, encoder_layers=10**9), "encoder_layers is 1000000000, but its tensors say 3")
+    for heads in (5, 0, -1, 48):
+        refused(partial(opened, {}, encoder_attention_heads=heads), f"{heads} heads in a width of 24")
     refused(lambda: opened({}, encoder_attention_heads="absent"), "no encoder_attention_heads")
     refused(
         lambda: opened({"decoder.lm_head.bias": torch.ones(VOCAB)}), "encoder.lm_head.bias is there twice"
@@ -491,7 +493,7 @@ UNSUPPORTED_NUMBERS: dict[str, tuple[Any, str]] = dict(
     alibi=(1, "alibi is 1, supported: 0"),
     head_dim=(3, "head_dim is 3, which is not supported"),
     multi_query_attention=(1, "multi_query_attention is 1"),
-    num_heads=(5, "width 16 is no multiple of 5 heads"),
+    num_heads=(5, "5 heads in a width of 16"),
     scale_embeddings=(torch.tensor(2.5), "scale_embeddings is 2.5, supported: 1 or 16**0.5"),
     scale_outputs=(torch.tensor(0.5), "scale_outputs is 0.5, supported: 1"),
     sliding_window=(64, "sliding_window is 64"),

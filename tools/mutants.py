@@ -6,10 +6,12 @@ pass, a wider selection. It is caught when a test fails; not when nothing runs a
 """
 
 import argparse
+import ast
+import importlib
+import multiprocessing
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -20,7 +22,17 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("qkv", "tests", "tools", "pyproject.toml")
+OPTIONS = "-x -q -n 0 -p no:cacheprovider --tb=no -rfE -W ignore::pytest.PytestAssertRewriteWarning".split()
 LIMIT, WIDE_LIMIT = 120, 300  # seconds
+TOO_LONG, NOT_RUN = 124, 70  # exit statuses beside pytest's
+# Where a mutant goes that the tests beside it let pass.
+WIDE = "patterns packed positions slots original xl parity names build".split()
+# What a broken core does not do: it computes something else.
+ACCIDENT = r"NameError|ImportError|ModuleNotFoundError|SyntaxError|UnboundLocalError"
+# Imported once, in the process that all others are forked from. Nothing of the repository is among it.
+PRELOADED = ["torch", "numpy", "pytest", "safetensors.torch", "transformers.modeling_utils"]
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(PRELOADED)
 
 
 class Mutant(NamedTuple):
@@ -66,7 +78,8 @@ TABLE = [Mutant(*row) for row in (
      "patterns:nobody_sees_what_comes_later[gpt3]"),
 
     # few keys
-    ("blocks-never", "kernels/where.py", ">= 256", ">= 1 << 40", "patterns:no_square_tensor[strided-merged-plain]"),
+    ("blocks-never", "kernels/where.py", ">= 256", ">= 1 << 40",
+     "patterns:no_square_tensor[strided-merged-plain]"),
     ("blocks-narrow", "kernels/blocks.py", "-width, size", "1 - width, size",
      "patterns:kernel_equals_dense_attention[36-local-plain]"),
     ("blocks-not-ahead", "kernels/blocks.py", "ahead = width if", "ahead = 0 if",
@@ -102,8 +115,8 @@ TABLE = [Mutant(*row) for row in (
      "mutants:given_positions_stay_as_they_are_beside_a_memory"),
     ("steps-count-empty-seats", "nn/memory.py", "self.positions.amax(dim=1, keepdim=True) + 1",
      "0 * self.positions[:, :1] + len(self)", "slots:ragged_prompts[left-gpt2]"),
-    ("offset-missing", "nn/parts.py", "self.positions(rows.positions + embed.positions.offset)",
-     "self.positions(rows.positions)", "parity:numbers[roberta-RobertaModel-none-fp32]"),
+    ("offset-missing", "nn/parts.py", "rows.positions + embed.positions.offset", "rows.positions",
+     "parity:numbers[roberta-RobertaModel-none-fp32]"),
     ("offset-of-the-pad", "families/bert.py", "(pad or 0) + 1 if", "(pad or 0) if",
      "parity:numbers[roberta-RobertaModel-none-fp32]"),
     ("sinusoid-cosine-first", "nn/parts.py", "[angles.sin(), angles.cos()]", "[angles.cos(), angles.sin()]",
@@ -123,7 +136,8 @@ TABLE = [Mutant(*row) for row in (
     ("bucket-both-ways-swapped", "positions.py", "isinstance(first.pattern, Everyone | Local)", "True",
      "mutants:buckets_of_a_writer_look_back_only"),
     ("alibi-slope", "nn/relate.py", "(-8 * (i + 1) / even)", "(-8 * i / even)", "positions:alibi_slopes"),
-    ("alibi-later-slopes", "nn/relate.py", "(2 * i + 1) / even", "(2 * i + 2) / even", "positions:alibi_slopes"),
+    ("alibi-later-slopes", "nn/relate.py", "(2 * i + 1) / even", "(2 * i + 2) / even",
+     "positions:alibi_slopes"),
     ("rotary-sign", "nn/relate.py", "a * cos - b * sin, b * cos + a * sin",
      "a * cos + b * sin, b * cos - a * sin", "positions:rotary_turns_complex_numbers"),
     ("rotary-base", "nn/relate.py", "rotary.base **", "10000.0 **",
@@ -144,7 +158,7 @@ TABLE = [Mutant(*row) for row in (
      "parity:numbers[xlnet-XLNetLMHeadModel-clamp-none-fp32]"),
 
     # attention
-    ("keys-for-values", "nn/attention.py", "for project in (self.k, self.v)", "for project in (self.v, self.k)",
+    ("keys-for-values", "nn/attention.py", "in (self.k, self.v)", "in (self.v, self.k)",
      "original:numbers[after-none-fp32]"),
     ("unscaled", "nn/attention.py", "causal, scale=self.scale", "causal, scale=1.0",
      "original:numbers[after-none-fp32]"),
@@ -164,8 +178,10 @@ TABLE = [Mutant(*row) for row in (
     # feeds
     ("gelu-erf", "nn/parts.py", 'approximate="tanh"', 'approximate="none"',
      "patterns:model_equals_dense_masks[gpt3-37-plain]"),
-    ("gelu-tanh", "nn/parts.py", '"gelu": F.gelu', '"gelu": tanh_gelu', "parity:numbers[bert-BertModel-none-fp32]"),
-    ("silu-is-mish", "nn/parts.py", '"silu": F.silu', '"silu": F.mish', "parity:numbers[bert-BertModel-keys-none-fp32]"),
+    ("gelu-tanh", "nn/parts.py", '"gelu": F.gelu', '"gelu": tanh_gelu',
+     "parity:numbers[bert-BertModel-none-fp32]"),
+    ("silu-is-mish", "nn/parts.py", '"silu": F.silu', '"silu": F.mish',
+     "parity:numbers[bert-BertModel-keys-none-fp32]"),
     ("quick-gelu", "nn/parts.py", "1.702", "1.7", "parity:numbers[clip-CLIPTextModel-none-fp32]"),
     ("t5-gated-erf", "families/t5.py", 'act = "gelu_new" if', 'act = "gelu" if',
      "parity:numbers[t5-T5ForConditionalGeneration-gated-none-fp32]"),
@@ -175,6 +191,8 @@ TABLE = [Mutant(*row) for row in (
      "self.gate(x) * self.act(self.up(x))", "parity:numbers[llama-LlamaModel-none-fp32]"),
     ("router-sigmoid", "nn/feed.py", "logits.softmax(-1).to", "logits.sigmoid().to",
      "parity:numbers[switch_transformers-SwitchTransformersEncoderModel-none-fp32]"),
+    ("jitter-in-use", "nn/feed.py", "self.training and self.jitter", "self.jitter",
+     "build:drops_in_training_alone[switch]"),
     ("router-share-left-out", "nn/feed.py", "(share * kept)", "kept",
      "parity:numbers[switch_transformers-SwitchTransformersEncoderModel-none-fp32]"),
     ("capacity-one-more", "nn/feed.py", "min(self.capacity,", "min(self.capacity + 1,",
@@ -188,10 +206,10 @@ TABLE = [Mutant(*row) for row in (
      "parity:numbers[switch_transformers-SwitchTransformersEncoderModel-none-fp32]"),
 
     # norms and residuals
-    ("epsilon", "nn/parts.py", "nn.LayerNorm(width, norm.eps", "nn.LayerNorm(width, 1e-5",
+    ("epsilon", "nn/parts.py", "eps=norm.eps", "eps=1e-5",
      "parity:numbers[bert-BertModel-keys-none-fp32]"),
-    ("epsilon-of-rms", "nn/parts.py", "nn.RMSNorm(width, norm.eps)", "nn.RMSNorm(width, 1e-6)",
-     "parity:numbers[llama-LlamaForCausalLM-keys-none-fp32]"),
+    ("rms-centred", "nn/parts.py", "nn.RMSNorm if", "partial(nn.LayerNorm, bias=False) if",
+     "parity:numbers[llama-LlamaModel-none-fp32]"),
     ("epsilon-of-the-inner-norms", "families/gpt2.py", "eps=inner_eps or eps", "eps=eps",
      "parity:numbers[ctrl-CTRLModel-keys-none-fp32]"),
     ("norm-side", "nn/stack.py", "self.after_attend(x + ", "self.after_attend(y + ",
@@ -212,6 +230,8 @@ TABLE = [Mutant(*row) for row in (
      "mutants:types_left_out_are_the_first"),
     ("types-unscaled", "nn/parts.py", "self.tokens(rows.types) * embed.scale", "self.tokens(rows.types)",
      "parity:numbers[ctrl-CTRLModel-keys-none-fp32]"),
+    ("pad-learns", "nn/parts.py", "padding_idx=embed.pad", "padding_idx=None",
+     "mutants:a_pad_learns_nothing_from_being_looked_up"),
     ("class-token-last", "nn/parts.py", "[self.first.expand(len(grid), 1, -1), grid]",
      "[grid, self.first.expand(len(grid), 1, -1)]", "parity:numbers[clip-CLIPVisionModel-none-fp32]"),
     ("adaptive-edge", "nn/parts.py", "(ids >= low)", "(ids > low)", "xl:numbers[xl-base]"),
@@ -238,7 +258,8 @@ TABLE = [Mutant(*row) for row in (
      "slots:rows_join[shorter-gpt2]"),
     ("remembered-pads-seen", "nn/stack.py", "full=past.positions is None and rows.seat is None",
      "full=rows.seat is None", "slots:ragged_prompts[left-gpt2]"),
-    ("memory-not-normed", "nn/stack.py", "else self.before_attend(seen)", "else seen", "xl:numbers[xl-prenorm]"),
+    ("memory-not-normed", "nn/stack.py", "else self.before_attend(seen)", "else seen",
+     "xl:numbers[xl-prenorm]"),
     ("memory-not-detached", "nn/stack.py", ".detach()", "", "xl:numbers[xl-base]"),
     ("memory-one-more", "nn/stack.py", "seen.shape[1] - (recall.length or 0)",
      "seen.shape[1] - (recall.length or 0) - 1", "xl:numbers[xl-base]"),
@@ -276,7 +297,8 @@ TABLE = [Mutant(*row) for row in (
      "parity:padded_row_equals_row_alone[mbart-MBartModel-shift]"),
 
     # heads
-    ("head-scale", "nn/heads.py", " * self.head.scale", "", "parity:numbers[t5-T5ForConditionalGeneration-none-fp32]"),
+    ("head-scale", "nn/heads.py", " * self.head.scale", "",
+     "parity:numbers[t5-T5ForConditionalGeneration-none-fp32]"),
     ("head-scale-of-mt5", "families/t5.py", "scaled and not multilingual", "scaled",
      "parity:numbers[mt5-MT5ForConditionalGeneration-none-fp32]"),
     ("head-norm-before-act", "nn/heads.py", "self.norm(self.act(self.dense(x)))",
@@ -304,7 +326,8 @@ TABLE = [Mutant(*row) for row in (
      "parity:numbers[clip-CLIPTextModel-highest-none-fp32]"),
     ("cluster-column", "nn/heads.py", "self.edges[1] + i - 1, None]", "self.edges[1] + i - 2, None]",
      "xl:numbers[xl-base]"),
-    ("adaptive-projects-tied", "nn/heads.py", "if head.tied_projects[band]", "if True", "xl:numbers[xl-base]"),
+    ("adaptive-projects-tied", "nn/heads.py", "if head.tied_projects[band]", "if True",
+     "xl:numbers[xl-base]"),
     ("span-of-pads", "nn/heads.py", "start.masked_fill(~seat, torch.finfo(x.dtype).min)", "start",
      "parity:numbers[xlnet-XLNetForQuestionAnswering-right-fp32]"),
 
@@ -316,7 +339,7 @@ TABLE = [Mutant(*row) for row in (
      "parity:numbers[albert-AlbertModel-none-fp32]"),
     ("look-always-at-the-first-depth", "look.py", "ran[mix][1:] + [path]", "ran[mix]",
      "parity:numbers[albert-AlbertModel-none-fp32]"),
-    ("look-at-more-than-asked", "look.py", "re.fullmatch(only, path)", "re.match(only, path)",
+    ("look-at-more-than-asked", "look.py", ").fullmatch", ").match",
      "mutants:looks_only_where_asked"),
 
     # names
@@ -324,7 +347,7 @@ TABLE = [Mutant(*row) for row in (
      '"conv1d": (lambda x, n: x,', "parity:numbers[gpt2-GPT2Model-none-fp32]"),
     ("conv1d-not-turned-back", "weights/keymap.py", "lambda x, n: x.T if x.dim() == 2 else x),",
      "lambda x, n: x),", "names:there_and_back[gpt2-GPT2Model]"),
-    ("fused-backwards", "weights/keymap.py", "for i in sorted(ours)", "for i in sorted(ours, reverse=True)",
+    ("fused-backwards", "weights/keymap.py", "for i in sorted(", "for i in reversed(",
      "parity:numbers[gpt2-GPT2Model-none-fp32]"),
     ("heads-not-in-order", "weights/keymap.py", "x.flatten(1).T,", "x.transpose(1, 2).flatten(1).T,",
      "parity:numbers[xlnet-XLNetModel-none-fp32]"),
@@ -334,3 +357,166 @@ TABLE = [Mutant(*row) for row in (
      "names:there_and_back[bert-BertForMaskedLM]"),
 )]
 # fmt: on
+
+
+class Verdict(NamedTuple):
+    mutant: Mutant
+    word: str  # caught, SURVIVED, or NOT RUN: it broke more than it should
+    said: str
+    seconds: float
+
+
+def node(test: str) -> str:
+    """`file:test[case]` as pytest writes it."""
+    file, _, name = test.partition(":")
+    return f"tests/test_{file}.py::test_{name}"
+
+
+def problems(table: Iterable[Mutant], root: Path = ROOT) -> list[str]:
+    """What is wrong with the rows: a text that does not stand in its file once, a test that is not there."""
+    found, names = [], set()
+    for row in table:
+        path = root / "qkv" / row.file
+        text = path.read_text(encoding="utf-8") if path.is_file() else ""
+        if (count := text.count(row.old)) != 1:
+            found.append(f"{row.name}: {row.old!r} stands {count} times in qkv/{row.file}, expected once")
+        elif row.old == row.new or row.name in names:
+            found.append(f"{row.name}: changes nothing, or its name is taken")
+        elif not is_python(text.replace(row.old, row.new)):
+            found.append(f"{row.name}: {row.new!r} in place of {row.old!r} is no Python")
+        for test in row.tests.split():
+            file, _, name = node(test).partition("::")
+            held = root / file
+            if not held.is_file() or f"def {name.partition('[')[0]}(" not in held.read_text(encoding="utf-8"):
+                found.append(f"{row.name}: no test {test}")
+        names.add(row.name)
+    return found
+
+
+def is_python(text: str) -> bool:
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+def copy(root: Path, folder: Path) -> None:
+    """The parts of the repository that tests need, as they are now."""
+    for part in COPIED:
+        if (root / part).is_dir():
+            shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy2(root / part, folder / part)
+
+
+def run(folder: Path, module: str, tests: Sequence[str], limit: int) -> tuple[int, str]:
+    """pytest's exit status and what it said, in a process of its own."""
+    process = CONTEXT.Process(target=work, args=(str(folder), module, [*OPTIONS, *tests]))
+    process.start()
+    process.join(limit)
+    if process.is_alive():
+        process.kill()
+        process.join()
+        return TOO_LONG, f"more than {limit} s"
+    return process.exitcode or 0, (folder / "said").read_text(encoding="utf-8")
+
+
+def work(folder: str, module: str, arguments: list[str]) -> None:
+    """Imports the module from the folder and runs pytest there; never returns."""
+    os.chdir(folder)
+    with Path("said").open("w") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
+    for name in [name for name in os.environ if name.startswith("PYTEST")]:
+        del os.environ[name]
+    os.environ["COLUMNS"] = "300"
+    own = {str(ROOT), str(ROOT / "tools")}
+    sys.path[:] = [folder, *(path for path in sys.path if path not in own)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in COPIED]:
+        del sys.modules[name]
+    status = NOT_RUN
+    try:
+        file = importlib.import_module(module).__file__ or ""
+        if Path(file).is_relative_to(folder):
+            status = importlib.import_module("pytest").main(arguments)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def attempt(mutant: Mutant, base: Path, wide: Sequence[str] = ()) -> Verdict:
+    """One mutant in a copy of its own, held against its tests and then against the wider ones."""
+    start = time.monotonic()
+    module = "qkv." + mutant.file.removesuffix(".py").replace("/", ".")
+    with TemporaryDirectory(prefix="mutant-") as place:
+        folder = Path(place).resolve() / "copy"
+        shutil.copytree(base, folder)
+        path = folder / "qkv" / mutant.file
+        for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
+            stale.unlink()
+        path.write_text(path.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        word, said = "SURVIVED", ""
+        for tests, limit in (([node(test) for test in mutant.tests.split()], LIMIT), (wide, WIDE_LIMIT)):
+            if tests and word == "SURVIVED":
+                word, said = judge(*run(folder, module, tests, limit))
+    return Verdict(mutant, word, said, time.monotonic() - start)
+
+
+def judge(status: int, output: str) -> tuple[str, str]:
+    """What a run of pytest says of a mutant, and the test that failed."""
+    failed = re.search(r"^FAILED tests/test_(.+?)\.py::test_(.+?)(?: - (.*))?$", output, re.MULTILINE)
+    last = (output.strip().splitlines() or ["nothing was said"])[-1]
+    if status in (0, TOO_LONG):
+        return "SURVIVED", last
+    if status != 1 or failed is None or re.match(ACCIDENT, failed[3] or ""):
+        return "NOT RUN", failed[0] if failed else last
+    return "caught", f"{failed[1]}:{failed[2]}"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """0 when every mutant was caught."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=2, help="how many at once")
+    parser.add_argument("--list", action="store_true", help="show the table and run nothing")
+    options = parser.parse_args(given)
+    table = [row for row in TABLE if not options.only or row.name in options.only]
+    unknown = {*(options.only or ())} - {row.name for row in table}
+    if options.list:
+        for row in table:
+            print(f"{row.name:<32} qkv/{row.file}\n    - {row.old}\n    + {row.new}\n    {row.tests}")
+    if wrong := [*problems(table), *(f"no mutant {name}" for name in sorted(unknown))]:
+        print("\n".join(wrong))
+    if wrong or options.list:
+        return int(bool(wrong))
+
+    start = time.monotonic()
+    with TemporaryDirectory(prefix="unbroken-") as place, ThreadPoolExecutor(options.jobs) as pool:
+        base = Path(place).resolve()
+        copy(ROOT, base)
+        tests = sorted({node(test) for row in table for test in row.tests.split()})
+        print(f"{len(tests)} tests without a mutant ...", flush=True)
+        status, output = run(base, "qkv", tests, 2 * WIDE_LIMIT)
+        if status:
+            print(f"{output}\nthe tests fail already where nothing is broken")
+            return 1
+        wide = [*(f"tests/test_{name}.py" for name in WIDE), "-k", "not fp64"]
+        waiting = [pool.submit(attempt, row, base, wide) for row in table]
+        verdicts = [show(done.result(), n, len(table)) for n, done in enumerate(as_completed(waiting), 1)]
+    lost = [f"{each.word}: {each.mutant.name}" for each in verdicts if each.word != "caught"]
+    minutes, seconds = divmod(round(time.monotonic() - start), 60)
+    print("\n".join([*lost, f"{len(table) - len(lost)} of {len(table)} caught ({minutes} min {seconds} s)"]))
+    return int(bool(lost))
+
+
+def show(verdict: Verdict, number: int, total: int) -> Verdict:
+    line = f"{number:>3}/{total}  {verdict.word:<8}  {verdict.mutant.name:<32}{verdict.seconds:>6.1f} s"
+    print(f"{line}  {verdict.said}", flush=True)
+    return verdict
+
+
+if __name__ == "__main__":
+    os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    sys.exit(main())

@@ -48,8 +48,9 @@ def bart(
     return s.Spec(encoder=encoder, decoder=decoder, shared=shared and tied, **same)
 
 
+DECODER = dict(decoder_depth=6, decoder_heads=12, decoder_feed=3072)
 SIZES = {
-    "base": dict(width=768, depth=6, heads=12, feed=3072, decoder_depth=6, decoder_heads=12, decoder_feed=3072),
+    "base":  dict(width=768, depth=6, heads=12, feed=3072) | DECODER,
     "large": dict(),
 }  # fmt: skip
 

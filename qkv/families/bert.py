@@ -25,6 +25,7 @@ def bert(
     last = drop if label_drop is None else label_drop
     attend = s.Attend(heads=heads, head_dim=s.per_head(width, heads), drop=attend_drop, pattern=pattern)
     layer = s.Layer(attend=attend, feed=s.Dense(width=feed, act=act), norm=norm, place="after", drop=drop)
+    layer = replace(layer, attend_drop=0.0) if read_act == "relu" else layer
     if cross and decoder:
         layer = replace(layer, cross=replace(attend, pattern=s.everyone))
     places = s.Learned(count=length, offset=(pad or 0) + 1 if after_pad else 0)
@@ -53,7 +54,7 @@ def bert(
         "choice": choice, "replaced": (s.Head(name="replaced", dense=width, act=act, size=1, flat=True),),
     }  # fmt: skip
     init = (("*", std),)
-    return s.Spec(family=family, encoder=stack, heads=found[head], choices=head == "choice", init=init)
+    return s.Spec(family=family, encoder=stack, heads=found[head], init=init)
 
 
 SIZES = {

@@ -13,15 +13,15 @@ Make = Callable[..., Spec | Two]
 
 COMMON = dict(  # the words that most config.json have
     vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
-    act="hidden_act", feed="intermediate_size", length="max_position_embeddings", attend_drop="attention_dropout",
-    pad="pad_token_id", std="initializer_range", tied="tie_word_embeddings",
+    act="hidden_act", feed="intermediate_size", length="max_position_embeddings",
+    attend_drop="attention_dropout", pad="pad_token_id", std="initializer_range", tied="tie_word_embeddings",
 )  # fmt: skip
 WRITER = "ForConditionalGeneration"
 CLASSES = {  # how Hugging Face names the class of a head
     "none": "Model", "encoder": "EncoderModel", "lm": "LMHeadModel", "causal": "ForCausalLM",
     "span": "ForQuestionAnswering", "masked-lm": "ForMaskedLM", "pretrain": "ForPreTraining",
-    "pair": "ForNextSentencePrediction", "tag": "ForTokenClassification", "label": "ForSequenceClassification",
-    "choice": "ForMultipleChoice", "double": "DoubleHeadsModel",
+    "pair": "ForNextSentencePrediction", "tag": "ForTokenClassification",
+    "label": "ForSequenceClassification", "choice": "ForMultipleChoice", "double": "DoubleHeadsModel",
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def gpt2(
     norms: str = "before", inner_eps: float | None = None, sinusoid: bool = False, lm_bias: bool = False,
     small_ends: bool = True,
 ) -> s.Spec:  # fmt: skip
-    """`sinusoid` adds waves to tokens scaled by sqrt(width); `small_ends` shrinks what enters the residual."""
+    """`sinusoid` adds waves to tokens scaled by sqrt(width); `small_ends`: the residual starts small."""
     norm, size = s.Norm(eps=inner_eps or eps), head_dim or s.per_head(width, heads)
     attend = s.Attend(heads=heads, head_dim=size, pattern=s.causal, drop=attend_drop)
     dense = s.Dense(width=feed or 4 * width, act=act)
@@ -40,7 +40,7 @@ def gpt2(
     found = readers(labels, 0.1, lm) | {"double": (lm, double)}
     end = std / (2 * depth) ** 0.5 if small_ends else std
     init = (("*.attend.o.weight", end), ("*.cross.o.weight", end), ("*.feed.down.weight", end), ("*", std))
-    return s.Spec(family=family, decoder=stack, heads=found[head], choices=head == "double", init=init)
+    return s.Spec(family=family, decoder=stack, heads=found[head], init=init)
 
 
 SIZES = {
@@ -76,9 +76,8 @@ CROSS = """
     decoder.layers.{}.cross.k,v        transformer.h.{}.crossattention.c_attn   conv1d
     decoder.layers.{}.cross.o          transformer.h.{}.crossattention.c_proj   conv1d
     decoder.norm                       transformer.ln_f
-    -                                  transformer.h.{}.attn.masked_bias
+    (-|-)                              transformer.h.{}.(attn|crossattention).masked_bias
     -                                  transformer.h.{}.crossattention.bias
-    -                                  transformer.h.{}.crossattention.masked_bias
     heads.lm.out                       lm_head
 """
 

@@ -36,9 +36,7 @@ def rotary(rope: dict[str, Any] | None, base: float = 10000.0) -> s.Rotary:
 
 
 SIZES = {
-    "7b":    dict(),
-    "13b":   dict(width=5120, depth=40, heads=40, feed=13824),
-    "65b":   dict(width=8192, depth=80, heads=64, feed=22016),
+    "7b": dict(),
     "3.2-1b": dict(
         vocab=128256, width=2048, depth=16, heads=32, kv_heads=8, head_dim=64, feed=8192, eps=1e-5, tied=True,
         rope={"rope_theta": 500000.0, "rope_type": "default"},

@@ -12,6 +12,5 @@ FAMILY = Family(
     prefixes=("model.",),
     given=dict(norms="before", final_norm=True, shift="wrap", start=None, labels=2, family="mbart"),
     sizes={"large": dict(vocab=250027, scaled=True)}, heads=classes("MBart", HEADS, lm=WRITER),
-    shape="encoder-decoder",
-    only=ONLY | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
+    shape="encoder-decoder", only=ONLY | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
 )  # fmt: skip

@@ -27,10 +27,8 @@ def modernbert(
     wide = s.Attend(heads=heads, head_dim=size, bias=attend_bias, drop=attend_drop, relate=far)
     near = replace(wide, pattern=s.Local(window // 2), relate=close)
     dense = s.Dense(width=feed, act=act, gated=True, bias=feed_bias, drop=feed_drop)
-    layer = s.Layer(attend=wide, feed=dense, norm=norm)
+    layer = s.Layer(attend=wide, feed=dense, norm=norm, attend_drop=attend_drop)
     kinds = kinds or tuple("sliding_attention" if i % 3 else "full_attention" for i in range(depth))
-    if len(kinds) != depth or not {*kinds} <= {"sliding_attention", "full_attention"}:
-        raise ValueError(f"layer_types {kinds}: expected {depth} of full_attention or sliding_attention")
     layers = [replace(layer, attend=wide if kind == "full_attention" else near) for kind in kinds]
     layers[0] = replace(layers[0], bare=True)
     embed = s.Embed(vocab=vocab, norm=norm, drop=embed_drop, pad=pad)
@@ -39,9 +37,9 @@ def modernbert(
     inner: dict[str, Any] = dict(dense=width, dense_bias=head_bias, act=head_act, norm=norm)
     lm = s.Head(name="lm", size=vocab, bias=lm_bias, tied=tied, **inner)
     found = readers(labels, 0.0, lm, vector=dict(take=take), mid_drop=label_drop, **inner)
-    small = std / (2 * depth) ** 0.5
-    init = (("*.o.weight", small), ("*.down.weight", small), ("heads.*", small), ("*", std))
-    return s.Spec(family="modernbert", encoder=stack, heads=found[head], choices=head == "choice", init=init)
+    small, ends = std / (2 * depth) ** 0.5, ("*.o.weight", "*.down.weight", "heads.*.dense.*", "heads.lm.*")
+    init = (*((name, small) for name in ends), ("heads.*", width**-0.5), ("*", std))
+    return s.Spec(family="modernbert", encoder=stack, heads=found[head], init=init, init_cut=2.0)
 
 
 SIZES = {

@@ -11,7 +11,9 @@ from qkv.families.gpt2 import gpt2
 from qkv.spec import Banded, ByHead, Chunk, Spec, Strided, Summary, patterned
 
 
-def sparse(pattern: str = "fixed", stride: int = 128, cells: int = 8, split: str = "merged", **sizes: Any) -> Spec:  # fmt: skip
+def sparse(
+    pattern: str = "fixed", stride: int = 128, cells: int = 8, split: str = "merged", **sizes: Any
+) -> Spec:
     """`split` is how the two parts of a pattern are shared out: merged in each head, by head, or by layer."""
     fixed = Chunk(stride), Summary(stride, cells) | Banded(1)  # nobody is without a key: all see themselves
     parts = {"strided": (Banded(stride), Strided(stride)), "fixed": fixed}

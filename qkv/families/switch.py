@@ -31,7 +31,9 @@ def switch(
     spec = t5(tied=tied, scaled=tied, **{k: v for k, v in sizes.items() if k != "scaled"})
     encoder = spec.encoder and routed(spec.encoder, sparse)
     decoder = spec.decoder and routed(spec.decoder, decoder_sparse)
-    return replace(spec, encoder=encoder, decoder=decoder, shared=tied)
+    factor, width = sizes["factor"], sizes["width"]
+    init = (("*.router.weight", factor), ("*.experts.*", factor * width**-0.5), *spec.init)
+    return replace(spec, encoder=encoder, decoder=decoder, shared=tied, init=init)
 
 
 SIZES = {
@@ -40,15 +42,12 @@ SIZES = {
 }  # fmt: skip
 
 EXPERTS = """
-    encoder.layers.{}.feed.router          transformer.encoder.block.{}.layer.1.mlp.router.classifier
-    decoder.layers.{}.feed.router          transformer.decoder.block.{}.layer.2.mlp.router.classifier
-  encoder.layers.{}.feed.experts.{}.(up|down) transformer.encoder.block.{}.layer.1.mlp.experts.expert_{}.(wi|wo)
-  decoder.layers.{}.feed.experts.{}.(up|down) transformer.decoder.block.{}.layer.2.mlp.experts.expert_{}.(wi|wo)
-"""
-UNTIED = """
-    @.embed.tokens             transformer.@.embed_tokens
-    encoder.embed.tokens       transformer.shared            copy
-"""
+    encoder.layers.{}.feed.router  transformer.encoder.block.{}.layer.1.mlp.router.classifier
+    decoder.layers.{}.feed.router  transformer.decoder.block.{}.layer.2.mlp.router.classifier
+    encoder.layers.{}.feed.experts.{}.(up|down)  transformer.encoder.block.{}.layer.1.EXPERT_{}.(wi|wo)
+    decoder.layers.{}.feed.experts.{}.(up|down)  transformer.decoder.block.{}.layer.2.EXPERT_{}.(wi|wo)
+""".replace("EXPERT", "mlp.experts.expert")
+UNTIED = "\n@.embed.tokens transformer.@.embed_tokens\nencoder.embed.tokens transformer.shared copy"
 
 
 def keys(args: Args) -> str:

@@ -90,9 +90,8 @@ def keys(args: Args) -> str:
 
 def older(config: Args) -> Args:
     """mT5 has defaults of its own; before `scale_decoder_outputs`, an untied head meant an unscaled one."""
-    config = (MT5 | {"multilingual": True} if config.get("model_type") == "mt5" else {}) | config
-    scaled = config.get("tie_word_embeddings", True)
-    return {"scale_decoder_outputs": scaled, "num_decoder_layers": config.get("num_layers", 6)} | config
+    own = MT5 | {"multilingual": True} if config.get("model_type") == "mt5" else {}
+    return own | {"scale_decoder_outputs": config.get("tie_word_embeddings", True)} | config
 
 
 def newer(config: Args, args: Args) -> Args:

@@ -16,8 +16,6 @@ def transformer_xl(
     std: float = 0.02, project_std: float = 0.01, tied: bool = True,
     tied_projects: tuple[bool, ...] | None = None, labels: int = 2, head: str = "lm",
 ) -> s.Spec:  # fmt: skip
-    if same_length and memory < 1:
-        raise ValueError(f"config.json: same_length with mem_len {memory}: expected a memory of at least 1")
     attend = s.Attend(
         heads=heads, head_dim=head_dim, pattern=s.Banded(memory) if same_length else s.causal, bias=False,
         drop=attend_drop, relate=s.XL(width=width, clamp=clamp, shared=not own_biases, drop=drop),
@@ -30,7 +28,7 @@ def transformer_xl(
     ties = (False,) + (True,) * len(cutoffs) if tied_projects is None else tuple(tied_projects)
     lm = s.AdaptiveHead(name="lm", tied=tied, tied_projects=ties)
     init, found = (("*.projects.*", project_std), ("*", std)), readers(labels, 0.0) | {"lm": (lm,)}
-    return s.Spec(family="transformer-xl", decoder=stack, heads=found[head], init=init)
+    return s.Spec(family="transformer-xl", decoder=stack, heads=found[head], init=init, norm_std=std)
 
 
 SIZES = {
@@ -40,6 +38,12 @@ SIZES = {
         clamp=-1, same_length=False,
     ),
 }  # fmt: skip
+
+CONFIG = dict(
+    vocab="vocab_size", width="d_model", depth="n_layer", heads="n_head", head_dim="d_head", feed="d_inner",
+    memory="mem_len", clamp="clamp_len", same_length="same_length", drop="dropout",
+    tied="tie_word_embeddings",
+)  # fmt: skip
 
 KEYS = """
     decoder.embed.tokens.tables.{}           transformer.word_emb.emb_layers.{}
@@ -66,12 +70,10 @@ def keys(args: Args) -> str:
 FAMILY = Family(
     name="transformer-xl", doc=__doc__, make=transformer_xl, sizes=SIZES, keys=keys,
     model_types=("transfo-xl",), removed=True, prefixes=("transformer.",), shape="decoder",
-    config=dict(
-        vocab="vocab_size", cutoffs="cutoffs", divide="div_val", width="d_model", embed_width="d_embed",
-        depth="n_layer", heads="n_head", head_dim="d_head", feed="d_inner", pre_norm="pre_lnorm",
-        memory="mem_len", clamp="clamp_len", same_length="same_length", own_biases="untie_r",
-        eps="layer_norm_epsilon", drop="dropout", attend_drop="dropatt", std="init_std",
-        project_std="proj_init_std", tied="tie_word_embeddings", tied_projects="tie_projs",
+    config=CONFIG | dict(
+        cutoffs="cutoffs", divide="div_val", embed_width="d_embed", pre_norm="pre_lnorm",
+        own_biases="untie_r", eps="layer_norm_epsilon", attend_drop="dropatt", std="init_std",
+        project_std="proj_init_std", tied_projects="tie_projs",
     ),
     heads=classes("TransfoXL", "none lm label"), only={"attn_type": (0,), "sample_softmax": (-1, 0)},
 )  # fmt: skip

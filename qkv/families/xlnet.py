@@ -6,6 +6,7 @@ differs  predicts words in any order through a second stream; remembers segments
 
 from qkv import spec as s
 from qkv.families.family import Family, classes, one_of, readers, summary
+from qkv.families.transformer_xl import CONFIG
 
 
 def xlnet(
@@ -31,7 +32,7 @@ def xlnet(
     found |= {name: (vector, *found[name]) for name in ("label", "choice")}
     found["beam"] = (s.BeamSpan(name="beam", starts=starts, eps=eps),)
     init = (("*", std),)
-    return s.Spec(family="xlnet", encoder=stack, heads=found[head], choices=head == "choice", init=init)
+    return s.Spec(family="xlnet", encoder=stack, heads=found[head], init=init)
 
 
 SIZES = {
@@ -62,13 +63,10 @@ FAMILY = Family(
     name="xlnet", doc=__doc__, make=xlnet, sizes=SIZES,
     keys=lambda args: KEYS.replace("HEADS", str(args["heads"])), model_types=("xlnet",),
     prefixes=("transformer.",),
-    config=dict(
-        vocab="vocab_size", width="d_model", depth="n_layer", heads="n_head", head_dim="d_head",
-        feed="d_inner", act="ff_activation", attend_kind="attn_type", clamp="clamp_len",
-        same_length="same_length", memory="mem_len", reuse="reuse_len", eps="layer_norm_eps", drop="dropout",
-        summary_kind="summary_type", summary_project="summary_use_proj", summary_act="summary_activation",
-        summary_drop="summary_last_dropout", starts="start_n_top", std="initializer_range",
-        tied="tie_word_embeddings",
+    config=CONFIG | dict(
+        act="ff_activation", attend_kind="attn_type", reuse="reuse_len", eps="layer_norm_eps",
+        starts="start_n_top", summary_kind="summary_type", summary_project="summary_use_proj",
+        summary_act="summary_activation", summary_drop="summary_last_dropout", std="initializer_range",
     ),
     heads=classes("XLNet", "none lm label choice tag span beam", span=f"{BEAM}Simple", beam=BEAM),
     only={"bi_data": (False,), "untie_r": (True,)},

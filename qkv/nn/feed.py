@@ -56,8 +56,7 @@ class Switch(nn.Module):
 
 def balance_loss(logits: Tensor) -> Tensor:
     """Load balance (Switch, eq. 4): experts x sum of (share of tokens x share of probability)."""
-    shares = logits.softmax(-1)
-    count = logits.shape[-1]
+    shares, count = logits.softmax(-1), logits.shape[-1]
     sent = F.one_hot(shares.argmax(-1), count).to(shares.dtype).mean(-2)
     return (sent * shares.mean(-2)).mean() * count**2
 

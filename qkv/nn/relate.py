@@ -75,8 +75,6 @@ def rotary_rates(rotary: Rotary, size: int) -> list[float]:
         turns = [scaling["original_max_position_embeddings"] * rate / (2 * math.pi) for rate in rates]
         keep = [min(max((turn - low) / (high - low), 0), 1) for turn in turns]
         return [r * s + r / scaling["factor"] * (1 - s) for r, s in zip(rates, keep, strict=True)]
-    if kind != "default":
-        raise ValueError(f"rope_type {kind!r}: expected default, linear or llama3")
     return rates
 
 

@@ -44,6 +44,7 @@ class Block(nn.Module):
             self.add_module(f"before_{step}", make_norm(norms.get("before"), width))
             self.add_module(f"after_{step}", make_norm(norms.get("after"), width))
         self.drop = nn.Dropout(layer.drop)
+        self.attend_drop = nn.Dropout(layer.drop if layer.attend_drop is None else layer.attend_drop)
 
     def forward(
         self, x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None
@@ -52,7 +53,7 @@ class Block(nn.Module):
         y = self.before_attend(x)
         context = y if seen is None else self.before_attend(seen)
         slot = memory.attend if memory and seen is None else None
-        x = self.after_attend(x + self.drop(self.attend(y, context, where, slot)))
+        x = self.after_attend(x + self.attend_drop(self.attend(y, context, where, slot)))
         if self.cross is not None and cross is not None:
             y = self.cross(self.before_cross(x), *cross, memory.cross if memory else None)
             x = self.after_cross(x + self.drop(y))
