@@ -30,6 +30,10 @@ def swap(stack: Stack, kind: str, family: str) -> Stack:
             f"positions {kind!r} in {family}: what it remembers is told apart by its own way alone"
         )
     first, old = stack.layers[0].attend, stack.embed.positions
+    if kind == "rotary" and first.head_dim % 2:
+        raise ValueError(
+            f"positions 'rotary' with heads of size {first.head_dim}: expected an even size, it turns pairs"
+        )
     table = Learned(count=old.count if isinstance(old, Learned) else 1024)
     embed = replace(stack.embed, positions={"sinusoid": Sinusoid(), "learned": table}.get(kind))
     relate = {"rotary": Rotary(), "xl": XL(width=stack.width)}.get(kind)

@@ -14,6 +14,7 @@ import pytest
 import qkv
 from qkv.cli import main
 from tests.conftest import ROOT
+from tests.test_rooms import PACKAGE, ROOMS, room_of
 
 HAVE_CODE = ("README.md", "CONTRIBUTING.md", "docs/families.md")
 DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/families.md")
@@ -107,6 +108,16 @@ def test_every_family_has_its_sizes_and_heads_listed() -> None:
         rows = dict(re.findall(r"^\| `(.+?)`.* \| (.+) \|$", text, re.MULTILINE))
         classes = {head: " ".join(re.findall(r"`(.+?)`", row)) for head, row in rows.items()}
         assert classes == {head: names for head, names in kin.heads.items() if names}, kin.name
+
+
+def test_the_rooms_are_drawn_as_they_are() -> None:
+    """The drawing's last column is what tests/test_rooms.py lets a room import."""
+    drawing = next(block.text for block in blocks("docs/architecture.md"))
+    rows = [re.split(r"  +", line.strip()) for line in drawing.splitlines()[1:]]
+    drawn = {re.sub(r"/$|\.py$", "", name): words.replace("—", "").split() for name, _, words in rows}
+    there = {room_of(file) for file in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
+    assert drawn.keys() == there
+    assert drawn == {room: ROOMS.get(room, "everything").split() for room in drawn}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -39,10 +39,10 @@ def bert(
     pooler = s.Head(name="pooler", out=("pooled",), take="first", dense=width, act="tanh")
     kinds, gap = (labels, last) if groups else (2, 0.0)
     pair = s.Head(name="pair", out=("pair",), take="pooled", size=kinds, drop=gap)
-    pooled = readers(labels, last, lm, vector=dict(take="pooled"))
-    gap = 0.0 if read_act == "relu" else last
+    pooled = readers(labels, drop if read_act else last, lm, vector=dict(take="pooled"))
+    gap, other = (0.0, drop) if read_act == "relu" else (last, last)
     first = dict(take="first", dense=width, act=read_act, mid_drop=last, drop=gap)
-    read = readers(labels, last, lm, vector=first) if read_act else pooled
+    read = readers(labels, other, lm, vector=first) if read_act else pooled
     choice = read["choice"] if read_act == "relu" else (pooler, *pooled["choice"])
     if summary_kind:
         how = summary_kind, summary_project, summary_act
@@ -51,10 +51,10 @@ def bert(
     found = read | {
         "none": (pooler,) if read_act in (None, "tanh") else (), "pretrain": (pooler, lm, pair),
         "pair": (pooler, pair), "label": read["label"] if read_act else (pooler, *pooled["label"]),
-        "choice": choice, "replaced": (s.Head(name="replaced", dense=width, act=act, size=1, flat=True),),
+        "choice": choice, "span": (replace(read["span"][0], drop=span_drop),),
+        "replaced": (s.Head(name="replaced", dense=width, act=act, size=1, flat=True),),
     }  # fmt: skip
-    init = (("*", std),)
-    return s.Spec(family=family, encoder=stack, heads=found[head], init=init)
+    return s.Spec(family=family, encoder=stack, heads=found[head], init=(("*", std),))
 
 
 SIZES = {

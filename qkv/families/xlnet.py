@@ -31,8 +31,7 @@ def xlnet(
     found = readers(labels, 0.0, lm, vector=dict(take="summary"))
     found |= {name: (vector, *found[name]) for name in ("label", "choice")}
     found["beam"] = (s.BeamSpan(name="beam", starts=starts, eps=eps),)
-    init = (("*", std),)
-    return s.Spec(family="xlnet", encoder=stack, heads=found[head], init=init)
+    return s.Spec(family="xlnet", encoder=stack, heads=found[head], init=(("*", std),))
 
 
 SIZES = {
