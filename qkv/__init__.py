@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qkv.batch import Batch, Rows
     from qkv.families import families
+    from qkv.foreign import load
     from qkv.look import look
-    from qkv.model import Model, build, load
+    from qkv.model import Model, build
 
 __version__ = "0.1.0"
 __all__ = ["Batch", "Model", "Rows", "build", "families", "load", "look"]
 
 _HOMES = dict(
     Batch="qkv.batch", Model="qkv.model", Rows="qkv.batch", build="qkv.model", families="qkv.families",
-    load="qkv.model", look="qkv.look",
+    load="qkv.foreign", look="qkv.look",
 )  # fmt: skip
 
 

@@ -43,7 +43,7 @@ class Rows:
             count = stands.cumsum(1)  # tokens up to here, less those before the text began
             positions = (count - 1 - ((count - stands.long()) * starts).cummax(1).values).clamp(min=0)
             gaps = (stands != stands.roll(1, dims=1)) & ~starts  # pads on one side of a text are no hole
-            even = seat is None or document is None and bool((gaps.sum(1) <= 1).all())
+            even = seat is None or (document is None and bool((gaps.sum(1) <= 1).all()))
         return Rows(
             ids=ids, embeds=embeds, images=images, types=types, positions=positions, seat=seat,
             document=document, even=even, counted=counted, reach=reach,

@@ -296,7 +296,7 @@ def convert(
 def _open(path: Path, head: str | None = None) -> tuple[Model, str]:
     """The model in a folder or file, and what that is."""
     from qkv.foreign import is_ctranslate2, is_fairseq, open_ctranslate2, open_fairseq
-    from qkv.model import load
+    from qkv.model import load_folder
     from qkv.weights.files import HEADS
 
     if is_fairseq(path):
@@ -305,7 +305,7 @@ def _open(path: Path, head: str | None = None) -> tuple[Model, str]:
         raise ValueError(f"--head {head} with {path}: expected a checkpoint of fairseq, this is none")
     if is_ctranslate2(path):
         return open_ctranslate2(path), "a model of CTranslate2"
-    model = load(path)
+    model = load_folder(path)
     start = next(name for name in HEADS if (path / name).exists())
     shards = " in shards" if start.endswith(".index.json") else ""
     own = model.config.get("model_type") == "qkv"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from types import UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any
 
 from qkv.families import by_model_type, family
 from qkv.families.family import Args, Family
+from qkv.limits import check_config, check_kinds, check_together
 
 
 def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
@@ -16,45 +16,63 @@ def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
     if kind == "qkv":
         kin, args = family(str(config.get("family"))), config.get("arguments", {})
         if not isinstance(args, dict):
-            raise ValueError(f"config.json: arguments is {args!r}, expected an object")
-        return kin, kin.arguments(None, **args), config.get("positions")
+            raise ValueError(f"arguments is {args!r}, expected an object")
+        check_kinds(kin, args)
+        args = kin.arguments(None, **args)
+        check_together(kin, args)
+        return kin, args, config.get("positions")
     if not isinstance(kind, str):
-        raise ValueError(
-            f"config.json: model_type is {kind!r}, expected the name of a family, such as 'bert'"
-        )
+        raise ValueError(f"model_type is {kind!r}, expected the name of a family, such as 'bert'")
     kin = by_model_type(kind)
     return kin, read_config(kin, config), None
 
 
 def read_config(kin: Family, config: Mapping[str, Any]) -> Args:
     """The arguments that a config.json states; an unsupported value is an error that names the key."""
-    config = kin.older(dict(config))
+    config = by_own_name(kin, config)
+    check_config(kin, config)
+    config = kin.older(config)
     for key, allowed in kin.only.items():
-        if key in config and config[key] not in allowed:
-            words = " or ".join(map(repr, allowed))
-            raise ValueError(f"config.json: {key} is {config[key]!r}, supported: {words}")
+        if key in config and not any(
+            type(config[key]) is type(each) and config[key] == each for each in allowed
+        ):
+            right = " or ".join(map(repr, allowed))
+            raise ValueError(f"{key} is {config[key]!r}, supported: {right}")
     args = {ours: config[key] for ours, key in kin.config.items() if key in config}
-    for name, value in args.items():
-        check_type(kin.config[name], value, kin.parameters[name].annotation)
     for name, (key, words) in kin.nested.items():
         inner = config.get(key) or {}
-        if not isinstance(inner, dict):
-            raise ValueError(f"config.json: {key} is {inner!r}, expected an object")
         args[name] = {ours: inner[theirs] for ours, theirs in words.items() if theirs in inner}
-    if "labels" in kin.defaults and ("id2label" in config or "num_labels" in config):
-        table = config.get("id2label")
-        args["labels"] = len(table) if isinstance(table, dict) else config.get("num_labels")
+    labels = config.get("num_labels") if config.get("id2label") is None else len(config["id2label"])
+    if labels is not None:
+        args["labels"] = labels
     names = config.get("architectures") or []
     if names and "head" in kin.defaults:
         heads = [ours for ours, theirs in kin.heads.items() if names[0] in theirs.split()]
         if not heads:
             known = ", ".join(kin.heads.values())
-            raise ValueError(f"config.json: architectures is {names!r}, expected one of {known}")
+            raise ValueError(f"architectures is {names!r}, expected one of {known}")
         args["head"] = heads[0]
-    try:
-        return kin.arguments(None, **args)
-    except ValueError as error:
-        raise ValueError(f"config.json: {error}") from None
+    called = {**kin.config, "labels": "id2label"}
+    check_kinds(kin, args, called)
+    args = kin.arguments(None, **args)
+    check_together(kin, args, called)
+    return args
+
+
+ALIASES = {  # other names that Hugging Face takes for a family's own
+    "hidden_size": "n_embd d_model dim", "max_position_embeddings": "n_positions", "n_token": "vocab_size",
+    "num_attention_heads": "n_head n_heads num_heads encoder_attention_heads", "head_dim": "d_kv",
+    "num_hidden_layers": "n_layer n_layers num_layers encoder_layers",
+}  # fmt: skip
+
+
+def by_own_name(kin: Family, config: Mapping[str, Any]) -> Args:
+    """A key under another of its names counts where its own is not there."""
+    own, found = set(kin.config.values()), dict(config)
+    for alias, keys in ALIASES.items():
+        if alias in config and alias not in own:
+            found = {key: config[alias] for key in keys.split() if key in own} | found
+    return found
 
 
 def write_config(kin: Family, args: Args) -> Args:
@@ -68,18 +86,6 @@ def write_config(kin: Family, args: Args) -> Args:
         config["label2id"] = {f"LABEL_{i}": i for i in range(labels)}
     names = [kin.heads[args["head"]].split()[0]] if args.get("head") in kin.heads else []
     return kin.newer({"model_type": kin.model_types[0], "architectures": names, **config}, args)
-
-
-def check_type(key: str, value: Any, annotation: Any) -> None:
-    """A value of another kind than the argument's is refused here, by its key."""
-    choices = get_args(annotation) if get_origin(annotation) in (UnionType, Union) else [annotation]
-    kinds = [get_origin(kind) or kind for kind in choices]
-    fits = {float: (int, float), tuple: (list, tuple), Literal: (str,)}
-    if not any(type(value) in fits.get(kind, (kind,)) for kind in kinds):
-        names = " or ".join(
-            "null" if kind is type(None) else getattr(kind, "__name__", "str") for kind in kinds
-        )
-        raise ValueError(f"config.json: {key} is {value!r}, expected {names}")
 
 
 def prefix_in(kin: Family, names: Iterable[str], args: Args) -> str | None:

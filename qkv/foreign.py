@@ -1,4 +1,4 @@
-"""Models that other programs wrote: fairseq's RoBERTa checkpoints and CTranslate2's folders.
+"""Whatever lies in a folder, opened: Hugging Face's and our own by `model`, fairseq's and CTranslate2's here.
 
 Knows how those programs state sizes and name tensors; imports none of them, and runs no code in a file."""
 
@@ -9,7 +9,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +18,10 @@ from qkv.config import write_config
 from qkv.families import family
 from qkv.families.family import Args, Family
 from qkv.families.roberta import FAIRSEQ
+from qkv.model import Model, fill, load_folder, pick_device, skeleton
 from qkv.weights.ctranslate2 import read_ctranslate2
 from qkv.weights.files import nonfinite, read_json, read_torch
 from qkv.weights.keymap import KeyMap
-
-if TYPE_CHECKING:
-    from qkv.model import Model
 
 
 class Foreign(NamedTuple):
@@ -35,6 +33,22 @@ class Foreign(NamedTuple):
     config: dict[str, Any]
     table: str  # our names and theirs
     tensors: dict[str, Tensor]
+
+
+def load(
+    folder_or_id: str | Path,
+    *,
+    device: str = "cpu",
+    dtype: torch.dtype | None = None,
+    revision: str | None = None,
+) -> Model:
+    """Opens a folder of Hugging Face's, ours, CTranslate2's or fairseq's, or fetches one by its hub id."""
+    if is_fairseq(folder_or_id) or is_ctranslate2(folder_or_id):
+        place = pick_device(device, dtype)
+        model = (open_fairseq if is_fairseq(folder_or_id) else open_ctranslate2)(folder_or_id)
+        model.net.to(device=place, dtype=dtype)
+        return model
+    return load_folder(folder_or_id, device=device, dtype=dtype, revision=revision)
 
 
 def is_fairseq(path: str | Path) -> bool:
@@ -70,8 +84,6 @@ def open_ctranslate2(folder: str | Path) -> Model:
 
 
 def _open(found: Foreign) -> Model:
-    from qkv.model import Model, fill, skeleton
-
     path, kin, args, config, table, tensors = found
     try:
         net = skeleton(kin, args, None)

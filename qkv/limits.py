@@ -17,8 +17,9 @@ LIMIT = 1 << 28  # of sizes; of modules:
 MODULES, MOST = "depth decoder_depth image_depth groups inner experts".split(), 10_000
 FROM_ZERO = "types memory reuse sparse decoder_sparse start end offset".split()
 NULLABLE = (
-    "pad start end memory reuse target_vocab decoder_depth summary_act".split()
+    "pad start end memory reuse target_vocab decoder_depth summary_act sinusoid shift".split()
 )  # whatever the default is
+LAYER_KINDS = ("full_attention", "sliding_attention")
 ROPES = {
     "default": (), "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
@@ -48,6 +49,7 @@ def check_config(kin: Family, config: Mapping[str, Any]) -> None:
         }  # fmt: skip
         if value is not None and not good[wanted]:
             raise ValueError(f"{key} is {short(value)}, expected {wanted}")
+    check_worked_out(kin, config)
     names = config.get("architectures")
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise ValueError(f"architectures is {short(names)}, expected a list of the names of classes")
@@ -99,6 +101,13 @@ def check_together(kin: Family, args: Args, called: Mapping[str, str] | None = N
         narrow = args["embed_width"] // args["divide"] ** len(args["cutoffs"])
         demand(bands == sorted(set(bands)), args, "cutoffs", called, f"rising ids below {args['vocab']}")
         demand(narrow > 0, args, "divide", called, f"less: it leaves nothing of {args['embed_width']}")
+    if args.get("same_length") and "tied_projects" in args:  # the window of Transformer-XL is its memory
+        demand(
+            args["memory"] > 0, args, "memory", called, "1 or more: same_length shows as much as it is long"
+        )
+    if args.get("kinds") is not None:
+        good = len(args["kinds"]) == args["depth"] and set(args["kinds"]) <= {*LAYER_KINDS}
+        demand(good, args, "kinds", called, f"{args['depth']} of {' or '.join(LAYER_KINDS)}")
     if "rope" in args:
         ropes = args["rope"] or {}
         size = number(args, "head_dim", args["width"] // args["heads"])
@@ -127,9 +136,9 @@ def check_pairs(args: Args, called: Mapping[str, str]) -> None:
     shares = number(args, "heads", 1) % number(args, "kv_heads", 1) == 0
     demand(shares, args, "kv_heads", called, f"a divisor of {args.get('heads')} heads")
     demand(number(args, "buckets", 4) >= 4, args, "buckets", called, "4 or more")
-    half = number(args, "buckets", 0) // 2
+    near = (number(args, "buckets", 0) // 2, number(args, "buckets", 0) // 4)  # beyond these, bins grow
     demand(
-        number(args, "reach", LIMIT) > half, args, "reach", called, f"more than {half}, half of the buckets"
+        number(args, "reach", -1) not in near, args, "reach", called, f"other than {near[0]} and {near[1]}"
     )
 
 
@@ -140,6 +149,24 @@ def number(args: Args, name: str, other: int) -> int:
 def demand(good: bool, args: Args, name: str, called: Mapping[str, str] | None, wanted: str) -> None:
     if not good:
         raise ValueError(f"{(called or {}).get(name, name)} is {short(args[name])}, expected {wanted}")
+
+
+def check_worked_out(kin: Family, config: Mapping[str, Any]) -> None:
+    """Keys that follow from others may stand beside them, and must agree."""
+    right: dict[str, object] = {}
+    kind = config.get("feed_forward_proj", "gated-gelu" if config.get("model_type") == "mt5" else "relu")
+    if kin.name == "t5" and isinstance(kind, str):
+        act = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+        right = {"is_gated_act": kind.startswith("gated-"), "dense_act_fn": act}
+    for side, layers in (("encoder", "num_layers"), ("decoder", "num_decoder_layers")):
+        depth, count = config.get(layers, 12), config.get(f"num_sparse_{side}_layers", 3)
+        if kin.name == "switch" and whole(depth, 1, MOST) and whole(count, 0, MOST):
+            right[f"{side}_sparse_step"] = depth // count if count else depth
+    for key, value in right.items():
+        if config.get(key, value) != value:
+            raise ValueError(
+                f"{key} is {short(config[key])}, supported: {value!r}, as the other keys have it"
+            )
 
 
 def check_rope(rope: Mapping[str, Any]) -> None:

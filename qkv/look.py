@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from qkv.nn.attention import Mix
 from qkv.nn.stack import Tower
 
-STEPS = ("attend", "cross")
-
 
 @contextmanager
 def look(model: Any, only: str | Callable[[str], object] | None = None) -> Iterator[dict[str, Tensor]]:
@@ -34,7 +32,7 @@ def look(model: Any, only: str | Callable[[str], object] | None = None) -> Itera
 
     def after(mix: Mix, inputs: tuple[Any, ...], output: Tensor) -> None:
         path = ran[mix][0]
-        ran[mix] = ran[mix][1:] + [path]
+        ran[mix] = [*ran[mix][1:], path]
         if wanted(path):
             q, k, _, where, *extra = inputs
             with torch.no_grad():
@@ -58,5 +56,5 @@ def mixes(net: nn.Module) -> dict[str, Mix]:
     """Every attention by its path, shared layers once for each depth."""
     towers = [(name, tower) for name, tower in net.named_modules() if isinstance(tower, Tower)]
     blocks = [(f"{n}.layers.{depth}", t.layers[at]) for n, t in towers for depth, at in enumerate(t.order)]
-    both = [(f"{path}.{part}", getattr(block, part)) for path, block in blocks for part in STEPS]
+    both = [(f"{path}.{x}", getattr(block, x)) for path, block in blocks for x in ("attend", "cross")]
     return {path: part.mix for path, part in both if part is not None}

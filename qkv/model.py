@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from qkv.batch import Batch, Rows
+from qkv.border import check_inputs
 from qkv.config import prefix_in, understand, write_config
 from qkv.families import family
 from qkv.families.family import Args, Family
+from qkv.limits import check_kinds, check_size, check_together
 from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.positions import with_positions
@@ -55,8 +57,9 @@ class Model:
         source_mask: Tensor | None = None, memory: Tensor | None = None, permute: Tensor | None = None,
         targets: Tensor | None = None, choice: Tensor | None = None, keep: tuple[str, ...] = (),
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Runs the network on a batch and returns its tensors by name; gradients flow unless you say otherwise."""
-        given = {k: v for k, v in locals().items() if isinstance(v, Tensor)}
+        """Runs the network on a batch and returns its tensors by name; gradients flow as ever."""
+        given = {k: v for k, v in locals().items() if v is not None and k not in ("self", "keep")}
+        check_inputs(self.spec, given, keep)
         moved = {name: value.to(self.device) for name, value in given.items()}
         spec = self.spec
         choices = isinstance(spec, Spec) and spec.choices
@@ -85,7 +88,9 @@ class Model:
         return {link.theirs: link.to_theirs(tensors) for link in links if link.word != "copy"}
 
     def save(self, folder: str | Path, *, form: str = "auto", shard_bytes: int = 5_000_000_000) -> None:
-        """Writes config.json and weights. `form` is "hf", "qkv", or "auto": Hugging Face's where it has a class."""
+        """Writes config.json and weights; `form` is "hf", "qkv", or "auto": "hf" where it has a class."""
+        if form not in ("auto", "hf", "qkv"):
+            raise ValueError(f"form {form!r}: expected auto, hf or qkv")
         folder, hf = Path(folder), self._has_class()
         if form == "hf" and hf is not None:
             raise ValueError(f"Hugging Face's format cannot hold {hf}: save with form='qkv'")
@@ -163,6 +168,7 @@ def permutation(rows: Rows, permute: Tensor | None, targets: Tensor | None) -> t
     )  # a token always sees itself
     if targets is None:
         return content, None
+    targets = targets.float()
     if not bool((targets.sum(-1) == 1).all()) or not bool((targets.max(-1).values == 1).all()):
         raise ValueError("targets: expected one 1 in each row of (B, P, T), the token it stands for")
     index = targets.argmax(-1)
@@ -171,7 +177,7 @@ def permutation(rows: Rows, permute: Tensor | None, targets: Tensor | None) -> t
 
 
 def shift_right(rows: Rows, shift: tuple[int, str]) -> Rows:
-    """The decoder's input for these labels: one to the right, a start token or the wrapped last one in front."""
+    """The decoder's input for these labels: one to the right, the first or the wrapped last one in front."""
     start, how = shift
     assert rows.ids is not None
     seat = torch.ones_like(rows.ids, dtype=torch.bool) if rows.seat is None else rows.seat
@@ -186,7 +192,9 @@ def build(name: str, size: str | None = None, *, positions: str | None = None, *
     """A fresh model of a family, initialised as its paper says."""
     kin = family(name)
     size = size or next(iter(kin.sizes))
+    check_kinds(kin, changes)
     args = kin.arguments(size, **changes)
+    check_together(kin, args)
     net = make_net(make_spec(kin, args, positions))
     initialise(net)
     config = {} if positions or not kin.model_types else write_config(kin, args)
@@ -201,8 +209,9 @@ def make_spec(kin: Family, args: Args, positions: str | None = None) -> Spec | T
 @torch.no_grad()
 def initialise(net: Transformer | Pair) -> None:
     """Norms to one, biases to zero, every other tensor normal with the deviation its spec gives."""
-    for part in [net] if isinstance(net, Transformer) else [net.text, net.image]:
-        for name, tensor in [] if part is None else part.named_parameters():
+    halves = [net] if isinstance(net, Transformer) else [net.text, net.image]
+    for part in [half for half in halves if half is not None]:
+        for name, tensor in part.named_parameters():
             owner = part.get_submodule(name.rpartition(".")[0])
             std = next(value for pattern, value in part.spec.init if fnmatch.fnmatch(name, pattern))
             if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
@@ -222,7 +231,7 @@ def initialise(net: Transformer | Pair) -> None:
         net.temperature.fill_(net.spec.temperature)
 
 
-def load(
+def load_folder(
     folder_or_id: str | Path,
     *,
     device: str = "cpu",
@@ -230,17 +239,23 @@ def load(
     revision: str | None = None,
 ) -> Model:
     """Opens a Hugging Face folder, or fetches one by its hub id into the hub's cache."""
+    place_on = pick_device(device, dtype)
     folder = find(folder_or_id, revision)
     config = read_json(folder / "config.json")
     try:
         kin, args, positions = understand(config)
-        net = skeleton(kin, args, positions)
-        tensors = {newer_name(name): x for name, x in read_tensors(folder).items()}
-        if args.get("tied") and config.get("model_type") != "qkv" and apart(kin, args, net, tensors):
-            args = {**args, "tied": False}  # the config says tied, the file holds two different tables
-            net = skeleton(kin, args, positions)
+        spec = make_spec(kin, args, positions)
     except ValueError as error:
-        raise ValueError(f"{folder}: {error}") from None
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+    tensors = {newer_name(name): x for name, x in read_tensors(folder).items()}
+    try:
+        check_size(spec, len(tensors))
+        net = skeleton(kin, args, positions)
+    except ValueError as error:
+        raise ValueError(f"{folder / 'config.json'}: {error}") from None
+    if args.get("tied") and config.get("model_type") != "qkv" and apart(kin, args, net, tensors):
+        args = {**args, "tied": False}  # the config says tied, the file holds two different tables
+        net = skeleton(kin, args, positions)
     if config.get("model_type") == "qkv":
         names = KeyMap("\n".join(f"{name} {name}" for name, _ in net.named_parameters()))
         prefix, spare = None, fill(net, names, tensors, folder)
@@ -249,7 +264,7 @@ def load(
         spare = fill(net, kin.keymap(args, prefix), tensors, folder)
     for name in nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
-    net = net.to(device=pick_device(device), dtype=dtype)
+    net = net.to(device=place_on, dtype=dtype)
     return Model(kin, args, net.eval(), config, positions=positions, prefix=prefix, spare=spare)
 
 
@@ -280,10 +295,12 @@ def apart(kin: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]
 
 
 def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Puts tensors under their names into the net; returns those of heads it has not. All problems in one message."""
+    """Puts tensors into the net; returns those of heads it has not. All problems in one message."""
     wanted = dict(net.named_parameters())
     shapes = {name: p.shape for name, p in wanted.items()}
-    problems, found, used = [], {}, set()
+    problems: list[str] = []
+    found: dict[str, Tensor] = {}
+    used: set[str] = set()
     for link in names.links(wanted):
         have = tensors.get(link.theirs)
         if link.word == "copy":
@@ -292,17 +309,21 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
         expected = link.to_theirs(wanted).shape
         if have is None:
             problems.append(f"{link.theirs} is missing, expected {list(expected)}")
+        elif not have.dtype.is_floating_point or have.element_size() < 2:
+            problems.append(
+                f"{link.theirs} is {str(have.dtype).removeprefix('torch.')}, expected floating point"
+            )
         elif have.shape != expected:
             problems.append(f"{link.theirs} is {list(have.shape)}, expected {list(expected)}")
         else:
             found |= link.to_ours(have, shapes)
-    tied = {name: p for name, p in net.named_parameters(remove_duplicate=False)}
+    tied = dict(net.named_parameters(remove_duplicate=False))
     spare = {}
     for name in tensors.keys() - used:
         known = names.ours(name)
         if known is None:
-            problems.append(f"{name} is unknown")
-        elif known == ("-", "") or known[1] not in ("copy", "keep") and known[0] in tied:
+            problems.append(f"{name if name.isprintable() else repr(name)} is unknown")
+        elif known == ("-", "") or (known[1] not in ("copy", "keep") and known[0] in tied):
             continue
         elif known[1] in ("copy", "keep") or known[0].startswith("heads."):
             spare[name] = tensors[name]
@@ -329,9 +350,16 @@ def place(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
                 module._parameters[name] = fresh[id(old)]
 
 
-def pick_device(device: str) -> str:
+def pick_device(device: str, dtype: object = None) -> str:
     """`auto` is the fastest device there is."""
+    if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise ValueError(f"dtype {dtype}: expected a floating point torch.dtype")
     if device != "auto":
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, TypeError) as error:
+            cause = str(error).splitlines()[0]
+            raise ValueError(f"device {device!r}: expected auto, cpu, cuda or mps ({cause})") from None
         return device
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 

@@ -35,9 +35,11 @@ def swap(stack: Stack, kind: str, family: str) -> Stack:
             f"positions 'rotary' with heads of size {first.head_dim}: expected an even size, it turns pairs"
         )
     table = Learned(count=old.count if isinstance(old, Learned) else 1024)
-    embed = replace(stack.embed, positions={"sinusoid": Sinusoid(), "learned": table}.get(kind))
-    relate = {"rotary": Rotary(), "xl": XL(width=stack.width)}.get(kind)
+    embedded: dict[str, Learned | Sinusoid] = {"sinusoid": Sinusoid(), "learned": table}
+    relates: dict[str, Rotary | XL] = {"rotary": Rotary(), "xl": XL(width=stack.width)}
     buckets = Buckets(heads=first.heads, both_ways=isinstance(first.pattern, Everyone | Local))
-    distance = {"t5": buckets, "alibi": Alibi(heads=first.heads)}.get(kind)
-    layers = tuple(replace(layer, attend=replace(layer.attend, relate=relate)) for layer in stack.layers)
-    return replace(stack, embed=embed, layers=layers, distance=distance)
+    distances: dict[str, Buckets | Alibi] = {"t5": buckets, "alibi": Alibi(heads=first.heads)}
+    turned = [replace(layer.attend, relate=relates.get(kind)) for layer in stack.layers]
+    layers = tuple(replace(layer, attend=each) for layer, each in zip(stack.layers, turned, strict=True))
+    embed = replace(stack.embed, positions=embedded.get(kind))
+    return replace(stack, embed=embed, layers=layers, distance=distances.get(kind))

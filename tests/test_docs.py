@@ -1,4 +1,4 @@
-"""The documents do what they say: their code runs, their commands print what they show, their links lead somewhere."""
+"""The documents do what they say: code runs, commands print what is shown, links lead somewhere."""
 
 import re
 import shlex

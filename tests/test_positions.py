@@ -205,19 +205,21 @@ def test_xl_scores(family: str) -> None:
             tiny.close({"row": weights[h, i, : len(scores)]}, {"row": torch.stack(scores).softmax(0)})
 
 
-def test_t5_buckets() -> None:
+@pytest.mark.parametrize(("family", "ways"), [("bert", 2), ("gpt2", 1)])
+def test_t5_buckets(family: str, ways: int) -> None:
     """Raffel et al. 2019, section 2.1: near distances one by one, further ones in growing bins up to 128."""
-    made, ids = tiny.model("bert", positions="t5", length=400, **FLAT), tiny.ids(1, 300)
+    made, ids = tiny.model(family, positions="t5", length=400, **FLAT | own(family)), tiny.ids(1, 200)
     weights = seen(made, ids)
     q, k = projected(made, ids)
-    table = made.net.get_parameter("encoder.bias.table.weight")
+    (table,) = (p.detach() for name, p in made.net.named_parameters() if name.endswith("bias.table.weight"))
     assert table.shape == (32, 4)
-    bias = torch.empty(4, 300, 300, dtype=torch.float64)
-    for i in range(300):
-        for j in range(300):
+    bias = torch.full((4, 200, 200), -math.inf, dtype=torch.float64)
+    near = 16 // ways
+    for i in range(200):
+        for j in range(200) if ways == 2 else range(i + 1):
             far, ahead = abs(i - j), 16 if j > i else 0
-            bins = far if far < 8 else min(15, 8 + int(math.log(far / 8) / math.log(128 / 8) * 8 + 1e-9))
-            bias[:, i, j] = table[ahead + bins].detach()
+            grown = near + int(math.log(max(far, near) / near) / math.log(128 / near) * near + 1e-9)
+            bias[:, i, j] = table[ahead + (far if far < near else min(2 * near - 1, grown))]
     theirs = (q @ k.transpose(-1, -2) / math.sqrt(6) + bias).softmax(-1)
     tiny.close({"weights": weights}, {"weights": theirs})
 

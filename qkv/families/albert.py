@@ -11,7 +11,7 @@ SIZES = {
     "base":    dict(width=768, heads=12, feed=3072),
     "large":   dict(width=1024, depth=24, heads=16, feed=4096),
     "xlarge":  dict(width=2048, depth=24, heads=16, feed=8192),
-    "xxlarge": dict(),
+    "xxlarge": {},
 }  # fmt: skip
 
 KEYS = """

@@ -5,7 +5,7 @@ purpose  rewrite: summarise, denoise, classify
 differs  BERT's encoder with GPT's decoder, trained to mend noised text; positions start at 2"""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from qkv import spec as s
 from qkv.families.family import WRITER, Args, Family, classes, readers
@@ -51,7 +51,7 @@ def bart(
 DECODER = dict(decoder_depth=6, decoder_heads=12, decoder_feed=3072)
 SIZES = {
     "base":  dict(width=768, depth=6, heads=12, feed=3072) | DECODER,
-    "large": dict(),
+    "large": {},
 }  # fmt: skip
 
 CONFIG = dict(

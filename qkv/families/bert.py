@@ -62,7 +62,7 @@ SIZES = {
     "mini":   dict(width=256, depth=4, heads=4, feed=1024),
     "small":  dict(width=512, depth=4, heads=8, feed=2048),
     "medium": dict(width=512, depth=8, heads=8, feed=2048),
-    "base":   dict(),
+    "base":   {},
     "large":  dict(width=1024, depth=24, heads=16, feed=4096),
 }  # fmt: skip
 

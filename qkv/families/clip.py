@@ -9,7 +9,7 @@ from typing import Any
 from qkv import spec as s
 from qkv.families.family import COMMON, Args, Family, classes
 
-SAME = dict(act="quick_gelu", eps=1e-5, attend_drop=0.0, std=0.02, factor=1.0, project=512, depth=12)
+SAME: Args = dict(act="quick_gelu", eps=1e-5, attend_drop=0.0, std=0.02, factor=1.0, project=512, depth=12)
 TEXT = SAME | dict(vocab=49408, width=512, heads=8, feed=2048, length=77, end=49407)
 IMAGE = SAME | dict(image=224, patch=32, channels=3, width=768, heads=12, feed=3072)
 
@@ -55,8 +55,8 @@ def clip(
     )  # fmt: skip
 
 
-SIZES = {
-    "base-32":  dict(),
+SIZES: dict[str, Args] = {
+    "base-32":  {},
     "base-16":  dict(image=dict(patch=16)),
     "large-14": dict(
         text=dict(width=768, heads=12, feed=3072, project=768), project=768,

@@ -5,10 +5,10 @@ purpose  understand, with little compute
 differs  learns from every token: which were replaced by a small generator"""
 
 from qkv.families.bert import CONFIG, EMBED, STACK, bert
-from qkv.families.family import Family, classes
+from qkv.families.family import Args, Family, classes
 
-SIZES = {
-    "small":           dict(),
+SIZES: dict[str, Args] = {
+    "small":           {},
     "base":            dict(width=768, heads=12, feed=3072, embed_width=768),
     "large":           dict(width=1024, depth=24, heads=16, feed=4096, embed_width=1024),
     "small-generator": dict(head="masked-lm"),
@@ -39,5 +39,5 @@ FAMILY = Family(
         summary_act="summary_activation", summary_drop="summary_last_dropout",
     ),
     heads=classes("Electra", HEADS, replaced="ForPreTraining", lm="ForCausalLM"),
-    only={"position_embedding_type": ("absolute",)},
+    only={"summary_proj_to_labels": (False,), "position_embedding_type": ("absolute",)},
 )  # fmt: skip

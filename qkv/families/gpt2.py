@@ -44,7 +44,7 @@ def gpt2(
 
 
 SIZES = {
-    "small":  dict(),
+    "small":  {},
     "medium": dict(width=1024, depth=24, heads=16),
     "large":  dict(width=1280, depth=36, heads=20),
     "xl":     dict(width=1600, depth=48, heads=25),

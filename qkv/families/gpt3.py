@@ -16,7 +16,7 @@ def gpt3(band: int = 256, **sizes: Any) -> Spec:
 
 
 SIZES = {
-    "small":  dict(),
+    "small":  {},
     "medium": dict(width=1024, depth=24, heads=16),
     "large":  dict(width=1536, depth=24, heads=16),
     "xl":     dict(width=2048, depth=24, heads=24, head_dim=128),

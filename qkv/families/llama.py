@@ -36,7 +36,7 @@ def rotary(rope: dict[str, Any] | None, base: float = 10000.0) -> s.Rotary:
 
 
 SIZES = {
-    "7b": dict(),
+    "7b": {},
     "3.2-1b": dict(
         vocab=128256, width=2048, depth=16, heads=32, kv_heads=8, head_dim=64, feed=8192, eps=1e-5, tied=True,
         rope={"rope_theta": 500000.0, "rope_type": "default"},

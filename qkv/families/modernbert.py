@@ -15,7 +15,7 @@ from qkv.families.llama import rotary
 def modernbert(
     vocab: int = 50368, width: int = 768, depth: int = 22, heads: int = 12, feed: int = 1152,
     act: str = "gelu", length: int = 8192, eps: float = 1e-5, norm_bias: bool = False,
-    attend_bias: bool = False, feed_bias: bool = False, kinds: tuple[str, ...] | None = None,
+    attend_bias: bool = False, feed_bias: bool = False, kinds: tuple[str, ...] | None = None, every: int = 3,
     rope: dict[str, Any] | None = None, window: int = 128, embed_drop: float = 0.0, attend_drop: float = 0.0,
     feed_drop: float = 0.0, label_drop: float = 0.0, pooling: str = "cls", head_bias: bool = False,
     head_act: str = "gelu", lm_bias: bool = True, pad: int | None = 50283, std: float = 0.02,
@@ -28,7 +28,7 @@ def modernbert(
     near = replace(wide, pattern=s.Local(window // 2), relate=close)
     dense = s.Dense(width=feed, act=act, gated=True, bias=feed_bias, drop=feed_drop)
     layer = s.Layer(attend=wide, feed=dense, norm=norm, attend_drop=attend_drop)
-    kinds = kinds or tuple("sliding_attention" if i % 3 else "full_attention" for i in range(depth))
+    kinds = kinds or tuple("sliding_attention" if i % every else "full_attention" for i in range(depth))
     layers = [replace(layer, attend=wide if kind == "full_attention" else near) for kind in kinds]
     layers[0] = replace(layers[0], bare=True)
     embed = s.Embed(vocab=vocab, norm=norm, drop=embed_drop, pad=pad)
@@ -43,7 +43,7 @@ def modernbert(
 
 
 SIZES = {
-    "base":  dict(),
+    "base":  {},
     "large": dict(width=1024, depth=28, heads=16, feed=2624),
 }  # fmt: skip
 
@@ -62,13 +62,11 @@ KEYS = """
 
 def older(config: Args) -> Args:
     """`global_attn_every_n_layers` became `layer_types`, and two thetas became `rope_parameters`."""
-    every, depth = config.get("global_attn_every_n_layers", 3), config.get("num_hidden_layers", 22)
-    kinds = ["sliding_attention" if i % every else "full_attention" for i in range(depth)]
     rope = {
         "full_attention": {"rope_theta": config.get("global_rope_theta", 160000.0)},
         "sliding_attention": {"rope_theta": config.get("local_rope_theta", 10000.0)},
     }
-    return {"layer_types": kinds, "rope_parameters": rope} | config
+    return {"rope_parameters": rope} | config
 
 
 FAMILY = Family(
@@ -76,10 +74,10 @@ FAMILY = Family(
     prefixes=("model.",), older=older,
     config=COMMON | dict(
         act="hidden_activation", eps="norm_eps", norm_bias="norm_bias", attend_bias="attention_bias",
-        feed_bias="mlp_bias", kinds="layer_types", rope="rope_parameters", window="local_attention",
-        embed_drop="embedding_dropout", feed_drop="mlp_dropout", label_drop="classifier_dropout",
-        pooling="classifier_pooling", head_bias="classifier_bias", head_act="classifier_activation",
-        lm_bias="decoder_bias",
+        feed_bias="mlp_bias", kinds="layer_types", every="global_attn_every_n_layers", rope="rope_parameters",
+        window="local_attention", embed_drop="embedding_dropout", feed_drop="mlp_dropout",
+        label_drop="classifier_dropout", pooling="classifier_pooling", head_bias="classifier_bias",
+        head_act="classifier_activation", lm_bias="decoder_bias",
     ),
     heads=classes("ModernBert", "none masked-lm label choice tag span"),
 )  # fmt: skip

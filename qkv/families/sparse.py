@@ -24,7 +24,7 @@ def sparse(
 
 
 SIZES = {
-    "enwik8":  dict(),
+    "enwik8":  {},
     "cifar10": dict(width=256, depth=128, heads=2, length=3072, pattern="strided", split="layers"),
     "music":   dict(width=512, depth=152, heads=4, length=65536, pattern="strided", split="layers"),
 }  # fmt: skip

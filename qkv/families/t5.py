@@ -43,9 +43,9 @@ def t5(
     return s.Spec(family=family, encoder=encoder, decoder=writes, heads=found[head], shift=shift, init=init)
 
 
-GATED = dict(feed_kind="gated-gelu", scaled=False, tied=False)
-SIZES = {
-    "small":     dict(),
+GATED: Args = dict(feed_kind="gated-gelu", scaled=False, tied=False)
+SIZES: dict[str, Args] = {
+    "small":     {},
     "base":      dict(width=768, depth=12, heads=12, feed=3072),
     "large":     dict(width=1024, depth=24, heads=16, feed=4096),
     "3b":        dict(width=1024, depth=24, heads=32, head_dim=128, feed=16384),

@@ -32,7 +32,7 @@ def transformer_xl(
 
 
 SIZES = {
-    "wt103": dict(),
+    "wt103": {},
     "enwik8": dict(
         vocab=204, cutoffs=(), divide=1, width=512, embed_width=512, depth=12, heads=8, feed=2048, memory=512,
         clamp=-1, same_length=False,

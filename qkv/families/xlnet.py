@@ -36,7 +36,7 @@ def xlnet(
 
 SIZES = {
     "base":  dict(width=768, depth=12, heads=12, feed=3072),
-    "large": dict(),
+    "large": {},
 }  # fmt: skip
 
 KEYS = """
@@ -68,5 +68,5 @@ FAMILY = Family(
         summary_act="summary_activation", summary_drop="summary_last_dropout", std="initializer_range",
     ),
     heads=classes("XLNet", "none lm label choice tag span beam", span=f"{BEAM}Simple", beam=BEAM),
-    only={"bi_data": (False,), "untie_r": (True,)},
+    only={"summary_proj_to_labels": (False,), "bi_data": (False,), "untie_r": (True,)},
 )  # fmt: skip

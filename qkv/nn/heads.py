@@ -1,6 +1,7 @@
 """Heads: what is read off the last states. One class serves nearly all; two have mathematics of their own."""
 
 from itertools import pairwise
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -50,17 +51,18 @@ def take(head: Head, out: dict[str, Tensor], batch: Batch) -> Tensor:
         return pick(hidden, batch.choice)
     if head.take in ("last", "choice"):
         return pick(hidden, last(seat))
-    assert batch.rows is not None and batch.rows.ids is not None
+    source: Any = batch.rows
     if head.take == "top":  # the largest id ends the text (CLIP as first published)
-        return pick(hidden, batch.rows.ids.argmax(1))
-    ends = batch.rows.ids == head.end
+        return pick(hidden, source.ids.argmax(1))
+    ends = source.ids == head.end
     return pick(hidden, ends.int().argmax(1) if head.take == "first end" else last(ends))
 
 
 def seats(rows: Rows | None, like: Tensor) -> Tensor:
     """(B, T) true where a token stands."""
-    full = rows is None or rows.seat is None
-    return torch.ones(like.shape[:2], dtype=torch.bool, device=like.device) if full else rows.seat
+    if rows is None or rows.seat is None:
+        return torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
+    return rows.seat
 
 
 def pick(hidden: Tensor, index: Tensor) -> Tensor:
@@ -93,10 +95,11 @@ class AdaptiveSoftmax(nn.Module):
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         parts: list[Tensor] = []
+        tables, projects, x = [*self.tables], [*self.projects], out["hidden"]
         for i, (low, high) in enumerate(pairwise(self.edges)):
-            table = self.tables[min(i, len(self.tables) - 1)]
-            words = slice(low, high) if len(self.tables) == 1 else slice(None)
-            x = out["hidden"] @ self.projects[i].weight if len(self.projects) else out["hidden"]
+            table: Any = tables[min(i, len(tables) - 1)]
+            words = slice(low, high) if len(tables) == 1 else slice(None)
+            x = out["hidden"] @ cast(Tensor, projects[i].weight) if projects else x
             scores = F.linear(x, table.weight[words], table.bias[words])
             if i == 0 and self.clusters is not None:
                 scores = torch.cat([scores, self.clusters(x)], dim=-1)

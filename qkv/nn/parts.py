@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.batch import Rows
-from qkv.spec import Embed, Learned, Norm, Stack
+from qkv.spec import Embed, Learned, Norm, Sinusoid, Stack
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -91,10 +91,10 @@ class Embedding(nn.Module):
             self.tokens: nn.Module = Adaptive(embed, stack.width)
         else:
             self.tokens = nn.Embedding(embed.vocab, width, padding_idx=embed.pad)
-        places = embed.positions
-        self.positions = nn.Embedding(places.count, width) if isinstance(places, Learned) else None
-        typed = isinstance(embed.types, int) and embed.types > 0
-        self.types = nn.Embedding(embed.types, width) if typed else None
+        if isinstance(embed.positions, Learned):
+            self.positions = nn.Embedding(embed.positions.count, width)
+        kinds = 0 if embed.types == "tokens" else embed.types
+        self.types = nn.Embedding(kinds, width) if kinds else None
         self.norm, self.drop = make_norm(embed.norm, width), nn.Dropout(embed.drop)
         self.project = nn.Linear(width, stack.width) if embed.width and not adaptive else nn.Identity()
         if embed.query:
@@ -114,8 +114,8 @@ class Embedding(nn.Module):
             x = x + (self.types(rows.types) if rows.types is not None else self.types.weight[0])
         if embed.positions is not None:
             at = rows.positions + embed.positions.offset
-            learned = self.positions is not None
-            x = x + (
-                self.positions(at) if learned else waves(at, x.shape[-1], embed.positions.layout).to(x.dtype)
-            )
+            if isinstance(embed.positions, Sinusoid):
+                x = x + waves(at, x.shape[-1], embed.positions.layout).to(x.dtype)
+            else:
+                x = x + self.positions(at)
         return self.project(self.drop(self.norm(x)))

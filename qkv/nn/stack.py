@@ -39,10 +39,9 @@ class Block(nn.Module):
         self.attend = Attention(layer.attend, width)
         self.cross = Attention(layer.cross, width) if layer.cross else None
         self.feed = Feed(layer.feed, width) if isinstance(layer.feed, Dense) else Switch(layer.feed, width)
-        for step in ("attend", "cross", "feed") if layer.cross else ("attend", "feed"):
-            norms = {layer.place: None if layer.bare and step == "attend" else layer.norm}
-            self.add_module(f"before_{step}", make_norm(norms.get("before"), width))
-            self.add_module(f"after_{step}", make_norm(norms.get("after"), width))
+        self.before_attend, self.after_attend = around(layer, width, bare=layer.bare)
+        self.before_cross, self.after_cross = around(layer, width, bare=layer.cross is None)
+        self.before_feed, self.after_feed = around(layer, width)
         self.drop = nn.Dropout(layer.drop)
         self.attend_drop = nn.Dropout(layer.drop if layer.attend_drop is None else layer.attend_drop)
 
@@ -61,6 +60,12 @@ class Block(nn.Module):
         return self.after_feed(x + self.drop(y)), route
 
 
+def around(layer: Layer, width: int, bare: bool = False) -> tuple[nn.Module, nn.Module]:
+    """The norms before and after a step, of which one at least is an Identity."""
+    norms = {} if bare else {layer.place: layer.norm}
+    return make_norm(norms.get("before"), width), make_norm(norms.get("after"), width)
+
+
 class Tower(nn.Module):
     """A stack: embedding, blocks, final norm."""
 
@@ -72,10 +77,9 @@ class Tower(nn.Module):
         blocks = [Block(layer, stack.width) for layer in stack.layers]
         self.layers, first = nn.ModuleList(blocks), blocks[0].attend.relative
         self.norm, self.drop = make_norm(stack.final, stack.width), nn.Dropout(stack.drop)
-        if first is not None and first.xl.shared:
-            for block in blocks[1:]:
-                assert block.attend.relative is not None
-                block.attend.relative.u, block.attend.relative.v = first.u, first.v
+        for other in (block.attend.relative for block in blocks):
+            if first is not None and other is not None and first.xl.shared:
+                other.u, other.v = first.u, first.v
 
     def forward(
         self, rows: Rows, batch: Batch, source: Rows | None = None, memory: list[Memory] | None = None
