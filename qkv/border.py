@@ -76,13 +76,12 @@ def check_names(spec: Spec | Two, tensors: Mapping[str, Tensor]) -> None:
     starts = {"ids", "embeds"} & known | ({"source"} if pair else set()) | ({"images"} & known)
     if not tensors.keys() & starts:
         raise ValueError(f"nothing to read: expected {' or '.join(sorted(starts))}")
-    if isinstance(spec, Two):
-        return
+    text = spec.text if isinstance(spec, Two) else spec
+    if text and "embeds" in tensors and {*map(take, text.heads)} & {"end", "first end", "top"}:
+        raise ValueError("embeds: a head of this model looks for the end token, expected ids")
     if pair and "target" not in tensors and (spec.shift is None or "ids" not in tensors):
         why = "it is made out of ids only" if spec.shift else "this model does not make it by itself"
         raise ValueError(f"target is missing: expected the decoder's input ids, {why}")
-    if "embeds" in tensors and any(take(head) in ("end", "first end", "top") for head in spec.heads):
-        raise ValueError("embeds: a head of this model looks for the end token, expected ids")
 
 
 def check_kind(name: str, tensor: Tensor) -> None:
@@ -134,6 +133,10 @@ def check_text(
     for head in spec.heads:
         if take(head) == "end" and isinstance(head, Head) and "ids" in tensors:
             check_end(tensors["ids"], head)
+            if "target" in tensors and sizes["U"] != sizes["T"]:
+                raise ValueError(
+                    f"target has {sizes['U']} tokens, expected {sizes['T']} as ids, for the {head.name} head"
+                )
 
 
 def check_end(ids: Tensor, head: Head) -> None:

@@ -32,6 +32,7 @@ app = App(
 )  # fmt: skip
 
 WIDE = 130  # columns from which every fact about a family has a column of its own
+MOST = 50_000  # layers and experts in a drawing
 FORMATS = {False: "Hugging Face's", True: "qkv's own"}
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 # What stands beside weights, and goes with them unchanged.
@@ -180,9 +181,11 @@ def show(
     from rich.text import Text
 
     from qkv.draw import BLIND, SEES
-    from qkv.tree import render, skeleton, tree
+    from qkv.tree import pieces, render, skeleton, tree
 
     title, kin, spec = _understand(model, size)
+    if pieces(spec) > MOST:
+        raise ValueError(f"{model}: {pieces(spec):,} layers and experts, expected at most {MOST:,} to draw")
     root = tree(skeleton(spec), title, fold=not layers)
     facts = Table.grid(padding=(0, 2))
     for label, fact in (("for", "purpose"), ("different", "differs"), ("paper", "paper")):

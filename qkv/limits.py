@@ -13,8 +13,12 @@ from qkv.families.family import Args, Family
 from qkv.nn.parts import ACTS
 from qkv.spec import Spec, Two
 
-LIMIT = 1 << 28  # of sizes; of modules:
-MODULES, MOST = "depth decoder_depth image_depth groups inner experts".split(), 10_000
+LIMIT, MOST = 1 << 28, 10_000  # of any size; of modules
+MOSTS = dict.fromkeys("depth decoder_depth image_depth groups inner experts".split(), MOST)
+# Where sizes multiply, or make a list: together they stay far from what a shape or a memory can hold.
+MOSTS |= dict.fromkeys("width embed_width memory reuse".split(), 1 << 20)
+MOSTS |= dict.fromkeys("heads decoder_heads kv_heads head_dim".split(), 1 << 16)
+MOSTS |= dict(image=1 << 14, patch=1 << 14, channels=1 << 10)
 FROM_ZERO = "types memory reuse sparse decoder_sparse start end offset".split()
 NULLABLE = (
     "pad start end memory reuse target_vocab decoder_depth summary_act sinusoid shift".split()
@@ -234,7 +238,7 @@ def words(name: str, kind: Any) -> str:
 
 def whole_range(name: str) -> tuple[int, int]:
     low = -LIMIT if name in ("clamp", "pad") else 0 if name in FROM_ZERO else 1
-    return low, MOST if name in MODULES else LIMIT
+    return low, MOSTS.get(name, LIMIT)
 
 
 def real_range(name: str) -> tuple[float, float]:

@@ -61,6 +61,15 @@ def size(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
 
 
+def pieces(whole: Spec | Two) -> int:
+    """How many layers, a layer of experts counted by its experts."""
+    if isinstance(whole, Two):
+        return sum(pieces(part) for part in (whole.text, whole.image) if part)
+    stacks = [stack for stack in (whole.encoder, whole.decoder) if stack]
+    feeds = [layer.feed for stack in stacks for layer in stack.layers]
+    return sum(feed.count if isinstance(feed, spec.Experts) else 1 for feed in feeds)
+
+
 def parameters(whole: Spec | Two) -> int:
     """The size of a model. Of equal layers only two are made: any further one is as large as the second."""
     if isinstance(whole, Two):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from copy import deepcopy
@@ -25,6 +26,10 @@ from torch import Tensor, nn
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
+
+# Where both sides run: the CPU, or a GPU that `QKV_DEVICE=cuda` names. They are compared on the CPU.
+DEVICE = os.environ.get("QKV_DEVICE", "cpu")
+torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
 
 Inputs = dict[str, Tensor]
 Outputs = dict[str, tuple[Tensor, str]]
@@ -432,8 +437,8 @@ CASES = list(cases())
 @cache
 def make(case: Case, dtype: torch.dtype = torch.float32) -> Any:
     """The original, every tensor random and away from any symmetric value."""
-    if dtype == torch.float64:
-        model = deepcopy(make(case)).double()
+    if dtype != torch.float32:
+        model = deepcopy(make(case)).to(dtype)
         if case.family == "xlnet":  # with two streams it multiplies its fp32 table with fp64 weights
             base = getattr(model, "transformer", model)
             table = type(base).relative_positional_encoding
@@ -459,7 +464,7 @@ def make(case: Case, dtype: torch.dtype = torch.float32) -> Any:
                 small = case.family in DROPS and case.family not in ("xlnet", "ctrl", "marian")
                 embedding = "embed" in name or "shared" in name
                 tensor.copy_((0.25 if not small else 0.3 if embedding else 0.1) * noise)
-    return model
+    return model.to(DEVICE)
 
 
 def save(case: Case, folder: Path, **options: Any) -> Path:
@@ -566,7 +571,14 @@ def theirs(case: Case, x: Inputs) -> dict[str, Any]:
 
 
 def run(case: Case, model: Any, x: Inputs) -> Outputs:
-    """What the original gives, under our names."""
+    """What the original gives on DEVICE, under our names; compared on the CPU."""
+    if DEVICE == "cpu":
+        return run_here(case, model, x)
+    found = run_here(case, model, {name: value.to(DEVICE) for name, value in x.items()})
+    return {name: (value.cpu(), axes) for name, (value, axes) in found.items()}
+
+
+def run_here(case: Case, model: Any, x: Inputs) -> Outputs:
     caught: dict[str, Tensor] = {}
     hooks = []
     for name in ("start_logits", "end_logits") if "beam" in case.words else ():  # it returns the best only

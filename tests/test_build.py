@@ -88,7 +88,7 @@ def test_the_same_seed_builds_the_same() -> None:
 WIDER = set(
     "hidden_size d_model dim n_embd intermediate_size d_inner hidden_dim n_inner dff d_ff d_kv "
     "encoder_ffn_dim decoder_ffn_dim embedding_size projection_dim vocab_size max_position_embeddings "
-    "n_positions relative_attention_num_buckets image_size".split()
+    "n_positions relative_attention_num_buckets relative_attention_max_distance image_size".split()
 )
 PLAIN = [case for case in CASES if case.name.endswith(case.kind) or case.name.endswith(("-cross", "-untied"))]
 Sized = dict[str, Any]

@@ -81,7 +81,7 @@ assert "torch" not in sys.modules and {"load", "families", "look"} <= set(dir(qk
 import qkv.families, qkv.look, qkv.model
 from qkv import Batch, Model, Rows, build, families, load, look
 assert [kin.name for kin in qkv.families()][0] == families()[0].name == "bert"
-assert qkv.look is look and qkv.model.load is load and callable(look) and qkv.Model is Model
+assert qkv.look is look and qkv.load is load and callable(look) and callable(load) and qkv.Model is Model
 try: qkv.absent
 except AttributeError as error: assert "absent" in str(error)
 else: raise AssertionError
@@ -222,6 +222,12 @@ def test_show_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert good(capsys, "show", tmp_path / "[red]:x:").startswith("[red]:x:: decoder, ")
     (tmp_path / "mine" / "config.json").write_text('{"model_type": "word2vec"}')
     assert "'word2vec'" in bad(capsys, "show", tmp_path / "mine")
+
+
+def test_show_refuses_what_no_screen_holds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    config = {"model_type": "switch_transformers", "num_layers": 9000, "num_experts": 9000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert "layers and experts, expected at most 50,000 to draw" in bad(capsys, "show", tmp_path)
 
 
 def test_show_what_others_wrote(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -143,6 +143,10 @@ CONFIGS = {
         b'{"model_type": "qkv", "family": "gpt2", "positions": "gps"}',
         "config.json positions gps",
     ),
+    "positions [5]": (
+        b'{"model_type": "qkv", "family": "gpt2", "positions": [5]}',
+        "config.json positions [5]",
+    ),
     "positions 5": (b'{"model_type": "qkv", "family": "gpt2", "positions": 5}', "config.json positions 5"),
 }
 
@@ -315,6 +319,17 @@ def test_sizes_in_our_own_form(family: str, folder: Folder) -> None:
     assert wrong == []
 
 
+@pytest.mark.parametrize(
+    ("family", "sizes", "positions"),
+    [("sparse", dict(heads=2**28, width=2**28, split="heads"), None),
+     ("gpt2", dict(heads=2**27, width=2**28), "alibi"), ("gpt2", dict(heads=1, width=2**28), "rotary"),
+     ("transformer-xl", dict(memory=2**28), None)],
+)  # fmt: skip
+def test_lists_as_long_as_a_size(family: str, sizes: Any, positions: str | None, folder: Folder) -> None:
+    own = dict(model_type="qkv", family=family, positions=positions, arguments=tiny.SIZES[family] | sizes)
+    refused(config(folder(family), **own), "config.json", "expected")
+
+
 DEPTHS = [(f, name) for f, name in KEYS if last(name) in MODULES.split() and (f, name) != ("albert", "depth")]
 
 
@@ -405,6 +420,15 @@ TOGETHER: list[tuple[str, dict[str, Any], str]] = [
     ("albert", {"num_hidden_groups": 5000, "inner_group_num": 5000}, "5000"),
     ("albert", {"num_hidden_layers": 5000, "inner_group_num": 5000}, "5000"),
     ("switch", {"num_layers": 5000, "num_experts": 5000}, "5000"),
+    ("llama", {"hidden_size": 2**28, "num_attention_heads": 1, "num_key_value_heads": 1}, "hidden_size"),
+    ("llama", {"head_dim": 2**28}, "head_dim"),  # a rate for each pair
+    ("t5", {"num_heads": 2**28, "d_kv": 2**28, "d_model": 2**28}, "d_model"),  # a shape past 64 bits
+    ("clip", {"vision_config.image_size": 2**28, "vision_config.patch_size": 1}, "image_size"),
+    ("clip", {"vision_config.num_channels": 2**28}, "num_channels"),
+    ("transformer-xl", {"mem_len": 2**28}, "mem_len"),  # zeros to begin with
+    ("electra", {"summary_activation": "rocket"}, "summary_activation 'rocket'"),
+    ("xlnet", {"summary_activation": ["tanh"]}, "summary_activation ['tanh']"),
+    ("electra", {"summary_type": "rocket", "architectures": ["ElectraForMultipleChoice"]}, "summary_type"),
     ("bert", {"pad_token_id": 53}, "pad_token_id 53"),
     ("bert", {"pad_token_id": 10**12}, "pad_token_id 1000000000000"),
     ("bart", {"decoder_start_token_id": 53}, "decoder_start_token_id 53"),
@@ -685,6 +709,8 @@ RUNS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("bart", {"head": "label"}, dict(ids=IDS), "end 2"),
     ("bart", {"head": "label"}, dict(embeds=X, target=IDS), "embeds end ids"),
     ("t5", {"head": "label"}, dict(ids=ENDED), "end 1"),
+    ("bart", {"head": "label"}, dict(ids=ENDED, target=IDS), "target 5 6 label"),
+    ("clip", {}, dict(embeds=X), "embeds end ids"),
     ("bert", CROSS, dict(ids=IDS, source=STATES[..., :7]), "source (2,~3,~7) 24"),
     ("bert", CROSS, dict(ids=IDS, source=STATES[:1]), "source (1,~3,~24) 2"),
     ("bert", CROSS, dict(ids=IDS, source=STATES[0]), "source (3,~24)"),

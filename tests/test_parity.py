@@ -30,7 +30,7 @@ RUNS = [
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
     """A case's folder, written by the original and opened by us; once a session."""
     folder = cache(lambda case: oracle.save(case, tmp_path_factory.mktemp("case")))
-    return cache(lambda case, dtype: qkv.load(folder(case), dtype=dtype))
+    return cache(lambda case, dtype: qkv.load(folder(case), dtype=dtype, device=oracle.DEVICE))
 
 
 def named(out: Row, seen: Row) -> Row:
@@ -43,7 +43,7 @@ def named(out: Row, seen: Row) -> Row:
 def run(case: Case, model: qkv.Model, x: Inputs) -> Row:
     with qkv.look(model) as seen:
         out = model.run(**x, keep=case.keep)
-    return named(out, seen)
+    return {name: value.cpu() for name, value in named(out, seen).items()}
 
 
 def apart(ours: Tensor, theirs: Tensor, atol: float, rtol: float) -> str | None:
@@ -119,6 +119,38 @@ def test_padded_row_equals_row_alone(case: Case, opened: Opened) -> None:
             alone = oracle.rows({name: (single[name], axes[name]) for name in axes}, part)[0]
             far = {name: apart(row[name], alone[name], 1e-9, 1e-9) for name in row}
             assert not any(far.values()), f"{padding}, row {n}: {far}"
+
+
+@pytest.mark.skipif(oracle.DEVICE == "cpu", reason="bf16 is compared on a GPU: QKV_DEVICE=cuda names it")
+def test_bf16_errs_no_more_than_the_original(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both in bf16 against the original in fp64: ours is at most 1.5 times as far off, family by family."""
+    errors: dict[str, list[tuple[float, float]]] = {}
+    for case in CASES:
+        if "fp32" in case.words:
+            continue
+        exact, axes = oracle.expected(case, oracle.inputs(case, "none", torch.float64), "none", torch.float64)
+        x = oracle.inputs(case, "none", torch.bfloat16)
+        with torch.no_grad():
+            coarse, _ = oracle.expected(case, x, "none", torch.bfloat16)
+            found = run(opened(case, torch.bfloat16), x)
+        ours = oracle.rows({name: (found[name], axes[name]) for name in axes}, x)
+        outputs = [name for name in exact[0] if "." not in name and name != "memory"]
+        far = [
+            sum(
+                float((row[name].double() - right[name]).square().sum())
+                for row, right in zip(side, exact, strict=True)
+                for name in outputs
+            )
+            for side in (ours, coarse)
+        ]
+        errors.setdefault(case.family, []).append((far[0], far[1]))
+    wrong = []
+    for family, pairs in errors.items():
+        ratio = (sum(mine for mine, _ in pairs) / sum(theirs for _, theirs in pairs)) ** 0.5
+        with capsys.disabled():
+            print(f"bf16 {family:<20} {ratio:.2f} of the original's error over {len(pairs)} cases")
+        wrong += [f"{family}: {ratio:.2f}"] if ratio > 1.5 else []
+    assert not wrong, wrong
 
 
 def test_every_class_has_a_case() -> None:

@@ -8,7 +8,7 @@ from rich.text import Text
 import qkv
 from qkv.families import NAMES, family
 from qkv.model import make_spec
-from qkv.tree import Node, parameters, render, size, skeleton, tree
+from qkv.tree import Node, parameters, pieces, render, size, skeleton, tree
 
 # Published figures, to the last parameter.
 KNOWN = {
@@ -45,6 +45,14 @@ def test_every_parameter_counts_once(name: str) -> None:
             for node in every(tree(net, name, fold=False))
             if node.parts
         )
+
+
+def test_pieces() -> None:
+    specs = [
+        make_spec(family(name), family(name).arguments(size))
+        for name, size in (("switch", "base-8"), ("clip", "base-32"))
+    ]
+    assert [pieces(spec) for spec in specs] == [12 + 12 * 8, 12 + 12]
 
 
 def test_shared_biases_count_once() -> None:

@@ -1,0 +1,112 @@
+"""Local, banded, strided and fixed patterns against dense attention, in time and memory: `python bench/sparse.py`.
+
+Forward and backward of one attention call on q, k, v of (1, heads, T, 64). Dense is what the same rule costs without
+blocks: scaled_dot_product_attention under its T x T mask. `causal` beside it is the dense kernel that needs no mask."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from qkv.kernels.blocks import sparse_attention
+from qkv.kernels.where import Where
+from qkv.spec import Banded, Causal, Chunk, Local, Pattern, Strided, Summary
+
+PATTERNS: dict[str, Pattern] = {
+    "causal": Causal(),
+    "local 128": Local(128),
+    "banded 256": Banded(256),
+    "strided 128": Banded(128) | Strided(128),
+    "fixed 128/8": Chunk(128) | Summary(128, 8) | Banded(1),
+}
+
+
+def attention(form: str, pattern: Pattern, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    positions = torch.arange(q.shape[2], device=q.device)[None]
+    where = Where(pattern=pattern, q=positions, k=positions, full=True, same=True, dtype=q.dtype)
+    if form == "blocks":
+        return sparse_attention(q, k, v, pattern, where.visible, 0.125)
+    if isinstance(pattern, Causal):
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=where.bias(None))
+
+
+def measure(name: str, form: str, length: int, heads: int, device: str, dtype: str) -> dict[str, float]:
+    """Seconds and bytes over the inputs' own; the best of a few runs."""
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    q, k, v = (
+        torch.randn(1, heads, length, 64, device=device, dtype=kind, requires_grad=True) for _ in range(3)
+    )
+    gpu = device == "cuda"
+    held = torch.cuda.memory_allocated() if gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    best = float("inf")
+    for _ in range(6 if gpu else 2):
+        if gpu:
+            torch.cuda.synchronize()
+        start = time.perf_counter()
+        attention(form, PATTERNS[name], q, k, v).sum().backward()
+        if gpu:
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - start)
+    most = (
+        torch.cuda.max_memory_allocated()
+        if gpu
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
+    return {"seconds": best, "bytes": most - held}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--length", type=int, default=16384)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--one", nargs=2, metavar=("PATTERN", "FORM"), help="measure one, in this process")
+    options = parser.parse_args()
+    settings = (options.length, options.heads, options.device, options.dtype)
+    if options.one:
+        print(json.dumps(measure(*options.one, *settings)))
+        return
+    print(
+        f"T {options.length}, {options.heads} heads of 64, {options.dtype} on {options.device}, forward and backward"
+    )
+    print(
+        f"{'pattern':<14}{'blocks s':>10}{'dense s':>10}{'share':>8}{'blocks MB':>12}{'dense MB':>10}{'share':>8}"
+    )
+    for name in PATTERNS:
+        found = {}
+        for form in ("blocks", "dense"):
+            if name == "causal" and form == "blocks":
+                continue
+            command = [sys.executable, __file__, "--one", name, form, "--length", str(options.length)]
+            command += ["--heads", str(options.heads), "--device", options.device, "--dtype", options.dtype]
+            run = subprocess.run(command, capture_output=True, text=True, check=False)
+            found[form] = json.loads(run.stdout) if run.returncode == 0 else None
+            if run.returncode:
+                print(f"{name} {form}: {run.stderr.strip().splitlines()[-1]}")
+        dense, blocks = found.get("dense"), found.get("blocks")
+        if dense and not blocks:
+            print(
+                f"{name:<14}{'-':>10}{dense['seconds']:>10.4f}{'-':>8}{'-':>12}{dense['bytes'] / 1e6:>10.0f}{'-':>8}"
+            )
+        elif dense and blocks:
+            time_share, memory = blocks["seconds"] / dense["seconds"], blocks["bytes"] / dense["bytes"]
+            print(
+                f"{name:<14}{blocks['seconds']:>10.4f}{dense['seconds']:>10.4f}{time_share:>8.2f}"
+                f"{blocks['bytes'] / 1e6:>12.0f}{dense['bytes'] / 1e6:>10.0f}{memory:>8.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
