@@ -79,7 +79,9 @@ def check_names(spec: Spec | Two, tensors: Mapping[str, Tensor]) -> None:
     text = spec.text if isinstance(spec, Two) else spec
     if text and "embeds" in tensors and {*map(take, text.heads)} & {"end", "first end", "top"}:
         raise ValueError("embeds: a head of this model looks for the end token, expected ids")
-    if pair and "target" not in tensors and (spec.shift is None or "ids" not in tensors):
+    if not isinstance(spec, Spec) or not pair or "target" in tensors:
+        return
+    if spec.shift is None or "ids" not in tensors:
         why = "it is made out of ids only" if spec.shift else "this model does not make it by itself"
         raise ValueError(f"target is missing: expected the decoder's input ids, {why}")
 

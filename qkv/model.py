@@ -99,7 +99,8 @@ class Model:
         if hf is None and form != "qkv":
             copies = {link.theirs: link.to_theirs(tensors) for link in self._keymap().links(tensors)}
             tensors = copies | self._spare
-            config = self.config or write_config(self.family, self.args)
+            own = self.config.get("model_type", "qkv") == "qkv"
+            config = write_config(self.family, self.args) if own else self.config
         else:
             args = {name: value for name, value in self.args.items() if value != self.family.defaults[name]}
             config = {**self.config, "model_type": "qkv", "family": self.family.name, "arguments": args}

@@ -49,8 +49,12 @@ def test_a_known_mutant_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_changes_nothing_survives(tmp_path: Path) -> None:
+    """A test that fails without a mutant too proves nothing."""
     mutants.copy(mutants.ROOT, tmp_path)
-    assert mutants.attempt(IDLE, tmp_path).word == "SURVIVED"
+    (tmp_path / "tests" / "test_bad.py").write_text("def test_bad() -> None:\n    raise AssertionError\n")
+    verdict = mutants.attempt(IDLE, tmp_path, ["tests/test_bad.py"])
+    assert verdict.word == "SURVIVED"
+    assert verdict.said == "tests/test_bad.py::test_bad fails without a mutant too"
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@ def test_looking_changes_nothing(case: Case, opened: Opened) -> None:
     x = oracle.inputs(case, case.paddings()[-1])
     model = opened(case, torch.float32)
     seen, unseen = run(case, model, x), named(model.run(**x, keep=case.keep), {})
+    unseen = {name: value.cpu() for name, value in unseen.items()}
     different = [name for name in unseen if not torch.equal(seen[name], unseen[name])]
     assert not different
 
@@ -132,7 +133,7 @@ def test_bf16_errs_no_more_than_the_original(opened: Opened, capsys: pytest.Capt
         x = oracle.inputs(case, "none", torch.bfloat16)
         with torch.no_grad():
             coarse, _ = oracle.expected(case, x, "none", torch.bfloat16)
-            found = run(opened(case, torch.bfloat16), x)
+            found = run(case, opened(case, torch.bfloat16), x)
         ours = oracle.rows({name: (found[name], axes[name]) for name in axes}, x)
         outputs = [name for name in exact[0] if "." not in name and name != "memory"]
         far = [

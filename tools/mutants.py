@@ -28,7 +28,7 @@ TOO_LONG, NOT_RUN = 124, 70  # exit statuses beside pytest's
 # Where a mutant goes that the tests beside it let pass.
 WIDE = "patterns packed positions slots original xl parity names build".split()
 # What a broken core does not do: it computes something else.
-ACCIDENT = r"NameError|ImportError|ModuleNotFoundError|SyntaxError|UnboundLocalError"
+ACCIDENT = r"(Name|UnboundLocal|Import|ModuleNotFound|Syntax|Attribute|Type)Error"
 # Imported once, where all other processes are forked from: nothing of ours. The last takes long.
 PRELOADED = ["pytest", "numpy", "torch", "safetensors.torch", "transformers.modeling_utils"]
 
@@ -91,7 +91,7 @@ TABLE = [Mutant(*row) for row in (
      "patterns:model_equals_dense_masks[fixed-merged-256-left]"),
     ("blocks-fewer-cells", "kernels/blocks.py", "% stride >= stride - cells", "% stride > stride - cells",
      "patterns:kernel_equals_dense_attention[36-fixed-plain]"),
-    ("blocks-unscaled", "kernels/blocks.py", "qs * scale @", "qs @",
+    ("blocks-unscaled", "kernels/blocks.py", "_queries(q * scale, piece)", "_queries(q, piece)",
      "patterns:kernel_equals_dense_attention[36-merged-plain]"),
     ("by-head-out-of-order", "kernels/blocks.py", "device=q.device).argsort()", "device=q.device)",
      "mutants:every_head_keeps_its_pattern"),

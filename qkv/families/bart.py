@@ -48,11 +48,8 @@ def bart(
     return s.Spec(encoder=encoder, decoder=decoder, shared=shared and tied, **same)
 
 
-DECODER = dict(decoder_depth=6, decoder_heads=12, decoder_feed=3072)
-SIZES = {
-    "base":  dict(width=768, depth=6, heads=12, feed=3072) | DECODER,
-    "large": {},
-}  # fmt: skip
+BASE = dict(width=768, depth=6, heads=12, feed=3072, decoder_depth=6, decoder_heads=12, decoder_feed=3072)
+SIZES = {"base": BASE, "large": {}}
 
 CONFIG = dict(
     vocab="vocab_size", width="d_model", depth="encoder_layers", heads="encoder_attention_heads",

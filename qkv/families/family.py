@@ -83,7 +83,7 @@ class Family(Part):
 
 def one_of(what: str, value: Any, options: Mapping[Any, Any]) -> Any:
     """The option of that name; what is not among them is an error that lists them."""
-    if value not in options:
+    if value not in [*options]:
         raise ValueError(f"{what} is {value!r}: expected one of {', '.join(map(str, options))}")
     return options[value]
 

@@ -28,5 +28,6 @@ SIZES = {
 
 FAMILY = Family(
     name="gpt3", doc=__doc__, make=gpt3, base=gpt2, sizes=SIZES, shape="decoder",
+    heads={"none": "", "lm": ""},
     given=dict(length=2048, drop=0.0, embed_drop=0.0, attend_drop=0.0, family="gpt3"),
 )  # fmt: skip

@@ -22,7 +22,6 @@ KEYS = """
 FAIRSEQ = """
     encoder.embed.(tokens|positions)     encoder.sentence_encoder.embed_(tokens|positions)
     encoder.embed.norm                   encoder.sentence_encoder.emb_layer_norm
-    encoder.layers.{}.attend.q,k,v       encoder.sentence_encoder.layers.{}.self_attn.in_proj
     encoder.layers.{}.attend.(q|k|v|o)   encoder.sentence_encoder.layers.{}.self_attn.(q|k|v|out)_proj
     encoder.layers.{}.feed.(up|down)     encoder.sentence_encoder.layers.{}.(fc1|fc2)
     encoder.layers.{}.after_(attend|feed)  encoder.sentence_encoder.layers.{}.(self_attn|final)_layer_norm

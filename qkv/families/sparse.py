@@ -15,11 +15,12 @@ def sparse(
     pattern: str = "fixed", stride: int = 128, cells: int = 8, split: str = "merged", **sizes: Any
 ) -> Spec:
     """`split` is how the two parts of a pattern are shared out: merged in each head, by head, or by layer."""
-    fixed = Chunk(stride), Summary(stride, cells) | Banded(1)  # nobody is without a key: all see themselves
-    parts = {"strided": (Banded(stride), Strided(stride)), "fixed": fixed}
+    chunk, cell = Chunk(stride), Summary(stride, cells)  # by cells alone, the first tokens would see nobody
+    parts = {"strided": (Banded(stride), Strided(stride)), "fixed": (chunk, cell | Banded(1))}
     one, two = one_of("pattern", pattern, parts)
     by_head = ByHead(tuple((one, two)[i % 2] for i in range(sizes["heads"])))
-    turns = {"merged": (one | two,), "heads": (by_head,), "layers": (one, two)}
+    merged = chunk | cell if pattern == "fixed" else one | two
+    turns = {"merged": (merged,), "heads": (by_head,), "layers": (one, two)}
     return patterned(gpt2(**sizes), one_of("split", split, turns))
 
 
@@ -31,5 +32,6 @@ SIZES = {
 
 FAMILY = Family(
     name="sparse", doc=__doc__, make=sparse, base=gpt2, sizes=SIZES, shape="decoder",
+    heads={"none": "", "lm": ""},
     given=dict(vocab=256, width=512, depth=30, heads=8, length=12288, attend_drop=0.0, family="sparse"),
 )  # fmt: skip

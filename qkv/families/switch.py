@@ -31,8 +31,7 @@ def switch(
     spec = t5(tied=tied, scaled=tied, **{k: v for k, v in sizes.items() if k != "scaled"})
     encoder = spec.encoder and routed(spec.encoder, sparse)
     decoder = spec.decoder and routed(spec.decoder, decoder_sparse)
-    factor, width = sizes["factor"], sizes["width"]
-    init = (("*.router.weight", factor), ("*.experts.*", factor * width**-0.5), *spec.init)
+    init = (("*.router.weight", sizes["factor"]), ("*.experts.*", spec.init[-1][1]), *spec.init)
     return replace(spec, encoder=encoder, decoder=decoder, shared=tied, init=init)
 
 

@@ -12,14 +12,16 @@ the pattern's mask. B batch, H heads, T tokens, D size of a head; n blocks of b 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from qkv.spec import Banded, ByHead, Chunk, Either, Local, Pattern, Strided, Summary
 
+SCORES = 1 << 25  # no more of them at a time; beyond, heads go one after another
 Visible = Callable[[Pattern, Tensor, Tensor], Tensor]  # (rule, q (1, n, b), k (B|1, n, m)) -> (B|1, n, b, m)
 
 
@@ -29,6 +31,7 @@ class Piece:
     before: tuple[Pattern, ...]  # pieces already counted: what they see is left out here
     q: Tensor  # (1, n, b) query indices, each once; past the end of the row: no query
     k: Tensor  # (B|1, n, m) key indices; outside the row: no key
+    form: str  # how blocks are cut without an index: "window", "stride", or "all" queries and picked keys
 
 
 def few_keys(pattern: Pattern) -> bool:
@@ -63,22 +66,22 @@ def pieces(pattern: Pattern, positions: Tensor) -> list[Piece]:
             ahead = width if isinstance(pattern, Local) else 0
             count = -(-length // size)
             q, k = blocks(count, 0, size, skip=size), blocks(count, -width, size + ahead, skip=size)
+            form = "window"
         case Strided(stride):
             q = k = blocks(stride, 0, -(-length // stride), step=stride)
+            form = "stride"
         case Summary(stride, cells):  # where they lie depends on where each text begins
             cell = (positions >= 0) & (positions % stride >= stride - cells)
             most = min(-(-length * cells // stride) + cells, length)
-            q, k = (
-                blocks(1, 0, length),
-                cell.int().argsort(dim=1, descending=True, stable=True)[:, None, :most],
-            )
+            q, form = blocks(1, 0, length), "all"
+            k = cell.int().argsort(dim=1, descending=True, stable=True)[:, None, :most]
         case Either(one, two):
             first, second = pieces(one, positions), pieces(two, positions)
             seen = tuple(piece.rule for piece in first)
-            return first + [Piece(piece.rule, piece.before + seen, piece.q, piece.k) for piece in second]
+            return first + [replace(piece, before=piece.before + seen) for piece in second]
         case _:
             raise TypeError(f"{pattern} has no pieces")
-    return [Piece(pattern, (), q, k)]
+    return [Piece(pattern, (), q, k, form)]
 
 
 def sparse_attention(
@@ -97,12 +100,18 @@ def sparse_attention(
         return torch.cat(outs, dim=1)[:, back]
     parts = pieces(pattern, positions)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, T, H, D)
-    out = (
-        _one(q, k, v, parts[0], visible, scale, drop)
-        if len(parts) == 1
-        else _joined(q, k, v, parts, visible, scale, drop)
-    )
-    return out.transpose(1, 2)
+    if len(parts) == 1:
+        return _one(q, k, v, parts[0], visible, scale, drop).transpose(1, 2)
+    seen = [_seen(piece, visible, q.shape[1])[:, :, None] for piece in parts]  # (B|1, n, 1, b, m)
+    room = q.shape[0] * q.shape[1] * sum(piece.k.shape[2] for piece in parts)  # scores of one head
+    group = max(1, SCORES // room)
+    if group >= q.shape[2]:
+        return _joined(q, k, v, parts, seen, scale, drop).transpose(1, 2)
+    sides = zip(
+        *(x.split(group, dim=2) for x in (q, k, v)), strict=True
+    )  # few heads at a time, made anew backwards
+    outs = [checkpoint(_joined, *side, parts, seen, scale, drop, use_reentrant=False) for side in sides]
+    return torch.cat(outs, dim=2).transpose(1, 2)
 
 
 def _one(
@@ -110,41 +119,54 @@ def _one(
 ) -> Tensor:
     """A pattern of one piece is plain attention within blocks."""
     batch, length = q.shape[:2]
-    qs, ks, vs = (_pick(x, i).flatten(0, 1) for x, i in ((q, piece.q), (k, piece.k), (v, piece.k)))
+    qs, ks, vs = (x.flatten(0, 1) for x in (_queries(q, piece), _keys(k, piece), _keys(v, piece)))
     seen = _seen(piece, visible, length).expand(batch, -1, -1, -1).flatten(0, 1)[:, None]  # (B*n, 1, b, m)
     bias = torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, torch.finfo(q.dtype).min)
     out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=bias, scale=scale, dropout_p=drop)
-    return _unpick(out.unflatten(0, (batch, -1)), piece, length)
+    return _row(out.unflatten(0, (batch, -1)), piece, length)
 
 
 def _joined(
-    q: Tensor, k: Tensor, v: Tensor, parts: list[Piece], visible: Visible, scale: float, drop: float
+    q: Tensor, k: Tensor, v: Tensor, parts: list[Piece], seen: list[Tensor], scale: float, drop: float
 ) -> Tensor:
     """Scores of several pieces side by side under one softmax."""
-    length, scores = q.shape[1], []
-    for piece in parts:
-        qs, ks = _pick(q, piece.q), _pick(k, piece.k)  # (B, n, H, b, D), (B, n, H, m, D)
-        seen = _seen(piece, visible, length)[:, :, None]  # (B|1, n, 1, b, m)
-        score = (qs * scale @ ks.transpose(-1, -2)).masked_fill(~seen, torch.finfo(q.dtype).min)
-        scores.append(_unpick(score, piece, length))  # (B, T, H, m)
-    weights = F.dropout(torch.cat(scores, dim=-1).softmax(-1), drop)
-    out = torch.zeros((), dtype=q.dtype, device=q.device)
-    for piece, share in zip(parts, weights.split([score.shape[-1] for score in scores], dim=-1), strict=True):
-        out = out + _unpick(_pick(share, piece.q) @ _pick(v, piece.k), piece, length)
-    return out
+    length, scores, least = q.shape[1], [], torch.finfo(q.dtype).min
+    for piece, shown in zip(parts, seen, strict=True):
+        score = _queries(q * scale, piece) @ _keys(k, piece).transpose(-1, -2)  # (B, n, H, b, m)
+        scores.append(_row(score.masked_fill(~shown, least), piece, length))  # (B, T, H, m)
+    weights = torch.cat(scores, dim=-1).softmax(-1)
+    weights = F.dropout(weights, drop) if drop else weights
+    shares = weights.split([score.shape[-1] for score in scores], dim=-1)
+    outs = [_queries(share, piece) @ _keys(v, piece) for piece, share in zip(parts, shares, strict=True)]
+    rows = [_row(out, piece, length) for piece, out in zip(parts, outs, strict=True)]
+    return sum(rows[1:], rows[0])
 
 
-def _pick(x: Tensor, index: Tensor) -> Tensor:
-    """(B, T, H, D) at index (B|1, n, m) -> (B, n, H, m, D)."""
-    return at(x, index.clamp(0, x.shape[1] - 1)).transpose(2, 3)
+def _queries(x: Tensor, piece: Piece) -> Tensor:
+    """(B, T, H, D) -> (B, n, H, b, D)."""
+    n, b = piece.q.shape[1:]
+    x = F.pad(x, (0, 0, 0, 0, 0, n * b - x.shape[1]))
+    if piece.form == "stride":  # every n-th token is of one block
+        return x.unflatten(1, (b, n)).permute(0, 2, 3, 1, 4)
+    return x.unflatten(1, (n, b)).transpose(2, 3)
 
 
-def _unpick(x: Tensor, piece: Piece, length: int) -> Tensor:
-    """(B, n, H, b, D) of the blocks of queries -> (B, T, H, D)."""
-    flat = piece.q.flatten()
-    places = torch.zeros(length + 1, dtype=torch.long, device=flat.device)
-    places[flat.clamp(max=length)] = torch.arange(len(flat), device=flat.device)
-    return x.transpose(2, 3).flatten(1, 2)[:, places[:length]]
+def _keys(x: Tensor, piece: Piece) -> Tensor:
+    """(B, T, H, D) -> (B, n, H, m, D)."""
+    if piece.form == "stride":
+        return _queries(x, piece)
+    if piece.form == "all":
+        return at(x, piece.k).transpose(2, 3)
+    n, b, m = *piece.q.shape[1:], piece.k.shape[2]
+    left = m - b if isinstance(piece.rule, Banded | Chunk) else (m - b) // 2
+    x = F.pad(x, (0, 0, 0, 0, left, (n - 1) * b + m - left - x.shape[1]))
+    return x.unfold(1, m, b).transpose(-1, -2)
+
+
+def _row(x: Tensor, piece: Piece, length: int) -> Tensor:
+    """(B, n, H, b, D) -> (B, T, H, D)."""
+    x = x.permute(0, 3, 1, 2, 4) if piece.form == "stride" else x.transpose(2, 3)
+    return x.flatten(1, 2)[:, :length]
 
 
 def _seen(piece: Piece, visible: Visible, length: int) -> Tensor:

@@ -40,7 +40,8 @@ class Slot:
     def admit(self, other: "Slot") -> None:
         """Joins the rows of another Slot below these; the shorter is padded with empty seats on the left."""
         if self.positions is None or other.positions is None:
-            self.tensors, self.positions = dict(other.tensors), other.positions
+            full = other if self.positions is None else self
+            self.tensors, self.positions = dict(full.tensors), full.positions
             return
         length = max(len(self), len(other))
         self.tensors = {name: _join(x, other.tensors[name], length, 0) for name, x in self.tensors.items()}
