@@ -319,19 +319,24 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
         else:
             found |= link.to_ours(have, shapes)
     tied = dict(net.named_parameters(remove_duplicate=False))
+    owner = {id(p): name for name, p in wanted.items()}
     spare = {}
     for name in tensors.keys() - used:
         known = names.ours(name)
         if known is None:
             problems.append(f"{name if name.isprintable() else repr(name)} is unknown")
-        elif known == ("-", "") or (known[1] not in ("copy", "keep") and known[0] in tied):
+        elif known == ("-", ""):
             continue
+        elif known[1] not in ("copy", "keep") and known[0] in tied:
+            first = found.get(owner[id(tied[known[0]])])
+            if first is not None and not torch.equal(tensors[name], first):
+                problems.append(f"{name} differs from the tensor that it is tied to")
         elif known[1] in ("copy", "keep") or known[0].startswith("heads."):
             spare[name] = tensors[name]
         else:
             problems.append(f"{name} has no place in this model")
     if problems:
-        raise ValueError(f"{folder}: weights and config.json do not fit: " + "; ".join(sorted(problems)))
+        raise ValueError(f"{folder}: the weights do not fit the model: " + "; ".join(sorted(problems)))
     place(net, found)
     return spare
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import qkv
 from tests import oracle
@@ -55,3 +55,12 @@ def test_bin_opens(case: Case, tmp_path: Path) -> None:
     torch.save({k: held[k] for k in held.keys() - {*(model._keys_to_ignore_on_save or ())}}, theirs / BIN)
     qkv.load(theirs).save(tmp_path / "ours")
     same(load_file(tmp_path / "ours" / FILE), written)
+
+
+def test_a_tied_table_that_differs_is_named(tmp_path: Path) -> None:
+    case = next(case for case in CASES if case.kind == "T5Model")
+    folder = oracle.save(case, tmp_path)
+    held = load_file(folder / FILE)
+    save_file({**held, "encoder.embed_tokens.weight": held["shared.weight"] + 1}, folder / FILE)
+    with pytest.raises(ValueError, match=r"encoder\.embed_tokens\.weight differs"):
+        qkv.load(folder)

@@ -15,11 +15,14 @@ import qkv
 from tests import oracle
 from tests.oracle import CASES, DROPS, SIZES, Case, Inputs, Outputs, Row
 
+# Until 5.22 the original counted an expert's capacity in another way.
+OLDER = [c for c in CASES if c.name.endswith("-overflow") and transformers.__version__ < "5.22"]
 Opened = Callable[[Case, torch.dtype], qkv.Model]
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 RUNS = [
     pytest.param(case, padding, dtype, id=f"{case}-{padding}-{name}")
     for case in CASES
+    if case not in OLDER
     for name, dtype in DTYPES.items()
     for padding in case.paddings()
     if name == "fp32" or "fp32" not in case.words
@@ -122,12 +125,23 @@ def test_padded_row_equals_row_alone(case: Case, opened: Opened) -> None:
             assert not any(far.values()), f"{padding}, row {n}: {far}"
 
 
+def squared(side: list[Row], exact: list[Row]) -> float:
+    """The squared error of all outputs; states and weights along the way left out."""
+    pairs = [
+        (row[name], right[name])
+        for row, right in zip(side, exact, strict=True)
+        for name in right
+        if "." not in name
+    ]
+    return sum(float((a.double() - b).square().sum()) for a, b in pairs)
+
+
 @pytest.mark.skipif(oracle.DEVICE == "cpu", reason="bf16 is compared on a GPU: QKV_DEVICE=cuda names it")
 def test_bf16_errs_no_more_than_the_original(opened: Opened, capsys: pytest.CaptureFixture[str]) -> None:
     """Both in bf16 against the original in fp64: ours is at most 1.5 times as far off, family by family."""
     errors: dict[str, list[tuple[float, float]]] = {}
     for case in CASES:
-        if "fp32" in case.words:
+        if "fp32" in case.words or case in OLDER:
             continue
         exact, axes = oracle.expected(case, oracle.inputs(case, "none", torch.float64), "none", torch.float64)
         x = oracle.inputs(case, "none", torch.bfloat16)
@@ -135,15 +149,7 @@ def test_bf16_errs_no_more_than_the_original(opened: Opened, capsys: pytest.Capt
             coarse, _ = oracle.expected(case, x, "none", torch.bfloat16)
             found = run(case, opened(case, torch.bfloat16), x)
         ours = oracle.rows({name: (found[name], axes[name]) for name in axes}, x)
-        outputs = [name for name in exact[0] if "." not in name and name != "memory"]
-        far = [
-            sum(
-                float((row[name].double() - right[name]).square().sum())
-                for row, right in zip(side, exact, strict=True)
-                for name in outputs
-            )
-            for side in (ours, coarse)
-        ]
+        far = [squared(side, exact) for side in (ours, coarse)]
         errors.setdefault(case.family, []).append((far[0], far[1]))
     wrong = []
     for family, pairs in errors.items():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -110,7 +111,8 @@ def sparse_attention(
     sides = zip(
         *(x.split(group, dim=2) for x in (q, k, v)), strict=True
     )  # few heads at a time, made anew backwards
-    outs = [checkpoint(_joined, *side, parts, seen, scale, drop, use_reentrant=False) for side in sides]
+    again = partial(checkpoint, _joined, use_reentrant=False, preserve_rng_state=drop > 0)
+    outs = [again(*side, parts, seen, scale, drop) for side in sides]
     return torch.cat(outs, dim=2).transpose(1, 2)
 
 
