@@ -80,9 +80,7 @@ def main() -> None:
     if options.one:
         print(json.dumps(measure(*options.one, *settings)))
         return
-    print(
-        f"T {options.length}, {options.heads} heads of 64, {options.dtype} on {options.device}, there and back"
-    )
+    print(f"T {options.length}, {options.heads} heads of 64, {options.dtype} on {options.device}")
     titles = ("blocks s", "dense s", "share", "blocks MB", "dense MB", "share")
     print(f"{'pattern':<14}" + "".join(f"{title:>10}" for title in titles))
     for name in PATTERNS:
