@@ -90,7 +90,7 @@ CASES = (
     # of the model, and a second segment of another length.
     Case("base", {"div_val": 2, "d_embed": 16, "d_head": 4}, lengths=(5, 3)),
     # Far positions share one encoding, and every query sees mem_len keys: fewer than a segment has.
-    Case("clamp", {"clamp_len": 3, "same_length": True, "mem_len": 4}, lengths=(6, 6)),
+    Case("clamp", {"clamp_len": 2, "same_length": True, "mem_len": 4}, lengths=(6, 6)),
     # Norms before the blocks; no projection at all.
     Case("prenorm", {"pre_lnorm": True, "untie_r": True}),
     # One pair of position biases for all layers; one projection of the embeddings, tied to those of the tail

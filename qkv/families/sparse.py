@@ -2,7 +2,7 @@
 
 paper    Child et al. 2019, arXiv:1904.10509
 purpose  write very long rows: text, images, sound
-differs  strided and fixed patterns, merged, by head or by layer: no T x T anywhere"""
+differs  strided and fixed patterns, merged, by head or by layer: no T x T on long rows"""
 
 from typing import Any
 
