@@ -336,7 +336,7 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
         else:
             problems.append(f"{name} has no place in this model")
     if problems:
-        raise ValueError(f"{folder}: the weights do not fit the model: " + "; ".join(sorted(problems)))
+        raise ValueError(f"{folder}: weights and config.json do not fit: " + "; ".join(sorted(problems)))
     place(net, found)
     return spare
 

@@ -22,7 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from qkv.spec import Banded, ByHead, Chunk, Either, Local, Pattern, Strided, Summary
 
-SCORES = 1 << 25  # no more of them at a time; beyond, heads go one after another
+WIDE = 512  # queries of a block that share the cells of a fixed pattern
+SCORES = 1 << 27  # bytes of them at a time; beyond, heads go one after another
 Visible = Callable[[Pattern, Tensor, Tensor], Tensor]  # (rule, q (1, n, b), k (B|1, n, m)) -> (B|1, n, b, m)
 
 
@@ -53,8 +54,10 @@ def at(x: Tensor, index: Tensor) -> Tensor:
     return x.expand(len(index), *x.shape[1:])[rows, index]
 
 
-def pieces(pattern: Pattern, positions: Tensor) -> list[Piece]:
-    """The pieces of a pattern over rows whose tokens have these positions (B|1, T), -1 where none stands."""
+def pieces(pattern: Pattern, positions: Tensor, least: int = 16) -> list[Piece]:
+    """The pieces of a pattern over rows whose tokens have these positions (B|1, T), -1 where none stands.
+
+    Blocks of a window have `least` queries: wide ones copy fewer keys, narrow ones make fewer scores."""
     length, device = positions.shape[1], positions.device
 
     def blocks(count: int, start: int, stop: int, step: int = 1, skip: int = 1) -> Tensor:
@@ -63,7 +66,7 @@ def pieces(pattern: Pattern, positions: Tensor) -> list[Piece]:
 
     match pattern:
         case Banded(width) | Local(width) | Chunk(width):  # a chunk lies among the last `width` tokens
-            size = max(width, 16)
+            size = max(width, least)
             ahead = width if isinstance(pattern, Local) else 0
             count = -(-length // size)
             q, k = blocks(count, 0, size, skip=size), blocks(count, -width, size + ahead, skip=size)
@@ -99,12 +102,22 @@ def sparse_attention(
         ]
         back = torch.tensor([i for own in groups.values() for i in own], device=q.device).argsort()
         return torch.cat(outs, dim=1)[:, back]
-    parts = pieces(pattern, positions)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, T, H, D)
+    match pattern:
+        case Either(Chunk() | Banded() as near, Summary() as far) | Either(
+            Summary() as far, Banded() as near
+        ):
+            return _beside(q, k, v, near, far, positions, visible, scale, drop).transpose(1, 2)
+    parts = pieces(pattern, positions)
     if len(parts) == 1:
+        parts = pieces(
+            pattern, positions, max(16, min(WIDE, q.shape[1] // 8))
+        )  # a fused kernel keeps no scores
         return _one(q, k, v, parts[0], visible, scale, drop).transpose(1, 2)
     seen = [_seen(piece, visible, q.shape[1])[:, :, None] for piece in parts]  # (B|1, n, 1, b, m)
-    room = q.shape[0] * q.shape[1] * sum(piece.k.shape[2] for piece in parts)  # scores of one head
+    room = (
+        q.shape[0] * q.shape[1] * sum(piece.k.shape[2] for piece in parts) * q.element_size()
+    )  # for one head
     group = max(1, SCORES // room)
     if group >= q.shape[2]:
         return _joined(q, k, v, parts, seen, scale, drop).transpose(1, 2)
@@ -126,6 +139,31 @@ def _one(
     bias = torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, torch.finfo(q.dtype).min)
     out = F.scaled_dot_product_attention(qs, ks, vs, attn_mask=bias, scale=scale, dropout_p=drop)
     return _row(out.unflatten(0, (batch, -1)), piece, length)
+
+
+def _beside(
+    q: Tensor, k: Tensor, v: Tensor, near: Chunk | Banded, far: Summary, positions: Tensor, visible: Visible,
+    scale: float, drop: float,
+) -> Tensor:  # fmt: skip
+    """A window and cells that all see: wide blocks, whose keys are the window's, then cells outside it."""
+    (batch, length), whole = q.shape[:2], near | far
+    width = near.stride if isinstance(near, Chunk) else near.width
+    wide = replace(pieces(Banded(width), positions, max(16, min(WIDE, length // 8)))[0], rule=whole)
+    n, b = wide.q.shape[1:]
+    start = wide.q[0, :, 0]
+    cells = pieces(far, positions)[0].k.expand(-1, n, -1)  # (B|1, n, m)
+    outside = (cells < start[:, None] - width) | (cells >= start[:, None] + b)
+    queries = wide.q.clamp(max=length - 1)
+    shown = [_seen(wide, visible, length), visible(far, queries, cells) & outside[:, :, None]]
+    size = max(len(part) for part in shown)
+    seen = torch.cat([part.expand(size, -1, -1, -1) for part in shown], dim=-1)  # (B|1, n, b, m)
+    seen = seen.expand(batch, -1, -1, -1).flatten(0, 1)[:, None]
+    bias = torch.zeros_like(seen, dtype=q.dtype).masked_fill(~seen, torch.finfo(q.dtype).min)
+    ks, vs = (torch.cat([_keys(x, wide), at(x, cells).transpose(2, 3)], dim=3).flatten(0, 1) for x in (k, v))
+    out = F.scaled_dot_product_attention(
+        _queries(q, wide).flatten(0, 1), ks, vs, attn_mask=bias, scale=scale, dropout_p=drop
+    )
+    return _row(out.unflatten(0, (batch, -1)), wide, length)
 
 
 def _joined(
@@ -160,7 +198,7 @@ def _keys(x: Tensor, piece: Piece) -> Tensor:
     if piece.form == "all":
         return at(x, piece.k).transpose(2, 3)
     n, b, m = *piece.q.shape[1:], piece.k.shape[2]
-    left = m - b if isinstance(piece.rule, Banded | Chunk) else (m - b) // 2
+    left = (m - b) // 2 if isinstance(piece.rule, Local) else m - b
     x = F.pad(x, (0, 0, 0, 0, left, (n - 1) * b + m - left - x.shape[1]))
     return x.unfold(1, m, b).transpose(-1, -2)
 

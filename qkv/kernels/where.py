@@ -39,8 +39,8 @@ class Where:
 
     def visible(self, rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
         """(B|1, n, b, m): may the queries at indices q (1, n, b) see the keys at indices k (B|1, n, m)?"""
-        keys = at(self.k, k)[..., None, :]
-        seen: Tensor = rule(at(self.q, q)[..., :, None], keys)
+        keys = at(self.k.int(), k)[..., None, :]  # half the memory of a long for each pair
+        seen: Tensor = rule(at(self.q.int(), q)[..., :, None], keys)
         if not self.full:
             seen = seen & (keys >= 0)
         if self.documents is not None:
