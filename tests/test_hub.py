@@ -37,8 +37,9 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_an_id_opens_from_the_cache(home: Path) -> None:
-    assert "qkv.Model(bert" in load(home, "someone/tiny").stdout
-    assert "qkv.Model(bert" in load(home, "someone/tiny", "abc").stdout
+    for revision in ((), ("main",)):
+        done = load(home, "someone/tiny", *revision)
+        assert "qkv.Model(bert" in done.stdout, done.stderr
 
 
 def test_an_id_that_is_not_there_is_one_line(home: Path) -> None:
