@@ -411,8 +411,8 @@ def work(folder: str, module: str, arguments: list[str]) -> None:
     with Path("said").open("w") as said:
         os.dup2(said.fileno(), 1)
         os.dup2(said.fileno(), 2)
-    for name in [name for name in os.environ if name.startswith("PYTEST")]:
-        del os.environ[name]
+    for name in [name for name in os.environ if name.startswith(("PYTEST", "CI", "BUILD_NUMBER"))]:
+        del os.environ[name]  # in CI pytest spells out every difference, which a mutant makes endless
     os.environ["COLUMNS"] = "300"
     own = {str(ROOT), str(ROOT / "tools")}
     sys.path[:] = [folder, *(path for path in sys.path if path not in own)]
