@@ -3,7 +3,8 @@
     python bench/sparse.py [--device cuda] [--dtype bfloat16] [--heads 8] [--length 16384]
 
 Forward and backward of one attention call on q, k, v of (1, heads, T, 64). Dense is what the same rule costs
-without blocks: scaled_dot_product_attention under its T x T mask; `causal` is that kernel without a mask."""
+without blocks: scaled_dot_product_attention under its T x T mask; `causal` is that kernel without a mask.
+The first call makes the masks, which the layers of a model share: they count in memory, not in time."""
 
 from __future__ import annotations
 
@@ -32,12 +33,10 @@ PATTERNS: dict[str, Pattern] = {
 }
 
 
-def attention(form: str, pattern: Pattern, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    positions = torch.arange(q.shape[2], device=q.device)[None]
-    where = Where(pattern=pattern, q=positions, k=positions, full=True, same=True, dtype=q.dtype)
+def attention(form: str, where: Where, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
     if form == "blocks":
-        return sparse_attention(q, k, v, pattern, where.visible, 0.125)
-    if isinstance(pattern, Causal):
+        return sparse_attention(q, k, v, where.pattern, where.cut, 0.125)
+    if isinstance(where.pattern, Causal):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=where.bias(None))
 
@@ -51,12 +50,13 @@ def measure(name: str, form: str, length: int, heads: int, device: str, dtype: s
     )
     gpu = device == "cuda"
     held = torch.cuda.memory_allocated() if gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    best = float("inf")
+    positions, best = torch.arange(length, device=device)[None], float("inf")
+    where = Where(pattern=PATTERNS[name], q=positions, k=positions, full=True, same=True, dtype=kind)
     for _ in range(6 if gpu else 2):
         if gpu:
             torch.cuda.synchronize()
         start = time.perf_counter()
-        attention(form, PATTERNS[name], q, k, v).sum().backward()
+        attention(form, where, q, k, v).sum().backward()
         if gpu:
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)

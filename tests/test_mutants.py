@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import qkv
 from qkv import Batch, Rows
-from qkv.kernels.blocks import sparse_attention
+from qkv.kernels.blocks import Cut, cut, sparse_attention
 from qkv.nn.feed import balance_loss, z_loss
 from qkv.spec import Banded, ByHead, Pattern, Strided
 from tests import tiny
@@ -94,10 +94,13 @@ def test_every_head_keeps_its_pattern() -> None:
     def visible(rule: Pattern, i: Tensor, j: Tensor) -> Tensor:
         return rule(i[..., :, None], j[..., None, :])
 
-    together = sparse_attention(q, k, v, ByHead(rules), visible, scale=0.4)
+    def cuts(rule: Pattern) -> Cut:
+        return cut(rule, visible, torch.arange(20)[None])
+
+    together = sparse_attention(q, k, v, ByHead(rules), cuts, scale=0.4)
     for h, rule in enumerate(rules):
         one, two, three = (x[:, h, None] for x in (q, k, v))
-        alone = sparse_attention(one, two, three, rule, visible, scale=0.4)
+        alone = sparse_attention(one, two, three, rule, cuts, scale=0.4)
         tiny.close({"head": together[:, h, None]}, {"head": alone}, 1e-12)
 
 

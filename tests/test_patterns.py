@@ -13,7 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import qkv
 from qkv import Batch, Rows
-from qkv.kernels.blocks import at, sparse_attention
+from qkv.kernels import fused
+from qkv.kernels.blocks import Cut, at, cut, sparse_attention
 from qkv.spec import (
     Banded,
     ByHead,
@@ -158,12 +159,20 @@ def test_kernel_equals_dense_attention(name: str, length: int, kind: str) -> Non
         return seen & same & (at(texts, j) >= 0)[..., None, :]
 
     seats = positions.masked_fill(texts < 0, -1)
-    ours = sparse_attention(q, k, v, pattern, visible, scale=0.7, positions=seats)
+
+    def cuts(rule: Pattern) -> Cut:
+        return cut(rule, visible, seats)
+
+    ours = sparse_attention(q, k, v, pattern, cuts, scale=0.7)
     stands = texts[:, None, :, None] >= 0
     weight = torch.randn_like(theirs) * stands
     tiny.close({"out": ours * stands}, {"out": theirs * stands}, 1e-12)
     here, there = (torch.autograd.grad((out * weight).sum(), (q, k, v)) for out in (ours, theirs))
     tiny.close(dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 1e-12)
+    lost = torch.autograd.grad(
+        (sparse_attention(q, k, v, pattern, cuts, scale=0.7) * ~stands).sum(), (q, k, v)
+    )
+    assert not any(x.any() for x in lost), "a pad sees nobody, and moves nobody"
 
 
 @pytest.mark.parametrize("name", ["local", "merged", "heads"])
@@ -176,8 +185,38 @@ def test_kernel_drops(name: str) -> None:
     torch.testing.assert_close(torn.mean(0), plain[0], atol=0.2, rtol=0)
 
 
-def every(rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
-    return rule(q[..., :, None], k[..., None, :])
+@pytest.mark.parametrize("name", ["local", "merged", "heads"])
+def test_what_drops_is_the_same_on_the_way_back(name: str) -> None:
+    q, k, v, way, weight = torch.randn(5, 1, 4, 20, 6, dtype=torch.float64)
+    q.requires_grad_()
+
+    def loss(q: Tensor) -> Tensor:
+        torch.manual_seed(0)
+        return (sparse_attention(q, k, v, FEW[name], every, 0.3, 0.4) * weight).sum()
+
+    slope = (torch.autograd.grad(loss(q), q)[0] * way).sum()
+    step = 1e-6 * way
+    torch.testing.assert_close((loss(q + step) - loss(q - step)) / 2e-6, slope, atol=1e-7, rtol=1e-6)
+
+
+def every(rule: Pattern) -> Cut:
+    return cut(rule, lambda rule, q, k: rule(q[..., :, None], k[..., None, :]), ROW)
+
+
+ROW = torch.arange(20)[None]
+
+
+def test_the_kernel_equals_its_plain_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under a joint log-sum-exp that is larger than a piece's own."""
+    q, k, v, grad, out = torch.randn(5, 2, 3, 8, 4, dtype=torch.float64)
+    bias = fused.bias_of(torch.rand(2, 1, 8, 8) < 0.7, torch.float64)
+    found = []
+    for kernel in ("cpu", "plain"):
+        monkeypatch.setattr(fused, "kernel_of", lambda q, drop, kernel=kernel: kernel)
+        one, lse, kept = fused.attend(q, k, v, bias, 0.6, 0.0)
+        back = fused.attend_back(grad, q, k, v, bias, out, lse + 0.5, kept, 0.6, 0.0)
+        found.append(dict(zip(("out", "lse", "q", "k", "v"), (one, lse, *back), strict=True)))
+    tiny.close(found[0], found[1], 1e-12)
 
 
 # The second part of the fixed pattern shows the cells of every chunk so far, and oneself.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkv.kernels.blocks import at, few_keys
+from qkv.kernels.blocks import Cut, at, cut, few_keys
 from qkv.spec import ByHead, Causal, Everyone, Pattern
 
 
@@ -27,6 +27,7 @@ class Where:
     types: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys
     dtype: torch.dtype = torch.float32
     made: dict[str, Tensor | None] = field(default_factory=dict)  # what every layer asks for, made once
+    cuts: dict[Pattern, Cut] = field(default_factory=dict)  # and the same of its blocks
 
     @property
     def kernel(self) -> str:
@@ -36,6 +37,12 @@ class Where:
         if plain and isinstance(self.pattern, Causal | Everyone):
             return "causal" if isinstance(self.pattern, Causal) else "all"
         return "blocks" if open_ and self.q.shape[1] >= 256 and few_keys(self.pattern) else "mask"
+
+    def cut(self, rule: Pattern) -> Cut:
+        """The blocks of a rule: of the pattern, or of some of its heads."""
+        if rule not in self.cuts:
+            self.cuts[rule] = cut(rule, self.visible, self.k)
+        return self.cuts[rule]
 
     def visible(self, rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
         """(B|1, n, b, m): may the queries at indices q (1, n, b) see the keys at indices k (B|1, n, m)?"""

@@ -26,7 +26,7 @@ class Mix(nn.Module):
         drop = self.drop if self.training else 0.0
         kernel = where.kernel if extra is None else "mask"
         if kernel == "blocks":
-            return sparse_attention(q, k, v, where.pattern, where.visible, self.scale, drop, where.k)
+            return sparse_attention(q, k, v, where.pattern, where.cut, self.scale, drop)
         bias = where.bias(extra) if kernel == "mask" else None
         causal = kernel == "causal"
         return F.scaled_dot_product_attention(q, k, v, bias, drop, causal, scale=self.scale)
