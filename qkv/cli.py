@@ -181,7 +181,8 @@ def show(
     from rich.text import Text
 
     from qkv.draw import BLIND, SEES
-    from qkv.tree import pieces, render, skeleton, tree
+    from qkv.model import skeleton
+    from qkv.tree import pieces, render, tree
 
     title, kin, spec = _understand(model, size)
     if pieces(spec) > MOST:

@@ -18,7 +18,7 @@ from qkv.config import write_config
 from qkv.families import family
 from qkv.families.family import Args, Family
 from qkv.families.roberta import FAIRSEQ
-from qkv.model import Model, fill, load_folder, pick_device, skeleton
+from qkv.model import Model, fill, load_folder, make_spec, pick_device, skeleton
 from qkv.weights.ctranslate2 import read_ctranslate2
 from qkv.weights.files import nonfinite, read_json, read_torch
 from qkv.weights.keymap import KeyMap
@@ -86,7 +86,7 @@ def open_ctranslate2(folder: str | Path) -> Model:
 def _open(found: Foreign) -> Model:
     path, kin, args, config, table, tensors = found
     try:
-        net = skeleton(kin, args, None)
+        net = skeleton(make_spec(kin, args))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     fill(net, KeyMap(table), tensors, path)

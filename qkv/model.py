@@ -22,6 +22,7 @@ from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.positions import with_positions
 from qkv.spec import Spec, Two
+from qkv.vector import Vector, read_vector, with_vector, write_vector
 from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
 from qkv.weights.keymap import KeyMap
 
@@ -31,9 +32,11 @@ class Model:
 
     def __init__(
         self, kin: Family, args: Args, net: Transformer | Pair, config: Mapping[str, Any], *,
-        positions: str | None = None, prefix: str | None = None, spare: dict[str, Tensor] | None = None,
+        positions: str | None = None, vector: Vector | None = None, prefix: str | None = None,
+        spare: dict[str, Tensor] | None = None,
     ) -> None:  # fmt: skip
-        self.family, self.args, self.net, self.positions = kin, args, net, positions
+        self.family, self.args, self.net = kin, args, net
+        self.positions, self.vector = positions, vector
         self.config: dict[str, Any] = dict(config)
         self.tokenizer: None = None
         self._prefix, self._spare = prefix, spare or {}
@@ -110,6 +113,8 @@ class Model:
         old = next((key for key in ("dtype", "torch_dtype") if key in config), "dtype")
         write_tensors(folder, tensors, shard_bytes=shard_bytes)
         write_json(folder / "config.json", {**config, old: dtype})
+        if self.vector is not None and isinstance(self.net, Transformer):
+            write_vector(folder, self.vector, self.net.tower.stack.width)
 
     def _has_class(self) -> str | None:
         """None, or what of this model Hugging Face has no class for."""
@@ -189,22 +194,29 @@ def shift_right(rows: Rows, shift: tuple[int, str]) -> Rows:
     return replace(rows, ids=torch.where(begins, first, rows.ids.roll(1, dims=1)), types=None)
 
 
-def build(name: str, size: str | None = None, *, positions: str | None = None, **changes: Any) -> Model:
-    """A fresh model of a family, initialised as its paper says."""
+def build(
+    name: str, size: str | None = None, *, positions: str | None = None, vector: str | None = None,
+    **changes: Any,
+) -> Model:  # fmt: skip
+    """A fresh model of a family, initialised as its paper says; `vector` adds one of length one a text."""
     kin = family(name)
     size = size or next(iter(kin.sizes))
     check_kinds(kin, changes)
     args = kin.arguments(size, **changes)
     check_together(kin, args)
-    net = make_net(make_spec(kin, args, positions))
+    pooled = None if vector is None else Vector(vector)
+    net = make_net(make_spec(kin, args, positions, pooled))
     initialise(net)
     config = {} if positions or not kin.model_types else write_config(kin, args)
-    return Model(kin, args, net.eval(), config, positions=positions)
+    return Model(kin, args, net.eval(), config, positions=positions, vector=pooled)
 
 
-def make_spec(kin: Family, args: Args, positions: str | None = None) -> Spec | Two:
+def make_spec(
+    kin: Family, args: Args, positions: str | None = None, vector: Vector | None = None
+) -> Spec | Two:
     spec = kin.make(**args)
-    return with_positions(spec, positions) if positions else spec
+    spec = with_positions(spec, positions) if positions else spec
+    return with_vector(spec, vector) if vector else spec
 
 
 @torch.no_grad()
@@ -245,18 +257,19 @@ def load_folder(
     config = read_json(folder / "config.json")
     try:
         kin, args, positions = understand(config)
-        spec = make_spec(kin, args, positions)
+        vector = read_vector(folder)
+        spec = make_spec(kin, args, positions, vector)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     tensors = {newer_name(name): x for name, x in read_tensors(folder).items()}
     try:
         check_size(spec, len(tensors))
-        net = skeleton(kin, args, positions)
+        net = skeleton(spec)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     if args.get("tied") and config.get("model_type") != "qkv" and apart(kin, args, net, tensors):
         args = {**args, "tied": False}  # the config says tied, the file holds two different tables
-        net = skeleton(kin, args, positions)
+        net = skeleton(make_spec(kin, args, positions, vector))
     if config.get("model_type") == "qkv":
         names = KeyMap("\n".join(f"{name} {name}" for name, _ in net.named_parameters()))
         prefix, spare = None, fill(net, names, tensors, folder)
@@ -266,13 +279,15 @@ def load_folder(
     for name in nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
     net = net.to(device=place_on, dtype=dtype)
-    return Model(kin, args, net.eval(), config, positions=positions, prefix=prefix, spare=spare)
+    return Model(
+        kin, args, net.eval(), config, positions=positions, vector=vector, prefix=prefix, spare=spare
+    )
 
 
-def skeleton(kin: Family, args: Args, positions: str | None) -> Transformer | Pair:
+def skeleton(spec: Spec | Two) -> Transformer | Pair:
     """The network without memory for its weights."""
     with torch.device("meta"):
-        return make_net(make_spec(kin, args, positions))
+        return make_net(spec)
 
 
 def newer_name(name: str) -> str:

@@ -13,12 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from rich.text import Text
 from torch import nn
 
 from qkv import draw, spec
-from qkv.nn.stack import Block, Pair, Tower, Transformer, make_net
+from qkv.model import skeleton
+from qkv.nn.stack import Block, Pair, Tower, Transformer
 from qkv.spec import Spec, Stack, Two
 
 STEPS = """
@@ -48,12 +48,6 @@ class Node:
     note: Note
     count: int
     parts: list[Node] = field(default_factory=list)
-
-
-def skeleton(whole: Spec | Two) -> Transformer | Pair:
-    """The network without memory for its weights."""
-    with torch.device("meta"):
-        return make_net(whole)
 
 
 def size(module: nn.Module) -> int:

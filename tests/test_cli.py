@@ -348,12 +348,16 @@ def test_what_stands_beside_goes_along(capsys: pytest.CaptureFixture[str], tmp_p
         merges.txt spiece.model source.spm target.spm generation_config.json preprocessor_config.json
         chat_template.jinja 1_Pooling/config.json modules.json sentence_bert_config.json LICENSE README.md
     """.split()
+    read = {
+        "modules.json": '[{"type": "a.Pooling"}]',
+        "1_Pooling/config.json": '{"pooling_mode_cls_token": true}',
+    }
     for name in (*beside, "optimizer.pt", "notes.txt", "training_args.bin", "model.onnx", ".hidden.json"):
         (source / name).parent.mkdir(exist_ok=True)
-        (source / name).write_bytes(name.encode())
+        (source / name).write_text(read.get(name, name))
     out = good(capsys, "convert", source, tmp_path / "b")
     assert names(tmp_path / "b") == {"config.json", "model.safetensors", *beside}
-    assert all((tmp_path / "b" / name).read_bytes() == name.encode() for name in beside)
+    assert all((tmp_path / "b" / name).read_text() == read.get(name, name) for name in beside)
     assert all(name in " ".join(out.split()) for name in beside)
     (source / "vocab.txt").unlink()
     (source / "vocab.txt").symlink_to("/etc/hostname")

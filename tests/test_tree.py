@@ -7,8 +7,8 @@ from rich.text import Text
 
 import qkv
 from qkv.families import NAMES, family
-from qkv.model import make_spec
-from qkv.tree import Node, parameters, pieces, render, size, skeleton, tree
+from qkv.model import make_spec, skeleton
+from qkv.tree import Node, parameters, pieces, render, size, tree
 
 # Published figures, to the last parameter.
 KNOWN = {

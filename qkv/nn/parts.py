@@ -20,6 +20,7 @@ ACTS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid, "gelu": F.gelu, "gelu_python": F.gelu, "gelu_new": tanh_gelu,
     "gelu_fast": tanh_gelu, "gelu_pytorch_tanh": tanh_gelu,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "silu": F.silu, "swish": F.silu, "mish": F.mish,
+    "unit": partial(F.normalize, dim=-1),  # a vector's, not a number's: its length becomes one
 }  # fmt: skip
 
 

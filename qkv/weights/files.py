@@ -82,8 +82,8 @@ def read_json(path: Path) -> dict[str, object]:
     return value
 
 
-def write_json(path: Path, data: Mapping[str, object]) -> None:
-    """Write a JSON object, keys in the order given; the old file stays until the new one is whole."""
+def write_json(path: Path, data: object) -> None:
+    """Write JSON, keys in the order given; the old file stays until the new one is whole."""
     _replace({path: partial(_save_json, data)})
 
 
@@ -329,7 +329,7 @@ def _save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
     torch.save(_apart(tensors), path)
 
 
-def _save_json(data: Mapping[str, object], path: Path) -> None:
+def _save_json(data: object, path: Path) -> None:
     path.write_bytes((json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
 
 
