@@ -1,6 +1,7 @@
 """Batch: the rows a network reads. Masks are positions; what the host knows of them is settled here, once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -75,4 +76,25 @@ class Batch:
     allowed: Tensor | None = None  # (B, T, T) who may see whom, beside the pattern (XLNet's permutation)
     targets: Tensor | None = None  # (B, P) the tokens that the query stream predicts
     choice: Tensor | None = None  # (B,) the token that a double head reads
+    read: Tensor | None = None  # (N,) indices into all tokens (B * T): the only ones a head for all reads
+    labels: dict[str, Tensor] = field(default_factory=dict)  # go through the net as they are, for a loss
     keep: tuple[str, ...] = ()  # asks for more: "hiddens", "router"
+
+    def to(self, device: torch.device | str) -> "Batch":
+        return moved(self, device)
+
+
+Moved = TypeVar("Moved")
+
+
+def moved(x: Moved, device: torch.device | str) -> Moved:
+    """The same with every tensor in it on that device."""
+    whole: Any = x
+    if isinstance(whole, Tensor):
+        return whole.to(device, non_blocking=True)  # type: ignore[return-value]
+    if isinstance(whole, dict):
+        return {name: moved(value, device) for name, value in whole.items()}  # type: ignore[return-value]
+    if isinstance(whole, Rows | Batch):
+        parts = {part.name: moved(getattr(whole, part.name), device) for part in fields(whole)}
+        return replace(whole, **parts)  # type: ignore[return-value]
+    return x

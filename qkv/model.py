@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,9 +23,18 @@ from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.positions import with_positions
 from qkv.spec import Spec, Two
+from qkv.text import Tokenizer
 from qkv.vector import Vector, read_vector, with_vector, write_vector
 from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
 from qkv.weights.keymap import KeyMap
+
+VOCABULARIES = """
+    tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model tokenizer.model
+    source.spm bpe_simple_vocab_16e6.txt.gz
+""".split()
+ABOUT_TOKENS = """
+    tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt vocab.bpe target.spm
+""".split()
 
 
 class Model:
@@ -33,17 +43,28 @@ class Model:
     def __init__(
         self, kin: Family, args: Args, net: Transformer | Pair, config: Mapping[str, Any], *,
         positions: str | None = None, vector: Vector | None = None, prefix: str | None = None,
-        spare: dict[str, Tensor] | None = None,
+        spare: dict[str, Tensor] | None = None, home: Path | None = None,
     ) -> None:  # fmt: skip
         self.family, self.args, self.net = kin, args, net
         self.positions, self.vector = positions, vector
         self.config: dict[str, Any] = dict(config)
-        self.tokenizer: None = None
-        self._prefix, self._spare = prefix, spare or {}
+        self._tokenizer: Tokenizer | None = None
+        self._prefix, self._spare, self._home = prefix, spare or {}, home
 
     @property
     def spec(self) -> Spec | Two:
         return self.net.spec
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of the folder that the model is from, opened when it is first asked for."""
+        if self._tokenizer is None and self._home is not None and tokenizer_files(self._home):
+            self._tokenizer = Tokenizer.load(self._home)
+        return self._tokenizer
+
+    @tokenizer.setter
+    def tokenizer(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer, self._home = tokenizer, None
 
     @property
     def device(self) -> torch.device:
@@ -113,6 +134,12 @@ class Model:
         old = next((key for key in ("dtype", "torch_dtype") if key in config), "dtype")
         write_tensors(folder, tensors, shard_bytes=shard_bytes)
         write_json(folder / "config.json", {**config, old: dtype})
+        if self._home is not None:  # as they are, whether anyone has asked for the tokenizer or not
+            for path in tokenizer_files(self._home):
+                if path.resolve().parent != folder.resolve():
+                    shutil.copyfile(path, folder / path.name)
+        elif self._tokenizer is not None:
+            self._tokenizer.save(folder)
         if self.vector is not None and isinstance(self.net, Transformer):
             write_vector(folder, self.vector, self.net.tower.stack.width)
 
@@ -129,6 +156,12 @@ class Model:
 
     def _keymap(self) -> KeyMap:
         return self.family.keymap(self.args, self._prefix)
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """The files of a folder that tell its tokenizer; none where there is no vocabulary among them."""
+    found = {name: folder / name for name in (*VOCABULARIES, *ABOUT_TOKENS) if (folder / name).is_file()}
+    return list(found.values()) if found.keys() & {*VOCABULARIES} else []
 
 
 def make_batch(spec: Spec | Two, *, keep: tuple[str, ...] = (), **given: Tensor) -> Batch:
@@ -280,8 +313,9 @@ def load_folder(
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
     net = net.to(device=place_on, dtype=dtype)
     return Model(
-        kin, args, net.eval(), config, positions=positions, vector=vector, prefix=prefix, spare=spare
-    )
+        kin, args, net.eval(), config, positions=positions, vector=vector, prefix=prefix, spare=spare,
+        home=folder,
+    )  # fmt: skip
 
 
 def skeleton(spec: Spec | Two) -> Transformer | Pair:

@@ -161,11 +161,11 @@ TABLE = [Mutant(*row) for row in (
     # attention
     ("keys-for-values", "nn/attention.py", "in (self.k, self.v)", "in (self.v, self.k)",
      "original:numbers[after-none-fp32]"),
-    ("unscaled", "nn/attention.py", "causal, scale=self.scale", "causal, scale=1.0",
+    ("unscaled", "kernels/mix.py", '== "causal", scale=scale', '== "causal", scale=1.0',
      "original:numbers[after-none-fp32]"),
     ("scale-not-a-root", "nn/attention.py", "1 / math.sqrt(attend.head_dim)", "1 / attend.head_dim",
      "original:numbers[after-none-fp32]"),
-    ("grouped-heads-in-turn", "nn/attention.py", "x.repeat_interleave(heads // x.shape[1], dim=1)",
+    ("grouped-heads-in-turn", "kernels/mix.py", "x.repeat_interleave(heads // x.shape[1], dim=1)",
      "x.repeat(1, heads // x.shape[1], 1, 1)", "llama-LlamaForCausalLM-keys"),
     ("drops-in-use", "nn/attention.py", "self.drop if self.training else 0.0", "self.drop",
      "build:drops_in_training_alone[bert]"),

@@ -18,9 +18,11 @@ def bert(
     family: str = "bert", embed_width: int | None = None, groups: int | None = None, inner: int = 1,
     after_pad: bool = False, lm_act: str | None = None, read_act: str | None = None, span_drop: float = 0.0,
     summary_kind: str | None = None, summary_project: bool = True, summary_act: str | None = None,
-    summary_drop: float = 0.0,
+    summary_drop: float = 0.0, label_take: str | None = None,
 ) -> s.Spec:  # fmt: skip
-    """`groups` of `inner` layers share their weights over the depth; `read_act`: the first token is read."""
+    """`groups` of `inner` layers share their weights over the depth; `read_act`: the first token is read.
+
+    `label_take`: a label is read off these states ("mean", in a model that was not pretrained), no pooler."""
     norm, pattern = s.Norm(eps=eps), s.causal if decoder else s.everyone
     last = drop if label_drop is None else label_drop
     attend = s.Attend(heads=heads, head_dim=s.per_head(width, heads), drop=attend_drop, pattern=pattern)
@@ -43,6 +45,7 @@ def bert(
     gap, other = (0.0, drop) if read_act == "relu" else (last, last)
     first = dict(take="first", dense=width, act=read_act, mid_drop=last, drop=gap)
     read = readers(labels, other, lm, vector=first) if read_act else pooled
+    plain = readers(labels, last, vector=dict(take=label_take))["label"] if label_take else None
     choice = read["choice"] if read_act == "relu" else (pooler, *pooled["choice"])
     if summary_kind:
         how = summary_kind, summary_project, summary_act
@@ -50,7 +53,7 @@ def bert(
         choice = vector, *readers(labels, 0.0, vector=dict(take="summary"))["choice"]
     found = read | {
         "none": (pooler,) if read_act in (None, "tanh") else (), "pretrain": (pooler, lm, pair),
-        "pair": (pooler, pair), "label": read["label"] if read_act else (pooler, *pooled["label"]),
+        "pair": (pooler, pair), "label": plain or (read["label"] if read_act else (pooler, *pooled["label"])),
         "choice": choice, "span": (replace(read["span"][0], drop=span_drop),),
         "replaced": (s.Head(name="replaced", dense=width, act=act, size=1, flat=True),),
     }  # fmt: skip

@@ -4,10 +4,9 @@ B batch, H heads, T queries, S keys, D size of a head."""
 
 import math
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.blocks import sparse_attention
+from qkv.kernels.mix import mix, repeat_heads
 from qkv.kernels.where import Where
 from qkv.nn.memory import Slot
 from qkv.nn.relate import Relative, Rotate
@@ -22,25 +21,13 @@ class Mix(nn.Module):
         self.scale, self.drop = scale, drop
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, where: Where, extra: Tensor | None = None) -> Tensor:
-        k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-        drop = self.drop if self.training else 0.0
-        kernel = where.kernel if extra is None else "mask"
-        if kernel == "blocks":
-            return sparse_attention(q, k, v, where.pattern, where.cut, self.scale, drop)
-        bias = where.bias(extra) if kernel == "mask" else None
-        causal = kernel == "causal"
-        return F.scaled_dot_product_attention(q, k, v, bias, drop, causal, scale=self.scale)
+        return mix(q, k, v, where, extra, self.scale, self.drop if self.training else 0.0)
 
     def weights(self, q: Tensor, k: Tensor, where: Where, extra: Tensor | None = None) -> Tensor:
         """What the kernel does not show: (B, H, T, S)."""
         scores = (q * self.scale) @ repeat_heads(k, q.shape[1]).transpose(-1, -2)
         bias = where.bias(extra)
         return (scores if bias is None else scores + bias).softmax(-1)
-
-
-def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Grouped heads: each key head serves several query heads."""
-    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 class Attention(nn.Module):

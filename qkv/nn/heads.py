@@ -39,7 +39,7 @@ def take(head: Head, out: dict[str, Tensor], batch: Batch) -> Tensor:
     """The states a head reads: (B, T, W) for all of them, else (B, W)."""
     hidden, rows = out["hidden"], batch.rows if batch.target is None else batch.target
     if head.take in out or head.take == "all":
-        return out.get(head.take, hidden)
+        return out.get(head.take, hidden if batch.read is None else hidden.flatten(0, 1)[batch.read])
     if head.take == "rest":
         return hidden[:, 1:].mean(1)
     seat = seats(rows, hidden)

@@ -194,10 +194,10 @@ class Transformer(nn.Module):
         return tower
 
     def forward(self, batch: Batch, memory: list[Memory] | None = None) -> dict[str, Tensor]:
-        out: dict[str, Tensor] = {}
+        out = dict(batch.labels)
         source, rows = batch.source, batch.rows
         if self.encoder is not None and self.decoder is not None and source is None and rows is not None:
-            out = {f"encoded_{name}": x for name, x in self.encoder(rows, batch).items()}
+            out |= {f"encoded_{name}": x for name, x in self.encoder(rows, batch).items()}
             out["encoded"] = out.pop("encoded_hidden")
             source = replace(rows, embeds=out["encoded"])
         out |= self.tower(batch.target or rows, batch, source, memory)
@@ -221,7 +221,7 @@ class Pair(nn.Module):
         self.temperature = nn.Parameter(torch.empty(())) if spec.temperature is not None else None
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        out: dict[str, Tensor] = {}
+        out = dict(batch.labels)
         if self.text is not None and batch.rows is not None:
             out |= self.text(batch)
         if self.image is not None and batch.image is not None:

@@ -1,0 +1,1 @@
+"""Files on their way to batches: records, then token shards."""
