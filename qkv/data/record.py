@@ -1,6 +1,8 @@
 """Record: one example as it was read, and where. Knows no form and no task."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+
+TEXTS = "text pair source target words context question".split()  # columns that hold text
 
 
 class Record(dict[str, object]):
@@ -21,6 +23,16 @@ class Record(dict[str, object]):
         if not isinstance(value, str):
             raise ValueError(f"{self.place}: column {column!r} holds {short(value)}, expected text")
         return value
+
+    def texts(self) -> Iterator[str]:
+        """Every text of the record, words of a sentence joined: what a tokenizer learns from."""
+        held = [self[column] for column in TEXTS if column in self]
+        if not held:
+            expected = f"expected one of {listed(TEXTS)}; name them so with `columns`"
+            raise ValueError(f"{self.place}: no column of text among {listed(self)}; {expected}")
+        for value in held:
+            if isinstance(value, str | list):
+                yield value if isinstance(value, str) else " ".join(map(str, value))
 
 
 def listed(names: Iterable[str]) -> str:

@@ -1,0 +1,73 @@
+"""Feed: examples and the order in which they come. The batch of a place is a function of the seed alone.
+
+So a run is continued by knowing its place, and a batch is the same however many processes share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkv.data.pack import split
+from qkv.data.rows import Example, Examples
+
+Indices = NDArray[np.int64]
+Plan = Callable[[np.random.Generator], list[Indices]]  # the batches of an epoch, as indices of examples
+
+
+class Place(NamedTuple):
+    """Which batch of which epoch comes next."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+class Feed:
+    """`static`: the noise of an example is the same in every epoch."""
+
+    def __init__(
+        self, examples: Examples, plan: Plan, *, seed: int = 0, static: bool = False,
+        lengths: Indices | None = None,
+    ) -> None:  # fmt: skip
+        self.examples, self.plan, self.seed, self.static = examples, plan, seed, static
+        self.lengths = lengths  # (N,) of every example; None: they are alike
+        self._epoch: tuple[int, list[Indices]] = (-1, [])
+
+    def batches(self, epoch: int) -> list[Indices]:
+        """The batches of an epoch; those of the last one asked for are kept."""
+        if self._epoch[0] != epoch:
+            found = self.plan(np.random.default_rng((self.seed, epoch)))
+            if not found:
+                raise ValueError("no example to learn from: is the file empty, or shorter than one row?")
+            self._epoch = epoch, found
+        return self._epoch[1]
+
+    def after(self, place: Place) -> Place:
+        """The next place."""
+        over = place.batch + 1 >= len(self.batches(place.epoch))
+        return Place(place.epoch + 1, 0) if over else Place(place.epoch, place.batch + 1)
+
+    def parts(self, place: Place, count: int) -> list[Indices]:
+        """The batch of a place in so many parts of like size, those left out that would be empty."""
+        whole = self.batches(place.epoch)[place.batch]
+        lengths = np.ones(len(whole), np.int64) if self.lengths is None else self.lengths[whole]
+        return [whole[part] for part in split(lengths, count) if len(part)]
+
+    def draw(
+        self, indices: Indices, epoch: int, noise: Callable[[Example, np.random.Generator], Example]
+    ) -> list[Example]:
+        """These examples, each changed by a generator of its own."""
+        turn = 0 if self.static else epoch
+        return [noise(self.examples[i], np.random.default_rng((self.seed, turn, int(i)))) for i in indices]
+
+
+def by_rows(count: int, rows: int, *, shuffled: bool = True) -> Plan:
+    """So many examples a batch, each once an epoch; the last batch may be smaller."""
+
+    def plan(rng: np.random.Generator) -> list[Indices]:
+        order = rng.permutation(count) if shuffled else np.arange(count)
+        return [order[i : i + rows] for i in range(0, count, rows)]
+
+    return plan

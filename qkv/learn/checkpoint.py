@@ -1,0 +1,102 @@
+"""Checkpoints: everything a run needs to go on, in a folder that is whole or not there. Knows no network.
+
+    checkpoints/000100/
+      net.safetensors  trainer.safetensors ...    tensors
+      state.json                                  the rest, and the checksum of every file; written last
+
+A folder is written under another name, synced and renamed. No pickle: tensors and JSON."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+STATE = "state.json"
+Tensors = dict[str, dict[str, Tensor]]  # by file, by name
+
+
+def write(root: Path, step: int, tensors: Tensors, state: Mapping[str, Any], *, keep: int = 2) -> Path:
+    """Saves one, then removes all but the newest `keep`."""
+    target = root / f"{step:08}"
+    room = root / f".{target.name}.tmp"
+    shutil.rmtree(room, ignore_errors=True)
+    room.mkdir(parents=True)
+    try:
+        sums = {}
+        for name, group in tensors.items():
+            path = room / f"{name}.safetensors"
+            save_file({key: x.detach().cpu().contiguous() for key, x in group.items()}, path)
+            sums[path.name] = checksum(path)
+            sync(path)
+        body = {**state, "step": step, "files": sums}
+        body["sum"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        (room / STATE).write_text(json.dumps(body, indent=1), encoding="utf-8")
+        sync(room / STATE)
+        sync(room)
+        if target.exists():
+            shutil.rmtree(target)
+        room.rename(target)
+        sync(root)
+    except OSError as error:
+        shutil.rmtree(room, ignore_errors=True)
+        last = max((path.name for path in finished(root)), default=None)
+        kept = f"the one of step {int(last)} is kept" if last else "there is none yet"
+        raise ValueError(
+            f"{target}: the checkpoint could not be written ({error.strerror}); {kept}"
+        ) from None
+    for old in finished(root)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
+def newest(root: Path) -> tuple[Tensors, dict[str, Any]] | None:
+    """The newest whole checkpoint; one that is broken is passed over with a warning."""
+    for folder in reversed(finished(root)):
+        try:
+            return read(folder)
+        except ValueError as error:
+            warnings.warn(f"{error}; the one before is used", stacklevel=2)
+    return None
+
+
+def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
+    try:
+        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
+        claimed = state.pop("sum")
+        if hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest() != claimed:
+            raise ValueError("its checksum differs")
+        files = {folder / name: wanted for name, wanted in state.pop("files").items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / STATE}: a broken checkpoint ({error})") from None
+    for path, wanted in files.items():
+        if not path.is_file() or checksum(path) != wanted:
+            raise ValueError(f"{path}: a broken checkpoint (missing, or its checksum differs)")
+    return {path.stem: load_file(path) for path in files}, state
+
+
+def finished(root: Path) -> list[Path]:
+    """Checkpoints, the oldest first."""
+    return sorted(path for path in root.glob("[0-9]*") if path.is_dir() and path.name.isdigit())
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Waits until a file, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

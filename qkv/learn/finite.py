@@ -1,0 +1,73 @@
+"""Steps whose numbers are not finite: they never move a weight, and the device is not waited for.
+
+The optimiser reads the flag of a step on the device; the host is told while later steps run."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from qkv.data.feed import Place
+from qkv.learn.optim import Joint
+
+MOST = 3  # in a row
+LATE = 8  # steps that the host may lag behind
+
+
+@dataclass
+class Watch:
+    waiting: deque[tuple[int, Place, Tensor, torch.cuda.Event | None]] = field(default_factory=deque)
+    bad: int = 0  # steps in a row
+    skipped: int = 0  # in all
+
+    def add(self, step: int, place: Place, lost: Tensor) -> None:
+        """`lost` is 1 where the step was skipped."""
+        if lost.is_cuda:
+            held = torch.empty((), dtype=lost.dtype, pin_memory=True)
+            held.copy_(lost, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            self.waiting.append((step, place, held, event))
+        else:
+            self.waiting.append((step, place, lost, None))
+        self.look(late=LATE)
+
+    def look(self, *, late: int = 0) -> None:
+        """Counts the flags that have arrived, and waits for those of more than `late` steps ago."""
+        while self.waiting:
+            step, place, held, event = self.waiting[0]
+            if event is not None and not event.query():
+                if len(self.waiting) <= late:
+                    return
+                event.synchronize()
+            self.waiting.popleft()
+            lost = bool(held)
+            self.bad, self.skipped = (self.bad + 1, self.skipped + 1) if lost else (0, self.skipped)
+            if self.bad >= MOST:
+                raise ValueError(
+                    f"step {step}: the loss or a gradient was not finite {MOST} times in a row, last at "
+                    f"batch {place.batch} of epoch {place.epoch}; no weight moved; try a lower learn.rate"
+                )
+
+
+def clipped(net: nn.Module, limit: float) -> Tensor:
+    """Scales all gradients so that their norm is at most `limit` (0: no limit); returns the norm they had."""
+    moved = [p for p in net.parameters() if p.grad is not None]
+    norm = get_total_norm([p.grad for p in moved if p.grad is not None])
+    if limit:
+        clip_grads_with_norm_(moved, limit, norm)
+    return norm
+
+
+def step_unless(optimiser: Joint, lost: Tensor) -> None:
+    """A step, unless the flag is 1. A fused optimiser reads it on the device, another makes the host wait."""
+    for part in optimiser.parts:
+        if part.defaults.get("fused"):
+            part.found_inf = lost  # type: ignore[attr-defined]
+            part.step()
+        elif not bool(lost):
+            part.step()

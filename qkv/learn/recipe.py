@@ -1,0 +1,208 @@
+"""Recipe: every setting of a run in one TOML file, each also a flag. Knows what may be in it, runs none."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from qkv.learn.settings import Learn
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPart:
+    """A fresh model of a family, or one that is loaded; any other key is an argument of the family."""
+
+    family: str | None = None
+    size: str | None = None
+    load: str | None = None
+    positions: str | None = None
+    changes: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPart:
+    """The tokenizer: one that is loaded, or trained on the training data."""
+
+    load: str | None = None
+    kind: str = "byte"
+    vocab: int = 8000
+    purpose: str | None = None  # None: what the family and the objective need
+    lower: bool = False
+    sentinels: int = 0
+    codes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPart:
+    """What is read, and how it becomes batches: so many `rows`, or rows of so many `tokens` in all."""
+
+    train: str | list[str]
+    valid: str | list[str] | float = 0.0  # files, or the share of the training data that is kept for it
+    test: str | list[str] | None = None
+    form: str | None = None
+    columns: dict[str, str] | None = None
+    names: tuple[str, ...] = ()
+    unit: str = "line"
+    length: int = 0
+    long: str = "refuse"
+    rows: int = 0
+    tokens: int = 0
+    languages: tuple[str | None, str | None] = (None, None)
+    static: bool = False
+    workers: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectivePart:
+    """What is taught; any other key is a setting of that objective."""
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    model: ModelPart
+    data: DataPart
+    objective: ObjectivePart
+    learn: Learn
+    text: TextPart = TextPart()
+    run: str = "runs/unnamed"  # the folder that everything is written to
+    device: str = "auto"
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+OPEN = {"model": "changes", "objective": "settings"}  # tables with keys of their own, and where those go
+
+
+def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
+    """The recipe in a file, changed by flags such as `--learn.rate 3e-4`."""
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{path}: no such recipe") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path}: not a recipe in TOML ({error})") from None
+    for name, value in pairs(flags):
+        table, _, key = name.rpartition(".")
+        inner = tables
+        for part in table.split(".") if table else ():
+            inner = inner.setdefault(part, {})
+            if not isinstance(inner, dict):
+                raise ValueError(f"--{name}: {part} is no table of the recipe")
+        inner[key] = value
+    tables.setdefault("run", f"runs/{path.stem}")
+    try:
+        return make(Recipe, tables, "")
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+
+
+def pairs(flags: Sequence[str]) -> list[tuple[str, Any]]:
+    """`--a.b 1 --c=x` as names and values; a flag without a value is true."""
+    found: list[tuple[str, Any]] = []
+    rest = list(flags)
+    while rest:
+        flag = rest.pop(0)
+        if not flag.startswith("--"):
+            raise ValueError(f"{flag!r}, expected a flag such as --learn.rate 3e-4")
+        name, equals, value = flag[2:].partition("=")
+        if not equals:
+            value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+        found.append((name, toml_value(value)))
+    return found
+
+
+def toml_value(text: str) -> Any:
+    """A value as TOML writes it; anything else is a string."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def make(kind: type[Any], table: object, path: str) -> Any:
+    """A dataclass from a table; an unknown or missing key, or a value of the wrong kind, is named."""
+    if not isinstance(table, Mapping):
+        raise ValueError(f"{path.rstrip('.')} is {table!r}, expected a table")
+    hints, known = get_type_hints(kind), {each.name: each for each in fields(kind)}
+    values: dict[str, Any] = {}
+    own = OPEN.get(path.rstrip("."))
+    for name, value in table.items():
+        if name in known and name != own:
+            values[name] = typed(value, hints[name], path + name)
+        elif own:
+            values.setdefault(own, {})[name] = value
+        else:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {path}{near[0]}?" if near else f"expected one of {', '.join(known)}"
+            raise ValueError(f"{path}{name} is unknown; {hint}")
+    for name, each in known.items():
+        if name not in values and each.default is MISSING and each.default_factory is MISSING:
+            raise ValueError(f"{path}{name} is missing")
+    return kind(**values)
+
+
+def typed(value: Any, hint: Any, path: str) -> Any:
+    """The value as the annotation has it."""
+    if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
+        return make(hint, value, f"{path}.")
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        for choice in inside:
+            try:
+                return typed(value, choice, path)
+            except ValueError:
+                continue
+    elif origin is tuple and isinstance(value, list | tuple):
+        each = inside[:1] * len(value) if len(inside) == 2 and inside[1] is Ellipsis else inside
+        if len(each) == len(value):
+            return tuple(typed(x, kind, path) for x, kind in zip(value, each, strict=True))
+    elif origin in (list, dict) and isinstance(value, origin):
+        return value
+    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    elif (hint is type(None) and value is None) or (isinstance(hint, type) and type(value) is hint):
+        return value
+    names = [getattr(kind, "__name__", str(kind)) for kind in inside or (hint,)]
+    wanted = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
+    raise ValueError(f"{path} is {value!r}, expected {' or '.join(wanted.get(name, name) for name in names)}")
+
+
+def to_toml(recipe: Recipe) -> str:
+    """The recipe with every setting written out."""
+    lines, tables = [], {}
+    for name, value in recipe.as_dict().items():
+        tables.update({name: value}) if isinstance(value, dict) else lines.append(
+            f"{name} = {written(value)}"
+        )
+    for name, table in tables.items():
+        own = OPEN.get(name, "")
+        flat = {key: value for key, value in table.items() if key != own} | table.get(own, {})
+        lines += [
+            "",
+            f"[{name}]",
+            *(f"{key} = {written(value)}" for key, value in flat.items() if value is not None),
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def written(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        body = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{body}"'
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(written(each) for each in value if each is not None)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {written(each)}" for key, each in value.items()) + "}"
+    return repr(value)

@@ -1,0 +1,69 @@
+"""Learn: the settings of a run, and what is wrong with them. Knows no network."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+CHOICES = {
+    "schedule": ("constant", "linear", "cosine", "noam"), "optimiser": ("adamw", "muon"),
+    "precision": ("fp32", "bf16", "fp16"),
+}  # fmt: skip
+POSITIVE = ("rate", "eps")
+COUNTS = {
+    "steps": 1,
+    "accumulate": 1,
+    "log": 1,
+    "keep": 1,
+    "warmup": 0,
+    "measure": 0,
+    "save": 0,
+    "patience": 0,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learn:
+    """The settings of a run; a recipe's table `learn`."""
+
+    steps: int
+    rate: float = 3e-4
+    schedule: str = "cosine"
+    warmup: int = 0
+    floor: float = 0.0  # the last rate, as a share of the first
+    optimiser: str = "adamw"
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    decay: float = 0.01
+    clip: float = 1.0
+    accumulate: int = 1  # parts a batch is run in
+    precision: str = "fp32"
+    compile: bool = False
+    average: float = 0.0  # decay of a moving average of the weights; 0: none
+    seed: int = 0
+    log: int = 10  # steps between lines
+    measure: int = 0  # steps between measurements; 0: at the end only
+    save: int = 0  # steps between checkpoints; 0: at the end only
+    keep: int = 2  # checkpoints that are kept
+    patience: int = 0  # measurements without a better one, after which it stops; 0: it does not
+    watch: str = "loss"  # the measurement that `best` goes by
+    highest: bool = False  # whether more of it is better
+
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected one of {', '.join(known)}")
+        for name in (*POSITIVE, "decay", "clip"):
+            value, least = getattr(self, name), "more than 0" if name in POSITIVE else "0 or more"
+            if not math.isfinite(value) or value < 0 or (name in POSITIVE and not value):
+                raise ValueError(f"learn.{name} {value!r}, expected a number, {least}")
+        for name, low in COUNTS.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected {low} or more")
+        for name in ("floor", "average"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected at least 0 and less than 1")
+        if not all(0 <= beta < 1 for beta in self.betas) or len(self.betas) != 2:
+            raise ValueError(
+                f"learn.betas {self.betas!r}, expected two numbers of at least 0 and less than 1"
+            )

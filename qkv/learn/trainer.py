@@ -1,0 +1,274 @@
+"""Trainer: the loop. Draws batches, steps, measures, saves; goes on where it stopped. Knows no text.
+
+    place ─ feed ─ noise ─ collate ─ Batch ─ net ─ objective ─ backward ─ clip ─ step ─ average
+
+Every loss is divided by the targets of the global batch, so that parts of a batch, run one after the other or
+by several processes, give the numbers of one large batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.batch import Batch
+from qkv.data.feed import Feed, Place
+from qkv.learn import checkpoint
+from qkv.learn.average import Average
+from qkv.learn.finite import Watch, clipped, step_unless
+from qkv.learn.objective import Objective
+from qkv.learn.optim import make_optimiser
+from qkv.learn.resume import gathered, scattered
+from qkv.learn.schedule import Schedule
+from qkv.learn.settings import Learn
+
+AHEAD = 4  # batches that are made while the net works
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+Evaluate = Callable[[nn.Module], dict[str, float]]
+
+
+@dataclass
+class State:
+    """Where a run stands."""
+
+    step: int = 0
+    place: Place = field(default_factory=Place)
+    best: float | None = None
+    stale: int = 0  # measurements since the best
+    tokens: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What a line of metrics.jsonl holds, and the callbacks are given."""
+
+    step: int
+    kind: str  # "train" or "measure"
+    values: dict[str, float]
+    seconds: float
+    tokens_per_second: float = 0.0
+    rate: float = 0.0
+
+
+@dataclass(kw_only=True)
+class Trainer:
+    net: nn.Module
+    feed: Feed
+    objective: Objective
+    learn: Learn
+    folder: Path | None = None  # None: nothing is written
+    evaluate: Evaluate | None = None
+    callbacks: Sequence[Callable[[Report], None]] = ()
+    save_best: Callable[[Path], None] | None = None  # writes the model into a folder
+    state: State = field(default_factory=State)
+    stop: bool = False  # asked for from outside: save and leave
+
+    def __post_init__(self) -> None:
+        self.device = next(self.net.parameters()).device
+        self.schedule = Schedule(
+            kind=self.learn.schedule, rate=self.learn.rate, steps=self.learn.steps, warmup=self.learn.warmup,
+            floor=self.learn.floor,
+        )  # fmt: skip
+        self.optimiser = make_optimiser(
+            self.net, kind=self.learn.optimiser, rate=self.learn.rate, betas=self.learn.betas,
+            eps=self.learn.eps, decay=self.learn.decay,
+        )  # fmt: skip
+        self.average = Average(self.net, self.learn.average) if self.learn.average else None
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.learn.precision == "fp16")
+        self.memory: Tensor | None = None
+        self.watch = Watch()
+        if self.learn.compile:
+            self.net.compile(dynamic=None)
+        torch.manual_seed(self.learn.seed)
+
+    def run(self) -> State:
+        """Trains up to the last step, or until asked to stop."""
+        self.net.train()
+        clock, tokens, sums = time.perf_counter(), 0, Sums()
+        with self.drawn() as batches:
+            for place, parts in batches:
+                if self.state.step >= self.learn.steps or self.stop:
+                    break
+                found = self.step(parts, place)
+                fresh = sum(size(batch) for batch in parts)
+                tokens, self.state.tokens = tokens + fresh, self.state.tokens + fresh
+                sums.add(found)
+                self.state.step += 1
+                self.state.place = self.feed.after(place)
+                if self.due(self.learn.log):
+                    spent = time.perf_counter() - clock
+                    self.tell("train", sums.mean(), spent, tokens / spent, self.rate)
+                    clock, tokens, sums = time.perf_counter(), 0, Sums()
+                if self.due(self.learn.measure) and self.measured():
+                    break
+                if self.due(self.learn.save):
+                    self.save()
+        self.watch.look()
+        if self.folder is not None:
+            self.save()
+        self.net.eval()
+        return self.state
+
+    def step(self, parts: list[Batch], place: Place) -> dict[str, Tensor]:
+        """One step over the parts of a batch; returns the losses, still on the device."""
+        whole: dict[str, int] = {}
+        counts = [self.objective.counts(batch) for batch in parts]
+        for each in counts:
+            whole = {name: whole.get(name, 0) + count for name, count in each.items()}
+        if not any(whole.values()):
+            raise ValueError(f"step {self.state.step + 1}: no target in the batch, all of them are masked")
+        self.optimiser.zero_grad(set_to_none=True)
+        total: dict[str, Tensor] = {}
+        for batch, count in zip(parts, counts, strict=True):
+            if any(count.values()):
+                losses = self.losses(batch)
+                shares = {name: loss * (count[name] / max(whole[name], 1)) for name, loss in losses.items()}
+                self.scaler.scale(sum(shares.values(), torch.zeros((), device=self.device))).backward()
+                for name, share in shares.items():
+                    total[name] = total.get(name, 0) + share.detach()
+        self.scaler.unscale_(self.optimiser)
+        norm = clipped(self.net, self.learn.clip)
+        lost = 1.0 - torch.stack([norm, *total.values()]).isfinite().all().float()
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.rate * group.get("factor", 1.0)
+        if self.scaler.is_enabled():  # it looks for itself, and lowers its scale
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
+        else:
+            step_unless(self.optimiser, lost)
+            self.watch.add(self.state.step + 1, place, lost)
+        if self.average is not None:
+            self.average.update(self.net)
+        return total | {"norm": norm}
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        batch = batch.to(self.device)
+        if self.objective.recurrent:
+            batch = replace(batch, memory=self.memory)
+        with self.autocast():
+            out = self.net(batch)
+        if self.objective.recurrent:
+            self.memory = out["memory"].detach()
+        return self.objective.parts(out)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.learn.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, DTYPES[self.learn.precision])
+
+    @property
+    def rate(self) -> float:
+        return self.schedule(self.state.step + 1)
+
+    def due(self, every: int) -> bool:
+        return bool(every) and self.state.step % every == 0
+
+    @contextmanager
+    def drawn(self) -> Iterator[Iterator[tuple[Place, list[Batch]]]]:
+        """Batches from the present place on, made ahead by a thread; they are functions of their place."""
+
+        def make(place: Place) -> list[Batch]:
+            parts = self.feed.parts(place, self.learn.accumulate)
+            drawn = [self.feed.draw(part, place.epoch, self.objective.noise) for part in parts]
+            return [self.objective.collate(examples) for examples in drawn]
+
+        def queue() -> Iterator[tuple[Place, list[Batch]]]:
+            place = self.state.place
+            waiting: list[tuple[Place, Future[list[Batch]]]] = []
+            while True:
+                while len(waiting) < AHEAD:
+                    waiting.append((place, pool.submit(make, place)))
+                    place = self.feed.after(place)
+                first, made = waiting.pop(0)
+                yield first, made.result()
+
+        pool = ThreadPoolExecutor(1)
+        try:
+            yield queue()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def measured(self) -> bool:
+        """Measures; returns whether it is time to stop."""
+        if self.evaluate is None:
+            return False
+        clock = time.perf_counter()
+        self.net.eval()
+        with (
+            self.average.applied(self.net) if self.average else nullcontext(),
+            torch.no_grad(),
+            self.autocast(),
+        ):
+            values = self.evaluate(self.net)
+            if self.learn.watch not in values:
+                raise ValueError(
+                    f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
+                )
+            value = values[self.learn.watch]
+            better = self.state.best is None or (value > self.state.best) == self.learn.highest
+            self.state.stale = 0 if better else self.state.stale + 1
+            if better:
+                self.state.best = value
+                if self.folder is not None and self.save_best is not None:
+                    self.save_best(self.folder / "best")
+        self.net.train()
+        self.tell("measure", values, time.perf_counter() - clock)
+        return 0 < self.learn.patience <= self.state.stale
+
+    def tell(
+        self, kind: str, values: dict[str, float], seconds: float, speed: float = 0.0, rate: float = 0.0
+    ) -> None:
+        report = Report(
+            step=self.state.step,
+            kind=kind,
+            values=values,
+            seconds=seconds,
+            tokens_per_second=speed,
+            rate=rate,
+        )
+        for callback in self.callbacks:
+            callback(report)
+
+    def save(self) -> None:
+        """Writes a checkpoint, from which `restore` goes on to the bit."""
+        assert self.folder is not None
+        self.watch.look()
+        tensors, state = gathered(self)
+        checkpoint.write(self.folder / "checkpoints", self.state.step, tensors, state, keep=self.learn.keep)
+
+    def restore(self) -> bool:
+        """Goes on from the newest whole checkpoint; False where there is none."""
+        assert self.folder is not None
+        found = checkpoint.newest(self.folder / "checkpoints")
+        if found is not None:
+            scattered(self, *found)
+        return found is not None
+
+
+class Sums:
+    """Means of losses over steps, kept on the device until they are asked for."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.count = 0
+
+    def add(self, values: dict[str, Tensor]) -> None:
+        self.count += 1
+        self.sums = {name: self.sums.get(name, 0) + value for name, value in values.items()}
+
+    def mean(self) -> dict[str, float]:
+        found = {name: float(value) / self.count for name, value in self.sums.items()}
+        return {"loss": sum(value for name, value in found.items() if name != "norm"), **found}
+
+
+def size(batch: Batch) -> int:
+    """Tokens that a batch holds, pads left out."""
+    sides = [side for side in (batch.rows, batch.target) if side is not None]
+    return sum(int(s.seat.sum()) if s.seat is not None else s.size * s.length for s in sides)

@@ -1,0 +1,245 @@
+"""The loop: parts of a batch are a whole one, a stopped run goes on to the bit, bad numbers stay out."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.data.feed import Feed, Place, by_rows
+from qkv.learn import checkpoint
+from qkv.learn.measure import over
+from qkv.learn.objective import Objective, Out, written
+from qkv.learn.objectives import Words, objective
+from qkv.learn.settings import Learn
+from qkv.learn.trainer import Trainer
+from tests import tiny
+
+VOCAB = 30
+
+
+def examples(count: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(seed)
+    return [{"tokens": rng.integers(1, VOCAB, rng.integers(4, 12))} for _ in range(count)]
+
+
+def lm() -> Objective:
+    return objective("causal-lm", Words(size=VOCAB))
+
+
+def trainer(folder: Path | None = None, *, drop: float = 0.1, **settings: Any) -> Trainer:
+    """A tiny GPT-2 with dropout."""
+    torch.manual_seed(1)
+    model = qkv.build(
+        "gpt2",
+        vocab=VOCAB,
+        width=16,
+        depth=2,
+        heads=2,
+        length=16,
+        drop=drop,
+        embed_drop=drop,
+        attend_drop=drop,
+    )
+    given = dict(steps=12, rate=1e-2, warmup=2, log=1, average=0.9) | settings
+    feed = Feed(examples(), by_rows(40, 8), seed=3)
+    return Trainer(
+        net=model.net, feed=feed, objective=lm(), learn=Learn(**given), folder=folder,
+        evaluate=over(Feed(examples(10, 1), by_rows(10, 5, shuffled=False)), lm()),
+    )  # fmt: skip
+
+
+class Lines:
+    """The losses that a run told, by step."""
+
+    def __init__(self) -> None:
+        self.losses: dict[int, float] = {}
+
+    def __call__(self, report: Any) -> None:
+        if report.kind == "train":
+            self.losses[report.step] = report.values["loss"]
+
+
+def ran(run: Trainer, lines: Lines) -> dict[str, Tensor]:
+    run.callbacks = (lines,)
+    run.run()
+    return {name: p.detach().clone() for name, p in run.net.named_parameters()}
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimiser": "muon"}, {"accumulate": 3}, {"precision": "bf16"}])
+def test_a_run_that_was_stopped_goes_on_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
+    whole, parted = Lines(), Lines()
+    straight = trainer(**settings)
+    weights = ran(straight, whole)
+    first = trainer(tmp_path, **settings)
+    first.callbacks = (parted, lambda report: setattr(first, "stop", report.step == 5))
+    first.run()
+    assert first.state.step == 5
+    second = trainer(tmp_path, **settings)
+    torch.manual_seed(99)
+    assert second.restore()
+    again = ran(second, parted)
+    assert parted.losses == whole.losses
+    assert all(torch.equal(again[name], weights[name]) for name in weights)
+    assert second.average is not None
+    assert straight.average is not None
+    averages = straight.average.state_dict()
+    assert all(torch.equal(x, averages[name]) for name, x in second.average.state_dict().items())
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+from tests.test_trainer import trainer
+run = trainer(Path(sys.argv[1]), steps=60, save=1)
+run.restore()
+run.callbacks = (lambda report: print(report.step, report.values["loss"].hex(), flush=True),)
+run.run()
+print("done")
+"""
+
+
+def process(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(folder)], stdout=subprocess.PIPE, text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+
+
+def test_a_run_that_is_killed_again_and_again_goes_on_to_the_bit(tmp_path: Path) -> None:
+    whole = dict(line.split() for line in process(tmp_path / "whole").communicate()[0].splitlines()[:-1])
+    assert len(whole) == 60
+    dice = random.Random(0)
+    for wanted in (dice.randrange(2, 20), dice.randrange(2, 20), dice.randrange(2, 20), 1000):
+        run = process(tmp_path / "parts")
+        assert run.stdout is not None
+        for count, line in enumerate(run.stdout, 1):
+            step, _, loss = line.strip().partition(" ")
+            assert step == "done" or whole[step] == loss
+            if count == wanted:
+                time.sleep(dice.random() * 0.02)  # wherever it is by then: in a step, or writing
+                run.kill()
+        run.communicate()
+    assert step == "done"
+    straight, parts = (checkpoint.newest(tmp_path / name / "checkpoints") for name in ("whole", "parts"))
+    assert straight is not None
+    assert parts is not None
+    assert straight[1] == parts[1]
+    for file, tensors in straight[0].items():
+        assert all(torch.equal(x, parts[0][file][name]) for name, x in tensors.items()), file
+
+
+def test_parts_of_a_batch_are_a_whole_one() -> None:
+    """Rows of different lengths: the loss is divided by the targets of all of them."""
+    one, two = (trainer(drop=0.0, accumulate=parts, average=0.0, steps=4) for parts in (1, 4))
+    for run in (one, two):
+        run.net.double()
+    a, b = Lines(), Lines()
+    tiny.close(ran(one, a), ran(two, b), 1e-9)
+    assert a.losses == pytest.approx(b.losses, abs=1e-9)
+
+
+def test_a_batch_is_a_function_of_its_place() -> None:
+    feed = Feed(examples(), by_rows(40, 8), seed=3)
+    other = Feed(examples(), by_rows(40, 8), seed=3)
+    places = [Place()]
+    for _ in range(12):
+        places.append(feed.after(places[-1]))
+    assert places[5] == Place(1, 0)
+    for place in reversed(places):
+        assert all(map(np.array_equal, feed.parts(place, 2), other.parts(place, 2)))
+    first = np.concatenate(list(feed.batches(0)))
+    assert sorted(first) == list(range(40))
+    assert not np.array_equal(first, np.concatenate(list(feed.batches(1))))
+
+
+def test_a_number_that_is_not_finite_never_reaches_the_weights() -> None:
+    run = trainer(drop=0.0, steps=6, average=0.0)
+    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
+    calls = {"n": 0}
+
+    def odd(out: Out) -> Tensor:
+        calls["n"] += 1
+        return lm()(out) * (float("nan") if calls["n"] <= 2 else 1.0)
+
+    run.objective = written(odd, lm())
+    steps = []
+    run.callbacks = (
+        lambda report: steps.append({n: p.detach().clone() for n, p in run.net.named_parameters()}),
+    )
+    run.run()
+    assert all(torch.equal(steps[1][name], before[name]) for name in before)
+    assert not any(torch.equal(steps[2][name], before[name]) for name in before if name.endswith("q.weight"))
+    assert all(p.isfinite().all() for p in run.net.parameters())
+    assert run.watch.skipped == 2
+
+
+def test_three_in_a_row_stop_the_run() -> None:
+    run = trainer(drop=0.0, steps=9)
+    run.objective = written(lambda out: lm()(out) * float("inf"), lm())
+    with pytest.raises(
+        ValueError, match=r"step 3: .* not finite 3 times in a row, last at batch 2 of epoch 0"
+    ):
+        run.run()
+
+
+def test_all_targets_masked() -> None:
+    run = trainer()
+    run.objective = replace(lm(), counts=lambda batch: {"loss": 0})
+    with pytest.raises(ValueError, match="step 1: no target"):
+        run.run()
+
+
+def test_a_broken_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    trainer(tmp_path, save=4).run()
+    root = tmp_path / "checkpoints"
+    assert [path.name for path in checkpoint.finished(root)] == ["00000008", "00000012"]
+    file = root / "00000012" / "net.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    run = trainer(tmp_path)
+    with pytest.warns(UserWarning, match=r"00000012.*checksum.*the one before"):
+        assert run.restore()
+    assert run.state.step == 8
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer(tmp_path, save=4)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    run.callbacks = (
+        lambda report: monkeypatch.setattr(checkpoint, "save_file", full) if report.step == 6 else None,
+    )
+    with pytest.raises(ValueError, match=r"No space left on device.*the one of step 4 is kept"):
+        run.run()
+    assert [path.name for path in checkpoint.finished(tmp_path / "checkpoints")] == ["00000004"]
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
+    run = trainer(steps=50, rate=10.0, schedule="constant", clip=0.0, measure=1, patience=3, average=0.0)
+    assert run.run().step < 50
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("steps", 0), ("rate", -1.0), ("rate", float("nan")), ("accumulate", 0), ("precision", "fp8"),
+     ("schedule", "steep"), ("average", 1.0), ("betas", (0.9, 1.0)), ("clip", -1.0), ("keep", 0)],
+)  # fmt: skip
+def test_wrong_settings_are_named(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"learn\.{name} .*expected"):
+        Learn(**{"steps": 1} | {name: value})
