@@ -89,7 +89,6 @@ def mean_of(checkpoints: Iterable[Mapping[str, Tensor] | str | Path]) -> dict[st
     dtypes: dict[str, torch.dtype] = {}
     count = 0
     for count, source in enumerate(checkpoints, 1):
-        path = Path(source) if isinstance(source, str | Path) else None
         tensors = source if isinstance(source, Mapping) else read_tensors(Path(source))
         if count == 1:
             dtypes = {name: x.dtype for name, x in tensors.items()}
@@ -98,7 +97,7 @@ def mean_of(checkpoints: Iterable[Mapping[str, Tensor] | str | Path]) -> dict[st
         odd += [f"{name} (missing)" for name in sums if name not in tensors]
         odd += [name for name, x in tensors.items() if not x.is_floating_point()]
         if odd:
-            what = path or f"checkpoint {count}"
+            what = f"checkpoint {count}" if isinstance(source, Mapping) else source
             raise ValueError(f"{what}: expected the same weights in all that are averaged: {', '.join(odd)}")
         for name, x in tensors.items():
             sums[name] += x.detach().cpu()

@@ -8,8 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+from torch import Tensor
 
 from qkv.data.feed import Place
 from qkv.learn.optim import Joint
@@ -52,15 +51,6 @@ class Watch:
                     f"step {step}: the loss or a gradient was not finite {MOST} times in a row, last at "
                     f"batch {place.batch} of epoch {place.epoch}; no weight moved; try a lower learn.rate"
                 )
-
-
-def clipped(net: nn.Module, limit: float) -> Tensor:
-    """Scales all gradients so that their norm is at most `limit` (0: no limit); returns the norm they had."""
-    moved = [p for p in net.parameters() if p.grad is not None]
-    norm = get_total_norm([p.grad for p in moved if p.grad is not None])
-    if limit:
-        clip_grads_with_norm_(moved, limit, norm)
-    return norm
 
 
 def step_unless(optimiser: Joint, lost: Tensor) -> None:

@@ -93,20 +93,16 @@ def make_optimiser(
         if tensor.requires_grad:
             mine = "muon" if kind == "muon" and HIDDEN.search(name) else "adamw"
             factor = (matrix_rate or rate) / rate if mine == "muon" else 1.0
-            held = decay if decays(name, tensor) else 0.0
-            groups.setdefault((mine, held, factor * layer_decay ** depths[name]), []).append((name, tensor))
+            pull = decay if decays(name, tensor) else 0.0
+            groups.setdefault((mine, pull, factor * layer_decay ** depths[name]), []).append((name, tensor))
     if not groups:
         raise ValueError("nothing to optimise: every tensor of the network is frozen")
-    if kind not in {mine for mine, _, _ in groups}:
+    made: dict[str, list[dict[str, Any]]] = {}
+    for (mine, pull, factor), held in groups.items():
+        group = dict(params=held, lr=rate * factor, factor=factor, weight_decay=pull)
+        made.setdefault(mine, []).append(group)
+    if kind not in made:
         raise ValueError(f"optimiser {kind!r}: no hidden matrix is left to train, expected adamw")
-    made = {
-        by: [
-            dict(params=held, lr=rate * factor, factor=factor, weight_decay=pull)
-            for (mine, pull, factor), held in groups.items()
-            if mine == by
-        ]
-        for by in dict.fromkeys(mine for mine, _, _ in groups)
-    }
     parts: list[Optimizer] = []
     if "muon" in made:
         parts.append(Muon(made["muon"], lr=rate, momentum=momentum, scale=scale))
@@ -152,15 +148,15 @@ def freeze(net: nn.Module, patterns: str | Iterable[str]) -> list[str]:
     return found
 
 
-def clip(net: nn.Module, limit: float) -> tuple[Tensor, bool]:
+def clip(net: nn.Module, limit: float) -> tuple[Tensor, Tensor]:
     """Scales all gradients so that their norm is at most `limit` (0: no limit).
 
-    Returns the norm that they had and whether it is finite; where it is not, they are left as they are."""
+    Returns the norm that they had and whether it is finite, both on the device: nothing waits for them. Where
+    it is not finite, the gradients are of no use and no step may be made with them."""
     number("clip", limit, at_least=0)
     moved = [p for p in net.parameters() if p.grad is not None]
     norm = get_total_norm([p.grad for p in moved if p.grad is not None])
-    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-    finite = bool(norm.isfinite())
-    if finite and limit:
+    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of shards, each has a part
+    if limit:
         clip_grads_with_norm_(moved, limit, norm)
-    return norm, finite
+    return norm, norm.isfinite()

@@ -3,7 +3,7 @@
     constant   rate
     linear     falls in a line from `warmup` to `steps`, then stays at the floor
     cosine     falls in half a wave from `warmup` to `steps`, then stays at the floor
-    noam       falls with the square root of the step, from `hold` on
+    noam       stays to `hold`, then falls as 1 / sqrt(step)
 
 Before that, each rises in a line from 0 to `rate` in the first `warmup` steps. Steps are counted from one."""
 

@@ -22,9 +22,9 @@ from qkv.batch import Batch
 from qkv.data.feed import Feed, Place
 from qkv.learn import checkpoint
 from qkv.learn.average import Average
-from qkv.learn.finite import Watch, clipped, step_unless
+from qkv.learn.finite import Watch, step_unless
 from qkv.learn.objective import Objective
-from qkv.learn.optim import make_optimiser
+from qkv.learn.optim import clip, make_optimiser
 from qkv.learn.resume import gathered, scattered
 from qkv.learn.schedule import Schedule
 from qkv.learn.settings import Learn
@@ -106,10 +106,12 @@ class Trainer:
                     spent = time.perf_counter() - clock
                     self.tell("train", sums.mean(), spent, tokens / spent, self.rate)
                     clock, tokens, sums = time.perf_counter(), 0, Sums()
+                paused = time.perf_counter()
                 if self.due(self.learn.measure) and self.measured():
                     break
                 if self.due(self.learn.save):
                     self.save()
+                clock += time.perf_counter() - paused  # speed is that of learning alone
         self.watch.look()
         if self.folder is not None:
             self.save()
@@ -134,8 +136,8 @@ class Trainer:
                 for name, share in shares.items():
                     total[name] = total.get(name, 0) + share.detach()
         self.scaler.unscale_(self.optimiser)
-        norm = clipped(self.net, self.learn.clip)
-        lost = 1.0 - torch.stack([norm, *total.values()]).isfinite().all().float()
+        norm, finite = clip(self.net, self.learn.clip)
+        lost = 1.0 - (finite & torch.stack([*total.values()]).isfinite().all()).float()
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate * group.get("factor", 1.0)
         if self.scaler.is_enabled():  # it looks for itself, and lowers its scale
