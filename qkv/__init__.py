@@ -9,15 +9,17 @@ if TYPE_CHECKING:
     from qkv.batch import Batch, Rows
     from qkv.families import families
     from qkv.foreign import load
+    from qkv.learn.fit import fit
     from qkv.look import look
     from qkv.model import Model, build
+    from qkv.text import Tokenizer
 
 __version__ = "0.1.0"
-__all__ = ["Batch", "Model", "Rows", "build", "families", "load", "look"]
+__all__ = ["Batch", "Model", "Rows", "Tokenizer", "build", "families", "fit", "load", "look"]
 
 _HOMES = dict(
-    Batch="qkv.batch", Model="qkv.model", Rows="qkv.batch", build="qkv.model", families="qkv.families",
-    load="qkv.foreign", look="qkv.look",
+    Batch="qkv.batch", Model="qkv.model", Rows="qkv.batch", Tokenizer="qkv.text", build="qkv.model",
+    families="qkv.families", fit="qkv.learn.fit", load="qkv.foreign", look="qkv.look",
 )  # fmt: skip
 
 

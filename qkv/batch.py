@@ -21,6 +21,7 @@ class Rows:
     even: bool = True  # within a text, positions rise by one along the row: index distance is distance
     counted: bool = True  # positions start at 0 and shift by what a memory already holds
     reach: int = 0  # no two positions are further apart
+    edges: Tensor | None = None  # where texts begin in the flat (B * T) row, and the end: no pads among them
 
     @staticmethod
     def of(
@@ -32,7 +33,7 @@ class Rows:
         body = next(x for x in (ids, embeds, images) if x is not None)
         size, length = len(body), cells or body.shape[1]
         seat = None if mask is None or bool(mask.all()) else mask.bool()
-        even, counted = positions is None, positions is None
+        even, counted, edges = positions is None, positions is None, None
         reach = length - 1 if positions is None else int(positions.max())
         if positions is None and seat is None and document is None:
             positions = torch.arange(length, device=body.device)[None]
@@ -45,9 +46,10 @@ class Rows:
             positions = (count - 1 - ((count - stands.long()) * starts).cummax(1).values).clamp(min=0)
             gaps = (stands != stands.roll(1, dims=1)) & ~starts  # pads on one side of a text are no hole
             even = seat is None or (document is None and bool((gaps.sum(1) <= 1).all()))
+            edges = None if document is None or seat is not None else edges_of(starts)
         return Rows(
             ids=ids, embeds=embeds, images=images, types=types, positions=positions, seat=seat,
-            document=document, even=even, counted=counted, reach=reach,
+            document=document, even=even, counted=counted, reach=reach, edges=edges,
         )  # fmt: skip
 
     @property
@@ -62,6 +64,12 @@ class Rows:
     def seats(self) -> Tensor:
         """Positions, -1 where no token stands."""
         return self.positions if self.seat is None else self.positions.masked_fill(~self.seat, -1)
+
+
+def edges_of(starts: Tensor) -> Tensor:
+    """Where texts begin, and the end (N + 1,); N is made a multiple of 64 by empty texts: few shapes."""
+    found = starts.flatten().nonzero()[:, 0]
+    return torch.nn.functional.pad(found, (0, 64 - len(found) % 64), value=starts.numel()).int()
 
 
 @dataclass(frozen=True, kw_only=True)

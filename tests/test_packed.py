@@ -8,6 +8,9 @@ from torch import Tensor
 
 import qkv
 from qkv import Batch, Rows
+from qkv.kernels.mix import mix
+from qkv.kernels.where import Where
+from qkv.spec import Causal, Everyone
 from tests import tiny
 
 NAMES = torch.tensor([7, 2, 9])  # of the documents of a row: any numbers
@@ -141,3 +144,24 @@ def test_pads_in_a_packed_row_count_for_nothing(family: str, pads: str) -> None:
         outs = [made.net(Batch(rows=r, target=r if family in tiny.PAIRS else None)) for r in (packed, plain)]
         tiny.close({k: v[:, kept] for k, v in outs[0].items() if k in ("hidden", "logits")},
                    {k: v for k, v in outs[1].items() if k in ("hidden", "logits")})  # fmt: skip
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="the kernel for packed texts is CUDA's")
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
+    """In bf16, outputs and gradients, against fp32 under the mask of the texts."""
+    document = torch.tensor([[0] * 100 + [1] * 28, [0] * 3 + [1] * 61 + [2] * 64], device="cuda")
+    rows = Rows.of(torch.zeros(2, 128, dtype=torch.long, device="cuda"), document=document)
+    pattern = Causal() if causal else Everyone()
+    where = Where(
+        pattern=pattern, q=rows.positions, k=rows.positions, full=True, same=True, edges=rows.edges,
+        documents=(document, document),
+    )  # fmt: skip
+    q, k, v, weight = torch.randn(4, 2, 3, 128, 16, device="cuda")
+    sides = [x.requires_grad_() for x in (q, k, v)]
+    plain = mix(*sides, where, None, 0.25, 0.0)
+    fast = mix(*(x.bfloat16() for x in sides), where, None, 0.25, 0.0)
+    assert where.kernel == "packed"
+    tiny.close({"out": fast.float()}, {"out": plain}, 0.03)
+    here, there = (torch.autograd.grad((out.float() * weight).sum(), sides) for out in (fast, plain))
+    tiny.close(dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 0.15)

@@ -104,7 +104,12 @@ from pathlib import Path
 from tests.test_trainer import trainer
 run = trainer(Path(sys.argv[1]), steps=60, save=1)
 run.restore()
-run.callbacks = (lambda report: print(report.step, report.values["loss"].hex(), flush=True),)
+
+def tell(report):
+    if report.kind == "train":
+        print(report.step, report.values["loss"].hex(), flush=True)
+
+run.callbacks = (tell,)
 run.run()
 print("done")
 """
@@ -230,6 +235,15 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
+def test_it_measures_at_the_end() -> None:
+    run, told = trainer(steps=5, average=0.0), []
+    run.callbacks = (
+        lambda report: told.append((report.step, report.kind)) if report.kind == "measure" else None,
+    )
+    run.run()
+    assert told == [(5, "measure")]
+
+
 def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
     run = trainer(steps=50, rate=10.0, schedule="constant", clip=0.0, measure=1, patience=3, average=0.0)
     assert run.run().step < 50
@@ -238,7 +252,8 @@ def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("steps", 0), ("rate", -1.0), ("rate", float("nan")), ("accumulate", 0), ("precision", "fp8"),
-     ("schedule", "steep"), ("average", 1.0), ("betas", (0.9, 1.0)), ("clip", -1.0), ("keep", 0)],
+     ("schedule", "steep"), ("average", 1.0), ("betas", (0.9, 1.0)), ("clip", -1.0), ("keep", 0),
+     ("warmup", 2)],
 )  # fmt: skip
 def test_wrong_settings_are_named(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"learn\.{name} .*expected"):

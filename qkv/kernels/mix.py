@@ -4,11 +4,13 @@ B batch, H heads, G heads of keys, T queries, S keys, D size of a head."""
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.kernels.blocks import sparse_attention
 from qkv.kernels.where import Where
+from qkv.spec import Causal
 
 
 def mix(
@@ -19,8 +21,32 @@ def mix(
     kernel = where.kernel if extra is None else "mask"
     if kernel == "blocks":
         return sparse_attention(q, k, v, where.pattern, where.cut, scale, drop)
-    bias = where.bias(extra) if kernel == "mask" else None
+    if kernel == "packed" and where.edges is not None and can_pack(q):
+        return packed_attention(q, k, v, where.edges, isinstance(where.pattern, Causal), scale, drop)
+    bias = where.bias(extra) if kernel in ("mask", "packed") else None
     return F.scaled_dot_product_attention(q, k, v, bias, drop, kernel == "causal", scale=scale)
+
+
+def can_pack(q: Tensor) -> bool:
+    """The kernel for texts one after another is CUDA's, in half precision."""
+    return (
+        q.is_cuda
+        and q.dtype in (torch.float16, torch.bfloat16)
+        and q.shape[-1] % 8 == 0
+        and q.shape[-1] <= 256
+    )
+
+
+def packed_attention(
+    q: Tensor, k: Tensor, v: Tensor, edges: Tensor, causal: bool, scale: float, drop: float
+) -> Tensor:
+    """Texts one after another, each among itself; its plain reference is dense attention under their mask."""
+    batch, length = q.shape[0], q.shape[2]
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B*T, H, D)
+    out: Tensor = torch.ops.aten._flash_attention_forward(
+        q, k, v, edges, edges, length, length, drop, causal, False, scale=scale
+    )[0]
+    return out.unflatten(0, (batch, length)).transpose(1, 2)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:

@@ -25,6 +25,7 @@ class Where:
     same: bool = False  # queries and keys are the same even row, nothing remembered
     reach: int = 0  # no two positions are further apart
     types: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys
+    edges: Tensor | None = None  # where the texts of a full row begin, if that is all the documents say
     dtype: torch.dtype = torch.float32
     made: dict[str, Tensor | None] = field(default_factory=dict)  # what every layer asks for, made once
     cuts: dict[Pattern, Cut] = field(default_factory=dict)  # and the same of its blocks
@@ -36,6 +37,8 @@ class Where:
         plain = open_ and self.full and self.documents is None
         if plain and isinstance(self.pattern, Causal | Everyone):
             return "causal" if isinstance(self.pattern, Causal) else "all"
+        if open_ and self.edges is not None and isinstance(self.pattern, Causal | Everyone):
+            return "packed"
         return "blocks" if open_ and self.q.shape[1] >= 256 and few_keys(self.pattern) else "mask"
 
     def cut(self, rule: Pattern) -> Cut:

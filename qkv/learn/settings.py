@@ -19,6 +19,7 @@ COUNTS = {
     "measure": 0,
     "save": 0,
     "patience": 0,
+    "seed": 0,
 }
 
 
@@ -60,6 +61,8 @@ class Learn:
         for name, low in COUNTS.items():
             if getattr(self, name) < low:
                 raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected {low} or more")
+        if self.warmup > self.steps:
+            raise ValueError(f"learn.warmup {self.warmup}, expected at most learn.steps, {self.steps}")
         for name in ("floor", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected at least 0 and less than 1")

@@ -104,7 +104,7 @@ class Trainer:
                 self.state.place = self.feed.after(place)
                 if self.due(self.learn.log):
                     spent = time.perf_counter() - clock
-                    self.tell("train", sums.mean(), spent, tokens / spent, self.rate)
+                    self.tell("train", sums.mean(), spent, tokens / spent, self.schedule(self.state.step))
                     clock, tokens, sums = time.perf_counter(), 0, Sums()
                 paused = time.perf_counter()
                 if self.due(self.learn.measure) and self.measured():
@@ -113,6 +113,8 @@ class Trainer:
                     self.save()
                 clock += time.perf_counter() - paused  # speed is that of learning alone
         self.watch.look()
+        if self.state.step >= self.learn.steps and not self.due(self.learn.measure):
+            self.measured()
         if self.folder is not None:
             self.save()
         self.net.eval()
@@ -139,7 +141,7 @@ class Trainer:
         norm, finite = clip(self.net, self.learn.clip)
         lost = 1.0 - (finite & torch.stack([*total.values()]).isfinite().all()).float()
         for group in self.optimiser.param_groups:
-            group["lr"] = self.rate * group.get("factor", 1.0)
+            group["lr"] = self.schedule(self.state.step + 1) * group.get("factor", 1.0)
         if self.scaler.is_enabled():  # it looks for itself, and lowers its scale
             self.scaler.step(self.optimiser)
             self.scaler.update()
@@ -164,10 +166,6 @@ class Trainer:
         if self.learn.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.learn.precision])
-
-    @property
-    def rate(self) -> float:
-        return self.schedule(self.state.step + 1)
 
     def due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0

@@ -132,7 +132,7 @@ class Tower(nn.Module):
             types=kinds, allowed=allowed, documents=texts,
             distance=self.bias(q, k).to(x.dtype) if self.bias else None,
             same=past.positions is None and rows.even and batch.targets is None, reach=rows.reach + before,
-            dtype=x.dtype,
+            dtype=x.dtype, edges=rows.edges if past.positions is None and batch.targets is None else None,
         )  # fmt: skip
 
     def cross(self, rows: Rows, source: Rows | None, memory: list[Memory] | None, x: Tensor) -> Cross | None:

@@ -1,0 +1,89 @@
+"""fit: the loop of recipes on a model and data that are at hand, as in a notebook."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from qkv.data.prepare import prepare
+from qkv.data.read import Corpus
+from qkv.data.record import Record
+from qkv.learn.given import Given, Part
+from qkv.learn.kinds import kind_of
+from qkv.learn.measure import over
+from qkv.learn.objective import Out, written
+from qkv.learn.objectives import words_of
+from qkv.learn.prepared import goal_of
+from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe
+from qkv.learn.settings import Learn
+from qkv.learn.trainer import Report, State, Trainer
+from qkv.model import Model
+
+Data = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
+
+
+def fit(
+    model: Model, data: Data, *, steps: int, objective: str | Callable[[Out], Tensor] = "causal-lm",
+    like: str = "causal-lm", rows: int = 16, length: int = 0, long: str = "cut", valid: float = 0.0,
+    settings: Mapping[str, Any] | None = None, callbacks: Sequence[Callable[[Report], None]] = (),
+    **learn: Any,
+) -> State:  # fmt: skip
+    """Trains the model where it is, and leaves it in eval mode.
+
+    `data` are texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a name,
+    or a function `out -> loss` over the batches of the objective that `like` names. `settings` are the
+    objective's own, `learn` those of a recipe's table `learn`, such as rate=1e-4."""
+    tokenizer = model.tokenizer
+    if tokenizer is None:
+        raise ValueError(
+            "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
+        )
+    name = objective if isinstance(objective, str) else like
+    recipe = Recipe(
+        model=ModelPart(), data=DataPart(train="", rows=rows, length=length, long=long, valid=valid),
+        objective=ObjectivePart(name=name, settings=dict(settings or {})), learn=Learn(steps=steps, **learn),
+    )  # fmt: skip
+    kind = kind_of(recipe)
+    named: dict[str, str] = model.config.get("id2label") or {}
+    labels = tuple(named[number] for number in sorted(named, key=int)) if kind.column else ()
+    with tempfile.TemporaryDirectory(prefix="qkv-") as room:
+        tokenizer.save(room)
+        given = Given(
+            recipe=recipe,
+            home=room,
+            model=model,
+            words=words_of(tokenizer, model, length=length),
+            labels=labels,
+        )
+        encoder = kind.encoder(given)
+        shards = prepare(
+            records(data),
+            encoder,
+            Path(room) / "data",
+            fields=encoder.fields(),
+            made_from={"fit": repr(encoder)},
+        )
+        target = goal_of(given)
+        target = target if isinstance(objective, str) else written(objective, target)
+        net, _ = kind.net(given)
+        kept = kind.feed(given, shards, Part(first=False, share=valid)) if valid else None
+        return Trainer(
+            net=net, feed=kind.feed(given, shards, Part(first=True, share=valid)), objective=target,
+            learn=recipe.learn, callbacks=callbacks, evaluate=over(kept, target) if kept else None,
+        ).run()  # fmt: skip
+
+
+def records(data: Data) -> Iterable[Record]:
+    """Whatever was given, as records that know their place."""
+    if isinstance(data, Corpus):
+        return data
+    if isinstance(data, str | Path):
+        return Corpus(data)
+    return [
+        Record({"text": each} if isinstance(each, str) else dict(each), f"example {number}")
+        for number, each in enumerate(data)
+    ]

@@ -1,0 +1,67 @@
+"""`qkv.fit`: the loop from a notebook, with an objective by name and one of the user's own."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import qkv
+from qkv.text import Tokenizer
+
+TEXTS = ["the cat sat on the mat", "the dog lay on the rug", "a bird sang in the tree"] * 20
+
+
+def model(family: str = "gpt2", **changes: Any) -> qkv.Model:
+    tokenizer = Tokenizer.train(TEXTS, kind="word", vocab=60, purpose="bert")
+    torch.manual_seed(0)
+    made = qkv.build(family, vocab=len(tokenizer), width=32, depth=2, heads=2, length=32, **changes)
+    made.tokenizer = tokenizer
+    return made
+
+
+def losses(made: qkv.Model, **more: Any) -> list[float]:
+    told: list[float] = []
+    qkv.fit(
+        made, TEXTS, steps=30, rate=3e-3, log=5, callbacks=[lambda r: told.append(r.values["loss"])], **more
+    )
+    return told
+
+
+def test_by_name() -> None:
+    told = losses(model(), objective="causal-lm", length=16, rows=8)
+    assert told[-1] < 0.75 * told[0]
+
+
+def test_masked() -> None:
+    told = losses(model("bert", feed=64, head="masked-lm"), objective="masked-lm", length=16, rows=8)
+    assert told[-1] < told[0]
+
+
+def test_a_function_of_the_users_own() -> None:
+    def twice(out: dict[str, Tensor]) -> Tensor:
+        return 2 * torch.nn.functional.cross_entropy(out["logits"].flatten(0, 1), out["labels"].flatten())
+
+    once = losses(model(drop=0.0, embed_drop=0.0, attend_drop=0.0), length=16, rows=8, clip=0.0)
+    told = losses(
+        model(drop=0.0, embed_drop=0.0, attend_drop=0.0), objective=twice, length=16, rows=8, clip=0.0
+    )
+    assert told[0] == pytest.approx(2 * once[0], rel=0.05)
+
+
+def test_labels() -> None:
+    made = model("bert", feed=64, head="label", labels=2, label_take="mean")
+    made.config["id2label"] = {"0": "cat", "1": "other"}
+    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
+    told: list[float] = []
+    qkv.fit(
+        made, data, objective="label", steps=80, rate=3e-3, rows=8, valid=0.2, log=10,
+        callbacks=[lambda r: told.append(r.values.get("accuracy", 0.0)) if r.kind == "measure" else None],
+    )  # fmt: skip
+    assert told[-1] == 1.0
+    assert not made.net.training
+
+
+def test_a_model_without_a_tokenizer_says_so() -> None:
+    with pytest.raises(ValueError, match="no tokenizer"):
+        qkv.fit(qkv.build("gpt2", vocab=50, width=16, heads=2, depth=1), TEXTS, steps=1)
