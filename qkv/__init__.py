@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qkv.model import Model, build
     from qkv.text import Tokenizer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["Batch", "Model", "Rows", "Tokenizer", "build", "families", "fit", "load", "look"]
 
 _HOMES = dict(

@@ -17,7 +17,15 @@ from tests.conftest import ROOT
 from tests.test_rooms import PACKAGE, ROOMS, room_of
 
 HAVE_CODE = ("README.md", "CONTRIBUTING.md", "docs/families.md")
-DOCUMENTS = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/architecture.md", "docs/families.md")
+DOCUMENTS = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "docs/architecture.md",
+    "docs/families.md",
+    "docs/training.md",
+    "docs/results.md",
+)
 
 
 class Block(NamedTuple):

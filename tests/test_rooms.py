@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "qkv"
 # A room, and what it may import besides itself and the standard library: rooms above it, then other packages.
 # fmt: off
 ROOMS = {
+    "human":     "",
     "spec":      "",
     "kernels":   "spec torch",
     "batch":     "torch",
@@ -27,7 +28,7 @@ ROOMS = {
     "model":     "spec batch nn weights families positions vector limits config border text torch huggingface_hub",
     "foreign":   "weights families config model torch",
     "data":      "spec batch text torch numpy",
-    "learn":     "spec kernels batch nn weights families text model foreign data torch safetensors numpy rich",
+    "learn":     "human spec kernels batch nn weights families vector config text model foreign data torch safetensors numpy rich",
     "decode":    "spec kernels batch nn torch",
     "tasks":     "spec batch nn look weights text model data decode torch numpy",
     "draw":      "spec",

@@ -1,20 +1,24 @@
-"""Encoders: records become rows of ids, by field. Each holds the tokenizer's folder: workers open their own.
+"""Encoders of running text: records become rows of ids, by field. What is asked of a text is in `answers`.
 
-What is longer than a model reads is refused with its place, cut, or split, as `long` says."""
+Each holds the tokenizer's folder: workers open their own. What is longer than a model reads is refused with
+its place, cut, or left whole for a source to split, as `long` says."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from string import Formatter
+from typing import ClassVar
 
-from qkv.data.record import Record
+from qkv.data.record import Record, short
 from qkv.text import Encoding, Tokenizer
 
 Row = dict[str, list[int]]
 LONG = ("refuse", "cut", "split")
-AWAY = 0  # stored labels are one more than they are; this one asks for nothing
+LENGTHS = 2**31  # a field of lengths
+SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
 
 
 @lru_cache(maxsize=4)
@@ -28,6 +32,14 @@ class Encoder:
     length: int = 0  # tokens that a row may have; 0: any number
     long: str = "refuse"
 
+    splits: ClassVar[bool] = False  # whether what is too long may become several rows
+
+    def __post_init__(self) -> None:
+        known = LONG if self.splits else LONG[:2]
+        if self.long not in known:
+            advice = "" if self.splits or self.long not in LONG else ": what is asked is asked of a whole row"
+            raise ValueError(f"data.long {self.long!r}, expected one of {', '.join(known)}{advice}")
+
     @property
     def text(self) -> Tokenizer:
         return opened(self.tokenizer)
@@ -36,43 +48,115 @@ class Encoder:
         """The number of different ids of each field."""
         return {"tokens": len(self.text)}
 
-    def fit(self, encoding: Encoding, record: Record) -> Encoding:
-        """The encoding, no longer than a row."""
-        if not self.length or len(encoding) <= self.length:
+    def __call__(self, records: Sequence[Record]) -> list[Row]:
+        raise NotImplementedError
+
+    def fit(self, encoding: Encoding, record: Record, room: int | None = None) -> Encoding:
+        """The encoding, no longer than a row, or than what is left of one."""
+        room = self.length if room is None else room
+        if not self.length or len(encoding) <= room or self.long == "split":
             return encoding
         if self.long == "refuse":
             raise ValueError(
-                f"{record.place}: {len(encoding)} tokens, expected at most {self.length}; "
+                f"{record.place}: {len(encoding)} tokens, expected at most {room}; "
                 'data.long = "cut" cuts them, a larger data.length reads them'
             )
-        return encoding.cut(self.length)
+        return encoding.cut(room)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(Encoder):
-    """Running text: no tokens around it, the end token after every record."""
+    """Running text: nothing around it, the end token after every record unless they are one text.
+
+    With `words` the field `starts` tells where words begin. `around` tokens will be put around each row."""
+
+    splits: ClassVar[bool] = True
+    ends: bool = True
+    words: bool = False
+    around: int = 0
+
+    def fields(self) -> Mapping[str, int]:
+        return {"tokens": len(self.text)} | ({"starts": 2} if self.words else {})
 
     def __call__(self, records: Sequence[Record]) -> list[Row]:
-        text = self.text
-        ids = text.encode_ids([record.text("text") for record in records], special=False)
-        end = [number for number in (text.eos, text.sep) if number is not None][:1]
-        return [{"tokens": [*row, *end]} for row in ids]
+        text, texts = self.text, [record.text("text") for record in records]
+        end = [number for number in (text.eos, text.sep) if number is not None][: int(self.ends)]
+        if not self.words and (not self.length or self.long == "split"):
+            return [{"tokens": [*row, *end]} for row in text.encode_ids(texts, special=False)]
+        rows = []
+        for encoding, record in zip(text.encode_many(texts, special=False), records, strict=True):
+            whole = self.fit(encoding, record, self.length - self.around)
+            starts = {"starts": [*begins(whole, record), *[1 for _ in end]]} if self.words else {}
+            rows.append({"tokens": [*whole.ids, *end], **starts})
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stream(Encoder):
-    """One running text: nothing stands between the records but what did in the file."""
+class Sentences(Encoder):
+    """Documents of sentences: those of a line each, or, in a single line, up to a full stop."""
+
+    splits: ClassVar[bool] = True
+    words: bool = False
+
+    def fields(self) -> Mapping[str, int]:
+        return {"tokens": len(self.text), "sentences": LENGTHS} | ({"starts": 2} if self.words else {})
 
     def __call__(self, records: Sequence[Record]) -> list[Row]:
-        ids = self.text.encode_ids([record.text("text") for record in records], special=False)
-        return [{"tokens": row} for row in ids]
+        rows = []
+        for record in records:
+            lines = [line for line in record.text("text").splitlines() if line.strip()]
+            lines = SENTENCE.split(lines[0]) if len(lines) == 1 else lines
+            held = [found for found in self.text.encode_many(lines, special=False) if len(found)]
+            row = {"tokens": [i for one in held for i in one.ids], "sentences": [len(one) for one in held]}
+            starts = {"starts": [i for one in held for i in begins(one, record)]} if self.words else {}
+            rows.append(row | starts)
+        return rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Coded(Encoder):
+    """Text under a code: a control code (CTRL) or a language (mBART), which a column names."""
+
+    splits: ClassVar[bool] = True
+    column: str = "code"
+    ends: bool = True
+    around: int = 0  # tokens that will be put around each row
+
+    def fields(self) -> Mapping[str, int]:
+        return dict.fromkeys(("tokens", "code"), len(self.text))
+
+    def __call__(self, records: Sequence[Record]) -> list[Row]:
+        text, known = self.text, self.text.languages
+        end = [number for number in (text.eos, text.sep) if number is not None][: int(self.ends)]
+        rows = []
+        for record in records:
+            name = record.text(self.column)
+            if name not in known:
+                listed = ", ".join(list(known)[:20]) or "none; text.codes names them"
+                raise ValueError(f"{record.place}: {self.column} {short(name)}, expected one of: {listed}")
+            whole = text.encode(record.text("text"), special=False)
+            whole = self.fit(whole, record, self.length - self.around - len(end))
+            rows.append({"tokens": [*whole.ids, *end], "code": [known[name]]})
+        return rows
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pairs(Encoder):
-    """A source and a target; languages name the codes that stand in front of each."""
+    """A source and a target, each out of columns; languages name the codes that stand in front of them.
+
+    A source of "question: {question} context: {context}" is made of two columns."""
 
     languages: tuple[str | None, str | None] = (None, None)
+    source: str = "{source}"
+    target: str = "{target}"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("source", "target"):
+            try:
+                columns(getattr(self, name))
+            except ValueError as error:
+                raise ValueError(f"objective.{name} {getattr(self, name)!r}: {error}") from None
 
     def fields(self) -> Mapping[str, int]:
         return {"source": len(self.text), "target": len(self.text)}
@@ -80,75 +164,40 @@ class Pairs(Encoder):
     def __call__(self, records: Sequence[Record]) -> list[Row]:
         rows: list[Row] = [{} for _ in records]
         for field, language in zip(("source", "target"), self.languages, strict=True):
-            texts = [record.text(field) for record in records]
+            template = getattr(self, field)
+            texts = [template.format(**texts_of(record, columns(template))) for record in records]
             found = self.text.encode_many(texts, target=field == "target", language=language)
             for row, encoding, record in zip(rows, found, records, strict=True):
                 row[field] = self.fit(encoding, record).ids
         return rows
 
 
-@dataclass(frozen=True, kw_only=True)
-class Labelled(Encoder):
-    """A text or a pair of texts, and its label: a name among `labels`, or its number there."""
-
-    labels: tuple[str, ...]
-
-    def fields(self) -> Mapping[str, int]:
-        return {"tokens": len(self.text), "types": 8, "label": len(self.labels)}
-
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
-        texts = [
-            (record.text("text"), record.text("pair")) if "pair" in record else record.text("text")
-            for record in records
-        ]
-        rows = []
-        for encoding, record in zip(self.text.encode_many(texts), records, strict=True):
-            whole = self.fit(encoding, record)
-            rows.append({"tokens": whole.ids, "types": whole.types, "label": [self.number(record)]})
-        return rows
-
-    def number(self, record: Record) -> int:
-        return numbered(record["label"], self.labels, record)
+def begins(encoding: Encoding, record: Record) -> list[int]:
+    """1 where a word begins."""
+    words = encoding.words
+    if any(word is None and not special for word, special in zip(words, encoding.special, strict=True)):
+        raise ValueError(
+            f"{record.place}: this tokenizer does not tell words apart; whole = false asks for none"
+        )
+    return [int(i == 0 or words[i] != words[i - 1]) for i in range(len(words))]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tagged(Encoder):
-    """Words, each with a tag; the first token of a word carries it, the others ask for nothing."""
-
-    labels: tuple[str, ...]
-
-    def fields(self) -> Mapping[str, int]:
-        return {"tokens": len(self.text), "types": 8, "labels": len(self.labels) + 1}
-
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
-        rows = []
-        for record in records:
-            words: Any = record["words"]
-            tags: Any = record["tags"]
-            whole = self.fit(self.text.encode_words(words), record)
-            fresh = [
-                word is not None and word != before
-                for before, word in zip([None, *whole.words], whole.words, strict=False)
-            ]
-            labels = [
-                1 + numbered(tags[word], self.labels, record) if first and word is not None else AWAY
-                for first, word in zip(fresh, whole.words, strict=True)
-            ]
-            rows.append({"tokens": whole.ids, "types": whole.types, "labels": labels})
-        return rows
+def columns(template: str) -> list[str]:
+    """The columns that a template names."""
+    found = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    if not found or not all(name.isidentifier() for name in found):
+        raise ValueError("expected a text with columns in it, such as {source}")
+    return found
 
 
-def numbered(label: object, labels: Sequence[str], record: Record) -> int:
-    """The place of a label among all, by its name or its number."""
-    if str(label) in labels:
-        return labels.index(str(label))
-    raise ValueError(f"{record.place}: label {label!r}, expected one of {', '.join(labels[:20])}")
-
-
-def labels_of(records: Sequence[Record] | Any, column: str = "label") -> tuple[str, ...]:
-    """Every label that occurs, sorted; numbers by their value."""
-    found: set[str] = set()
-    for record in records:
-        value = record[column]
-        found.update(map(str, value)) if isinstance(value, list) else found.add(str(value))
-    return tuple(sorted(found, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)))
+def texts_of(record: Record, names: Sequence[str]) -> dict[str, str]:
+    """Texts by column; of SQuAD's `answers` the first, nothing where there is none."""
+    found = {}
+    for name in names:
+        value = record.get(name)
+        if name == "answers" and isinstance(value, list):
+            first = value[0] if value else ""
+            found[name] = str(first["text"]) if isinstance(first, dict) else str(first)
+        else:
+            found[name] = record.text(name)
+    return found

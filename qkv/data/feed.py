@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.pack import split
+from qkv.data.pack import blocks, buckets, split, streams
 from qkv.data.rows import Example, Examples
 
 Indices = NDArray[np.int64]
@@ -61,6 +61,40 @@ class Feed:
         """These examples, each changed by a generator of its own."""
         turn = 0 if self.static else epoch
         return [noise(self.examples[i], np.random.default_rng((self.seed, turn, int(i)))) for i in indices]
+
+
+def stream_feed(
+    stream: Examples, size: int, ahead: int, rows: int, *, seed: int = 0, shuffled: bool = True,
+    static: bool = False,
+) -> Feed:  # fmt: skip
+    """Blocks that cover a stream once an epoch, cut at other places each time unless it is static."""
+
+    def plan(rng: np.random.Generator) -> list[Indices]:
+        spare = len(stream) - size - ahead
+        offset = int(rng.integers(0, min(size, spare + 1))) if shuffled and not static else 0
+        starts = blocks(len(stream), size, offset=offset, ahead=ahead)
+        starts = rng.permutation(starts) if shuffled else starts
+        whole = len(starts) - len(starts) % rows if shuffled and len(starts) >= rows else len(starts)
+        return [starts[i : min(i + rows, whole)] for i in range(0, whole, rows)]
+
+    return Feed(stream, plan, seed=seed, static=static)
+
+
+def recurrent_feed(stream: Examples, size: int, ahead: int, rows: int, *, seed: int = 0) -> Feed:
+    """Each row of a batch goes on where the same row of the last one ended (Transformer-XL)."""
+    return Feed(stream, lambda rng: list(streams(len(stream), rows, size, ahead=ahead)), seed=seed)
+
+
+def rows_feed(
+    examples: Examples, lengths: NDArray[np.int64] | None = None, *, rows: int = 0, tokens: int = 0,
+    seed: int = 0, shuffled: bool = True, static: bool = False,
+) -> Feed:  # fmt: skip
+    """Examples by number, or gathered by length, (N,) or (N, fields): no batch is larger than `tokens`."""
+    plan: Plan = by_rows(len(examples), rows or 1, shuffled=shuffled)
+    if tokens and lengths is not None:
+        plan = lambda rng: buckets(lengths, tokens, rng)  # noqa: E731
+    longest = lengths if lengths is None or lengths.ndim == 1 else lengths.max(axis=1)
+    return Feed(examples, plan, seed=seed, static=static, lengths=longest)
 
 
 def by_rows(count: int, rows: int, *, shuffled: bool = True) -> Plan:

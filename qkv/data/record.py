@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
-TEXTS = "text pair source target words context question".split()  # columns that hold text
+TEXTS = "text pair source target words context question caption choices".split()  # columns that hold text
 
 
 class Record(dict[str, object]):
@@ -25,12 +25,9 @@ class Record(dict[str, object]):
         return value
 
     def texts(self) -> Iterator[str]:
-        """Every text of the record, words of a sentence joined: what a tokenizer learns from."""
-        held = [self[column] for column in TEXTS if column in self]
-        if not held:
-            expected = f"expected one of {listed(TEXTS)}; name them so with `columns`"
-            raise ValueError(f"{self.place}: no column of text among {listed(self)}; {expected}")
-        for value in held:
+        """What stands in the usual columns of text, lists of words or choices joined."""
+        for column in TEXTS:
+            value = self.get(column)
             if isinstance(value, str | list):
                 yield value if isinstance(value, str) else " ".join(map(str, value))
 

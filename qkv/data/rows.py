@@ -71,8 +71,7 @@ def tokens_batch(examples: Sequence[Example], *, pad: int = 0, left: bool = Fals
     """`tokens` as rows, and of `labels`, one a token, those that ask for something."""
     rows = as_rows(examples, pad=pad, left=left)
     read, labels = asked(beside([example["labels"] for example in examples], NONE, left=left), room)
-    more = {name: values(examples, name) for name in ("pair",) if name in examples[0]}
-    return Batch(rows=rows, read=read, labels={"labels": labels} | more)
+    return Batch(rows=rows, read=read, labels={"labels": labels})
 
 
 def values(examples: Sequence[Example], name: str) -> Tensor:

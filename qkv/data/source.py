@@ -1,6 +1,10 @@
-"""Sources: shards as examples in an order. Knows no tokenizer.
+"""Sources: shards as examples. Knows no tokenizer and no order.
 
-A stream is cut into blocks, documents are packed into rows, pairs and labelled texts gathered by length."""
+Stream     blocks of one long row of tokens
+Documents  records as they are          Pieces    the same, long ones in pieces
+Framed     special tokens around each   Packed    several of them in one row
+Windows    rows that a record holds     Segmented documents of sentences, to be paired
+"""
 
 from __future__ import annotations
 
@@ -9,27 +13,36 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.feed import Feed, Indices, Plan, by_rows
-from qkv.data.pack import blocks, buckets, pack, streams
-from qkv.data.rows import Example
+from qkv.data.feed import Indices
+from qkv.data.frame import Frame
+from qkv.data.pack import pack
+from qkv.data.rows import Example, Examples
 from qkv.data.shards import Shards
+
+ALONG = ("tokens", "types", "starts")  # fields with one value a token
 
 
 class Stream:
-    """Tokens from `first` up to `last`; an example is the block at its index, and one token more."""
+    """Tokens from `first` up to `last`; an example is the block at its index, and `ahead` tokens more."""
 
-    def __init__(self, shards: Shards, size: int, first: int = 0, last: int | None = None) -> None:
-        self.shards, self.size, self.first = shards, size, first
+    def __init__(
+        self, shards: Shards, size: int, first: int = 0, last: int | None = None, *, ahead: int = 1
+    ) -> None:
+        self.shards, self.size, self.first, self.ahead = shards, size, first, ahead
         self.last = shards.tokens() if last is None else last
-        if len(self) <= size:
-            raise ValueError(f"{len(self)} tokens in all, expected more than the {size} of data.length")
+        if len(self) < size + ahead:
+            raise ValueError(
+                f"{len(self)} tokens in all, expected {size + ahead} at least, for one row of data.length"
+            )
 
     def __len__(self) -> int:
         return self.last - self.first
 
     def __getitem__(self, i: int) -> Example:
         begin = self.first + int(i)
-        return {"tokens": self.shards.slice(begin, min(begin + self.size + 1, self.last)).astype(np.int64)}
+        end = min(begin + self.size + self.ahead, self.last)
+        held = (name for name in ALONG if name in self.shards.fields)
+        return {name: self.shards.slice(begin, end, name).astype(np.int64) for name in held}
 
 
 class Documents:
@@ -50,51 +63,115 @@ class Documents:
         return np.stack([self.shards.lengths(field)[self.which] for field in fields], axis=1)
 
 
-class Packed:
-    """Rows of several documents; `document` tells them apart."""
+class Pieces:
+    """Documents in pieces of at most `size` tokens; an empty one is left out."""
 
-    def __init__(self, documents: Documents, size: int, *, longer: str = "split") -> None:
+    def __init__(self, documents: Documents, size: int) -> None:
+        if size < 1:
+            raise ValueError(f"rows of {size} tokens beside the special ones; expected a larger data.length")
         lengths = documents.lengths("tokens")[:, 0]
-        self.documents, self.rows = (
-            documents,
-            pack(lengths, size, longer="cut" if longer == "cut" else "split"),
-        )
+        count = -(-lengths // size)
+        self.documents, self.document = documents, np.repeat(np.arange(len(lengths)), count)
+        self.start = size * (np.arange(len(self.document)) - (np.cumsum(count) - count)[self.document])
+        self.stop = np.minimum(self.start + size, lengths[self.document])
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def __getitem__(self, i: int) -> Example:
+        here = slice(int(self.start[i]), int(self.stop[i]))
+        example = self.documents[int(self.document[i])]
+        return {name: x[here] if name in ALONG else x for name, x in example.items()}
+
+    def lengths(self) -> NDArray[np.int64]:
+        return self.stop - self.start
+
+
+class Framed:
+    """Examples with the special tokens of a text around each."""
+
+    def __init__(self, examples: Examples, frame: Frame) -> None:
+        self.examples, self.frame = examples, frame
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    def __getitem__(self, i: int) -> Example:
+        example = self.examples[i]
+        starts = {"starts": self.frame.along(example["starts"], 1)} if "starts" in example else {}
+        return {**example, "tokens": self.frame.tokens(example["tokens"]), **starts}
+
+
+class Packed:
+    """Rows of several examples, `size` tokens at most; `document` tells them apart."""
+
+    def __init__(self, examples: Examples, lengths: NDArray[np.int64], size: int) -> None:
+        self.examples, self.rows = examples, [row[:, 0] for row in pack(lengths, size)]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> Example:
-        parts = [self.documents[d]["tokens"][start:stop] for d, start, stop in self.rows[i].tolist()]
-        numbers = [np.full(len(part), number) for number, part in enumerate(parts)]
-        return {"tokens": np.concatenate(parts), "document": np.concatenate(numbers)}
+        parts = [self.examples[int(d)] for d in self.rows[i]]
+        whole = {name: np.concatenate([p[name] for p in parts]) for name in ALONG if name in parts[0]}
+        return whole | {"document": np.repeat(np.arange(len(parts)), [len(p["tokens"]) for p in parts])}
 
 
-def stream_feed(stream: Stream, rows: int, *, seed: int = 0, shuffled: bool = True) -> Feed:
-    """Blocks that cover the stream once an epoch, cut at other places each time."""
+class Windows:
+    """Records that hold several rows, one behind the other; the field `windows` has their lengths.
 
-    def plan(rng: np.random.Generator) -> list[Indices]:
-        spare = len(stream) - stream.size - 1
-        offset = int(rng.integers(0, min(stream.size, spare + 1))) if shuffled else 0
-        starts = blocks(len(stream), stream.size, offset=offset)
-        starts = rng.permutation(starts) if shuffled else starts
-        whole = len(starts) - len(starts) % rows if shuffled and len(starts) >= rows else len(starts)
-        return [starts[i : min(i + rows, whole)] for i in range(0, whole, rows)]
+    Other fields have one value a window."""
 
-    return Feed(stream, plan, seed=seed)
+    def __init__(self, documents: Documents) -> None:
+        self.documents = documents
+        count = documents.lengths("windows")[:, 0]
+        self.document = np.repeat(np.arange(len(count)), count)
+        self.turn = np.arange(len(self.document)) - (np.cumsum(count) - count)[self.document]
+        every = [documents.shards.document(int(i), "windows") for i in documents.which]
+        self._lengths = np.concatenate([np.empty(0, np.int64), *every]).astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def __getitem__(self, i: int) -> Example:
+        example, turn = self.documents[int(self.document[i])], int(self.turn[i])
+        stop = int(example["windows"][: turn + 1].sum())
+        here = slice(stop - int(example["windows"][turn]), stop)
+        return {name: x[here] if name in ALONG else x[turn] for name, x in example.items()}
+
+    def lengths(self) -> NDArray[np.int64]:
+        return self._lengths
 
 
-def recurrent_feed(stream: Stream, rows: int, *, seed: int = 0) -> Feed:
-    """Each row of a batch goes on where the same row of the last one ended (Transformer-XL)."""
-    return Feed(stream, lambda rng: list(streams(len(stream), rows, stream.size)), seed=seed)
+class Sentences(Sequence[list[NDArray[np.int64]]]):
+    """Documents as lists of sentences. With `marked` an id is 2 · id + 1 where a word starts, else 2 · id:
+    whatever cuts and joins sentences takes the starts along."""
+
+    def __init__(self, documents: Documents, *, marked: bool = False) -> None:
+        self.documents, self.marked = documents, marked
+
+    def __len__(self) -> int:
+        return len(self.documents)
+
+    def __getitem__(self, number: int) -> list[NDArray[np.int64]]:  # type: ignore[override]
+        held = self.documents[number]
+        ids = 2 * held["tokens"] + held["starts"] if self.marked else held["tokens"]
+        return np.split(ids, np.cumsum(held["sentences"])[:-1])
 
 
-def rows_feed(
-    documents: Documents, fields: Sequence[str], *, rows: int = 0, tokens: int = 0, seed: int = 0,
-    shuffled: bool = True,
-) -> Feed:  # fmt: skip
-    """Examples by number, or gathered by length so that no batch is larger than `tokens`."""
-    plan: Plan = by_rows(len(documents), rows or 1, shuffled=shuffled)
-    lengths = documents.lengths(*fields)
-    if tokens:
-        plan = lambda rng: buckets(lengths, tokens, rng)  # noqa: E731
-    return Feed(documents, plan, seed=seed, lengths=lengths.max(axis=1))
+class Segmented:
+    """About as many examples of a document as rows of `size` would hold: which document, which of them."""
+
+    def __init__(self, documents: Documents, size: int, *, marked: bool = False) -> None:
+        lengths = documents.lengths("tokens")[:, 0]
+        whole = Documents(documents.shards, documents.which[lengths > 1])  # a lone token is no pair
+        self.sentences = Sentences(whole, marked=marked)
+        count = -(-lengths[lengths > 1] // size)
+        self.document = np.repeat(np.arange(len(count)), count)
+        self.turn = np.arange(len(self.document)) - (np.cumsum(count) - count)[self.document]
+
+    def __len__(self) -> int:
+        return len(self.document)
+
+    def __getitem__(self, i: int) -> Example:
+        return {"documents": self.sentences, "number": int(self.document[i]), "turn": int(self.turn[i])}

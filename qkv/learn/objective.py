@@ -37,6 +37,7 @@ class Objective:
     counts: Callable[[Batch], dict[str, int]]
     noise: Noise = unchanged
     recurrent: bool = False  # what one batch remembers, the next is given
+    whole: bool = False  # the rows of a batch are told from each other: it cannot be run in parts
 
     def __call__(self, out: Out) -> Tensor:
         return torch.stack(list(self.parts(out).values())).sum()

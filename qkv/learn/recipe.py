@@ -56,6 +56,15 @@ class DataPart:
     static: bool = False
     workers: int = 0
 
+    def __post_init__(self) -> None:
+        if isinstance(self.valid, float) and not 0 <= self.valid < 1:
+            raise ValueError(
+                f"data.valid {self.valid!r}, expected files, or a share of at least 0 and below 1"
+            )
+        for name in ("length", "rows", "tokens", "workers"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"data.{name} {getattr(self, name)!r}, expected 0 or more")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectivePart:
@@ -155,6 +164,8 @@ def typed(value: Any, hint: Any, path: str) -> Any:
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
         return make(hint, value, f"{path}.")
     origin, inside = get_origin(hint), get_args(hint)
+    if value == "" and type(None) in inside:  # TOML has no word for nothing
+        return None
     if origin in (Union, UnionType):
         for choice in inside:
             try:
@@ -202,7 +213,7 @@ def written(value: Any) -> str:
         body = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{body}"'
     if isinstance(value, list | tuple):
-        return f"[{', '.join(written(each) for each in value if each is not None)}]"
+        return f"[{', '.join(written('' if each is None else each) for each in value)}]"
     if isinstance(value, dict):
         return "{" + ", ".join(f"{key} = {written(each)}" for key, each in value.items()) + "}"
     return repr(value)

@@ -1,4 +1,4 @@
-"""The command line: one sub-command a verb. Torch is imported by the commands that need it, not before."""
+"""The commands of models: list the families, draw one, write one in another form."""
 
 from __future__ import annotations
 
@@ -6,30 +6,23 @@ import json
 import os
 import re
 import shutil
-import sys
 import tempfile
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import Parameter
 
-from qkv import __version__
+from qkv.cli.screen import console, say
+from qkv.human import human
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from qkv.families.family import Family
     from qkv.model import Model
     from qkv.spec import Spec, Two
-
-app = App(
-    name="qkv", version=__version__, help="Every classic Transformer from one readable core.",
-    suppress_keyboard_interrupt=False, result_action="return_none",
-)  # fmt: skip
 
 WIDE = 130  # columns from which every fact about a family has a column of its own
 MOST = 50_000  # layers and experts in a drawing
@@ -43,54 +36,9 @@ BESIDE = """
 """.split()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit status: 0, 2 where the input is at fault, 130 after Ctrl-C."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a character shows another
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = lambda message, *_: _complain(f"warning: {message}")
-            app(arguments, exit_on_error=False, print_error=False)
-            sys.stdout.flush()
-    except BrokenPipeError:
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())  # where Python's last flush goes
-        return 141
-    except KeyboardInterrupt:
-        return 130
-    except (CycloptsError, ValueError, OSError) as error:
-        _complain(str(error) or type(error).__name__)
-        return 2
-    return 0
-
-
-def _complain(message: str) -> None:
-    print("qkv:", " ".join(message.split()), file=sys.stderr)
-
-
-def _console() -> Console:
-    """As wide as the terminal; where there is none, as COLUMNS says, or 100."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else shutil.get_terminal_size((100, 24)).columns
-    return Console(width=width, highlight=False, markup=False, emoji=False)
-
-
-def _print(*parts: RenderableType) -> None:
-    """Prints as rich draws it; off a terminal without the blanks that fill its lines."""
-    console = _console()
-    with console.capture() as caught:
-        for part in parts:
-            console.print(part)
-    text = caught.get()
-    sys.stdout.write(text if console.is_terminal else re.sub(r" +$", "", text, flags=re.MULTILINE))
-
-
 # --- families ---
 
 
-@app.command
 def families(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
     """List the families: shape, sizes, parameters, paper, what each is for and what makes it different.
 
@@ -112,7 +60,7 @@ def families(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] 
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     shapes = list(dict.fromkeys(kin.shape for kin in every()))
-    _print(_table(sorted(every(), key=lambda kin: shapes.index(kin.shape)), sizes, _console().width))
+    say(_table(sorted(every(), key=lambda kin: shapes.index(kin.shape)), sizes, console().width))
 
 
 def _table(every: Sequence[Family], sizes: dict[str, dict[str, int]], width: int) -> Table:
@@ -150,19 +98,9 @@ def about(kin: Family) -> dict[str, str]:
     return {word: found.get(word, "") for word in ("paper", "purpose", "differs")}
 
 
-def human(count: float, units: Sequence[str] = ("", "K", "M", "B", "T")) -> str:
-    """Three digits and a unit: 124M."""
-    unit, *larger = units
-    while count >= 999.5 and larger:
-        count, unit, *larger = count / 1000, *larger
-    digits = 0 if count >= 99.95 or unit == units[0] else 1 if count >= 9.995 else 2
-    return f"{count:.{digits}f}{unit}"
-
-
 # --- show ---
 
 
-@app.command
 def show(
     model: str, /, *, size: str | None = None, layers: Annotated[bool, Parameter(negative="")] = False
 ) -> None:
@@ -193,7 +131,7 @@ def show(
         facts.add_row(Text(label, "dim"), about(kin)[fact])
     key = f"\n{SEES} the query of this row sees the key of this column, {BLIND} it does not"
     head = Text.assemble((title, "bold"), f": {kin.shape}, {root.count:,} parameters")
-    _print(head, facts, "", render(root, _console().width), Text(key, "dim"))
+    say(head, facts, "", render(root, console().width), Text(key, "dim"))
 
 
 def _understand(model: str, size: str | None) -> tuple[str, Family, Spec | Two]:
@@ -227,7 +165,6 @@ def _understand(model: str, size: str | None) -> tuple[str, Family, Spec | Two]:
 # --- convert ---
 
 
-@app.command
 def convert(
     source: str,
     target: Path,
@@ -294,7 +231,7 @@ def convert(
         table.add_row("", f"{name:<{longest}}  {size:>8}")
     if copied:
         table.add_row("copied", ", ".join(copied))
-    _print(table)
+    say(table)
 
 
 def _open(path: Path, head: str | None = None) -> tuple[Model, str]:

@@ -1,0 +1,172 @@
+"""The commands of learning: train as a recipe says, and evaluate what came of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from qkv.cli.screen import console, say
+from qkv.human import human, lasting
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from qkv.learn.history import History
+    from qkv.learn.panel import Callback, Course
+    from qkv.learn.recipe import Recipe
+    from qkv.learn.run import Prepared
+    from qkv.learn.trainer import Report, State
+
+Flags = Annotated[str, Parameter(allow_leading_hyphen=True)]
+
+
+def train(recipe: Path, /, *settings: Flags, resume: Literal["auto", "changed"] | None = None) -> None:
+    """Train a model as a recipe says: a TOML file, of which every setting is a flag too.
+
+    qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --learn.steps 500
+
+    Parameters
+    ----------
+    recipe
+        a TOML file with the tables model, text, data, objective and learn
+    settings
+        any setting of the recipe in the place of what stands there: --learn.rate 3e-4
+    resume
+        go on with the run that the folder holds: auto, if the recipe is what it was; changed, if it is not
+    """
+    from qkv.learn.recipe import read_recipe
+
+    learn(read_recipe(recipe, settings), resume)  # what is wrong in it is told before torch is imported
+
+
+def learn(recipe: Recipe, resume: str | None) -> None:
+    """A summary, then the panel until the end, then what came of it."""
+    import torch
+
+    from qkv.learn.history import History
+    from qkv.learn.panel import shown
+    from qkv.learn.run import train
+
+    screen, clock = console(), time.monotonic()
+    tell: list[Callback] = []
+    with ExitStack() as stack:
+        waiting = stack.enter_context(ExitStack())
+        if screen.is_terminal:
+            waiting.enter_context(screen.status(f"reading and encoding {told(recipe.data.train)}"))
+
+        def begun(made: Prepared, state: State) -> None:
+            waiting.close()
+            say(summary(recipe, made, state))
+            tell.append(stack.enter_context(shown(course(recipe, made, state), screen)))
+
+        try:
+            state = train(
+                recipe, resume=resume is not None, accept=resume == "changed",
+                callbacks=[lambda report: tell[0](report)], begun=begun,
+            )  # fmt: skip
+        except (torch.OutOfMemoryError, MemoryError):
+            less = "fewer data.rows or data.tokens, or more learn.accumulate, take less"
+            raise ValueError(f"device {recipe.device}: not enough memory; {less}") from None
+    say(result(recipe, state, History.read(Path(recipe.run)), time.monotonic() - clock))
+
+
+def told(path: str | list[str]) -> str:
+    return path if isinstance(path, str) else ", ".join(path)
+
+
+def sized(documents: int, tokens: int) -> str:
+    return f"{documents:,} document{'s' * (documents != 1)}, {human(tokens)} tokens"
+
+
+def course(recipe: Recipe, made: Prepared, state: State) -> Course:
+    """What the panel shows of this run; the peak is measured when it is first asked for."""
+    from qkv.learn.history import History
+    from qkv.learn.panel import Course
+    from qkv.learn.peak import peak, work
+    from qkv.learn.trainer import DTYPES
+
+    folder = Path(recipe.run)
+    return Course(
+        title=str(folder), learn=recipe.learn, work=work(made.model.net), step=state.step,
+        measure_peak=partial(peak, made.model.device, DTYPES[recipe.learn.precision]),
+        history=History.read(folder),
+    )  # fmt: skip
+
+
+def summary(recipe: Recipe, made: Prepared, state: State) -> Table:
+    """What is trained, on what, where and for how long."""
+    from qkv.data.shards import Index
+    from qkv.learn.evaluate import count
+
+    weights = sum(p.numel() for p in made.model.net.parameters())
+    index = Index.read(Path(recipe.run) / "data" / "train")
+    held = f", {sized(index.documents, count(index))}" if index else ""
+    steps = f"{recipe.learn.steps:,}" + (f", going on after {state.step:,}" if state.step else "")
+    return rows(
+        model=f"{made.model.family.name}, {weights:,} parameters",
+        data=f"{told(recipe.data.train)}{held}",
+        objective=recipe.objective.name,
+        device=f"{made.model.device}, {recipe.learn.precision}",
+        steps=steps,
+    )
+
+
+def result(recipe: Recipe, state: State, history: History, seconds: float) -> Table:
+    """How far it came, the best that was measured, and where the models are."""
+    folder, learn = Path(recipe.run), recipe.learn
+    best: Report | None = history.best(learn.watch, highest=learn.highest)
+    done = f"{state.step:,} of {learn.steps:,} steps in {lasting(seconds)}"
+    if state.step < learn.steps:
+        early = 0 < learn.patience <= state.stale
+        done += f", {learn.watch} no longer got better" if early else "; --resume auto goes on"
+    found = {"done": done}
+    if best is not None:
+        found["best"] = (
+            f"{folder / 'best'}, {learn.watch} {best.values[learn.watch]:.4g} at step {best.step:,}"
+        )
+    return rows(**found, last=str(folder / "last"), curve=str(folder / "loss.svg"))
+
+
+def eval(
+    run: Path, /, *settings: Flags, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+) -> None:
+    """Measure the best model of a run on texts that it has not seen.
+
+    qkv eval runs/imdb --data.test test.jsonl
+
+    Parameters
+    ----------
+    run
+        the folder of a run
+    settings
+        settings of its recipe in the place of what stands there: --data.test test.jsonl
+    as_json
+        for machines
+    """
+    from qkv.learn.evaluate import evaluate
+
+    if not (run / "recipe.toml").exists():
+        raise ValueError(f"{run}: no recipe.toml; expected the folder of a run")
+    found = evaluate(run, settings)
+    if as_json:
+        print(json.dumps(asdict(found) | {"model": str(found.model)}))
+        return
+    values = {name.replace("_", " "): f"{value:.4g}" for name, value in found.values.items()}
+    size = sized(found.documents, found.tokens)
+    say(rows(model=str(found.model), data=f"{told(found.data)}, {size}", **values))
+
+
+def rows(**facts: str) -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, fact in facts.items():
+        table.add_row(name, fact)
+    return table

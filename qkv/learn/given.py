@@ -1,0 +1,67 @@
+"""Given: what the encoder and the feed of a run are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from qkv.data.shards import Shards
+from qkv.data.source import Documents
+from qkv.learn.objectives import Words
+from qkv.learn.recipe import Recipe
+from qkv.learn.start import reach
+from qkv.model import Model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What encoders and feeds are made from."""
+
+    recipe: Recipe
+    home: str  # the tokenizer's folder
+    model: Model
+    words: Words
+    labels: tuple[str, ...] = ()
+
+    def setting(self, name: str, default: Any) -> Any:
+        return self.recipe.objective.settings.get(name, default)
+
+    @property
+    def limit(self) -> int:
+        """Tokens that a row may have; 0: any number."""
+        return self.recipe.data.length or reach(self.model.spec) or 0
+
+    @property
+    def length(self) -> int:
+        """Tokens that every row has."""
+        if self.recipe.data.length < 1:
+            raise ValueError(f"data.length {self.recipe.data.length}, expected the number of tokens in a row")
+        return self.recipe.data.length
+
+    @property
+    def common(self) -> dict[str, Any]:
+        return dict(tokenizer=self.home, long=self.recipe.data.long)
+
+    @property
+    def one_text(self) -> bool:
+        """Whether the records are parts of one long text."""
+        return self.recipe.data.unit == "file"
+
+
+class Part(NamedTuple):
+    """Which of the shards is read: the first part, to learn from, or what `share` keeps from it."""
+
+    first: bool = True
+    share: float = 0.0
+
+    def edges(self, total: int) -> tuple[int, int]:
+        edge = round(total * (1 - self.share))
+        return (0, edge) if self.first else (edge if self.share else 0, total)
+
+    def documents(self, shards: Shards, seed: int) -> Documents:
+        order = np.arange(len(shards))
+        if self.share:
+            order = np.random.default_rng(seed).permutation(order)
+        return Documents(shards, np.sort(order[slice(*self.edges(len(shards)))]))

@@ -1,0 +1,118 @@
+"""Kinds: what each objective needs around it: an encoder, a feed, a head, special tokens.
+
+One row an objective, in KINDS; what is taught itself is in `objectives`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import nn
+
+from qkv.data.answers import Answered, Chosen, Labelled, Tagged, held
+from qkv.data.encode import Coded, Encoder, Pairs, Sentences, Texts
+from qkv.data.pixels import Captioned
+from qkv.learn import feeds, twin
+from qkv.learn.given import Given
+from qkv.learn.recipe import Recipe
+from qkv.learn.start import corpus
+
+
+def running(given: Given) -> Encoder:
+    return Texts(ends=not given.one_text, **given.common)
+
+
+def hidden(given: Given) -> Encoder:
+    """Texts whose special tokens are put around them later."""
+    limit, whole = 0 if given.one_text else given.length, given.setting("whole", False)
+    return Texts(ends=False, words=whole, length=limit, around=given.words.frame.size, **given.common)
+
+
+def sentences(given: Given) -> Encoder:
+    return Sentences(words=given.setting("whole", False), **given.common)
+
+
+def coded(given: Given) -> Encoder:
+    return Coded(around=0, length=given.length, **given.common)
+
+
+def spoken(given: Given) -> Encoder:
+    return Coded(column="language", ends=False, around=2, length=given.length, **given.common)
+
+
+def pairs(given: Given) -> Encoder:
+    templates = {side: given.setting(side, f"{{{side}}}") for side in ("source", "target")}
+    return Pairs(length=given.limit, languages=given.recipe.data.languages, **templates, **given.common)
+
+
+def labelled(given: Given) -> Encoder:
+    kind = given.setting("kind", "single")
+    return Labelled(labels=given.labels, kind=kind, length=given.limit, **given.common)
+
+
+def tagged(given: Given) -> Encoder:
+    return Tagged(labels=given.labels, length=given.limit, **given.common)
+
+
+def answered(given: Given) -> Encoder:
+    return Answered(stride=given.setting("stride", 128), length=given.limit, **given.common)
+
+
+def chosen(given: Given) -> Encoder:
+    first = next(iter(corpus(given.recipe, given.recipe.data.train)))
+    choices = held(first, "choices")
+    count = len(choices) if isinstance(choices, list) else 0
+    if count < 2:
+        raise ValueError(f"{first.place}: {count} choices, expected a list of two at least")
+    return Chosen(choices=count, length=given.limit, **given.common)
+
+
+def captioned(given: Given) -> Encoder:
+    if not given.words.cells:
+        raise ValueError(f"objective image-text: {given.model.family.name} reads no images; clip does")
+    return Captioned(length=given.limit, **given.common)
+
+
+class Kind(NamedTuple):
+    encoder: Callable[[Given], Encoder]
+    feed: feeds.Feeds
+    purpose: str = "bert"  # of a tokenizer that is trained for it
+    head: str | None = None  # None: the family's own
+    column: str | None = None  # holds the labels
+    vector: str | None = None  # the model gives one vector a text
+    own: tuple[str, ...] = ()  # settings that the objective itself does not take
+    net: Callable[[Given], tuple[nn.Module, twin.Save]] = twin.alone
+
+
+TEXTS = ("source", "target")
+# fmt: off
+KINDS = {
+    "causal-lm":              Kind(running,   feeds.stream,            "gpt"),
+    "recurrence":             Kind(running,   feeds.segments,          "plain"),
+    "control-codes":          Kind(coded,     feeds.under_code,        "gpt"),
+    "permutation-lm":         Kind(hidden,    feeds.ordered,           "xlnet",   "lm"),
+    "masked-lm":              Kind(hidden,    feeds.packed,            "bert",    "masked-lm"),
+    "segments":               Kind(sentences, feeds.paired,            "bert",    "pretrain"),
+    "replaced-token":         Kind(hidden,    feeds.packed,            "bert",    "replaced",
+                                   own=("generator",), net=twin.discriminating),
+    "distillation":           Kind(hidden,    feeds.packed,            "bert",    "masked-lm",
+                                   own=("teacher",), net=twin.taught),
+    "seq2seq":                Kind(pairs,     feeds.records(*TEXTS),   "seq2seq", "lm", own=TEXTS),
+    "denoising":              Kind(hidden,    feeds.pieces,            "roberta", "lm"),
+    "multilingual-denoising": Kind(spoken,    feeds.pieces,            "roberta", "lm"),
+    "span-corruption":        Kind(running,   feeds.corrupted,         "t5",      "lm"),
+    "contrastive":            Kind(pairs,     feeds.records(*TEXTS),   "bert",    vector="mean", own=TEXTS),
+    "image-text":             Kind(captioned, feeds.records("tokens"), "bos-eos", net=twin.paired),
+    "label":                  Kind(labelled,  feeds.records("tokens"), "bert",    "label",  "label"),
+    "tag":                    Kind(tagged,    feeds.records("tokens"), "bert",    "tag",    "tags"),
+    "span":                   Kind(answered,  feeds.windows,           "bert",    "span",   own=("stride",)),
+    "choice":                 Kind(chosen,    feeds.records("tokens"), "bert",    "choice"),
+}
+# fmt: on
+
+
+def kind_of(recipe: Recipe) -> Kind:
+    name = recipe.objective.name
+    if name not in KINDS:
+        raise ValueError(f"objective.name {name!r}, expected one of {', '.join(KINDS)}")
+    return KINDS[name]

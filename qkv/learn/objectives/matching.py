@@ -1,0 +1,69 @@
+"""Matching: of all pairs in a batch, those that belong together shall be the nearest.
+
+The others are what they are told from, so a batch cannot be run in parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.batch import Batch, Rows
+from qkv.data.pixels import pixels
+from qkv.data.rows import Example, as_rows
+from qkv.learn.check import number
+from qkv.learn.objective import Objective, Out, precise
+from qkv.learn.objectives.words import Words
+
+
+def per_pair(batch: Batch) -> dict[str, int]:
+    return {"loss": int(batch.labels["pairs"])}
+
+
+def texts(words: Words, *, temperature: float = 0.05) -> Objective:
+    """Pairs of texts; the vector of the first one looks for that of the second among all in the batch."""
+    number("objective.temperature", temperature, more_than=0)
+
+    def parts(out: Out) -> dict[str, Tensor]:
+        if "vector" not in out:
+            raise ValueError(
+                'objective contrastive: the model gives no vector; model.vector = "mean" adds one'
+            )
+        a, b = F.normalize(precise(out["vector"]), dim=-1).chunk(2)  # (2B, W) -> (B, W) twice
+        scores = a @ b.T / temperature
+        return {"loss": F.cross_entropy(scores, torch.arange(len(a), device=a.device))}
+
+    def collate(examples: Sequence[Example]) -> Batch:
+        both = [{"tokens": example[side]} for side in ("source", "target") for example in examples]
+        rows = as_rows(both, pad=words.pad, left=words.left)
+        return Batch(rows=rows, labels={"pairs": torch.tensor(len(examples))})
+
+    return Objective(name="contrastive", parts=parts, counts=per_pair, collate=collate, whole=True)
+
+
+def images(words: Words) -> Objective:
+    """Images and their texts, each looking for the other (CLIP)."""
+
+    def parts(out: Out) -> dict[str, Tensor]:
+        scores = precise(out["logits"])  # (B, B): images, texts
+        right = torch.arange(len(scores), device=scores.device)
+        return {"loss": (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2}
+
+    def noise(example: Example, rng: np.random.Generator) -> Example:
+        path = os.fsdecode(example["image"].astype(np.uint8).tobytes())
+        return {**example, "pixels": pixels(path, words.side)}
+
+    def collate(examples: Sequence[Example]) -> Batch:
+        images = torch.from_numpy(np.stack([example["pixels"] for example in examples]))
+        return Batch(
+            rows=as_rows(examples, pad=words.pad, left=words.left),
+            image=Rows.of(images=images, cells=words.cells), labels={"pairs": torch.tensor(len(examples))},
+        )  # fmt: skip
+
+    return Objective(
+        name="image-text", parts=parts, counts=per_pair, noise=noise, collate=collate, whole=True
+    )

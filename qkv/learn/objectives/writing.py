@@ -1,0 +1,140 @@
+"""Writing: a decoder writes a target (translation), the text that was damaged (BART, mBART), or the spans
+that were taken out of it (T5, Switch)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkv.batch import Batch
+from qkv.data import noise as noises
+from qkv.data.rows import NONE, Example, as_rows, beside
+from qkv.data.spans import corrupt
+from qkv.learn.check import number
+from qkv.learn.objective import Objective, Out, cross_entropy, precise
+from qkv.learn.objectives.running import counted
+from qkv.learn.objectives.words import Words
+from qkv.nn.feed import balance_loss, z_loss
+
+ROUTES = ("encoded_router", "router")  # of the encoder, of the decoder
+
+
+def written(out: Out, *, smoothing: float = 0.0) -> dict[str, Tensor]:
+    return {"loss": cross_entropy(out["logits"], out["labels"], smoothing)}
+
+
+def lay(examples: Sequence[Example], *, words: Words, keep: tuple[str, ...] = ()) -> Batch:
+    """Sources and targets side by side; the decoder reads its target one to the right, a start in front.
+
+    The start is the example's own (a language), or that of the model."""
+    usual = words.start if words.start is not None else words.pad
+    firsts = [example.get("start", usual) for example in examples]
+    shifted = [
+        {"target": np.concatenate([[first], example["target"][:-1]])}
+        for first, example in zip(firsts, examples, strict=True)
+    ]
+    labels = beside([example["target"] for example in examples], NONE)
+    return Batch(
+        rows=as_rows(examples, "source", pad=words.pad), target=as_rows(shifted, "target", pad=words.pad),
+        labels={"labels": labels}, keep=keep,
+    )  # fmt: skip
+
+
+def seq2seq(words: Words, *, smoothing: float = 0.0) -> Objective:
+    """The target from the source; `smoothing` of the probability is spread over all words."""
+    number("objective.smoothing", smoothing, at_least=0, less_than=1)
+    return Objective(
+        name="seq2seq", parts=partial(written, smoothing=smoothing), counts=counted,
+        collate=partial(lay, words=words),
+    )  # fmt: skip
+
+
+Damage = Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
+
+
+def damager(name: str, words: Words, share: float, mean: float, shuffled: bool) -> Damage:
+    if words.mask is None:
+        raise ValueError(
+            f'objective {name}: the tokenizer has no mask token; text.purpose = "roberta" has one'
+        )
+    number("objective.share", share, at_least=0, less_than=1)
+    number("objective.mean", mean, more_than=0)
+    shuffle = partial(noises.shuffle, stops=words.stops)
+    infill = partial(noises.infill, mask=words.mask, share=share, mean=mean)
+    return partial(noises.damage, noises=(shuffle, infill) if shuffled else (infill,))
+
+
+def denoising(
+    words: Words, *, share: float = 0.3, mean: float = 3.0, shuffled: bool = True
+) -> Objective:  # fmt: skip
+    """The text from what is left of it: sentences in random order, spans hidden behind one mask (BART)."""
+    damage = damager("denoising", words, share, mean, shuffled)
+
+    def noise(example: Example, rng: np.random.Generator) -> Example:
+        text = example["tokens"]
+        return {"source": words.frame.tokens(damage(text, rng)), "target": words.frame.tokens(text)}
+
+    return Objective(
+        name="denoising", parts=written, counts=counted, noise=noise, collate=partial(lay, words=words)
+    )
+
+
+def multilingual(
+    words: Words, *, share: float = 0.35, mean: float = 3.5, shuffled: bool = True
+) -> Objective:  # fmt: skip
+    """The same in many languages: a text ends with its language, and the decoder starts with it (mBART)."""
+    damage = damager("multilingual-denoising", words, share, mean, shuffled)
+    end = [] if words.end is None else [words.end]
+
+    def noise(example: Example, rng: np.random.Generator) -> Example:
+        text, tail = example["tokens"], np.array([*end, *example["code"]], np.int64)
+        source = np.concatenate([damage(text, rng), tail])
+        return {"source": source, "target": np.concatenate([text, tail]), "start": int(tail[-1])}
+
+    return Objective(
+        name="multilingual-denoising", parts=written, counts=counted, noise=noise,
+        collate=partial(lay, words=words),
+    )  # fmt: skip
+
+
+def spans(
+    words: Words, *, density: float = 0.15, mean: float = 3.0, balance: float = 0.0, z: float = 0.0
+) -> Objective:
+    """The spans that were taken out, a sentinel before each (T5). Experts are asked to share the tokens
+    (`balance`, 0.01 in Switch) and their router to keep its numbers small (`z`, 0.001 in ST-MoE)."""
+    if not words.sentinels or words.end is None:
+        raise ValueError(
+            "objective span-corruption: the tokenizer has no sentinels or no end token; "
+            'text.purpose = "t5" with text.sentinels makes them'
+        )
+    number("objective.density", density, more_than=0, less_than=1)
+    number("objective.mean", mean, at_least=1)
+    first, count, end = words.sentinels[0], len(words.sentinels), words.end
+    weights = {name: weight for name, weight in (("balance", balance), ("z", z)) if weight}
+
+    def noise(example: Example, rng: np.random.Generator) -> Example:
+        made = corrupt(
+            example["tokens"], rng, sentinel=first, end=end, sentinels=count, density=density, mean=mean
+        )
+        return {"source": made.source, "target": made.target}
+
+    def parts(out: Out) -> dict[str, Tensor]:
+        found, routes = written(out), [out[name] for name in ROUTES if name in out]
+        if weights and not routes:
+            raise ValueError("objective.balance and objective.z are for a model with experts, such as switch")
+        losses = {"balance": balance_loss, "z": z_loss}
+        for name, weight in weights.items():
+            layers = [losses[name](precise(layer)) for route in routes for layer in route]
+            found[name] = weight * sum(layers[1:], layers[0])
+        return found
+
+    def tally(batch: Batch) -> dict[str, int]:
+        """Rows of a batch are of one length: each has the same share in what is said of the router."""
+        return counted(batch) | dict.fromkeys(weights, len(batch.labels["labels"]))
+
+    collate = partial(lay, words=words, keep=("router",) if weights else ())
+    return Objective(name="span-corruption", parts=parts, counts=tally, noise=noise, collate=collate)

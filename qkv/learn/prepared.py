@@ -1,0 +1,108 @@
+"""Prepared: everything a trainer is made of, out of a recipe and the folder of its run. Trains nothing."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from qkv.data.answers import labels_of
+from qkv.data.encode import Encoder
+from qkv.data.feed import Feed
+from qkv.data.prepare import prepare
+from qkv.data.shards import Shards
+from qkv.learn.given import Given, Part
+from qkv.learn.kinds import Kind, kind_of
+from qkv.learn.objective import Objective
+from qkv.learn.objectives import objective, words_of
+from qkv.learn.recipe import Recipe
+from qkv.learn.start import corpus, make_model, make_tokenizer
+from qkv.model import Model, pick_device
+
+PROBLEMS = {  # what Hugging Face calls the kinds of label
+    "single": "single_label_classification", "several": "multi_label_classification",
+    "regression": "regression",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """Everything a trainer is made of."""
+
+    model: Model
+    net: nn.Module  # the model's, or one that holds another network beside it
+    save: Callable[[Path], None]
+    feed: Feed
+    objective: Objective
+    valid: Feed | None
+
+
+def prepared(recipe: Recipe, folder: Path) -> Prepared:
+    """Tokenizer, model, shards, objective and feeds."""
+    data, kind = recipe.data, kind_of(recipe)
+    if not data.rows and not data.tokens:
+        raise ValueError("data.rows or data.tokens is missing: how many rows, or tokens, a batch has")
+    given = given_of(recipe, folder, kind)
+    target = goal_of(given)
+    if recipe.learn.accumulate > 1 and (target.whole or target.recurrent):
+        why = (
+            "tells the rows of a batch from each other"
+            if target.whole
+            else "gives its memory from batch to batch"
+        )
+        raise ValueError(f"learn.accumulate {recipe.learn.accumulate}: {target.name} {why}, expected 1")
+    encoder = kind.encoder(given)
+    train_shards = shards(recipe, folder, encoder, data.train, "train")
+    share = data.valid if isinstance(data.valid, float) else 0.0
+    valid_shards = train_shards if share else None
+    if not isinstance(data.valid, float):
+        valid_shards = shards(recipe, folder, encoder, data.valid, "valid")
+    given.model.net.to(pick_device(recipe.device))
+    net, save = kind.net(given)
+    return Prepared(
+        model=given.model, net=net, save=save, objective=target,
+        feed=kind.feed(given, train_shards, Part(first=True, share=share)),
+        valid=kind.feed(given, valid_shards, Part(first=False, share=share)) if valid_shards else None,
+    )  # fmt: skip
+
+
+def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:
+    """The tokenizer and the model of a run, and what is known of them."""
+    tokenizer = make_tokenizer(recipe, folder, kind.purpose)
+    labels: tuple[str, ...] = ()
+    asked = recipe.objective.settings.get("kind", "single")
+    if kind.column is not None:
+        number = asked == "regression"
+        labels = ("score",) if number else labels_of(corpus(recipe, recipe.data.train), kind.column, asked)
+    torch.manual_seed(recipe.learn.seed)  # the same recipe is the same model
+    model = make_model(recipe, tokenizer, labels, head=kind.head, vector=kind.vector)
+    if recipe.objective.name == "label" and asked in PROBLEMS:
+        model.config["problem_type"] = PROBLEMS[asked]
+    words = words_of(tokenizer, model, length=recipe.data.length)
+    return Given(recipe=recipe, home=str(folder / "tokenizer"), model=model, words=words, labels=labels)
+
+
+def goal_of(given: Given) -> Objective:
+    part, own = given.recipe.objective, kind_of(given.recipe).own
+    return objective(part.name, given.words, **{k: v for k, v in part.settings.items() if k not in own})
+
+
+def shards(recipe: Recipe, folder: Path, encoder: Encoder, path: str | list[str], name: str) -> Shards:
+    source = corpus(recipe, path)
+    made_from = {"corpus": source.fingerprint(), "encoder": repr(encoder), "tokenizer": fingerprint(folder)}
+    return prepare(
+        source, encoder, folder / "data" / name, fields=encoder.fields(), made_from=made_from,
+        workers=recipe.data.workers,
+    )  # fmt: skip
+
+
+def fingerprint(folder: Path) -> str:
+    """Of the tokenizer that the shards are made with."""
+    whole = hashlib.sha256()
+    for path in sorted((folder / "tokenizer").iterdir()):
+        whole.update(path.name.encode() + path.read_bytes())
+    return whole.hexdigest()[:16]

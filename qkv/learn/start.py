@@ -1,0 +1,146 @@
+"""Start: the tokenizer and the model that a run begins with, new ones that fit each other or loaded ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qkv.config import write_config
+from qkv.data.read import Corpus
+from qkv.data.record import Record
+from qkv.families import family
+from qkv.foreign import load
+from qkv.learn.recipe import Recipe
+from qkv.model import Model, build, initialise, make_spec
+from qkv.nn.stack import make_net
+from qkv.spec import Learned, Spec, Two
+from qkv.text import Tokenizer
+from qkv.vector import Vector
+
+
+def corpus(recipe: Recipe, path: str | list[str]) -> Corpus:
+    data = recipe.data
+    unit: Any = data.unit
+    return Corpus(path, form=data.form, columns=data.columns, names=data.names, unit=unit)
+
+
+def make_tokenizer(recipe: Recipe, folder: Path, purpose: str) -> Tokenizer:
+    """The one of the run, of a folder, of the model that is loaded or taught by, or a new one."""
+    home, part = folder / "tokenizer", recipe.text
+    if home.exists():
+        return Tokenizer.load(home)
+    held = part.load or recipe.model.load or recipe.objective.settings.get("teacher")
+    if held:
+        tokenizer = Tokenizer.load(held)
+    else:
+        texts = (text for record in corpus(recipe, recipe.data.train) for text in texts_of(record))
+        tokenizer = Tokenizer.train(
+            texts, kind=part.kind, vocab=part.vocab, purpose=part.purpose or purpose, lower=part.lower,
+            sentinels=part.sentinels, codes=part.codes,
+        )  # fmt: skip
+    tokenizer.save(home)
+    return tokenizer
+
+
+def texts_of(record: Record) -> list[str]:
+    """Every text of a record: what a tokenizer learns from."""
+    named = list(record.texts())
+    return named or [value for value in record.values() if isinstance(value, str)]  # a template names them
+
+
+def make_model(
+    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], *, head: str | None, vector: str | None
+) -> Model:
+    """A fresh model that fits the vocabulary, or the one that is loaded, with the head that is asked for."""
+    part, changes = recipe.model, dict(recipe.model.changes)
+    vector = changes.pop("vector", vector)
+    if part.load:
+        if changes:
+            raise ValueError(f"model.{next(iter(changes))}: a loaded model keeps its sizes; leave it out")
+        model = headed(load(part.load), head, len(labels), vector)
+    elif part.family is None:
+        raise ValueError("model.family is missing; name one, or a folder or hub id as model.load")
+    else:
+        known = fitting(recipe, tokenizer, labels, head)
+        for name in ("text", "image"):  # CLIP's towers have sizes of their own
+            changes |= {name: known.pop(name) | changes.get(name, {})} if name in known else {}
+        model = build(part.family, part.size, positions=part.positions, vector=vector, **known | changes)
+    model.tokenizer = tokenizer
+    if labels:
+        model.config["id2label"] = {str(number): name for number, name in enumerate(labels)}
+        model.config["label2id"] = {name: number for number, name in enumerate(labels)}
+    check_fits(model, tokenizer, recipe.data.length)
+    return model
+
+
+def fitting(
+    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], head: str | None
+) -> dict[str, Any]:
+    """The arguments of a family that the data decides."""
+    assert recipe.model.family is not None
+    defaults, length = family(recipe.model.family).defaults, recipe.data.length or None
+    if length and defaults.get("after_pad"):  # RoBERTa counts positions from after the pad's id
+        length += (tokenizer.pad or 0) + 1
+    if "text" in defaults and "image" in defaults:
+        sizes = {"vocab": len(tokenizer), "end": tokenizer.eos, "length": length}
+        if tokenizer.eos == 2:
+            raise ValueError(
+                "the end token has id 2, by which CLIP knows its oldest models: they read the largest id "
+                'instead; text.kind = "bpe" gives it another'
+            )
+        return {"text": {name: value for name, value in sizes.items() if value is not None}}
+    known: dict[str, Any] = {
+        "vocab": len(tokenizer), "labels": len(labels) or None, "head": head, "pad": tokenizer.pad,
+        "start": tokenizer.bos, "end": tokenizer.eos, "length": length,
+    }  # fmt: skip
+    return {name: value for name, value in known.items() if name in defaults and value is not None}
+
+
+def headed(model: Model, head: str | None, labels: int, vector: str | None = None) -> Model:
+    """A loaded model with another head: what both have is kept, the rest is new."""
+    kin = model.family
+    changes: dict[str, Any] = {}
+    if head is not None and model.args.get("head") != head:
+        changes["head"] = head
+    if labels and model.args.get("labels") != labels:
+        changes["labels"] = labels
+    pooled = Vector(vector) if vector else model.vector
+    if not changes and pooled == model.vector:
+        return model
+    args = kin.arguments(None, **{**model.args, **changes})
+    net = make_net(make_spec(kin, args, model.positions, pooled))
+    initialise(net)
+    keep(net, dict(model.net.named_parameters()))
+    config = {**model.config, **({} if model.positions or not kin.model_types else write_config(kin, args))}
+    return Model(kin, args, net.eval(), config, positions=model.positions, vector=pooled)
+
+
+@torch.no_grad()
+def keep(net: torch.nn.Module, held: Mapping[str, torch.Tensor]) -> None:
+    """Fills what has the same name and shape."""
+    for name, tensor in net.named_parameters():
+        if name in held and held[name].shape == tensor.shape:
+            tensor.copy_(held[name])
+
+
+def check_fits(model: Model, tokenizer: Tokenizer, length: int) -> None:
+    """A model must know every token and every position that the data has."""
+    vocab, most = model.args.get("vocab"), reach(model.spec)
+    if vocab is not None and len(tokenizer) > vocab:
+        raise ValueError(
+            f"{len(tokenizer)} tokens in the tokenizer, but the model knows {vocab}; do they belong?"
+        )
+    if most is not None and length > most:
+        raise ValueError(f"data.length {length}, expected at most {most}: the model has no more positions")
+
+
+def reach(spec: Spec | Two) -> int | None:
+    """Tokens that a model with learned positions can read; None: any number."""
+    texts = spec.text if isinstance(spec, Two) else spec
+    stacks = [stack for stack in (texts.encoder, texts.decoder) if stack] if texts else []
+    places = [stack.embed.positions for stack in stacks]
+    counts = [place.count - place.offset for place in places if isinstance(place, Learned)]
+    return min(counts, default=None)

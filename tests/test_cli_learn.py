@@ -1,0 +1,326 @@
+"""Training and evaluating as a user meets them: what is printed, what is written, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import qkv
+from qkv.cli import main
+from qkv.learn.run import owned
+
+ROOT = Path(__file__).resolve().parent.parent
+RECIPE = """
+[model]
+family = "gpt2"
+depth = 1
+width = 16
+heads = 2
+[text]
+kind = "char"
+vocab = 60
+purpose = "plain"
+[data]
+train = "text.txt"
+unit = "file"
+valid = 0.2
+length = 8
+rows = 2
+[objective]
+name = "causal-lm"
+[learn]
+steps = 6
+measure = 3
+log = 2
+"""
+LABELS = """
+[model]
+family = "bert"
+width = 16
+depth = 1
+heads = 2
+feed = 24
+[text]
+kind = "word"
+vocab = 60
+[data]
+train = "train.jsonl"
+length = 16
+rows = 4
+[objective]
+name = "label"
+[learn]
+steps = 40
+rate = 1e-2
+log = 20
+"""
+TAGS = LABELS.replace('"train.jsonl"', '"train.conll"\nnames = ["words", "tags"]').replace('"label"', '"tag"')
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    (tmp_path / "text.txt").write_text("the cat sat on the mat, and the rat ate the hat.\n" * 30)
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+
+
+def good(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main([str(each) for each in arguments]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def bad(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Exit status 2, and one line that says why."""
+    assert main([str(each) for each in arguments]) == 2
+    err = capsys.readouterr().err
+    assert re.fullmatch(r"qkv: .+\n", err)
+    return err.removeprefix("qkv: ").strip()
+
+
+# --- train ---
+
+
+def test_train(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = good(capsys, "train", "tiny.toml").splitlines()
+    assert re.fullmatch(r"model      gpt2, [\d,]+ parameters", lines[0])
+    assert lines[1] == "data       text.txt, 1 document, 1.47K tokens"
+    assert lines[2:5] == ["objective  causal-lm", "device     cpu, fp32", "steps      6"]
+    reports = [line for line in lines if line.startswith("step ")]
+    assert [line.split("   ")[0] for line in reports] == [f"step {n}/6" for n in (2, 3, 4, 6, 6)]
+    line = (
+        r"step 2/6   loss +\d\.\d+   norm +\d\.\d+   rate \d.\d+e-04   +\S+ tokens/s   +\d+% of peak .* left"
+    )
+    assert re.fullmatch(line, reports[0])
+    assert re.fullmatch(r"step 3/6   measured   loss \d\.\d+   accuracy 0\.\d+ .*   best", reports[1])
+    assert lines[-4].startswith("done   6 of 6 steps in 0:0")
+    assert re.fullmatch(r"best   runs/tiny/best, loss \d\.\d+ at step \d", lines[-3])
+    assert lines[-2:] == ["last   runs/tiny/last", "curve  runs/tiny/loss.svg"]
+    ET.parse("runs/tiny/loss.svg")
+    for name in ("best", "last"):
+        model = qkv.load(f"runs/tiny/{name}")
+        assert model.family.name == "gpt2"
+        assert model.tokenizer is not None
+        assert model.tokenizer.decode(model.tokenizer.encode("the cat").ids) == "the cat"
+
+
+def test_a_flag_has_the_last_word(capsys: pytest.CaptureFixture[str]) -> None:
+    out = good(capsys, "train", "tiny.toml", "--learn.steps=2", "--run", "mine", "--model.width", "8")
+    assert "done   2 of 2 steps" in out
+    assert {"steps = 2", "width = 8", 'run = "mine"'} <= set(
+        Path("mine/recipe.toml").read_text().splitlines()
+    )
+
+
+def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    good(capsys, "train", "tiny.toml")
+    assert "runs/tiny: holds a run already" in bad(capsys, "train", "tiny.toml")
+    changed = ("train", "tiny.toml", "--learn.steps", "10", "--resume")
+    assert "learn.steps: 6 -> 10; --resume changed goes on so" in bad(capsys, *changed, "auto")
+    out = good(capsys, *changed, "changed")
+    assert "steps      10, going on after 6" in out
+    assert "step  8/10" in out
+    assert "step  4/10" not in out
+    ticks = [each.text for each in ET.parse("runs/tiny/loss.svg").iter() if each.tag.endswith("text")]
+    assert {"0", "10"} <= set(ticks)  # the whole curve
+    assert "done   10 of 10 steps" in good(
+        capsys, "train", "tiny.toml", "--learn.steps", 10, "--resume", "auto"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.toml"], "none.toml: no such recipe"),
+        (["broken.toml"], "broken.toml: not a recipe in TOML (Expected ']'"),
+        (["."], "not a recipe in TOML"),
+        (["text.txt"], "text.txt: not a recipe in TOML"),
+        (["tiny.toml", "--learn.rat", "1"], "learn.rat is unknown; did you mean learn.rate?"),
+        (["tiny.toml", "--lern.rate", "1"], "lern is unknown; did you mean learn?"),
+        (["tiny.toml", "--run.x", "1"], "run is {'x': 1}, expected a text"),
+        (["tiny.toml", "more"], "'more', expected a flag such as --learn.rate 3e-4"),
+        (["tiny.toml", "--resume", "maybe"], "--resume"),
+        (["tiny.toml", "--data.rows", "0"], "data.rows or data.tokens is missing"),
+        (["tiny.toml", "--data.rows", "-3"], "data.rows -3, expected 0 or more"),
+        (["tiny.toml", "--data.valid", "1.5"], "data.valid 1.5, expected files, or a share"),
+        (["tiny.toml", "--data.length", "9999"], "expected 10000 at least, for one row of data.length"),
+        (["tiny.toml", "--learn.rate", "-1"], "learn.rate -1.0, expected a number, more than 0"),
+        (["tiny.toml", "--learn.rate", "nan"], "learn.rate nan, expected a number, more than 0"),
+        (["tiny.toml", "--learn.rate", "fast"], "learn.rate is 'fast', expected a number"),
+        (["tiny.toml", "--learn.steps", "0"], "learn.steps 0, expected 1 or more"),
+        (["tiny.toml", "--learn.seed", "-1"], "learn.seed -1, expected 0 or more"),
+        (["tiny.toml", "--data.train", "gone.txt"], "gone.txt: nothing there"),
+        (["tiny.toml", "--data.valid", "gone.txt"], "gone.txt: nothing there"),
+        (["tiny.toml", "--device", "abacus"], "device 'abacus': expected auto, cpu, cuda or mps"),
+        (["tiny.toml", "--model.family", "gpt9"], "gpt9"),
+        (["tiny.toml", "--model.heads", "3"], "width 16 is no multiple of 3 heads"),
+        (["tiny.toml", "--objective.name", "guess"], "'guess', expected one of causal-lm,"),
+        (["tiny.toml", "--learn.watch", "f1"], "learn.watch 'f1', expected one of what is measured: loss,"),
+        (["tiny.toml", "--run", "text.txt"], "text.txt: File exists; expected a folder that can be written"),
+        (["tiny.toml", "--run", "text.txt/x"], "text.txt/x: Not a directory"),
+    ],
+)
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    Path("broken.toml").write_text("[model\n")
+    assert words in bad(capsys, "train", *arguments)
+
+
+def test_mistakes_in_a_recipe_need_no_torch() -> None:
+    code = """
+import sys
+from qkv.cli import main
+assert main(["train", "tiny.toml", "--learn.rate", "nan"]) == 2 and "torch" not in sys.modules
+assert main(["train", "--help"]) == 0 and "torch" not in sys.modules
+"""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"qkv train recipes/shakespeare.toml --data.train input.txt" in done.stdout
+
+
+def test_a_mistake_leaves_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "gone.txt" in bad(capsys, "train", "tiny.toml", "--data.train", "gone.txt")
+    assert "3 heads" in bad(capsys, "train", "tiny.toml", "--model.heads", 3)
+    good(capsys, "train", "tiny.toml", "--text.kind", "byte", "--text.vocab", 300)
+    tokenizer = qkv.load("runs/tiny/last").tokenizer
+    assert tokenizer is not None
+    assert len(tokenizer) > 256  # not the one of the attempts before
+
+
+def test_a_folder_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+    with owned(Path("runs/tiny")):
+        assert f"in use by another process ({os.getpid()})" in bad(capsys, "train", "tiny.toml")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
+def test_a_folder_that_is_read_only(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("locked").mkdir(mode=0o500)
+    assert "locked/run: Permission denied" in bad(capsys, "train", "tiny.toml", "--run", "locked/run")
+
+
+def test_no_room(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("qkv.learn.run.recorder", lambda folder: full)
+    assert "No space left on device" in bad(capsys, "train", "tiny.toml")
+
+
+def test_no_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("qkv.learn.trainer.Trainer.step", full)
+    assert "device auto: not enough memory; fewer data.rows" in bad(capsys, "train", "tiny.toml")
+
+
+def test_a_run_that_was_stopped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stops(folder: Path) -> Callable[[object], None]:
+        return lambda report: os.kill(os.getpid(), 15)
+
+    monkeypatch.setattr("qkv.learn.run.drawer", stops)
+    assert re.search(
+        r"done   2 of 6 steps in .*; --resume auto goes on\n", good(capsys, "train", "tiny.toml")
+    )
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_the_panel_on_a_terminal(tmp_path: Path, colour: bool) -> None:
+    outer, inner = pty.openpty()
+    environment = {
+        "PATH": "",
+        "PYTHONPATH": str(ROOT),
+        "TERM": "xterm-256color",
+        "COLUMNS": "90",
+        "LINES": "30",
+    }
+    environment |= {} if colour else {"NO_COLOR": "1"}
+    command = [sys.executable, "-m", "qkv", "train", "tiny.toml"]
+    with subprocess.Popen(command, stdout=inner, stderr=inner, env=environment, cwd=tmp_path) as process:
+        os.close(inner)
+        seen = b""
+        try:
+            while part := os.read(outer, 65536):
+                seen += part
+        except OSError:  # the other end is closed
+            pass
+        os.close(outer)
+    text = seen.decode()
+    assert process.returncode == 0, text
+    assert all(
+        word in text for word in ("runs/tiny", "training", "validation", "6 of 6", "tokens/s", "curve")
+    )
+    assert re.search("[\u2801-\u28ff]", text)  # the curve
+    assert bool(re.search(r"\x1b\[[\d;]*3[36]m", text)) == colour  # yellow, cyan
+
+
+# --- eval ---
+
+
+def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
+    good(capsys, "train", "tiny.toml")
+    assert "runs/tiny: its recipe has no data.test; name the texts with --data.test" in bad(
+        capsys, "eval", "runs/tiny"
+    )
+    before = sorted(Path("runs").rglob("*"))
+    Path("test.txt").write_text("the rat sat on the cat.\n" * 5)
+    out = good(capsys, "eval", "runs/tiny", "--data.test", "test.txt")
+    assert re.match(r"model +runs/tiny/best\ndata +test.txt, 1 document, 120 tokens\nloss +\d\.\d+\n", out)
+    found = json.loads(good(capsys, "eval", "runs/tiny", "--data.test", "test.txt", "--json"))
+    values = found["values"]
+    assert found["model"] == "runs/tiny/best"
+    assert values["bits_per_character"] == pytest.approx(values["bits"])  # a token is a character here
+    assert sorted(Path("runs").rglob("*")) == before
+    assert "gone.txt" in bad(capsys, "eval", "runs/tiny", "--data.test", "gone.txt")
+    assert "data.tset is unknown" in bad(capsys, "eval", "runs/tiny", "--data.tset", "test.txt")
+    assert "no recipe.toml; expected the folder of a run" in bad(capsys, "eval", "text.txt")
+
+
+def test_eval_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("labels.toml").write_text(LABELS)
+    rows = [{"text": f"{word} film", "label": label} for word, label in (("good", "yes"), ("bad", "no"))]
+    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows * 8)))
+    Path("test.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"text": "bad film", "label": "yes"}])))
+    good(capsys, "train", "labels.toml")
+    Path("train.jsonl").unlink()  # the model knows its labels
+    found = json.loads(good(capsys, "eval", "runs/labels", "--data.test", "test.jsonl", "--json"))
+    assert found["model"] == "runs/labels/last"
+    assert found["values"]["accuracy"] == pytest.approx(2 / 3)
+    assert found["values"]["macro_f1"] == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("regression", (1.5, -2)), ("several", (["a", "b"], ["b"]))])
+def test_eval_of_numbers_and_of_several_labels(
+    capsys: pytest.CaptureFixture[str], kind: str, labels: tuple[object, object]
+) -> None:
+    Path("labels.toml").write_text(LABELS)
+    rows = [
+        {"text": f"{word} film", "label": label} for word, label in zip(("good", "bad"), labels, strict=True)
+    ]
+    Path("train.jsonl").write_text("\n".join(map(json.dumps, rows * 8)))
+    good(capsys, "train", "labels.toml", "--objective.kind", kind)
+    found = json.loads(good(capsys, "eval", "runs/labels", "--data.test", "train.jsonl", "--json"))["values"]
+    assert 0 < found["loss"] < 2
+    assert "macro_f1" not in found
+
+
+def test_eval_of_tags(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("tags.toml").write_text(TAGS)
+    sentence = "Ada\tB-PER\nsaw\tO\nNew\tB-LOC\nYork\tI-LOC\n\n"
+    Path("train.conll").write_text(sentence * 8)
+    Path("test.conll").write_text(sentence + sentence.replace("PER", "LOC"))
+    good(capsys, "train", "tags.toml")
+    found = json.loads(good(capsys, "eval", "runs/tags", "--data.test", "test.conll", "--json"))["values"]
+    assert (found["accuracy"], found["entity_f1"]) == (7 / 8, 3 / 4)
+    assert (found["entity_precision"], found["entity_recall"]) == (3 / 4, 3 / 4)
