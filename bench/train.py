@@ -7,8 +7,8 @@
     translate  Transformer-base on sentence pairs of real lengths: ours gathers by length, theirs pads
     char       a character GPT of 4 x 128, rows of 64
 
-Ours is `qkv.learn.trainer.Trainer` as recipes run it; theirs the usual loop, compiled, with fused AdamW, autocast
-and the same sizes. Both have no dropout. The first third of the steps warms up."""
+Ours is `qkv.learn.trainer.Trainer` as recipes run it; theirs the usual loop, compiled, with fused AdamW,
+autocast and the same sizes. Both have no dropout. The first third of the steps warms up."""
 
 from __future__ import annotations
 
@@ -160,9 +160,10 @@ def bert(options: argparse.Namespace) -> tuple[float, float]:
             labels = ids.masked_fill((torch.rand(ids.shape) > 0.15) | ~mask, -100)
             yield {"input_ids": ids, "attention_mask": mask.long(), "labels": labels}, int(mask.sum())
 
+    less = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128)
     config = BertConfig(
         vocab_size=vocab, max_position_embeddings=size, hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0, **(dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=128) if options.small else {}),
+        attention_probs_dropout_prob=0.0, **(less if options.small else {}),
     )  # fmt: skip
     return mine, theirs(BertForMaskedLM(config), batches, options)
 
@@ -180,8 +181,8 @@ def translate(options: argparse.Namespace) -> tuple[float, float]:
         for a, b in zip(source, target, strict=True)
     ]
     model = qkv.build(
-        "transformer", vocab=vocab, width=width, depth=depth, decoder_depth=depth, heads=heads, decoder_heads=heads,
-        feed=feed, decoder_feed=feed, drop=0.0,
+        "transformer", vocab=vocab, width=width, depth=depth, decoder_depth=depth, heads=heads,
+        decoder_heads=heads, feed=feed, decoder_feed=feed, drop=0.0,
     )  # fmt: skip
     both = np.stack([source, target], axis=1)
     mine = ours(
@@ -209,9 +210,10 @@ def translate(options: argparse.Namespace) -> tuple[float, float]:
             yield batch, int((a > 0).sum() + (b > 0).sum())
 
     config = MarianConfig(
-        vocab_size=vocab, d_model=width, encoder_layers=depth, decoder_layers=depth, encoder_attention_heads=heads,
-        decoder_attention_heads=heads, encoder_ffn_dim=feed, decoder_ffn_dim=feed, dropout=0.0, pad_token_id=0,
-        max_position_embeddings=256, decoder_start_token_id=0, eos_token_id=1,
+        vocab_size=vocab, d_model=width, encoder_layers=depth, decoder_layers=depth,
+        encoder_attention_heads=heads, decoder_attention_heads=heads, encoder_ffn_dim=feed,
+        decoder_ffn_dim=feed, dropout=0.0, pad_token_id=0, max_position_embeddings=256,
+        decoder_start_token_id=0, eos_token_id=1,
     )  # fmt: skip
     return mine, theirs(MarianMTModel(config), batches, options)
 

@@ -201,6 +201,15 @@ def test_an_answer_is_found_in_the_windows_that_hold_it(home: str, tmp_path: Pat
     assert found >= 1
 
 
+def test_a_window_that_cuts_an_answer_does_not_hold_it(home: str) -> None:
+    context = " ".join(LINES[:2] * 3)
+    long = context[40:]
+    one = record(question="who?", context=context, answers=[{"text": long, "start": 40}])
+    row = Answered(tokenizer=home, length=24, long="split", stride=4)([one])[0]
+    assert len(row["windows"]) > 2
+    assert {*row["start"], *row["end"]} == {0}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -234,6 +234,16 @@ def test_half_of_the_texts_in_order_are_swapped(documents: Shards) -> None:
     assert np.mean(swapped) == pytest.approx(0.5, abs=0.08)
 
 
+def test_examples_of_a_document_are_of_its_parts_in_turn() -> None:
+    goal = objective("segments", WORDS, order="order", short=0.0, share=0.01)
+    ids = np.arange(FIRST, FIRST + 50)
+    documents = [np.split(ids, 5)]
+    for turn, part in enumerate((ids[:30], ids[30:])):  # sentences of ten, rows of 29 at most
+        noised = goal.noise({"documents": documents, "number": 0, "turn": turn}, rng())
+        true = np.where(noised["labels"] == NONE, noised["tokens"], noised["labels"])
+        assert {*true} - {CLS, SEP} <= {*part}
+
+
 def test_words_of_pairs_are_chosen_whole(documents: Shards) -> None:
     goal = objective("segments", WORDS, order="order", whole=True, short=0.0)
     ids = np.arange(FIRST, FIRST + 20)
@@ -293,6 +303,19 @@ def test_a_discriminator_reads_what_a_generator_wrote(twin: Twin) -> None:
     assert torch.equal(out["wrong"], corrupted != true)
     assert 0 < out["wrong"].sum() <= asked.sum()
     assert goal.counts(batch) == {"lm": int(asked.sum()), "replaced": 32 + 14}
+
+
+def test_a_generator_reads_masks_and_true_words_alone() -> None:
+    goal = objective("replaced-token", WORDS)
+    hidden = whole = 0
+    for seed in range(100):
+        example = row(100, seed)
+        noised = goal.noise(example, rng(seed))
+        asked = noised["labels"] != NONE
+        read = noised["tokens"][asked]
+        assert ((read == MASK) | (read == example["tokens"][asked])).all()
+        hidden, whole = hidden + int((read == MASK).sum()), whole + len(read)
+    assert hidden / whole == pytest.approx(0.85, abs=0.03)
 
 
 def test_replaced_tokens_have_electras_losses(tmp_path: Path, twin: Twin) -> None:
@@ -741,3 +764,11 @@ def test_a_setting_that_is_wrong_is_named(name: str, settings: dict[str, Any], m
 def test_a_tokenizer_that_lacks_a_token_is_refused(name: str, words: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         objective(name, WORDS._replace(**words))
+
+
+def test_places_of_an_answer_move_with_pads_on_the_left() -> None:
+    goal = objective("span", WORDS._replace(left=True))
+    batch = made(goal, [{**row(9), "start": 2, "end": 4}, {**row(5, 1), "start": 2, "end": 3}])
+    assert batch.labels["starts"].tolist() == [2, 6]
+    assert batch.labels["ends"].tolist() == [4, 7]
+    assert ids_of(batch.rows)[1, 6] == row(5, 1)["tokens"][2]

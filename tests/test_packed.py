@@ -159,8 +159,8 @@ def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
     )  # fmt: skip
     q, k, v, weight = torch.randn(4, 2, 3, 128, 16, device="cuda")
     sides = [x.requires_grad_() for x in (q, k, v)]
-    plain = mix(*sides, where, None, 0.25, 0.0)
-    fast = mix(*(x.bfloat16() for x in sides), where, None, 0.25, 0.0)
+    plain = mix(q, k, v, where, None, 0.25, 0.0)
+    fast = mix(q.bfloat16(), k.bfloat16(), v.bfloat16(), where, None, 0.25, 0.0)
     assert where.kernel == "packed"
     tiny.close({"out": fast.float()}, {"out": plain}, 0.03)
     here, there = (torch.autograd.grad((out.float() * weight).sum(), sides) for out in (fast, plain))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -14,13 +16,18 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.data.feed import Indices, Place
+from qkv.learn.given import Given
+from qkv.learn.kinds import KINDS
+from qkv.learn.measure import over
 from qkv.learn.objective import Objective
-from qkv.learn.objectives import OBJECTIVES
+from qkv.learn.objectives import OBJECTIVES, words_of
 from qkv.learn.prepared import Prepared, prepared
 from qkv.learn.recipe import Recipe, read_recipe
 from qkv.learn.run import train
 from qkv.learn.trainer import Report
 from qkv.learn.twin import Twin
+from qkv.model import build
+from qkv.text import Tokenizer
 from tests import small_data
 
 RECIPES = Path(__file__).resolve().parent.parent / "recipes" / "small"
@@ -129,6 +136,53 @@ def test_a_model_goes_on_with_another_head(tmp_path: Path) -> None:
     assert all(torch.equal(own[name], held[name]) for name in shared)
 
 
+def test_blocks_of_one_long_text_are_rows_of_one_length_in_a_frame(tmp_path: Path) -> None:
+    flags = ["--data.unit", "file", "--objective.whole", "true", "--data.static", "true"]
+    made = prepared(recipe_of("masked-lm", tmp_path, *flags), tmp_path / "run")
+    batch = made.objective.collate(made.feed.draw(made.feed.batches(0)[0], 0, made.objective.noise))
+    assert batch.rows is not None
+    assert batch.rows.ids is not None
+    text = made.model.tokenizer
+    assert text is not None
+    assert batch.rows.ids.shape == (16, 64)
+    assert {*batch.rows.ids[:, 0].tolist()} == {text.cls}
+    assert {*batch.rows.ids[:, -1].tolist()} == {text.sep}
+    block = int(made.feed.batches(0)[0][0])
+    again = [made.feed.draw(np.array([block]), n, made.objective.noise)[0]["tokens"] for n in (0, 1)]
+    assert (again[0] == again[1]).all()  # the mask is static
+    assert block in np.concatenate(made.feed.batches(1))
+
+
+@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation"])
+def test_a_saved_model_has_the_loss_that_was_measured(name: str, tmp_path: Path) -> None:
+    more = ["--data.valid", "0.2", "--learn.steps", "20", "--learn.measure", "20"]
+    recipe, run = recipe_of(name, tmp_path, *more), tmp_path / "run"
+    train(recipe)
+    measured = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["values"]
+    made, model = prepared(recipe, run), qkv.load(run / "best")
+    assert made.valid is not None
+    assert model.tokenizer is not None
+    words = words_of(model.tokenizer, model, length=recipe.data.length)
+    given = Given(recipe=recipe, home=str(run / "tokenizer"), model=model, words=words, learnt=run / "best")
+    net, _ = KINDS[recipe.objective.name].net(given)
+    with torch.no_grad():
+        again = over(made.valid, made.objective)(net.eval())
+    assert again["loss"] == pytest.approx(measured["loss"], rel=1e-6)
+
+
+def test_a_row_is_no_longer_than_a_loaded_model_reads(tmp_path: Path) -> None:
+    build("bert", "tiny", vocab=200, length=8).save(tmp_path / "model")
+    path = small_data.labelled(tmp_path, random.Random(0))
+    Tokenizer.train([path], kind="wordpiece", vocab=200, purpose="bert").save(tmp_path / "model")
+    recipe = tmp_path / "label.toml"
+    recipe.write_text('[model]\n[data]\nrows = 4\n[objective]\nname = "label"\n[learn]\nsteps = 1\n')
+    flags = ["--model.load", str(tmp_path / "model"), "--data.train", str(path), "--device", "cpu"]
+    with pytest.raises(ValueError, match=r"train\.tsv, line 2: \d+ tokens, expected at most 8"):
+        prepared(read_recipe(recipe, flags), tmp_path / "run")
+    with pytest.raises(ValueError, match=r"data\.length 9, expected at most 8"):
+        prepared(read_recipe(recipe, [*flags, "--data.length", "9"]), tmp_path / "run")
+
+
 @pytest.mark.parametrize("name", ["replaced-token", "distillation", "recurrence", "permutation-lm"])
 def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     more = ["--learn.steps", "12", "--learn.log", "6"]
@@ -175,3 +229,22 @@ def test_a_recipe_that_is_wrong_says_so_in_one_line(flags: list[str], message: s
     with pytest.raises(ValueError, match=message) as raised:
         train(recipe_of("masked-lm", tmp_path, *flags))
     assert "\n" not in str(raised.value)
+
+
+def test_a_decoder_starts_with_what_its_family_starts_with(tmp_path: Path) -> None:
+    made = prepared(recipe_of("denoising", tmp_path), tmp_path / "run")
+    text = made.model.tokenizer
+    assert text is not None
+    batch = made.objective.collate(made.feed.draw(made.feed.batches(0)[0], 0, made.objective.noise))
+    assert batch.target is not None
+    assert batch.target.ids is not None
+    assert {*batch.target.ids[:, 0].tolist()} == {text.eos}
+    assert {*batch.target.ids[:, 1].tolist()} == {text.bos}
+
+
+def test_batches_of_so_many_tokens_have_many_rows(tmp_path: Path) -> None:
+    for name in ("masked-lm", "next-sentence", "label"):
+        (tmp_path / name).mkdir()
+        flags = ["--data.rows", "0", "--data.tokens", "480"]
+        made = prepared(recipe_of(name, tmp_path / name, *flags), tmp_path / name / "run")
+        assert max(map(len, made.feed.batches(0))) >= 480 // 64

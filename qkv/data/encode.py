@@ -131,12 +131,13 @@ class Coded(Encoder):
         rows = []
         for record in records:
             name = record.text(self.column)
-            if name not in known:
-                listed = ", ".join(list(known)[:20]) or "none; text.codes names them"
+            code = known.get(name) if known else text.id(name)  # CTRL's own codes are words like others
+            if code is None:
+                listed = ", ".join(list(known)[:20]) or "the tokens; text.codes makes some"
                 raise ValueError(f"{record.place}: {self.column} {short(name)}, expected one of: {listed}")
             whole = text.encode(record.text("text"), special=False)
             whole = self.fit(whole, record, self.length - self.around - len(end))
-            rows.append({"tokens": [*whole.ids, *end], "code": [known[name]]})
+            rows.append({"tokens": [*whole.ids, *end], "code": [code]})
         return rows
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qkv.data.feed import Feed, recurrent_feed, rows_feed, stream_feed
+from qkv.data.rows import Examples
 from qkv.data.shards import Shards
 from qkv.data.source import Framed, Packed, Pieces, Segmented, Stream, Windows
 from qkv.data.spans import lengths as span_lengths
@@ -23,24 +26,34 @@ def blocks(given: Given, shards: Shards, part: Part, *, size: int, ahead: int, f
     """Blocks of one long text."""
     stream = Stream(shards, size, *part.edges(shards.tokens()), ahead=ahead)
     examples = Framed(stream, given.words.frame) if framed else stream
-    how = dict(seed=given.recipe.learn.seed, static=given.recipe.data.static)
-    return stream_feed(examples, size, ahead, rows_in(given), shuffled=part.first, **how)  # type: ignore[arg-type]
+    return stream_feed(
+        examples, size, ahead, rows_in(given), seed=given.recipe.learn.seed, shuffled=part.first,
+        static=given.recipe.data.static,
+    )  # fmt: skip
 
 
 def stream(given: Given, shards: Shards, part: Part) -> Feed:
     return blocks(given, shards, part, size=given.length, ahead=1)
 
 
+def in_turn(given: Given, shards: Shards, part: Part, *, ahead: int) -> Feed:
+    """Each row goes on where it ended in the last batch; a short text has fewer rows."""
+    made, size = Stream(shards, given.length, *part.edges(shards.tokens()), ahead=ahead), given.length
+    rows = min(rows_in(given), len(made) // (size + ahead))
+    return recurrent_feed(made, size, ahead, rows, seed=given.recipe.learn.seed)
+
+
 def segments(given: Given, shards: Shards, part: Part) -> Feed:
-    """Each row goes on where it ended in the last batch."""
-    made = Stream(shards, given.length, *part.edges(shards.tokens()), ahead=1)
-    return recurrent_feed(made, given.length, 1, rows_in(given), seed=given.recipe.learn.seed)
+    """Segments of one long text, and the token after each."""
+    return in_turn(given, shards, part, ahead=1)
 
 
-def by_number(given: Given, examples: Any, part: Part, lengths: Any = None) -> Feed:
+def by_number(given: Given, examples: Examples, part: Part, lengths: NDArray[np.int64] | None = None) -> Feed:
+    """Examples by number, or, where their lengths are given, so many that they have `data.tokens`."""
     data = given.recipe.data
+    rows = rows_in(given) if lengths is None else data.rows
     return rows_feed(
-        examples, lengths, rows=data.rows, tokens=data.tokens, seed=given.recipe.learn.seed,
+        examples, lengths, rows=rows, tokens=data.tokens, seed=given.recipe.learn.seed,
         shuffled=part.first, static=data.static,
     )  # fmt: skip
 
@@ -52,8 +65,7 @@ def packed(given: Given, shards: Shards, part: Part) -> Feed:
         return blocks(given, shards, part, size=size, ahead=0, framed=True)
     pieces = Pieces(part.documents(shards, given.recipe.learn.seed), size)
     rows = Packed(Framed(pieces, frame), pieces.lengths() + frame.size, given.length)
-    how = dict(seed=given.recipe.learn.seed, static=given.recipe.data.static)
-    return rows_feed(rows, rows=rows_in(given), shuffled=part.first, **how)  # type: ignore[arg-type]
+    return by_number(given, rows, part)
 
 
 def ordered(given: Given, shards: Shards, part: Part) -> Feed:
@@ -64,8 +76,7 @@ def ordered(given: Given, shards: Shards, part: Part) -> Feed:
         raise ValueError(
             'objective.memory: a memory goes on in one long text; data.unit = "file" makes it one'
         )
-    made = Stream(shards, given.length, *part.edges(shards.tokens()), ahead=0)
-    return recurrent_feed(made, given.length, 0, rows_in(given), seed=given.recipe.learn.seed)
+    return in_turn(given, shards, part, ahead=0)
 
 
 def pieces(given: Given, shards: Shards, part: Part) -> Feed:
@@ -78,7 +89,7 @@ def pieces(given: Given, shards: Shards, part: Part) -> Feed:
 
 
 def under_code(given: Given, shards: Shards, part: Part) -> Feed:
-    """Pieces of a row less one token, in front of which a code stands; one more is the last label."""
+    """Pieces of documents: a code in front of them, and the last token only asked for, they fill a row."""
     cut = Pieces(part.documents(shards, given.recipe.learn.seed), given.length)
     return by_number(given, cut, part, cut.lengths())
 

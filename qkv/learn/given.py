@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ class Given:
     model: Model
     words: Words
     labels: tuple[str, ...] = ()
+    learnt: Path | None = None  # the folder of a model that has learnt already
 
     def setting(self, name: str, default: Any) -> Any:
         return self.recipe.objective.settings.get(name, default)

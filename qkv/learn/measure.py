@@ -12,7 +12,7 @@ from qkv.data.rows import NONE
 from qkv.learn.objective import Objective, Out
 
 Measure = Callable[[nn.Module], dict[str, float]]
-LANGUAGE = ("causal-lm", "masked-lm", "segments", "control-codes", "permutation-lm")
+LANGUAGE = ("causal-lm", "masked-lm", "control-codes", "permutation-lm", "recurrence")
 
 
 def over(feed: Feed, objective: Objective, most: int = 0) -> Measure:

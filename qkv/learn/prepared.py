@@ -49,11 +49,7 @@ def prepared(recipe: Recipe, folder: Path) -> Prepared:
     given = given_of(recipe, folder, kind)
     target = goal_of(given)
     if recipe.learn.accumulate > 1 and (target.whole or target.recurrent):
-        why = (
-            "tells the rows of a batch from each other"
-            if target.whole
-            else "gives its memory from batch to batch"
-        )
+        why = "tells the rows of a batch apart" if target.whole else "gives its memory from batch to batch"
         raise ValueError(f"learn.accumulate {recipe.learn.accumulate}: {target.name} {why}, expected 1")
     encoder = kind.encoder(given)
     train_shards = shards(recipe, folder, encoder, data.train, "train")
@@ -63,11 +59,10 @@ def prepared(recipe: Recipe, folder: Path) -> Prepared:
         valid_shards = shards(recipe, folder, encoder, data.valid, "valid")
     given.model.net.to(pick_device(recipe.device))
     net, save = kind.net(given)
-    return Prepared(
-        model=given.model, net=net, save=save, objective=target,
-        feed=kind.feed(given, train_shards, Part(first=True, share=share)),
-        valid=kind.feed(given, valid_shards, Part(first=False, share=share)) if valid_shards else None,
-    )  # fmt: skip
+    feed, valid = kind.feed(given, train_shards, Part(first=True, share=share)), None
+    if valid_shards is not None:
+        valid = kind.feed(given, valid_shards, Part(first=False, share=share))
+    return Prepared(model=given.model, net=net, save=save, objective=target, feed=feed, valid=valid)
 
 
 def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from qkv.config import write_config
+from qkv.data.encode import columns
 from qkv.data.read import Corpus
-from qkv.data.record import Record
+from qkv.data.record import TEXTS, Record
 from qkv.families import family
 from qkv.foreign import load
 from qkv.learn.recipe import Recipe
@@ -36,7 +37,7 @@ def make_tokenizer(recipe: Recipe, folder: Path, purpose: str) -> Tokenizer:
     if held:
         tokenizer = Tokenizer.load(held)
     else:
-        texts = (text for record in corpus(recipe, recipe.data.train) for text in texts_of(record))
+        texts = (text for record in corpus(recipe, recipe.data.train) for text in texts_of(recipe, record))
         tokenizer = Tokenizer.train(
             texts, kind=part.kind, vocab=part.vocab, purpose=part.purpose or purpose, lower=part.lower,
             sentinels=part.sentinels, codes=part.codes,
@@ -45,10 +46,12 @@ def make_tokenizer(recipe: Recipe, folder: Path, purpose: str) -> Tokenizer:
     return tokenizer
 
 
-def texts_of(record: Record) -> list[str]:
-    """Every text of a record: what a tokenizer learns from."""
-    named = list(record.texts())
-    return named or [value for value in record.values() if isinstance(value, str)]  # a template names them
+def texts_of(recipe: Recipe, record: Record) -> Iterator[str]:
+    """Every text of a record: the usual columns, and those that a template names."""
+    yield from record.texts()
+    sides = (recipe.objective.settings.get(side) for side in ("source", "target"))
+    named = {name for side in sides if isinstance(side, str) for name in columns(side)}
+    yield from (value for name in sorted(named - {*TEXTS}) if isinstance(value := record.get(name), str))
 
 
 def make_model(
@@ -94,9 +97,19 @@ def fitting(
         return {"text": {name: value for name, value in sizes.items() if value is not None}}
     known: dict[str, Any] = {
         "vocab": len(tokenizer), "labels": len(labels) or None, "head": head, "pad": tokenizer.pad,
-        "start": tokenizer.bos, "end": tokenizer.eos, "length": length,
+        "start": start_of(defaults, tokenizer), "end": tokenizer.eos, "length": length,
     }  # fmt: skip
     return {name: value for name, value in known.items() if name in defaults and value is not None}
+
+
+def start_of(defaults: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
+    """What a decoder is given first: where a family takes its end (BART) or its pad (Marian), so here."""
+    usual = defaults.get("start")
+    if usual is not None and usual == defaults.get("end"):
+        return tokenizer.eos
+    if usual is not None and usual == defaults.get("pad"):
+        return tokenizer.pad
+    return tokenizer.bos
 
 
 def headed(model: Model, head: str | None, labels: int, vector: str | None = None) -> Model:

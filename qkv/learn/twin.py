@@ -23,6 +23,7 @@ from qkv.nn.heads import Reader
 from qkv.nn.stack import Pair, Transformer
 
 Save = Callable[[Path], None]
+GENERATOR = "generator"  # its folder, in that of the discriminator
 TABLES = ("tokens", "positions", "types")
 
 
@@ -158,16 +159,19 @@ def paired(given: Given) -> tuple[nn.Module, Save]:
 def discriminating(given: Given) -> tuple[nn.Module, Save]:
     """The model with a smaller generator, saved beside it; `objective.generator` changes its sizes."""
     model, net = given.model, given.model.net
-    sizes = smaller(model.args) | given.setting("generator", {})
-    generator = build(model.family.name, **{**model.args, **sizes, "head": "masked-lm"})
-    generator.tokenizer = model.tokenizer
+    if given.learnt is not None:
+        generator = load(given.learnt / GENERATOR)
+    else:
+        sizes = smaller(model.args) | given.setting("generator", {})
+        generator = build(model.family.name, **{**model.args, **sizes, "head": "masked-lm"})
+        generator.tokenizer = model.tokenizer
     generator.net.to(model.device)
     assert isinstance(net, Transformer)
     assert isinstance(generator.net, Transformer)
 
     def save(folder: Path) -> None:
         model.save(folder)
-        generator.save(folder / "generator")
+        generator.save(folder / GENERATOR)
 
     return Twin(generator.net, net), save
 
@@ -180,6 +184,6 @@ def taught(given: Given) -> tuple[nn.Module, Save]:
     teacher = load(folder, device=str(model.device))
     if not isinstance(net, Transformer) or not isinstance(teacher.net, Transformer):
         raise ValueError(f"objective.teacher {folder}: expected a teacher and a student that read text")
-    if not given.recipe.model.load:
+    if not given.recipe.model.load and given.learnt is None:
         inherit(model, teacher)
     return Taught(net, teacher.net), model.save

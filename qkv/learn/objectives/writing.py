@@ -68,6 +68,11 @@ def damager(name: str, words: Words, share: float, mean: float, shuffled: bool) 
     return partial(noises.damage, noises=(shuffle, infill) if shuffled else (infill,))
 
 
+def room(words: Words, around: int) -> int | None:
+    """Tokens that a damaged text may have: spans of length 0 can make it longer than it was."""
+    return words.length - around if words.length else None
+
+
 def denoising(
     words: Words, *, share: float = 0.3, mean: float = 3.0, shuffled: bool = True
 ) -> Objective:  # fmt: skip
@@ -76,7 +81,8 @@ def denoising(
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         text = example["tokens"]
-        return {"source": words.frame.tokens(damage(text, rng)), "target": words.frame.tokens(text)}
+        read = damage(text, rng)[: room(words, words.frame.size)]
+        return {"source": words.frame.tokens(read), "target": words.frame.tokens(text)}
 
     return Objective(
         name="denoising", parts=written, counts=counted, noise=noise, collate=partial(lay, words=words)
@@ -92,7 +98,7 @@ def multilingual(
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         text, tail = example["tokens"], np.array([*end, *example["code"]], np.int64)
-        source = np.concatenate([damage(text, rng), tail])
+        source = np.concatenate([damage(text, rng)[: room(words, len(tail))], tail])
         return {"source": source, "target": np.concatenate([text, tail]), "start": int(tail[-1])}
 
     return Objective(
