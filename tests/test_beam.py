@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from qkv.batch import Batch, Rows
-from qkv.decode.beam import beam_search
+from qkv.decode.beam import beam_all, beam_search
 from qkv.nn.stack import Transformer
 from tests import tiny
 
@@ -57,6 +57,15 @@ def test_rows_together_are_rows_alone(beams: int) -> None:
         (alone,) = beam_search(model, Rows.of(row[None]), start=0, end=1, beams=beams, longest=9)
         assert alone.ids == found.ids
         assert alone.score == pytest.approx(found.score, abs=1e-5)
+
+
+def test_all_of_many_come_back_in_their_order() -> None:
+    model = net(9)
+    sources = [[2, 5, 3, 1], [4, 1], [6, 2, 2, 7, 3, 1], [3, 1], [5, 5, 1]]
+    found = beam_all(model, sources, pad=0, batch=2, start=0, end=1, beams=3, longest=9)
+    for source, one in zip(sources, found, strict=True):
+        (alone,) = beam_search(model, Rows.of(torch.tensor([source])), start=0, end=1, beams=3, longest=9)
+        assert alone.ids == one.ids
 
 
 def test_a_beam_of_one_is_greedy() -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 import qkv
 from qkv.cli import main
 from qkv.learn.run import owned
+from tests import small_data
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = """
@@ -324,3 +326,20 @@ def test_eval_of_tags(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(good(capsys, "eval", "runs/tags", "--data.test", "test.conll", "--json"))["values"]
     assert (found["accuracy"], found["entity_f1"]) == (7 / 8, 3 / 4)
     assert (found["entity_precision"], found["entity_recall"]) == (3 / 4, 3 / 4)
+
+
+def test_eval_of_what_a_model_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """It learns to translate a toy language, and is held against the true targets."""
+    flags = small_data.write("seq2seq", tmp_path)
+    recipe = ROOT / "recipes" / "small" / "seq2seq.toml"
+    good(
+        capsys, "train", recipe, *flags, "--run", tmp_path / "run", "--device", "cpu", "--learn.steps", "250"
+    )
+    out = good(capsys, "eval", tmp_path / "run", "--data.test", flags[1], "--json")
+    found = json.loads(out)
+    assert found["values"]["rouge1"] > 0.9
+    if find_spec("sacrebleu"):
+        assert found["values"]["bleu"] > 70
+        assert "nrefs:1|case:mixed" in found["signature"]
+    else:
+        assert "qkv[eval]" in found["signature"]

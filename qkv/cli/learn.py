@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from qkv.learn.recipe import Recipe
     from qkv.learn.run import Prepared
     from qkv.learn.trainer import Report, State
+    from qkv.model import Model
 
 Flags = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
@@ -154,13 +155,29 @@ def eval(
 
     if not (run / "recipe.toml").exists():
         raise ValueError(f"{run}: no recipe.toml; expected the folder of a run")
-    found = evaluate(run, settings)
+    found = evaluate(run, settings, write)
     if as_json:
         print(json.dumps(asdict(found) | {"model": str(found.model)}))
         return
     values = {name.replace("_", " "): f"{value:.4g}" for name, value in found.values.items()}
     size = sized(found.documents, found.tokens)
-    say(rows(model=str(found.model), data=f"{told(found.data)}, {size}", **values))
+    more = {"signature": found.signature} if found.signature else {}
+    say(rows(model=str(found.model), data=f"{told(found.data)}, {size}", **values, **more))
+
+
+def write(model: Model, sources: list[list[int]]) -> list[list[int]]:
+    """What a model writes to sources, by a beam of five."""
+    from qkv.decode.beam import beam_all
+    from qkv.nn.stack import Transformer
+
+    text = model.tokenizer
+    assert text is not None
+    assert isinstance(model.net, Transformer)
+    start, end = model.args.get("start"), text.eos
+    if start is None or end is None:
+        raise ValueError(f"{model.family.name}: it has no token to start or end with; expected both")
+    found = beam_all(model.net, sources, pad=text.pad or 0, start=start, end=end, beams=5)
+    return [[number for number in one.ids if number != end] for one in found]
 
 
 def rows(**facts: str) -> Table:

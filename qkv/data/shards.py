@@ -93,9 +93,9 @@ class Index:
         return self if good == len(self.parts) else replace(self, parts=self.parts[:good], complete=False)
 
 
-def sync(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Wait until a file, or the names in a folder, are on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -4,8 +4,9 @@ B rows, K beams each, V words. A row that is done leaves the batch; its source w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -66,6 +67,22 @@ def beam_search(
         scores, ids = scores[keep], torch.cat([ids[parents], word[keep].flatten()[:, None]], dim=1)
         select(memory, parents)
     return [max(found, key=lambda each: each.score) for found in done]
+
+
+def beam_all(
+    net: Transformer, sources: Sequence[Sequence[int]], *, pad: int, batch: int = 64, **how: Any
+) -> list[Found]:
+    """The best result of every source, in their order; rows of like length are searched together."""
+    device = next(net.parameters()).device
+    order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+    found: dict[int, Found] = {}
+    for some in (order[i : i + batch] for i in range(0, len(order), batch)):
+        longest = max(1, max(len(sources[i]) for i in some))
+        ids = torch.tensor([[*sources[i], *[pad] * (longest - len(sources[i]))] for i in some], device=device)
+        lengths = torch.tensor([max(1, len(sources[i])) for i in some], device=device)
+        mask = torch.arange(longest, device=device) < lengths[:, None]
+        found |= zip(some, beam_search(net, Rows.of(ids, mask=mask), **how), strict=True)
+    return [found[i] for i in range(len(sources))]
 
 
 def open_(found: list[Found], beams: int, best: float, step: int, penalty: float) -> bool:

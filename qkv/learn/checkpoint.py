@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -19,6 +18,8 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from qkv.data.shards import sync
 
 STATE = "state.json"
 Tensors = dict[str, dict[str, Tensor]]  # by file, by name
@@ -91,12 +92,3 @@ def finished(root: Path) -> list[Path]:
 def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Waits until a file, or the names in a folder, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,14 @@ from qkv.learn.objective import Out
 from qkv.learn.objectives import words_of
 from qkv.learn.prepared import goal_of
 from qkv.learn.recipe import Recipe, read_recipe
-from qkv.learn.scores import entity_f1, macro_f1
+from qkv.learn.scores import bleu, chrf, entity_f1, macro_f1, rouge
 from qkv.learn.start import corpus
 from qkv.model import Model, pick_device
 from qkv.text import Tokenizer
 
 MODELS = ("best", "last")
 RUNNING = ("causal-lm", "recurrence")  # every token of the text is predicted once
+Write = Callable[[Model, list[list[int]]], list[list[int]]]
 TEXTS = ("tokens", "source", "target")  # fields of shards that hold texts
 
 
@@ -42,10 +44,13 @@ class Outcome:
     documents: int
     tokens: int
     values: dict[str, float]
+    signature: str | None = None  # how BLEU was computed
 
 
-def evaluate(folder: Path, flags: Sequence[str] = ()) -> Outcome:
-    """Measures the best model of a run, or the last, on `data.test` of its recipe."""
+def evaluate(folder: Path, flags: Sequence[str] = (), write: Write | None = None) -> Outcome:
+    """Measures the best model of a run, or the last, on `data.test` of its recipe.
+
+    What a seq2seq model writes is compared with the targets, where `write` is given: sources to ids."""
     recipe = read_recipe(folder / "recipe.toml", ["--device", "auto", *flags])
     test = recipe.data.test
     if test is None:
@@ -72,7 +77,28 @@ def evaluate(folder: Path, flags: Sequence[str] = ()) -> Outcome:
             characters = sum(len(record.text("text")) for record in source)
             bits = values["loss"] / math.log(2)
             values["bits_per_character"] = bits * held.tokens() / max(characters, 1)
-        return Outcome(model=home, data=test, documents=len(held), tokens=count(held.index), values=values)
+        signature = None
+        if name == "seq2seq" and write is not None:
+            sources = [held.document(i, "source").tolist() for i in range(len(held))]
+            template = given.setting("target", "{target}")
+            wanted = [template.format_map(record) for record in source]
+            texts = [tokenizer.decode(ids) for ids in write(model, sources)]
+            found, signature = written_scores(texts, wanted)
+            values |= found
+        return Outcome(
+            model=home, data=test, documents=len(held), tokens=count(held.index), values=values,
+            signature=signature,
+        )  # fmt: skip
+
+
+def written_scores(texts: list[str], wanted: list[str]) -> tuple[dict[str, float], str | None]:
+    """ROUGE; and BLEU, chrF and BLEU's signature, where sacrebleu is installed."""
+    each = [rouge(*both) for both in zip(texts, wanted, strict=True)]
+    values = {name: sum(one[name] for one in each) / len(each) for name in each[0]}
+    if find_spec("sacrebleu") is None:
+        return values, "for BLEU and chrF: pip install 'qkv[eval]'"
+    score = bleu(texts, wanted)
+    return values | {"bleu": score.value, "chrf": chrf(texts, wanted).value}, score.signature
 
 
 def count(index: Index) -> int:

@@ -30,8 +30,6 @@ from qkv.learn.prepared import prepared
 from qkv.learn.recipe import Recipe, read_recipe, to_toml
 from qkv.learn.trainer import Report, State, Trainer
 
-LM = ("causal-lm", "recurrence")
-
 
 def train(
     recipe: Recipe, *, resume: bool = False, accept: bool = False,
