@@ -253,7 +253,7 @@ def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
     ("name", "value"),
     [("steps", 0), ("rate", -1.0), ("rate", float("nan")), ("accumulate", 0), ("precision", "fp8"),
      ("schedule", "steep"), ("average", 1.0), ("betas", (0.9, 1.0)), ("clip", -1.0), ("keep", 0),
-     ("warmup", 2)],
+     ("warmup", 2), ("parallel", "many")],
 )  # fmt: skip
 def test_wrong_settings_are_named(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"learn\.{name} .*expected"):

@@ -6,7 +6,6 @@ import json
 import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -53,13 +52,14 @@ def learn(recipe: Recipe, resume: str | None) -> None:
 
     from qkv.learn.history import History
     from qkv.learn.panel import shown
+    from qkv.learn.parallel import is_first
     from qkv.learn.run import train
 
     screen, clock = console(), time.monotonic()
     tell: list[Callback] = []
     with ExitStack() as stack:
         waiting = stack.enter_context(ExitStack())
-        if screen.is_terminal:
+        if screen.is_terminal and is_first():
             waiting.enter_context(screen.status(f"reading and encoding {told(recipe.data.train)}"))
 
         def begun(made: Prepared, state: State) -> None:
@@ -75,7 +75,8 @@ def learn(recipe: Recipe, resume: str | None) -> None:
         except (torch.OutOfMemoryError, MemoryError):
             less = "fewer data.rows or data.tokens, or more learn.accumulate, take less"
             raise ValueError(f"device {recipe.device}: not enough memory; {less}") from None
-    say(result(recipe, state, History.read(Path(recipe.run)), time.monotonic() - clock))
+    if is_first():
+        say(result(recipe, state, History.read(Path(recipe.run)), time.monotonic() - clock))
 
 
 def told(path: str | list[str]) -> str:
@@ -90,13 +91,14 @@ def course(recipe: Recipe, made: Prepared, state: State) -> Course:
     """What the panel shows of this run; the peak is measured when it is first asked for."""
     from qkv.learn.history import History
     from qkv.learn.panel import Course
+    from qkv.learn.parallel import processes
     from qkv.learn.peak import peak, work
     from qkv.learn.trainer import DTYPES
 
     folder = Path(recipe.run)
     return Course(
         title=str(folder), learn=recipe.learn, work=work(made.model.net), step=state.step,
-        measure_peak=partial(peak, made.model.device, DTYPES[recipe.learn.precision]),
+        measure_peak=lambda: processes() * peak(made.model.device, DTYPES[recipe.learn.precision]),
         history=History.read(folder),
     )  # fmt: skip
 
@@ -105,16 +107,18 @@ def summary(recipe: Recipe, made: Prepared, state: State) -> Table:
     """What is trained, on what, where and for how long."""
     from qkv.data.shards import Index
     from qkv.learn.evaluate import count
+    from qkv.learn.parallel import processes
 
     weights = sum(p.numel() for p in made.model.net.parameters())
     index = Index.read(Path(recipe.run) / "data" / "train")
     held = f", {sized(index.documents, count(index))}" if index else ""
+    many = f", {processes()} processes" if processes() > 1 else ""
     steps = f"{recipe.learn.steps:,}" + (f", going on after {state.step:,}" if state.step else "")
     return rows(
         model=f"{made.model.family.name}, {weights:,} parameters",
         data=f"{told(recipe.data.train)}{held}",
         objective=recipe.objective.name,
-        device=f"{made.model.device}, {recipe.learn.precision}",
+        device=f"{made.model.device}, {recipe.learn.precision}{many}",
         steps=steps,
     )
 

@@ -40,9 +40,11 @@ class Average:
         """Moves the average towards the weights; once after each step."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         learns = self.join(net)
-        means = [self.weights[name] for name in learns]
-        news = [p.to(mean.dtype) for p, mean in zip(learns.values(), means, strict=True)]
-        torch._foreach_lerp_(means, news, 1 - decay)
+        pairs = [(self.weights[name], p.to(self.weights[name].dtype)) for name, p in learns.items()]
+        for parted in (False, True):  # a kernel takes slices, or whole tensors, not both
+            alike = [pair for pair in pairs if hasattr(pair[0], "full_tensor") == parted]
+            if alike:
+                torch._foreach_lerp_([mean for mean, _ in alike], [new for _, new in alike], 1 - decay)
         self.updates += 1
 
     @contextmanager

@@ -17,7 +17,7 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
 from qkv.learn.check import matching, number
-from qkv.learn.muon import SCALES, Muon
+from qkv.learn.muon import SCALES, Muon, whole
 
 FUSED = {"cpu", "cuda", "mps", "xpu"}  # where torch has AdamW in one kernel
 BIAS = re.compile(r"\bbias\b|\.relative\.[uvs]$")
@@ -88,17 +88,19 @@ def make_optimiser(
     for name, value in {"betas[0]": betas[0], "betas[1]": betas[1], "momentum": momentum}.items():
         number(name, value, at_least=0, less_than=1)
     depths = below_heads(name for name, _ in net.named_parameters())
-    groups: dict[tuple[str, float, float], list[tuple[str, Tensor]]] = {}
+    groups: dict[tuple[str, float, float, bool], list[tuple[str, Tensor]]] = {}
     for name, tensor in net.named_parameters():
         if tensor.requires_grad:
             mine = "muon" if kind == "muon" and HIDDEN.search(name) else "adamw"
             factor = (matrix_rate or rate) / rate if mine == "muon" else 1.0
             pull = decay if decays(name, tensor) else 0.0
-            groups.setdefault((mine, pull, factor * layer_decay ** depths[name]), []).append((name, tensor))
+            factor *= layer_decay ** depths[name]
+            parted = hasattr(tensor, "full_tensor")  # kernels take slices, or whole tensors, not both
+            groups.setdefault((mine, pull, factor, parted), []).append((name, tensor))
     if not groups:
         raise ValueError("nothing to optimise: every tensor of the network is frozen")
     made: dict[str, list[dict[str, Any]]] = {}
-    for (mine, pull, factor), held in groups.items():
+    for (mine, pull, factor, _), held in groups.items():
         group = dict(params=held, lr=rate * factor, factor=factor, weight_decay=pull)
         made.setdefault(mine, []).append(group)
     if kind not in made:
@@ -154,9 +156,13 @@ def clip(net: nn.Module, limit: float) -> tuple[Tensor, Tensor]:
     Returns the norm that they had and whether it is finite, both on the device: nothing waits for them. Where
     it is not finite, the gradients are of no use and no step may be made with them."""
     number("clip", limit, at_least=0)
-    moved = [p for p in net.parameters() if p.grad is not None]
-    norm = get_total_norm([p.grad for p in moved if p.grad is not None])
-    norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # of shards, each has a part
+    alike: dict[object, list[Tensor]] = {}
+    for p in net.parameters():
+        if p.grad is not None:
+            alike.setdefault(getattr(p, "placements", None), []).append(p)
+    norms = [whole(get_total_norm([p.grad for p in held if p.grad is not None])) for held in alike.values()]
+    norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
     if limit:
-        clip_grads_with_norm_(moved, limit, norm)
+        for held in alike.values():
+            clip_grads_with_norm_(held, limit, norm)
     return norm, norm.isfinite()

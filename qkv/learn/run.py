@@ -17,7 +17,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,13 @@ from typing import Any
 from qkv.learn.board import board
 from qkv.learn.curve import draw, drawer
 from qkv.learn.measure import over
+from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
 from qkv.learn.recipe import Recipe, read_recipe, to_toml
 from qkv.learn.trainer import Report, State, Trainer
+
+FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
 
 
 def train(
@@ -38,30 +41,36 @@ def train(
 ) -> State:  # fmt: skip
     """Trains as the recipe says, in its folder; goes on where it was stopped, if asked to.
 
+    Of several processes, each of which calls this, the first prepares the data, writes and tells.
     `begun` is told what it is made of and where it stands, right before the first step."""
     folder = Path(recipe.run)
-    with owned(folder):
-        begin(folder, recipe, resume=resume, accept=accept)
-        made = prepared(recipe, folder)
+
+    def prepare() -> Prepared:
+        if team.first:
+            lock.enter_context(owned(folder))
+            begin(folder, recipe, resume=resume, accept=accept)
+        return prepared(recipe, folder)
+
+    with joined(recipe.device) as team, ExitStack() as lock:
+        made = team.prepare(prepare)
         trainer = Trainer(
             net=made.net, feed=made.feed, objective=made.objective, learn=recipe.learn, folder=folder,
             evaluate=over(made.valid, made.objective) if made.valid else None,
             callbacks=(recorder(folder), drawer(folder), board(folder), *callbacks),
-            save_best=made.save,
+            save_best=made.save, team=team,
         )  # fmt: skip
         if resume:
             trainer.restore()
-        begun(made, trainer.state)
+        if team.first:
+            begun(made, trainer.state)
         try:
             with stoppable(trainer):
                 state = trainer.run()
         finally:
-            draw(folder)
-        if trainer.average is not None:
-            with trainer.average.applied(trainer.net):
-                made.save(folder / "last")
-        else:
-            made.save(folder / "last")
+            if team.first:
+                draw(folder)
+        with trainer.average.applied(trainer.net) if trainer.average else nullcontext():
+            trainer.write(made.save, folder / "last")
         return state
 
 
@@ -126,7 +135,7 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             found += differences(a, b, f"{path}{name}.")
-        elif a != b and f"{path}{name}" not in ("device", "learn.save", "learn.log", "learn.keep"):
+        elif a != b and f"{path}{name}" not in FREE:
             found.append(f"{path}{name}: {a!r} -> {b!r}")
     return found
 

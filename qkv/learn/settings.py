@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 CHOICES = {
     "schedule": ("constant", "linear", "cosine", "noam"), "optimiser": ("adamw", "muon"),
-    "precision": ("fp32", "bf16", "fp16"),
+    "precision": ("fp32", "bf16", "fp16"), "parallel": ("auto", "copy", "shard", "tensor"),
 }  # fmt: skip
 POSITIVE = ("rate", "eps")
 COUNTS = {
@@ -39,6 +39,7 @@ class Learn:
     clip: float = 1.0
     accumulate: int = 1  # parts a batch is run in
     precision: str = "fp32"
+    parallel: str = "auto"  # how the network lies on several processes: see spread
     compile: bool = False
     average: float = 0.0  # decay of a moving average of the weights; 0: none
     seed: int = 0

@@ -3,7 +3,8 @@
     place ─ feed ─ noise ─ collate ─ Batch ─ net ─ objective ─ backward ─ clip ─ step ─ average
 
 Every loss is divided by the targets of the global batch, so that parts of a batch, run one after the other or
-by several processes, give the numbers of one large batch."""
+by several processes, give the numbers of one large batch. Only dropout differs: its numbers are each
+process's own."""
 
 from __future__ import annotations
 
@@ -13,21 +14,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from qkv.batch import Batch
-from qkv.data.feed import Feed, Place
+from qkv.data.feed import Feed, Indices, Place
 from qkv.learn import checkpoint
 from qkv.learn.average import Average
 from qkv.learn.finite import Watch, step_unless
 from qkv.learn.objective import Objective
 from qkv.learn.optim import clip, make_optimiser
+from qkv.learn.parallel import Team
 from qkv.learn.resume import gathered, scattered
 from qkv.learn.schedule import Schedule
 from qkv.learn.settings import Learn
+from qkv.learn.spread import gathered as whole
+from qkv.learn.spread import spread
 
 AHEAD = 4  # batches that are made while the net works
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -57,6 +61,14 @@ class Report:
     rate: float = 0.0
 
 
+class Part(NamedTuple):
+    """A part of a batch, its targets and its tokens: none where it is run only for company."""
+
+    batch: Batch
+    counts: dict[str, int]
+    tokens: int
+
+
 @dataclass(kw_only=True)
 class Trainer:
     net: nn.Module
@@ -68,10 +80,19 @@ class Trainer:
     callbacks: Sequence[Callable[[Report], None]] = ()
     save_best: Callable[[Path], None] | None = None  # writes the model into a folder
     state: State = field(default_factory=State)
-    stop: bool = False  # asked for from outside: save and leave
+    team: Team = field(default_factory=Team)  # the processes that share the work
+    stop: bool = False  # asked for from outside, of any process: save and leave
 
     def __post_init__(self) -> None:
         self.device = next(self.net.parameters()).device
+        self.spread = spread(self.net, self.learn.parallel, self.team)
+        if self.objective.whole and self.spread.world > 1:
+            raise ValueError(
+                f"learn.parallel {self.spread.kind!r}: {self.objective.name} tells the rows of a batch from "
+                f"each other, they cannot be shared out among {self.team.world} processes; expected 'tensor'"
+            )
+        if self.learn.precision == "fp16" and self.team.world > self.spread.world:
+            raise ValueError("learn.precision 'fp16' with learn.parallel 'tensor': expected bf16 or fp32")
         self.schedule = Schedule(
             kind=self.learn.schedule, rate=self.learn.rate, steps=self.learn.steps, warmup=self.learn.warmup,
             floor=self.learn.floor,
@@ -86,7 +107,7 @@ class Trainer:
         self.watch = Watch()
         if self.learn.compile:
             self.net.compile(dynamic=None)
-        torch.manual_seed(self.learn.seed)
+        torch.manual_seed(self.learn.seed + self.spread.rank)
 
     def run(self) -> State:
         """Trains up to the last step, or until asked to stop."""
@@ -94,10 +115,10 @@ class Trainer:
         clock, tokens, sums = time.perf_counter(), 0, Sums()
         with self.drawn() as batches:
             for place, parts in batches:
-                if self.state.step >= self.learn.steps or self.stop:
+                asked, fresh, whole = self.agreed(parts)
+                if self.state.step >= self.learn.steps or asked:
                     break
-                found = self.step(parts, place)
-                fresh = sum(size(batch) for batch in parts)
+                found = self.step(parts, place, whole)
                 tokens, self.state.tokens = tokens + fresh, self.state.tokens + fresh
                 sums.add(found)
                 self.state.step += 1
@@ -120,26 +141,35 @@ class Trainer:
         self.net.eval()
         return self.state
 
-    def step(self, parts: list[Batch], place: Place) -> dict[str, Tensor]:
-        """One step over the parts of a batch; returns the losses, still on the device."""
-        whole: dict[str, int] = {}
-        counts = [self.objective.counts(batch) for batch in parts]
-        for each in counts:
-            whole = {name: whole.get(name, 0) + count for name, count in each.items()}
+    def agreed(self, parts: list[Part]) -> tuple[bool, int, dict[str, int]]:
+        """What all processes know before a step: whether to stop, the tokens and the targets of the batch."""
+        names = list(parts[0].counts)
+        counts = [sum(part.counts[name] for part in parts) for name in names]
+        own = [int(self.stop), sum(part.tokens for part in parts), *counts]
+        asked, tokens, *sums = self.team.sum(own)
+        readers = self.team.world // self.spread.world  # of the same rows
+        return asked > 0, tokens // readers, {n: s // readers for n, s in zip(names, sums, strict=True)}
+
+    def step(self, parts: list[Part], place: Place, whole: dict[str, int]) -> dict[str, Tensor]:
+        """One step over the parts of a batch with so many targets in all; returns the losses, still on the
+        device."""
         if not any(whole.values()):
             raise ValueError(f"step {self.state.step + 1}: no target in the batch, all of them are masked")
         self.optimiser.zero_grad(set_to_none=True)
         total: dict[str, Tensor] = {}
-        for batch, count in zip(parts, counts, strict=True):
-            if any(count.values()):
+        for batch, counts, _ in parts:
+            if any(counts.values()) or self.spread.world > 1:  # the others wait for each part
                 losses = self.losses(batch)
-                shares = {name: loss * (count[name] / max(whole[name], 1)) for name, loss in losses.items()}
+                shares = {name: loss * (counts[name] / max(whole[name], 1)) for name, loss in losses.items()}
                 self.scaler.scale(sum(shares.values(), torch.zeros((), device=self.device))).backward()
                 for name, share in shares.items():
                     total[name] = total.get(name, 0) + share.detach()
+        self.spread.join(self.net)
+        sums = self.spread.total(torch.stack([*total.values()]))
+        total = dict(zip(total, sums, strict=True))
         self.scaler.unscale_(self.optimiser)
         norm, finite = clip(self.net, self.learn.clip)
-        lost = 1.0 - (finite & torch.stack([*total.values()]).isfinite().all()).float()
+        lost = self.team.most(1.0 - (finite & sums.isfinite().all()).float())
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule(self.state.step + 1) * group.get("factor", 1.0)
         if self.scaler.is_enabled():  # it looks for itself, and lowers its scale
@@ -171,17 +201,21 @@ class Trainer:
         return bool(every) and self.state.step % every == 0
 
     @contextmanager
-    def drawn(self) -> Iterator[Iterator[tuple[Place, list[Batch]]]]:
+    def drawn(self) -> Iterator[Iterator[tuple[Place, list[Part]]]]:
         """Batches from the present place on, made ahead by a thread; they are functions of their place."""
 
-        def make(place: Place) -> list[Batch]:
-            parts = self.feed.parts(place, self.learn.accumulate)
-            drawn = [self.feed.draw(part, place.epoch, self.objective.noise) for part in parts]
-            return [self.objective.collate(examples) for examples in drawn]
+        def part(indices: Indices, epoch: int, counts: bool) -> Part:
+            batch = self.objective.collate(self.feed.draw(indices, epoch, self.objective.noise))
+            found = self.objective.counts(batch)
+            return Part(batch, found, size(batch)) if counts else Part(batch, dict.fromkeys(found, 0), 0)
 
-        def queue() -> Iterator[tuple[Place, list[Batch]]]:
+        def make(place: Place) -> list[Part]:
+            parts = self.feed.parts(place, self.learn.accumulate * self.spread.world)
+            return [part(indices, place.epoch, counts) for indices, counts in self.spread.deal(parts)]
+
+        def queue() -> Iterator[tuple[Place, list[Part]]]:
             place = self.state.place
-            waiting: list[tuple[Place, Future[list[Batch]]]] = []
+            waiting: list[tuple[Place, Future[list[Part]]]] = []
             while True:
                 while len(waiting) < AHEAD:
                     waiting.append((place, pool.submit(make, place)))
@@ -206,7 +240,7 @@ class Trainer:
             torch.no_grad(),
             self.autocast(),
         ):
-            values = self.evaluate(self.net)
+            values = self.team.told(self.evaluate(self.net))
             if self.learn.watch not in values:
                 raise ValueError(
                     f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
@@ -217,7 +251,7 @@ class Trainer:
             if better:
                 self.state.best = value
                 if self.folder is not None and self.save_best is not None:
-                    self.save_best(self.folder / "best")
+                    self.write(self.save_best, self.folder / "best")
         self.net.train()
         self.tell("measure", values, time.perf_counter() - clock)
         return 0 < self.learn.patience <= self.state.stale
@@ -233,20 +267,35 @@ class Trainer:
             tokens_per_second=speed,
             rate=rate,
         )
-        for callback in self.callbacks:
+        for callback in self.callbacks if self.team.first else ():
             callback(report)
+
+    def write(self, save: Callable[[Path], None], folder: Path) -> None:
+        """The model as it is now into a folder, by the first process."""
+        with whole(self.net, self.team):
+            if self.team.first:
+                save(folder)
 
     def save(self) -> None:
         """Writes a checkpoint, from which `restore` goes on to the bit."""
         assert self.folder is not None
         self.watch.look()
         tensors, state = gathered(self)
-        checkpoint.write(self.folder / "checkpoints", self.state.step, tensors, state, keep=self.learn.keep)
+        if self.team.first:
+            checkpoint.write(
+                self.folder / "checkpoints", self.state.step, tensors, state, keep=self.learn.keep
+            )
 
     def restore(self) -> bool:
         """Goes on from the newest whole checkpoint; False where there is none."""
         assert self.folder is not None
         found = checkpoint.newest(self.folder / "checkpoints")
+        steps = self.team.each(None if found is None else found[1]["step"])
+        if len({*steps}) > 1:
+            raise ValueError(
+                f"{self.folder}: the processes found checkpoints of different steps, {steps}; "
+                "expected a folder that all of them share"
+            )
         if found is not None:
             scattered(self, *found)
         return found is not None

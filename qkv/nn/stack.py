@@ -150,7 +150,7 @@ class Tower(nn.Module):
         """Empty Slots for `size` rows; those of a recurrence hold the states given, or zeros."""
         recall = self.stack.recall
         if recall and recall.zeros and given is None:
-            like = next(self.layers.parameters())
+            like = next(self.embed.parameters())
             given = like.new_zeros(len(self.order), size, recall.length or 0, self.stack.width)
         if given is None or not given.shape[2]:
             return [Memory(Slot(), Slot()) for _ in self.order]
