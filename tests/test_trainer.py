@@ -235,6 +235,22 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
+def test_what_is_frozen_does_not_move() -> None:
+    run = trainer(steps=3, freeze=("embed.*", "layers.0.*"))
+    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
+    after = ran(run, Lines())
+    still = {name for name in before if torch.equal(before[name], after[name])}
+    assert still == {name for name in before if ".embed." in name or ".layers.0." in name}
+    with pytest.raises(ValueError, match=r"embde"):
+        trainer(freeze=("embde.*",))
+
+
+def test_lower_layers_learn_less() -> None:
+    rates = {group["factor"] for group in trainer(layer_decay=0.5).optimiser.param_groups}
+    assert max(rates) == 0.5  # the final norm: the head is tied to the tokens
+    assert min(rates) == 0.5**4
+
+
 def test_it_measures_at_the_end() -> None:
     run, told = trainer(steps=5, average=0.0), []
     run.callbacks = (

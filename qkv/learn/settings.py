@@ -36,6 +36,8 @@ class Learn:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     decay: float = 0.01
+    layer_decay: float = 1.0  # lower layers learn so much less, layer by layer
+    freeze: tuple[str, ...] = ()  # tensors that do not learn: `encoder.embed.*`, `layers.[0-5].*`
     clip: float = 1.0
     accumulate: int = 1  # parts a batch is run in
     precision: str = "fp32"
@@ -67,6 +69,8 @@ class Learn:
         for name in ("floor", "average"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected at least 0 and less than 1")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"learn.layer_decay {self.layer_decay!r}, expected more than 0 and at most 1")
         if not all(0 <= beta < 1 for beta in self.betas) or len(self.betas) != 2:
             raise ValueError(
                 f"learn.betas {self.betas!r}, expected two numbers of at least 0 and less than 1"

@@ -25,7 +25,7 @@ from qkv.learn import checkpoint
 from qkv.learn.average import Average
 from qkv.learn.finite import Watch, step_unless
 from qkv.learn.objective import Objective
-from qkv.learn.optim import clip, make_optimiser
+from qkv.learn.optim import clip, freeze, make_optimiser
 from qkv.learn.parallel import Team
 from qkv.learn.resume import gathered, scattered
 from qkv.learn.schedule import Schedule
@@ -85,6 +85,8 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.device = next(self.net.parameters()).device
+        if self.learn.freeze:
+            freeze(self.net, self.learn.freeze)
         self.spread = spread(self.net, self.learn.parallel, self.team)
         if self.objective.whole and self.spread.world > 1:
             raise ValueError(
@@ -99,7 +101,7 @@ class Trainer:
         )  # fmt: skip
         self.optimiser = make_optimiser(
             self.net, kind=self.learn.optimiser, rate=self.learn.rate, betas=self.learn.betas,
-            eps=self.learn.eps, decay=self.learn.decay,
+            eps=self.learn.eps, decay=self.learn.decay, layer_decay=self.learn.layer_decay,
         )  # fmt: skip
         self.average = Average(self.net, self.learn.average) if self.learn.average else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.learn.precision == "fp16")
