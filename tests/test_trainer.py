@@ -251,6 +251,21 @@ def test_lower_layers_learn_less() -> None:
     assert min(rates) == 0.5**4
 
 
+def test_running_blocks_again_changes_no_number() -> None:
+    plain, again = Lines(), Lines()
+    one, two = ran(trainer(), plain), ran(trainer(recompute=True), again)
+    assert plain.losses == again.losses
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    kept: list[list[int]] = []
+    for asked in (False, True):
+        run = trainer(recompute=asked)
+        batch = run.objective.collate(run.feed.draw(run.feed.batches(0)[0], 0, run.objective.noise))
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept[-1].append(x.numel()) or x, lambda x: x):
+            kept.append([])
+            run.objective(run.net(batch))
+    assert sum(kept[1]) < sum(kept[0]) / 3
+
+
 def test_it_measures_at_the_end() -> None:
     run, told = trainer(steps=5, average=0.0), []
     run.callbacks = (

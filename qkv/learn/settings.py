@@ -43,6 +43,7 @@ class Learn:
     precision: str = "fp32"
     parallel: str = "auto"  # how the network lies on several processes: see spread
     compile: bool = False
+    recompute: bool = False  # blocks run again on the way back, and keep less
     average: float = 0.0  # decay of a moving average of the weights; 0: none
     seed: int = 0
     log: int = 10  # steps between lines

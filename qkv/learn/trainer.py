@@ -27,6 +27,7 @@ from qkv.learn.finite import Watch, step_unless
 from qkv.learn.objective import Objective
 from qkv.learn.optim import clip, freeze, make_optimiser
 from qkv.learn.parallel import Team
+from qkv.learn.recompute import recompute
 from qkv.learn.resume import gathered, scattered
 from qkv.learn.schedule import Schedule
 from qkv.learn.settings import Learn
@@ -87,6 +88,8 @@ class Trainer:
         self.device = next(self.net.parameters()).device
         if self.learn.freeze:
             freeze(self.net, self.learn.freeze)
+        if self.learn.recompute:
+            recompute(self.net)
         self.spread = spread(self.net, self.learn.parallel, self.team)
         if self.objective.whole and self.spread.world > 1:
             raise ValueError(
