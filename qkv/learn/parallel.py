@@ -139,6 +139,8 @@ def joined(device: str) -> Iterator[Team]:
     whole = False
     try:
         yield Team(dist.get_rank(), dist.get_world_size())
+        with heard():
+            dist.barrier()  # nobody takes the group down while another still talks
         whole = True
     finally:
         if whole or not cuda:  # after an error NCCL would wait for what never comes
