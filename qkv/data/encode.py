@@ -6,6 +6,7 @@ its place, cut, or left whole for a source to split, as `long` says."""
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +28,7 @@ def opened(folder: str) -> Tokenizer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder:
+class Encoder(ABC):
     tokenizer: str  # its folder
     length: int = 0  # tokens that a row may have; 0: any number
     long: str = "refuse"
@@ -48,8 +49,9 @@ class Encoder:
         """The number of different ids of each field."""
         return {"tokens": len(self.text)}
 
+    @abstractmethod
     def __call__(self, records: Sequence[Record]) -> list[Row]:
-        raise NotImplementedError
+        """A row for each record."""
 
     def fit(self, encoding: Encoding, record: Record, room: int | None = None) -> Encoding:
         """The encoding, no longer than a row, or than what is left of one."""
@@ -165,12 +167,16 @@ class Pairs(Encoder):
     def __call__(self, records: Sequence[Record]) -> list[Row]:
         rows: list[Row] = [{} for _ in records]
         for field, language in zip(("source", "target"), self.languages, strict=True):
-            template = getattr(self, field)
-            texts = [template.format(**texts_of(record, columns(template))) for record in records]
+            texts = [self.side(record, field) for record in records]
             found = self.text.encode_many(texts, target=field == "target", language=language)
             for row, encoding, record in zip(rows, found, records, strict=True):
                 row[field] = self.fit(encoding, record).ids
         return rows
+
+    def side(self, record: Record, field: str) -> str:
+        """The text of a source or a target."""
+        template = getattr(self, field)
+        return template.format(**texts_of(record, columns(template)))
 
 
 def begins(encoding: Encoding, record: Record) -> list[int]:

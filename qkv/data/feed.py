@@ -33,16 +33,18 @@ class Feed:
     ) -> None:  # fmt: skip
         self.examples, self.plan, self.seed, self.static = examples, plan, seed, static
         self.lengths = lengths  # (N,) of every example; None: they are alike
-        self._epoch: tuple[int, list[Indices]] = (-1, [])
+        self._epochs: dict[int, list[Indices]] = {}
 
     def batches(self, epoch: int) -> list[Indices]:
-        """The batches of an epoch; those of the last one asked for are kept."""
-        if self._epoch[0] != epoch:
+        """The batches of an epoch; it and its neighbours are kept, for who reads ahead and who does not."""
+        found = self._epochs.get(epoch)
+        if found is None:
             found = self.plan(np.random.default_rng((self.seed, epoch)))
             if not found:
                 raise ValueError("no example to learn from: is the file empty, or shorter than one row?")
-            self._epoch = epoch, found
-        return self._epoch[1]
+            near = {each: held for each, held in self._epochs.items() if abs(each - epoch) == 1}
+            self._epochs = {**near, epoch: found}  # put in place at once: two threads ask
+        return found
 
     def after(self, place: Place) -> Place:
         """The next place."""

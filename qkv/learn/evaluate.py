@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from qkv.data.answers import labels_of
+from qkv.data.encode import Pairs
 from qkv.data.prepare import prepare
 from qkv.data.rows import NONE
 from qkv.data.shards import Index
@@ -78,10 +79,9 @@ def evaluate(folder: Path, flags: Sequence[str] = (), write: Write | None = None
             bits = values["loss"] / math.log(2)
             values["bits_per_character"] = bits * held.tokens() / max(characters, 1)
         signature = None
-        if name == "seq2seq" and write is not None:
+        if name == "seq2seq" and write is not None and isinstance(encoder, Pairs):
             sources = [held.document(i, "source").tolist() for i in range(len(held))]
-            template = given.setting("target", "{target}")
-            wanted = [template.format_map(record) for record in source]
+            wanted = [encoder.side(record, "target") for record in source]
             texts = [tokenizer.decode(ids) for ids in write(model, sources)]
             found, signature = written_scores(texts, wanted)
             values |= found

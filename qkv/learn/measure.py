@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -30,7 +31,7 @@ def over(feed: Feed, objective: Objective, most: int = 0) -> Measure:
             count = objective.counts(batch)
             batch = batch.to(device)
             if objective.recurrent:
-                object.__setattr__(batch, "memory", memory)
+                batch = replace(batch, memory=memory)
             out = net(batch)
             memory = out.get("memory")
             for name, loss in objective.parts(out).items():

@@ -94,10 +94,18 @@ OPEN = {"model": "changes", "objective": "settings"}  # tables with keys of thei
 def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
     """The recipe in a file, changed by flags such as `--learn.rate 3e-4`."""
     try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+        return parse_recipe(path.read_text(encoding="utf-8"), path, flags)
     except FileNotFoundError:
         raise ValueError(f"{path}: no such recipe") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: not a recipe in TOML ({error})") from None
+
+
+def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
+    """The recipe in the text of that file."""
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not a recipe in TOML ({error})") from None
     for name, value in pairs(flags):
         table, _, key = name.rpartition(".")

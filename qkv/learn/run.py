@@ -28,7 +28,7 @@ from qkv.learn.measure import over
 from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
-from qkv.learn.recipe import Recipe, read_recipe, to_toml
+from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, to_toml
 from qkv.learn.trainer import Report, State, Trainer
 
 FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
@@ -110,22 +110,12 @@ def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
         raise ValueError(
             f"{folder}: holds a run already; --resume auto goes on with it, --run names another folder"
         )
-    changed = differences(read_recipe(path).as_dict(), read_recipe_text(text, folder).as_dict())
+    changed = differences(read_recipe(path).as_dict(), parse_recipe(text, path).as_dict())
     if changed and not accept:
         raise ValueError(
             f"{folder}: the recipe is not what it was: {'; '.join(changed)}; --resume changed goes on so"
         )
     path.write_text(text, encoding="utf-8")
-
-
-def read_recipe_text(text: str, folder: Path) -> Recipe:
-    """The recipe as it would be read back."""
-    near = folder / ".recipe.tmp"
-    near.write_text(text, encoding="utf-8")
-    try:
-        return read_recipe(near)
-    finally:
-        near.unlink()
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
