@@ -19,6 +19,7 @@ import qkv
 from qkv.cli import main
 from qkv.learn.run import owned
 from tests import small_data
+from tests.test_cli import good
 
 ROOT = Path(__file__).resolve().parent.parent
 RECIPE = """
@@ -74,13 +75,6 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "100")
     (tmp_path / "text.txt").write_text("the cat sat on the mat, and the rat ate the hat.\n" * 30)
     (tmp_path / "tiny.toml").write_text(RECIPE)
-
-
-def good(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert main([str(each) for each in arguments]) == 0
-    out, err = capsys.readouterr()
-    assert err == ""
-    return out
 
 
 def bad(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

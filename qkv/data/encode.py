@@ -82,7 +82,7 @@ class Texts(Encoder):
 
     def __call__(self, records: Sequence[Record]) -> list[Row]:
         text, texts = self.text, [record.text("text") for record in records]
-        end = [number for number in (text.eos, text.sep) if number is not None][: int(self.ends)]
+        end = end_of(text) if self.ends else []
         if not self.words and (not self.length or self.long == "split"):
             return [{"tokens": [*row, *end]} for row in text.encode_ids(texts, special=False)]
         rows = []
@@ -129,7 +129,7 @@ class Coded(Encoder):
 
     def __call__(self, records: Sequence[Record]) -> list[Row]:
         text, known = self.text, self.text.languages
-        end = [number for number in (text.eos, text.sep) if number is not None][: int(self.ends)]
+        end = end_of(text) if self.ends else []
         rows = []
         for record in records:
             name = record.text(self.column)
@@ -177,6 +177,11 @@ class Pairs(Encoder):
         """The text of a source or a target."""
         template = getattr(self, field)
         return template.format(**texts_of(record, columns(template)))
+
+
+def end_of(text: Tokenizer) -> list[int]:
+    """The token that ends a text, if there is one."""
+    return [number for number in (text.eos, text.sep) if number is not None][:1]
 
 
 def begins(encoding: Encoding, record: Record) -> list[int]:
