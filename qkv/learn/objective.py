@@ -37,6 +37,7 @@ class Objective:
     counts: Callable[[Batch], dict[str, int]]
     noise: Noise = unchanged
     recurrent: bool = False  # what one batch remembers, the next is given
+    again: Callable[[], Objective] | None = None  # makes it once more, in another process
     whole: bool = False  # the rows of a batch are told from each other: it cannot be run in parts
 
     def __call__(self, out: Out) -> Tensor:
@@ -50,7 +51,7 @@ def written(loss: Callable[[Out], Tensor], like: Objective) -> Objective:
         return {"loss": next(iter(like.counts(batch).values()))}
 
     name = getattr(loss, "__name__", "written")
-    return replace(like, name=name, parts=lambda out: {"loss": loss(out)}, counts=counts)
+    return replace(like, name=name, parts=lambda out: {"loss": loss(out)}, counts=counts, again=None)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -57,7 +57,7 @@ def train(
             net=made.net, feed=made.feed, objective=made.objective, learn=recipe.learn, folder=folder,
             evaluate=over(made.valid, made.objective) if made.valid else None,
             callbacks=(recorder(folder), drawer(folder), board(folder), *callbacks),
-            save_best=made.save, team=team,
+            save_best=made.save, team=team, workers=recipe.data.workers,
         )  # fmt: skip
         if resume:
             trainer.restore()

@@ -9,20 +9,20 @@ process's own."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qkv.batch import Batch
-from qkv.data.feed import Feed, Indices, Place
+from qkv.data.feed import Feed, Place
 from qkv.learn import checkpoint
 from qkv.learn.average import Average
+from qkv.learn.drawn import Dealt, Part, drawn
 from qkv.learn.finite import Watch, step_unless
 from qkv.learn.objective import Objective
 from qkv.learn.optim import clip, freeze, make_optimiser
@@ -34,7 +34,6 @@ from qkv.learn.settings import Learn
 from qkv.learn.spread import gathered as whole
 from qkv.learn.spread import spread
 
-AHEAD = 4  # batches that are made while the net works
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
@@ -62,14 +61,6 @@ class Report:
     rate: float = 0.0
 
 
-class Part(NamedTuple):
-    """A part of a batch, its targets and its tokens: none where it is run only for company."""
-
-    batch: Batch
-    counts: dict[str, int]
-    tokens: int
-
-
 @dataclass(kw_only=True)
 class Trainer:
     net: nn.Module
@@ -81,6 +72,7 @@ class Trainer:
     callbacks: Sequence[Callable[[Report], None]] = ()
     save_best: Callable[[Path], None] | None = None  # writes the model into a folder
     state: State = field(default_factory=State)
+    workers: int = 0  # processes that make batches; 0: a thread of this one does
     team: Team = field(default_factory=Team)  # the processes that share the work
     stop: bool = False  # asked for from outside, of any process: save and leave
 
@@ -112,13 +104,15 @@ class Trainer:
         self.watch = Watch()
         if self.learn.compile:
             self.net.compile(dynamic=None)
+            self.objective = replace(self.objective, parts=torch.compile(self.objective.parts, dynamic=None))
         torch.manual_seed(self.learn.seed + self.spread.rank)
 
     def run(self) -> State:
         """Trains up to the last step, or until asked to stop."""
         self.net.train()
         clock, tokens, sums = time.perf_counter(), 0, Sums()
-        with self.drawn() as batches:
+        made = drawn(self.feed, self.objective, self.dealt, self.state.place, self.workers)
+        with closing(made) as batches:
             for place, parts in batches:
                 asked, fresh, whole = self.agreed(parts)
                 if self.state.step >= self.learn.steps or asked:
@@ -205,34 +199,9 @@ class Trainer:
     def due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0
 
-    @contextmanager
-    def drawn(self) -> Iterator[Iterator[tuple[Place, list[Part]]]]:
-        """Batches from the present place on, made ahead by a thread; they are functions of their place."""
-
-        def part(indices: Indices, epoch: int, counts: bool) -> Part:
-            batch = self.objective.collate(self.feed.draw(indices, epoch, self.objective.noise))
-            found = self.objective.counts(batch)
-            return Part(batch, found, size(batch)) if counts else Part(batch, dict.fromkeys(found, 0), 0)
-
-        def make(place: Place) -> list[Part]:
-            parts = self.feed.parts(place, self.learn.accumulate * self.spread.world)
-            return [part(indices, place.epoch, counts) for indices, counts in self.spread.deal(parts)]
-
-        def queue() -> Iterator[tuple[Place, list[Part]]]:
-            place = self.state.place
-            waiting: list[tuple[Place, Future[list[Part]]]] = []
-            while True:
-                while len(waiting) < AHEAD:
-                    waiting.append((place, pool.submit(make, place)))
-                    place = self.feed.after(place)
-                first, made = waiting.pop(0)
-                yield first, made.result()
-
-        pool = ThreadPoolExecutor(1)
-        try:
-            yield queue()
-        finally:
-            pool.shutdown(cancel_futures=True)
+    def dealt(self, place: Place) -> Dealt:
+        """What of a batch is this process's to run."""
+        return self.spread.deal(self.feed.parts(place, self.learn.accumulate * self.spread.world))
 
     def measured(self) -> bool:
         """Measures; returns whether it is time to stop."""
@@ -320,9 +289,3 @@ class Sums:
     def mean(self) -> dict[str, float]:
         found = {name: float(value) / self.count for name, value in self.sums.items()}
         return {"loss": sum(value for name, value in found.items() if name != "norm"), **found}
-
-
-def size(batch: Batch) -> int:
-    """Tokens that a batch holds, pads left out."""
-    sides = [side for side in (batch.rows, batch.target) if side is not None]
-    return sum(int(s.seat.sum()) if s.seat is not None else s.size * s.length for s in sides)
