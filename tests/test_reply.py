@@ -155,32 +155,32 @@ def test_windows_of_random_scores_against_a_search_over_all(home: str) -> None:
     assert empty.score == pytest.approx(min(none))
 
 
-def test_the_forms_of_answers() -> None:
-    """SQuAD's, the hub's, a flat list, texts alone: the same answers."""
-    forms: list[Any] = [
-        [{"text": "a", "start": 1}, {"text": "b", "start": 2}],
-        [{"text": "a", "answer_start": 1}, {"text": "b", "answer_start": 2}],
-        {"text": ["a", "b"], "answer_start": [1, 2]},
-    ]
-    assert all(Record({"answers": form}, "x").answers() == [("a", 1), ("b", 2)] for form in forms)
-    forms = [["a", "b"], {"text": ["a", "b"]}]
-    assert all(Record({"answers": form}, "x").answers() == [("a", None), ("b", None)] for form in forms)
-    assert Record({"answers": "a"}, "x").answers() == [("a", None)]
-    assert [Record({"answers": form}, "x").answers() for form in ([], {"text": [], "answer_start": []})] == [
-        [],
-        [],
-    ]
-    wrong: list[Any] = [
-        7,
-        None,
-        [7],
-        [{"start": 1}],
-        [{"text": 3}],
-        {"text": ["a"], "answer_start": []},
-        {"a": 1},
-    ]
-    for form in wrong:
-        with pytest.raises(ValueError, match=r"x: column 'answers' holds .*, expected a list of answers"):
-            Record({"answers": form}, "x").answers()
+BOTH, TEXTS = [("a", 1), ("b", 2)], [("a", None), ("b", None)]
+
+
+@pytest.mark.parametrize(
+    ("form", "answers"),
+    [
+        ([{"text": "a", "start": 1}, {"text": "b", "start": 2}], BOTH),
+        ([{"text": "a", "answer_start": 1}, {"text": "b", "answer_start": 2}], BOTH),
+        ({"text": ["a", "b"], "answer_start": [1, 2]}, BOTH),  # the hub's
+        (["a", "b"], TEXTS),
+        ({"text": ["a", "b"]}, TEXTS),
+        ("a", TEXTS[:1]),
+        ([], []),
+        ({"text": [], "answer_start": []}, []),
+    ],
+)
+def test_the_forms_of_answers(form: object, answers: object) -> None:
+    assert Record({"answers": form}, "x").answers() == answers
+
+
+@pytest.mark.parametrize(
+    "form",
+    [7, None, [7], [{"start": 1}], [{"text": 3}], {"text": ["a"], "answer_start": []}, {"a": 1}],
+)
+def test_what_is_no_answer_is_refused(form: object) -> None:
+    with pytest.raises(ValueError, match=r"x: column 'answers' holds .*, expected a list of answers"):
+        Record({"answers": form}, "x").answers()
     with pytest.raises(ValueError, match="x: no column 'answers'; the columns are 'text'"):
         Record({"text": "a"}, "x").answers()
