@@ -17,15 +17,18 @@ import qkv
 from qkv.data.answers import Answered
 from qkv.data.encode import Encoder
 from qkv.data.feed import Feed, by_rows
+from qkv.data.prepare import prepare
 from qkv.data.record import Record
 from qkv.data.rows import NONE
-from qkv.learn.given import Given
+from qkv.learn.given import Given, Part
 from qkv.learn.judge import TOKENS, Judge
 from qkv.learn.kinds import KINDS
 from qkv.learn.measure import names, over
 from qkv.learn.objectives import Words, objective
 from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe
 from qkv.learn.settings import RISING, Learn
+from qkv.learn.trial import picked, trial
+from qkv.learn.written import spaced
 from qkv.text import Tokenizer
 
 LINES = ["the cat sat on the mat in New York", "a dog ran to the red house of Ada", "who is there"]
@@ -257,3 +260,27 @@ def test_names_are_those_that_are_measured() -> None:
         assert names(feed, halves, Judge()) == [*over(feed, halves, Judge())(net)]
     assert names(feed, goal, TOKENS) == "loss accuracy perplexity bits".split()
     assert names(feed, halves, Judge()) == "loss a b perplexity bits".split()
+
+
+def test_the_records_of_a_part_are_those_of_its_examples(home: Path, tmp_path: Path) -> None:
+    """A share that is kept is any of the records: judge and feed must mean the same ones."""
+    records = [Record({"words": [word] * 3, "tags": ["B-PER"] * 3}, "x") for word in "abcdefghijkl"]
+    _, encoder, given = judged(home, "tag", labels=TAGS)
+    shards = prepare(records, encoder, tmp_path / "shards", fields=encoder.fields(), made_from={})
+    part = Part(first=False, share=0.4)
+    documents = part.documents(shards, 0)
+    held = list(picked(iter(records), documents.which))
+    assert 2 < len(held) < 8
+    assert [encoder([each])[0]["tokens"] for each in held] == [
+        documents[i]["tokens"].tolist() for i in range(len(documents))
+    ]
+    tried = trial(given, objective("tag", given.words), encoder, shards, records, part)
+    out = {"labels": torch.zeros(len(held), 3).long(), "logits": torch.zeros(len(held), 3, len(TAGS))}
+    assert tried.judge.scores(tried.judge.keep(out, np.arange(len(held))))["accuracy"] == 0
+    assert tried.writes == ()
+
+
+def test_a_sample_is_spread_evenly() -> None:
+    assert spaced(10, 4) == [0, 3, 6, 9]
+    assert spaced(3, 9) == [0, 1, 2]
+    assert spaced(7, 1) == [0]

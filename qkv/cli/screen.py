@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from qkv.learn.measure import Tell
+
 
 PAUSE = 10.0  # seconds between lines, where no bar can be drawn
-Tell = Callable[[str, int, int | None], None]  # how far it is: in words, so much, of so much
 
 
 def complain(message: str) -> None:
