@@ -220,7 +220,7 @@ class Trainer:
                     f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
                 )
             value = values[self.learn.watch]
-            better = self.state.best is None or (value > self.state.best) == self.learn.highest
+            better = self.state.best is None or (value > self.state.best) == self.learn.rising
             self.state.stale = 0 if better else self.state.stale + 1
             if better:
                 self.state.best = value
