@@ -292,5 +292,5 @@ def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
      ("warmup", 2), ("parallel", "many")],
 )  # fmt: skip
 def test_wrong_settings_are_named(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"learn\.{name} .*expected"):
+    with pytest.raises(ValueError, match=rf"learn\.{name}\b.*expected"):
         Learn(**{"steps": 1} | {name: value})

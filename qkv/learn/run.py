@@ -16,8 +16,10 @@ import json
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,11 @@ from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, to_toml
 from qkv.learn.trainer import Report, State, Trainer
 
 FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
+ECHO = 0.5  # seconds; torchrun passes a Ctrl-C on to processes that have heard it themselves
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came, and all was saved: where the run stands is its argument."""
 
 
 def train(
@@ -42,7 +49,8 @@ def train(
     """Trains as the recipe says, in its folder; goes on where it was stopped, if asked to.
 
     Of several processes, each of which calls this, the first prepares the data, writes and tells.
-    `begun` is told what it is made of and where it stands, right before the first step."""
+    `begun` is told what it is made of and where it stands, right before the first step. After Ctrl-C the
+    step is done, all is saved, and `Interrupted` raised; a second one does not wait for that."""
     folder = Path(recipe.run)
 
     def prepare() -> Prepared:
@@ -63,15 +71,17 @@ def train(
             trainer.restore()
         if team.first:
             begun(made, trainer.state)
-        try:
-            with stoppable(trainer):
+        with stoppable(trainer) as interrupts:
+            try:
                 state = trainer.run()
-        finally:
-            if team.first:
-                draw(folder)
-        with trainer.average.applied(trainer.net) if trainer.average else nullcontext():
-            trainer.write(made.save, folder / "last")
-        return state
+            finally:
+                if team.first:
+                    draw(folder)
+            with trainer.settled():
+                trainer.write(made.save, folder / "last")
+    if interrupts:
+        raise Interrupted(state)
+    return state
 
 
 @contextmanager
@@ -131,21 +141,28 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
 
 
 @contextmanager
-def stoppable(trainer: Trainer) -> Iterator[None]:
-    """SIGTERM asks the trainer to save and leave; whoever sends it finds exit status 0."""
+def stoppable(trainer: Trainer) -> Iterator[list[float]]:
+    """SIGTERM and Ctrl-C ask the trainer to save and leave. Gives the times of the latter, as they come."""
+    interrupts: list[float] = []
 
     def ask(*_: object) -> None:
         trainer.stop = True
 
-    try:
-        before = signal.signal(signal.SIGTERM, ask)
-    except ValueError:  # not in the main thread
-        yield
+    def interrupt(*_: object) -> None:
+        trainer.stop = True
+        interrupts.append(time.monotonic())
+        if interrupts[-1] - interrupts[0] > ECHO:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield interrupts
         return
+    before = signal.signal(signal.SIGTERM, ask), signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield interrupts
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
 
 
 def recorder(folder: Path) -> Callable[[Report], None]:

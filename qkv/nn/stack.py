@@ -229,7 +229,8 @@ class Pair(nn.Module):
         if self.temperature is not None:
             out |= {name: F.normalize(out[name], dim=-1) for name in ("text", "image") if name in out}
             if "text" in out and "image" in out:
-                out["logits"] = self.temperature.exp() * out["image"] @ out["text"].T
+                out["scaled"] = self.temperature.exp() * out["image"]
+                out["logits"] = out["scaled"] @ out["text"].T
         return out
 
 
