@@ -6,8 +6,10 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -17,7 +19,7 @@ import pytest
 
 import qkv
 from qkv.cli import main
-from qkv.learn.run import owned
+from qkv.learn.run import ECHO, owned
 from tests import small_data
 from tests.test_cli import good
 
@@ -229,6 +231,57 @@ def test_a_run_that_was_stopped(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert re.search(
         r"done   2 of 6 steps in .*; --resume auto goes on\n", good(capsys, "train", "tiny.toml")
     )
+
+
+def learning(*, before: str = "", steps: int = 100_000) -> subprocess.Popen[str]:
+    """A process that trains for long, by the command line, and has begun."""
+    flags = ["train", "tiny.toml", "--learn.steps", str(steps), "--learn.measure", "0"]
+    code = f"import sys\n{before}\nfrom qkv.cli import main\nsys.exit(main({flags}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any(line.startswith("step ") and "loss" in line for line in process.stdout)
+    return process
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    process = learning()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # as torchrun passes it on: no second one yet
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    done = re.search(r"done +([\d,]+) of 100,000 steps in .*; --resume auto goes on\n", out)
+    assert done
+    step = int(done[1].replace(",", ""))
+    assert [path.name for path in Path("runs/tiny/checkpoints").iterdir()] == [f"{step:08}"]
+    assert qkv.load("runs/tiny/last").net is not None
+    more = ["--learn.steps", step + 2, "--learn.measure", 0, "--resume", "changed"]
+    assert f"{step + 2:,} of {step + 2:,} steps" in good(capsys, "train", "tiny.toml", *more)
+
+
+SLOW = """
+import time
+from qkv.learn.trainer import Trainer
+def save(self):
+    print("saving", flush=True)
+    time.sleep(60)
+Trainer.save = save
+"""
+
+
+def test_a_second_ctrl_c_leaves_at_once() -> None:
+    process = learning(before=SLOW)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert "saving\n" in process.stdout
+    time.sleep(2 * ECHO)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (130, "")
+    assert "done" not in out
+    assert not Path("runs/tiny/last").exists()
 
 
 @pytest.mark.parametrize("colour", [True, False])

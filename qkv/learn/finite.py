@@ -67,9 +67,7 @@ def step_unless(optimiser: Joint, lost: Tensor) -> None:
 
 
 def rescaled(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
-    """Moves the scale of the loss; returns whether a gradient's overflow lowered it, and not too far.
-
-    Without fp16 it is 1 and stays."""
+    """Moves the scale of the loss; returns whether a gradient's overflow lowered it, and not too far."""
     one = torch.ones((), device=device)
     was = scaler.scale(one)
     scaler.update()

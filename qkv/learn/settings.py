@@ -71,8 +71,9 @@ class Learn:
                 raise ValueError(f"learn.{name} {value}, expected at most learn.{most}, {limit}")
         if self.last and self.average:
             raise ValueError(f"learn.last {self.last} and learn.average {self.average}, expected one of them")
-        if self.last > 1 and not 0 < self.save <= (most_apart := (self.steps - 1) // (self.last - 1)):
+        widest = (self.steps - 1) // max(self.last - 1, 1)  # so many steps apart there are enough
+        if self.last > 1 and not 0 < self.save <= widest:
             raise ValueError(
-                f"learn.save {self.save}, expected from 1 to {most_apart}: learn.last wants {self.last} "
+                f"learn.save {self.save}, expected from 1 to {widest}: learn.last wants {self.last} "
                 f"checkpoints in learn.steps {self.steps}"
             )

@@ -178,8 +178,9 @@ class Trainer:
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule(self.state.step + 1) * group.get("factor", 1.0)
         step_unless(self.optimiser, lost)
-        excused = rescaled(self.scaler, self.device) & known
-        self.watch.add(self.state.step + 1, place, lost * ~excused)
+        if self.scaler.is_enabled():  # a gradient's overflow is no fault that a lower scale cures
+            lost = lost * ~(rescaled(self.scaler, self.device) & known)
+        self.watch.add(self.state.step + 1, place, lost)
         if self.average is not None:
             self.average.update(self.net)
         return total | {"norm": norm}
