@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.data.feed import Indices, Place
+from qkv.learn.average import mean_of
+from qkv.learn.checkpoint import finished
 from qkv.learn.given import Given
 from qkv.learn.kinds import KINDS
 from qkv.learn.measure import over
@@ -209,6 +211,15 @@ def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
         load_file(tmp_path / each / "run" / "last" / "model.safetensors") for each in ("whole", "stopped")
     ]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_the_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
+    flags = "--data.valid 0.2 --learn.steps 5 --learn.warmup 0 --learn.save 2 --learn.keep 3 --learn.last 3"
+    train(recipe_of("label", tmp_path, *flags.split()))
+    right = mean_of(path / "net.safetensors" for path in finished(tmp_path / "run" / "checkpoints"))
+    for name in ("last", "best"):  # nothing else was measured
+        model = qkv.load(tmp_path / "run" / name)
+        assert all(torch.equal(p, right[key]) for key, p in model.net.named_parameters())
 
 
 @pytest.mark.parametrize(

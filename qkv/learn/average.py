@@ -94,10 +94,15 @@ def swapped(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator
 
 @contextmanager
 def mean_with(net: nn.Module, others: Iterable[Mapping[str, Tensor]]) -> Iterator[None]:
-    """The network with the mean of its weights and of others, whole ones; after it, with its own again."""
-    params = {name: p.detach() for name, p in net.named_parameters()}
-    own = {name: local(p) for name, p in params.items()}
-    theirs = ({name: local(parted(x, params[name])) for name, x in held.items()} for held in others)
+    """The network with the mean of its weights and of others, whole ones; after it, with its own again.
+
+    Frozen tensors stay as they are."""
+    learns = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+    own = {name: local(p) for name, p in learns.items()}
+    theirs = (
+        {name: local(parted(x, learns[name])) for name, x in held.items() if name in learns}
+        for held in others
+    )
     with swapped(own, mean_of(chain([own], theirs))):
         yield
 

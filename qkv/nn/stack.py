@@ -221,9 +221,7 @@ class Pair(nn.Module):
         self.temperature = nn.Parameter(torch.empty(())) if spec.temperature is not None else None
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        out = dict(batch.labels)
-        if self.text is not None and batch.rows is not None:
-            out |= self.text(batch)
+        out = self.text(batch) if self.text is not None and batch.rows is not None else dict(batch.labels)
         if self.image is not None and batch.image is not None:
             out |= self.image(replace(batch, rows=batch.image))
         if self.temperature is not None:
