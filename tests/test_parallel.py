@@ -29,6 +29,7 @@ from qkv.learn.average import mean_of
 from qkv.learn.checkpoint import finished
 from qkv.learn.lora import add_lora
 from qkv.learn.measure import over
+from qkv.learn.muon import whole
 from qkv.learn.objective import unchanged, written
 from qkv.learn.objectives import Words, objective
 from qkv.learn.parallel import Team, joined
@@ -188,7 +189,7 @@ def made(name: str, team: Team, folder: Path | None = None, **settings: Any) -> 
 
 
 def ran(run: Trainer, stop: int = 0) -> tuple[list[float], dict[str, Tensor]]:
-    """The losses that were told, and the weights, which the first process alone has."""
+    """The losses that were told, and the weights and last gradients, which the first process alone has."""
     losses: list[float] = []
 
     def tell(report: Any) -> None:
@@ -197,8 +198,11 @@ def ran(run: Trainer, stop: int = 0) -> tuple[list[float], dict[str, Tensor]]:
 
     run.callbacks = (tell,)
     run.run()
+    found = {
+        f"gradient {name}": whole(p.grad) for name, p in run.net.named_parameters() if p.grad is not None
+    }
     with gathered(run.net, run.team):
-        return losses, {name: p.detach().clone() for name, p in run.net.named_parameters()}
+        return losses, found | {name: p.detach().clone() for name, p in run.net.named_parameters()}
 
 
 def worker(folder: Path) -> None:

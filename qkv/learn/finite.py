@@ -16,7 +16,7 @@ from qkv.learn.optim import Joint
 
 MOST = 3  # in a row
 LATE = 8  # steps that the host may lag behind
-FLOOR = 1.0  # the loss as it is: no gradient overflows for a scale of less
+FLOOR = 1.0  # the scale at which a gradient that overflows does so of itself
 
 
 @dataclass
