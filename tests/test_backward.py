@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from qkv.batch import Batch
 from qkv.data.rows import Example
 from qkv.learn.backward import Backward
+from qkv.learn.drawn import Part, size
 from qkv.learn.objective import Objective, Out, written
 from qkv.learn.objectives import Words, objective
 from qkv.learn.parallel import Team
-from qkv.learn.parts import Part, size
 from qkv.learn.spread import Spread
 from tests import tiny
 

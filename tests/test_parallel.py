@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from qkv.data.feed import Feed, by_rows, recurrent_feed
 from qkv.families import family
 from qkv.learn.average import mean_of
 from qkv.learn.checkpoint import finished
+from qkv.learn.judge import one_label
 from qkv.learn.lora import add_lora
 from qkv.learn.measure import over
 from qkv.learn.muon import whole
@@ -37,6 +39,7 @@ from qkv.learn.settings import Learn
 from qkv.learn.spread import Spread, gathered, spread
 from qkv.learn.trainer import Trainer
 from qkv.learn.twin import Twin
+from qkv.learn.written import Papers
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -228,6 +231,7 @@ def worker(folder: Path) -> None:
         lost(team)
         again(team, folder / "again")
         settled(team, folder / "settled")
+        measured(team)
         for name, changes in REFUSED.items():
             with pytest.raises(ValueError, match=MESSAGES[name]):
                 spread(net(**changes), "tensor", team)
@@ -292,6 +296,48 @@ def settled(team: Team, folder: Path) -> None:
     right = mean_of(path / "net.safetensors" for path in finished(folder / "checkpoints"))
     with run.settled(), gathered(run.net, team):
         assert not team.first or all(torch.equal(p, right[name]) for name, p in run.net.named_parameters())
+
+
+class Greedy:
+    """Writes the likeliest word of all to every source, as often as the source has words."""
+
+    how: dict[str, float] = {}  # noqa: RUF012
+
+    def __call__(self, model: Any, sources: list[list[int]], /) -> list[list[int]]:
+        return [[max(ids)] * len(ids) for ids in sources]
+
+
+class Plain:
+    """A tokenizer of numbers."""
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(f"w{number}" for number in ids)
+
+
+def measured(team: Team) -> None:
+    """Batches are shared out, and the scores are those of all of them, as of one process."""
+    rng = np.random.default_rng(0)
+    held = [{"tokens": rng.integers(2, VOCAB, 8), "label": rng.integers(0, 2, 1)} for _ in range(25)]
+    goal, judge = objective("label", WORDS), one_label(SimpleNamespace(labels=("no", "yes")))  # type: ignore[arg-type]
+    feed = Feed(held, by_rows(25, 3, shuffled=False))
+    batches, seen = len(feed.batches(0)), [0]
+
+    def tell(words: str, done: int, of: int | None) -> None:
+        seen.append(done)
+
+    for kind in ("copy", "shard", "tensor"):
+        model = net("bert", feed=24, head="label", labels=2)
+        with torch.no_grad():
+            alone = over(feed, goal, judge)(model)
+            spread_out = spread(model, kind, team)
+            found = over(feed, goal, judge, spread=spread_out, tell=tell)(model)
+        assert found == pytest.approx(alone, abs=1e-6)
+        assert seen[-1] == (batches if kind == "tensor" else -(-batches // 2))
+    papers = Papers([[i, i + 1] for i in range(200)], [[f"w{i + 1} w{i}"] for i in range(200)], False)
+    model = SimpleNamespace(net=nn.Linear(1, 1), tokenizer=Plain())  # type: ignore[assignment]
+    copies = Spread("copy", team, team.rank, team.world)
+    texts = papers.written(model, Greedy(), spread=copies)  # type: ignore[arg-type]
+    assert texts == [f"w{i + 1} w{i + 1}" for i in range(200)]
 
 
 @pytest.fixture(scope="module")

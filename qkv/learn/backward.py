@@ -20,8 +20,8 @@ from torch import Tensor
 
 from qkv.batch import Batch
 from qkv.learn.chance import chance, chance_again
+from qkv.learn.drawn import Part
 from qkv.learn.objective import Objective, Out, precise
-from qkv.learn.parts import Part
 from qkv.learn.spread import Spread
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from qkv.data.shards import Shards
 from qkv.data.source import Documents
-from qkv.learn.objectives import Words
+from qkv.learn.objectives import Words, words_of
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import reach
 from qkv.model import Model
@@ -26,6 +26,16 @@ class Given:
     words: Words
     labels: tuple[str, ...] = ()
     learnt: Path | None = None  # the folder of a model that has learnt already
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, home: str | Path, model: Model, *, labels: tuple[str, ...] = (),
+        learnt: Path | None = None,
+    ) -> Given:  # fmt: skip
+        """With what is known of the model and its tokenizer, which lies at `home`."""
+        assert model.tokenizer is not None
+        words = words_of(model.tokenizer, model, length=recipe.data.length)
+        return cls(recipe=recipe, home=str(home), model=model, words=words, labels=labels, learnt=learnt)
 
     def setting(self, name: str, default: Any) -> Any:
         return self.recipe.objective.settings.get(name, default)
@@ -50,6 +60,12 @@ class Given:
     def one_text(self) -> bool:
         """Whether the records are parts of one long text."""
         return self.recipe.data.unit == "file"
+
+
+def labels_in(model: Model) -> tuple[str, ...]:
+    """The labels that the model's config names, in the order of their numbers."""
+    named: dict[str, str] = model.config.get("id2label") or {}
+    return tuple(named[number] for number in sorted(named, key=int))
 
 
 class Part(NamedTuple):

@@ -41,6 +41,7 @@ class Objective:
     noise: Noise = unchanged
     recurrent: bool = False  # what one batch remembers, the next is given
     together: tuple[str, ...] = ()  # what the net gives that is read of all rows of a batch at once
+    again: Callable[[], Objective] | None = None  # makes it once more, in another process
 
     def __call__(self, out: Out) -> Tensor:
         return torch.stack(list(self.parts(out).values())).sum()
@@ -53,7 +54,7 @@ def written(loss: Callable[[Out], Tensor], like: Objective) -> Objective:
         return {"loss": next(iter(like.counts(batch).values()))}
 
     name = getattr(loss, "__name__", "written")
-    return replace(like, name=name, parts=lambda out: {"loss": loss(out)}, counts=counts)
+    return replace(like, name=name, parts=lambda out: {"loss": loss(out)}, counts=counts, again=None)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -26,12 +26,13 @@ from typing import Any
 
 from qkv.learn.board import board
 from qkv.learn.curve import draw, drawer
-from qkv.learn.measure import over
+from qkv.learn.measure import Tell, silent
 from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
 from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, to_toml
 from qkv.learn.trainer import Report, State, Trainer
+from qkv.learn.written import Writer
 
 FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
 ECHO = 0.5  # seconds; torchrun passes a Ctrl-C on to processes that have heard it themselves
@@ -45,28 +46,31 @@ def train(
     recipe: Recipe, *, resume: bool = False, accept: bool = False,
     callbacks: Sequence[Callable[[Report], None]] = (),
     begun: Callable[[Prepared, State], None] = lambda made, state: None,
+    writer: Writer | None = None, tell: Tell = silent,
 ) -> State:  # fmt: skip
     """Trains as the recipe says, in its folder; goes on where it was stopped, if asked to.
 
     Of several processes, each of which calls this, the first prepares the data, writes and tells.
-    `begun` is told what it is made of and where it stands, right before the first step. After Ctrl-C the
-    step is done, all is saved, and `Interrupted` raised; a second one does not wait for that."""
+    `begun` is told what it is made of and where it stands, right before the first step; until then `tell` is
+    told how far it is. `writer` decodes, where `learn.write` asks for it. After Ctrl-C the step is done, all
+    is saved, and `Interrupted` raised; a second one does not wait for that."""
     folder = Path(recipe.run)
 
     def prepare() -> Prepared:
         if team.first:
             lock.enter_context(owned(folder))
             begin(folder, recipe, resume=resume, accept=accept)
-        return prepared(recipe, folder)
+        return prepared(recipe, folder, writer, tell if team.first else silent)
 
     with joined(recipe.device) as team, ExitStack() as lock:
         made = team.prepare(prepare)
         trainer = Trainer(
             net=made.net, feed=made.feed, objective=made.objective, learn=recipe.learn, folder=folder,
-            evaluate=over(made.valid, made.objective) if made.valid else None,
             callbacks=(recorder(folder), drawer(folder), board(folder), *callbacks),
-            save_best=made.save, team=team,
+            save_best=made.save, team=team, workers=recipe.data.workers,
         )  # fmt: skip
+        if made.trial is not None:
+            trainer.evaluate = made.trial.measure(made.model, recipe.learn, writer, trainer.spread)
         if resume:
             trainer.restore()
         if team.first:

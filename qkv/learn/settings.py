@@ -17,10 +17,15 @@ POSITIVE: dict[str, Any] = dict(more_than=0)
 SHARE: dict[str, Any] = dict(at_least=0, less_than=1)
 NUMBERS: dict[str, dict[str, Any]] = {
     "steps": SOME, "accumulate": SOME, "log": SOME, "keep": SOME, "warmup": COUNT, "measure": COUNT,
-    "save": COUNT, "patience": COUNT, "seed": COUNT, "last": COUNT, "rate": POSITIVE, "eps": POSITIVE,
-    "decay": dict(at_least=0), "clip": dict(at_least=0), "floor": SHARE, "average": SHARE,
-    "layer_decay": dict(more_than=0, at_most=1),
+    "save": COUNT, "patience": COUNT, "seed": COUNT, "last": COUNT, "write": COUNT, "beams": SOME,
+    "rate": POSITIVE, "eps": POSITIVE, "decay": dict(at_least=0), "clip": dict(at_least=0),
+    "floor": SHARE, "average": SHARE, "layer_decay": dict(more_than=0, at_most=1),
 }  # fmt: skip
+# More of these is better; of all else that is measured, less.
+RISING = frozenset(
+    "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 rougeL "
+    "replaced_accuracy replaced_f1".split()
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +58,14 @@ class Learn:
     keep: int = 2  # checkpoints that are kept
     patience: int = 0  # measurements without a better one, after which it stops; 0: it does not
     watch: str = "loss"  # the measurement that `best` goes by
-    highest: bool = False  # whether more of it is better
+    highest: bool = False  # whether more of it is better, where its name does not tell
+    write: int = 0  # validation texts that are written at each measurement, for BLEU (seq2seq); 0: none
+    beams: int = 1  # of the search that writes them; 1: greedy
+
+    @property
+    def rising(self) -> bool:
+        """Whether more of what is watched is better."""
+        return self.highest or self.watch in RISING
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():

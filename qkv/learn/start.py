@@ -61,9 +61,7 @@ def make_model(
     part, changes = recipe.model, dict(recipe.model.changes)
     vector = changes.pop("vector", vector)
     if part.load:
-        if changes:
-            raise ValueError(f"model.{next(iter(changes))}: a loaded model keeps its sizes; leave it out")
-        model = headed(load(part.load), head, len(labels), vector)
+        model = headed(load(part.load), head, len(labels), vector, changes)
     elif part.family is None:
         raise ValueError("model.family is missing; name one, or a folder or hub id as model.load")
     else:
@@ -112,10 +110,17 @@ def start_of(defaults: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
     return tokenizer.bos
 
 
-def headed(model: Model, head: str | None, labels: int, vector: str | None = None) -> Model:
-    """A loaded model with another head: what both have is kept, the rest is new."""
+def headed(
+    model: Model, head: str | None, labels: int, vector: str | None = None, drops: Mapping[str, Any] = {}
+) -> Model:
+    """A loaded model with another head and dropout: what both have is kept, the rest is new."""
     kin = model.family
     changes: dict[str, Any] = {}
+    for name, value in drops.items():
+        if not name.endswith("drop"):
+            raise ValueError(f"model.{name}: a loaded model keeps its sizes; leave it out")
+        if value != model.args.get(name):
+            changes[name] = value
     if head is not None and model.args.get("head") != head:
         changes["head"] = head
     if labels and model.args.get("labels") != labels:

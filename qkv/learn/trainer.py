@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from qkv.learn import checkpoint
 from qkv.learn.average import Average, mean_with
 from qkv.learn.backward import Backward
 from qkv.learn.checkpoint import before
+from qkv.learn.drawn import Dealt, Part, drawn
 from qkv.learn.finite import Watch, rescaled, step_unless
 from qkv.learn.objective import Objective, Out
 from qkv.learn.optim import clip, freeze, make_optimiser
 from qkv.learn.parallel import Team
-from qkv.learn.parts import Part, drawn
 from qkv.learn.recompute import recompute
 from qkv.learn.resume import gathered, scattered
 from qkv.learn.schedule import Schedule
@@ -74,6 +74,7 @@ class Trainer:
     callbacks: Sequence[Callable[[Report], None]] = ()
     save_best: Callable[[Path], None] | None = None  # writes the model into a folder
     state: State = field(default_factory=State)
+    workers: int = 0  # processes that make batches; 0: a thread of this one does
     team: Team = field(default_factory=Team)  # the processes that share the work
     stop: bool = False  # asked for from outside, of any process: save and leave
 
@@ -110,14 +111,15 @@ class Trainer:
             self.watch.remedy += " or learn.precision 'bf16'"
         if self.learn.compile:
             self.net.compile(dynamic=None)
+            self.objective = replace(self.objective, parts=torch.compile(self.objective.parts, dynamic=None))
         torch.manual_seed(self.learn.seed + self.spread.rank)
 
     def run(self) -> State:
         """Trains up to the last step, or until asked to stop."""
         self.net.train()
         clock, tokens, sums = time.perf_counter(), 0, Sums()
-        place = self.state.place
-        with drawn(self.feed, self.objective, self.spread, self.learn.accumulate, place) as batches:
+        made = drawn(self.feed, self.objective, self.dealt, self.state.place, self.workers)
+        with closing(made) as batches:
             for place, parts in batches:
                 asked, fresh, whole = self.agreed(parts)
                 if self.over or asked:
@@ -208,6 +210,10 @@ class Trainer:
     def due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0
 
+    def dealt(self, place: Place) -> Dealt:
+        """What of a batch is this process's to run."""
+        return self.spread.deal(self.feed.parts(place, self.learn.accumulate * self.spread.world))
+
     def averaged(self) -> AbstractContextManager[None]:
         """The network with its moving average for weights, where it has one."""
         return self.average.applied(self.net) if self.average else nullcontext()
@@ -232,7 +238,7 @@ class Trainer:
                 f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
             )
         value = values[self.learn.watch]
-        better = self.state.best is None or (value > self.state.best) == self.learn.highest
+        better = self.state.best is None or (value > self.state.best) == self.learn.rising
         if better:
             self.state.best = value
             if self.folder is not None and self.save_best is not None:

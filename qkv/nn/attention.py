@@ -58,6 +58,6 @@ class Attention(nn.Module):
             k, v = slot.read("k"), slot.read("v")
         q, k, v, extra = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None  # (B, H, T, D)
         if self.relative is not None:
-            q, extra = self.relative(q, where.q, where.k, where.reach, where.types)
+            q, extra = self.relative(q, where)
         out = self.mix(q, k, v, where, extra)
         return self.o(out.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, H*D) -> (B, T, W)

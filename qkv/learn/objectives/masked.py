@@ -33,11 +33,12 @@ def hider(
     number("objective.share", share, more_than=0, less_than=1)
     number("objective.longest", longest, whole=True, at_least=1)
     usual, mask = ordinary(words.size, words.special), words.mask
+    special = np.isin(np.arange(words.size), words.special)
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         tokens = example["tokens"]
         starts = example["starts"] > 0 if whole else None
-        chosen = choose(np.isin(tokens, words.special), rng, share=share, starts=starts, longest=longest)
+        chosen = choose(special[tokens], rng, share=share, starts=starts, longest=longest)
         read = hide(tokens, chosen, rng, mask=mask, ordinary=usual, hidden=hidden, random=random)
         return {**example, "tokens": read, "labels": np.where(chosen, tokens, NONE)}
 
