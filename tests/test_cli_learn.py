@@ -6,8 +6,10 @@ import json
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -22,7 +24,7 @@ from qkv.cli import main
 from qkv.cli.screen import progress
 from qkv.data.read import Corpus
 from qkv.learn.history import History
-from qkv.learn.run import owned
+from qkv.learn.run import ECHO, owned
 from tests import small_data
 from tests.test_cli import good
 
@@ -156,11 +158,11 @@ def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
         (["tiny.toml", "--data.rows", "-3"], "data.rows -3, expected 0 or more"),
         (["tiny.toml", "--data.valid", "1.5"], "data.valid 1.5, expected files, or a share"),
         (["tiny.toml", "--data.length", "9999"], "expected 10000 at least, for one row of data.length"),
-        (["tiny.toml", "--learn.rate", "-1"], "learn.rate -1.0, expected a number, more than 0"),
-        (["tiny.toml", "--learn.rate", "nan"], "learn.rate nan, expected a number, more than 0"),
+        (["tiny.toml", "--learn.rate", "-1"], "learn.rate is -1.0: expected a number, more than 0"),
+        (["tiny.toml", "--learn.rate", "nan"], "learn.rate is nan: expected a number, more than 0"),
         (["tiny.toml", "--learn.rate", "fast"], "learn.rate is 'fast', expected a number"),
-        (["tiny.toml", "--learn.steps", "0"], "learn.steps 0, expected 1 or more"),
-        (["tiny.toml", "--learn.seed", "-1"], "learn.seed -1, expected 0 or more"),
+        (["tiny.toml", "--learn.steps", "0"], "learn.steps is 0: expected a whole number, at least 1"),
+        (["tiny.toml", "--learn.seed", "-1"], "learn.seed is -1: expected a whole number, at least 0"),
         (["tiny.toml", "--data.train", "gone.txt"], "gone.txt: nothing there"),
         (["tiny.toml", "--data.valid", "gone.txt"], "gone.txt: nothing there"),
         (["tiny.toml", "--device", "abacus"], "device 'abacus': expected auto, cpu, cuda or mps"),
@@ -234,6 +236,57 @@ def test_a_run_that_was_stopped(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert re.search(
         r"done   2 of 6 steps in .*; --resume auto goes on\n", good(capsys, "train", "tiny.toml")
     )
+
+
+def learning(*, before: str = "", steps: int = 100_000) -> subprocess.Popen[str]:
+    """A process that trains for long, by the command line, and has begun."""
+    flags = ["train", "tiny.toml", "--learn.steps", str(steps), "--learn.measure", "0"]
+    code = f"import sys\n{before}\nfrom qkv.cli import main\nsys.exit(main({flags}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any(line.startswith("step ") and "loss" in line for line in process.stdout)
+    return process
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
+    process = learning()
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGINT)  # as torchrun passes it on: no second one yet
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    done = re.search(r"done +([\d,]+) of 100,000 steps in .*; --resume auto goes on\n", out)
+    assert done
+    step = int(done[1].replace(",", ""))
+    assert [path.name for path in Path("runs/tiny/checkpoints").iterdir()] == [f"{step:08}"]
+    assert qkv.load("runs/tiny/last").net is not None
+    more = ["--learn.steps", step + 2, "--learn.measure", 0, "--resume", "changed"]
+    assert f"{step + 2:,} of {step + 2:,} steps" in good(capsys, "train", "tiny.toml", *more)
+
+
+SLOW = """
+import time
+from qkv.learn.trainer import Trainer
+def save(self):
+    print("saving", flush=True)
+    time.sleep(60)
+Trainer.save = save
+"""
+
+
+def test_a_second_ctrl_c_leaves_at_once() -> None:
+    process = learning(before=SLOW)
+    process.send_signal(signal.SIGINT)
+    assert process.stdout is not None
+    assert "saving\n" in process.stdout
+    time.sleep(2 * ECHO)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (130, "")
+    assert "done" not in out
+    assert not Path("runs/tiny/last").exists()
 
 
 @pytest.mark.parametrize("colour", [True, False])

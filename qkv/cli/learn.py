@@ -55,9 +55,9 @@ def learn(recipe: Recipe, resume: str | None) -> None:
     from qkv.learn.measure import silent
     from qkv.learn.panel import shown
     from qkv.learn.parallel import is_first
-    from qkv.learn.run import train
+    from qkv.learn.run import Interrupted, train
 
-    screen, clock = console(), time.monotonic()
+    screen, clock, interrupted = console(), time.monotonic(), False
     tell: list[Callback] = []
     with ExitStack() as stack:
         waiting = stack.enter_context(ExitStack())
@@ -75,11 +75,15 @@ def learn(recipe: Recipe, resume: str | None) -> None:
                 callbacks=[lambda report: tell[0](report)], begun=begun,
                 writer=Beam(beams=recipe.learn.beams), tell=far,
             )  # fmt: skip
+        except Interrupted as stop:
+            (state,), interrupted = stop.args, True
         except (torch.OutOfMemoryError, MemoryError):
             less = "fewer data.rows or data.tokens, or more learn.accumulate, take less"
             raise ValueError(f"device {recipe.device}: not enough memory; {less}") from None
     if is_first():
         say(result(recipe, state, History.read(Path(recipe.run)), time.monotonic() - clock))
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def told(path: str | list[str]) -> str:

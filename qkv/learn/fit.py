@@ -35,8 +35,9 @@ def fit(
     """Trains the model where it is, and leaves it in eval mode.
 
     `data` are texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a name,
-    or a function `out -> loss` over the batches of the objective that `like` names. `settings` are the
-    objective's own, `learn` those of a recipe's table `learn`, such as rate=1e-4."""
+    or a function `out -> loss` over the batches of the objective that `like` names: given what the net gives,
+    or only what that objective reads `together`. `settings` are the objective's own, `learn` those of a
+    recipe's table `learn`, such as rate=1e-4."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(

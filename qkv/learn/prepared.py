@@ -58,8 +58,8 @@ def prepared(
         raise ValueError("data.rows or data.tokens is missing: how many rows, or tokens, a batch has")
     given = given_of(recipe, folder, kind)
     target = goal_of(given)
-    if recipe.learn.accumulate > 1 and (target.whole or target.recurrent):
-        why = "tells the rows of a batch apart" if target.whole else "gives its memory from batch to batch"
+    if recipe.learn.accumulate > 1 and target.recurrent:
+        why = "gives its memory from batch to batch"
         raise ValueError(f"learn.accumulate {recipe.learn.accumulate}: {target.name} {why}, expected 1")
     encoder = kind.encoder(given)
     train_shards = shards(recipe, folder, encoder, data.train, "train", tell)

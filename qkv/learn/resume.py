@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.data.feed import Place
 from qkv.data.pack import split
+from qkv.learn.chance import chance, set_chance
 from qkv.learn.checkpoint import Tensors
 from qkv.learn.muon import parted, whole
 
@@ -34,9 +35,6 @@ def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
                 found[name] = full.cpu()
         return found
 
-    random = {"cpu": torch.get_rng_state()}
-    if trainer.device.type == "cuda":
-        random["cuda"] = torch.cuda.get_rng_state(trainer.device)
     names, moments = names_of(trainer), trainer.optimiser.state_dict()["state"]
     tensors: Tensors = {
         "net": held(trainer.net.named_parameters()),
@@ -47,7 +45,7 @@ def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
         ),
         "random": {
             ranked(name, rank): x
-            for rank, states in enumerate(trainer.team.each(random))
+            for rank, states in enumerate(trainer.team.each(chance(trainer.device)))
             for name, x in states.items()
         },
     }
@@ -88,12 +86,10 @@ def scattered(trainer: Trainer, tensors: Tensors, state: dict[str, Any]) -> None
         trainer.memory = memory[:, rows_of(trainer, memory.shape[1])].to(trainer.device)
     trainer.scaler.load_state_dict(state["scaler"])
     random, rank = tensors["random"], trainer.team.rank
-    if ranked("cpu", rank) in random:
-        torch.set_rng_state(random[ranked("cpu", rank)])
-    else:
+    noted = {name: random[ranked(name, rank)] for name in ("cpu", "cuda") if ranked(name, rank) in random}
+    if not noted:
         torch.manual_seed(trainer.learn.seed + trainer.spread.rank + state["step"])
-    if ranked("cuda", rank) in random and trainer.device.type == "cuda":
-        torch.cuda.set_rng_state(random[ranked("cuda", rank)], trainer.device)
+    set_chance(noted, trainer.device)
     trainer.state.step, trainer.state.tokens = state["step"], state["tokens"]
     trainer.state.place = Place(*state["place"])
     trainer.state.best, trainer.state.stale = state["best"], state["stale"]

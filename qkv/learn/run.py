@@ -16,8 +16,10 @@ import json
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,11 @@ from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.written import Writer
 
 FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
+ECHO = 0.5  # seconds; torchrun passes a Ctrl-C on to processes that have heard it themselves
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came, and all was saved: where the run stands is its argument."""
 
 
 def train(
@@ -45,7 +52,8 @@ def train(
 
     Of several processes, each of which calls this, the first prepares the data, writes and tells.
     `begun` is told what it is made of and where it stands, right before the first step; until then `tell` is
-    told how far it is. `writer` decodes, where `learn.write` asks for it."""
+    told how far it is. `writer` decodes, where `learn.write` asks for it. After Ctrl-C the step is done, all
+    is saved, and `Interrupted` raised; a second one does not wait for that."""
     folder = Path(recipe.run)
 
     def prepare() -> Prepared:
@@ -67,15 +75,17 @@ def train(
             trainer.restore()
         if team.first:
             begun(made, trainer.state)
-        try:
-            with stoppable(trainer):
+        with stoppable(trainer) as interrupts:
+            try:
                 state = trainer.run()
-        finally:
-            if team.first:
-                draw(folder)
-        with trainer.average.applied(trainer.net) if trainer.average else nullcontext():
-            trainer.write(made.save, folder / "last")
-        return state
+            finally:
+                if team.first:
+                    draw(folder)
+            with trainer.settled():
+                trainer.write(made.save, folder / "last")
+    if interrupts:
+        raise Interrupted(state)
+    return state
 
 
 @contextmanager
@@ -135,21 +145,28 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
 
 
 @contextmanager
-def stoppable(trainer: Trainer) -> Iterator[None]:
-    """SIGTERM asks the trainer to save and leave; whoever sends it finds exit status 0."""
+def stoppable(trainer: Trainer) -> Iterator[list[float]]:
+    """SIGTERM and Ctrl-C ask the trainer to save and leave. Gives the times of the latter, as they come."""
+    interrupts: list[float] = []
 
     def ask(*_: object) -> None:
         trainer.stop = True
 
-    try:
-        before = signal.signal(signal.SIGTERM, ask)
-    except ValueError:  # not in the main thread
-        yield
+    def interrupt(*_: object) -> None:
+        trainer.stop = True
+        interrupts.append(time.monotonic())
+        if interrupts[-1] - interrupts[0] > ECHO:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield interrupts
         return
+    before = signal.signal(signal.SIGTERM, ask), signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield interrupts
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
 
 
 def recorder(folder: Path) -> Callable[[Report], None]:

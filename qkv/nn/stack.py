@@ -222,15 +222,14 @@ class Pair(nn.Module):
         self.temperature = nn.Parameter(torch.empty(())) if spec.temperature is not None else None
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        out = dict(batch.labels)
-        if self.text is not None and batch.rows is not None:
-            out |= self.text(batch)
+        out = self.text(batch) if self.text is not None and batch.rows is not None else dict(batch.labels)
         if self.image is not None and batch.image is not None:
             out |= self.image(replace(batch, rows=batch.image))
         if self.temperature is not None:
             out |= {name: F.normalize(out[name], dim=-1) for name in ("text", "image") if name in out}
             if "text" in out and "image" in out:
-                out["logits"] = self.temperature.exp() * out["image"] @ out["text"].T
+                out["scaled"] = self.temperature.exp() * out["image"]
+                out["logits"] = out["scaled"] @ out["text"].T
         return out
 
 
