@@ -25,7 +25,6 @@ from torch import Tensor, nn
 import qkv
 from qkv.data.feed import Feed, by_rows, recurrent_feed
 from qkv.families import family
-from qkv.learn.lora import add_lora
 from qkv.learn.measure import over
 from qkv.learn.objective import written
 from qkv.learn.objectives import Words, objective
@@ -34,6 +33,7 @@ from qkv.learn.settings import Learn
 from qkv.learn.spread import Spread, gathered, spread
 from qkv.learn.trainer import Trainer
 from qkv.learn.twin import Twin
+from qkv.lora import add_lora
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parent.parent

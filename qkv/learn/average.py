@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from qkv.learn.check import number
+from qkv.check import number
 from qkv.weights.files import read_tensors
 
 UPDATES = "updates"  # in a state dict, beside the names of weights

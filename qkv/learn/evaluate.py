@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from qkv.adapter.settings import is_adapter
 from qkv.data.answers import labels_of
 from qkv.data.encode import Pairs
 from qkv.data.prepare import prepare
@@ -29,7 +30,7 @@ from qkv.learn.prepared import goal_of
 from qkv.learn.recipe import Recipe, read_recipe
 from qkv.learn.scores import bleu, chrf, entity_f1, macro_f1, rouge
 from qkv.learn.start import corpus
-from qkv.model import Model, pick_device
+from qkv.model import Model, find, pick_device
 from qkv.text import Tokenizer
 
 MODELS = ("best", "last")
@@ -59,10 +60,10 @@ def evaluate(folder: Path, flags: Sequence[str] = (), write: Write | None = None
     kind, name = kind_of(recipe), recipe.objective.name
     if kind.net in (twin.discriminating, twin.taught):
         raise ValueError(f"{folder}: {name} is measured with a second network, which a run does not keep")
-    home = next((folder / each for each in MODELS if (folder / each / "config.json").exists()), None)
+    home = next((folder / each for each in MODELS if holds_model(folder / each)), None)
     if home is None:
         raise ValueError(f"{folder}: no model in best/ or last/; has the run come to its end?")
-    tokenizer, model = Tokenizer.load(folder / "tokenizer"), load(home, device=pick_device(recipe.device))
+    tokenizer, model = Tokenizer.load(folder / "tokenizer"), learnt(recipe, home)
     words = words_of(tokenizer, model, length=recipe.data.length)
     given = Given(
         recipe=recipe, home=str(folder / "tokenizer"), model=model, words=words,
@@ -89,6 +90,22 @@ def evaluate(folder: Path, flags: Sequence[str] = (), write: Write | None = None
             model=home, data=test, documents=len(held), tokens=count(held.index), values=values,
             signature=signature,
         )  # fmt: skip
+
+
+def holds_model(folder: Path) -> bool:
+    return (folder / "config.json").exists() or is_adapter(folder)
+
+
+def learnt(recipe: Recipe, home: Path) -> Model:
+    """What a run wrote: a model, or adapters, which are put on the model that the run began with."""
+    device, base = pick_device(recipe.device), recipe.model.load
+    if not is_adapter(home) or base is None:
+        return load(home, device=device)
+    try:
+        began = find(base, None)
+    except ValueError as error:
+        raise ValueError(f"{error}; --model.load names the place of the model that {home} is of") from None
+    return load(home, device=device) if is_adapter(began) else load(base, adapter=home, device=device)
 
 
 def written_scores(texts: list[str], wanted: list[str]) -> tuple[dict[str, float], str | None]:

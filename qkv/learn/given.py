@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qkv.adapter.write import write_adapter
 from qkv.data.shards import Shards
 from qkv.data.source import Documents
 from qkv.learn.objectives import Words
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import reach
+from qkv.lora import adapters
 from qkv.model import Model
 
 
@@ -26,6 +28,13 @@ class Given:
     words: Words
     labels: tuple[str, ...] = ()
     learnt: Path | None = None  # the folder of a model that has learnt already
+
+    def save(self, folder: Path) -> None:
+        """Writes the model, or, where it has adapters, these alone."""
+        if adapters(self.model.net):
+            write_adapter(self.model, folder)
+        else:
+            self.model.save(folder)
 
     def setting(self, name: str, default: Any) -> Any:
         return self.recipe.objective.settings.get(name, default)
