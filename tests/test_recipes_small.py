@@ -47,6 +47,7 @@ BELOW = {
     "label": {"loss": 0.2},                   "labels": {"loss": 0.2},
     "regression": {"loss": 0.1},              "tag": {"loss": 0.1},
     "span": {"start": 0.5, "end": 0.5},       "choice": {"loss": 0.3},
+    "lora": {"loss": 0.1},  # the new head alone stays above 0.5
 }
 # fmt: on
 WHOLE = ("recurrence", "sentence-vectors", "image-text")  # their batches cannot be run in parts
@@ -153,7 +154,7 @@ def test_blocks_of_one_long_text_are_rows_of_one_length_in_a_frame(tmp_path: Pat
     assert block in np.concatenate(made.feed.batches(1))
 
 
-@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation"])
+@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation", "lora"])
 def test_a_saved_model_has_the_loss_that_was_measured(name: str, tmp_path: Path) -> None:
     more = ["--data.valid", "0.2", "--learn.steps", "20", "--learn.measure", "20"]
     recipe, run = recipe_of(name, tmp_path, *more), tmp_path / "run"
@@ -183,11 +184,13 @@ def test_a_row_is_no_longer_than_a_loaded_model_reads(tmp_path: Path) -> None:
         prepared(read_recipe(recipe, [*flags, "--data.length", "9"]), tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["replaced-token", "distillation", "recurrence", "permutation-lm"])
+@pytest.mark.parametrize("name", ["replaced-token", "distillation", "recurrence", "permutation-lm", "lora"])
 def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     more = ["--learn.steps", "12", "--learn.log", "6"]
     if name == "permutation-lm":
         more += ["--data.unit", "file", "--objective.memory", "true", "--model.memory", "16"]
+    if name == "lora":
+        more += ["--lora.drop", "0.2"]
     for each in ("whole", "stopped"):
         (tmp_path / each).mkdir()
 
@@ -199,9 +202,8 @@ def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     recipe = recipe_of(name, tmp_path / "stopped", *more)
     assert train(recipe, callbacks=[stop]).step == 6
     assert train(recipe, resume=True).step == 12
-    weights = [
-        load_file(tmp_path / each / "run" / "last" / "model.safetensors") for each in ("whole", "stopped")
-    ]
+    file = "adapter_model.safetensors" if name == "lora" else "model.safetensors"
+    weights = [load_file(tmp_path / each / "run" / "last" / file) for each in ("whole", "stopped")]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 

@@ -31,14 +31,19 @@ class Names(NamedTuple):
     links: dict[str, Link]  # by tensor of theirs
     table: KeyMap
 
-    def module(self, theirs: str, saved: Collection[str]) -> str | None:
-        """The largest module around this tensor all of whose tensors are saved; None: there is none."""
-        parts = theirs.split(".")[:-1]
-        for count in range(1, len(parts) + 1):
-            inside = ".".join(parts[:count]) + "."
-            if all(name in saved for name in self.links if name.startswith(inside)):
-                return inside[:-1]
-        return None
+    def around(self, tensors: Collection[str]) -> dict[str, str]:
+        """The tensors of all modules of theirs that hold these, with the largest module of such alone."""
+        inner = {name.rpartition(".")[0] for name in tensors} - {""}
+        held = {name for name in self.links if any(name.startswith(f"{module}.") for module in inner)}
+        found = {}
+        for name in sorted(held):
+            parts = name.split(".")
+            outer = (".".join(parts[:count]) for count in range(1, len(parts)))
+            found[name] = next(each for each in outer if held >= self.inside(each))
+        return found
+
+    def inside(self, module: str) -> set[str]:
+        return {name for name in self.links if name.startswith(f"{module}.")}
 
 
 def plain(net: nn.Module) -> dict[str, nn.Parameter]:

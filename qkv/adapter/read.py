@@ -46,15 +46,22 @@ def read_adapter(model: Model, folder: str | Path) -> Model:
     settings = read_settings(folder / CONFIG)
     path = next((folder / name for name in TENSORS if (folder / name).exists()), folder / TENSORS[0])
     held = sorted_out(read_tensors(path))
-    made, fresh, told = with_head(model, folder, settings, held.whole)
+    said: dict[str, Any] = read_json(folder / HEAD) if (folder / HEAD).exists() else {}
+    head = said.get("head", settings.head(model.family))
+    made, fresh = with_head(model, folder, head, held.whole)
     names = fitting(made, held.pairs, held.whole)
     groups, odd = grouped(made, names, settings, held.pairs)
     values, lost = placed(made, names, held.whole)
-    wrong = held.wrong + odd + lost
-    missing = [name for name in fresh if name not in values]
-    wrong += [f"{name} of its head is neither in the file nor in the base" for name in missing]
-    if wrong:
+    told = {key: said[key] for key in TOLD if key in said}
+    if not held.wrong + odd:
+        check_head(made, folder / HEAD, head, told)
+    if wrong := held.wrong + odd + lost:
         raise ValueError(f"{path}: {counted(wrong)}; is it the adapter of another model?")
+    if missing := [name for name in fresh if name not in values]:
+        raise ValueError(
+            f"{path}: {counted(missing)} of its head is neither in the file nor in the model; "
+            "expected the model that it was trained on"
+        )
     if not groups:
         raise ValueError(f"{path}: no adapters in it")
     try:
@@ -85,27 +92,32 @@ def sorted_out(tensors: Mapping[str, Tensor]) -> Held:
 
 
 def with_head(
-    model: Model, folder: Path, settings: Settings, whole: Mapping[str, Tensor]
-) -> tuple[Model, tuple[str, ...], dict[str, Any]]:
-    """The model with the adapter's head, which tensors of it are new, and what its config says of labels."""
-    kin, path = model.family, folder / HEAD
-    said: dict[str, Any] = read_json(path) if path.exists() else {}
-    head = said.get("head", settings.head(kin))
-    labels, told = 0, {key: said[key] for key in TOLD if key in said}
+    model: Model, folder: Path, head: object, whole: Mapping[str, Tensor]
+) -> tuple[Model, tuple[str, ...]]:
+    """The model with the adapter's head, if its family has such a one, and which tensors of it are new."""
+    kin, labels = model.family, 0
+    known = head if isinstance(head, str) and head in kin.heads else None
+    if known in ("label", "tag"):
+        (last,) = kin.keymap({**model.args, "head": known}).links([f"heads.{known}.out.weight"])
+        held = whole.get(last.theirs, whole.get(last.ours[0]))
+        labels = 0 if held is None else len(held)
     try:
-        if head in ("label", "tag") and head in kin.heads:
-            (last,) = kin.keymap({**model.args, "head": head}).links([f"heads.{head}.out.weight"])
-            held = whole.get(last.theirs, whole.get(last.ours[0]))
-            labels = 0 if held is None else len(held)
-        made, fresh = headed(model, head, labels, read_vector(folder))
+        made, fresh = headed(model, known, labels, read_vector(folder))
     except ValueError as error:
-        raise ValueError(f"{path if said else folder / CONFIG}: {error}") from None
-    named, count = told.get("id2label", {}), made.args.get("labels")
-    if not isinstance(named, dict) or (named and len(named) != count):
-        raise ValueError(f"{path}: id2label is {named!r}, expected the names of {count} labels by number")
+        raise ValueError(f"{folder}: {error}") from None
     if made is not model:
         made.net.to(device=model.device, dtype=next(model.net.parameters()).dtype)
-    return made, fresh, told
+    return made, fresh
+
+
+def check_head(model: Model, path: Path, head: object, told: Mapping[str, Any]) -> None:
+    """Is the head one of the family, and are its labels as many as it has names for?"""
+    kin, count = model.family, model.args.get("labels")
+    if head is not None and kin.heads and head not in [*kin.heads]:
+        raise ValueError(f"{path}: head is {head!r}, expected one of {', '.join(kin.heads)}")
+    named = told.get("id2label", {})
+    if not isinstance(named, dict) or (named and len(named) != count):
+        raise ValueError(f"{path}: id2label is {named!r}, expected the names of {count} labels by number")
 
 
 def grouped(

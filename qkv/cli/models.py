@@ -140,9 +140,9 @@ def _understand(
     from qkv.model import find, make_spec
     from qkv.weights.files import read_json
 
-    if model in NAMES and adapter is not None:
+    if model in NAMES and adapter is not None and not Path(model).exists():
         raise ValueError(f"--adapter {adapter} with {model}: expected the folder of the model that it is of")
-    if model in NAMES:
+    if model in NAMES and adapter is None:
         kin = family(model)
         size = size or next(iter(kin.sizes))
         return f"{kin.name} {size}", kin, make_spec(kin, kin.arguments(size)), None

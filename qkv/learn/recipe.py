@@ -84,9 +84,7 @@ class LoraPart:
     alpha: float = 16.0
     drop: float = 0.0
     root: bool = False  # alpha is divided by the root of the rank
-    where: (
-        str | tuple[str, ...]
-    ) = ()  # linear layers: `q`, `attend.q,k,v`, `feed.*`; none: queries and values
+    where: str | tuple[str, ...] = ()  # layers: `q`, `attend.q,k,v`, `feed.*`; none: queries and values
 
     def __post_init__(self) -> None:
         number("lora.rank", self.rank, whole=True, at_least=1)
@@ -106,15 +104,15 @@ class Recipe:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("lora", "model.adapter"):
-            if (self.lora if name == "lora" else self.model.adapter) and not self.model.load:
-                raise ValueError(
-                    f"{name}: an adapter is of no use without its model, and a fresh one is saved nowhere; "
-                    "expected model.load, a folder or hub id"
-                )
+        if (self.lora or self.model.adapter) and not self.model.load:
+            raise ValueError(
+                f"{'lora' if self.lora else 'model.adapter'}: an adapter is of no use without its model, and "
+                "a fresh one is saved nowhere; expected model.load, a folder or hub id"
+            )
         if self.lora and self.model.adapter:
             raise ValueError(
-                f"lora with model.adapter {self.model.adapter!r}, which learns on as it is: leave lora out"
+                f"lora with model.adapter {self.model.adapter!r}, which learns on as it is: leave lora out "
+                "(--lora '')"
             )
 
     def as_dict(self) -> dict[str, Any]:

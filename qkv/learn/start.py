@@ -129,7 +129,7 @@ def start_of(defaults: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
 def add_adapters(model: Model, part: LoraPart, fresh: tuple[str, ...], base: str) -> None:
     """Adapters on a loaded model; what is fresh learns beside them. What could not be saved is said now."""
     if adapters(model.net):
-        raise ValueError(f"lora: model.load {base} is an adapter, which learns on as it is: leave lora out")
+        raise ValueError(f"lora: {base} is an adapter, which learns on as it is: leave lora out (--lora '')")
     model.base, model.beside = base, fresh
     where = part.where or usual(model)
     try:
