@@ -319,6 +319,9 @@ def edited(ours: Path, **changes: Tensor | None) -> None:
     ("changes", "said"),
     [
         ({"classifier.bias": torch.ones(4)}, r"classifier\.bias \[4\]: expected \[3\]; is it the adapter"),
+        ({"classifier.weight": torch.ones(())}, r"classifier\.bias \[3\]: expected \[2\]; and 1 more"),
+        ({"classifier.weight": torch.ones(10**6, 1)}, r"classifier\.bias \[3\]: expected \[2\]; and 1 more"),
+        ({"classifier.weight": torch.ones(10**9, 0)}, r"classifier\.bias \[3\]: expected \[2\]; and 1 more"),
         ({"classifier.bias": None}, r"heads\.label\.out\.bias of its head is neither in the file nor in the"),
         (
             {"classifier.bias": torch.ones(3, dtype=torch.int32)},

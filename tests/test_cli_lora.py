@@ -127,6 +127,18 @@ def test_gpt2s_queries_and_values_are_one_tensor(capsys: pytest.CaptureFixture[s
     assert not Path("other/checkpoints").exists()
 
 
+def test_a_model_of_the_hub(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is named as the user did, and found again in the cache."""
+    snapshot = Path("hub/models--some--one/snapshots/abc")
+    snapshot.parent.mkdir(parents=True)
+    Path("bert").rename(snapshot)
+    Path("hub/models--some--one/refs").mkdir()
+    Path("hub/models--some--one/refs/main").write_text("abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(Path("hub").absolute()))
+    trained(capsys, "run", "--model.load", "some/one")
+    assert qkv.load("run/last").base == "some/one"
+
+
 # --- killed, and moved ---
 
 
@@ -153,6 +165,15 @@ def test_a_killed_run_goes_on_to_the_bit(capsys: pytest.CaptureFixture[str], tmp
     both = [load_file(f"{run}/last/adapter_model.safetensors") for run in ("whole", "parts")]
     assert both[0].keys() == both[1].keys()
     assert all(torch.equal(x, both[1][name]) for name, x in both[0].items())
+
+
+def test_a_run_does_not_go_on_with_another_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    trained(capsys, "run", "--lora.rank", 2)
+    again = ["train", "run/recipe.toml", "--lora.rank", 3, "--resume"]
+    assert "lora.rank: 2 -> 3; --resume changed goes on so" in bad(capsys, *again, "auto")
+    assert "the checkpoint is of another network: encoder.layers.0.attend.q.lora_a.weight" in bad(
+        capsys, *again, "changed"
+    )
 
 
 def test_eval_of_a_run_whose_model_was_moved(capsys: pytest.CaptureFixture[str]) -> None:

@@ -94,7 +94,8 @@ def names_of(model: Model, prefix: str | None = None) -> Names:
 def fitting(model: Model, modules: Collection[str], tensors: Iterable[str] = ()) -> Names:
     """Their names under the prefix these have: a bare class and one with a head name them differently."""
     kin, tensors = model.family, [*tensors]
-    choices = [names_of(model, prefix) for prefix in (None, "", *kin.prefixes, *kin.prefixed.values())]
+    prefixes = ("", *kin.prefixes, *kin.prefixed.values()) if model.no_class() is None else ()
+    choices = [names_of(model, prefix) for prefix in dict.fromkeys((None, *prefixes))]
     return max(
         choices,
         key=lambda names: sum(x in names.places for x in modules) + sum(x in names.links for x in tensors),

@@ -18,7 +18,7 @@ from qkv.adapter.names import Names, fitting, plain, tied
 from qkv.adapter.settings import CONFIG, Settings, read_settings
 from qkv.check import counted
 from qkv.lora import Group, adapt, adapters, linears
-from qkv.model import Model
+from qkv.model import Model, make_spec, skeleton
 from qkv.vector import read_vector
 from qkv.weights.files import nonfinite, read_json, read_tensors
 
@@ -52,9 +52,9 @@ def read_adapter(model: Model, folder: str | Path) -> Model:
     names = fitting(made, held.pairs, held.whole)
     groups, odd = grouped(made, names, settings, held.pairs)
     values, lost = placed(made, names, held.whole)
-    told = {key: said[key] for key in TOLD if key in said}
-    if not held.wrong + odd:
-        check_head(made, folder / HEAD, head, told)
+    known = [*model.family.heads]
+    if not held.wrong + odd and known and head not in (None, *known):
+        raise ValueError(f"{folder / HEAD}: head is {head!r}, expected one of {', '.join(known)}")
     if wrong := held.wrong + odd + lost:
         raise ValueError(f"{path}: {counted(wrong)}; is it the adapter of another model?")
     if missing := [name for name in fresh if name not in values]:
@@ -64,12 +64,13 @@ def read_adapter(model: Model, folder: str | Path) -> Model:
         )
     if not groups:
         raise ValueError(f"{path}: no adapters in it")
+    told = labels_told(said, folder / HEAD, made.args.get("labels"))
     try:
         adapt(made.net, list(groups), drop=settings.drop, root=settings.root, whole=values)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     fill(made, groups, values)
-    for name in nonfinite(dict(made.net.named_parameters())):
+    for name in nonfinite({name: p.detach() for name, p in made.net.named_parameters() if p.requires_grad}):
         warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=2)
     made.beside = tuple(dict.fromkeys([*made.beside, *values]))
     made.config |= told
@@ -95,13 +96,9 @@ def with_head(
     model: Model, folder: Path, head: object, whole: Mapping[str, Tensor]
 ) -> tuple[Model, tuple[str, ...]]:
     """The model with the adapter's head, if its family has such a one, and which tensors of it are new."""
-    kin, labels = model.family, 0
-    known = head if isinstance(head, str) and head in kin.heads else None
-    if known in ("label", "tag"):
-        (last,) = kin.keymap({**model.args, "head": known}).links([f"heads.{known}.out.weight"])
-        held = whole.get(last.theirs, whole.get(last.ours[0]))
-        labels = 0 if held is None else len(held)
+    known = head if isinstance(head, str) and head in model.family.heads else None
     try:
+        labels = labels_in(model, known, whole) if known in ("label", "tag") else 0
         made, fresh = headed(model, known, labels, read_vector(folder))
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
@@ -110,14 +107,23 @@ def with_head(
     return made, fresh
 
 
-def check_head(model: Model, path: Path, head: object, told: Mapping[str, Any]) -> None:
-    """Is the head one of the family, and are its labels as many as it has names for?"""
-    kin, count = model.family, model.args.get("labels")
-    if head is not None and kin.heads and head not in [*kin.heads]:
-        raise ValueError(f"{path}: head is {head!r}, expected one of {', '.join(kin.heads)}")
-    named = told.get("id2label", {})
+def labels_in(model: Model, head: str, whole: Mapping[str, Tensor]) -> int:
+    """For how many labels the last layer of this head is, where it was saved for such a model; else 0."""
+    kin, args, ours = model.family, {**model.args, "head": head}, f"heads.{head}.out.weight"
+    theirs = ours if model.no_class() else kin.keymap(args).links([ours])[0].theirs
+    held = whole.get(theirs)
+    if held is None or not held.numel() or held.dim() != 2:
+        return 0
+    net = skeleton(make_spec(kin, {**args, "labels": len(held)}, model.positions))  # no memory is taken yet
+    return len(held) if net.get_parameter(ours).shape == held.shape else 0
+
+
+def labels_told(said: Mapping[str, Any], path: Path, count: int | None) -> dict[str, Any]:
+    """What of head.json goes into the model's config; it must have a name for each label."""
+    named = said.get("id2label", {})
     if not isinstance(named, dict) or (named and len(named) != count):
         raise ValueError(f"{path}: id2label is {named!r}, expected the names of {count} labels by number")
+    return {key: said[key] for key in TOLD if key in said}
 
 
 def grouped(
