@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,12 +25,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import qkv
+from qkv.adapter.write import write_adapter
 from qkv.data.feed import Feed, by_rows, recurrent_feed
 from qkv.families import family
 from qkv.learn.average import mean_of
 from qkv.learn.checkpoint import finished
 from qkv.learn.judge import one_label
-from qkv.learn.lora import add_lora
 from qkv.learn.measure import over
 from qkv.learn.muon import whole
 from qkv.learn.objective import unchanged, written
@@ -40,11 +41,12 @@ from qkv.learn.spread import Spread, gathered, spread
 from qkv.learn.trainer import Trainer
 from qkv.learn.twin import Twin
 from qkv.learn.written import Papers
+from qkv.lora import add_lora
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 VOCAB, SIDE = 30, 8
-SIZES = dict(vocab=VOCAB, width=16, depth=2, heads=2, length=16)
+SIZES: dict[str, Any] = dict(vocab=VOCAB, width=16, depth=2, heads=2, length=16)
 STILL = dict(drop=0.0, attend_drop=0.0)
 WORDS = Words(size=VOCAB, mask=1, special=(0, 1), cells=5)
 
@@ -92,6 +94,15 @@ def adapted() -> nn.Module:
     made = net("gpt2", embed_drop=0.0)
     add_lora(made, rank=2, where=("attend.q,k,v", "down"))
     return made
+
+
+def adapter(team: Team, folder: Path) -> None:
+    """A run of adapters and of a norm beside them, which are written as they are now."""
+    run = made("lora", team, parallel="shard")
+    model = tiny.model("gpt2", **SIZES)
+    model.net, model.beside = run.net, ("decoder.norm.weight",)  # type: ignore[assignment]
+    run.run()
+    run.write(partial(write_adapter, model), folder)
 
 
 def electra() -> nn.Module:
@@ -227,6 +238,7 @@ def worker(folder: Path) -> None:
             second = made(name, team, folder / f"to-{name}-{kind}", parallel=kind, average=0.9)
             assert second.restore()
             keep(f"to-{name}-{kind}", *ran(second))
+        adapter(team, folder / "adapter")
         stopped(team)
         lost(team)
         again(team, folder / "again")
@@ -369,6 +381,13 @@ def check_like(folder: Path, name: str, alone: tuple[list[float], dict[str, Tens
 def test_many_processes_learn_what_one_does(number: int, folder: Path) -> None:
     name, kind, settings = CASES[number]
     check_like(folder, f"case-{number}", ran(made(name, Team(), parallel=kind, **settings)))
+
+
+def test_many_processes_write_the_adapter_that_one_does(folder: Path, tmp_path: Path) -> None:
+    adapter(Team(), tmp_path)
+    one, two = (load_file(each / "adapter_model.safetensors") for each in (tmp_path, folder / "adapter"))
+    assert len(one) == len(two) == 2 * (2 + 2) + 2
+    tiny.close(two, one, 1e-5)
 
 
 @pytest.mark.parametrize(("name", "kind"), MOVED)

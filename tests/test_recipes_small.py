@@ -49,6 +49,7 @@ BELOW = {
     "label": {"loss": 0.2},                   "labels": {"loss": 0.2},
     "regression": {"loss": 0.1},              "tag": {"loss": 0.1},
     "span": {"start": 0.5, "end": 0.5},       "choice": {"loss": 0.3},
+    "lora": {"loss": 0.1},  # the new head alone stays above 0.5
 }
 # fmt: on
 TOGETHER = ("sentence-vectors", "image-text")  # all rows of a batch are told from each other: test_backward
@@ -154,7 +155,7 @@ def test_blocks_of_one_long_text_are_rows_of_one_length_in_a_frame(tmp_path: Pat
     assert block in np.concatenate(made.feed.batches(1))
 
 
-@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation"])
+@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation", "lora"])
 def test_a_saved_model_has_the_loss_that_was_measured(name: str, tmp_path: Path) -> None:
     more = ["--data.valid", "0.2", "--learn.steps", "20", "--learn.measure", "20"]
     recipe, run = recipe_of(name, tmp_path, *more), tmp_path / "run"
@@ -188,11 +189,12 @@ MORE = {
     "permutation-lm": ["--data.unit", "file", "--objective.memory", "true", "--model.memory", "16"],
     "sentence-vectors": ["--model.drop", "0.1", "--model.attend_drop", "0.1"],
     "image-text": ["--learn.accumulate", "3"],
+    "lora": ["--lora.drop", "0.2"],
 }
 
 
 @pytest.mark.parametrize(
-    "name", ["replaced-token", "distillation", "recurrence", "permutation-lm", *TOGETHER]
+    "name", ["replaced-token", "distillation", "recurrence", "permutation-lm", "lora", *TOGETHER]
 )
 def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     more = ["--learn.steps", "12", "--learn.log", "6", *MORE.get(name, [])]
@@ -207,9 +209,8 @@ def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     recipe = recipe_of(name, tmp_path / "stopped", *more)
     assert train(recipe, callbacks=[stop]).step == 6
     assert train(recipe, resume=True).step == 12
-    weights = [
-        load_file(tmp_path / each / "run" / "last" / "model.safetensors") for each in ("whole", "stopped")
-    ]
+    file = "adapter_model.safetensors" if name == "lora" else "model.safetensors"
+    weights = [load_file(tmp_path / each / "run" / "last" / file) for each in ("whole", "stopped")]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 

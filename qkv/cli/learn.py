@@ -36,7 +36,7 @@ def train(recipe: Path, /, *settings: Flags, resume: Literal["auto", "changed"] 
     Parameters
     ----------
     recipe
-        a TOML file with the tables model, text, data, objective and learn
+        a TOML file with the tables model, text, data, objective, learn and, for adapters, lora
     settings
         any setting of the recipe in the place of what stands there: --learn.rate 3e-4
     resume
@@ -116,13 +116,15 @@ def summary(recipe: Recipe, made: Prepared, state: State) -> Table:
     from qkv.learn.evaluate import count
     from qkv.learn.parallel import processes
 
-    weights = sum(p.numel() for p in made.model.net.parameters())
+    every = list(made.model.net.parameters())
+    weights, learn = sum(p.numel() for p in every), sum(p.numel() for p in every if p.requires_grad)
+    few = f", {learn:,} of them learn" if learn < weights else ""
     index = Index.read(Path(recipe.run) / "data" / "train")
     held = f", {sized(index.documents, count(index))}" if index else ""
     many = f", {processes()} processes" if processes() > 1 else ""
     steps = f"{recipe.learn.steps:,}" + (f", going on after {state.step:,}" if state.step else "")
     return rows(
-        model=f"{made.model.family.name}, {weights:,} parameters",
+        model=f"{made.model.family.name}, {weights:,} parameters" + few,
         data=f"{told(recipe.data.train)}{held}",
         objective=recipe.objective.name,
         device=f"{made.model.device}, {recipe.learn.precision}{many}",

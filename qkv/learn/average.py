@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from qkv.learn.check import number
+from qkv.check import number
 from qkv.learn.muon import local, parted
 from qkv.weights.files import read_tensors
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from qkv.adapter.settings import is_adapter
 from qkv.data.answers import labels_of
 from qkv.data.lines import STDIN
 from qkv.data.prepare import prepare
@@ -25,7 +26,7 @@ from qkv.learn.recipe import Recipe, read_recipe
 from qkv.learn.start import corpus
 from qkv.learn.trial import trial
 from qkv.learn.written import Writer
-from qkv.model import Model, pick_device
+from qkv.model import Model, find, pick_device
 from qkv.text import Tokenizer
 
 MODELS = ("best", "last")
@@ -60,10 +61,10 @@ def evaluate(
     if test is None:
         raise ValueError(f"{folder}: its recipe has no data.test; name the texts with --data.test")
     kind = kind_of(recipe)
-    home = next((folder / each for each in MODELS if (folder / each / "config.json").exists()), None)
+    home = next((folder / each for each in MODELS if holds_model(folder / each)), None)
     if home is None:
         raise ValueError(f"{folder}: no model in best/ or last/; has the run come to its end?")
-    model = load(home, device=pick_device(recipe.device))
+    model = learnt(recipe, home)
     model.tokenizer = Tokenizer.load(folder / "tokenizer")
     labels = names_of(recipe, kind, model)
     given = Given.of(recipe, folder / "tokenizer", model, labels=labels, learnt=home)
@@ -96,6 +97,22 @@ def records_of(recipe: Recipe, test: str | list[str]) -> Iterable[Record]:
     """What can be read more than once."""
     source = corpus(recipe, test)
     return list(source) if STDIN in ([test] if isinstance(test, str) else test) else source
+
+
+def holds_model(folder: Path) -> bool:
+    return (folder / "config.json").exists() or is_adapter(folder)
+
+
+def learnt(recipe: Recipe, home: Path) -> Model:
+    """What a run wrote: a model, or adapters, which are put on the model that the run began with."""
+    device, base = pick_device(recipe.device), recipe.model.load
+    if not is_adapter(home) or base is None:
+        return load(home, device=device)
+    try:
+        began = find(base, None)
+    except ValueError as error:
+        raise ValueError(f"{error}; --model.load names the place of the model that {home} is of") from None
+    return load(home, device=device) if is_adapter(began) else load(base, adapter=home, device=device)
 
 
 def count(index: Index) -> int:

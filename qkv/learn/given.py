@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qkv.adapter.write import write_adapter
 from qkv.data.shards import Shards
 from qkv.data.source import Documents
 from qkv.learn.objectives import Words, words_of
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import reach
+from qkv.lora import adapters
 from qkv.model import Model
 
 
@@ -36,6 +38,13 @@ class Given:
         assert model.tokenizer is not None
         words = words_of(model.tokenizer, model, length=recipe.data.length)
         return cls(recipe=recipe, home=str(home), model=model, words=words, labels=labels, learnt=learnt)
+
+    def save(self, folder: Path) -> None:
+        """Writes the model, or, where it has adapters, these alone."""
+        if adapters(self.model.net):
+            write_adapter(self.model, folder)
+        else:
+            self.model.save(folder)
 
     def setting(self, name: str, default: Any) -> Any:
         return self.recipe.objective.settings.get(name, default)

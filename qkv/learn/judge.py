@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
+from qkv.check import number
 from qkv.data.answers import Answered, Tagged, firsts
 from qkv.data.encode import Encoder
 from qkv.data.feed import Indices
 from qkv.data.record import Record
 from qkv.data.reply import LONGEST, Scored, Window, replies, scored
 from qkv.data.rows import NONE
-from qkv.learn.check import number
 from qkv.learn.given import Given
 from qkv.learn.objective import Out
 from qkv.learn.scores import (

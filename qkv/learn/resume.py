@@ -63,9 +63,10 @@ def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
 @torch.no_grad()
 def scattered(trainer: Trainer, tensors: Tensors, state: dict[str, Any]) -> None:
     """Puts all of it back in its place."""
-    own = dict(trainer.net.named_parameters())
-    if own.keys() != tensors["net"].keys():
-        odd = sorted(own.keys() ^ tensors["net"].keys())
+    own, held = dict(trainer.net.named_parameters()), tensors["net"]
+    odd = sorted(own.keys() ^ held.keys())
+    odd = odd or [name for name, p in own.items() if p.shape != held[name].shape]
+    if odd:
         raise ValueError(
             f"the checkpoint is of another network: {', '.join(odd[:5])}; was the recipe changed?"
         )

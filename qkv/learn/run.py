@@ -6,7 +6,7 @@ runs/name/
   data/              token shards
   checkpoints/       from which the run goes on
   metrics.jsonl      a line for every report        loss.svg    the curve
-  best/  last/       models, as `qkv.load` opens them
+  best/  last/       models, or adapters, as `qkv.load` opens them
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from qkv.learn.check import number
+from qkv.check import number
 
 CHOICES = {
     "schedule": ("constant", "linear", "cosine", "noam"), "optimiser": ("adamw", "muon"),

@@ -30,9 +30,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from qkv.learn.lora import Lora
 from qkv.learn.muon import whole
 from qkv.learn.parallel import Team, heard
+from qkv.lora import Lora
 from qkv.nn.attention import Attention
 from qkv.nn.feed import Feed
 from qkv.nn.relate import AlibiBias, BucketBias

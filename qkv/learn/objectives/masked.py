@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import Batch
+from qkv.check import number
 from qkv.data.mask import choose, hide, ordinary
 from qkv.data.rows import NONE, Example, as_rows, beside, tokens_batch, values
 from qkv.data.segments import next_sentence, sentence_order
-from qkv.learn.check import number
 from qkv.learn.objective import Noise, Objective, Out, cross_entropy, precise, targets
 from qkv.learn.objectives.running import counted, labelled
 from qkv.learn.objectives.words import Words

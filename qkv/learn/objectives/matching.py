@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import Batch, Rows
+from qkv.check import number
 from qkv.data.pixels import pixels
 from qkv.data.rows import Example, as_rows
-from qkv.learn.check import number
 from qkv.learn.objective import Objective, Out, precise
 from qkv.learn.objectives.words import Words
 
