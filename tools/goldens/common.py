@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-TABLES = ("wte", "shared", "embed_tokens", "word_embeddings", "token_embedding", "emb_layers")
-CROSS = ("encoder_attn", "EncDecAttention")
+SPREAD = 0.6  # the deviation of a matrix
+CROSS = ("encoder_attn", "EncDecAttention")  # what the names of attention to a source hold
 NOISE = 1e-5  # in parts of a weight: what a result has to survive
 
 
@@ -25,11 +25,11 @@ def reference(*versions: str) -> Any:
     return module
 
 
-def randomise(model: nn.Module, seed: int, *, spread: float = 0.6, tokens: float = 0.6) -> None:
+def randomise(model: nn.Module, seed: int) -> None:
     """Draw every parameter and every stored bias of the logits anew; fixed sinusoids stay.
 
-    Matrices get the deviation `spread`, tables of tokens `tokens`. Scales of norms are about 1, biases about
-    0, and a source speaks softly: what is written next must depend on what was written.
+    Scales of norms are about 1, biases about 0, and a source speaks softly: what is written next must depend
+    on what was written.
     """
     generator = torch.Generator().manual_seed(seed)
     drawn: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -41,10 +41,8 @@ def randomise(model: nn.Module, seed: int, *, spread: float = 0.6, tokens: float
                 tensor.copy_(2 + 0.2 * noise)
             elif tensor.dim() == 1 or name.endswith("logits_bias"):
                 tensor.copy_(0.2 * noise + name.endswith("weight"))
-            elif any(word in name for word in TABLES):
-                tensor.copy_(tokens * noise)
             else:
-                tensor.copy_(spread * noise * (0.3 if any(word in name for word in CROSS) else 1))
+                tensor.copy_(SPREAD * noise * (0.3 if any(word in name for word in CROSS) else 1))
 
 
 def shake(model: nn.Module, seed: int) -> None:
