@@ -6,7 +6,7 @@ from pathlib import Path
 TOOL = runpy.run_path(str(Path(__file__).resolve().parent.parent / "tools" / "wiki_text.py"))
 
 DUMP = """<page><title>Tea</title><text xml:space="preserve">{{Infobox|{{nested|x}} name=Tea}}
-'''Tea''' is a [[beverage|drink]] of [[leaf|leaves]] and hot water&lt;ref&gt;Book.&lt;/ref&gt; that many like.
+'''Tea''' is a [[beverage|drink]] of leaf and of hot water&lt;ref&gt;Book.&lt;/ref&gt; that most people like.
 == History ==
 {| class="table"
 | a cell of a table that is long enough to be taken for a paragraph, were it not one
@@ -21,7 +21,7 @@ Too short.
 def test_words_stay_and_markup_goes() -> None:
     assert list(TOOL["articles"](DUMP)) == [
         [
-            "Tea is a drink of leaves and hot water that many like.",
+            "Tea is a drink of leaf and of hot water that most people like.",
             "It is said to have been found, by chance, five thousand years ago — they say.",
         ]
     ]
