@@ -1,8 +1,8 @@
-"""Sentence pairs of Tatoeba for the built-in model: both directions in one table, and pairs that are held out.
+"""Tatoeba's sentence pairs for the built-in model: both directions in one table, and pairs held out.
 
     python tools/tatoeba.py deu-eng.tsv.xz OUT
 
-OUT/train.tsv   to, source, target: every pair twice, `to` is the language that is asked for, as >>en<< or >>de<<
+OUT/train.tsv   to, source, target: every pair twice; `to` is the language asked for, >>en<< or >>de<<
 OUT/valid.tsv   the same of 1,000 pairs                 OUT/test.de, OUT/test.en   2,000 pairs, line by line
 
 Neither side of a held-out pair occurs in the training data, in any pair."""
@@ -21,8 +21,7 @@ Pair = tuple[str, str]  # English, German
 
 def read(path: Path) -> list[Pair]:
     """Every different pair, in the order of the file; spaces are single, none at the ends."""
-    opened = lzma.open(path, "rt", encoding="utf-8") if path.suffix == ".xz" else path.open(encoding="utf-8")
-    with opened as file:
+    with lzma.open(path, "rt", encoding="utf-8") as file:
         rows = (tuple(" ".join(side.split()) for side in line.split("\t")[:2]) for line in file)
         return list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and all(row)))
 
