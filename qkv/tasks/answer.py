@@ -14,7 +14,8 @@ import torch
 from qkv.batch import Batch
 from qkv.check import number
 from qkv.data.reply import Scored, Window, scored
-from qkv.tasks.base import Out, Row, Task, Text, check_top, checked
+from qkv.tasks.base import Out, Row, Task, Text
+from qkv.tasks.checks import check_top, checked
 from qkv.text import Encoding
 
 MOST = 384  # tokens of a question and a window
@@ -54,9 +55,8 @@ class Reply(Task[tuple[str, str], Answer]):
         return super().__call__((question, text), **settings)
 
     @property
-    def limit(self) -> int | None:
-        most, limit = self.length or MOST, super().limit
-        return most if limit is None else min(most, limit)
+    def limit(self) -> int:
+        return min(super().limit, self.length or MOST)
 
     def texts(self, given: tuple[str, str], what: str) -> list[Text]:
         if not isinstance(given, tuple) or len(given) != 2:
@@ -66,11 +66,10 @@ class Reply(Task[tuple[str, str], Answer]):
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
         if 1 not in whole.sequence:
             raise ValueError(f"{what}: nothing in it that this tokenizer knows; expected words")
-        room, limit = len(whole) - whole.sequence.count(1), self.limit
-        if limit is not None and room >= limit:
-            raise ValueError(
-                f"the question of {what}: {room:,} tokens, expected fewer than {limit:,}, what is read at once"
-            )
+        question = len(whole) - whole.sequence.count(1)
+        if question >= self.limit:
+            right = f"expected fewer than the {self.limit:,} that are read at once"
+            raise ValueError(f"the question of {what}: {question:,} tokens, {right}")
         return super().parts(whole, what)
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Scored]:

@@ -10,6 +10,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -23,9 +24,11 @@ from qkv.check import number
 from qkv.data.rows import beside
 from qkv.model import Model, make_batch
 from qkv.spec import XL, Spec, Stack, Two
+from qkv.tasks.checks import checked, one_of
 from qkv.tasks.fits import check_fits
 from qkv.text import Encoding, Tokenizer
 
+ENDLESS = 8192  # tokens that are read at once where neither the model nor its tokenizer has a limit
 AT_ONCE = 1024  # texts that are encoded, sorted by length and held at a time
 PAUSE = 0.2  # seconds between two words on how far it is
 
@@ -72,16 +75,14 @@ class Task(ABC, Generic[Given, Found]):
 
     def __call__(self, given: Given, /, **settings: Any) -> Found:
         """The result for one text."""
-        return self.changed(settings)._all([given], 1)[0]
+        return self.changed(settings).results([given])[0]
 
     def many(
         self, given: Iterable[Given], /, *, batch_tokens: int = 4096, progress: Progress = False,
         **settings: Any,
     ) -> list[Found]:  # fmt: skip
         """The results for many texts, in their order; `batch_tokens` with pads are read at once."""
-        number("batch_tokens", batch_tokens, whole=True, at_least=1)
-        tell = on_stderr if progress is True else progress or silent
-        return self.changed(settings)._all(list(given), batch_tokens, tell)
+        return self.changed(settings).results(list(given), batch_tokens, progress)
 
     def changed(self, settings: dict[str, Any]) -> Self:
         """The same task with other settings."""
@@ -119,69 +120,69 @@ class Task(ABC, Generic[Given, Found]):
         return self.model.tokenizer
 
     @property
-    def limit(self) -> int | None:
-        """The most tokens that are read at once; None: any number."""
+    def limit(self) -> int:
+        """The most tokens that are read at once."""
         spec = self.model.spec
         text = spec.text if isinstance(spec, Two) else spec
         assert text is not None
         stacks = [text.encoder, text.decoder if text.encoder is None or text.shift else None]
         sizes = [room(stack) for stack in stacks if stack]
-        return min((n for n in (*sizes, self.tokenizer.limit, self.length) if n is not None), default=None)
+        return min((n for n in (*sizes, self.tokenizer.limit, self.length) if n is not None), default=ENDLESS)
 
     @property
     def shared(self) -> int:
         """The tokens that neighbouring windows share."""
-        return min((self.limit or 256) // 2, 128) if self.stride is None else self.stride
+        return min(self.limit // 2, 128) if self.stride is None else self.stride
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
         """A text in parts that the model can read."""
         if all(owner is None for owner in whole.sequence):
             raise ValueError(f"{what}: nothing in it that this tokenizer knows; expected words")
         limit = self.limit
-        if limit is None or len(whole) <= limit:
+        if len(whole) <= limit:
             return [whole]
         if self.long == "window":
             return whole.windows(limit, stride=self.shared)
         if self.long == "cut":
             return [whole.cut(limit)]
         more = f"{len(whole) - limit:,} more than the {limit:,} that are read at once"
-        ways = " or ".join(f"long='{way}'" for way in self.ways if way != "refuse")
-        raise ValueError(f"{what}: {len(whole):,} tokens, {more}; shorten it, or allow {ways}")
+        ways = " or ".join(way for way in self.ways if way != "refuse")
+        raise ValueError(f"{what}: {len(whole):,} tokens, {more}; shorten it, or set long to {ways}")
 
-    @torch.inference_mode()
-    def _all(self, given: Sequence[Given], budget: int, tell: Tell = lambda *far: None) -> list[Found]:
-        results: list[Found] = []
-        for start in range(0, len(given), AT_ONCE):
-            some = given[start : start + AT_ONCE]
-            names = [f"text {start + i + 1}" if len(given) > 1 else "text" for i in range(len(some))]
-            texts = [self.texts(one, what) for one, what in zip(some, names, strict=True)]
-            encoded = iter(self.tokenizer.encode_many([text for each in texts for text in each]))
-            rows = [
-                [row for _ in each for row in self.rows(next(encoded), what)]
-                for each, what in zip(texts, names, strict=True)
-            ]
-            said = iter(
-                self._say([row for each in rows for row in each], budget, len(some), start, len(given), tell)
-            )
-            results += [
-                self.found(one, each, [next(said) for _ in each])
-                for one, each in zip(some, rows, strict=True)
-            ]
-        return results
+    def results(
+        self, given: Sequence[Given], batch_tokens: int = 4096, progress: Progress = False
+    ) -> list[Found]:
+        """The results for all, by these settings."""
+        number("batch_tokens", batch_tokens, whole=True, at_least=1)
+        found: list[Found] = []
+        with at_rest(self.model):
+            for start in range(0, len(given), AT_ONCE):
+                some = given[start : start + AT_ONCE]
+                names = [f"text {start + i + 1}" if len(given) > 1 else "text" for i in range(len(some))]
+                rows = self.all_rows(some, names)
+                tell = far(self.name, start, len(some), len(given), progress)
+                said = iter(self.said([row for each in rows for row in each], batch_tokens, tell))
+                both = zip(some, rows, strict=True)
+                found += [self.found(one, each, [next(said) for _ in each]) for one, each in both]
+        return found
 
-    def _say(
-        self, rows: list[Row], budget: int, texts: int, before: int, total: int, tell: Tell
-    ) -> list[Any]:
+    def all_rows(self, given: Sequence[Given], names: Sequence[str]) -> list[list[Row]]:
+        """The rows of every input, whose texts are encoded together."""
+        texts = [self.texts(one, what) for one, what in zip(given, names, strict=True)]
+        encoded = iter(self.tokenizer.encode_many([text for each in texts for text in each]))
+        both = zip(texts, names, strict=True)
+        return [[row for _ in each for row in self.rows(next(encoded), what)] for each, what in both]
+
+    def said(self, rows: Sequence[Row], batch_tokens: int, tell: Callable[[float], None]) -> list[Any]:
         """What is said of every row, in their order; they are read by length, the longest first."""
         said: list[Any] = [None] * len(rows)
         done = 0
-        for places in by_length([len(row.tokens) for row in rows], budget):
+        for places in by_length([len(row.tokens) for row in rows], batch_tokens):
             some = [rows[place] for place in places]
             for place, one in zip(places, self.read(*self.run(some), some), strict=True):
                 said[place] = one
             done += len(some)
-            far = before + texts * done // len(rows)
-            tell(f"{self.name}: {far:,} of {total:,}", far, total)
+            tell(done / len(rows))
         return said
 
     def run(self, rows: Sequence[Row]) -> tuple[Out, Batch]:
@@ -226,44 +227,37 @@ def reads_types(spec: Spec) -> bool:
     )
 
 
-def checked(text: object, what: str) -> str:
-    """A text that says something."""
-    if not isinstance(text, str):
-        raise ValueError(f"{what} is a {type(text).__name__}, expected a string")
-    if not text.strip():
-        raise ValueError(f"{what} is {'only blanks' if text else 'empty'}, expected some words")
-    return text
-
-
-def one_of(what: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{what} is {value!r}, expected one of {', '.join(known)}")
-
-
-def check_top(top: int | None) -> None:
-    if top is not None:
-        number("top", top, whole=True, at_least=1)
-
-
 def labels_of(model: Model, count: int) -> tuple[str, ...]:
     """The names of a head's labels, as config.json has them."""
     named = model.config.get("id2label") or {}
     return tuple(str(named.get(str(i), named.get(i, f"LABEL_{i}"))) for i in range(count))
 
 
-def silent(words: str, done: int, of: int | None) -> None: ...
+@contextmanager
+def at_rest(model: Model) -> Iterator[None]:
+    """Nothing is dropped, and no gradient is kept; afterwards the network trains on, if it did."""
+    trains = model.net.training
+    model.net.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.net.train(trains)
 
 
-class OnStderr:
-    """How far it is, on standard error: one line that changes, where that is a terminal."""
+def far(name: str, before: int, some: int, total: int, progress: Progress) -> Callable[[float], None]:
+    """Tells how far it is, once a share of `some` is done; `before` were done before."""
+    last = 0.0
 
-    def __init__(self) -> None:
-        self.last = 0.0
-
-    def __call__(self, words: str, done: int, of: int | None) -> None:
-        if sys.stderr.isatty() and (time.monotonic() - self.last > PAUSE or done == of):
-            self.last = time.monotonic()
+    def on_stderr(words: str, done: int, of: int | None) -> None:
+        nonlocal last
+        if sys.stderr.isatty() and (time.monotonic() - last > PAUSE or done == of):
+            last = time.monotonic()
             print(f"\r{words}", end="\n" if done == of else "", file=sys.stderr, flush=True)
 
+    def tell(share: float) -> None:
+        done = before + int(some * share)
+        if progress:
+            (on_stderr if progress is True else progress)(f"{name}: {done:,} of {total:,}", done, total)
 
-on_stderr = OnStderr()
+    return tell

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task, Text, check_top, checked, labels_of, one_of
+from qkv.tasks.base import Out, Row, Task, Text, labels_of
+from qkv.tasks.checks import candidates, check_template, check_top, checked, one_of
 
 APPLY = ("softmax", "sigmoid", "none")
 
@@ -104,18 +105,3 @@ class Classify(Task[Text, Label]):
 
 def scores(logits: Tensor, apply: str) -> Tensor:
     return {"none": logits, "sigmoid": logits.sigmoid(), "softmax": logits.softmax(-1)}[apply]
-
-
-def candidates(labels: str | Sequence[str]) -> tuple[str, ...]:
-    """Labels in a list, or in one text with commas between them; each once, none empty."""
-    found = [part.strip() for part in labels.split(",")] if isinstance(labels, str) else list(labels)
-    for label in found:
-        checked(label, "a label")
-        if found.count(label) > 1:
-            raise ValueError(f"label {label!r} is there twice, expected each once")
-    return tuple(found)
-
-
-def check_template(template: str) -> None:
-    if "{}" not in template:
-        raise ValueError(f"template {template!r}: expected a text with {{}} where the label goes")

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from qkv.batch import Batch
 from qkv.nn.heads import take
 from qkv.spec import Head, Two
-from qkv.tasks.base import Out, Progress, Row, Task, one_of
+from qkv.tasks.base import Out, Progress, Row, Task, at_rest
+from qkv.tasks.checks import one_of
 
 Array: TypeAlias = NDArray[np.float32]
 POOLS = ("mean", "first", "last", "pooled")
@@ -54,13 +54,11 @@ class Embed(Task[str, Array]):
         found = super().many(given, batch_tokens=batch_tokens, progress=progress, **settings)
         return np.stack(found) if found else np.zeros((0, 0), np.float32)
 
-    @torch.inference_mode()
     def states(self, text: str, /) -> Array:
         """The last states of all tokens, special ones too, (tokens, width)."""
-        (asked,) = self.texts(text, "text")
-        (whole,) = self.tokenizer.encode_many([asked])
-        out, _ = self.run(self.rows(whole, "text"))
-        return out["hidden"][0].float().cpu().numpy()
+        (rows,) = self.all_rows([text], ["text"])
+        with at_rest(self.model):
+            return self.run(rows)[0]["hidden"][0].float().cpu().numpy()
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Array]:
         vector, unit = self.model.vector, self.unit

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task, check_top, checked
+from qkv.tasks.base import Out, Row, Task
+from qkv.tasks.checks import check_top, checked
 from qkv.text import Encoding, Tokenizer
 
 BEGINS = ("Ġ", "▁")  # how a piece that begins a word begins, of byte-level tokenizers and SentencePiece

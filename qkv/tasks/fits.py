@@ -98,7 +98,8 @@ def fitting(task: str) -> str:
         for head in wanted
         if head in kin.heads and (task == "match" or kin.name != "clip") and _right(kin.shape, head)
     ]
-    return f"{', '.join(dict.fromkeys(names))}, with the head {' or '.join(wanted)}"
+    head = "any head" if wanted == ("none",) else f"the head {' or '.join(wanted)}"
+    return f"{', '.join(dict.fromkeys(names))}, with {head}"
 
 
 def _right(shape: str, head: str) -> bool:

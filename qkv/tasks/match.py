@@ -19,8 +19,9 @@ from qkv.check import number
 from qkv.data.pixels import Pixels
 from qkv.model import make_batch
 from qkv.nn.stack import Pair
-from qkv.tasks.base import Out, Progress, Row, Task, Tell, check_top, on_stderr, silent
-from qkv.tasks.classify import Label, candidates, check_template
+from qkv.tasks.base import Out, Progress, Row, Task, at_rest, far
+from qkv.tasks.checks import candidates, check_template, check_top
+from qkv.tasks.classify import Label
 from qkv.weights.files import read_json
 
 Image: TypeAlias = str | Path | Any  # the path of one, or Pillow's
@@ -64,16 +65,14 @@ class Match(Task[str, Tensor]):
         progress: Progress = False,
     ) -> NDArray[np.float32]:  # fmt: skip
         """The logits of every image with every text, (images, texts): a softmax over a side gives shares."""
-        number("batch_tokens", batch_tokens, whole=True, at_least=1)
-        tell = on_stderr if progress is True else progress or silent
-        one, other = self.looks(list(images), batch_tokens, tell), self._all(list(texts), batch_tokens)
+        one, other = self.looks(list(images), batch_tokens, progress), self.results(list(texts), batch_tokens)
         net = self.model.net
         assert isinstance(net, Pair)
         assert net.temperature is not None
-        if not len(one) or not other:
+        if not one or not other:
             return np.zeros((len(one), len(other)), np.float32)
-        with torch.inference_mode():
-            return (net.temperature.float().exp().cpu() * one @ torch.stack(other).T).numpy()
+        warmth = net.temperature.detach().float().exp().cpu()
+        return (warmth * torch.stack(one) @ torch.stack(other).T).numpy()
 
     @cached_property
     def pixels(self) -> Pixels:
@@ -92,22 +91,21 @@ class Match(Task[str, Tensor]):
         spec: Any = self.model.spec
         return spec.image.encoder.embed.patches
 
-    @torch.inference_mode()
-    def looks(self, images: Sequence[Image], budget: int, tell: Tell) -> Tensor:
-        """The vectors of images, of length one, (images, width)."""
-        cells, found = (self.patches.image // self.patches.size) ** 2 + 1, []
-        step = max(budget // cells, 1)
+    def looks(self, images: Sequence[Image], batch_tokens: int, progress: Progress) -> list[Tensor]:
+        """The vector of every image, of length one."""
+        number("batch_tokens", batch_tokens, whole=True, at_least=1)
+        tell = far("match", 0, len(images), len(images), progress)
+        like = next(self.model.net.parameters())
+        step = max(batch_tokens // ((self.patches.image // self.patches.size) ** 2 + 1), 1)
+        found: list[Tensor] = []
         for start in range(0, len(images), step):
-            some = torch.stack(
-                [torch.from_numpy(self.pixels(image)) for image in images[start : start + step]]
-            )
+            some = torch.stack([torch.from_numpy(self.pixels(one)) for one in images[start : start + step]])
             check_inputs(self.model.spec, {"images": some})
-            parameter = next(self.model.net.parameters())
-            batch = make_batch(self.model.spec, images=some.to(parameter.device, parameter.dtype))
-            found.append(self.model.net(batch)["image"].float().cpu())
-            done = min(start + step, len(images))
-            tell(f"match: {done:,} of {len(images):,}", done, len(images))
-        return torch.cat(found) if found else torch.zeros(0)
+            with at_rest(self.model):
+                out = self.model.net(make_batch(self.model.spec, images=some.to(like.device, like.dtype)))
+            found += list(out["image"].float().cpu())
+            tell(len(found) / len(images))
+        return found
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Tensor]:
         return list(out["text"].float().cpu())

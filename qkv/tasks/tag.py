@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task, labels_of, one_of
+from qkv.tasks.base import Out, Row, Task, labels_of
+from qkv.tasks.checks import one_of
 from qkv.text import Encoding
 
 JOINS = ("none", "simple", "first", "average", "max")

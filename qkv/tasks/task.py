@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from qkv.foreign import load
 from qkv.model import Model
-from qkv.tasks.base import Task, one_of
+from qkv.tasks.base import Task
+from qkv.tasks.checks import one_of
 
 if TYPE_CHECKING:
     from qkv.tasks.answer import Reply
