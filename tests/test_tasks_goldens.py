@@ -1,11 +1,4 @@
-"""Every golden call of a pipeline that reads, by our tasks.
-
-Where ours differ on purpose:
-- `text` is the user's own, letter by letter; theirs are decoded tokens, without case and accents where the
-  tokenizer drops these, with `##`, and with special tokens left out.
-- Tokens that cover no character, a byte-level `Ġ` alone, are no entities.
-- `classify` is given the pair as a tuple, and always tells one best label; `top` adds the next best.
-"""
+"""Every golden call of a pipeline that reads, by our tasks. docs/tasks.md says where ours differ on purpose."""
 
 import json
 from functools import cache

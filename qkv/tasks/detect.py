@@ -36,7 +36,7 @@ class Detect(Task[str, tuple[Token, ...]]):
         number("above", self.above, at_least=0, at_most=1)
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[list[float]]:
-        scores = out["replaced"].float().sigmoid().cpu().tolist()
+        scores = out["logits"].float().sigmoid().cpu().tolist()
         return [row[: len(each.tokens)] for row, each in zip(scores, rows, strict=True)]
 
     def found(self, given: str, rows: Sequence[Row], said: Sequence[Any]) -> tuple[Token, ...]:

@@ -82,24 +82,34 @@ class Tag(Task[str, tuple[Entity, ...]]):
         """What one window says."""
         places = [place for place, special in enumerate(tokens.special) if not special]
         pieces = [Piece(*tokens.offsets[place], scores[place]) for place in places]
-        if self.join not in ("none", "simple"):
-            words = [tokens.words[place] for place in places] if self.tokenizer.joint else None
-            pieces = [word(group, self.join) for group in grouped(pieces, words, text)]
+        if self.join == "simple":
+            pieces = [word(group, "first") for group in grouped(pieces)]
+        elif self.join != "none":
+            words = (
+                [tokens.words[place] for place in places] if self.tokenizer.joint else blanks(text, pieces)
+            )
+            pieces = [word(group, self.join) for group in grouped(pieces, words)]
         told = [
             Found(labels[i := int(p.scores.argmax())], float(p.scores[i]), p.start, p.end) for p in pieces
         ]
         return told if self.join == "none" else list(entities(told))
 
 
-def grouped(pieces: Sequence[Piece], words: Sequence[int | None] | None, text: str) -> Iterator[list[Piece]]:
-    """The tokens of each word: as the tokenizer cuts words, or, where it does not, as blanks do."""
+def blanks(text: str, pieces: Sequence[Piece]) -> list[int]:
+    """Which word each token is of, where words are what stands between blanks: the tokenizer cuts none."""
+    count, found = 0, []
+    for piece in pieces:
+        count += piece.start == 0 or any(map(str.isspace, text[piece.start - 1 : piece.start + 1]))
+        found.append(count)
+    return found
+
+
+def grouped(pieces: Sequence[Piece], words: Sequence[int | None] | None = None) -> Iterator[list[Piece]]:
+    """The tokens of each word; at least those that are bytes of one character go together."""
     group: list[Piece] = []
     for place, piece in enumerate(pieces):
-        if words is not None:
-            goes_on = words[place] is not None and place > 0 and words[place] == words[place - 1]
-        else:
-            goes_on = piece.start > 0 and not any(map(str.isspace, text[piece.start - 1 : piece.start + 1]))
-        if group and not goes_on:
+        same = words is not None and words[place] is not None and words[place] == words[place - 1]
+        if group and not same and piece.start >= group[-1].end:
             yield group
             group = []
         group.append(piece)
