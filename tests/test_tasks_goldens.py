@@ -1,4 +1,4 @@
-"""Every golden call of a pipeline that reads, by our tasks. docs/tasks.md says where ours differ on purpose."""
+"""Every golden call of a pipeline that reads, by our tasks. docs/tasks.md says where ours differ."""
 
 import json
 from functools import cache

@@ -14,7 +14,7 @@ import torch
 from qkv.batch import Batch
 from qkv.check import number
 from qkv.data.reply import Scored, Window, scored
-from qkv.tasks.base import Out, Row, Task, Text
+from qkv.tasks.base import Out, Row, Task, Text, trimmed
 from qkv.tasks.checks import check_top, checked
 from qkv.text import Encoding
 
@@ -116,10 +116,3 @@ class Reply(Task[tuple[str, str], Answer]):
             answers.append(Answer("", float(np.exp(min(window.none for window in said))), 0, 0))
         best = tuple(sorted(answers, key=lambda one: -one.score)[: self.top])
         return replace(best[0], best=best)
-
-
-def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without blanks at the ends, which some tokenizers count to a word."""
-    part = text[start:end]
-    start += len(part) - len(part.lstrip())
-    return start, max(start, start + len(part.strip()))

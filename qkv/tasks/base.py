@@ -227,6 +227,13 @@ def reads_types(spec: Spec) -> bool:
     )
 
 
+def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
+    """Without blanks at the ends, which some tokenizers count to a word."""
+    part = text[start:end]
+    start += len(part) - len(part.lstrip())
+    return start, max(start, start + len(part.strip()))
+
+
 def labels_of(model: Model, count: int) -> tuple[str, ...]:
     """The names of a head's labels, as config.json has them."""
     named = model.config.get("id2label") or {}

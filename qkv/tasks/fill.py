@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task
+from qkv.tasks.base import Out, Row, Task, trimmed
 from qkv.tasks.checks import check_top, checked
 from qkv.text import Encoding, Tokenizer
 
@@ -107,7 +107,7 @@ class Fill(Task[str, Filled]):
         (row,), (every,) = rows, said
         gaps, text = [], given
         for place, (scores, numbers) in reversed([*zip(row.ask, every, strict=True)]):
-            start, end = row.tokens.offsets[place]
+            start, end = trimmed(given, *row.tokens.offsets[place])
             best = tuple(
                 Word(spelled(self.tokenizer, number)[0], score, number, self.put(given, start, end, number))
                 for score, number in zip(scores, numbers, strict=True)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task, labels_of
+from qkv.tasks.base import Out, Row, Task, labels_of, trimmed
 from qkv.tasks.checks import one_of
 from qkv.text import Encoding
 
@@ -70,10 +70,11 @@ class Tag(Task[str, tuple[Entity, ...]]):
         ]
         told = [one for window in every for one in window if one.label not in self.leave]
         told = longest(told) if len(rows) > 1 else told
+        spans = [(one, *trimmed(given, one.start, one.end)) for one in told]
         return tuple(
-            Entity(one.label, one.score, given[one.start : one.end], one.start, one.end)
-            for one in told
-            if one.start < one.end
+            Entity(one.label, one.score, given[start:end], start, end)
+            for one, start, end in spans
+            if start < end
         )
 
     def window(
