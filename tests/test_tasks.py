@@ -276,6 +276,9 @@ def test_vectors_are_pooled_as_asked_or_as_the_folder_says(tmp_path: Path) -> No
     ids = torch.tensor([words().encode("Clara waits").ids])
     np.testing.assert_allclose(told("Clara waits"), own.run(ids)["vector"][0].detach(), atol=1e-5)
     assert np.linalg.norm(told("Clara waits")) == pytest.approx(1, abs=1e-5)
+    (tmp_path / "own" / "sentence_bert_config.json").write_text('{"max_seq_length": 9}')
+    with pytest.raises(ValueError, match="more than the 9 that are read at once"):
+        qkv.task("embed", tmp_path / "own")(TEXTS[1])
 
 
 def test_clip_has_a_vector_for_texts_and_scores_both_ways() -> None:

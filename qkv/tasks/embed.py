@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from qkv.nn.heads import take
 from qkv.spec import Head, Two
 from qkv.tasks.base import Out, Progress, Row, Task, at_rest
 from qkv.tasks.checks import one_of
+from qkv.weights.files import read_json
 
 Array: TypeAlias = NDArray[np.float32]
 POOLS = ("mean", "first", "last", "pooled")
@@ -40,6 +42,19 @@ class Embed(Task[str, Array]):
                 )
         if self.pool == "pooled" and not self.has_pooler:
             raise ValueError("pool is 'pooled': this model has no pooler, expected mean, first or last")
+
+    @property
+    def limit(self) -> int:
+        return min(super().limit, self.most or super().limit)
+
+    @cached_property
+    def most(self) -> int | None:
+        """The tokens of a text that sentence-transformers reads of it, where its folder says so."""
+        home = self.model.home
+        if home is None or not (home / "sentence_bert_config.json").is_file():
+            return None
+        most = read_json(home / "sentence_bert_config.json").get("max_seq_length")
+        return most if isinstance(most, int) and most > 0 else None
 
     @property
     def has_pooler(self) -> bool:
