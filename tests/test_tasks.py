@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import qkv
+from qkv.adapter.write import write_adapter
+from qkv.lora import add_lora
 from qkv.tasks.base import by_length
 from qkv.tasks.fits import NEEDS, fitting
 from qkv.tasks.tag import Found, entities, longest
@@ -307,6 +309,7 @@ def test_a_text_that_is_too_long_is_cut_or_read_in_windows() -> None:
         task("tag", long="refuse").many(["x", text])
     assert task("tag")(text)[-1].end > first.offsets[-2][1] + 20
     assert task("answer")("Who?", text, top=30, length=40, stride=5).best[0].score > 0
+    assert task("answer")("Who waits? " * 6, text).score > 0  # little room: windows share less
 
 
 def test_a_megabyte_in_one_word_or_many_windows() -> None:
@@ -364,6 +367,7 @@ def test_nul_inside_a_text_moves_no_offset() -> None:
     (lambda: task("answer")("", "a"), "the question of text is empty"),
     (lambda: task("answer")("why? " * 90, "a"), "the question of text: .* expected fewer than the 64"),
     (lambda: task("answer")("why?", " "), "text is only blanks"),
+    (lambda: task("answer", stride=30)("why? " * 10, "x " * 99), "stride 30: expected less than"),
     (lambda: task("answer").many(["why?"]), "expected a question and a text"),
     (lambda: task("embed", pool="sum"), "pool is 'sum'"),
     (lambda: task("embed", pool="pooled"), "this model has no pooler"),
@@ -422,3 +426,20 @@ def test_regression_is_the_number_itself() -> None:
     number = qkv.task("classify", model)(TEXTS[1])
     assert share.score == pytest.approx(1 / (1 + np.exp(-number.score)))
     assert number.label == "GOOD"
+
+
+def test_an_adapter_is_put_onto_the_model(tmp_path: Path) -> None:
+    built("bert", "label").save(tmp_path / "base")
+    made = qkv.load(tmp_path / "base")
+    add_lora(made.net, rank=2, where=["q", "v"])
+    for parameter in made.net.parameters():
+        if parameter.requires_grad:
+            torch.nn.init.normal_(parameter, std=0.3)
+    wanted = qkv.task("classify", made)(TEXTS[1])
+    write_adapter(made, tmp_path / "adapter", base=str(tmp_path / "base"))
+    for found in (
+        qkv.task("classify", tmp_path / "base", adapter=tmp_path / "adapter")(TEXTS[1]),
+        qkv.task("classify", tmp_path / "adapter")(TEXTS[1]),
+    ):
+        assert found.score == pytest.approx(wanted.score, abs=1e-6)
+    assert qkv.task("classify", tmp_path / "base")(TEXTS[1]).score != pytest.approx(wanted.score, abs=1e-4)

@@ -23,6 +23,7 @@ from qkv.data.record import Record
 MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)  # CLIP's, of red, green and blue
 STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 BICUBIC = 3  # Pillow's number for it
+LARGEST = 2**14  # pixels of a side
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,9 +81,12 @@ class Pixels:
             raise ValueError(
                 f"size, crop_size, image_mean or another is not as CLIP has it ({error!r})"
             ) from None
-        every = [*(found.size if isinstance(found.size, tuple) else [found.size or 1]), *(found.crop or ())]
-        if min(every) < 1 or max(every) > 2**14 or found.filter not in range(6):
-            raise ValueError(f"{found}: expected sides from 1 to {2**14}, and a filter from 0 to 5")
+        both = found.size if isinstance(found.size, tuple) else (1 if found.size is None else found.size,)
+        if (
+            not all(1 <= side <= LARGEST for side in (*both, *(found.crop or ())))
+            or not 0 <= found.filter < 6
+        ):
+            raise ValueError(f"{found}: expected sides from 1 to {LARGEST}, and a filter from 0 to 5")
         if len(mean) != 3 or len(std) != 3 or 0 in std:
             raise ValueError(
                 f"image_mean {mean}, image_std {std}: expected three numbers each, none of std 0"

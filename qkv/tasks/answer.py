@@ -4,6 +4,7 @@ What windows say alike, or a window with other ends in the same words, is one an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -106,13 +107,11 @@ class Reply(Task[tuple[str, str], Answer]):
         merged: dict[str, Answer] = {}
         for span in (span for window in said for span in window.spans):
             start, end = trimmed(text, span.start, span.end)
-            words, score = text[start:end], float(np.exp(span.score))
-            held = merged.get(words.lower())
-            merged[words.lower()] = (
-                replace(held, score=held.score + score) if held else Answer(words, score, start, end)
-            )
-        answers = [*merged.values()]
+            one = Answer(text[start:end], math.exp(span.score), start, end)
+            same = merged.get(one.text.lower())
+            merged[one.text.lower()] = replace(same, score=same.score + one.score) if same else one
+        answers = [one for words, one in merged.items() if words] or [Answer("", 0.0, 0, 0)]
         if self.none:
-            answers.append(Answer("", float(np.exp(min(window.none for window in said))), 0, 0))
+            answers.append(Answer("", math.exp(min(window.none for window in said)), 0, 0))
         best = tuple(sorted(answers, key=lambda one: -one.score)[: self.top])
         return replace(best[0], best=best)

@@ -129,10 +129,11 @@ class Task(ABC, Generic[Given, Found]):
         sizes = [room(stack) for stack in stacks if stack]
         return min((n for n in (*sizes, self.tokenizer.limit, self.length) if n is not None), default=ENDLESS)
 
-    @property
-    def shared(self) -> int:
-        """The tokens that neighbouring windows share."""
-        return min(self.limit // 2, 128) if self.stride is None else self.stride
+    def shared(self, whole: Encoding) -> int:
+        """The tokens that neighbouring windows of a text share; what stays, such as a question, is in all."""
+        usual, slides = min(self.limit // 2, 128), whole.sequence.count(1 if 1 in whole.sequence else 0)
+        room = self.limit - (len(whole) - slides)
+        return self.stride if self.stride is not None else usual if usual < room else room // 2
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
         """A text in parts that the model can read."""
@@ -142,7 +143,7 @@ class Task(ABC, Generic[Given, Found]):
         if len(whole) <= limit:
             return [whole]
         if self.long == "window":
-            return whole.windows(limit, stride=self.shared)
+            return whole.windows(limit, stride=self.shared(whole))
         if self.long == "cut":
             return [whole.cut(limit)]
         more = f"{len(whole) - limit:,} more than the {limit:,} that are read at once"

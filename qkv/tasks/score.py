@@ -65,7 +65,7 @@ class Measure(Task[str, Score]):
     def rows(self, whole: Encoding, what: str) -> list[Row]:
         """Causal: a window a row, and the tokens to be scored in it; masked: a row for each of these."""
         parts = self.parts(whole, what)
-        shared = 0 if len(parts) == 1 else self.shared
+        shared = self.shared(whole)
         found = []
         for nth, part in enumerate(parts):
             places = [place for place, special in enumerate(part.special) if not special]
