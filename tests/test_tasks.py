@@ -16,6 +16,7 @@ from qkv.tasks.base import by_length
 from qkv.tasks.fits import NEEDS, fitting
 from qkv.tasks.tag import Found, entities, longest
 from qkv.tasks.task import TASKS
+from tests import tiny
 
 ROOT = Path(__file__).parent / "goldens" / "pipelines"
 TEXTS = [
@@ -96,6 +97,30 @@ def test_results_do_not_depend_on_the_company_in_the_batch(name: str) -> None:
             assert words == same
             np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
     assert len(one.many([])) == 0
+
+
+@pytest.mark.parametrize("family", "bert xlnet gpt2 bart t5 llama modernbert transformer-xl".split())
+def test_nor_in_any_kind_of_family(family: str) -> None:
+    text = qkv.Tokenizer.train(TEXTS * 3, kind="char", vocab=tiny.VOCAB, purpose="bert", lower=True)
+    kin = qkv.build(family, **tiny.sizes(family)).family
+    for head, name in (("label", "classify"), ("tag", "tag"), ("span", "answer"), ("none", "embed")):
+        if head not in kin.heads or (name == "embed" and family in tiny.PAIRS):
+            continue
+        end: dict[str, Any] = {"end": text.sep} if "end" in kin.defaults else {}
+        made = tiny.model(family, head=head, **end)
+        made.tokenizer = text
+        one, some = qkv.task(name, made, length=40), [given(name, text) for text in TEXTS[::2]]
+        for ours, each in zip(one.many(some), some, strict=True):
+            theirs = one(*each) if name == "answer" else one(each)
+            np.testing.assert_allclose(numbers(ours)[1], numbers(theirs)[1], rtol=1e-6, atol=1e-7)
+
+
+def test_words_are_tokens_where_the_table_is_longer_than_the_vocabulary() -> None:
+    text = qkv.Tokenizer.train(TEXTS, kind="char", vocab=tiny.VOCAB, purpose="bert", lower=True)
+    made = tiny.model("bert", head="masked-lm", vocab=len(text) + 40)
+    made.tokenizer = text
+    found = qkv.task("fill", made, top=1000)("clara [MASK]")
+    assert sorted(word.id for word in found.best) == list(range(len(text)))
 
 
 def test_rows_are_read_by_length_within_the_budget() -> None:
@@ -359,6 +384,7 @@ def test_nul_inside_a_text_moves_no_offset() -> None:
     (lambda: task("classify", labels=["a"])(("a", "b")), "2 texts, expected one"),
     (lambda: task("classify")(3), "text is a int, expected a string"),
     (lambda: task("classify").many(["a"], batch_tokens=0), "batch_tokens is 0"),
+    (lambda: task("classify").many("a text"), "many: one text, expected a list"),
     (lambda: task("tag", join="all"), "join is 'all'"),
     (lambda: task("tag", stride=-1), "stride is -1"),
     (lambda: task("tag", stride=62)(" ".join(TEXTS * 3)), "stride 62: expected less than 62"),

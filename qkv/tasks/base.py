@@ -82,6 +82,8 @@ class Task(ABC, Generic[Given, Found]):
         **settings: Any,
     ) -> list[Found]:  # fmt: skip
         """The results for many texts, in their order; `batch_tokens` with pads are read at once."""
+        if isinstance(given, str):
+            raise ValueError("many: one text, expected a list of them; for one, call the task itself")
         return self.changed(settings).results(list(given), batch_tokens, progress)
 
     def changed(self, settings: dict[str, Any]) -> Self:

@@ -82,6 +82,10 @@ class Fill(Task[str, Filled]):
             found.append(number)
         return sorted(set(found))
 
+    def known(self, count: int) -> list[int]:
+        """The ids below `count` that are tokens: a model's table is often longer than the vocabulary."""
+        return [n for n in range(count) if count <= len(self.tokenizer) or named(self.tokenizer, n)]
+
     def rows(self, whole: Encoding, what: str) -> list[Row]:
         (part,) = self.parts(whole, what)
         masks = tuple(place for place, number in enumerate(part.ids) if number == self.tokenizer.mask)
@@ -95,10 +99,9 @@ class Fill(Task[str, Filled]):
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Any]:
         scores = out["logits"].float().softmax(-1)  # (all masks of all rows, tokens)
-        numbers = torch.arange(scores.shape[-1], device=scores.device)
-        if self.targets:
-            numbers = torch.tensor(self.targets_ids(), device=scores.device)
-            scores = scores[:, numbers]
+        numbers = torch.tensor(self.targets_ids() if self.targets else self.known(scores.shape[-1]))
+        numbers = numbers.to(scores.device)
+        scores = scores[:, numbers]
         values, places = scores.topk(min(self.top, scores.shape[-1]))
         best = iter(zip(values.tolist(), numbers[places].tolist(), strict=True))
         return [[next(best) for _ in row.ask] for row in rows]
@@ -121,6 +124,13 @@ class Fill(Task[str, Filled]):
         word, begins = spelled(self.tokenizer, number)
         front = text[:start] if begins else text[:start].rstrip()
         return front + word + text[end:]
+
+
+def named(tokenizer: Tokenizer, number: int) -> bool:
+    try:
+        return bool(tokenizer.token(number))
+    except ValueError:
+        return False
 
 
 def spelled(tokenizer: Tokenizer, number: int) -> tuple[str, bool]:
