@@ -12,8 +12,8 @@ import torch
 import qkv
 from qkv.adapter.write import write_adapter
 from qkv.lora import add_lora
-from qkv.tasks.base import by_length
 from qkv.tasks.fits import NEEDS, fitting
+from qkv.tasks.pace import by_length
 from qkv.tasks.tag import Found, entities, longest
 from qkv.tasks.task import TASKS
 from tests import tiny

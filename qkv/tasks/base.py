@@ -6,11 +6,8 @@ B rows, T tokens of the longest."""
 
 from __future__ import annotations
 
-import sys
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -26,16 +23,14 @@ from qkv.model import Model, make_batch
 from qkv.spec import XL, Spec, Stack, Two
 from qkv.tasks.checks import checked, one_of
 from qkv.tasks.fits import check_fits
+from qkv.tasks.pace import Progress, at_rest, by_length, far
 from qkv.text import Encoding, Tokenizer
 
 ENDLESS = 8192  # tokens that are read at once where neither the model nor its tokenizer has a limit
 AT_ONCE = 1024  # texts that are encoded, sorted by length and held at a time
-PAUSE = 0.2  # seconds between two words on how far it is
 
 Text: TypeAlias = str | tuple[str, str]
 Out: TypeAlias = dict[str, Tensor]
-Tell: TypeAlias = Callable[[str, int, int | None], None]  # how far it is: in words, so much, of so much
-Progress: TypeAlias = bool | Tell
 Given = TypeVar("Given")
 Found = TypeVar("Found")
 
@@ -209,18 +204,6 @@ class Task(ABC, Generic[Given, Found]):
         return replace(batch, read=torch.tensor(places, device=model.device)) if places else batch
 
 
-def by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Places of rows that are read together: alike in length, no more than `budget` tokens, pads included."""
-    some: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        if some and (len(some) + 1) * lengths[some[0]] > budget:
-            yield some
-            some = []
-        some.append(place)
-    if some:
-        yield some
-
-
 def reads_types(spec: Spec) -> bool:
     """Are there segments to tell apart? GPT's types are tokens that a task has no use for."""
     first: Stack = spec.encoder or spec.decoder  # type: ignore[assignment]
@@ -241,33 +224,3 @@ def labels_of(model: Model, count: int) -> tuple[str, ...]:
     """The names of a head's labels, as config.json has them."""
     named = model.config.get("id2label") or {}
     return tuple(str(named.get(str(i), named.get(i, f"LABEL_{i}"))) for i in range(count))
-
-
-@contextmanager
-def at_rest(model: Model) -> Iterator[None]:
-    """Nothing is dropped, and no gradient is kept; afterwards the network trains on, if it did."""
-    trains = model.net.training
-    model.net.eval()
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        model.net.train(trains)
-
-
-def far(name: str, before: int, some: int, total: int, progress: Progress) -> Callable[[float], None]:
-    """Tells how far it is, once a share of `some` is done; `before` were done before."""
-    last = 0.0
-
-    def on_stderr(words: str, done: int, of: int | None) -> None:
-        nonlocal last
-        if sys.stderr.isatty() and (time.monotonic() - last > PAUSE or done == of):
-            last = time.monotonic()
-            print(f"\r{words}", end="\n" if done == of else "", file=sys.stderr, flush=True)
-
-    def tell(share: float) -> None:
-        done = before + int(some * share)
-        if progress:
-            (on_stderr if progress is True else progress)(f"{name}: {done:,} of {total:,}", done, total)
-
-    return tell

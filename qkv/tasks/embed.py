@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from qkv.batch import Batch
 from qkv.nn.heads import take
 from qkv.spec import Head, Two
-from qkv.tasks.base import Out, Progress, Row, Task, at_rest
+from qkv.tasks.base import Out, Row, Task
 from qkv.tasks.checks import one_of
+from qkv.tasks.pace import Progress, at_rest
 from qkv.weights.files import read_json
 
 Array: TypeAlias = NDArray[np.float32]

@@ -19,9 +19,10 @@ from qkv.check import number
 from qkv.data.pixels import Pixels
 from qkv.model import make_batch
 from qkv.nn.stack import Pair
-from qkv.tasks.base import Out, Progress, Row, Task, at_rest, far
+from qkv.tasks.base import Out, Row, Task
 from qkv.tasks.checks import candidates, check_template, check_top
 from qkv.tasks.classify import Label
+from qkv.tasks.pace import Progress, at_rest, far
 from qkv.weights.files import read_json
 
 Image: TypeAlias = str | Path | Any  # the path of one, or Pillow's
