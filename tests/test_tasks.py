@@ -176,6 +176,7 @@ def test_entities_of_every_scheme() -> None:
 
     assert joined("B-A I-A O I-A B-A B-A") == [("A", 0, 2), ("A", 3, 4), ("A", 4, 5), ("A", 5, 6)]
     assert joined("B-A I-A E-A S-A S-A B-B E-B") == [("A", 0, 3), ("A", 3, 4), ("A", 4, 5), ("B", 5, 7)]
+    assert joined("B-A I-A S-A I-A U-A") == [("A", 0, 2), ("A", 2, 3), ("A", 3, 4), ("A", 4, 5)]
     assert joined("B-A L-A U-A I-A") == [("A", 0, 2), ("A", 2, 3), ("A", 3, 4)]
     assert joined("A A O B") == [("A", 0, 2), ("B", 3, 4)]
     same = [Found("A", 0.5, 0, 4), Found("A", 0.9, 2, 4), Found("B", 0.9, 5, 7), Found("C", 0.3, 5, 7)]
@@ -229,9 +230,14 @@ def test_detect_says_what_the_network_says() -> None:
     assert [one.score for one in found] == pytest.approx(scores, abs=1e-6)
     assert [one.replaced for one in found] == [score >= 0.4 for score in scores]
     assert [one.text for one in found] == [text[a:b] for a, b in whole.offsets[1:-1]]
-    many = qkv.task("detect", model)(" ".join(TEXTS))
+    many = qkv.task("detect", model)(" ".join(TEXTS * 2))
     assert len(many) > 32
     assert [one.start for one in many] == sorted(one.start for one in many)
+    first, second, *_ = model.tokenizer.encode(" ".join(TEXTS * 2)).windows(32, stride=16)
+    both = model.run(torch.tensor([first.ids, second.ids]))["logits"].sigmoid()
+    assert many[14 + 3].score == pytest.approx(
+        float((both[0, 15 + 3] + both[1, 1 + 3]).detach()) / 2, abs=1e-6
+    )
 
 
 def test_a_causal_model_scores_a_token_by_those_before_it() -> None:
