@@ -12,14 +12,15 @@ if TYPE_CHECKING:
     from qkv.learn.fit import fit
     from qkv.look import look
     from qkv.model import Model, build
+    from qkv.tasks.task import task
     from qkv.text import Tokenizer
 
 __version__ = "0.2.0"
-__all__ = ["Batch", "Model", "Rows", "Tokenizer", "build", "families", "fit", "load", "look"]
+__all__ = ["Batch", "Model", "Rows", "Tokenizer", "build", "families", "fit", "load", "look", "task"]
 
 _HOMES = dict(
     Batch="qkv.batch", Model="qkv.model", Rows="qkv.batch", Tokenizer="qkv.text", build="qkv.model",
-    families="qkv.families", fit="qkv.learn.fit", load="qkv.foreign", look="qkv.look",
+    families="qkv.families", fit="qkv.learn.fit", load="qkv.foreign", look="qkv.look", task="qkv.tasks.task",
 )  # fmt: skip
 
 

@@ -252,3 +252,15 @@ def test_an_image_is_scaled_and_cut_around_its_middle(home: str, tmp_path: Path)
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(ValueError, match=r"line 7: .*text\.png is no image that can be read"):
         Captioned(tokenizer=home)([record(image=str(tmp_path / "text.png"), caption="x")])
+
+
+@pytest.mark.parametrize("config", [
+    {"size": "large"}, {"size": {"longest_edge": 3}}, {"crop_size": {"height": 3}}, {"size": 0},
+    {"crop_size": 10**9}, {"image_mean": [1.0]}, {"image_std": [1, 0, 1]}, {"resample": 9},
+    {"resample": "cubic"}, {"image_mean": 3},
+])  # fmt: skip
+def test_a_preprocessor_that_cannot_be_is_refused(config: dict[str, object]) -> None:
+    from qkv.data.pixels import Pixels
+
+    with pytest.raises(ValueError, match=r"expected|is not as CLIP has it"):
+        Pixels.of(config)

@@ -176,6 +176,13 @@ def test_words_of_a_byte_level_tokenizer_keep_their_spaces(made: dict[str, Path]
     assert cut == [" ".join(words)[start:end].strip() for start, end in whole.offsets]
 
 
+@pytest.mark.parametrize(
+    ("kind", "joint"), [("wordpiece", "##"), ("byte", ""), ("unigram", ""), ("char", "")]
+)
+def test_the_mark_of_pieces_that_go_on_with_a_word(kind: str, joint: str) -> None:
+    assert Tokenizer.train(["run rabbit run"] * 3, kind=kind, vocab=300, purpose="plain").joint == joint
+
+
 def test_rabbit() -> None:
     folder = data() / "bert_uncased"
     if not folder.is_dir():

@@ -18,6 +18,9 @@ class Core(Protocol):
     @property
     def languages(self) -> Mapping[str, int]: ...
 
+    @property
+    def joint(self) -> str: ...
+
     def encode(
         self, rows: Sequence[Row], *, special: bool, target: bool, language: str | None
     ) -> list[Encoding]: ...

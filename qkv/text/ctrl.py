@@ -26,6 +26,7 @@ class Ctrl:
     unk: str
 
     languages: ClassVar[Mapping[str, int]] = {}
+    joint: ClassVar[str] = ""
 
     @classmethod
     def build(

@@ -48,8 +48,9 @@ class Encoding:
                 f"stride {stride}: expected less than {room}, the room that limit {limit} leaves"
             )
         starts = range(0, max(len(slides) - stride, 1), max(room - stride, 1))
-        gone = [{*slides} - {*slides[start : start + room]} for start in starts]
-        return [self._take(place for place in range(len(self)) if place not in lost) for lost in gone]
+        sliding = {*slides}
+        stay = [place for place in range(len(self)) if place not in sliding]
+        return [self._take(sorted(stay + slides[start : start + room])) for start in starts]
 
     def _places(self, sequence: int) -> list[int]:
         return [place for place, owner in enumerate(self.sequence) if owner == sequence]

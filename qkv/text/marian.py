@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 from sentencepiece import SentencePieceProcessor
 
@@ -38,6 +39,7 @@ class Marian:
     marks: dict[str, bool]  # tokens that are matched whole where they are typed, and whether they are special
     unk: str
     eos: str
+    joint: ClassVar[str] = ""
 
     @classmethod
     def build(

@@ -73,6 +73,10 @@ class Rust:
     def languages(self) -> Mapping[str, int]:
         return self.spoken.codes if self.spoken else {}
 
+    @property
+    def joint(self) -> str:
+        return getattr(self.rust.model, "continuing_subword_prefix", None) or ""
+
     def encode(
         self, rows: Sequence[Row], *, special: bool = True, target: bool = False, language: str | None = None
     ) -> list[Encoding]:

@@ -149,6 +149,11 @@ class Tokenizer:
         return self._core.languages
 
     @property
+    def joint(self) -> str:
+        """What a piece that goes on with a word begins with, such as `##`; empty: nothing marks it."""
+        return self._core.joint
+
+    @property
     def sentinels(self) -> list[int]:
         """The ids of `<extra_id_0>`, `<extra_id_1>` ..., T5's marks for what was taken out of a text."""
         found = (self.id(f"<extra_id_{place}>") for place in count())

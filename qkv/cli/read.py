@@ -1,0 +1,284 @@
+"""The commands of tasks that read: what a model says of texts, and of images. Torch comes with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from qkv.cli.given import read_texts, read_whole
+from qkv.cli.screen import progress
+from qkv.cli.text import Dashed
+from qkv.cli.told import as_json, plain, score, table, told
+
+if TYPE_CHECKING:
+    from qkv.tasks.base import Task
+
+Flag = Annotated[bool, Parameter(negative="")]
+Words = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class On:
+    """Which model, where, and how.
+
+    Parameters
+    ----------
+    model
+        the folder of a model, or a hub id
+    adapter
+        the folder of an adapter to put on it
+    device
+        auto, cpu, cuda or mps
+    batch
+        tokens that are read at once
+    long
+        what becomes of a text that is longer than the model reads: refuse, cut or window
+    as_json
+        for machines: an object a line for each text
+    """
+
+    model: str
+    adapter: str | None = None
+    device: str = "auto"
+    batch: int = 4096
+    long: Literal["refuse", "cut", "window"] | None = None
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+
+    def task(self, name: str, **settings: Any) -> Task[Any, Any]:
+        from qkv.tasks.task import task
+
+        given = settings | ({} if self.long is None else {"long": self.long})
+        return task(name, self.model, adapter=self.adapter, device=self.device, **given)
+
+    def many(self, task: Task[Any, Any], given: Sequence[Any]) -> Any:
+        """The results for all; how far it is goes beside them."""
+        with progress(task.name) as tell:
+            return task.many(given, batch_tokens=self.batch, progress=tell)
+
+
+def classify(
+    *texts: Dashed, on: On, top: int = 5, labels: Words = (), template: str = "This example is {}.",
+    several: Flag = False,
+) -> None:  # fmt: skip
+    """Tell the labels of texts, or, by a model of entailment, which of your own labels fit.
+
+    qkv classify "A fine film." --model runs/imdb/best
+
+    Parameters
+    ----------
+    texts
+        a text, a file with one a line, or - for standard input
+    top
+        so many labels
+    labels
+        labels of your own: --labels sports politics "food and drink"
+    template
+        the sentence that a label of your own is put into
+    several
+        each of your own labels for itself: several may fit
+    """
+    given = read_texts(texts)
+    task = on.task("classify", top=top, labels=labels, template=template, several=several)
+    found = on.many(task, given)
+    if on.as_json:
+        return as_json({"text": text, **plain(one)} for text, one in zip(given, found, strict=True))
+    if len(given) == 1:
+        return table("label score", [(one.label, score(one.score)) for one in found[0].best])
+    table(
+        "label score text",
+        [(one.label, score(one.score), text) for text, one in zip(given, found, strict=True)],
+    )
+
+
+def tag(
+    *texts: Dashed, on: On, join: Literal["none", "simple", "first", "average", "max"] = "first",
+    stride: int | None = None,
+) -> None:  # fmt: skip
+    """Tell the entities of texts, and at which characters they stand.
+
+    qkv tag "Clara lives in Zurich." --model dslim/bert-base-NER
+
+    Parameters
+    ----------
+    texts
+        a text, a file with one a line, or - for standard input
+    join
+        none: tokens; simple: entities; first, average, max: entities of whole words
+    stride
+        tokens that the windows of a long text share
+    """
+    given = read_texts(texts)
+    found = on.many(on.task("tag", join=join, stride=stride), given)
+    told(on.as_json, given, found, "entities", "label score from to entity", lambda one: (
+        one.label, score(one.score), one.start, one.end, one.text,
+    ))  # fmt: skip
+
+
+def fill(*texts: Dashed, on: On, top: int = 5, targets: Words = ()) -> None:
+    """Fill the masks of texts with words.
+
+    qkv fill "Paris is the [MASK] of France." --model bert-base-uncased
+
+    Parameters
+    ----------
+    texts
+        a text, a file with one a line, or - for standard input
+    top
+        so many words for each mask
+    targets
+        only these words
+    """
+    given = read_texts(texts)
+    found = on.many(on.task("fill", top=top, targets=targets), given)
+    if on.as_json:
+        return as_json(
+            asdict(one) | {"text": text, "filled": one.text} for text, one in zip(given, found, strict=True)
+        )
+    words = [word for one in found for gap in one.gaps for word in gap.best]
+    table("score word text", [(score(word.score), word.word, word.text) for word in words])
+
+
+def answer(
+    question: str, /, *, inside: Annotated[Dashed, Parameter(name="--in")], on: On, top: int = 1,
+    longest: int = 15, none: Flag = False, stride: int | None = None,
+) -> None:  # fmt: skip
+    """Answer a question with a part of a text.
+
+    qkv answer "Who wrote it?" --in article.txt --model distilbert-base-cased-distilled-squad
+
+    Parameters
+    ----------
+    question
+        the question
+    inside
+        the file of the text, - for standard input, or the text itself
+    top
+        so many answers
+    longest
+        tokens that an answer may have
+    none
+        that there is no answer may be the answer
+    stride
+        tokens that the windows of a long text share
+    """
+    text = read_whole(inside)
+    task = on.task("answer", top=top, longest=longest, none=none, stride=stride)
+    (found,) = on.many(task, [(question, text)])
+    if on.as_json:
+        return as_json([{"question": question, **plain(found)}])
+    rows = [(score(one.score), one.start, one.end, one.text or "(no answer)") for one in found.best]
+    table("score from to answer", rows)
+
+
+def embed(
+    *texts: Dashed, on: On, out: Path | None = None,
+    pool: Literal["mean", "first", "last", "pooled"] | None = None, unit: bool | None = None,
+) -> None:  # fmt: skip
+    """Make a vector of each text, and write them as a numpy array.
+
+    qkv embed sentences.txt --model sentence-transformers/all-MiniLM-L6-v2 --out vectors.npy
+
+    Parameters
+    ----------
+    texts
+        a text, a file with one a line, or - for standard input
+    out
+        the file to write, (texts, width)
+    pool
+        what the vector is of; without it, as the model's folder says
+    unit
+        of length one or not; without it, as the model's folder says
+    """
+    if (out is None) != on.as_json:
+        raise ValueError("expected --out and a file to write, or --json")
+    if out is not None and (out.exists() or out.suffix != ".npy"):
+        wrong = "there is something already" if out.exists() else "expected a name that ends in .npy"
+        raise ValueError(f"--out {out}: {wrong}")
+    given = read_texts(texts)
+    found = on.many(on.task("embed", pool=pool, unit=unit), given)
+    if out is None:
+        return as_json({"text": text, "vector": row.tolist()} for text, row in zip(given, found, strict=True))
+    import numpy as np
+
+    with out.open("xb") as file:
+        np.save(file, found)
+    print(f"wrote {out}: {found.shape[0]:,} × {found.shape[1]:,}")
+
+
+def match(image: Path, labels: Path, /, *, on: On, template: str = "{}", top: int = 5) -> None:
+    """Tell which texts fit an image.
+
+    qkv match image.png labels.txt --model openai/clip-vit-base-patch32 --template "a photo of a {}"
+
+    Parameters
+    ----------
+    image
+        the file of an image
+    labels
+        a file with a text a line
+    template
+        a text that each of them is put into
+    top
+        so many of them
+    """
+    texts = read_texts([str(labels)])
+    task: Any = on.task("match", labels=texts, template=template, top=top)
+    (found,) = on.many(task, [image])
+    if on.as_json:
+        return as_json([{"image": str(image), **plain(found)}])
+    table("label score", [(one.label, score(one.score)) for one in found.best])
+
+
+def detect(*texts: Dashed, on: On, above: float = 0.5) -> None:
+    """Tell which tokens of texts were replaced, by a discriminator of ELECTRA.
+
+    qkv detect "The chef ate the meal." --model google/electra-small-discriminator
+
+    Parameters
+    ----------
+    texts
+        a text, a file with one a line, or - for standard input
+    above
+        the score from which on a token counts as replaced
+    """
+    given = read_texts(texts)
+    found = on.many(on.task("detect", above=above), given)
+    if not on.as_json:
+        found = [[token for token in tokens if token.replaced] for tokens in found]
+    told(on.as_json, given, found, "tokens", "score from to replaced", lambda one: (
+        score(one.score), one.start, one.end, one.text,
+    ))  # fmt: skip
+
+
+def score_text(
+    text: Dashed | None = None, /, *, on: On, stride: int | None = None, tokens: Flag = False
+) -> None:
+    """Tell how likely a text is: its perplexity and its log-probability.
+
+    qkv score text.txt --model gpt2
+
+    Parameters
+    ----------
+    text
+        a file, - for standard input, or the text itself
+    stride
+        tokens that the windows of a long text share
+    tokens
+        each token too
+    """
+    given = read_whole("-" if text is None else text)
+    (found,) = on.many(on.task("score", stride=stride), [given])
+    if on.as_json:
+        return as_json([asdict(found)])
+    table(
+        "perplexity log-probability tokens",
+        [(f"{found.perplexity:.4g}", f"{found.score:.4f}", len(found.tokens))],
+    )
+    if tokens:
+        rows = [("" if t.score is None else f"{t.score:.4f}", t.start, t.end, t.text) for t in found.tokens]
+        table("log-probability from to token", rows)

@@ -1,0 +1,67 @@
+"""task: a task by its name, on a model of the user's. Each is imported when it is first asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from qkv.foreign import load
+from qkv.model import Model
+from qkv.tasks.base import Task
+from qkv.tasks.checks import one_of
+
+if TYPE_CHECKING:
+    from qkv.tasks.answer import Reply
+    from qkv.tasks.classify import Classify
+    from qkv.tasks.detect import Detect
+    from qkv.tasks.embed import Embed
+    from qkv.tasks.fill import Fill
+    from qkv.tasks.match import Match
+    from qkv.tasks.score import Measure
+    from qkv.tasks.tag import Tag
+
+TASKS = dict(
+    classify="Classify", tag="Tag", fill="Fill", answer="Reply", embed="Embed", match="Match",
+    detect="Detect", score="Measure",
+)  # fmt: skip
+Where = str | Path | Model | None
+
+
+# fmt: off
+@overload
+def task(name: Literal["classify"], model: Where = ..., **settings: Any) -> Classify: ...
+@overload
+def task(name: Literal["tag"], model: Where = ..., **settings: Any) -> Tag: ...
+@overload
+def task(name: Literal["fill"], model: Where = ..., **settings: Any) -> Fill: ...
+@overload
+def task(name: Literal["answer"], model: Where = ..., **settings: Any) -> Reply: ...
+@overload
+def task(name: Literal["embed"], model: Where = ..., **settings: Any) -> Embed: ...
+@overload
+def task(name: Literal["match"], model: Where = ..., **settings: Any) -> Match: ...
+@overload
+def task(name: Literal["detect"], model: Where = ..., **settings: Any) -> Detect: ...
+@overload
+def task(name: Literal["score"], model: Where = ..., **settings: Any) -> Measure: ...
+@overload
+def task(name: str, model: Where = ..., **settings: Any) -> Task[Any, Any]: ...
+# fmt: on
+
+
+def task(
+    name: str, model: Where = None, *, device: str = "cpu", adapter: str | Path | None = None, **settings: Any
+) -> Task[Any, Any]:
+    """A task on a model: the folder or hub id of one, or a Model; settings are those of the task."""
+    one_of("task", name, [*TASKS])
+    if model is None:
+        raise ValueError(f"`{name}` of which model? Expected model= and a folder, a hub id or a Model")
+    if isinstance(model, Model) and (adapter is not None or device != "cpu"):
+        raise ValueError(
+            "device and adapter are for a model that is opened here; expected a folder or a hub id"
+        )
+    kind: type[Task[Any, Any]] = getattr(import_module(f"qkv.tasks.{name}"), TASKS[name])
+    opened = model if isinstance(model, Model) else load(model, device=device, adapter=adapter)
+    made = kind(model=opened)
+    return made.changed(settings)

@@ -1,0 +1,195 @@
+"""The commands of tasks that read: texts from everywhere, tables, JSON, and mistakes in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import qkv
+from qkv.cli import main
+from tests.conftest import ROOT
+
+MODELS = ROOT / "tests" / "goldens" / "pipelines"
+TEXT = "Clara Schmidt waits  in Zurich."
+
+
+def model(name: str) -> list[str]:
+    return ["--model", str(MODELS / name), "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    Path("texts.txt").write_text(f"{TEXT}\nIt rained all week.\n", encoding="utf-8")
+
+
+def good(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in good(capsys, *arguments, "--json").splitlines()]
+
+
+def bad(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = qkv.task("classify", MODELS / "bert-label")(TEXT)
+    (found,) = rows(capsys, "classify", TEXT, *model("bert-label"))
+    assert (found["text"], found["label"]) == (TEXT, wanted.label)
+    assert found["best"][0] == {"label": wanted.label, "score": pytest.approx(wanted.score)}
+    shown = good(capsys, "classify", TEXT, *model("bert-label"), "--top", "2").split()
+    assert shown[0:2] == ["label", "score"]
+    assert wanted.label in shown
+    assert len(rows(capsys, "classify", "texts.txt", *model("bert-label"))) == 2
+    assert "It rained all week." in good(capsys, "classify", "texts.txt", *model("bert-label"))
+    own = ("--labels", "weather", "food and drink", "--several", "--template", "About {}.")
+    (found,) = rows(capsys, "classify", TEXT, *model("bert-label"), *own)
+    assert {one["label"] for one in found["best"]} == {"weather", "food and drink"}
+
+
+def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in ([], ["-"]):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"One.\nTwo two.\n")))
+        found = rows(capsys, "classify", *given, *model("bert-label"))
+        assert [row["text"] for row in found] == ["One.", "Two two."]
+
+
+def test_tag(capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, "tag", TEXT, "texts.txt", *model("bert-tag"), "--join", "max")
+    assert [row["text"] for row in found] == [TEXT, TEXT, "It rained all week."]
+    assert found[0]["entities"] == found[1]["entities"]
+    assert all(one["text"] == TEXT[one["start"] : one["end"]] for one in found[0]["entities"])
+    assert (
+        good(capsys, "tag", "texts.txt", *model("bert-tag")).split()[:6]
+        == "# label score from to entity".split()
+    )
+
+
+def test_fill(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = rows(capsys, "fill", "The [MASK] waits.", *model("bert"), "--top", "3")
+    assert found["text"] == "The [MASK] waits."
+    assert len(found["gaps"][0]["best"]) == 3
+    assert found["filled"] == found["gaps"][0]["best"][0]["text"]
+    word = found["gaps"][0]["best"][0]["word"]
+    assert word in good(capsys, "fill", "The [MASK] waits.", *model("bert"))
+    (few,) = rows(capsys, "fill", "The [MASK] waits.", *model("bert"), "--targets", "the", "a")
+    assert {one["word"] for one in few["gaps"][0]["best"]} == {"the", "a"}
+
+
+def test_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = rows(
+        capsys, "answer", "Who?", "--in", "texts.txt", *model("bert-span"), "--top", "3", "--none"
+    )
+    whole = Path("texts.txt").read_text(encoding="utf-8")
+    assert len(found["best"]) == 3
+    assert all(one["text"] == whole[one["start"] : one["end"]] for one in found["best"])
+    assert found["question"] == "Who?"
+    assert found["text"] in good(capsys, "answer", "Who?", "--in", "texts.txt", *model("bert-span"))
+
+
+def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "wrote vectors.npy: 2 × 16" in good(
+        capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.npy"
+    )
+    (found, _) = rows(capsys, "embed", "texts.txt", *model("bert"))
+    np.testing.assert_allclose(np.load("vectors.npy")[0], found["vector"], rtol=1e-5)
+    (unit,) = rows(capsys, "embed", TEXT, *model("bert"), "--unit", "--pool", "first")
+    assert np.linalg.norm(unit["vector"]) == pytest.approx(1)
+    assert "there is something already" in bad(
+        capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.npy"
+    )
+    assert "ends in .npy" in bad(capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.txt")
+    assert "expected --out" in bad(capsys, "embed", "texts.txt", *model("bert"))
+
+
+def test_match(capsys: pytest.CaptureFixture[str]) -> None:
+    image = str(MODELS / "images" / "tall.png")
+    (found,) = rows(capsys, "match", image, "texts.txt", *model("clip"))
+    assert {one["label"] for one in found["best"]} == {TEXT, "It rained all week."}
+    assert "It rained" in good(capsys, "match", image, "texts.txt", *model("clip"), "--template", "a {}")
+    assert "no image that can be read" in bad(capsys, "match", "texts.txt", "texts.txt", *model("clip"))
+
+
+def test_score(capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = rows(capsys, "score", "texts.txt", *model("bert"))
+    assert found["perplexity"] > 1
+    assert sum(one["score"] for one in found["tokens"]) == pytest.approx(found["score"])
+    assert "perplexity" in good(capsys, "score", TEXT, *model("bert"), "--tokens")
+
+
+def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
+    made = qkv.build("electra", width=16, depth=1, heads=2, feed=24, vocab=200, embed_width=8, length=32)
+    made.tokenizer = qkv.Tokenizer.load(MODELS / "bert")
+    made.save("electra")
+    given = ("detect", TEXT, "--model", "electra", "--device", "cpu")
+    (found,) = rows(capsys, *given)
+    assert all(one["text"] == TEXT[one["start"] : one["end"]] for one in found["tokens"])
+    assert "nothing found" in good(capsys, *given, "--above", "1.0")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["classify", ""], "text is empty"),
+    (["classify", "  "], "text is only blanks"),
+    (["classify", "none.txt"], "none.txt: no such file"),
+    (["classify", "a", "--lnog", "cut"], "--lnog: unknown option"),
+    (["classify", "blank.txt"], "blank.txt, line 2: empty"),
+    (["classify", "nul.txt"], "nul.txt, line 1: a NUL byte"),
+    (["classify", "latin.txt"], "latin.txt, line 1: byte 0xe9"),
+    (["classify", "a\udcffb"], "a lone surrogate"),
+    (["classify", "word " * 90], "more than the 64 that are read at once; shorten it, or set long to cut"),
+    (["classify", "a", "--long", "window"], "long is 'window', expected one of refuse, cut"),
+    (["classify", "a", "--long", "all"], "--long"),
+    (["classify", "a", "--labels", "x", "x"], "label 'x' is there twice"),
+    (["classify", "a", "--labels", ""], "a label is empty"),
+    (["classify", "a", "--batch", "0"], "batch_tokens is 0"),
+    (["classify", "a", "--top", "0"], "top is 0"),
+    (["tag", "a"], "this folder holds an encoder with the head label; `tag` needs a head that labels"),
+    (["score", "a"], "`score` needs a decoder with the head lm"),
+])  # fmt: skip
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    Path("blank.txt").write_text("one\n\ntwo\n")
+    Path("nul.txt").write_bytes(b"a\0b\n")
+    Path("latin.txt").write_bytes("é".encode("latin-1"))
+    assert words in bad(capsys, *arguments, *model("bert-label"))
+
+
+def test_a_megabyte_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("long.txt").write_text("It rained. " * 95_000 + "\n")
+    assert "more than the 64" in bad(capsys, "classify", "long.txt", *model("bert-label"))
+    assert rows(capsys, "classify", "long.txt", *model("bert-label"), "--long", "cut")[0]["label"]
+
+
+def test_no_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--model" in bad(capsys, "tag", "a")
+    assert "no such folder" in bad(capsys, "tag", "a", "--model", "./nowhere")
+
+
+def test_help_has_an_example_and_needs_no_torch() -> None:
+    code = (
+        "import sys; from qkv.cli import main\n"
+        "for name in sys.argv[1:]: main([name, '--help'])\n"
+        "assert not {'torch', 'numpy', 'tokenizers'} & sys.modules.keys()"
+    )
+    names = "classify tag fill answer embed match detect score".split()
+    command = [sys.executable, "-c", code, *names]
+    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "100", "NO_COLOR": "1"}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"qkv {name} " in done.stdout for name in names)
+    assert "\x1b[" not in done.stdout
