@@ -1,0 +1,250 @@
+"""Engine: prompts come, step together, and go. Knows ids, no text.
+
+engine = Engine(net)
+ticket = engine.admit([15, 27], how=How(max_new=20))     # at any time
+while engine.busy:
+    for event in engine.step():                          # ids as they are said; results at the end
+        ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+
+import torch
+from torch import Tensor
+
+from qkv.decode.entry import Entry, Event, Found, Stop
+from qkv.decode.files import check_ids
+from qkv.decode.pool import Pool, method_of
+from qkv.decode.reader import Reader, Recurrence, room_of
+from qkv.decode.rules import Allowed
+from qkv.decode.settings import How, short
+from qkv.decode.speculate import Speculating
+from qkv.nn.stack import Transformer
+
+LENGTH = 256  # new ids, where no setting says how many
+MOST = 1 << 30  # rows, where there is no limit
+
+
+class Engine:
+    """Reads for many at once; each request has settings of its own, and no row depends on another.
+
+    `draft`: a smaller net with the same words, which proposes ids. `rows`: no more of them at a time."""
+
+    def __init__(
+        self, net: Transformer, *, draft: Transformer | None = None, rows: int | None = None,
+        static: bool = False,
+    ) -> None:  # fmt: skip
+        if net.training:
+            raise ValueError("the net is in training mode, and would drop what it reads: call net.eval()")
+        self.net, self.draft, self.limit, self.static = net, draft, rows, static
+        self.pair, self.recurs = net.encoder is not None and net.decoder is not None, recurs(net)
+        self.words, self.room = words_of(net), room_of(net)
+        if draft is not None:
+            check_draft(net, draft)
+        self.waiting: list[Entry] = []
+        self.pools: list[Pool] = []
+        self.found: dict[int, dict[int, list[Found]]] = {}  # by ticket and copy
+        self.last = -1
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting or self.pools)
+
+    def admit(
+        self, prompt: Sequence[int] = (), *, source: Sequence[int] | Tensor | None = None,
+        how: How | None = None, seed: int = 0, allowed: Allowed | None = None, stop: Stop | None = None,
+    ) -> int:  # fmt: skip
+        """A request, which is read at the next step; an encoder-decoder reads its `source`.
+
+        `allowed` gives the ids that may follow the new ids so far; `stop` ends a row after them."""
+        how = how or How()
+        self.check(how)
+        ids = self.begun(list(prompt), source, how)
+        most = self.most(ids, how)
+        self.last += 1
+        self.waiting += [
+            Entry(
+                ticket=self.last, how=how, prompt=ids, most=most, seed=seed + (copy << 32), copy=copy,
+                source=list(source) if isinstance(source, Sequence) else source, allowed=allowed, stop=stop,
+            )
+            for copy in range(how.copies)
+        ]  # fmt: skip
+        return self.last
+
+    def check(self, how: How) -> None:
+        """Can this net do that?"""
+        check_ids(how, self.words)
+        if how.contrast and how.top_k > self.words:
+            raise ValueError(
+                f"top_k is {how.top_k} with contrast, expected no more than {self.words:,} words"
+            )
+        if self.recurs and (how.contrast or self.draft is not None):
+            what = "contrast" if how.contrast else "a draft"
+            raise ValueError(f"{what} takes steps back, which a recurrence cannot: leave it out")
+        if self.draft is not None and (how.beams > 1 or how.contrast):
+            raise ValueError("a draft serves rows that are greedy or drawn: leave out beams and contrast")
+
+    def begun(self, prompt: list[int], source: Sequence[int] | Tensor | None, how: How) -> list[int]:
+        """What the row begins with."""
+        check_prompt("prompt", prompt, self.words)
+        if isinstance(source, Sequence):
+            check_prompt("source", source, words_of(self.net, source=True))
+        if self.pair:
+            if source is None or not len(source):
+                raise ValueError("source is empty, expected the ids that the encoder reads")
+            shift = self.net.spec.shift
+            start = how.start if how.start is not None else shift.first if shift else how.begin
+            if start is None:
+                raise ValueError("an encoder-decoder's row needs an id to begin with: set `start`")
+            return prompt if prompt[:1] == [start] else [start, *prompt]
+        prompt = prompt or ([] if how.begin is None else [how.begin])
+        if not prompt:
+            raise ValueError("prompt is empty, expected one id at least, or `begin` among the settings")
+        return prompt
+
+    def most(self, ids: list[int], how: How) -> int:
+        """How long the row may become."""
+        wanted = len(ids) + LENGTH if how.max_length is None else how.max_length
+        wanted = wanted if how.max_new is None else len(ids) + how.max_new
+        most = wanted if self.room is None else min(wanted, self.room)
+        if len(ids) >= most:
+            by = f"max_length is {wanted}" if most == wanted else f"the model has {self.room} positions"
+            raise ValueError(f"a prompt of {len(ids)} ids leaves no room: {by}")
+        return most
+
+    @torch.inference_mode()
+    def step(self) -> list[Event]:
+        """All rows that go on say their next ids, and requests that wait their first."""
+        events: list[Event] = []
+        for pool in self.pools:
+            events += self.tell(*pool.step())
+        for pool, entries in self.seated(self.taken()):
+            events += self.tell(*pool.join(entries))
+        self.pools = [pool for pool in self.pools if pool.entries]
+        return events
+
+    def taken(self) -> list[Entry]:
+        """Those that wait, as far as there is room for their rows; copies of one prompt go together."""
+        room = MOST if self.limit is None else self.limit - sum(len(p.entries) * p.width for p in self.pools)
+        count, tickets = 0, {entry.ticket: 0 for entry in self.waiting}
+        for entry in self.waiting:
+            tickets[entry.ticket] += method_of(entry.how)[1]
+        taken: set[int] = set()
+        for ticket, rows in tickets.items():
+            if count + rows > room and (count or self.pools):  # one that is too large goes alone
+                break
+            taken, count = taken | {ticket}, count + rows
+        found = [entry for entry in self.waiting if entry.ticket in taken]
+        self.waiting = [entry for entry in self.waiting if entry.ticket not in taken]
+        return found
+
+    def seated(self, entries: list[Entry]) -> list[tuple[Pool, list[Entry]]]:
+        """The pool that each entry joins."""
+        found: dict[int, tuple[Pool, list[Entry]]] = {}
+        fresh: dict[tuple[int, int], Pool] = {}  # of a recurrence: by width and length of the prompt
+        for entry in entries:
+            pool = self.pool_for(entry, fresh)
+            found.setdefault(id(pool), (pool, []))[1].append(entry)
+        return list(found.values())
+
+    def pool_for(self, entry: Entry, fresh: dict[tuple[int, int], Pool]) -> Pool:
+        width, length = method_of(entry.how)[1], len(entry.prompt)
+        if self.recurs:
+            if (width, length) not in fresh:
+                fresh[width, length] = Pool(Recurrence(self.net, width))
+                self.pools.append(fresh[width, length])
+            return fresh[width, length]
+        for pool in self.pools:
+            if pool.width == width and (self.draft is None or pool.entries[0].how == entry.how):
+                return pool
+        reader = Reader(self.net, width, self.static)
+        pool = Pool(reader) if self.draft is None else Speculating(reader, Reader(self.draft))
+        self.pools.append(pool)
+        return pool
+
+    def tell(self, events: list[Event], done: list[tuple[Entry, list[Found]]]) -> list[Event]:
+        """Events, with the results where all rows of a request are done."""
+        ready: dict[tuple[int, int], list[Found]] = {}
+        for entry, found in done:
+            mine = self.found.setdefault(entry.ticket, {})
+            mine[entry.copy] = found
+            if len(mine) == entry.how.copies:
+                del self.found[entry.ticket]
+                ready[entry.ticket, entry.copy] = ranked(entry.how, mine)
+        return [event._replace(results=ready.get((event.ticket, event.copy))) for event in events]
+
+    def drop(self, ticket: int) -> None:
+        """Forgets a request."""
+        self.waiting = [entry for entry in self.waiting if entry.ticket != ticket]
+        self.found.pop(ticket, None)
+        for pool in self.pools:
+            gone = [entry for entry in pool.entries if entry.ticket == ticket]
+            if gone:
+                pool.leave(gone)
+        self.pools = [pool for pool in self.pools if pool.entries]
+
+
+def ranked(how: How, found: dict[int, list[Found]]) -> list[Found]:
+    """The results of all copies: in their order, or the likeliest first where only some come back."""
+    every = [one for copy in sorted(found) for one in found[copy]]
+    if how.best_of is not None:
+        every = sorted(every, key=lambda one: -one.score)
+    return every[: how.results]
+
+
+def generate(
+    net: Transformer, prompts: Sequence[Sequence[int]] | None = None, *,
+    sources: Sequence[Sequence[int]] | None = None, how: How | None = None, seed: int = 0,
+    batch: int | None = None, draft: Transformer | None = None,
+) -> list[list[Found]]:  # fmt: skip
+    """The results of every prompt, or source, in their order; `batch` of them at a time, of like length.
+
+    Row i draws with `seed` + i."""
+    rows = [*zip_longest(prompts or [], sources or [])]
+    order = sorted(range(len(rows)), key=lambda i: sum(len(each) for each in rows[i] if each is not None))
+    size, found = batch or max(len(rows), 1), dict[int, list[Found]]()
+    for some in (order[i : i + size] for i in range(0, len(order), size)):
+        engine = Engine(net, draft=draft)
+        tickets = {engine.admit(rows[i][0] or (), source=rows[i][1], how=how, seed=seed + i): i for i in some}
+        while engine.busy:
+            found |= {tickets[e.ticket]: e.results for e in engine.step() if e.results is not None}
+    return [found[i] for i in range(len(rows))]
+
+
+def stream(
+    net: Transformer, prompt: Sequence[int] = (), *, source: Sequence[int] | None = None,
+    how: How | None = None, seed: int = 0, draft: Transformer | None = None,
+) -> Iterator[Event]:  # fmt: skip
+    """What comes of one prompt, event by event; the last one has the results."""
+    engine = Engine(net, draft=draft)
+    engine.admit(prompt, source=source, how=how, seed=seed)
+    while engine.busy:
+        yield from engine.step()
+
+
+def words_of(net: Transformer, source: bool = False) -> int:
+    """How many words the net says, or reads in its source."""
+    tower = net.encoder if source and net.encoder is not None else net.tower
+    return tower.stack.embed.vocab
+
+
+def recurs(net: Transformer) -> bool:
+    return net.tower.stack.recall is not None
+
+
+def check_prompt(name: str, ids: Sequence[int], words: int) -> None:
+    wrong = [
+        each for each in ids if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < words
+    ]
+    if wrong:
+        raise ValueError(f"{name} holds {short(wrong[0])}, expected ids from 0 to {words - 1:,}")
+
+
+def check_draft(net: Transformer, draft: Transformer) -> None:
+    if words_of(net) != words_of(draft):
+        raise ValueError(f"the draft has {words_of(draft):,} words, expected the net's {words_of(net):,}")
+    if (net.encoder is None) != (draft.encoder is None) or recurs(draft):
+        raise ValueError("the draft is of another shape, expected a decoder to a decoder, a pair to a pair")

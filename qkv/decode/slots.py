@@ -1,0 +1,122 @@
+"""Slots written in place: every row is filled from column 0 on, so that a token's column is its position.
+
+            columns 0 1 2 3 4 5 .  .
+    row 0           a b c d e -         5 filled
+    row 1           a b - - - -         2 filled: what lies further right is old, and nobody sees it
+
+Nothing is joined or shifted at a step. A row goes back by being filled less; rows leave and fork by copying.
+Buffers grow by doubling. B rows, S columns, T new tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qkv.nn.memory import Slot
+
+LEAST = 64  # columns of the first buffers
+BLOCK = 128  # of a static shape: columns come in so many at a time
+
+
+class Columns:
+    """How far rows are filled, and which of them take part in the step to come: shared by the Slots of a net.
+
+    `static`: shapes change rarely, and what rows differ in is read from the device alone (CUDA graphs)."""
+
+    def __init__(self, device: torch.device, static: bool = False) -> None:
+        self.device, self.static = device, static
+        self.filled: list[int] = []  # as the host knows it
+        self.count = torch.zeros(0, dtype=torch.long, device=device)  # the same on the device, with room
+        self.room = (0, 0)  # rows and columns of all buffers
+        self.rows = slice(0, 0)  # of the step to come
+        self.start, self.stop = 0, 0  # its new columns, where they are the same in all rows
+        self.index: Tensor | None = None  # (B * T,) where they go otherwise, in the buffers laid flat
+
+    def make_room(self, rows: int, columns: int) -> None:
+        """Buffers for at least so many; they follow when they are next written."""
+        if rows > self.room[0] or columns > self.room[1]:
+            self.room = doubled(self.room[0] or 1, rows), doubled(self.room[1] or LEAST, columns)
+            fresh = self.count.new_zeros(self.room[0])
+            fresh[: len(self.count)] = self.count
+            self.count = fresh
+
+    def set(self, filled: list[int]) -> None:
+        self.filled = filled
+        self.count.zero_()
+        self.count[: len(filled)] = torch.tensor(filled, dtype=torch.long, device=self.device)
+
+    def begin(self, rows: slice, length: int) -> None:
+        """The next forward writes `length` columns of fresh rows."""
+        self.rows, self.start, self.stop, self.index = rows, 0, length, None
+        self.make_room(rows.stop, length)
+
+    def go_on(self, new: int, columns: int = 0) -> tuple[Tensor, Tensor, bool]:
+        """The next forward writes `new` tokens to every row; (their positions, those of all keys, all seen?).
+
+        A static shape takes so many `columns`."""
+        rows, low, high = len(self.filled), min(self.filled), max(self.filled)
+        self.make_room(rows, high + new)
+        self.rows, self.start, self.stop = slice(0, rows), high, high + new
+        along = torch.arange(max(self.stop, columns), device=self.device)[None]  # (1, S)
+        if low == high and not self.static:
+            self.index = None
+            return along[:, self.start :], along, True
+        if self.static:
+            self.stop, self.rows = columns, slice(0, self.room[0])
+        count = self.count[self.rows, None]
+        at = count + along[:, :new]  # (B, T)
+        self.index = (at + torch.arange(len(at), device=self.device)[:, None] * self.room[1]).flatten()
+        return at, torch.where(along[:, : self.stop] < count + new, along[:, : self.stop], -1), False
+
+    def written(self, new: int) -> None:
+        """The tokens of the last step stand."""
+        self.filled = [each + new for each in self.filled]
+        self.count[: len(self.filled)] += new
+
+
+def doubled(have: int, wanted: int) -> int:
+    while have < wanted:
+        have *= 2
+    return have
+
+
+class Kept(Slot):
+    """A Slot in buffers: what is new goes where its Columns say."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        self.columns = columns
+
+    def __len__(self) -> int:
+        return self.columns.start
+
+    def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
+        columns = self.columns
+        for name, new in tensors.items():
+            buffer = self.fitting(name, new)
+            if columns.index is None:
+                buffer[columns.rows, columns.start : columns.stop] = new
+            else:
+                buffer.flatten(0, 1).index_copy_(0, columns.index, new.flatten(0, 1))
+
+    def fitting(self, name: str, like: Tensor) -> Tensor:
+        """The buffer of a name, as large as the room is."""
+        old = self.tensors.get(name)
+        if old is None or old.shape[:2] != self.columns.room:
+            fresh = like.new_zeros(*self.columns.room, *like.shape[2:])
+            if old is not None:
+                fresh[: old.shape[0], : old.shape[1]] = old
+            self.tensors[name] = fresh
+        return self.tensors[name]
+
+    def joined(self, new: Tensor, rows: int) -> Tensor:
+        return new if self.positions is None else self.positions
+
+    def read(self, name: str) -> Tensor:
+        return self.tensors[name][self.columns.rows, : self.columns.stop]
+
+    def move(self, source: Tensor, target: Tensor, start: int, stop: int) -> None:
+        """Copies these rows over those, from one column up to another."""
+        for name, buffer in [*self.tensors.items()]:
+            part = self.fitting(name, buffer)[:, start:stop]
+            part[target] = part[source]
