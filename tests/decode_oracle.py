@@ -18,32 +18,36 @@ from qkv.nn.stack import Transformer
 transformers.logging.set_verbosity_error()
 VOCAB, START, END, PAD = 23, 2, 3, 1
 
-_IDS: dict[str, Any] = dict(bos_token_id=START, eos_token_id=END, pad_token_id=PAD)
-_GPT2 = _IDS | dict(vocab_size=VOCAB, n_positions=48, n_embd=16, n_layer=2, n_head=2)
-_BERT = _IDS | dict(
+IDS: dict[str, Any] = dict(
+    bos_token_id=START, eos_token_id=END, pad_token_id=PAD, decoder_start_token_id=START
+)  # fmt: skip
+_GPT2 = IDS | dict(vocab_size=VOCAB, n_positions=48, n_embd=16, n_layer=2, n_head=2)
+_BERT = IDS | dict(
     vocab_size=VOCAB, max_position_embeddings=48, hidden_size=16, num_hidden_layers=2, is_decoder=True,
     num_attention_heads=2, intermediate_size=24,
 )  # fmt: skip
-_BART = _IDS | dict(
+_BART = IDS | dict(
     vocab_size=VOCAB, max_position_embeddings=48, d_model=16, encoder_layers=2, decoder_layers=2,
     encoder_attention_heads=2, decoder_attention_heads=2, encoder_ffn_dim=24, decoder_ffn_dim=24,
-    decoder_start_token_id=START, forced_eos_token_id=None,
+    forced_eos_token_id=None,
 )  # fmt: skip
-_T5 = _IDS | dict(
+_T5 = IDS | dict(
     vocab_size=VOCAB, d_model=16, d_kv=8, d_ff=24, num_layers=2, num_decoder_layers=2, num_heads=2,
-    relative_attention_num_buckets=8, relative_attention_max_distance=12, decoder_start_token_id=START,
+    relative_attention_num_buckets=8, relative_attention_max_distance=12,
 )  # fmt: skip
-_LLAMA = _IDS | dict(
+_LLAMA = IDS | dict(
     vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
     num_key_value_heads=2, max_position_embeddings=48,
 )  # fmt: skip
-_XLNET = _IDS | dict(vocab_size=VOCAB, d_model=16, n_layer=2, n_head=2, d_inner=24)
+_XLNET = IDS | dict(vocab_size=VOCAB, d_model=16, n_layer=2, n_head=2, d_inner=24)
 _EXPERTS = dict(num_sparse_encoder_layers=1, num_sparse_decoder_layers=1, num_experts=3, expert_capacity=64)
+
+_GATED = dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt2": ("GPT2LMHeadModel", _GPT2),
     "gpt": ("OpenAIGPTLMHeadModel", _GPT2),
-    "ctrl": ("CTRLLMHeadModel", _IDS | dict(vocab_size=VOCAB, n_positions=48, n_embd=16, dff=24, n_layer=2, n_head=2)),
+    "ctrl": ("CTRLLMHeadModel", _GPT2 | dict(dff=24)),
     "llama": ("LlamaForCausalLM", _LLAMA),
     "bert": ("BertLMHeadModel", _BERT),
     "roberta": ("RobertaForCausalLM", _BERT),
@@ -55,7 +59,7 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "mbart": ("MBartForConditionalGeneration", _BART),
     "marian": ("MarianMTModel", _BART),
     "t5": ("T5ForConditionalGeneration", _T5),
-    "t5-gated": ("T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    "t5-gated": ("T5ForConditionalGeneration", _T5 | _GATED),
     "switch": ("SwitchTransformersForConditionalGeneration", _T5 | _EXPERTS),
 }  # fmt: skip
 PAIRS = ("bart", "mbart", "marian", "t5", "t5-gated", "switch")
@@ -118,10 +122,10 @@ def generate(model: Any, prompts: list[list[int]], **settings: Any) -> Any:
         return model.generate(ids, attention_mask=mask, **settings)
 
 
-def new_ids(rows: Tensor, prompt: int) -> list[list[int]]:
-    """What was said after the prompt: up to the end, without pads."""
-    out = []
+def new_ids(rows: Tensor, prompt: int, settings: dict[str, Any]) -> list[list[int]]:
+    """What was said after the prompt, up to the end."""
+    ends, out = settings.get("eos_token_id", [END]), []
     for row in rows[:, prompt:].tolist():
-        end = row.index(END) + 1 if END in row else len(row)
-        out.append(row[:end])
+        stop = next((i + 1 for i, id_ in enumerate(row) if id_ in ends), len(row))
+        out.append(row[:stop])
     return out

@@ -36,13 +36,14 @@ def beam(group: Group, read: Read, see: See) -> Choice:
         scores = weighed(group, logits_g.log_softmax(-1), mine)
         scores = scores.unflatten(0, (size, k))  # (P, k, V)
         found = propose(group, scores + group.state["score"][:, own, None], mine)
-        last = stops(group, found, mine)
-        chosen, group.state["score"][:, own] = pick(found, last, k)
+        ended = ends(group, found, mine)
+        chosen, group.state["score"][:, own] = pick(found, ended, k)
+        last = ended | of_prompt(mine.length + 1 >= mine.most, mine)  # or its row is full
         finish(group, own, found, last, mine, at(scores, found.beam, found.word))
+        done = group.state["shut"][:, g, None].clone()  # before this step: such a group takes pads
         settle(group, g, own, found, last, mine)
         beams, said = found.beam.gather(1, chosen), found.word.gather(1, chosen)
         words, parents, logs = [*words, said], [*parents, beams + own.start], [*logs, at(scores, beams, said)]
-        done = group.state["shut"][:, g, None]  # then it takes pads
         taken = torch.cat([taken, said.masked_fill(done, pad_of(group))], dim=1)
     return turn(group, torch.cat(words, 1), torch.cat(parents, 1), torch.cat(logs, 1))
 
@@ -95,10 +96,10 @@ def propose(group: Group, ahead: Tensor, seen: Seen) -> Candidates:
     return with_words(group.entries, found, ahead, seen) if how.words else found
 
 
-def stops(group: Group, found: Candidates, seen: Seen) -> Tensor:
-    """(P, m) true where a candidate is the last of its row."""
+def ends(group: Group, found: Candidates, seen: Seen) -> Tensor:
+    """(P, m) true where a candidate is an end, or says what a row is to stop after."""
     how = group.how
-    last = (of_prompt(seen.length + 1 >= seen.most, seen)) | torch.isin(found.word, group.tensor([*how.ends]))
+    last = torch.isin(found.word, group.tensor([*how.ends]))
     for phrase in how.stop:
         said = (seen.tail(len(phrase) - 1) == group.tensor([*phrase[:-1]])).all(1).view(-1, seen.width)
         last |= (found.word == phrase[-1]) & said.gather(1, found.beam)
@@ -110,13 +111,13 @@ def stops(group: Group, found: Candidates, seen: Seen) -> Tensor:
     return last
 
 
-def pick(found: Candidates, last: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def pick(found: Candidates, ended: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Which candidates go on (P, k), and their scores."""
-    value = found.value + last * FAR
+    value = found.value + ended * FAR
     if found.turn is None:
         best_ = value.topk(k, dim=1)
         return best_.indices, best_.values
-    index = (found.turn + last * found.turn.shape[1]).topk(k, dim=1, largest=False).indices
+    index = (found.turn + ended * found.turn.shape[1]).topk(k, dim=1, largest=False).indices
     return index, value.gather(1, index)
 
 

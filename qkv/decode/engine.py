@@ -9,7 +9,7 @@ while engine.busy:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import zip_longest
 
 import torch
@@ -22,6 +22,7 @@ from qkv.decode.reader import Reader, Recurrence, room_of
 from qkv.decode.rules import Allowed
 from qkv.decode.settings import How, short
 from qkv.decode.speculate import Speculating
+from qkv.decode.words import missing
 from qkv.nn.stack import Transformer
 
 LENGTH = 256  # new ids, where no setting says how many
@@ -45,9 +46,9 @@ class Engine:
         if draft is not None:
             check_draft(net, draft)
         self.waiting: list[Entry] = []
-        self.pools: list[Pool] = []
+        self.pools: dict[Hashable, Pool] = {}
         self.found: dict[int, dict[int, list[Found]]] = {}  # by ticket and copy
-        self.last = -1
+        self.last, self.steps = -1, 0
 
     @property
     def busy(self) -> bool:
@@ -113,22 +114,32 @@ class Engine:
         if len(ids) >= most:
             by = f"max_length is {wanted}" if most == wanted else f"the model has {self.room} positions"
             raise ValueError(f"a prompt of {len(ids)} ids leaves no room: {by}")
+        needed = missing([], how.words)
+        if needed > most - len(ids):
+            raise ValueError(f"words of {needed} ids, and room for {most - len(ids)}: set max_new higher")
         return most
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
         """All rows that go on say their next ids, and requests that wait their first."""
         events: list[Event] = []
-        for pool in self.pools:
+        self.steps += 1
+        for pool in self.pools.values():
             events += self.tell(*pool.step())
+        self.clear()
         for pool, entries in self.seated(self.taken()):
             events += self.tell(*pool.join(entries))
-        self.pools = [pool for pool in self.pools if pool.entries]
+        self.clear()
         return events
+
+    def clear(self) -> None:
+        """Pools without rows are given up."""
+        self.pools = {key: pool for key, pool in self.pools.items() if pool.entries}
 
     def taken(self) -> list[Entry]:
         """Those that wait, as far as there is room for their rows; copies of one prompt go together."""
-        room = MOST if self.limit is None else self.limit - sum(len(p.entries) * p.width for p in self.pools)
+        used = sum(len(pool.entries) * pool.width for pool in self.pools.values())
+        room = MOST if self.limit is None else self.limit - used
         count, tickets = 0, {entry.ticket: 0 for entry in self.waiting}
         for entry in self.waiting:
             tickets[entry.ticket] += method_of(entry.how)[1]
@@ -142,28 +153,23 @@ class Engine:
         return found
 
     def seated(self, entries: list[Entry]) -> list[tuple[Pool, list[Entry]]]:
-        """The pool that each entry joins."""
-        found: dict[int, tuple[Pool, list[Entry]]] = {}
-        fresh: dict[tuple[int, int], Pool] = {}  # of a recurrence: by width and length of the prompt
+        """The pools that entries join."""
+        found: dict[Hashable, list[Entry]] = {}
         for entry in entries:
-            pool = self.pool_for(entry, fresh)
-            found.setdefault(id(pool), (pool, []))[1].append(entry)
-        return list(found.values())
+            width = method_of(entry.how)[1]
+            key: Hashable = width if self.draft is None else (width, entry.how)
+            if self.recurs:  # rows begin together, with prompts of one length
+                key = (width, len(entry.prompt), self.steps)
+            if key not in self.pools:
+                self.pools[key] = self.pool(width)
+            found.setdefault(key, []).append(entry)
+        return [(self.pools[key], some) for key, some in found.items()]
 
-    def pool_for(self, entry: Entry, fresh: dict[tuple[int, int], Pool]) -> Pool:
-        width, length = method_of(entry.how)[1], len(entry.prompt)
+    def pool(self, width: int) -> Pool:
         if self.recurs:
-            if (width, length) not in fresh:
-                fresh[width, length] = Pool(Recurrence(self.net, width))
-                self.pools.append(fresh[width, length])
-            return fresh[width, length]
-        for pool in self.pools:
-            if pool.width == width and (self.draft is None or pool.entries[0].how == entry.how):
-                return pool
+            return Pool(Recurrence(self.net, width))
         reader = Reader(self.net, width, self.static)
-        pool = Pool(reader) if self.draft is None else Speculating(reader, Reader(self.draft))
-        self.pools.append(pool)
-        return pool
+        return Pool(reader) if self.draft is None else Speculating(reader, Reader(self.draft))
 
     def tell(self, events: list[Event], done: list[tuple[Entry, list[Found]]]) -> list[Event]:
         """Events, with the results where all rows of a request are done."""
@@ -176,15 +182,16 @@ class Engine:
                 ready[entry.ticket, entry.copy] = ranked(entry.how, mine)
         return [event._replace(results=ready.get((event.ticket, event.copy))) for event in events]
 
+    @torch.inference_mode()
     def drop(self, ticket: int) -> None:
         """Forgets a request."""
         self.waiting = [entry for entry in self.waiting if entry.ticket != ticket]
         self.found.pop(ticket, None)
-        for pool in self.pools:
+        for pool in self.pools.values():
             gone = [entry for entry in pool.entries if entry.ticket == ticket]
             if gone:
                 pool.leave(gone)
-        self.pools = [pool for pool in self.pools if pool.entries]
+        self.clear()
 
 
 def ranked(how: How, found: dict[int, list[Found]]) -> list[Found]:
@@ -198,17 +205,24 @@ def ranked(how: How, found: dict[int, list[Found]]) -> list[Found]:
 def generate(
     net: Transformer, prompts: Sequence[Sequence[int]] | None = None, *,
     sources: Sequence[Sequence[int]] | None = None, how: How | None = None, seed: int = 0,
-    batch: int | None = None, draft: Transformer | None = None,
+    allowed: Allowed | None = None, stop: Stop | None = None, draft: Transformer | None = None,
+    batch: int | None = None,
 ) -> list[list[Found]]:  # fmt: skip
     """The results of every prompt, or source, in their order; `batch` of them at a time, of like length.
 
-    Row i draws with `seed` + i."""
+    Row i draws with `seed` + i; the rest is as in `Engine.admit`."""
     rows = [*zip_longest(prompts or [], sources or [])]
     order = sorted(range(len(rows)), key=lambda i: sum(len(each) for each in rows[i] if each is not None))
     size, found = batch or max(len(rows), 1), dict[int, list[Found]]()
     for some in (order[i : i + size] for i in range(0, len(order), size)):
         engine = Engine(net, draft=draft)
-        tickets = {engine.admit(rows[i][0] or (), source=rows[i][1], how=how, seed=seed + i): i for i in some}
+        tickets = {}
+        for i in some:
+            prompt, source = rows[i]
+            ticket = engine.admit(
+                prompt or (), source=source, how=how, seed=seed + i, allowed=allowed, stop=stop
+            )
+            tickets[ticket] = i
         while engine.busy:
             found |= {tickets[e.ticket]: e.results for e in engine.step() if e.results is not None}
     return [found[i] for i in range(len(rows))]

@@ -47,7 +47,7 @@ class Reader:
     def __init__(self, net: Transformer, width: int = 1, static: bool = False) -> None:
         self.device = device = next(net.parameters()).device
         self.net, self.width = net, width
-        self.columns, self.sources = Columns(device, static), Columns(device, static)
+        self.columns, self.sources = Columns(device, width, static), Columns(device, 1, static)
         crosses = any(layer.cross for layer in net.tower.stack.layers)
         self.memory: list[Any] = [Memory(Kept(self.columns), Kept(self.sources)) for _ in net.tower.order]
         self.crosses, self.pair = crosses, net.encoder is not None and net.decoder is not None

@@ -23,8 +23,8 @@ class Columns:
 
     `static`: shapes change rarely, and what rows differ in is read from the device alone (CUDA graphs)."""
 
-    def __init__(self, device: torch.device, static: bool = False) -> None:
-        self.device, self.static = device, static
+    def __init__(self, device: torch.device, width: int = 1, static: bool = False) -> None:
+        self.device, self.width, self.static = device, width, static
         self.filled: list[int] = []  # as the host knows it
         self.count = torch.zeros(0, dtype=torch.long, device=device)  # the same on the device, with room
         self.room = (0, 0)  # rows and columns of all buffers
@@ -35,7 +35,7 @@ class Columns:
     def make_room(self, rows: int, columns: int) -> None:
         """Buffers for at least so many; they follow when they are next written."""
         if rows > self.room[0] or columns > self.room[1]:
-            self.room = doubled(self.room[0] or 1, rows), doubled(self.room[1] or LEAST, columns)
+            self.room = doubled(self.room[0] or self.width, rows), doubled(self.room[1] or LEAST, columns)
             fresh = self.count.new_zeros(self.room[0])
             fresh[: len(self.count)] = self.count
             self.count = fresh
@@ -55,7 +55,7 @@ class Columns:
 
         A static shape takes so many `columns`."""
         rows, low, high = len(self.filled), min(self.filled), max(self.filled)
-        self.make_room(rows, high + new)
+        self.make_room(rows, max(high + new, columns))
         self.rows, self.start, self.stop = slice(0, rows), high, high + new
         along = torch.arange(max(self.stop, columns), device=self.device)[None]  # (1, S)
         if low == high and not self.static:
@@ -113,7 +113,8 @@ class Kept(Slot):
         return new if self.positions is None else self.positions
 
     def read(self, name: str) -> Tensor:
-        return self.tensors[name][self.columns.rows, : self.columns.stop]
+        buffer = self.fitting(name, self.tensors[name])
+        return buffer[self.columns.rows, : self.columns.stop]
 
     def move(self, source: Tensor, target: Tensor, start: int, stop: int) -> None:
         """Copies these rows over those, from one column up to another."""

@@ -130,7 +130,7 @@ def likeliest(group: Group, scores: Tensor, draft: Draft) -> tuple[Tensor, Tenso
 
 
 def drawn(group: Group, scores: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
-    """Drafted ids are taken with probability p/q; in place of the first that is not, one of p - q is drawn."""
+    """Drafted ids are taken with probability p/q; in place of the first that is not, p - q is drawn from."""
     p, q = scores.softmax(-1), torch.stack(draft.scored, dim=1).softmax(-1)
     count = draft.words.shape[1]
     steps = group.tensor([[len(entry.ids) + i for i in range(count + 1)] for entry in group.entries])
