@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.batch import Batch, Rows
 from qkv.decode.engine import Engine, generate
 from qkv.decode.settings import How
-from qkv.decode.words import missing
+from qkv.decode.words import Progress
 from qkv.nn.stack import Transformer
 from tests import tiny
 from tests.test_decode_sample import chi_square
@@ -60,6 +60,10 @@ def likeliest(
     return best
 
 
+def said(ids: list[int], phrases: tuple[tuple[int, ...], ...]) -> bool:
+    return any(tuple(ids[i : i + len(each)]) == each for each in phrases for i in range(len(ids)))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
     made, source = net("transformer", seed), [2, 5, 3, 1]
@@ -73,7 +77,7 @@ def test_a_wide_beam_finds_the_best_that_says_the_words(words: Any) -> None:
     made, source = net("transformer", 5), [2, 5, 3, 1]
     how = How(beams=256, max_new=4, start=0, ends=(END,), suppress=(0, 6, 7), words=words)
     (found,) = generate(made, sources=[source], how=how)
-    assert found[0].ids == likeliest(made, source, 4, lambda ids: missing(ids, words) == 0)
+    assert found[0].ids == likeliest(made, source, 4, lambda ids: all(said(ids, each) for each in words))
 
 
 @pytest.mark.parametrize("beams", [2, 5])
@@ -89,7 +93,7 @@ def test_words_are_said_however_narrow_the_beam_and_short_the_room(family: str, 
             side: dict[str, Any] = {"prompts": [[3, 4]]} if family == "gpt2" else {"sources": [[3, 4]]}
             (found,) = generate(made, **side, how=how)
             assert found
-            assert all(missing(one.ids, asked) == 0 for one in found)
+            assert all(said(one.ids, each) for one in found for each in asked)
 
 
 def test_words_need_room() -> None:
@@ -98,14 +102,14 @@ def test_words_need_room() -> None:
         Engine(net("gpt2", 0, vocab=40)).admit([3], how=how)
 
 
-def test_what_is_missing_of_words() -> None:
+def test_how_far_words_have_come() -> None:
     words = (((1, 2, 3),), ((4,), (1, 5)))
-    assert missing([], words) == 4
-    assert missing([1], words) == 3
-    assert missing([1, 2], words) == 2
-    assert missing([1, 2, 3], words) == 1
-    assert missing([9, 1, 2, 3, 1], words) == 1
-    assert missing([1, 5, 1, 2, 3, 9], words) == 0
+    seen = {(): (0, [1, 4]), (1,): (1, [2]), (1, 2): (2, [3]), (1, 9): (0, [4, 1]), (1, 2, 3, 1): (5, [5])}
+    for ids, (bank, ways) in seen.items():
+        state = Progress([*ids], words)
+        assert (state.bank, sorted(state.ways_on()), state.whole) == (bank, sorted(ways), False)
+    assert Progress([9, 4, 9, 1, 2, 3, 9], words).whole
+    assert not Progress([1, 5, 1, 2, 9, 3], words).whole
 
 
 @torch.no_grad()

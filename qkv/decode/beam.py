@@ -92,7 +92,9 @@ def propose(group: Group, ahead: Tensor, seen: Seen) -> Candidates:
         value = ahead.flatten(1).gather(1, index)
     else:
         value, index = best(ahead.flatten(1), many)
-    found = Candidates(value, index // words, index % words)
+    # In groups, and where words are asked for, ends hope too: so these searches were first written.
+    hope = value.amax(1) if how.groups > 1 else None
+    found = Candidates(value, index // words, index % words, hope=hope)
     return with_words(group.entries, found, ahead, seen) if how.words else found
 
 
@@ -168,8 +170,7 @@ def settle(group: Group, g: int, own: slice, found: Candidates, last: Tensor, se
     """A search is over when no beam that goes on can hope for a place among the best."""
     how, state = group.how, group.state
     far = seen.most if how.early == "never" and how.length_penalty > 0 else seen.length + 1
-    # In groups, candidates that ended hope too: so diverse beams were first written.
-    hope = (found.value if how.groups > 1 else state["score"][:, own]).amax(1)
+    hope = state["score"][:, own].amax(1) if found.hope is None else found.hope
     hope = hope / of_prompt(far - seen.prompt, seen)[:, 0].float() ** how.length_penalty
     all_ended = state["ended"][:, own].all(1)
     state["open"][:, g] &= hope > torch.where(all_ended, state["best"][:, own].amin(1), FAR)

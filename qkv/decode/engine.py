@@ -22,7 +22,7 @@ from qkv.decode.reader import Reader, Recurrence, room_of
 from qkv.decode.rules import Allowed
 from qkv.decode.settings import How, short
 from qkv.decode.speculate import Speculating
-from qkv.decode.words import missing
+from qkv.decode.words import least_room
 from qkv.nn.stack import Transformer
 
 LENGTH = 256  # new ids, where no setting says how many
@@ -114,7 +114,7 @@ class Engine:
         if len(ids) >= most:
             by = f"max_length is {wanted}" if most == wanted else f"the model has {self.room} positions"
             raise ValueError(f"a prompt of {len(ids)} ids leaves no room: {by}")
-        needed = missing([], how.words)
+        needed = least_room(how.words)
         if needed > most - len(ids):
             raise ValueError(f"words of {needed} ids, and room for {most - len(ids)}: set max_new higher")
         return most

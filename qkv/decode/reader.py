@@ -169,24 +169,26 @@ class Recurrence:
         self.net, self.width = net, width
         self.device = next(net.parameters()).device
         self.states: Tensor | None = None  # (layers, B, M, W)
-        self.last: Tensor | None = None  # (B, 1) the id before the next
+        self.said: Tensor | None = None  # (B, L) all ids so far
         self.asks = net.tower.stack.embed.query  # a second stream predicts, of a token that nobody sees
+        recall = net.tower.stack.recall
+        assert recall is not None
+        # XLNet's states look both ways, so the last token is read once more with what follows it;
+        # a net that keeps no states reads all again.
+        self.again = None if recall.zeros and not recall.length else 1 if self.asks else 0
 
     def enter(self, prompts: Prompts, sources: Sources) -> Read:
-        found = self.read(torch.tensor([[*each] for each in prompts], device=self.device))
-        assert self.states is not None
-        assert self.last is not None
-        self.states = self.states.repeat_interleave(self.width, dim=1)
-        self.last = self.last.repeat_interleave(self.width, dim=0)
+        self.said = torch.tensor([[*each] for each in prompts], device=self.device)
+        found = self.read(self.said)
+        self.select([place for place in range(len(prompts)) for _ in range(self.width)], 0)
         return found
 
     def step(self, ids: Tensor) -> Read:
-        # XLNet's states look both ways: the last token is read once more, now with what follows it.
-        again = self.asks and self.last is not None
-        return self.read(torch.cat([self.last, ids], dim=1) if again else ids)  # type: ignore[list-item]
+        assert self.said is not None
+        self.said = torch.cat([self.said, ids], dim=1)
+        return self.read(self.said if self.again is None else self.said[:, -1 - self.again :])
 
     def read(self, ids: Tensor) -> Read:
-        self.last = ids[:, -1:]
         if not self.asks:
             out = self.net(Batch(rows=Rows.of(ids), memory=self.states, read=last_of(ids)))
             self.states = out["memory"]
@@ -205,19 +207,19 @@ class Recurrence:
         return Read(out["logits"][:, -1], out["hidden"])
 
     def repeat(self, places: list[int]) -> None:
-        assert self.last is not None
+        assert self.said is not None
         rows = [place * self.width + k for place in places for k in range(self.width)]
-        self.select([*range(len(self.last)), *rows], 0)
+        self.select([*range(len(self.said)), *rows], 0)
 
     def select(self, parents: list[int], start: int) -> None:
         index = torch.tensor(parents, device=self.device)
         assert self.states is not None
-        assert self.last is not None
-        self.states, self.last = self.states[:, index], self.last[index]
+        assert self.said is not None
+        self.states, self.said = self.states[:, index], self.said[index]
 
     def leave(self, moves: list[tuple[int, int]], count: int) -> None:
-        assert self.last is not None
-        places = held([*range(len(self.last) // self.width)], *split(moves), count)
+        assert self.said is not None
+        places = held([*range(len(self.said) // self.width)], *split(moves), count)
         self.select([place * self.width + k for place in places for k in range(self.width)], 0)
 
 

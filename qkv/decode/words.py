@@ -1,6 +1,7 @@
 """Words that must be in a result: beams that have said more of them are kept beside beams that score better.
 
-Beams to which equally many ids are missing form a bank, and every bank keeps beams (Post and Vilar 2018)."""
+Beams that have come equally far form a bank, and every bank keeps beams (Post and Vilar 2018). Banks, their
+order and what is proposed are those of transformers 4.55, which had this search."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from qkv.decode.rules import Seen
 from qkv.decode.settings import Ids
 
 Words = tuple[tuple[Ids, ...], ...]
+STRIDE = 100  # scores of one bank lie closer together than banks do
 
 
 class Candidates(NamedTuple):
@@ -24,6 +26,7 @@ class Candidates(NamedTuple):
     word: Tensor
     turn: Tensor | None = None  # the order in which they are taken, where that is not by value
     whole: Tensor | None = None  # true where all words are said
+    hope: Tensor | None = None  # (P,) the best value, where that of the beams that go on is not meant
 
 
 class One(NamedTuple):
@@ -37,56 +40,99 @@ class One(NamedTuple):
 
 
 def with_words(entries: list[Entry], found: Candidates, ahead: Tensor, seen: Seen) -> Candidates:
-    """The candidates found, and those that go on with a word; `ahead` (P, K, V) are the scores of all."""
+    """Of the candidates found the ends, and those that go on; `ahead` (P, K, V) are the scores of all."""
     rows = []
     for i, entry in enumerate(entries):
         said = [seen.new(i * seen.width + k) for k in range(seen.width)]
-        pairs = {*zip(found.beam[i].tolist(), found.word[i].tolist(), strict=True)}
-        pairs |= {(k, word) for k, ids in enumerate(said) for word in ways_on(ids, entry.how.words)}
-        rows.append(in_turn(entry, said, sorted(pairs), ahead[i]))
-    longest = max(seen.width, *map(len, rows))
+        parts = (found.value[i].tolist(), found.beam[i].tolist(), found.word[i].tolist())
+        rows.append(in_turn(entry, said, [One(*each) for each in zip(*parts, strict=True)], ahead[i]))
+    longest = max(map(len, rows))
     filled = [[*row, *[One(turn=longest)] * (longest - len(row))] for row in rows]
-    parts = [[list(part) for part in zip(*row, strict=True)] for row in filled]
-    return Candidates(*(torch.tensor(part, device=ahead.device) for part in zip(*parts, strict=True)))
+    columns = ([[one[part] for one in row] for row in filled] for part in range(len(One._fields)))
+    value, beam, word, turn, whole = (torch.tensor(column, device=ahead.device) for column in columns)
+    return Candidates(value, beam, word, turn, whole, found.value.amax(1))
 
 
-def in_turn(entry: Entry, said: list[list[int]], pairs: list[tuple[int, int]], ahead: Tensor) -> list[One]:
-    """The best candidate of each bank, then the second of each: those first to which less is missing."""
-    room, banks = entry.most - entry.length - 1, dict[int, list[One]]()
-    scores = ahead[[k for k, _ in pairs], [word for _, word in pairs]].tolist()
-    for (k, word), score in zip(pairs, scores, strict=True):
-        left = missing([*said[k], word], entry.how.words)
-        ends = word in entry.how.ends or left > room  # before all is said
-        if score > -float("inf") and not (left and ends):
-            banks.setdefault(left, []).append(One(score, k, word, whole=left == 0))
-    for bank in banks.values():
-        bank.sort(key=lambda one: (-one.value, one.beam, one.word))
-    turns = [(place, left, one) for left, bank in banks.items() for place, one in enumerate(bank)]
-    return [one._replace(turn=n) for n, (*_, one) in enumerate(sorted(turns, key=lambda turn: turn[:2]))]
-
-
-def missing(ids: list[int], words: Words) -> int:
-    """How many ids are still to be said, at most one word being begun at the end."""
-    unsaid = [phrases for phrases in words if not said_one(ids, phrases)]
-    whole = [min(map(len, phrases)) for phrases in unsaid]
-    rest = [min(len(phrase) - begun(ids, phrase) for phrase in phrases) for phrases in unsaid]
-    return sum(whole) + min((b - a for a, b in zip(whole, rest, strict=True)), default=0)
-
-
-def ways_on(ids: list[int], words: Words) -> set[int]:
-    """The ids that would begin a word that is not yet said, or go on with it."""
-    unsaid = [phrase for phrases in words if not said_one(ids, phrases) for phrase in phrases]
-    return {phrase[n] for phrase in unsaid for n in (0, begun(ids, phrase))}
-
-
-def said_one(ids: list[int], phrases: tuple[Ids, ...]) -> bool:
-    return any(
-        tuple(ids[i : i + len(phrase)]) == phrase
-        for phrase in phrases
-        for i in range(len(ids) - len(phrase) + 1)
+def in_turn(entry: Entry, said: list[list[int]], found: list[One], ahead: Tensor) -> list[One]:
+    """The candidates of one prompt: the best of each bank, then the second of each; then ends."""
+    words, width = entry.how.words, len(said)
+    before = [Progress(ids, words) for ids in said]
+    ends = [one for one in found[:width] if one.word in entry.how.ends and before[one.beam].whole]
+    running = [one for one in found if one.word not in entry.how.ends][:width]
+    taken = {(*said[one.beam], one.word) for one in running}
+    for k, state in enumerate(before):
+        for word in state.ways_on():
+            if (*said[k], word) not in taken:  # beams may have said the same
+                taken.add((*said[k], word))
+                running.append(One(float(ahead[k, word]), k, word))
+    states = [Progress([*said[one.beam], one.word], words) for one in running]
+    order = sorted(range(len(running)), key=lambda i: -(states[i].bank * STRIDE + running[i].value))
+    place, last, turns = 0, None, []
+    for i in order:
+        place = place + 1 if states[i].bank == last else 0
+        last = states[i].bank
+        turns.append((place, i))
+    chosen = (
+        [i for _, i in sorted(turns, key=lambda turn: turn[0])] if len(running) > width else [*range(width)]
     )
+    most = 2 * len(found)
+    go_on = [running[i]._replace(turn=n, whole=states[i].whole) for n, i in enumerate(chosen[:width])]
+    return [*go_on, *(one._replace(turn=most, whole=True) for one in ends)]
 
 
-def begun(ids: list[int], phrase: Ids) -> int:
-    """How many ids of the phrase stand at the end."""
-    return next(n for n in range(len(phrase) - 1, -1, -1) if n == 0 or tuple(ids[-n:]) == phrase[:n])
+class Progress:
+    """How much of the words has been said: those that are done, one that is begun, those that wait."""
+
+    def __init__(self, ids: list[int], words: Words) -> None:
+        self.waiting, self.begun, self.done = [*words], list[int](), 0
+        self.current: tuple[Ids, ...] | None = None
+        self.longest = max((len(phrase) for phrases in words for phrase in phrases), default=0)
+        for word in ids:
+            if not self.whole:
+                self.add(word)
+
+    @property
+    def whole(self) -> bool:
+        return not self.waiting and self.current is None
+
+    @property
+    def bank(self) -> int:
+        """Words that are done count as much as the longest; of one that is begun, what is left is missing."""
+        begun = 0
+        if self.current is not None:
+            begun = self.longest - max(map(len, self.current)) + len(self.begun)
+        return self.done * self.longest + begun
+
+    def add(self, word: int) -> None:
+        """The next id goes on with the word that is begun, or breaks it off; or begins one that waits."""
+        ids = [*self.begun, word]
+        if self.current is not None and not goes_on(self.current, ids):
+            self.waiting.append(self.current)
+            self.current, self.begun = None, []
+            return
+        if self.current is None:
+            phrases = next((each for each in self.waiting if goes_on(each, ids)), None)
+            if phrases is None:
+                return
+            self.waiting.remove(phrases)
+            self.current = phrases
+        self.begun = ids
+        if tuple(ids) in self.current:
+            self.done, self.current, self.begun = self.done + 1, None, []
+
+    def ways_on(self) -> list[int]:
+        """The ids that go on with the word that is begun, or begin one that waits."""
+        phrases = self.waiting if self.current is None else [self.current]
+        at = len(self.begun)
+        return list(dict.fromkeys(
+            phrase[at] for each in phrases for phrase in each if [*phrase[:at]] == self.begun
+        ))  # fmt: skip
+
+
+def goes_on(phrases: tuple[Ids, ...], ids: list[int]) -> bool:
+    return any([*phrase[: len(ids)]] == ids for phrase in phrases)
+
+
+def least_room(words: Words) -> int:
+    """The ids that the words need, one after another."""
+    return sum(min(map(len, phrases)) for phrases in words)
