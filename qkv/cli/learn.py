@@ -171,7 +171,7 @@ def eval(
 
 def write(model: Model, sources: list[list[int]]) -> list[list[int]]:
     """What a model writes to sources, by a beam of five."""
-    from qkv.decode.beam import beam_all
+    from qkv.decode import How, generate
     from qkv.nn.stack import Transformer
 
     text = model.tokenizer
@@ -180,8 +180,9 @@ def write(model: Model, sources: list[list[int]]) -> list[list[int]]:
     start, end = model.args.get("start"), text.eos
     if start is None or end is None:
         raise ValueError(f"{model.family.name}: it has no token to start or end with; expected both")
-    found = beam_all(model.net, sources, pad=text.pad or 0, start=start, end=end, beams=5)
-    return [[number for number in one.ids if number != end] for one in found]
+    how = How(beams=5, start=start, ends=(end,), max_new=200)
+    found = generate(model.net, sources=[source or [text.pad or 0] for source in sources], how=how, batch=64)
+    return [[number for number in best.ids if number != end] for best, *_ in found]
 
 
 def rows(**facts: str) -> Table:
