@@ -32,18 +32,17 @@ def beam(group: Group, read: Read, see: See) -> Choice:
     for g in range(how.groups):
         own = slice(g * k, (g + 1) * k)
         mine = seen if how.groups == 1 else seen.part(own, taken)
-        logits_g = logits.unflatten(0, (size, -1))[:, own].flatten(0, 1)
-        scores = weighed(group, logits_g.log_softmax(-1), mine)
-        scores = scores.unflatten(0, (size, k))  # (P, k, V)
-        found = propose(group, scores + group.state["score"][:, own, None], mine)
+        scores, base = scored(group, logits.unflatten(0, (size, -1))[:, own], mine)
+        found = propose(group, scores, base + group.state["score"][:, own], mine)
         ended = ends(group, found, mine)
         chosen, group.state["score"][:, own] = pick(found, ended, k)
         last = ended | of_prompt(mine.length + 1 >= mine.most, mine)  # or its row is full
-        finish(group, own, found, last, mine, at(scores, found.beam, found.word))
+        finish(group, own, found, last, mine, at(scores, base, found.beam, found.word))
         done = group.state["shut"][:, g, None].clone()  # before this step: such a group takes pads
         settle(group, g, own, found, last, mine)
         beams, said = found.beam.gather(1, chosen), found.word.gather(1, chosen)
-        words, parents, logs = [*words, said], [*parents, beams + own.start], [*logs, at(scores, beams, said)]
+        words, parents = [*words, said], [*parents, beams + own.start]
+        logs.append(at(scores, base, beams, said))
         taken = torch.cat([taken, said.masked_fill(done, pad_of(group))], dim=1)
     return turn(group, torch.cat(words, 1), torch.cat(parents, 1), torch.cat(logs, 1))
 
@@ -67,9 +66,17 @@ def begin(group: Group) -> None:
     }
 
 
-def at(scores: Tensor, beam: Tensor, word: Tensor) -> Tensor:
-    """(P, k, V) at the beams and words (P, m)."""
-    return scores.flatten(1).gather(1, beam * scores.shape[-1] + word)
+def scored(group: Group, logits: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
+    """Scores (P, k, V) and what each beam's are to be raised by (P, k) to be log-probabilities."""
+    if not (group.rules or group.filters or group.how.renormalise):
+        return logits, -logits.logsumexp(-1)
+    scores = weighed(group, logits.flatten(0, 1).log_softmax(-1), seen)
+    return scores.view_as(logits), torch.zeros(logits.shape[:2], device=logits.device)
+
+
+def at(scores: Tensor, base: Tensor, beam: Tensor, word: Tensor) -> Tensor:
+    """Log-probabilities at the beams and words (P, m)."""
+    return scores.flatten(1).gather(1, beam * scores.shape[-1] + word) + base.gather(1, beam)
 
 
 def of_prompt(x: Tensor, seen: Seen) -> Tensor:
@@ -82,20 +89,21 @@ def pad_of(group: Group) -> int:
     return how.pad if how.pad is not None else how.ends[0] if how.ends else -1
 
 
-def propose(group: Group, ahead: Tensor, seen: Seen) -> Candidates:
+def propose(group: Group, scores: Tensor, base: Tensor, seen: Seen) -> Candidates:
     """The best continuations of all beams: so many that enough of them are no ends."""
-    how, (_, k, words) = group.how, ahead.shape
+    how, (_, k, words) = group.how, scores.shape
     many = min(max(2, 1 + len(how.ends)) * k, k * words)
     if how.sample:
+        ahead = (scores + base[..., None]).flatten(1)
         step = of_prompt(seen.length - seen.prompt, seen)[:, 0]
-        index = draw_several(ahead.flatten(1), group.state["seed"], step, many)
-        value = ahead.flatten(1).gather(1, index)
+        index = draw_several(ahead, group.state["seed"], step, many)
+        value = ahead.gather(1, index)
     else:
-        value, index = best(ahead.flatten(1), many)
+        value, index = best(scores, base, many)
     # In groups, and where words are asked for, ends hope too: so these searches were first written.
     hope = value.amax(1) if how.groups > 1 else None
     found = Candidates(value, index // words, index % words, hope=hope)
-    return with_words(group.entries, found, ahead, seen) if how.words else found
+    return with_words(group.entries, found, scores + base[..., None], seen) if how.words else found
 
 
 def ends(group: Group, found: Candidates, seen: Seen) -> Tensor:
@@ -205,16 +213,20 @@ def results(group: Group, i: int, entry: Entry) -> list[Found]:
     return out
 
 
-def best(x: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` of every row (P, N), and where they are: in the chunks with the largest heads."""
-    size, length = x.shape
-    if length < 4 * CHUNK * count:
-        found = x.topk(count, dim=1)
+def best(scores: Tensor, base: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The largest `count` of each prompt's scores (P, k, V), raised by beam, and where they are in k * V.
+
+    They lie in those chunks whose largest are the largest: the others are looked at once."""
+    k, words = scores.shape[1:]
+    if k * words < 4 * CHUNK * count:
+        found = (scores + base[..., None]).flatten(1).topk(count, dim=1)
         return found.values, found.indices
-    whole = length // CHUNK * CHUNK
-    where = x[:, :whole].unflatten(1, (-1, CHUNK)).amax(2).topk(count, dim=1).indices  # (P, count)
-    inside = where[..., None] * CHUNK + torch.arange(CHUNK, device=x.device)
-    rest = torch.arange(whole, length, device=x.device).expand(size, -1)
-    index = torch.cat([inside.flatten(1), rest], dim=1)
-    found = x.gather(1, index).topk(count, dim=1)
+    chunks = words // CHUNK
+    heads = scores[..., : chunks * CHUNK].unflatten(2, (chunks, CHUNK)).amax(3) + base[..., None]  # (P, k, n)
+    top = heads.flatten(1).topk(count, dim=1).indices  # (P, count)
+    start = top // chunks * words + top % chunks * CHUNK
+    inside = (start[..., None] + torch.arange(CHUNK, device=scores.device)).flatten(1)
+    rest = torch.arange(k * words, device=scores.device).view(k, words)[:, chunks * CHUNK :].flatten()
+    index = torch.cat([inside, rest.expand(len(scores), -1)], dim=1)
+    found = (scores.flatten(1).gather(1, index) + base.gather(1, index // words)).topk(count, dim=1)
     return found.values, index.gather(1, found.indices)

@@ -163,7 +163,7 @@ class Engine:
             if key not in self.pools:
                 self.pools[key] = self.pool(width)
             found.setdefault(key, []).append(entry)
-        return [(self.pools[key], some) for key, some in found.items()]
+        return [(self.pools[key], part) for key, some in found.items() for part in alike(some)]
 
     def pool(self, width: int) -> Pool:
         if self.recurs:
@@ -237,6 +237,16 @@ def stream(
     engine.admit(prompt, source=source, how=how, seed=seed)
     while engine.busy:
         yield from engine.step()
+
+
+def alike(entries: list[Entry]) -> list[list[Entry]]:
+    """Entries in parts of like length: what is read together is filled up to the longest."""
+    parts: list[list[Entry]] = []
+    for entry in sorted(entries, key=lambda entry: entry.reads):
+        if not parts or (entry.reads > 1.25 * parts[-1][0].reads + 4 and len(parts[-1]) >= 4):
+            parts.append([])
+        parts[-1].append(entry)
+    return parts
 
 
 def words_of(net: Transformer, source: bool = False) -> int:

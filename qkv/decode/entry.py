@@ -57,6 +57,11 @@ class Entry:
         self.length = len(self.prompt)
 
     @property
+    def reads(self) -> int:
+        """How many ids, or states, are read at first."""
+        return len(self.prompt) + (0 if self.source is None else len(self.source))
+
+    @property
     def read_before(self) -> list[int]:
         """What counts as the source: ids that an encoder reads, else the prompt."""
         return self.source if isinstance(self.source, list) else self.prompt

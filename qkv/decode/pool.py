@@ -138,7 +138,7 @@ class Pool:
                 for row, parent in zip(own, choice.parents, strict=True):
                     parents[row] = own[parent]
         if any(i != parent for i, parent in enumerate(parents)):
-            self.reader.select(parents, min(len(entry.prompt) for entry in self.entries))
+            self.reader.select(parents, self.table["ids"])
             self.table["ids"] = self.table["ids"][torch.tensor(parents, device=self.reader.device)]
 
     def leave(self, entries: list[Entry]) -> None:

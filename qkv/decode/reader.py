@@ -35,7 +35,7 @@ class Reads(Protocol):
     def enter(self, prompts: Prompts, sources: Sources) -> Read: ...
     def repeat(self, places: list[int]) -> None: ...
     def step(self, ids: Tensor) -> Read: ...
-    def select(self, parents: list[int], start: int) -> None: ...
+    def select(self, parents: list[int], ids: Tensor) -> None: ...
     def leave(self, moves: list[tuple[int, int]], count: int) -> None: ...
 
 
@@ -52,6 +52,7 @@ class Reader:
         self.memory: list[Any] = [Memory(Kept(self.columns), Kept(self.sources)) for _ in net.tower.order]
         self.crosses, self.pair = crosses, net.encoder is not None and net.decoder is not None
         self.room = room_of(net)
+        self.last = torch.zeros(0, 1, dtype=torch.long, device=device)  # (B, 1) what rows have read last
         self.ahead = any(looks_ahead(layer.attend.pattern) for layer in net.tower.stack.layers)
 
     def enter(self, prompts: Prompts, sources: Sources) -> Read:
@@ -72,7 +73,7 @@ class Reader:
         self.columns.set([*self.columns.filled, *(len(each) for each in prompts for _ in range(width))])
         if width > 1:
             target = [first + i for i in range(size * width) if i % width]
-            self.copy([i - (i - first) % width for i in target], target, 0, length)
+            self.copy([i - (i - first) % width for i in target], target)
         return Read(out["logits"], out["hidden"])
 
     def first_batch(self, rows: Rows, sources: Sources, last: Tensor) -> Batch:
@@ -108,6 +109,7 @@ class Reader:
         rows = Rows(ids=ids, positions=positions, counted=False, even=False)
         out = self.net(Batch(target=rows) if self.pair else Batch(rows=rows), self.memory)
         self.columns.written(new)
+        self.last = ids[: len(self.columns.filled), -1:]
         count = len(self.columns.filled)
         logits = out["logits"][:count]
         return Read(logits[:, 0] if new == 1 else logits, out["hidden"][:count])
@@ -118,37 +120,48 @@ class Reader:
         rows = [place * width + k for place in places for k in range(width)]
         self.columns.make_room(first + len(rows), 0)
         self.columns.set([*self.columns.filled, *(self.columns.filled[row] for row in rows)])
-        self.copy(rows, [*range(first, first + len(rows))], 0, max(self.columns.filled))
+        self.copy(rows, [*range(first, first + len(rows))])
         if self.sources.filled:
             first = len(self.sources.filled)
             self.sources.make_room(first + len(places), 0)
             self.sources.set([*self.sources.filled, *(self.sources.filled[place] for place in places)])
             self.copy_sources(places, [*range(first, first + len(places))])
 
-    def copy(self, source: list[int], target: list[int], start: int, stop: int) -> None:
+    def copy(self, source: list[int], target: list[int]) -> None:
         """What the rows `source` have read, over the rows `target`."""
         if source:
-            rows = torch.tensor([source, target], device=self.device)
+            stop = max(self.columns.filled)
+            places = self.columns.places(source, stop), self.columns.places(target, stop)
             for layer in self.memory:
-                layer.attend.move(rows[0], rows[1], start, stop)
+                layer.attend.move(*places)
 
     def copy_sources(self, source: list[int], target: list[int]) -> None:
         """The same of what the encoder has read, prompt by prompt."""
         if source:
-            rows = torch.tensor([source, target], device=self.device)
+            stop = max(self.sources.filled)
+            places = self.sources.places(source, stop), self.sources.places(target, stop)
             for layer in self.memory:
-                layer.cross.move(rows[0], rows[1], 0, max(self.sources.filled))
+                layer.cross.move(*places)
 
-    def select(self, parents: list[int], start: int) -> None:
-        """Row i goes on from row parents[i]; up to column `start` they are alike."""
-        moved = [i for i, parent in enumerate(parents) if i != parent]
-        self.copy([parents[i] for i in moved], moved, start, max(self.columns.filled))
+    def select(self, parents: list[int], ids: Tensor) -> None:
+        """Row i goes on from row parents[i]; of what both have read, only what differs is copied.
+
+        Rows have said the ids (B, L), and the last that they have read may not be among them."""
+        columns, of = self.columns, torch.tensor(parents, device=self.device)
+        filled = columns.count[: len(of), None]
+        ids = torch.nn.functional.pad(ids, (0, 1)).scatter(1, filled - 1, self.last)
+        apart = (ids != ids[of]).cumsum(1) > 0  # from the first id on that is another
+        along = torch.arange(ids.shape[1], device=self.device)
+        row, column = (apart & (along < filled)).nonzero().unbind(1)
+        if len(row):
+            for layer in self.memory:
+                layer.attend.move(of[row] * columns.room[1] + column, row * columns.room[1] + column)
 
     def leave(self, moves: list[tuple[int, int]], count: int) -> None:
         """Prompts come to stand in place of others, `count` of them remain."""
-        width, stop = self.width, max(self.columns.filled)
+        width = self.width
         old, new = ([place * width + k for place in some for k in range(width)] for some in split(moves))
-        self.copy(old, new, 0, stop)
+        self.copy(old, new)
         self.columns.set(held(self.columns.filled, old, new, count * width))
         if self.sources.filled:
             old, new = split(moves)
@@ -180,7 +193,7 @@ class Recurrence:
     def enter(self, prompts: Prompts, sources: Sources) -> Read:
         self.said = torch.tensor([[*each] for each in prompts], device=self.device)
         found = self.read(self.said)
-        self.select([place for place in range(len(prompts)) for _ in range(self.width)], 0)
+        self.select([place for place in range(len(prompts)) for _ in range(self.width)], self.said)
         return found
 
     def step(self, ids: Tensor) -> Read:
@@ -209,9 +222,9 @@ class Recurrence:
     def repeat(self, places: list[int]) -> None:
         assert self.said is not None
         rows = [place * self.width + k for place in places for k in range(self.width)]
-        self.select([*range(len(self.said)), *rows], 0)
+        self.select([*range(len(self.said)), *rows], self.said)
 
-    def select(self, parents: list[int], start: int) -> None:
+    def select(self, parents: list[int], ids: Tensor) -> None:
         index = torch.tensor(parents, device=self.device)
         assert self.states is not None
         assert self.said is not None
@@ -220,7 +233,7 @@ class Recurrence:
     def leave(self, moves: list[tuple[int, int]], count: int) -> None:
         assert self.said is not None
         places = held([*range(len(self.said) // self.width)], *split(moves), count)
-        self.select([place * self.width + k for place in places for k in range(self.width)], 0)
+        self.select([place * self.width + k for place in places for k in range(self.width)], self.said)
 
 
 def room_of(net: Transformer) -> int | None:

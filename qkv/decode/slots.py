@@ -31,6 +31,7 @@ class Columns:
         self.rows = slice(0, 0)  # of the step to come
         self.start, self.stop = 0, 0  # its new columns, where they are the same in all rows
         self.index: Tensor | None = None  # (B * T,) where they go otherwise, in the buffers laid flat
+        self.mixed = static  # some row has columns that it never wrote, and that others have
 
     def make_room(self, rows: int, columns: int) -> None:
         """Buffers for at least so many; they follow when they are next written."""
@@ -61,12 +62,18 @@ class Columns:
         if low == high and not self.static:
             self.index = None
             return along[:, self.start :], along, True
+        self.mixed = True
         if self.static:
             self.stop, self.rows = columns, slice(0, self.room[0])
         count = self.count[self.rows, None]
         at = count + along[:, :new]  # (B, T)
         self.index = (at + torch.arange(len(at), device=self.device)[:, None] * self.room[1]).flatten()
         return at, torch.where(along[:, : self.stop] < count + new, along[:, : self.stop], -1), False
+
+    def places(self, rows: list[int], count: int) -> Tensor:
+        """The first `count` columns of these rows, in the buffers laid flat."""
+        along = torch.arange(count, device=self.device)
+        return (torch.tensor(rows, device=self.device)[:, None] * self.room[1] + along).flatten()
 
     def written(self, new: int) -> None:
         """The tokens of the last step stand."""
@@ -85,7 +92,7 @@ class Kept(Slot):
 
     def __init__(self, columns: Columns) -> None:
         super().__init__()
-        self.columns = columns
+        self.columns, self.clean = columns, False
 
     def __len__(self) -> int:
         return self.columns.start
@@ -100,13 +107,19 @@ class Kept(Slot):
                 buffer.flatten(0, 1).index_copy_(0, columns.index, new.flatten(0, 1))
 
     def fitting(self, name: str, like: Tensor) -> Tensor:
-        """The buffer of a name, as large as the room is."""
-        old = self.tensors.get(name)
-        if old is None or old.shape[:2] != self.columns.room:
-            fresh = like.new_zeros(*self.columns.room, *like.shape[2:])
+        """The buffer of a name, as large as the room is; what was never written is a number at least."""
+        columns, old = self.columns, self.tensors.get(name)
+        if old is None or old.shape[:2] != columns.room:
+            make = like.new_zeros if columns.mixed else like.new_empty
+            fresh = self.tensors[name] = make((*columns.room, *like.shape[2:]))
             if old is not None:
                 fresh[: old.shape[0], : old.shape[1]] = old
-            self.tensors[name] = fresh
+        if columns.mixed and not self.clean:
+            for buffer in self.tensors.values():
+                buffer[len(columns.filled) :] = 0
+                for row, filled in enumerate(columns.filled):
+                    buffer[row, filled:] = 0
+            self.clean = True
         return self.tensors[name]
 
     def joined(self, new: Tensor, rows: int) -> Tensor:
@@ -116,8 +129,8 @@ class Kept(Slot):
         buffer = self.fitting(name, self.tensors[name])
         return buffer[self.columns.rows, : self.columns.stop]
 
-    def move(self, source: Tensor, target: Tensor, start: int, stop: int) -> None:
-        """Copies these rows over those, from one column up to another."""
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """Copies what stands at these places of the buffers laid flat to those."""
         for name, buffer in [*self.tensors.items()]:
-            part = self.fitting(name, buffer)[:, start:stop]
-            part[target] = part[source]
+            flat = self.fitting(name, buffer).flatten(0, 1)
+            flat.index_copy_(0, target, flat.index_select(0, source))

@@ -38,9 +38,9 @@ class Doubled:
     def step(self, ids: Tensor) -> Read:
         return self.large.step(ids)
 
-    def select(self, parents: list[int], start: int) -> None:
-        self.draft.select(parents, start)
-        self.large.select(parents, start)
+    def select(self, parents: list[int], ids: Tensor) -> None:
+        self.draft.select(parents, ids)
+        self.large.select(parents, ids)
 
     def leave(self, moves: list[tuple[int, int]], count: int) -> None:
         self.draft.leave(moves, count)
