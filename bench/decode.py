@@ -27,7 +27,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import qkv
-from qkv.decode import How, generate, prepare
+from qkv.decode import Engine, How, generate, prepare
 from qkv.nn.stack import Transformer
 
 transformers.logging.set_verbosity_error()
@@ -74,10 +74,10 @@ def theirs(model: Any, prompts: Ids, new: int, beams: int, static: bool) -> Ids:
     return out[:, start:].tolist()  # type: ignore[no-any-return]
 
 
-def ours(net: Transformer, prompts: Ids, new: int, beams: int) -> Ids:
+def ours(engine: Engine, prompts: Ids, new: int, beams: int) -> Ids:
     how = How(max_new=new, beams=beams, start=0)
-    side = {"prompts": prompts} if net.encoder is None else {"sources": prompts}
-    return [row[0].ids for row in generate(net, **side, how=how)]  # type: ignore[arg-type]
+    side = {"sources": prompts} if engine.pair else {"prompts": prompts}
+    return [row[0].ids for row in generate(engine, **side, how=how)]  # type: ignore[arg-type]
 
 
 def timed(call: Callable[[], Ids], device: str) -> tuple[float, Ids]:
@@ -102,10 +102,10 @@ def compare(name: str, options: argparse.Namespace) -> None:
         dtype = torch.bfloat16 if gpu else torch.float32
         opened = qkv.load(folder, device=options.device, dtype=dtype).net
     assert isinstance(opened, Transformer)
-    net = prepare(opened, precision=options.precision)
+    engine = Engine(prepare(opened, precision=options.precision), static=gpu)
     model = model.to(device=options.device, dtype=dtype)
     calls = {
-        "ours": lambda: ours(net, prompts, new, beams),
+        "ours": lambda: ours(engine, prompts, new, beams),
         "theirs": lambda: theirs(model, prompts, new, beams, gpu and name == "gpt2"),
     }
     best: dict[str, float] = {}

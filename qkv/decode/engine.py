@@ -18,7 +18,8 @@ from torch import Tensor
 from qkv.decode.entry import Entry, Event, Found, Stop
 from qkv.decode.files import check_ids
 from qkv.decode.pool import Pool, method_of
-from qkv.decode.reader import Reader, Recurrence, room_of
+from qkv.decode.reader import Reader, room_of
+from qkv.decode.recurrence import Recurrence
 from qkv.decode.rules import Allowed
 from qkv.decode.settings import How, short
 from qkv.decode.speculate import Speculating
@@ -52,7 +53,7 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting or self.pools)
+        return bool(self.waiting) or any(pool.entries for pool in self.pools.values())
 
     def admit(
         self, prompt: Sequence[int] = (), *, source: Sequence[int] | Tensor | None = None,
@@ -125,7 +126,7 @@ class Engine:
         events: list[Event] = []
         self.steps += 1
         for pool in self.pools.values():
-            events += self.tell(*pool.step())
+            events += self.tell(*pool.step()) if pool.entries else []
         self.clear()
         for pool, entries in self.seated(self.taken()):
             events += self.tell(*pool.join(entries))
@@ -133,8 +134,9 @@ class Engine:
         return events
 
     def clear(self) -> None:
-        """Pools without rows are given up."""
-        self.pools = {key: pool for key, pool in self.pools.items() if pool.entries}
+        """Pools without rows are given up; static ones are kept, with what was recorded of them."""
+        if not self.static or self.recurs:
+            self.pools = {key: pool for key, pool in self.pools.items() if pool.entries}
 
     def taken(self) -> list[Entry]:
         """Those that wait, as far as there is room for their rows; copies of one prompt go together."""
@@ -145,7 +147,7 @@ class Engine:
             tickets[entry.ticket] += method_of(entry.how)[1]
         taken: set[int] = set()
         for ticket, rows in tickets.items():
-            if count + rows > room and (count or self.pools):  # one that is too large goes alone
+            if count + rows > room and (count or used):  # one that is too large goes alone
                 break
             taken, count = taken | {ticket}, count + rows
         found = [entry for entry in self.waiting if entry.ticket in taken]
@@ -203,19 +205,19 @@ def ranked(how: How, found: dict[int, list[Found]]) -> list[Found]:
 
 
 def generate(
-    net: Transformer, prompts: Sequence[Sequence[int]] | None = None, *,
+    net: Transformer | Engine, prompts: Sequence[Sequence[int]] | None = None, *,
     sources: Sequence[Sequence[int]] | None = None, how: How | None = None, seed: int = 0,
     allowed: Allowed | None = None, stop: Stop | None = None, draft: Transformer | None = None,
     batch: int | None = None,
 ) -> list[list[Found]]:  # fmt: skip
     """The results of every prompt, or source, in their order; `batch` of them at a time, of like length.
 
-    Row i draws with `seed` + i; the rest is as in `Engine.admit`."""
+    Row i draws with `seed` + i; the rest is as in `Engine.admit`. An engine that is given goes on living."""
+    engine = net if isinstance(net, Engine) else Engine(net, draft=draft)
     rows = [*zip_longest(prompts or [], sources or [])]
     order = sorted(range(len(rows)), key=lambda i: sum(len(each) for each in rows[i] if each is not None))
     size, found = batch or max(len(rows), 1), dict[int, list[Found]]()
     for some in (order[i : i + size] for i in range(0, len(order), size)):
-        engine = Engine(net, draft=draft)
         tickets = {}
         for i in some:
             prompt, source = rows[i]

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.nn.attention import Attention
+from qkv.nn.parts import exact
 from qkv.nn.stack import Block, Transformer
 
 PRECISIONS = (None, "half")
@@ -33,6 +34,13 @@ def prepare(net: Transformer, precision: str | None = None) -> Transformer:
             join(block.attend)
     for module in lean.modules():
         for name, child in module.named_children():
+            for numbers in ("rates", "slopes"):  # of positions: on the device once and for all
+                if isinstance(getattr(child, numbers, None), list):
+                    setattr(
+                        child,
+                        numbers,
+                        torch.tensor(getattr(child, numbers), dtype=exact(device), device=device),
+                    )
             if isinstance(child, nn.Dropout):
                 setattr(module, name, nn.Identity())
             elif type(child) is nn.Linear and precision == "half":

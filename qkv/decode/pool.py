@@ -148,8 +148,7 @@ class Pool:
         holes = sorted(place for place in gone if place < count)
         late = [place for place in range(count, len(self.entries)) if place not in gone]
         moves = [*zip(late, holes, strict=True)]
-        if count:
-            self.reader.leave(moves, count)
+        self.reader.leave(moves, count)
         places = held([*range(len(self.entries))], late, holes, count)
         rows = [place * self.width + k for place in places for k in range(self.width)]
         index = torch.tensor(rows, dtype=torch.long, device=self.reader.device)

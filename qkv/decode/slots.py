@@ -31,6 +31,7 @@ class Columns:
         self.rows = slice(0, 0)  # of the step to come
         self.start, self.stop = 0, 0  # its new columns, where they are the same in all rows
         self.index: Tensor | None = None  # (B * T,) where they go otherwise, in the buffers laid flat
+        self.shape = (0, 0)  # rows and columns of a static step
         self.mixed = static  # some row has columns that it never wrote, and that others have
 
     def make_room(self, rows: int, columns: int) -> None:
@@ -46,29 +47,40 @@ class Columns:
         self.count.zero_()
         self.count[: len(filled)] = torch.tensor(filled, dtype=torch.long, device=self.device)
 
+    def add(self, filled: list[int]) -> None:
+        """Rows below those that are there, filled so far."""
+        self.make_room(len(self.filled) + len(filled), 0)
+        self.set([*self.filled, *filled])
+
     def begin(self, rows: slice, length: int) -> None:
         """The next forward writes `length` columns of fresh rows."""
         self.rows, self.start, self.stop, self.index = rows, 0, length, None
         self.make_room(rows.stop, length)
 
-    def go_on(self, new: int, columns: int = 0) -> tuple[Tensor, Tensor, bool]:
-        """The next forward writes `new` tokens to every row; (their positions, those of all keys, all seen?).
+    def settle(self, new: int) -> tuple[int, int]:
+        """The static shape in which `new` tokens come to every row: rows and columns that are read."""
+        tall, wide = len(self.filled), max(self.filled, default=0) + new
+        self.shape = doubled(self.width, tall), -(-wide // BLOCK) * BLOCK
+        self.make_room(*self.shape)
+        return self.shape
 
-        A static shape takes so many `columns`."""
+    def go_on(self, new: int) -> tuple[Tensor, Tensor, bool]:
+        """The next forward writes `new` tokens to every row: (their positions, those of all keys, full?)."""
         rows, low, high = len(self.filled), min(self.filled), max(self.filled)
-        self.make_room(rows, max(high + new, columns))
+        self.make_room(rows, high + new)
         self.rows, self.start, self.stop = slice(0, rows), high, high + new
-        along = torch.arange(max(self.stop, columns), device=self.device)[None]  # (1, S)
         if low == high and not self.static:
             self.index = None
+            along = torch.arange(self.stop, device=self.device)[None]  # (1, S)
             return along[:, self.start :], along, True
         self.mixed = True
         if self.static:
-            self.stop, self.rows = columns, slice(0, self.room[0])
+            self.rows, self.stop = slice(0, self.shape[0]), self.shape[1]
         count = self.count[self.rows, None]
-        at = count + along[:, :new]  # (B, T)
+        at = count + torch.arange(new, device=self.device)  # (B, T)
         self.index = (at + torch.arange(len(at), device=self.device)[:, None] * self.room[1]).flatten()
-        return at, torch.where(along[:, : self.stop] < count + new, along[:, : self.stop], -1), False
+        along = torch.arange(self.stop, device=self.device)
+        return at, torch.where(along < count + new, along, -1), False
 
     def places(self, rows: list[int], count: int) -> Tensor:
         """The first `count` columns of these rows, in the buffers laid flat."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.decode.entry import Event, Group
 from qkv.decode.pool import Outcome, Pool
-from qkv.decode.reader import Prompts, Read, Reader, Sources
+from qkv.decode.reader import Moves, Prompts, Read, Reader, Sources
 from qkv.decode.rules import Seen
 from qkv.decode.sample import draw, uniform
 from qkv.decode.walk import weighed
@@ -22,7 +22,7 @@ DRAFT, ACCEPT, REST = 1, 2, 3  # streams of random numbers
 class Doubled:
     """Two readers of the same rows: of the large net, and of the one that drafts."""
 
-    joins, width = True, 1
+    width = 1
 
     def __init__(self, large: Reader, draft: Reader) -> None:
         self.large, self.draft, self.device = large, draft, large.device
@@ -42,7 +42,7 @@ class Doubled:
         self.draft.select(parents, ids)
         self.large.select(parents, ids)
 
-    def leave(self, moves: list[tuple[int, int]], count: int) -> None:
+    def leave(self, moves: Moves, count: int) -> None:
         self.draft.leave(moves, count)
         self.large.leave(moves, count)
 
