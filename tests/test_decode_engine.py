@@ -34,7 +34,10 @@ METHODS: dict[str, How] = {
 RECURRENT = ("transformer-xl", "transformer-xl-same", "transformer-xl-none", "xlnet-uni")
 NETS = ["gpt2", "llama", "sparse-fixed-heads", "bert-decoder", "transformer-xl", "xlnet-uni", "t5", "bart"]
 NAMES = pytest.mark.parametrize("name", NETS)
-WAYS = pytest.mark.parametrize("way", METHODS)
+# A recurrence takes no step back, as contrastive search does.
+BOTH = pytest.mark.parametrize(
+    ("name", "way"), [(n, w) for n in NETS for w in METHODS if not (w == "contrast" and n in RECURRENT)]
+)
 
 
 def net(name: str, **changes: Any) -> Transformer:
@@ -58,6 +61,14 @@ def alone(made: Transformer, how: How, request: dict[str, Any], seed: int) -> li
     return found
 
 
+def finish(engine: Engine) -> dict[int, list[Found]]:
+    """The results of all requests, by their tickets."""
+    found: dict[int, list[Found]] = {}
+    while engine.busy:
+        found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+    return found
+
+
 def same(ours: list[Found], theirs: list[Found]) -> None:
     assert [one.ids for one in ours] == [one.ids for one in theirs]
     for one, other in zip(ours, theirs, strict=True):
@@ -66,21 +77,12 @@ def same(ours: list[Found], theirs: list[Found]) -> None:
         assert one.scores == pytest.approx(other.scores, abs=1e-4)
 
 
-def fits(name: str, way: str) -> None:
-    if way == "contrast" and name in RECURRENT:
-        pytest.skip("a recurrence takes no step back")
-
-
-@NAMES
-@WAYS
+@BOTH
 def test_in_company_as_alone(name: str, way: str) -> None:
-    fits(name, way)
     made, how, asked = net(name), METHODS[way], requests(name, 4)
     engine = Engine(made)
     tickets = [engine.admit(**each, how=how, seed=i) for i, each in enumerate(asked)]
-    found = {}
-    while engine.busy:
-        found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+    found = finish(engine)
     lengths = set()
     for i, each in enumerate(asked):
         same(found[tickets[i]], alone(made, how, each, i))
@@ -95,22 +97,18 @@ def test_all_ways_at_once_and_one_after_another(name: str) -> None:
     """Every step a request of another method joins those that run."""
     made = net(name)
     ways = [way for way in METHODS if not (way == "contrast" and name in RECURRENT)]
-    engine, found, tickets = Engine(made), {}, {}
+    engine, found, tickets = Engine(made), dict[int, list[Found]](), {}
     for n, way in enumerate([*ways, *ways[::-1]]):
         request = requests(name, 6)[n % 6]
         tickets[engine.admit(**request, how=METHODS[way], seed=n)] = (way, request, n)
-        for event in engine.step():
-            found |= {event.ticket: event.results} if event.results is not None else {}
-    while engine.busy:
         found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+    found |= finish(engine)
     for ticket, (way, request, seed) in tickets.items():
         same(found[ticket], alone(made, METHODS[way], request, seed))
 
 
-@NAMES
-@WAYS
+@BOTH
 def test_streamed_as_whole(name: str, way: str) -> None:
-    fits(name, way)
     made, how, (request, *_) = net(name), METHODS[way], requests(name, 1)
     events = list(stream(made, **request, how=how, seed=3))
     whole = alone(made, how, request, 3)
@@ -126,19 +124,21 @@ def test_streamed_as_whole(name: str, way: str) -> None:
 @pytest.mark.parametrize("way", ["greedy", "beams", "contrast"])
 def test_static_shapes_change_nothing(name: str, way: str) -> None:
     made, asked = net(name), requests(name, 4)
-    engine, found = Engine(made, static=True), {}
+    engine = Engine(made, static=True)
     tickets = [engine.admit(**each, how=METHODS[way]) for each in asked[:2]]
     engine.step()
     tickets += [engine.admit(**each, how=METHODS[way]) for each in asked[2:]]
-    while engine.busy:
-        found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+    found = finish(engine)
+    again = [engine.admit(**each, how=METHODS[way]) for each in asked[:3]]  # in the buffers that were left
+    found |= finish(engine)
+    tickets, asked = [*tickets, *again], [*asked, *asked[:3]]
     for ticket, each in zip(tickets, asked, strict=True):
         same(found[ticket], alone(made, METHODS[way], each, 0))
 
 
 def test_rows_wait_for_room() -> None:
     made, asked = net("gpt2"), requests("gpt2", 5)
-    engine, most, found = Engine(made, rows=4), 0, {}
+    engine, most, found = Engine(made, rows=4), 0, dict[int, list[Found]]()
     tickets = [engine.admit(**each, how=METHODS["draw"], seed=i) for i, each in enumerate(asked)]
     tickets.append(engine.admit([5], how=replace(METHODS["beams"], beams=6)))  # goes when it is alone
     while engine.busy:
@@ -157,9 +157,7 @@ def test_a_request_is_dropped() -> None:
     engine.drop(tickets[1])
     waits = engine.admit([5], how=PLAIN)
     engine.drop(waits)
-    found = {}
-    while engine.busy:
-        found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+    found = finish(engine)
     assert found.keys() == {tickets[0], tickets[2]}
     same(found[tickets[2]], alone(made, replace(PLAIN, ends=()), asked[2], 0))
 
@@ -219,24 +217,21 @@ def test_an_encoder_decoder_goes_on_from_what_is_given() -> None:
 def test_a_decoder_reads_states_that_are_given() -> None:
     made = net("gpt2-cross")
     states = [torch.randn(n, tiny.WIDTH, dtype=torch.float64) for n in (4, 6)]
-    engine, found = Engine(made), {}
+    engine = Engine(made)
     for each in states:
         engine.admit([5, 6], source=each, how=METHODS["beams"])
-    while engine.busy:
-        found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+    found = finish(engine)
     for ticket, each in enumerate(states):
         one = Engine(made)
         one.admit([5, 6], source=each, how=METHODS["beams"])
-        while one.busy:
-            (*_, last) = [event.results for event in one.step()] or [None]
-        same(found[ticket], last)
+        same(found[ticket], finish(one)[0])
         ids = torch.tensor([[5, 6, *found[ticket][0].ids[:-1]]])
         logs = made(Batch(rows=Rows.of(ids), source=Rows.of(embeds=each[None])))["logits"][0].log_softmax(-1)
         expected = [float(logs[1 + i, id_]) for i, id_ in enumerate(found[ticket][0].ids)]
         assert found[ticket][0].scores == pytest.approx(expected, abs=1e-4)
 
 
-ERRORS = {
+ERRORS: dict[str, dict[str, Any]] = {
     "prompt is empty, expected": dict(prompt=[]),
     "prompt holds 53, expected ids from 0 to 52": dict(prompt=[4, 53]),
     "prompt holds -1, expected": dict(prompt=[-1]),
@@ -263,6 +258,12 @@ def test_what_is_wrong_with_a_request(words: str) -> None:
 def test_what_is_wrong_with_a_net() -> None:
     with pytest.raises(ValueError, match="source is empty"):
         Engine(net("bart")).admit([4])
+    with pytest.raises(ValueError, match="a source of 70 ids, and the encoder has 64 positions"):
+        Engine(net("bart")).admit(source=[4] * 70)
+    with pytest.raises(ValueError, match="source holds 99, expected ids from 0 to 52"):
+        Engine(net("bart")).admit(source=[99])
+    with pytest.raises(ValueError, match="allowed gave 3 flags, expected one for each of 53 ids"):
+        generate(net("gpt2"), [[4]], allowed=lambda ids: torch.ones(3, dtype=torch.bool))
     with pytest.raises(ValueError, match="set `start`"):
         Engine(net("t5")).admit(source=[4])
     with pytest.raises(ValueError, match="contrast takes steps back"):
@@ -270,6 +271,21 @@ def test_what_is_wrong_with_a_net() -> None:
     with pytest.raises(ValueError, match=r"call net\.eval"):
         Engine(net("gpt2").train())
     net("gpt2").eval()
+
+
+def test_a_row_to_which_all_is_forbidden_is_done() -> None:
+    made = net("gpt2")
+    every = tuple(range(tiny.VOCAB))
+    for how in (
+        How(suppress=every),
+        How(suppress=every, sample=True),
+        How(contrast=0.5, top_k=3, suppress=every),
+    ):
+        assert generate(made, [[5]], how=how)[0] == [Found([], 0.0, [], "nothing")]
+    assert generate(made, [[5]], how=How(suppress=every, beams=2)) == [[]]
+    (found,) = generate(made, [[5]], how=How(), allowed=lambda ids: [7] if len(ids) < 3 else [])
+    assert found[0].ids == [7, 7, 7]
+    assert found[0].reason == "nothing"
 
 
 def test_the_row_ends_where_positions_end() -> None:

@@ -66,7 +66,7 @@ def compare(kind: str, settings: dict[str, Any], seed: int, guided: bool = False
         given["prefix_allowed_tokens_fn"] = lambda row, ids: few(ids[longest:].tolist())
     theirs = oracle.new_ids(oracle.generate(both.theirs, prompts, **given), longest, settings)
     how = read_how(oracle.IDS | settings)
-    side = {"sources": prompts} if kind in PAIRS else {"prompts": prompts}
+    side: dict[str, Any] = {"sources": prompts} if kind in PAIRS else {"prompts": prompts}
     found = generate(both.ours, **side, how=how, allowed=few if guided else None)
     ours = [one.ids for row in found for one in row]
     return (

@@ -35,7 +35,7 @@ def contrast(group: Group, read: Read, see: See) -> Choice:
     events, done = [], {}
     for i, (entry, id_, log, _) in enumerate(zip(group.entries, *told, strict=True)):
         reason = entry.say(int(id_), log)
-        events.append(Event(entry.ticket, [int(id_)]))
+        events.append(Event(entry.ticket, [] if reason == "nothing" else [int(id_)]))
         if reason is not None:
             done[i] = [entry.found(reason)]
     logits = read.logits.unflatten(0, (size, -1)).gather(

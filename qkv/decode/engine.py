@@ -30,6 +30,9 @@ LENGTH = 256  # new ids, where no setting says how many
 MOST = 1 << 30  # rows, where there is no limit
 
 
+Source = Sequence[int] | Tensor
+
+
 class Engine:
     """Reads for many at once; each request has settings of its own, and no row depends on another.
 
@@ -43,7 +46,7 @@ class Engine:
             raise ValueError("the net is in training mode, and would drop what it reads: call net.eval()")
         self.net, self.draft, self.limit, self.static = net, draft, rows, static
         self.pair, self.recurs = net.encoder is not None and net.decoder is not None, recurs(net)
-        self.words, self.room = words_of(net), room_of(net)
+        self.words, self.room = words_of(net), room_of(net.tower)
         if draft is not None:
             check_draft(net, draft)
         self.waiting: list[Entry] = []
@@ -56,10 +59,10 @@ class Engine:
         return bool(self.waiting) or any(pool.entries for pool in self.pools.values())
 
     def admit(
-        self, prompt: Sequence[int] = (), *, source: Sequence[int] | Tensor | None = None,
+        self, prompt: Sequence[int] = (), *, source: Source | None = None,
         how: How | None = None, seed: int = 0, allowed: Allowed | None = None, stop: Stop | None = None,
     ) -> int:  # fmt: skip
-        """A request, which is read at the next step; an encoder-decoder reads its `source`.
+        """A request, which is read at the next step; a `source` is ids, or states (S, W) to cross to.
 
         `allowed` gives the ids that may follow the new ids so far; `stop` ends a row after them."""
         how = how or How()
@@ -89,23 +92,27 @@ class Engine:
         if self.draft is not None and (how.beams > 1 or how.contrast):
             raise ValueError("a draft serves rows that are greedy or drawn: leave out beams and contrast")
 
-    def begun(self, prompt: list[int], source: Sequence[int] | Tensor | None, how: How) -> list[int]:
+    def begun(self, prompt: list[int], source: Source | None, how: How) -> list[int]:
         """What the row begins with."""
         check_prompt("prompt", prompt, self.words)
-        if isinstance(source, Sequence):
-            check_prompt("source", source, words_of(self.net, source=True))
-        if self.pair:
-            if source is None or not len(source):
-                raise ValueError("source is empty, expected the ids that the encoder reads")
-            shift = self.net.spec.shift
-            start = how.start if how.start is not None else shift.first if shift else how.begin
-            if start is None:
-                raise ValueError("an encoder-decoder's row needs an id to begin with: set `start`")
-            return prompt if prompt[:1] == [start] else [start, *prompt]
-        prompt = prompt or ([] if how.begin is None else [how.begin])
-        if not prompt:
-            raise ValueError("prompt is empty, expected one id at least, or `begin` among the settings")
-        return prompt
+        if not self.pair:
+            prompt = prompt or ([] if how.begin is None else [how.begin])
+            if not prompt:
+                raise ValueError("prompt is empty, expected one id at least, or `begin` among the settings")
+            return prompt
+        if source is None or not len(source):
+            raise ValueError("source is empty, expected the ids that the encoder reads")
+        encoder = self.net.encoder
+        assert encoder is not None
+        check_prompt("source", source, encoder.stack.embed.vocab)
+        room = room_of(encoder)
+        if room is not None and len(source) > room:
+            raise ValueError(f"a source of {len(source)} ids, and the encoder has {room} positions: cut it")
+        shift = self.net.spec.shift
+        start = how.start if how.start is not None else shift.first if shift else how.begin
+        if start is None:
+            raise ValueError("an encoder-decoder's row needs an id to begin with: set `start`")
+        return prompt if prompt[:1] == [start] else [start, *prompt]
 
     def most(self, ids: list[int], how: How) -> int:
         """How long the row may become."""
@@ -190,7 +197,7 @@ class Engine:
         self.waiting = [entry for entry in self.waiting if entry.ticket != ticket]
         self.found.pop(ticket, None)
         for pool in self.pools.values():
-            gone = [entry for entry in pool.entries if entry.ticket == ticket]
+            gone = {entry for entry in pool.entries if entry.ticket == ticket}
             if gone:
                 pool.leave(gone)
         self.clear()
@@ -251,20 +258,16 @@ def alike(entries: list[Entry]) -> list[list[Entry]]:
     return parts
 
 
-def words_of(net: Transformer, source: bool = False) -> int:
-    """How many words the net says, or reads in its source."""
-    tower = net.encoder if source and net.encoder is not None else net.tower
-    return tower.stack.embed.vocab
+def words_of(net: Transformer) -> int:
+    return net.tower.stack.embed.vocab
 
 
 def recurs(net: Transformer) -> bool:
     return net.tower.stack.recall is not None
 
 
-def check_prompt(name: str, ids: Sequence[int], words: int) -> None:
-    wrong = [
-        each for each in ids if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < words
-    ]
+def check_prompt(name: str, ids: Source, words: int) -> None:
+    wrong = [each for each in ids if type(each) is not int or not 0 <= each < words]
     if wrong:
         raise ValueError(f"{name} holds {short(wrong[0])}, expected ids from 0 to {words - 1:,}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,7 +24,7 @@ class Found(NamedTuple):
     ids: list[int]
     score: float  # the sum of the scores over the number of ids ** length_penalty
     scores: list[float]
-    reason: str  # end, length, stop
+    reason: str  # end, stop, length; nothing: no id may follow
 
 
 class Event(NamedTuple):
@@ -35,9 +36,9 @@ class Event(NamedTuple):
     results: list[Found] | None = None  # the best first, once all is said
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class Entry:
-    """A prompt in a pool."""
+    """A prompt in a pool; no other is the same."""
 
     ticket: int
     how: How
@@ -68,9 +69,11 @@ class Entry:
 
     def say(self, id_: int, score: float) -> str | None:
         """Takes the next id; why the row is done, if it is."""
+        self.length += 1
+        if math.isnan(score):  # all ids are forbidden
+            return "nothing"
         self.ids.append(id_)
         self.scores.append(score)
-        self.length += 1
         return why(self, self.ids)
 
     def found(self, reason: str) -> Found:

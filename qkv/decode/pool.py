@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.decode.beam import beam
 from qkv.decode.contrast import contrast
 from qkv.decode.entry import Choice, Entry, Event, Found, Group, See, below
-from qkv.decode.reader import Read, Reads, held, laid
+from qkv.decode.reader import Read, Reads, held, laid, of_places
 from qkv.decode.rules import Seen
 from qkv.decode.settings import How
 from qkv.decode.walk import walk
@@ -40,8 +40,9 @@ class Pool:
 
     def join(self, entries: list[Entry]) -> Outcome:
         """Reads prompts and takes their first step; copies of one prompt read it once."""
-        once = [*{entry.ticket: entry for entry in reversed(entries)}.values()][::-1]
-        again = [entry for entry in entries if not any(entry is each for each in once)]
+        firsts = {*{entry.ticket: entry for entry in reversed(entries)}.values()}
+        once = [entry for entry in entries if entry in firsts]
+        again = [entry for entry in entries if entry not in firsts]
         order, start = {entry.ticket: i for i, entry in enumerate(once)}, len(self.entries)
         read = self.reader.enter([entry.prompt for entry in once], [entry.source for entry in once])
         if again:
@@ -80,8 +81,7 @@ class Pool:
 
     def rows(self, group: Group) -> Tensor:
         """The rows of a group, prompt by prompt."""
-        width = self.width
-        return group.tensor([entry.place * width + k for entry in group.entries for k in range(width)])
+        return group.tensor(of_places([entry.place for entry in group.entries], self.width))
 
     def choose(self, group: Group, rows: Tensor | None, read: Read) -> Chosen:
         """What a group chooses; None: its rows are all rows."""
@@ -96,11 +96,11 @@ class Pool:
             self.table[name] if rows is None else self.table[name][rows] for name in names
         )
         source = group.state.get("source")
-        allowed = tuple(entry.allowed for entry in group.entries for _ in range(self.width))
         return Seen(
             ids=ids[:, :longest], length=length, prompt=prompt, most=most, width=self.width,
             source=None if source is None else source.repeat_interleave(self.width, dim=0) - 1,
-            allowed=allowed if any(allowed) else (),
+            allowed=tuple(entry.allowed for entry in group.entries for _ in range(self.width))
+            if any(entry.allowed for entry in group.entries) else (),
         )  # fmt: skip
 
     def go_on(self, choices: list[Chosen]) -> Outcome:
@@ -118,14 +118,12 @@ class Pool:
                 length[every] += 1
         events = [event for _, _, choice in choices for event in choice.events]
         done = [(group.entries[i], found) for group, _, choice in choices for i, found in choice.done.items()]
-        for group, *_ in choices:
-            if group.fresh:
-                group.fresh = False
-                self.groups.setdefault(group.how, group)
-                if self.groups[group.how] is not group:
-                    self.groups[group.how].admit(group)
+        for group in [group for group, *_ in choices if group.fresh]:
+            group.fresh = False
+            if self.groups.setdefault(group.how, group) is not group:
+                self.groups[group.how].admit(group)
         if done:
-            self.leave([entry for entry, _ in done])
+            self.leave({entry for entry, _ in done})
         return events, done
 
     def follow(self, choices: list[Chosen]) -> None:
@@ -141,7 +139,7 @@ class Pool:
             self.reader.select(parents, self.table["ids"])
             self.table["ids"] = self.table["ids"][torch.tensor(parents, device=self.reader.device)]
 
-    def leave(self, entries: list[Entry]) -> None:
+    def leave(self, entries: set[Entry]) -> None:
         """These leave; the last ones take their places."""
         gone = {entry.place for entry in entries}
         count = len(self.entries) - len(gone)
@@ -150,14 +148,13 @@ class Pool:
         moves = [*zip(late, holes, strict=True)]
         self.reader.leave(moves, count)
         places = held([*range(len(self.entries))], late, holes, count)
-        rows = [place * self.width + k for place in places for k in range(self.width)]
-        index = torch.tensor(rows, dtype=torch.long, device=self.reader.device)
+        index = torch.tensor(of_places(places, self.width), dtype=torch.long, device=self.reader.device)
         self.table = {name: x[index] for name, x in self.table.items()}
         self.entries = [self.entries[place] for place in places]
         for place, entry in enumerate(self.entries):
             entry.place = place
         for how, group in [*self.groups.items()]:
-            stay = [i for i, entry in enumerate(group.entries) if not any(entry is each for each in entries)]
+            stay = [i for i, entry in enumerate(group.entries) if entry not in entries]
             group.keep(sorted(stay, key=lambda i: group.entries[i].place))
             if not group.entries:
                 del self.groups[how]

@@ -15,7 +15,7 @@ from torch import Tensor
 from qkv.batch import Batch, Rows
 from qkv.decode.graph import Graphs
 from qkv.decode.slots import Columns, Kept
-from qkv.nn.stack import Memory, Transformer
+from qkv.nn.stack import Memory, Tower, Transformer
 from qkv.spec import Both, ByHead, Either, Everyone, Learned, Local, Pattern, Prefix
 
 Prompts = Sequence[Sequence[int]]
@@ -53,7 +53,7 @@ class Reader:
         self.crosses = any(layer.cross for layer in layers)
         self.pair = net.encoder is not None and net.decoder is not None
         self.ahead = any(looks_ahead(layer.attend.pattern) for layer in layers)
-        self.room = room_of(net)
+        self.room = room_of(net.tower)
         self.last = torch.zeros(0, 1, dtype=torch.long, device=device)  # (B, 1) what rows have read last
 
     def enter(self, prompts: Prompts, sources: Sources) -> Read:
@@ -178,9 +178,9 @@ class Reader:
         self.columns.set(lengths)
 
 
-def room_of(net: Transformer) -> int | None:
-    """How many positions the net has; None: any number."""
-    positions = net.tower.stack.embed.positions
+def room_of(tower: Tower) -> int | None:
+    """How many positions there are; None: any number."""
+    positions = tower.stack.embed.positions
     return positions.count - positions.offset if isinstance(positions, Learned) else None
 
 

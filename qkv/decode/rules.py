@@ -225,11 +225,12 @@ def within(scores: Tensor, seen: Seen) -> Tensor:
     for row, allowed in enumerate(seen.allowed):
         if allowed is None:
             continue
-        said = seen.new(row)
-        some = allowed(said)
+        some = allowed(seen.new(row))
         flags = some.to(scores.device) if isinstance(some, Tensor) else columns(scores, some)
-        if flags.shape != scores.shape[1:] or not flags.any():
-            raise ValueError(f"after the new ids {said[-8:]} nothing is allowed, or flags of a wrong size")
+        if flags.shape != scores.shape[1:]:
+            raise ValueError(
+                f"allowed gave {len(flags)} flags, expected one for each of {scores.shape[1]:,} ids"
+            )
         shut[row] = ~flags
     open_ = scores.masked_fill(shut, NEVER)
     # Where other rules have left nothing of what is allowed to any row of a prompt, they are overruled.

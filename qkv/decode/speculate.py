@@ -103,7 +103,7 @@ class Speculating(Pool):
         table["feed"] = table["ids"].gather(1, table["length"][:, None] - 1)[:, 0]
         self.two.large.cut([entry.length - 1 for entry in group.entries])
         if done:
-            self.leave([entry for entry, _ in done])
+            self.leave({entry for entry, _ in done})
         return events, done
 
 

@@ -24,7 +24,7 @@ def walk(group: Group, read: Read, see: See) -> Choice:
     events, done = [], {}
     for i, (entry, id_, score) in enumerate(zip(group.entries, *told, strict=True)):
         reason = entry.say(int(id_), score)
-        events.append(Event(entry.ticket, [int(id_)], entry.copy))
+        events.append(Event(entry.ticket, [] if reason == "nothing" else [int(id_)], entry.copy))
         if reason is not None:
             done[i] = [entry.found(reason)]
     return Choice(word, word, None, events, done)
