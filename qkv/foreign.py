@@ -1,4 +1,5 @@
-"""Whatever lies in a folder, opened: Hugging Face's and our own by `model`, fairseq's and CTranslate2's here.
+"""Whatever lies in a folder, opened: Hugging Face's and our own by `model`, adapters by `adapter`, fairseq's
+and CTranslate2's here.
 
 Knows how those programs state sizes and name tensors; imports none of them, and runs no code in a file."""
 
@@ -14,11 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from qkv.adapter.read import read_adapter
+from qkv.adapter.settings import base_of, is_adapter
 from qkv.config import write_config
 from qkv.families import family
 from qkv.families.family import Args, Family
 from qkv.families.roberta import FAIRSEQ
-from qkv.model import Model, fill, load_folder, make_spec, pick_device, skeleton
+from qkv.model import Model, fill, find, load_folder, make_spec, pick_device, skeleton, tokenizer_files
 from qkv.weights.ctranslate2 import read_ctranslate2
 from qkv.weights.files import nonfinite, read_json, read_torch
 from qkv.weights.keymap import KeyMap
@@ -38,17 +41,34 @@ class Foreign(NamedTuple):
 def load(
     folder_or_id: str | Path,
     *,
+    adapter: str | Path | None = None,
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
-    """Opens a folder of Hugging Face's, ours, CTranslate2's or fairseq's, or fetches one by its hub id."""
-    if is_fairseq(folder_or_id) or is_ctranslate2(folder_or_id):
-        place = pick_device(device, dtype)
-        model = (open_fairseq if is_fairseq(folder_or_id) else open_ctranslate2)(folder_or_id)
+    """Opens a folder of Hugging Face's, ours, CTranslate2's or fairseq's, or fetches one by its hub id.
+
+    `adapter` is put onto it. A folder that is an adapter itself is opened with the model it names."""
+    place = pick_device(device, dtype)
+    path, named = find(folder_or_id, revision), str(folder_or_id)
+    if is_adapter(path) and adapter is None:
+        adapter, (named, path) = path, base_of(path)
+    if is_adapter(path):
+        raise ValueError(
+            f"{path}: an adapter itself, expected a model to put {adapter} on; qkv merge it first"
+        )
+    if is_fairseq(path) or is_ctranslate2(path):
+        model = (open_fairseq if is_fairseq(path) else open_ctranslate2)(path)
         model.net.to(device=place, dtype=dtype)
-        return model
-    return load_folder(folder_or_id, device=device, dtype=dtype, revision=revision)
+    else:
+        model = load_folder(path, device=device, dtype=dtype)
+    if adapter is not None:
+        home = find(adapter, None)
+        model = read_adapter(model, home)
+        model.base = named
+        if tokenizer_files(home):
+            model.home = home
+    return model
 
 
 def is_fairseq(path: str | Path) -> bool:

@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from qkv.config import prefix_in, understand, write_config
 from qkv.families import family
 from qkv.families.family import Args, Family
 from qkv.limits import check_kinds, check_size, check_together
+from qkv.lora import adapters
 from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.positions import with_positions
@@ -50,8 +52,11 @@ class Model:
         self.positions, self.vector = positions, vector
         self.config: dict[str, Any] = dict(config)
         self.generation = None if generation is None else dict(generation)  # generation_config.json, as it is
+        self.prefix, self.spare = prefix, spare or {}  # as a file of theirs has it; what it holds besides
+        self.home = home  # the folder whose tokenizer it has
+        self.base: str | None = None  # the model that its adapters are of, as the user named it
+        self.beside: tuple[str, ...] = ()  # tensors that belong to its adapters and not to the base
         self._tokenizer: Tokenizer | None = None
-        self._prefix, self._spare, self._home = prefix, spare or {}, home
 
     @property
     def spec(self) -> Spec | Two:
@@ -60,13 +65,13 @@ class Model:
     @property
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the folder that the model is from, opened when it is first asked for."""
-        if self._tokenizer is None and self._home is not None and tokenizer_files(self._home):
-            self._tokenizer = Tokenizer.load(self._home)
+        if self._tokenizer is None and self.home is not None and tokenizer_files(self.home):
+            self._tokenizer = Tokenizer.load(self.home)
         return self._tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer, self._home = tokenizer, None
+        self._tokenizer, self.home = tokenizer, None
 
     @property
     def device(self) -> torch.device:
@@ -117,14 +122,18 @@ class Model:
         """Writes config.json and weights; `form` is "hf", "qkv", or "auto": "hf" where it has a class."""
         if form not in ("auto", "hf", "qkv"):
             raise ValueError(f"form {form!r}: expected auto, hf or qkv")
-        folder, hf = Path(folder), self._has_class()
+        folder, hf = Path(folder), self.no_class()
+        if adapters(self.net):
+            raise ValueError(
+                f"{folder}: not written, the model has adapters on it: merge or write_adapter first"
+            )
         if form == "hf" and hf is not None:
             raise ValueError(f"Hugging Face's format cannot hold {hf}: save with form='qkv'")
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: p.detach() for name, p in self.net.named_parameters()}
         if hf is None and form != "qkv":
             copies = {link.theirs: link.to_theirs(tensors) for link in self._keymap().links(tensors)}
-            tensors = copies | self._spare
+            tensors = copies | self.spare
             own = self.config.get("model_type", "qkv") == "qkv"
             config = write_config(self.family, self.args) if own else self.config
         else:
@@ -138,8 +147,12 @@ class Model:
         write_json(folder / "config.json", {**config, old: dtype})
         if self.generation is not None:
             write_json(folder / "generation_config.json", self.generation)
-        if self._home is not None:  # as they are, whether anyone has asked for the tokenizer or not
-            for path in tokenizer_files(self._home):
+        self.save_text(folder)
+
+    def save_text(self, folder: Path) -> None:
+        """Writes what stands between text and weights: the tokenizer, and how a text becomes a vector."""
+        if self.home is not None:  # as they are, whether anyone has asked for the tokenizer or not
+            for path in tokenizer_files(self.home):
                 if path.resolve().parent != folder.resolve():
                     shutil.copyfile(path, folder / path.name)
         elif self._tokenizer is not None:
@@ -147,7 +160,7 @@ class Model:
         if self.vector is not None and isinstance(self.net, Transformer):
             write_vector(folder, self.vector, self.net.tower.stack.width)
 
-    def _has_class(self) -> str | None:
+    def no_class(self) -> str | None:
         """None, or what of this model Hugging Face has no class for."""
         kin = self.family
         if not kin.model_types or kin.removed:
@@ -159,7 +172,7 @@ class Model:
         return f"{', '.join(odd)} in {kin.name}" if odd else None
 
     def _keymap(self) -> KeyMap:
-        return self.family.keymap(self.args, self._prefix)
+        return self.family.keymap(self.args, self.prefix)
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
@@ -424,8 +437,8 @@ def pick_device(device: str, dtype: object = None) -> str:
     return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def find(folder_or_id: str | Path, revision: str | None) -> Path:
-    """The folder itself, or the hub's snapshot of that id."""
+def find(folder_or_id: str | Path, revision: str | None, *, fetch: bool = True) -> Path:
+    """The folder itself, or the hub's snapshot of that id; without `fetch`, from its cache alone."""
     folder = Path(folder_or_id)
     if folder.exists():
         return folder
@@ -437,13 +450,10 @@ def find(folder_or_id: str | Path, revision: str | None) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*/config.json"]
+    snapshot = partial(snapshot_download, str(folder_or_id), revision=revision, local_files_only=not fetch)
     try:
-        path = Path(snapshot_download(str(folder_or_id), revision=revision, allow_patterns=wanted))
-        if not any(path.glob("*.safetensors")):
-            path = Path(
-                snapshot_download(str(folder_or_id), revision=revision, allow_patterns=[*wanted, "*.bin"])
-            )
-        return path
+        path = Path(snapshot(allow_patterns=wanted))
+        return path if any(path.glob("*.safetensors")) else Path(snapshot(allow_patterns=[*wanted, "*.bin"]))
     except (HFValidationError, HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         cause = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(f"{folder_or_id}: no such folder, and the hub did not give it ({cause})") from None

@@ -17,6 +17,7 @@ from rich.text import Text
 from torch import nn
 
 from qkv import draw, spec
+from qkv.lora import Lora
 from qkv.model import skeleton
 from qkv.nn.stack import Block, Pair, Tower, Transformer
 from qkv.spec import Spec, Stack, Two
@@ -25,7 +26,7 @@ STEPS = """
     before_attend attend after_attend before_cross cross after_cross before_feed feed after_feed q k v o
 """.split()  # of a block and of its attention, as one reads them
 NORMS = (nn.LayerNorm, nn.RMSNorm)
-LEAVES = (nn.Linear, nn.Embedding, nn.Conv2d, *NORMS)
+LEAVES = (nn.Linear, Lora, nn.Embedding, nn.Conv2d, *NORMS)
 TAKES = dict(
     all="every state", first="the first state", last="the last state", mean="the mean state",
     rest="every state but the first", choice="the state asked for", end="the state at the end token",
@@ -124,7 +125,8 @@ def tree(net: Transformer | Pair, name: str, *, fold: bool = True) -> Node:
         every, runs = list(many), Counter[int]()
         keys: list[object] = [repr(module) for module in every]
         if isinstance(owner, Tower):
-            keys, runs = list(owner.stack.layers), Counter(owner.order)
+            keys = list(zip(owner.stack.layers, keys, strict=True))  # those with and without adapters differ
+            runs = Counter(owner.order)
         groups: dict[object, list[int]] = {}
         for i, key in enumerate(keys):
             groups.setdefault(key if fold else i, []).append(i)
@@ -180,6 +182,9 @@ def shape(leaf: nn.Module) -> str:
         case nn.Linear():
             bias = "" if leaf.bias is None else ", bias"
             return f"{leaf.in_features:,} → {leaf.out_features:,}{bias}"
+        case Lora():
+            bias, (outer, inner) = "" if leaf.bias is None else ", bias", leaf.weight.shape
+            return f"{inner:,} → {outer:,}{bias}, an adapter of rank {leaf.rank}"
         case nn.Conv2d():
             return f"{leaf.in_channels} × {by(leaf.kernel_size)} → {leaf.out_channels:,}"
         case nn.LayerNorm() | nn.RMSNorm():

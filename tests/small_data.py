@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from qkv.model import build
 from qkv.text import Tokenizer
 
@@ -165,8 +167,22 @@ def images(folder: Path, dice: random.Random) -> Path:
 def taught(folder: Path, dice: random.Random) -> Path:
     """Documents, and beside them a teacher that has an opinion."""
     path = documents(folder, dice)
+    reader(path, folder / "teacher")
+    return path
+
+
+def adapted(folder: Path, dice: random.Random) -> Path:
+    """Labelled texts, and beside them a model that has read no label yet."""
+    path = labelled(folder, dice)
+    reader(path, folder / "base")
+    return path
+
+
+def reader(path: Path, home: Path) -> None:
+    """A small BERT that knows the words of a file."""
     tokenizer = Tokenizer.train([path.read_text()], kind="wordpiece", vocab=200, purpose="bert")
-    teacher = build(
+    torch.manual_seed(0)
+    model = build(
         "bert",
         width=64,
         depth=2,
@@ -175,11 +191,12 @@ def taught(folder: Path, dice: random.Random) -> Path:
         length=64,
         vocab=len(tokenizer),
         std=0.15,
+        drop=0.0,
+        attend_drop=0.0,
         head="masked-lm",
     )
-    teacher.tokenizer = tokenizer
-    teacher.save(folder / "teacher")
-    return path
+    model.tokenizer = tokenizer
+    model.save(home)
 
 
 MAKERS: dict[str, Callable[[Path, random.Random], Path]] = {
@@ -189,11 +206,13 @@ MAKERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "replaced-token": documents, "denoising": documents, "distillation": taught, "control-codes": coded,
     "multilingual-denoising": spoken, "seq2seq": translated, "sentence-vectors": translated,
     "generative-answers": squad, "span": squad, "summaries": summaries, "label": labelled, "labels": labels,
-    "regression": scored, "tag": tagged, "choice": chosen, "image-text": images,
+    "regression": scored, "tag": tagged, "choice": chosen, "image-text": images, "lora": adapted,
 }  # fmt: skip
 
 
 def write(name: str, folder: Path) -> list[str]:
     """Writes the data of a small recipe; returns the flags that name it."""
     flags = ["--data.train", str(MAKERS[name](folder, random.Random(0)))]
-    return [*flags, "--objective.teacher", str(folder / "teacher")] if name == "distillation" else flags
+    beside = {"distillation": ("--objective.teacher", "teacher"), "lora": ("--model.load", "base")}
+    flag, home = beside.get(name, ("", ""))
+    return [*flags, flag, str(folder / home)] if flag else flags

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from qkv.learn.average import Average, mean_of
+from qkv.learn.average import Average, mean_of, mean_with
 from tests import tiny
 
 
@@ -115,6 +115,21 @@ def test_frozen_tensors_stay_out_until_they_learn() -> None:
     average.update(net)
     assert [*average.weights] == ["encoder.embed.tokens.weight", "encoder.embed.norm.weight"]
     assert not torch.equal(average.weights["encoder.embed.tokens.weight"], embed)
+
+
+def test_the_mean_with_others_goes_in_and_out() -> None:
+    net = tiny.model("bert").net
+    still = net.get_parameter("encoder.embed.tokens.weight").requires_grad_(False)
+    others = [moved(net, n) for n in range(2)]
+    own = moved(net, 2)
+    right = mean_of([own, *others])
+    with mean_with(net, iter(others)):
+        found = {name: p.detach().clone() for name, p in net.named_parameters()}
+    assert torch.equal(found.pop("encoder.embed.tokens.weight"), still)
+    assert all(torch.equal(x, right[name]) for name, x in found.items())
+    assert equal(dict(net.named_parameters()), own)
+    with pytest.raises(ValueError, match=r"^checkpoint 2: .* \(missing\)"), mean_with(net, [{}]):
+        pass
 
 
 def test_another_network_is_named() -> None:

@@ -215,7 +215,8 @@ def test_a_window_that_cuts_an_answer_does_not_hold_it(home: str) -> None:
     [
         (dict(answers=[{"text": "Anna", "start": 1}]), "does not stand at character 1"),
         (dict(answers=[{"text": "Anna"}]), "expected a text and its start"),
-        (dict(answers="Anna"), "expected a list"),
+        (dict(answers="Anna"), "answer 'Anna', expected a text and its start"),
+        (dict(answers=7), "column 'answers' holds 7, expected a list"),
         (dict(question="who is there? " * 9), "expected more than the stride, 8"),
     ],
 )

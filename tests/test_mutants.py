@@ -13,8 +13,9 @@ from torch import Tensor, nn
 import qkv
 from qkv import Batch, Rows
 from qkv.kernels.blocks import Cut, cut, sparse_attention
+from qkv.kernels.where import Where
 from qkv.nn.feed import balance_loss, z_loss
-from qkv.spec import Banded, ByHead, Pattern, Strided
+from qkv.spec import Banded, ByHead, Pattern, Strided, everyone
 from tests import tiny
 from tools import mutants
 from tools.mutants import TABLE, Mutant
@@ -129,9 +130,28 @@ def test_distances_beyond_the_clamp_are_alike(family: str) -> None:
     side = "decoder" if family == "transformer-xl" else "encoder"
     relative = made.net.get_submodule(f"{side}.layers.0.attend.relative")
     q, keys = torch.randn(1, 4, 1, 6, dtype=torch.float64), torch.arange(10)[None]
-    scores = relative(q, torch.tensor([[9]]), keys, 9, None)[1][0, 0, 0].flip(0)  # by distance
-    assert len({round(score, 6) for score in scores[:5].tolist()}) == 5
-    tiny.close({"far": scores[5:]}, {"far": scores[4].expand(5)}, 1e-12)
+    for even in (True, False):
+        where = Where(pattern=everyone, q=torch.tensor([[9]]), k=keys, reach=9, even=even)
+        scores = relative(q, where)[1][0, 0, 0].flip(0)  # by distance
+        assert len({round(score, 6) for score in scores[:5].tolist()}) == 5
+        tiny.close({"far": scores[5:]}, {"far": scores[4].expand(5)}, 1e-12)
+
+
+@pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
+def test_a_shift_is_what_a_gather_finds(family: str) -> None:
+    made = tiny.model(family)
+    side = "decoder" if family == "transformer-xl" else "encoder"
+    relative = made.net.get_submodule(f"{side}.layers.0.attend.relative")
+    q, at, keys = (
+        torch.randn(2, 4, 3, 6, dtype=torch.float64),
+        torch.arange(6, 9)[None],
+        torch.arange(9)[None],
+    )
+    shifted, gathered = (
+        relative(q, Where(pattern=everyone, q=at, k=keys, reach=8, even=even))[1] for even in (True, False)
+    )
+    seen = (keys <= at[0, :, None]) | (family == "xlnet")
+    tiny.close({"scores": shifted[..., seen]}, {"scores": gathered[..., seen]}, 1e-12)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "ctrl"])

@@ -603,7 +603,7 @@ def test_pairs_of_texts_look_for_each_other() -> None:
     net = build("bert", vocab=SIZE, width=16, depth=2, heads=2, feed=32, length=64, vector="mean").net.eval()
     pairs = [{"source": row(n, n)["tokens"], "target": row(n + 3, n + 9)["tokens"]} for n in range(4, 8)]
     batch = made(goal, pairs)
-    assert goal.whole
+    assert goal.together == ("vector",)
     assert goal.counts(batch) == {"loss": 4}
     vectors = [
         [net(goal.collate([{"source": pair[side], "target": pair[side]}]))["vector"][0] for pair in pairs]

@@ -15,9 +15,9 @@ from torch.multiprocessing.spawn import spawn
 
 import qkv
 from qkv.learn.average import Average
-from qkv.learn.lora import add_lora
 from qkv.learn.muon import STACK, Muon, orthogonal
 from qkv.learn.optim import Joint, clip, freeze, make_optimiser
+from qkv.lora import add_lora
 from tests import tiny
 
 

@@ -13,7 +13,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,24 +25,30 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import qkv
+from qkv.adapter.write import write_adapter
 from qkv.data.feed import Feed, by_rows, recurrent_feed
 from qkv.families import family
-from qkv.learn.lora import add_lora
+from qkv.learn.average import mean_of
+from qkv.learn.checkpoint import finished
+from qkv.learn.judge import one_label
 from qkv.learn.measure import over
-from qkv.learn.objective import written
+from qkv.learn.muon import whole
+from qkv.learn.objective import unchanged, written
 from qkv.learn.objectives import Words, objective
 from qkv.learn.parallel import Team, joined
 from qkv.learn.settings import Learn
 from qkv.learn.spread import Spread, gathered, spread
 from qkv.learn.trainer import Trainer
 from qkv.learn.twin import Twin
+from qkv.learn.written import Papers
+from qkv.lora import add_lora
 from tests import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
-VOCAB = 30
-SIZES = dict(vocab=VOCAB, width=16, depth=2, heads=2, length=16)
+VOCAB, SIDE = 30, 8
+SIZES: dict[str, Any] = dict(vocab=VOCAB, width=16, depth=2, heads=2, length=16)
 STILL = dict(drop=0.0, attend_drop=0.0)
-WORDS = Words(size=VOCAB, mask=1, special=(0, 1))
+WORDS = Words(size=VOCAB, mask=1, special=(0, 1), cells=5)
 
 
 class Stream:
@@ -57,8 +65,15 @@ class Stream:
 
 
 def examples(*fields: str) -> list[dict[str, Any]]:
+    """Texts of different lengths; an image, where `pixels` are asked for."""
     rng = np.random.default_rng(0)
-    return [{name: rng.integers(2, VOCAB, rng.integers(4, 12)) for name in fields} for _ in range(25)]
+
+    def value(name: str) -> Any:
+        if name == "pixels":
+            return rng.normal(size=(3, SIDE, SIDE)).astype(np.float32)
+        return np.append(rng.integers(2, VOCAB - 1, rng.integers(3, 11)), VOCAB - 1)
+
+    return [{name: value(name) for name in fields} for _ in range(25)]
 
 
 def net(name: str, **changes: Any) -> nn.Module:
@@ -81,6 +96,15 @@ def adapted() -> nn.Module:
     return made
 
 
+def adapter(team: Team, folder: Path) -> None:
+    """A run of adapters and of a norm beside them, which are written as they are now."""
+    run = made("lora", team, parallel="shard")
+    model = tiny.model("gpt2", **SIZES)
+    model.net, model.beside = run.net, ("decoder.norm.weight",)  # type: ignore[assignment]
+    run.run()
+    run.write(partial(write_adapter, model), folder)
+
+
 def electra() -> nn.Module:
     both = [net("electra", head=head, feed=24, embed_width=16) for head in ("masked-lm", "replaced")]
     return Certain(*both)  # type: ignore[arg-type]
@@ -92,6 +116,19 @@ def recurrent() -> nn.Module:
         width=16, embed_width=16, depth=2, heads=2, head_dim=8, feed=24, memory=8, cutoffs=[]
     )
     return qkv.build("transformer-xl", vocab=VOCAB, drop=0.0, **sizes).net
+
+
+def vectors(**drop: float) -> nn.Module:
+    torch.manual_seed(1)
+    sizes: dict[str, Any] = SIZES | STILL | drop
+    return qkv.build("bert", **sizes, feed=24, vector="mean").net
+
+
+def clip() -> nn.Module:
+    torch.manual_seed(1)
+    inside: dict[str, Any] = dict(width=16, depth=2, heads=2, feed=24)
+    text = dict(vocab=VOCAB, length=16, end=VOCAB - 1) | inside
+    return qkv.build("clip", project=8, text=text, image=dict(image=SIDE, patch=4) | inside).net
 
 
 def bert() -> nn.Module:
@@ -113,6 +150,12 @@ NETS: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "xl":      (recurrent, "recurrence"),
     "llama":   (lambda: net("llama", heads=4, kv_heads=2, feed=24), "causal-lm"),
     "t5":      (lambda: net("t5", feed=24), "seq2seq"),
+    "vectors": (vectors, "contrastive"),
+    "dropped": (lambda: vectors(drop=0.2), "contrastive"),
+    "clip":    (clip, "image-text"),
+}
+FIELDS = {
+    "seq2seq": ("source", "target"), "contrastive": ("source", "target"), "image-text": ("tokens", "pixels"),
 }
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("gpt2", "copy", {"accumulate": 2, "average": 0.9}), ("gpt2", "copy", {"optimiser": "muon"}),
@@ -122,8 +165,12 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("xl", "shard", {}),
     ("gpt2", "tensor", {"accumulate": 2, "average": 0.9}), ("gpt2", "tensor", {"optimiser": "muon"}),
     ("llama", "tensor", {}), ("t5", "tensor", {}), ("albert", "tensor", {}),
+    ("vectors", "copy", {}), ("vectors", "shard", {"accumulate": 2}), ("clip", "copy", {"accumulate": 2}),
+    ("clip", "shard", {}), ("clip", "tensor", {"accumulate": 2}),
 ]
-MOVED = [("gpt2", "copy"), ("gpt2", "shard"), ("gpt2", "tensor"), ("xl", "copy")]  # to another number
+MOVED = [  # to another number
+    ("gpt2", "copy"), ("gpt2", "shard"), ("gpt2", "tensor"), ("xl", "copy"), ("clip", "shard"),
+]
 REFUSED: dict[str, dict[str, Any]] = {
     "uneven": dict(name="llama", heads=3, kv_heads=1, width=24, feed=25),
     "xl":     dict(name="xlnet", feed=24, head_dim=8),
@@ -142,11 +189,12 @@ def made(name: str, team: Team, folder: Path | None = None, **settings: Any) -> 
     make, goal = NETS[name]
     torch.manual_seed(0)
     target = objective(goal, WORDS)
+    if goal == "image-text":
+        target = replace(target, noise=unchanged)  # the images are at hand
     if goal == "recurrence":
         feed = recurrent_feed(Stream(8), 8, 1, 3, seed=3)
     else:
-        held = examples("source", "target") if goal == "seq2seq" else examples("tokens")
-        feed = Feed(held, by_rows(25, 8), seed=3)
+        feed = Feed(examples(*FIELDS.get(goal, ("tokens",))), by_rows(25, 8), seed=3)
     given = dict(steps=6, rate=1e-2, eps=1e-4, log=1, measure=3) | settings
     return Trainer(
         net=make(), feed=feed, objective=target, learn=Learn(**given), folder=folder, team=team,
@@ -155,7 +203,7 @@ def made(name: str, team: Team, folder: Path | None = None, **settings: Any) -> 
 
 
 def ran(run: Trainer, stop: int = 0) -> tuple[list[float], dict[str, Tensor]]:
-    """The losses that were told, and the weights, which the first process alone has."""
+    """The losses that were told, and the weights and last gradients, which the first process alone has."""
     losses: list[float] = []
 
     def tell(report: Any) -> None:
@@ -164,8 +212,11 @@ def ran(run: Trainer, stop: int = 0) -> tuple[list[float], dict[str, Tensor]]:
 
     run.callbacks = (tell,)
     run.run()
+    found = {
+        f"gradient {name}": whole(p.grad) for name, p in run.net.named_parameters() if p.grad is not None
+    }
     with gathered(run.net, run.team):
-        return losses, {name: p.detach().clone() for name, p in run.net.named_parameters()}
+        return losses, found | {name: p.detach().clone() for name, p in run.net.named_parameters()}
 
 
 def worker(folder: Path) -> None:
@@ -187,15 +238,18 @@ def worker(folder: Path) -> None:
             second = made(name, team, folder / f"to-{name}-{kind}", parallel=kind, average=0.9)
             assert second.restore()
             keep(f"to-{name}-{kind}", *ran(second))
+        adapter(team, folder / "adapter")
         stopped(team)
         lost(team)
         again(team, folder / "again")
+        settled(team, folder / "settled")
+        measured(team)
         for name, changes in REFUSED.items():
             with pytest.raises(ValueError, match=MESSAGES[name]):
                 spread(net(**changes), "tensor", team)
-        run = made("gpt2", team)
-        with pytest.raises(ValueError, match="tells the rows of a batch from each other"):
-            replace(run, objective=replace(run.objective, whole=True))
+        for name, kind in (("gpt2", "tensor"), ("clip", "shard")):
+            with pytest.raises(ValueError, match=rf"fp16.* '{kind}': .*expected bf16 or fp32"):
+                made(name, team, parallel=kind, precision="fp16")
 
 
 def stopped(team: Team) -> None:
@@ -231,16 +285,71 @@ def lost(team: Team) -> None:
 
 def again(team: Team, folder: Path) -> None:
     """As many processes as before go on to the bit, dropout included."""
-    for kind, precision in (("copy", "fp32"), ("shard", "bf16"), ("shard", "fp16")):
-        how: dict[str, Any] = dict(parallel=kind, precision=precision)
-        losses, weights = ran(made("noisy", team, **how))
-        ran(made("noisy", team, folder / f"{kind}-{precision}", **how), stop=3)
-        second = made("noisy", team, folder / f"{kind}-{precision}", **how)
+    for name, kind, precision, parts in (
+        ("noisy", "copy", "fp32", 1), ("noisy", "shard", "bf16", 1), ("noisy", "shard", "fp16", 1),
+        ("dropped", "copy", "bf16", 2),
+    ):  # fmt: skip
+        how: dict[str, Any] = dict(parallel=kind, precision=precision, accumulate=parts)
+        home = folder / f"{name}-{kind}-{precision}"
+        losses, weights = ran(made(name, team, **how))
+        ran(made(name, team, home, **how), stop=3)
+        second = made(name, team, home, **how)
         assert second.restore()
         rest, there = ran(second)
         if team.first:
             assert rest == losses[4:]
             assert all(torch.equal(there[name], x) for name, x in weights.items())
+
+
+def settled(team: Team, folder: Path) -> None:
+    """Slices of a mean are the mean of slices."""
+    run = made("gpt2", team, folder, parallel="shard", save=2, keep=3, last=3)
+    run.run()
+    right = mean_of(path / "net.safetensors" for path in finished(folder / "checkpoints"))
+    with run.settled(), gathered(run.net, team):
+        assert not team.first or all(torch.equal(p, right[name]) for name, p in run.net.named_parameters())
+
+
+class Greedy:
+    """Writes the likeliest word of all to every source, as often as the source has words."""
+
+    how: dict[str, float] = {}  # noqa: RUF012
+
+    def __call__(self, model: Any, sources: list[list[int]], /) -> list[list[int]]:
+        return [[max(ids)] * len(ids) for ids in sources]
+
+
+class Plain:
+    """A tokenizer of numbers."""
+
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(f"w{number}" for number in ids)
+
+
+def measured(team: Team) -> None:
+    """Batches are shared out, and the scores are those of all of them, as of one process."""
+    rng = np.random.default_rng(0)
+    held = [{"tokens": rng.integers(2, VOCAB, 8), "label": rng.integers(0, 2, 1)} for _ in range(25)]
+    goal, judge = objective("label", WORDS), one_label(SimpleNamespace(labels=("no", "yes")))  # type: ignore[arg-type]
+    feed = Feed(held, by_rows(25, 3, shuffled=False))
+    batches, seen = len(feed.batches(0)), [0]
+
+    def tell(words: str, done: int, of: int | None) -> None:
+        seen.append(done)
+
+    for kind in ("copy", "shard", "tensor"):
+        model = net("bert", feed=24, head="label", labels=2)
+        with torch.no_grad():
+            alone = over(feed, goal, judge)(model)
+            spread_out = spread(model, kind, team)
+            found = over(feed, goal, judge, spread=spread_out, tell=tell)(model)
+        assert found == pytest.approx(alone, abs=1e-6)
+        assert seen[-1] == (batches if kind == "tensor" else -(-batches // 2))
+    papers = Papers([[i, i + 1] for i in range(200)], [[f"w{i + 1} w{i}"] for i in range(200)], False)
+    model = SimpleNamespace(net=nn.Linear(1, 1), tokenizer=Plain())  # type: ignore[assignment]
+    copies = Spread("copy", team, team.rank, team.world)
+    texts = papers.written(model, Greedy(), spread=copies)  # type: ignore[arg-type]
+    assert texts == [f"w{i + 1} w{i + 1}" for i in range(200)]
 
 
 @pytest.fixture(scope="module")
@@ -252,7 +361,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*torchrun, "-m", "tests.test_parallel", str(home)], cwd=ROOT, env=environment(), text=True,
-        capture_output=True, timeout=120,
+        capture_output=True, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return home
@@ -272,6 +381,13 @@ def check_like(folder: Path, name: str, alone: tuple[list[float], dict[str, Tens
 def test_many_processes_learn_what_one_does(number: int, folder: Path) -> None:
     name, kind, settings = CASES[number]
     check_like(folder, f"case-{number}", ran(made(name, Team(), parallel=kind, **settings)))
+
+
+def test_many_processes_write_the_adapter_that_one_does(folder: Path, tmp_path: Path) -> None:
+    adapter(Team(), tmp_path)
+    one, two = (load_file(each / "adapter_model.safetensors") for each in (tmp_path, folder / "adapter"))
+    assert len(one) == len(two) == 2 * (2 + 2) + 2
+    tiny.close(two, one, 1e-5)
 
 
 @pytest.mark.parametrize(("name", "kind"), MOVED)

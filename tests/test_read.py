@@ -20,6 +20,7 @@ import pytest
 from qkv.data import lines
 from qkv.data.read import FORMS, Corpus
 from qkv.data.record import Record
+from qkv.text import Tokenizer
 
 Write = Callable[..., Path]
 
@@ -365,8 +366,19 @@ def test_a_line_without_end(write: Write, monkeypatch: pytest.MonkeyPatch) -> No
     path = write("x.txt", f"a\n{'b' * 100}\n")
     monkeypatch.setattr(lines, "LINE_BYTES", 50)
     complaint(lambda: read(path), path, "line 2", "50 bytes")
-    monkeypatch.setattr(lines, "FILE_BYTES", 50)
-    complaint(lambda: read(path, unit="file"), path, "50 bytes")
+    complaint(lambda: read(path, unit="file"), path, "line 2", "50 bytes")
+
+
+def test_a_file_in_pieces_has_the_tokens_of_the_whole(write: Write) -> None:
+    text = "One two.\nThree \n\nFour\n  five\n\n\nsix\nseven\neight, nine ten\n" * 20
+    pieces = list(lines.File(str(write("x.txt", text))).pieces(30))
+    assert len(pieces) > 20
+    assert "".join(piece for _, piece in pieces) == text
+    for number, piece in pieces:
+        assert text.split("\n")[number - 1] == piece.split("\n")[0]
+    tokenizer = Tokenizer.train(iter([text]), kind="byte", vocab=300)
+    parts = tokenizer.encode_ids([piece for _, piece in pieces], special=False)
+    assert [i for part in parts for i in part] == tokenizer.encode_ids([text], special=False)[0]
 
 
 # --- records and streams ------------------------------------------------------------------------------------
@@ -442,7 +454,7 @@ REAL: list[tuple[str, Any, int, str, str]] = [
     ("tatoeba/deu-eng.tsv.xz",                    PAIRS, 169_197, "source",   "Hallo!"),
     ("tatoeba/fra-eng.tsv.xz",                    PAIRS, 167_130, "target",   "Go."),
     ("wikitext2/valid.txt.xz",                    dict(unit="document"), 1_160, "text", " = Homarus"),
-    ("tinyshakespeare/input.txt.xz",              dict(unit="file"), 1, "text", "First Citizen:\nBefore"),
+    ("tinyshakespeare/input.txt.xz",              dict(unit="file"), 18, "text", "First Citizen:\nBefore"),
 ]
 # fmt: on
 
@@ -475,4 +487,4 @@ def test_every_character_is_read(shared: Path) -> None:
     path = shared / "data" / "tinyshakespeare" / "input.txt.xz"
     if not path.exists():
         pytest.skip(f"needs {path}")
-    assert len(next(iter(Corpus(path, unit="file"))).text("text")) == 1_115_394
+    assert sum(len(record.text("text")) for record in Corpus(path, unit="file")) == 1_115_394

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.data.feed import Indices, Place
+from qkv.learn.average import mean_of
+from qkv.learn.checkpoint import finished
 from qkv.learn.given import Given
 from qkv.learn.kinds import KINDS
 from qkv.learn.measure import over
@@ -47,9 +49,10 @@ BELOW = {
     "label": {"loss": 0.2},                   "labels": {"loss": 0.2},
     "regression": {"loss": 0.1},              "tag": {"loss": 0.1},
     "span": {"start": 0.5, "end": 0.5},       "choice": {"loss": 0.3},
+    "lora": {"loss": 0.1},  # the new head alone stays above 0.5
 }
 # fmt: on
-WHOLE = ("recurrence", "sentence-vectors", "image-text")  # their batches cannot be run in parts
+TOGETHER = ("sentence-vectors", "image-text")  # all rows of a batch are told from each other: test_backward
 
 
 def recipe_of(name: str, folder: Path, *flags: str) -> Recipe:
@@ -94,7 +97,7 @@ def gradients(net: nn.Module, goal: Objective, made: Prepared, parts: list[Indic
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("name", [name for name in BELOW if name not in WHOLE])
+@pytest.mark.parametrize("name", [name for name in BELOW if name not in ("recurrence", *TOGETHER)])
 def test_two_parts_of_a_batch_are_worth_the_whole(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,10 +112,9 @@ def test_two_parts_of_a_batch_are_worth_the_whole(
         torch.testing.assert_close(halves[key], whole[key], atol=1e-9, rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_batch_that_cannot_be_run_in_parts_is_not(name: str, tmp_path: Path) -> None:
+def test_a_memory_does_not_go_on_from_part_to_part(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"learn\.accumulate 2: .*expected 1"):
-        prepared(recipe_of(name, tmp_path, "--learn.accumulate", "2"), tmp_path / "run")
+        prepared(recipe_of("recurrence", tmp_path, "--learn.accumulate", "2"), tmp_path / "run")
 
 
 def test_a_model_goes_on_with_another_head(tmp_path: Path) -> None:
@@ -153,7 +155,7 @@ def test_blocks_of_one_long_text_are_rows_of_one_length_in_a_frame(tmp_path: Pat
     assert block in np.concatenate(made.feed.batches(1))
 
 
-@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation"])
+@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation", "lora"])
 def test_a_saved_model_has_the_loss_that_was_measured(name: str, tmp_path: Path) -> None:
     more = ["--data.valid", "0.2", "--learn.steps", "20", "--learn.measure", "20"]
     recipe, run = recipe_of(name, tmp_path, *more), tmp_path / "run"
@@ -183,11 +185,19 @@ def test_a_row_is_no_longer_than_a_loaded_model_reads(tmp_path: Path) -> None:
         prepared(read_recipe(recipe, [*flags, "--data.length", "9"]), tmp_path / "run")
 
 
-@pytest.mark.parametrize("name", ["replaced-token", "distillation", "recurrence", "permutation-lm"])
+MORE = {
+    "permutation-lm": ["--data.unit", "file", "--objective.memory", "true", "--model.memory", "16"],
+    "sentence-vectors": ["--model.drop", "0.1", "--model.attend_drop", "0.1"],
+    "image-text": ["--learn.accumulate", "3"],
+    "lora": ["--lora.drop", "0.2"],
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["replaced-token", "distillation", "recurrence", "permutation-lm", "lora", *TOGETHER]
+)
 def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
-    more = ["--learn.steps", "12", "--learn.log", "6"]
-    if name == "permutation-lm":
-        more += ["--data.unit", "file", "--objective.memory", "true", "--model.memory", "16"]
+    more = ["--learn.steps", "12", "--learn.log", "6", *MORE.get(name, [])]
     for each in ("whole", "stopped"):
         (tmp_path / each).mkdir()
 
@@ -199,10 +209,18 @@ def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
     recipe = recipe_of(name, tmp_path / "stopped", *more)
     assert train(recipe, callbacks=[stop]).step == 6
     assert train(recipe, resume=True).step == 12
-    weights = [
-        load_file(tmp_path / each / "run" / "last" / "model.safetensors") for each in ("whole", "stopped")
-    ]
+    file = "adapter_model.safetensors" if name == "lora" else "model.safetensors"
+    weights = [load_file(tmp_path / each / "run" / "last" / file) for each in ("whole", "stopped")]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_the_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
+    flags = "--data.valid 0.2 --learn.steps 5 --learn.warmup 0 --learn.save 2 --learn.keep 3 --learn.last 3"
+    train(recipe_of("label", tmp_path, *flags.split()))
+    right = mean_of(path / "net.safetensors" for path in finished(tmp_path / "run" / "checkpoints"))
+    for name in ("last", "best"):  # nothing else was measured
+        model = qkv.load(tmp_path / "run" / name)
+        assert all(torch.equal(p, right[key]) for key, p in model.net.named_parameters())
 
 
 @pytest.mark.parametrize(

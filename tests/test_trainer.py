@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 import qkv
 from qkv.data.feed import Feed, Place, by_rows
 from qkv.learn import checkpoint
+from qkv.learn.average import mean_of
 from qkv.learn.measure import over
 from qkv.learn.objective import Objective, Out, written
 from qkv.learn.objectives import Words, objective
@@ -83,7 +85,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(settings: dict[str, Any], tmp
     straight = trainer(**settings)
     weights = ran(straight, whole)
     first = trainer(tmp_path, **settings)
-    first.callbacks = (parted, lambda report: setattr(first, "stop", report.step == 5))
+    first.callbacks = (parted, stopper(first, 5))
     first.run()
     assert first.state.step == 5
     second = trainer(tmp_path, **settings)
@@ -199,6 +201,49 @@ def test_three_in_a_row_stop_the_run() -> None:
         run.run()
 
 
+def test_in_fp16_a_gradient_that_overflows_lowers_the_scale() -> None:
+    """The scale starts at 65,536, too much for a loss like this; the run goes on when it is low enough."""
+    run = trainer(drop=0.0, steps=12, average=0.0, precision="fp16")
+    run.objective = written(lambda out: lm()(out) * 100, lm())
+    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
+    scales: list[float] = []
+    run.callbacks = (lambda report: scales.append(run.scaler.get_scale()),)
+    run.run()
+    falls = sum(a > b for a, b in zip([2.0**16, *scales], scales, strict=False))
+    assert falls > 3
+    assert scales[-1] == 2.0 ** (16 - falls)
+    assert run.watch.skipped == 0
+    assert not any(torch.equal(p, before[name]) for name, p in run.net.named_parameters() if p.dim() > 1)
+
+
+def test_in_fp16_a_scale_that_falls_to_its_floor_stops_the_run() -> None:
+    run = trainer(drop=0.0, steps=30, average=0.0, precision="fp16")
+
+    def odd(out: Out) -> Tensor:
+        out["logits"].register_hook(lambda gradient: gradient * float("inf"))
+        return lm()(out)
+
+    run.objective = written(odd, lm())
+    with pytest.raises(ValueError, match=r"^step 19: .* 3 times in a row.* or learn\.precision 'bf16'$"):
+        run.run()  # 16 halvings to a scale of 1, and three more
+
+
+def test_in_fp16_a_loss_that_is_not_finite_three_times_stops_the_run() -> None:
+    run = trainer(drop=0.0, steps=9, average=0.0, precision="fp16")
+    run.objective = written(lambda out: lm()(out) * float("nan"), lm())
+    with pytest.raises(ValueError, match=r"^step 3: "):
+        run.run()
+
+
+def test_in_fp16_a_loss_that_is_not_finite_never_reaches_the_weights() -> None:
+    """Its gradients may well be."""
+    run = trainer(drop=0.0, steps=2, average=0.0, precision="fp16")
+    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
+    run.objective = written(lambda out: lm()(out) + float("inf"), lm())
+    run.run()
+    assert all(torch.equal(p, before[name]) for name, p in run.net.named_parameters())
+
+
 def test_all_targets_masked() -> None:
     run = trainer()
     run.objective = replace(lm(), counts=lambda batch: {"loss": 0})
@@ -218,6 +263,102 @@ def test_a_broken_checkpoint_is_passed_over(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"00000012.*checksum.*the one before"):
         assert run.restore()
     assert run.state.step == 8
+
+
+def stopper(run: Trainer, step: int) -> Callable[[Any], None]:
+    return lambda report: setattr(run, "stop", report.step == step)
+
+
+def settled(run: Trainer) -> dict[str, Tensor]:
+    with run.settled():
+        return {name: p.detach().clone() for name, p in run.net.named_parameters()}
+
+
+MEAN: dict[str, Any] = dict(save=3, keep=3, last=3, average=0.0)
+
+
+@pytest.mark.parametrize("steps", [12, 11])
+def test_a_run_leaves_the_mean_of_its_last_checkpoints(steps: int, tmp_path: Path) -> None:
+    run = trainer(tmp_path, steps=steps, measure=2, **MEAN)
+    held: dict[int, dict[str, Tensor]] = {}
+    told: dict[int, float] = {}
+
+    def tell(report: Any) -> None:
+        if report.kind == "measure":
+            told[report.step] = report.values["loss"]
+        else:
+            held[report.step] = {name: p.detach().clone() for name, p in run.net.named_parameters()}
+
+    run.callbacks = (tell,)
+    run.run()
+    right = mean_of([held[6], held[9], held[steps]])
+    assert all(torch.equal(x, right[name]) for name, x in settled(run).items())
+    assert all(torch.equal(p, held[steps][name]) for name, p in run.net.named_parameters())
+    assert [*told] == [2, 4, 6, 8, 10, steps]
+    assert run.evaluate is not None
+    with run.settled(), torch.no_grad():
+        assert run.evaluate(run.net)["loss"] == told[steps] != run.evaluate(trainer().net)["loss"]
+    with torch.no_grad():
+        assert run.evaluate(run.net)["loss"] != told[steps]
+
+
+@pytest.mark.parametrize("steps", [12, 11])
+def test_the_mean_of_a_run_that_was_stopped_is_the_same_to_the_bit(steps: int, tmp_path: Path) -> None:
+    """A checkpoint that was written where it stopped is not one of those that are averaged."""
+    straight = trainer(tmp_path / "straight", steps=steps, **MEAN)
+    straight.run()
+    for stop in (4, 8, 10, 99):
+        run = trainer(tmp_path / "stopped", steps=steps, **MEAN)
+        run.restore()
+        run.callbacks = (stopper(run, stop),)
+        assert run.run().step == min(stop, steps)
+    right = settled(straight)
+    assert all(torch.equal(x, right[name]) for name, x in settled(run).items())
+    names = [
+        [path.name for path in checkpoint.finished(tmp_path / each / "checkpoints")]
+        for each in ("straight", "stopped")
+    ]
+    assert names[0] == names[1] == ["00000006", "00000009", f"{steps:08}"]
+
+
+def test_a_run_that_stops_early_leaves_the_mean_too(tmp_path: Path) -> None:
+    run = trainer(tmp_path, steps=50, rate=10.0, schedule="constant", clip=0.0, measure=1, patience=3, **MEAN)
+    told: list[int] = []
+    run.callbacks = (lambda report: told.append(report.step) if report.kind == "measure" else None,)
+    last = run.run().step
+    assert 3 < last < 50
+    assert told == [*range(1, last + 1), last]
+    again = trainer(tmp_path, steps=50, patience=3, **MEAN)
+    assert again.restore()
+    assert again.run().step == last
+
+
+def test_a_broken_checkpoint_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    run = trainer(tmp_path, **MEAN)
+    run.run()
+    (tmp_path / "checkpoints" / "00000006" / "net.safetensors").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"00000006.*checksum.*the mean is of the others"):
+        found = settled(run)
+    files = [tmp_path / "checkpoints" / name / "net.safetensors" for name in ("00000009", "00000012")]
+    right = mean_of(files)
+    assert all(torch.equal(x, right[name]) for name, x in found.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(last=5, save=1), r"^learn\.last 5, expected at most learn\.keep, 2$"),
+        (dict(last=21, keep=21, save=1), r"^learn\.last 21, expected at most learn\.steps, 20$"),
+        (dict(last=5, keep=5), r"^learn\.save 0, expected from 1 to 4: learn\.last wants 5 checkpoints"),
+        (dict(last=5, keep=5, save=5), r"^learn\.save 5, expected from 1 to 4: .* in learn\.steps 20$"),
+        (dict(last=2, save=1, average=0.9), r"^learn\.last 2 and learn\.average 0\.9, expected one of them$"),
+    ],
+)
+def test_a_mean_of_more_checkpoints_than_there_are(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Learn(steps=20, **settings)
+    with pytest.raises(ValueError, match=r"learn\.last 3: without a folder"):
+        trainer(**MEAN)
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,5 +433,5 @@ def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
      ("warmup", 2), ("parallel", "many")],
 )  # fmt: skip
 def test_wrong_settings_are_named(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"learn\.{name} .*expected"):
+    with pytest.raises(ValueError, match=rf"learn\.{name}\b.*expected"):
         Learn(**{"steps": 1} | {name: value})

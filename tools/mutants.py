@@ -71,7 +71,7 @@ TABLE = [Mutant(*row) for row in (
      "xlnet-XLNetLMHeadModel-permute"),
     ("distance-not-added", "kernels/where.py", "self.fill(self.distance)", "self.fill(None)",
      "positions:t5_buckets"),
-    ("mask-soft", "kernels/where.py", "torch.finfo(self.dtype).min", "-8.0",
+    ("mask-soft", "kernels/where.py", "least(scores.dtype)", "-8.0",
      "patterns:nobody_sees_what_comes_later[gpt3]"),
 
     # few keys
@@ -151,7 +151,9 @@ TABLE = [Mutant(*row) for row in (
      "mutants:distances_beyond_the_clamp_are_alike"),
     ("xl-u-for-v", "nn/relate.py", "(q + self.v[:, None]) @ r", "(q + self.u[:, None]) @ r",
      "positions:xl_scores[gpt2]"),
-    ("xl-sign", "nn/relate.py", "at[:, :, None] - keys[:, None, :]", "keys[:, None, :] - at[:, :, None]",
+    ("xl-sign", "nn/relate.py", "where.q[:, :, None] - where.k[:, None, :]",
+     "where.k[:, None, :] - where.q[:, :, None]", "mutants:a_shift_is_what_a_gather_finds"),
+    ("xl-shift", "nn/relate.py", "torch.arange(reach, low - 1, -1,", "torch.arange(low, reach + 1, 1,",
      "positions:xl_scores[bert]"),
     ("xl-unscaled", "nn/relate.py", "extra * self.scale", "extra", "positions:xl_scores[gpt2]"),
     ("xl-biases-shared", "nn/stack.py", " and first.xl.shared", "", "xl:numbers[xl-base]"),
@@ -281,7 +283,7 @@ TABLE = [Mutant(*row) for row in (
      "xlnet-XLNetLMHeadModel-permute"),
     ("clip-not-normalised", "nn/stack.py", "F.normalize(out[name], dim=-1)", "out[name]", "clip-CLIPModel"),
     ("clip-temperature", "nn/stack.py", "self.temperature.exp()", "self.temperature", "clip-CLIPModel"),
-    ("clip-other-way-round", "nn/stack.py", 'out["image"] @ out["text"].T', 'out["text"] @ out["image"].T',
+    ("clip-other-way-round", "nn/stack.py", 'out["scaled"] @ out["text"].T', 'out["text"] @ out["scaled"].T',
      "clip-CLIPModel"),
     ("shift-does-not-wrap", "model.py", 'if how == "wrap"', 'if how == "round"', "mbart-MBartModel-shift"),
     ("shift-over-pads", "model.py", "seat & (seat.cumsum(1) == 1)", "torch.ones_like(seat).cumsum(1) == 1",

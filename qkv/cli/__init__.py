@@ -24,6 +24,7 @@ tokenizer = App(name="tokenizer", help="Train a tokenizer on texts, or look at w
 app.command(models.families)
 app.command(models.show)
 app.command(models.convert)
+app.command(models.merge)
 app.command(tokenizer)
 app.command(learn.train)
 app.command(learn.eval)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.screen import console, say
+from qkv.cli.screen import console, progress, say
 from qkv.human import human, lasting
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def train(recipe: Path, /, *settings: Flags, resume: Literal["auto", "changed"] 
     Parameters
     ----------
     recipe
-        a TOML file with the tables model, text, data, objective and learn
+        a TOML file with the tables model, text, data, objective, learn and, for adapters, lora
     settings
         any setting of the recipe in the place of what stands there: --learn.rate 3e-4
     resume
@@ -51,16 +52,17 @@ def learn(recipe: Recipe, resume: str | None) -> None:
     import torch
 
     from qkv.learn.history import History
+    from qkv.learn.measure import silent
     from qkv.learn.panel import shown
     from qkv.learn.parallel import is_first
-    from qkv.learn.run import train
+    from qkv.learn.run import Interrupted, train
 
-    screen, clock = console(), time.monotonic()
+    screen, clock, interrupted = console(), time.monotonic(), False
     tell: list[Callback] = []
     with ExitStack() as stack:
         waiting = stack.enter_context(ExitStack())
-        if screen.is_terminal and is_first():
-            waiting.enter_context(screen.status(f"reading and encoding {told(recipe.data.train)}"))
+        reading = progress(f"reading {told(recipe.data.train)}")
+        far = waiting.enter_context(reading) if is_first() else silent
 
         def begun(made: Prepared, state: State) -> None:
             waiting.close()
@@ -71,12 +73,17 @@ def learn(recipe: Recipe, resume: str | None) -> None:
             state = train(
                 recipe, resume=resume is not None, accept=resume == "changed",
                 callbacks=[lambda report: tell[0](report)], begun=begun,
+                writer=Beam(beams=recipe.learn.beams), tell=far,
             )  # fmt: skip
+        except Interrupted as stop:
+            (state,), interrupted = stop.args, True
         except (torch.OutOfMemoryError, MemoryError):
             less = "fewer data.rows or data.tokens, or more learn.accumulate, take less"
             raise ValueError(f"device {recipe.device}: not enough memory; {less}") from None
     if is_first():
         say(result(recipe, state, History.read(Path(recipe.run)), time.monotonic() - clock))
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def told(path: str | list[str]) -> str:
@@ -109,13 +116,15 @@ def summary(recipe: Recipe, made: Prepared, state: State) -> Table:
     from qkv.learn.evaluate import count
     from qkv.learn.parallel import processes
 
-    weights = sum(p.numel() for p in made.model.net.parameters())
+    every = list(made.model.net.parameters())
+    weights, learn = sum(p.numel() for p in every), sum(p.numel() for p in every if p.requires_grad)
+    few = f", {learn:,} of them learn" if learn < weights else ""
     index = Index.read(Path(recipe.run) / "data" / "train")
     held = f", {sized(index.documents, count(index))}" if index else ""
     many = f", {processes()} processes" if processes() > 1 else ""
     steps = f"{recipe.learn.steps:,}" + (f", going on after {state.step:,}" if state.step else "")
     return rows(
-        model=f"{made.model.family.name}, {weights:,} parameters",
+        model=f"{made.model.family.name}, {weights:,} parameters" + few,
         data=f"{told(recipe.data.train)}{held}",
         objective=recipe.objective.name,
         device=f"{made.model.device}, {recipe.learn.precision}{many}",
@@ -126,7 +135,7 @@ def summary(recipe: Recipe, made: Prepared, state: State) -> Table:
 def result(recipe: Recipe, state: State, history: History, seconds: float) -> Table:
     """How far it came, the best that was measured, and where the models are."""
     folder, learn = Path(recipe.run), recipe.learn
-    best: Report | None = history.best(learn.watch, highest=learn.highest)
+    best: Report | None = history.best(learn.watch, highest=learn.rising)
     done = f"{state.step:,} of {learn.steps:,} steps in {lasting(seconds)}"
     if state.step < learn.steps:
         early = 0 < learn.patience <= state.stale
@@ -140,7 +149,14 @@ def result(recipe: Recipe, state: State, history: History, seconds: float) -> Ta
 
 
 def eval(
-    run: Path, /, *settings: Flags, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
+    run: Path,
+    /,
+    *settings: Flags,
+    beams: int = 5,
+    penalty: float = 1.0,
+    longest: int = 200,
+    lower: Annotated[bool, Parameter(negative="")] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Measure the best model of a run on texts that it has not seen.
 
@@ -152,37 +168,66 @@ def eval(
         the folder of a run
     settings
         settings of its recipe in the place of what stands there: --data.test test.jsonl
+    beams
+        of the search, where texts are written; 1 is greedy
+    penalty
+        a result is scored by the mean of its log-probabilities at 1, by their sum at 0
+    longest
+        tokens that a written text may have
+    lower
+        BLEU in small letters too
     as_json
-        for machines
+        for machines: one object
     """
     from qkv.learn.evaluate import evaluate
 
     if not (run / "recipe.toml").exists():
         raise ValueError(f"{run}: no recipe.toml; expected the folder of a run")
-    found = evaluate(run, settings, write)
+    if beams < 1 or longest < 1 or not math.isfinite(penalty):
+        raise ValueError(
+            f"--beams {beams} --longest {longest} --penalty {penalty}, expected 1 or more, and a number"
+        )
+    with progress(f"reading {run}") as tell:
+        beam = Beam(beams=beams, penalty=penalty, longest=longest)
+        found = evaluate(run, settings, beam, lower=lower, tell=tell)
     if as_json:
         print(json.dumps(asdict(found) | {"model": str(found.model)}))
         return
     values = {name.replace("_", " "): f"{value:.4g}" for name, value in found.values.items()}
-    size = sized(found.documents, found.tokens)
-    more = {"signature": found.signature} if found.signature else {}
-    say(rows(model=str(found.model), data=f"{told(found.data)}, {size}", **values, **more))
+    how = {"how": ", ".join(f"{name} {value}" for name, value in found.how.items())} if found.how else {}
+    signatures = {f"{name.replace('_', ' ')} is": text for name, text in found.signatures.items()}
+    data = f"{told(found.data)}, {sized(found.n, found.tokens)}"
+    say(rows(model=str(found.model), data=data, **values, **how, **signatures))
 
 
-def write(model: Model, sources: list[list[int]]) -> list[list[int]]:
-    """What a model writes to sources, by a beam of five."""
-    from qkv.decode import How, generate
-    from qkv.nn.stack import Transformer
+@dataclass(frozen=True, kw_only=True)
+class Beam:
+    """Writes what a model answers to sources, by a search of so many beams."""
 
-    text = model.tokenizer
-    assert text is not None
-    assert isinstance(model.net, Transformer)
-    start, end = model.args.get("start"), text.eos
-    if start is None or end is None:
-        raise ValueError(f"{model.family.name}: it has no token to start or end with; expected both")
-    how = How(beams=5, start=start, ends=(end,), max_new=200)
-    found = generate(model.net, sources=[source or [text.pad or 0] for source in sources], how=how, batch=64)
-    return [[number for number in best.ids if number != end] for best, *_ in found]
+    beams: int = 5
+    penalty: float = 1.0
+    longest: int = 200
+
+    @property
+    def how(self) -> dict[str, float]:
+        return asdict(self)
+
+    def __call__(self, model: Model, sources: list[list[int]], /) -> list[list[int]]:
+        from qkv.decode import How, generate
+        from qkv.nn.stack import Transformer
+
+        text = model.tokenizer
+        assert text is not None
+        assert isinstance(model.net, Transformer)
+        start, end = model.args.get("start"), text.eos
+        if start is None or end is None:
+            raise ValueError(f"{model.family.name}: it has no token to start or end with; expected both")
+        how = How(
+            beams=self.beams, length_penalty=self.penalty, max_new=self.longest, start=start, ends=(end,)
+        )
+        given = [source or [text.pad or 0] for source in sources]
+        found = generate(model.net, sources=given, how=how, batch=64)
+        return [[number for number in best.ids if number != end] for best, *_ in found]
 
 
 def rows(**facts: str) -> Table:

@@ -1,19 +1,16 @@
-"""The commands of models: list the families, draw one, write one in another form."""
+"""The commands of models: list the families, draw one, write one in another form, or its adapter into it."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from qkv.cli.folders import KEPT, check_new, copy_beside, described, listed, tell, whole
 from qkv.cli.screen import console, say
 from qkv.human import human
 
@@ -22,18 +19,13 @@ if TYPE_CHECKING:
 
     from qkv.families.family import Family
     from qkv.model import Model
+    from qkv.nn.stack import Pair, Transformer
     from qkv.spec import Spec, Two
 
 WIDE = 130  # columns from which every fact about a family has a column of its own
 MOST = 50_000  # layers and experts in a drawing
 FORMATS = {False: "Hugging Face's", True: "qkv's own"}
 UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-# What stands beside weights, and goes with them unchanged.
-BESIDE = """
-    *token*.json *vocab*.json *vocab*.txt merges.txt dict.txt *.model *.spm *.jinja generation_config.json
-    preprocessor_config.json processor_config.json modules.json *sentence*.json *_*/config.json
-    LICENSE* README.md
-""".split()
 
 
 # --- families ---
@@ -102,14 +94,17 @@ def about(kin: Family) -> dict[str, str]:
 
 
 def show(
-    model: str, /, *, size: str | None = None, layers: Annotated[bool, Parameter(negative="")] = False
-) -> None:
+    model: str, /, *, adapter: str | None = None, size: str | None = None,
+    layers: Annotated[bool, Parameter(negative="")] = False,
+) -> None:  # fmt: skip
     """Draw a model as a tree: parts, shapes, parameters, and who sees whom in each layer.
 
     Parameters
     ----------
     model
-        the name of a family, or the folder of a model
+        the name of a family, or the folder of a model or of an adapter
+    adapter
+        the folder of an adapter, to be drawn on its model
     size
         which size of the family; without it, the first
     layers
@@ -122,10 +117,10 @@ def show(
     from qkv.model import skeleton
     from qkv.tree import pieces, render, tree
 
-    title, kin, spec = _understand(model, size)
+    title, kin, spec, net = _understand(model, size, adapter)
     if pieces(spec) > MOST:
         raise ValueError(f"{model}: {pieces(spec):,} layers and experts, expected at most {MOST:,} to draw")
-    root = tree(skeleton(spec), title, fold=not layers)
+    root = tree(net or skeleton(spec), title, fold=not layers)
     facts = Table.grid(padding=(0, 2))
     for label, fact in (("for", "purpose"), ("different", "differs"), ("paper", "paper")):
         facts.add_row(Text(label, "dim"), about(kin)[fact])
@@ -134,30 +129,35 @@ def show(
     say(head, facts, "", render(root, console().width), Text(key, "dim"))
 
 
-def _understand(model: str, size: str | None) -> tuple[str, Family, Spec | Two]:
-    """A title, the family and the spec for the name of a family, a folder or a hub id."""
+def _understand(
+    model: str, size: str | None, adapter: str | None
+) -> tuple[str, Family, Spec | Two, Transformer | Pair | None]:
+    """A title, the family and the spec for a family's name, a folder or a hub id; the network, if opened."""
+    from qkv.adapter.settings import is_adapter
     from qkv.config import understand
     from qkv.families import NAMES, family
-    from qkv.foreign import is_ctranslate2, is_fairseq
+    from qkv.foreign import is_ctranslate2, is_fairseq, load
     from qkv.model import find, make_spec
     from qkv.weights.files import read_json
 
-    if model in NAMES:
+    if model in NAMES and adapter is not None and not Path(model).exists():
+        raise ValueError(f"--adapter {adapter} with {model}: expected the folder of the model that it is of")
+    if model in NAMES and adapter is None:
         kin = family(model)
         size = size or next(iter(kin.sizes))
-        return f"{kin.name} {size}", kin, make_spec(kin, kin.arguments(size))
+        return f"{kin.name} {size}", kin, make_spec(kin, kin.arguments(size)), None
     if size is not None:
         raise ValueError(f"--size {size} with {model}: expected the name of a family, a folder has one size")
     if not Path(model).exists() and "/" not in model:
         raise ValueError(f"{model}: no such folder, and no family; expected one of {', '.join(NAMES)}")
     path = find(model, None)
-    if is_fairseq(path) or is_ctranslate2(path):
-        opened, _ = _open(path)
-        return path.name, opened.family, opened.spec
+    if adapter is not None or any(kind(path) for kind in (is_fairseq, is_ctranslate2, is_adapter)):
+        opened = load(model, adapter=adapter)
+        return path.name, opened.family, opened.spec, opened.net
     config = read_json(path / "config.json")
     try:
         kin, args, positions = understand(config)
-        return path.resolve().name, kin, make_spec(kin, args, positions)
+        return path.resolve().name, kin, make_spec(kin, args, positions), None
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -192,46 +192,30 @@ def convert(
     head
         of a fairseq checkpoint with several heads: lm, or the name of one
     """
-    from rich.table import Table
-
+    from qkv.adapter.settings import is_adapter
     from qkv.model import find
-    from qkv.spec import Spec
     from qkv.weights.files import read_json, read_tensors, write_tensors
 
     limit = size_in_bytes(shard)
     path = find(source, None)
+    if is_adapter(path):
+        raise ValueError(f"{path}: an adapter; qkv merge {source} --out {target} folds it into its model")
     if target.exists() and target.samefile(path):
         raise ValueError(f"{target}: the source itself; expected another folder")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target}: there is something already; expected a new or an empty folder")
+    check_new(target)
     model, kind = _open(path, head)
-    with _whole(target) as folder:
+    with whole(target) as folder:
         model.save(folder, form=to, shard_bytes=limit)
         if form == "bin":
             write_tensors(folder, read_tensors(folder), form="bin", shard_bytes=limit)
         tensors = read_tensors(folder)
-        files = [
-            (each.name, human(each.stat().st_size, (" B", " kB", " MB", " GB", " TB")))
-            for each in sorted(folder.iterdir())
-        ]
+        rows = listed(folder)
         own = read_json(folder / "config.json").get("model_type") == "qkv"
-        copied = _copy_beside(path if path.is_dir() else path.parent, folder)
-    count = sum(p.numel() for p in model.net.parameters())
+        copied = copy_beside(path if path.is_dir() else path.parent, folder)
     dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
-    spec = model.spec
-    heads = ", ".join(head.name for head in spec.heads) if isinstance(spec, Spec) else "contrast"
-    table = Table.grid(padding=(0, 2))
-    table.add_row("read", str(path))
-    table.add_row("", kind)
-    table.add_row("model", f"{model.family.name}, {count:,} parameters, heads: {heads or 'none'}")
-    table.add_row("wrote", str(target))
-    table.add_row("", f"{FORMATS[own]} format, {len(tensors)} tensors of {dtypes}")
-    longest = max(len(name) for name, _ in files)
-    for name, size in files:
-        table.add_row("", f"{name:<{longest}}  {size:>8}")
-    if copied:
-        table.add_row("copied", ", ".join(copied))
-    say(table)
+    held = f"{FORMATS[own]} format, {len(tensors)} tensors of {dtypes}"
+    read = [("read", str(path)), ("", kind), ("model", described(model))]
+    tell(*read, ("wrote", str(target)), ("", held), *rows, copied=copied)
 
 
 def _open(path: Path, head: str | None = None) -> tuple[Model, str]:
@@ -253,31 +237,43 @@ def _open(path: Path, head: str | None = None) -> tuple[Model, str]:
     return model, f"{FORMATS[own]} format, {start.removesuffix('.index.json')}{shards}"
 
 
-@contextmanager
-def _whole(target: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `target` at the end, or nothing does."""
-    near = next(each for each in target.absolute().parents if each.is_dir())
-    if not os.access(near, os.W_OK):
-        raise ValueError(f"{target}: nothing can be written in {near}; expected a folder of yours")
-    with tempfile.TemporaryDirectory(prefix=".qkv-", dir=near) as room:
-        folder = Path(room) / "whole"
-        yield folder
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
+# --- merge ---
 
 
-def _copy_beside(source: Path, target: Path) -> list[str]:
-    """Copies what belongs to the weights and is none; returns the names. No link leads out of the folder."""
-    from qkv.weights import files
+def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
+    """Fold an adapter into the weights of its model, and write the model that they make.
 
-    found = [each for pattern in BESIDE for each in sorted(source.glob(pattern)) if each.is_file()]
-    names = [each.relative_to(source) for each in dict.fromkeys(found)]
-    for name in names:
-        (target / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(files._inside((source / name).parent, name.name), target / name)
-    return [str(name) for name in names]
+    qkv merge runs/lora/best --out mine
+
+    Parameters
+    ----------
+    model
+        a folder or hub id; or an adapter, which names its model
+    out
+        a new folder
+    adapter
+        the folder of an adapter that is of this model
+    """
+    from qkv.adapter.settings import base_of, is_adapter
+    from qkv.foreign import load
+    from qkv.lora import merge as fold
+    from qkv.model import find
+
+    check_new(out)
+    path = find(model, None)
+    if adapter is None and not is_adapter(path):
+        raise ValueError(
+            f"{model}: a model, and no adapter to fold into it; expected --adapter and its folder"
+        )
+    base = base_of(path)[1] if is_adapter(path) else path
+    made = load(model, adapter=adapter)
+    layers = fold(made.net)
+    with whole(out) as folder:
+        made.save(folder)
+        rows = listed(folder)
+        copied = copy_beside(base if base.is_dir() else base.parent, folder, KEPT)
+    read = [("read", str(base)), ("folded", f"{adapter or model}, {len(layers)} layers")]
+    tell(*read, ("model", described(made)), ("wrote", str(out)), *rows, copied=copied)
 
 
 def size_in_bytes(text: str) -> int:

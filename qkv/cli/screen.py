@@ -5,10 +5,18 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from qkv.learn.measure import Tell
+
+
+PAUSE = 10.0  # seconds between lines, where no bar can be drawn
 
 
 def complain(message: str) -> None:
@@ -21,6 +29,31 @@ def console() -> Console:
 
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((100, 24)).columns
     return Console(width=width, highlight=False, markup=False, emoji=False)
+
+
+@contextmanager
+def progress(what: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Tell]:
+    """A bar on a terminal, a line now and then elsewhere; beside the results, which may go into a file."""
+    from rich.console import Console
+
+    screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    if screen.is_terminal and not screen.is_dumb_terminal:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=screen, transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda words, done, of: bar.update(task, description=words, completed=done, total=of)
+        return
+    last = clock()
+
+    def line(words: str, done: int, of: int | None) -> None:
+        nonlocal last
+        if clock() - last >= PAUSE:
+            last = clock()
+            print(words, file=sys.stderr, flush=True)
+
+    yield line
 
 
 def say(*parts: RenderableType) -> None:

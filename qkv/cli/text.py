@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.screen import console, say
+from qkv.cli.screen import console, progress, say
 from qkv.human import human
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def train(
         raise ValueError(f"{out}: there is something already; expected a new or an empty folder")
     corpus = Corpus(files, form=form or ("txt" if "-" in files else None), columns=columns)
     seen, clock = Sample(), time.perf_counter()
-    with progress(corpus) as advance:
+    with reading(corpus) as advance:
         learned = Tokenizer.train(
             seen.of(texts(corpus), advance), kind=kind, vocab=vocab, purpose=purpose, lower=lower,
             sentinels=sentinels, codes=codes,
@@ -137,25 +137,18 @@ class Sample:
 
 
 @contextmanager
-def progress(corpus: Corpus) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, told the characters that were read; it has an end where no file is packed."""
-    screen = console()
-    if not screen.is_terminal:
-        yield lambda count: None
-        return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+def reading(corpus: Corpus) -> Iterator[Callable[[int], None]]:
+    """Told the characters that were read; there is an end to them where no file is packed."""
     paths = corpus.files()
     plain = all(path.endswith(".txt") and os.path.isfile(path) for path in paths)
     total = sum(map(os.path.getsize, paths)) if plain else None
-    with Progress(*columns, console=screen, transient=True) as bar:
-        task, read = bar.add_task("reading", total=total), 0
+    with progress("reading") as tell:
+        read = 0
 
         def advance(count: int) -> None:
             nonlocal read
             read += count
-            bar.update(task, completed=read, description=f"read {human(read)} characters, learning")
+            tell(f"read {human(read)} characters, learning", read, total)
 
         yield advance
 

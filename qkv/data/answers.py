@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.data.encode import LENGTHS, Encoder, Row
-from qkv.data.record import Record, listed, short
+from qkv.data.record import Answer, Record, listed, short
 from qkv.text import Encoding
 
 AWAY = 0  # stored tags are one more than they are; this one asks for nothing
@@ -67,13 +67,16 @@ class Tagged(Encoder):
                 raise ValueError(
                     f"{record.place}: {len(words)} words and {len(tags)} tags, expected one each"
                 )
-            whole = self.fit(self.text.encode_words(list(map(str, words))), record)
-            labels = []
-            for place, word in enumerate(whole.words):
-                first = word is not None and (place == 0 or whole.words[place - 1] != word)
-                labels.append(1 + numbered(tags[word or 0], self.labels, record) if first else AWAY)
+            whole = self.encoding(record)
+            labels = [AWAY] * len(whole)
+            for word, place in firsts(whole).items():
+                labels[place] = 1 + numbered(tags[word], self.labels, record)
             rows.append({"tokens": whole.ids, "types": whole.types, "labels": labels})
         return rows
+
+    def encoding(self, record: Record) -> Encoding:
+        """The words of a record, or as many of them as fit."""
+        return self.fit(self.text.encode_words(list(map(str, list_of(record, "words")))), record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +93,10 @@ class Answered(Encoder):
         return {"tokens": len(self.text), "types": TYPES, **places}
 
     def __call__(self, records: Sequence[Record]) -> list[Row]:
-        texts = [(record.text("question").strip(), record.text("context")) for record in records]
         rows = []
-        for whole, record in zip(self.text.encode_many(texts), records, strict=True):
+        for windows, record in zip(self.windows(records), records, strict=True):
             row: Row = {name: [] for name in self.fields()}
-            for window in self.windows(whole, record):
+            for window in windows:
                 first, last = self.places(window, record)
                 row["tokens"] += window.ids
                 row["types"] += window.types
@@ -104,7 +106,13 @@ class Answered(Encoder):
             rows.append(row)
         return rows
 
-    def windows(self, whole: Encoding, record: Record) -> list[Encoding]:
+    def windows(self, records: Sequence[Record]) -> list[list[Encoding]]:
+        """The windows of every record."""
+        texts = [(record.text("question").strip(), record.text("context")) for record in records]
+        both = zip(self.text.encode_many(texts), records, strict=True)
+        return [self.cut(whole, record) for whole, record in both]
+
+    def cut(self, whole: Encoding, record: Record) -> list[Encoding]:
         if not self.length or self.long != "split":
             return [self.fit(whole, record)]
         question = len(whole) - sum(owner == 1 for owner in whole.sequence)
@@ -117,8 +125,7 @@ class Answered(Encoder):
 
     def places(self, window: Encoding, record: Record) -> tuple[int, int]:
         """The tokens where the first answer begins and ends."""
-        nowhere = window.ids.index(self.text.cls) if self.text.cls in window.ids else 0
-        answers = list_of(record, "answers")
+        nowhere, answers = self.nowhere(window), record.answers()
         if not answers:
             return nowhere, nowhere
         begin, end = answer_in(answers[0], record)
@@ -130,6 +137,10 @@ class Answered(Encoder):
         held = [place for place, owner in enumerate(window.sequence) if owner == 1]
         covered = held and window.offsets[held[0]][0] <= begin and end <= window.offsets[held[-1]][1]
         return (inside[0], inside[-1]) if inside and covered else (nowhere, nowhere)
+
+    def nowhere(self, window: Encoding) -> int:
+        """The token that stands for the row."""
+        return window.ids.index(self.text.cls) if self.text.cls in window.ids else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,12 +207,20 @@ def labels_of(records: Iterable[Record], column: str = "label", kind: str = "sin
     return tuple(sorted(found, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)))
 
 
-def answer_in(answer: Any, record: Record) -> tuple[int, int]:
+def firsts(encoding: Encoding) -> dict[int, int]:
+    """The first token of every word that has one."""
+    found: dict[int, int] = {}
+    for place, word in enumerate(encoding.words):
+        if word is not None:
+            found.setdefault(word, place)
+    return found
+
+
+def answer_in(answer: Answer, record: Record) -> tuple[int, int]:
     """The characters of the context from which up to which an answer stands."""
-    try:
-        text, start = str(answer["text"]), int(answer["start"])
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{record.place}: answer {short(answer)}, expected a text and its start") from None
+    text, start = answer
+    if start is None:
+        raise ValueError(f"{record.place}: answer {short(text)}, expected a text and its start")
     if not text or record.text("context")[start : start + len(text)] != text:
         raise ValueError(
             f"{record.place}: answer {short(text)} does not stand at character {start} of the context"

@@ -59,9 +59,10 @@ class Encoder(ABC):
         if not self.length or len(encoding) <= room or self.long == "split":
             return encoding
         if self.long == "refuse":
+            ways = " or ".join(f'data.long = "{way}"' for way in (LONG[1:] if self.splits else LONG[1:2]))
             raise ValueError(
                 f"{record.place}: {len(encoding)} tokens, expected at most {room}; "
-                'data.long = "cut" cuts them, a larger data.length reads them'
+                f"{ways} makes them fit, a larger data.length reads them"
             )
         return encoding.cut(room)
 
@@ -206,10 +207,8 @@ def texts_of(record: Record, names: Sequence[str]) -> dict[str, str]:
     """Texts by column; of SQuAD's `answers` the first, nothing where there is none."""
     found = {}
     for name in names:
-        value = record.get(name)
-        if name == "answers" and isinstance(value, list):
-            first = value[0] if value else ""
-            found[name] = str(first["text"]) if isinstance(first, dict) else str(first)
+        if name == "answers":
+            found[name] = next((answer.text for answer in record.answers()), "")
         else:
             found[name] = record.text(name)
     return found

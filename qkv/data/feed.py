@@ -35,6 +35,10 @@ class Feed:
         self.lengths = lengths  # (N,) of every example; None: they are alike
         self._epochs: dict[int, list[Indices]] = {}
 
+    def __getstate__(self) -> dict[str, object]:
+        """In another process it draws examples, and plans nothing."""
+        return {**self.__dict__, "plan": None, "_epochs": {}}
+
     def batches(self, epoch: int) -> list[Indices]:
         """The batches of an epoch; it and its neighbours are kept, for who reads ahead and who does not."""
         found = self._epochs.get(epoch)

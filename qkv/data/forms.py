@@ -38,8 +38,9 @@ def documents(file: File) -> Iterator[Record]:
 
 
 def whole(file: File) -> Iterator[Record]:
-    """One record, the file."""
-    yield Record({"text": file.text()}, str(file))
+    """The file as one text, in pieces that follow each other."""
+    for number, text in file.pieces():
+        yield Record({"text": text}, file.place(number))
 
 
 def blocks(file: File) -> Iterator[list[tuple[int, str]]]:

@@ -17,6 +17,7 @@ STDIN = "-"
 PACKED: dict[str, Callable[[BinaryIO], object]] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
 LINE_BYTES = 64 * 2**20
 FILE_BYTES = 2**30
+PIECE = 2**16
 DAMAGED = "the file is cut or damaged; copy it again"
 
 # What a file is by its first bytes, where its name does not say so.
@@ -68,6 +69,24 @@ class File:
                     return
                 yield number, self._decode(raw, number).removesuffix("\n").removesuffix("\r")
 
+    def pieces(self, size: int = PIECE) -> Iterator[tuple[int, str]]:
+        """The whole text in pieces of about `size` characters, each with the number of its first line.
+
+        Lines end in \\n. There is one space where pieces meet, the end of a line, so that a tokenizer says of
+        them what it says of the whole."""
+        with self.opened() as file:
+            held, length, first = list[str](), 0, 1
+            for number in count(1):
+                raw = self._read(file.readline, LINE_BYTES, number)
+                line = self._decode(raw, number).replace("\r\n", "\n")
+                if held and (not raw or (length >= size and not line[:1].isspace() and alone(held[-1]))):
+                    yield first, "".join(held)
+                    held, length, first = [], 0, number
+                if not raw:
+                    return
+                held.append(line)
+                length += len(line)
+
     def text(self) -> str:
         """The whole text, lines ending in \\n: for what cannot be read line by line."""
         with self.opened() as file:
@@ -105,3 +124,8 @@ class File:
             advice = "is the file cut, or in another encoding, such as latin-1?"
             raise ValueError(f"{self.place(number)}: {byte} is not {self.encoding}; {advice}") from None
         return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def alone(line: str) -> bool:
+    """Whether a line's end is the only space after its last word."""
+    return line.removesuffix("\n") == line.rstrip() != ""

@@ -31,10 +31,14 @@ def choose(
     reached. It is passed over where it meets another run, or where its first word has more tokens than are
     left to choose: there may be fewer than the count.
     """
-    taken = bytearray(len(special))  # searched faster than an array, span by span
-    total = len(special) - int(special.sum())
+    total = len(special) - int(np.count_nonzero(special))
     left = min(max(1, round(share * total)), total if limit is None else limit)
     begins = ~special
+    if starts is None and longest == 1:  # the same in one move
+        chosen = np.zeros(len(special), np.bool_)
+        chosen[rng.choice(np.flatnonzero(begins), min(left, total), replace=False, shuffle=False)] = True
+        return chosen
+    taken = bytearray(len(special))  # searched faster than an array, span by span
     if starts is not None:
         begins &= starts | np.append(True, special)[:-1]
     edges = np.flatnonzero(begins | special)

@@ -50,9 +50,11 @@ _given: list[Callable[[Any], Any]] = []  # in a worker process: the function
 
 
 def _begin(sent: bytes) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the parent to handle
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # the processes are the parallelism
+    for name, alone in (("TOKENIZERS_PARALLELISM", "false"), ("OMP_NUM_THREADS", "1")):
+        os.environ.setdefault(name, alone)  # the processes are the parallelism
     _given.append(pickle.loads(sent))
 
 

@@ -11,6 +11,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from qkv.kernels.wide import Wide
 from qkv.nn.attention import Attention
 from qkv.nn.parts import exact
 from qkv.nn.stack import Block, Transformer
@@ -32,22 +33,19 @@ def prepare(net: Transformer, precision: str | None = None) -> Transformer:
     for block in [module for module in lean.modules() if isinstance(module, Block)]:
         if lean.tower.stack.recall is None and joinable(block.attend):
             join(block.attend)
-    for module in lean.modules():
+    for module in [*lean.modules()]:
+        for numbers in ("rates", "slopes"):  # of positions: on the device once and for all
+            if isinstance(getattr(module, numbers, None), list):
+                held_there = torch.tensor(getattr(module, numbers), dtype=exact(device), device=device)
+                setattr(module, numbers, held_there)
         for name, child in module.named_children():
-            for numbers in ("rates", "slopes"):  # of positions: on the device once and for all
-                if isinstance(getattr(child, numbers, None), list):
-                    setattr(
-                        child,
-                        numbers,
-                        torch.tensor(getattr(child, numbers), dtype=exact(device), device=device),
-                    )
             if isinstance(child, nn.Dropout):
                 setattr(module, name, nn.Identity())
-            elif type(child) is nn.Linear and precision == "half":
-                setattr(module, name, Half(child))
+            elif type(child) in (nn.Linear, Wide) and precision == "half":
+                setattr(module, name, Half(child))  # type: ignore[arg-type]
             elif (
-                type(child) is nn.Linear and device.type == "cpu" and name != "out"
-            ):  # heads share the tokens
+                type(child) is nn.Linear and device.type == "cpu"
+            ):  # not Wide, which shares the tokens' table
                 setattr(module, name, Turned(child))
     return lean.eval()
 

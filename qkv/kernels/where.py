@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from qkv.kernels.blocks import Cut, at, cut, few_keys
+from qkv.kernels.fused import least
 from qkv.spec import ByHead, Causal, Everyone, Pattern
 
 
@@ -24,6 +25,7 @@ class Where:
     allowed: Tensor | None = None  # (B, T, S)
     distance: Tensor | None = None  # (B|1, H, T, S) added to the scores
     same: bool = False  # queries and keys are the same even row, nothing remembered
+    even: bool = False  # query t of T and key s of S are S - T + t - s apart
     reach: int = 0  # no two positions are further apart
     types: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys
     edges: Tensor | None = None  # where the texts of a full row begin, if that is all the documents say
@@ -90,4 +92,4 @@ class Where:
         if self.mask is None:
             return scores
         scores = torch.zeros((), dtype=self.dtype, device=self.mask.device) if scores is None else scores
-        return scores.masked_fill(~self.mask, torch.finfo(self.dtype).min)
+        return scores.masked_fill(~self.mask, least(scores.dtype))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from qkv.learn.check import number
+from qkv.check import number
+from qkv.learn.muon import local, parted
 from qkv.weights.files import read_tensors
 
 UPDATES = "updates"  # in a state dict, beside the names of weights
@@ -41,8 +43,8 @@ class Average:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
         learns = self.join(net)
         pairs = [(self.weights[name], p.to(self.weights[name].dtype)) for name, p in learns.items()]
-        for parted in (False, True):  # a kernel takes slices, or whole tensors, not both
-            alike = [pair for pair in pairs if hasattr(pair[0], "full_tensor") == parted]
+        for sliced in (False, True):  # a kernel takes slices, or whole tensors, not both
+            alike = [pair for pair in pairs if hasattr(pair[0], "full_tensor") == sliced]
             if alike:
                 torch._foreach_lerp_([mean for mean, _ in alike], [new for _, new in alike], 1 - decay)
         self.updates += 1
@@ -54,12 +56,8 @@ class Average:
         if len(own) < len(self.weights):
             lost = ", ".join(sorted(self.weights.keys() - own.keys()))
             raise ValueError(f"the average is of another network: {lost} is not in this one")
-        kept = {name: p.detach().clone() for name, p in own.items()}
-        fill(own, self.weights)
-        try:
+        with swapped(own, self.weights):
             yield
-        finally:
-            fill(own, kept)
 
     def state_dict(self) -> dict[str, Tensor]:
         return {**self.weights, UPDATES: torch.tensor(self.updates)}
@@ -81,6 +79,32 @@ def fill(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
     """In place: who holds the tensors, a compiled graph for one, sees the new values."""
     for name, tensor in into.items():
         tensor.copy_(values[name])
+
+
+@contextmanager
+def swapped(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Tensors with other values; after it, with their own again, to the bit."""
+    kept = {name: x.detach().clone() for name, x in own.items()}
+    fill(own, values)
+    try:
+        yield
+    finally:
+        fill(own, kept)
+
+
+@contextmanager
+def mean_with(net: nn.Module, others: Iterable[Mapping[str, Tensor]]) -> Iterator[None]:
+    """The network with the mean of its weights and of others, whole ones; after it, with its own again.
+
+    Frozen tensors stay as they are."""
+    learns = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+    own = {name: local(p) for name, p in learns.items()}
+    theirs = (
+        {name: local(parted(x, learns[name])) for name, x in held.items() if name in learns}
+        for held in others
+    )
+    with swapped(own, mean_of(chain([own], theirs))):
+        yield
 
 
 def mean_of(checkpoints: Iterable[Mapping[str, Tensor] | str | Path]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,13 @@ STATE = "state.json"
 Tensors = dict[str, dict[str, Tensor]]  # by file, by name
 
 
-def write(root: Path, step: int, tensors: Tensors, state: Mapping[str, Any], *, keep: int = 2) -> Path:
-    """Saves one, then removes all but the newest `keep`."""
+def write(
+    root: Path, step: int, tensors: Tensors, state: Mapping[str, Any], *, keep: int = 2, every: int = 0
+) -> Path:
+    """Saves one, then removes all but the newest `keep`.
+
+    One that was written between two steps of `every`, where a run was stopped, goes with the next: the others
+    are then those of a run that was not."""
     target = root / f"{step:08}"
     room = root / f".{target.name}.tmp"
     shutil.rmtree(room, ignore_errors=True)
@@ -54,9 +59,26 @@ def write(root: Path, step: int, tensors: Tensors, state: Mapping[str, Any], *, 
         raise ValueError(
             f"{target}: the checkpoint could not be written ({error.strerror}); {kept}"
         ) from None
-    for old in finished(root)[:-keep]:
+    older = [path for path in finished(root) if path != target]
+    regular = [path for path in older if is_regular(path, every)]
+    for old in {*older} - {*regular[max(len(regular) - keep + 1, 0) :]}:
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def is_regular(path: Path, every: int) -> bool:
+    """Whether a checkpoint was due, one in so many steps; 0: at no step in particular."""
+    return not every or int(path.name) % every == 0
+
+
+def before(root: Path, step: int, *, count: int, every: int) -> Iterator[dict[str, Tensor]]:
+    """The weights of the last regular checkpoints before a step, one by one; a broken one is passed over."""
+    regular = [path for path in finished(root) if int(path.name) < step and is_regular(path, every)]
+    for folder in regular[max(len(regular) - count, 0) :]:
+        try:
+            yield read(folder, "net")[0]["net"]
+        except ValueError as error:
+            warnings.warn(f"{error}; the mean is of the others", stacklevel=2)
 
 
 def newest(root: Path) -> tuple[Tensors, dict[str, Any]] | None:
@@ -69,13 +91,15 @@ def newest(root: Path) -> tuple[Tensors, dict[str, Any]] | None:
     return None
 
 
-def read(folder: Path) -> tuple[Tensors, dict[str, Any]]:
+def read(folder: Path, *only: str) -> tuple[Tensors, dict[str, Any]]:
+    """All of a checkpoint, or only these of its files."""
     try:
         state = json.loads((folder / STATE).read_text(encoding="utf-8"))
         claimed = state.pop("sum")
         if hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest() != claimed:
             raise ValueError("its checksum differs")
         files = {folder / name: wanted for name, wanted in state.pop("files").items()}
+        files = {path: wanted for path, wanted in files.items() if not only or path.stem in only}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{folder / STATE}: a broken checkpoint ({error})") from None
     for path, wanted in files.items():

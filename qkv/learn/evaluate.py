@@ -4,101 +4,115 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
+from qkv.adapter.settings import is_adapter
 from qkv.data.answers import labels_of
-from qkv.data.encode import Pairs
+from qkv.data.lines import STDIN
 from qkv.data.prepare import prepare
-from qkv.data.rows import NONE
+from qkv.data.record import Record
 from qkv.data.shards import Index
 from qkv.foreign import load
-from qkv.learn import twin
-from qkv.learn.given import Given, Part
+from qkv.learn.given import Given, Part, labels_in
 from qkv.learn.kinds import Kind, kind_of
-from qkv.learn.measure import over
-from qkv.learn.objective import Out
-from qkv.learn.objectives import words_of
-from qkv.learn.prepared import goal_of
+from qkv.learn.measure import Tell, over, silent
+from qkv.learn.prepared import encoding, goal_of
 from qkv.learn.recipe import Recipe, read_recipe
-from qkv.learn.scores import bleu, chrf, entity_f1, macro_f1, rouge
 from qkv.learn.start import corpus
-from qkv.model import Model, pick_device
+from qkv.learn.trial import trial
+from qkv.learn.written import Writer
+from qkv.model import Model, find, pick_device
 from qkv.text import Tokenizer
 
 MODELS = ("best", "last")
 RUNNING = ("causal-lm", "recurrence")  # every token of the text is predicted once
-Write = Callable[[Model, list[list[int]]], list[list[int]]]
 TEXTS = ("tokens", "source", "target")  # fields of shards that hold texts
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
+    """The scores, and all that must be told with them."""
+
     model: Path
+    objective: str
     data: str | list[str]
-    documents: int
+    n: int  # records
     tokens: int
     values: dict[str, float]
-    signature: str | None = None  # how BLEU was computed
+    how: dict[str, Any] = field(default_factory=dict)  # by what search, within which limits
+    signatures: dict[str, str] = field(default_factory=dict)  # sacrebleu's
 
 
-def evaluate(folder: Path, flags: Sequence[str] = (), write: Write | None = None) -> Outcome:
+def evaluate(
+    folder: Path, flags: Sequence[str] = (), writer: Writer | None = None, *, lower: bool = False,
+    tell: Tell = silent,
+) -> Outcome:  # fmt: skip
     """Measures the best model of a run, or the last, on `data.test` of its recipe.
 
-    What a seq2seq model writes is compared with the targets, where `write` is given: sources to ids."""
+    What a seq2seq model writes is compared with the targets, where `writer` is given; with `lower`, in small
+    letters too."""
     recipe = read_recipe(folder / "recipe.toml", ["--device", "auto", *flags])
     test = recipe.data.test
     if test is None:
         raise ValueError(f"{folder}: its recipe has no data.test; name the texts with --data.test")
-    kind, name = kind_of(recipe), recipe.objective.name
-    if kind.net in (twin.discriminating, twin.taught):
-        raise ValueError(f"{folder}: {name} is measured with a second network, which a run does not keep")
-    home = next((folder / each for each in MODELS if (folder / each / "config.json").exists()), None)
+    kind = kind_of(recipe)
+    home = next((folder / each for each in MODELS if holds_model(folder / each)), None)
     if home is None:
         raise ValueError(f"{folder}: no model in best/ or last/; has the run come to its end?")
-    tokenizer, model = Tokenizer.load(folder / "tokenizer"), load(home, device=pick_device(recipe.device))
-    words = words_of(tokenizer, model, length=recipe.data.length)
-    given = Given(
-        recipe=recipe, home=str(folder / "tokenizer"), model=model, words=words,
-        labels=names_of(recipe, kind, model),
-    )  # fmt: skip
-    encoder, source, seen = kind.encoder(given), corpus(recipe, test), Seen(name, given.labels)
+    model = learnt(recipe, home)
+    model.tokenizer = Tokenizer.load(folder / "tokenizer")
+    labels = names_of(recipe, kind, model)
+    given = Given.of(recipe, folder / "tokenizer", model, labels=labels, learnt=home)
+    net, _ = kind.net(given)
+    encoder, source = kind.encoder(given), records_of(recipe, test)
     with tempfile.TemporaryDirectory(prefix="qkv-") as room:
-        held = prepare(source, encoder, room, fields=encoder.fields(), made_from={})
-        feed = kind.feed(given, held, Part(first=False))
-        with torch.no_grad(), model.net.register_forward_hook(seen):
-            values = over(feed, goal_of(given))(model.net) | seen.scores()
-        if name in RUNNING:
+        held = prepare(
+            source, encoder, room, fields=encoder.fields(), made_from={}, progress=encoding(test, tell)
+        )
+        tried = trial(given, goal_of(given), encoder, held, source, Part(first=False))
+        signatures: dict[str, str] = {}
+        with torch.no_grad():
+            values = over(tried.feed, tried.objective, tried.judge, tell=tell)(net.eval())
+        how = tried.judge.how()
+        if recipe.objective.name in RUNNING:
             characters = sum(len(record.text("text")) for record in source)
             bits = values["loss"] / math.log(2)
             values["bits_per_character"] = bits * held.tokens() / max(characters, 1)
-        signature = None
-        if name == "seq2seq" and write is not None and isinstance(encoder, Pairs):
-            sources = [held.document(i, "source").tolist() for i in range(len(held))]
-            wanted = [encoder.side(record, "target") for record in source]
-            texts = [tokenizer.decode(ids) for ids in write(model, sources)]
-            found, signature = written_scores(texts, wanted)
-            values |= found
+        if tried.writes and writer is not None:
+            papers = tried.papers(len(held))
+            found, signatures = papers.scores(papers.written(model, writer, tell=tell), lower=lower)
+            values, how = values | found, how | dict(writer.how)
         return Outcome(
-            model=home, data=test, documents=len(held), tokens=count(held.index), values=values,
-            signature=signature,
+            model=home, objective=recipe.objective.name, data=test, n=len(held), tokens=count(held.index),
+            values=values, how=how, signatures=signatures,
         )  # fmt: skip
 
 
-def written_scores(texts: list[str], wanted: list[str]) -> tuple[dict[str, float], str | None]:
-    """ROUGE; and BLEU, chrF and BLEU's signature, where sacrebleu is installed."""
-    each = [rouge(*both) for both in zip(texts, wanted, strict=True)]
-    values = {name: sum(one[name] for one in each) / len(each) for name in each[0]}
-    if find_spec("sacrebleu") is None:
-        return values, "for BLEU and chrF: pip install 'qkv[eval]'"
-    score = bleu(texts, wanted)
-    return values | {"bleu": score.value, "chrf": chrf(texts, wanted).value}, score.signature
+def records_of(recipe: Recipe, test: str | list[str]) -> Iterable[Record]:
+    """What can be read more than once."""
+    source = corpus(recipe, test)
+    return list(source) if STDIN in ([test] if isinstance(test, str) else test) else source
+
+
+def holds_model(folder: Path) -> bool:
+    return (folder / "config.json").exists() or is_adapter(folder)
+
+
+def learnt(recipe: Recipe, home: Path) -> Model:
+    """What a run wrote: a model, or adapters, which are put on the model that the run began with."""
+    device, base = pick_device(recipe.device), recipe.model.load
+    if not is_adapter(home) or base is None:
+        return load(home, device=device)
+    try:
+        began = find(base, None)
+    except ValueError as error:
+        raise ValueError(f"{error}; --model.load names the place of the model that {home} is of") from None
+    return load(home, device=device) if is_adapter(began) else load(base, adapter=home, device=device)
 
 
 def count(index: Index) -> int:
@@ -110,33 +124,8 @@ def names_of(recipe: Recipe, kind: Kind, model: Model) -> tuple[str, ...]:
     """The labels in the order of their numbers: the model's own, else those of the training data."""
     if kind.column is None:
         return ()
-    held: dict[str, str] = model.config.get("id2label") or {}
-    if held and not all(name.startswith("LABEL_") for name in held.values()):
-        return tuple(held[number] for number in sorted(held, key=int))
+    held = labels_in(model)
+    if held and not all(name.startswith("LABEL_") for name in held):
+        return held
     asked = recipe.objective.settings.get("kind", "single")
     return labels_of(corpus(recipe, recipe.data.train), kind.column, asked)
-
-
-class Seen:
-    """What a network answered to labelled texts or words while it was measured."""
-
-    def __init__(self, name: str, labels: tuple[str, ...]) -> None:
-        self.name, self.labels = name, labels
-        self.predicted: list[list[str]] = []  # by text: its label, or those of its words
-        self.wanted: list[list[str]] = []
-
-    def __call__(self, net: nn.Module, args: Any, out: Out) -> None:
-        if not self.labels or out["labels"].is_floating_point():  # numbers, or several labels a text
-            return
-        for row, gold in zip(out["logits"].argmax(-1), out["labels"], strict=True):
-            asked = gold != NONE
-            self.predicted.append([self.labels[number] for number in row[asked].flatten().tolist()])
-            self.wanted.append([self.labels[number] for number in gold[asked].flatten().tolist()])
-
-    def scores(self) -> dict[str, float]:
-        if not self.wanted:
-            return {}
-        if self.name == "tag":
-            found = entity_f1(self.predicted, self.wanted)
-            return {"entity_f1": found.f1, "entity_precision": found.precision, "entity_recall": found.recall}
-        return {"macro_f1": macro_f1([one for (one,) in self.predicted], [one for (one,) in self.wanted])}

@@ -1,6 +1,7 @@
 """Steps whose numbers are not finite: they never move a weight, and the device is not waited for.
 
-The optimiser reads the flag of a step on the device; the host is told while later steps run."""
+The optimiser reads the flag of a step on the device; the host is told while later steps run. In fp16 a
+gradient that overflows is no fault, as long as a lower scale of the loss can help."""
 
 from __future__ import annotations
 
@@ -15,16 +16,18 @@ from qkv.learn.optim import Joint
 
 MOST = 3  # in a row
 LATE = 8  # steps that the host may lag behind
+FLOOR = 1.0  # the scale at which a gradient that overflows does so of itself
 
 
 @dataclass
 class Watch:
     waiting: deque[tuple[int, Place, Tensor, torch.cuda.Event | None]] = field(default_factory=deque)
+    remedy: str = "a lower learn.rate"
     bad: int = 0  # steps in a row
     skipped: int = 0  # in all
 
     def add(self, step: int, place: Place, lost: Tensor) -> None:
-        """`lost` is 1 where the step was skipped."""
+        """`lost` is 1 where the step was skipped for a fault."""
         if lost.is_cuda:
             held = torch.empty((), dtype=lost.dtype, pin_memory=True)
             held.copy_(lost, non_blocking=True)
@@ -49,7 +52,7 @@ class Watch:
             if self.bad >= MOST:
                 raise ValueError(
                     f"step {step}: the loss or a gradient was not finite {MOST} times in a row, last at "
-                    f"batch {place.batch} of epoch {place.epoch}; no weight moved; try a lower learn.rate"
+                    f"batch {place.batch} of epoch {place.epoch}; no weight moved; try {self.remedy}"
                 )
 
 
@@ -61,3 +64,12 @@ def step_unless(optimiser: Joint, lost: Tensor) -> None:
             part.step()
         elif not bool(lost):
             part.step()
+
+
+def rescaled(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
+    """Moves the scale of the loss; returns whether a gradient's overflow lowered it, and not too far."""
+    one = torch.ones((), device=device)
+    was = scaler.scale(one)
+    scaler.update()
+    now = scaler.scale(one)
+    return (now < was) & (now >= FLOOR)

@@ -12,15 +12,15 @@ from torch import Tensor
 from qkv.data.prepare import prepare
 from qkv.data.read import Corpus
 from qkv.data.record import Record
-from qkv.learn.given import Given, Part
+from qkv.learn.given import Given, Part, labels_in
 from qkv.learn.kinds import kind_of
-from qkv.learn.measure import over
+from qkv.learn.measure import Measure
 from qkv.learn.objective import Out, written
-from qkv.learn.objectives import words_of
 from qkv.learn.prepared import goal_of
 from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe
 from qkv.learn.settings import Learn
 from qkv.learn.trainer import Report, State, Trainer
+from qkv.learn.trial import trial
 from qkv.model import Model
 
 Data = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
@@ -35,8 +35,9 @@ def fit(
     """Trains the model where it is, and leaves it in eval mode.
 
     `data` are texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a name,
-    or a function `out -> loss` over the batches of the objective that `like` names. `settings` are the
-    objective's own, `learn` those of a recipe's table `learn`, such as rate=1e-4."""
+    or a function `out -> loss` over the batches of the objective that `like` names: given what the net gives,
+    or only what that objective reads `together`. `settings` are the objective's own, `learn` those of a
+    recipe's table `learn`, such as rate=1e-4."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(
@@ -47,33 +48,25 @@ def fit(
         model=ModelPart(), data=DataPart(train="", rows=rows, length=length, long=long, valid=valid),
         objective=ObjectivePart(name=name, settings=dict(settings or {})), learn=Learn(steps=steps, **learn),
     )  # fmt: skip
-    kind = kind_of(recipe)
-    named: dict[str, str] = model.config.get("id2label") or {}
-    labels = tuple(named[number] for number in sorted(named, key=int)) if kind.column else ()
+    kind, source = kind_of(recipe), records(data)
     with tempfile.TemporaryDirectory(prefix="qkv-") as room:
         tokenizer.save(room)
-        given = Given(
-            recipe=recipe,
-            home=room,
-            model=model,
-            words=words_of(tokenizer, model, length=length),
-            labels=labels,
-        )
+        given = Given.of(recipe, room, model, labels=labels_in(model) if kind.column else ())
         encoder = kind.encoder(given)
         shards = prepare(
-            records(data),
-            encoder,
-            Path(room) / "data",
-            fields=encoder.fields(),
-            made_from={"fit": repr(encoder)},
+            source, encoder, Path(room) / "data", fields=encoder.fields(), made_from={"fit": repr(encoder)}
         )
         target = goal_of(given)
         target = target if isinstance(objective, str) else written(objective, target)
         net, _ = kind.net(given)
-        kept = kind.feed(given, shards, Part(first=False, share=valid)) if valid else None
+        evaluate: Measure | None = None
+        if valid:
+            kept = trial(given, target, encoder, shards, source, Part(first=False, share=valid))
+            kept.check(recipe.learn, None)
+            evaluate = kept.measure(model, recipe.learn)
         return Trainer(
             net=net, feed=kind.feed(given, shards, Part(first=True, share=valid)), objective=target,
-            learn=recipe.learn, callbacks=callbacks, evaluate=over(kept, target) if kept else None,
+            learn=recipe.learn, callbacks=callbacks, evaluate=evaluate,
         ).run()  # fmt: skip
 
 

@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qkv.adapter.write import write_adapter
 from qkv.data.shards import Shards
 from qkv.data.source import Documents
-from qkv.learn.objectives import Words
+from qkv.learn.objectives import Words, words_of
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import reach
+from qkv.lora import adapters
 from qkv.model import Model
 
 
@@ -26,6 +28,23 @@ class Given:
     words: Words
     labels: tuple[str, ...] = ()
     learnt: Path | None = None  # the folder of a model that has learnt already
+
+    @classmethod
+    def of(
+        cls, recipe: Recipe, home: str | Path, model: Model, *, labels: tuple[str, ...] = (),
+        learnt: Path | None = None,
+    ) -> Given:  # fmt: skip
+        """With what is known of the model and its tokenizer, which lies at `home`."""
+        assert model.tokenizer is not None
+        words = words_of(model.tokenizer, model, length=recipe.data.length)
+        return cls(recipe=recipe, home=str(home), model=model, words=words, labels=labels, learnt=learnt)
+
+    def save(self, folder: Path) -> None:
+        """Writes the model, or, where it has adapters, these alone."""
+        if adapters(self.model.net):
+            write_adapter(self.model, folder)
+        else:
+            self.model.save(folder)
 
     def setting(self, name: str, default: Any) -> Any:
         return self.recipe.objective.settings.get(name, default)
@@ -50,6 +69,12 @@ class Given:
     def one_text(self) -> bool:
         """Whether the records are parts of one long text."""
         return self.recipe.data.unit == "file"
+
+
+def labels_in(model: Model) -> tuple[str, ...]:
+    """The labels that the model's config names, in the order of their numbers."""
+    named: dict[str, str] = model.config.get("id2label") or {}
+    return tuple(named[number] for number in sorted(named, key=int))
 
 
 class Part(NamedTuple):

@@ -1,4 +1,4 @@
-"""Kinds: what each objective needs around it: an encoder, a feed, a head, special tokens.
+"""Kinds: what each objective needs around it: an encoder, a feed, a head, special tokens, a judge.
 
 One row an objective, in KINDS; what is taught itself is in `objectives`."""
 
@@ -12,7 +12,7 @@ from torch import nn
 from qkv.data.answers import Answered, Chosen, Labelled, Tagged, held
 from qkv.data.encode import Coded, Encoder, Pairs, Sentences, Texts
 from qkv.data.pixels import Captioned
-from qkv.learn import feeds, twin
+from qkv.learn import feeds, judge, twin
 from qkv.learn.given import Given
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import corpus
@@ -82,6 +82,7 @@ class Kind(NamedTuple):
     vector: str | None = None  # the model gives one vector a text
     own: tuple[str, ...] = ()  # settings that the objective itself does not take
     net: Callable[[Given], tuple[nn.Module, twin.Save]] = twin.alone
+    judge: judge.Judges = judge.tokens
 
 
 TEXTS = ("source", "target")
@@ -94,19 +95,25 @@ KINDS = {
     "masked-lm":              Kind(hidden,    feeds.packed,            "bert",    "masked-lm"),
     "segments":               Kind(sentences, feeds.paired,            "bert",    "pretrain"),
     "replaced-token":         Kind(hidden,    feeds.packed,            "bert",    "replaced",
-                                   own=("generator",), net=twin.discriminating),
+                                   own=("generator",), net=twin.discriminating, judge=judge.replaced),
     "distillation":           Kind(hidden,    feeds.packed,            "bert",    "masked-lm",
                                    own=("teacher",), net=twin.taught),
     "seq2seq":                Kind(pairs,     feeds.records(*TEXTS),   "seq2seq", "lm", own=TEXTS),
     "denoising":              Kind(hidden,    feeds.pieces,            "roberta", "lm"),
     "multilingual-denoising": Kind(spoken,    feeds.pieces,            "roberta", "lm"),
     "span-corruption":        Kind(running,   feeds.corrupted,         "t5",      "lm"),
-    "contrastive":            Kind(pairs,     feeds.records(*TEXTS),   "bert",    vector="mean", own=TEXTS),
-    "image-text":             Kind(captioned, feeds.records("tokens"), "bos-eos", net=twin.paired),
-    "label":                  Kind(labelled,  feeds.records("tokens"), "bert",    "label",  "label"),
-    "tag":                    Kind(tagged,    feeds.records("tokens"), "bert",    "tag",    "tags"),
-    "span":                   Kind(answered,  feeds.windows,           "bert",    "span",   own=("stride",)),
-    "choice":                 Kind(chosen,    feeds.records("tokens"), "bert",    "choice"),
+    "contrastive":            Kind(pairs,     feeds.records(*TEXTS),   "bert",    vector="mean", own=TEXTS,
+                                   judge=judge.nobody),
+    "image-text":             Kind(captioned, feeds.records("tokens"), "bos-eos", net=twin.paired,
+                                   judge=judge.nobody),
+    "label":                  Kind(labelled,  feeds.records("tokens"), "bert",    "label",  "label",
+                                   judge=judge.labelled),
+    "tag":                    Kind(tagged,    feeds.records("tokens"), "bert",    "tag",    "tags",
+                                   judge=judge.tagged),
+    "span":                   Kind(answered,  feeds.windows,           "bert",    "span",
+                                   own=("stride", "longest"), judge=judge.answered),
+    "choice":                 Kind(chosen,    feeds.records("tokens"), "bert",    "choice",
+                                   judge=judge.chosen),
 }
 # fmt: on
 

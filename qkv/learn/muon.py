@@ -88,3 +88,8 @@ def parted(x: Tensor, like: Tensor) -> Tensor:
 
     assert isinstance(like, DTensor)
     return distribute_tensor(x, like.device_mesh, like.placements, src_data_rank=None)
+
+
+def local(x: Tensor) -> Tensor:
+    """This process's part of a tensor, as a plain one that shares its memory."""
+    return x.to_local() if hasattr(x, "to_local") else x

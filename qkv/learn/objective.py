@@ -5,6 +5,9 @@ generator of the example's own; `collate` lays examples side by side; `parts` ar
 its targets, read off what `net(batch)` gives:
 
     loss = objective(model.net(batch))
+
+Where the rows of a batch are told from each other, `together` names what the losses read, one or more rows of
+it an example: they are then given the rows of the whole batch, and nothing else, however it was run.
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class Objective:
     counts: Callable[[Batch], dict[str, int]]
     noise: Noise = unchanged
     recurrent: bool = False  # what one batch remembers, the next is given
-    whole: bool = False  # the rows of a batch are told from each other: it cannot be run in parts
+    together: tuple[str, ...] = ()  # what the net gives that is read of all rows of a batch at once
+    again: Callable[[], Objective] | None = None  # makes it once more, in another process
 
     def __call__(self, out: Out) -> Tensor:
         return torch.stack(list(self.parts(out).values())).sum()
@@ -50,7 +54,7 @@ def written(loss: Callable[[Out], Tensor], like: Objective) -> Objective:
         return {"loss": next(iter(like.counts(batch).values()))}
 
     name = getattr(loss, "__name__", "written")
-    return replace(like, name=name, parts=lambda out: {"loss": loss(out)}, counts=counts)
+    return replace(like, name=name, parts=lambda out: {"loss": loss(out)}, counts=counts, again=None)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import AdamW, Optimizer
 
-from qkv.learn.check import matching, number
+from qkv.check import matching, number
 from qkv.learn.muon import SCALES, Muon, whole
 
 FUSED = {"cpu", "cuda", "mps", "xpu"}  # where torch has AdamW in one kernel

@@ -76,7 +76,7 @@ class Course:
 
     @property
     def best(self) -> Report | None:
-        return self.history.best(self.learn.watch, highest=self.learn.highest)
+        return self.history.best(self.learn.watch, highest=self.learn.rising)
 
 
 @contextmanager

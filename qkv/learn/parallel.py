@@ -57,6 +57,15 @@ class Team:
                 dist.all_reduce(x, how)
         return x
 
+    def rows(self, x: Tensor) -> tuple[Tensor, slice]:
+        """The rows of all processes, by rank, and where this one's are; each may have another number."""
+        counts = self.sum([len(x) * (rank == self.rank) for rank in range(self.world)])
+        begin = sum(counts[: self.rank])
+        here = slice(begin, begin + len(x))
+        found = x.new_zeros(sum(counts), *x.shape[1:])
+        found[here] = x
+        return self.total(found), here
+
     def told(self, value: Told) -> Told:
         """What the first process has."""
         if self.world == 1:

@@ -13,14 +13,18 @@ from torch import nn
 from qkv.data.answers import labels_of
 from qkv.data.encode import Encoder
 from qkv.data.feed import Feed
-from qkv.data.prepare import prepare
+from qkv.data.prepare import Progress, prepare
 from qkv.data.shards import Shards
+from qkv.human import human
 from qkv.learn.given import Given, Part
 from qkv.learn.kinds import Kind, kind_of
+from qkv.learn.measure import Tell, silent
 from qkv.learn.objective import Objective
-from qkv.learn.objectives import objective, words_of
+from qkv.learn.objectives import objective
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import corpus, make_model, make_tokenizer
+from qkv.learn.trial import Trial, trial
+from qkv.learn.written import Writer
 from qkv.model import Model, pick_device
 
 PROBLEMS = {  # what Hugging Face calls the kinds of label
@@ -38,31 +42,39 @@ class Prepared:
     save: Callable[[Path], None]
     feed: Feed
     objective: Objective
-    valid: Feed | None
+    trial: Trial | None  # what is kept to measure on
+
+    @property
+    def valid(self) -> Feed | None:
+        return self.trial.feed if self.trial else None
 
 
-def prepared(recipe: Recipe, folder: Path) -> Prepared:
+def prepared(
+    recipe: Recipe, folder: Path, writer: Writer | None = None, tell: Tell = silent
+) -> Prepared:  # fmt: skip
     """Tokenizer, model, shards, objective and feeds."""
     data, kind = recipe.data, kind_of(recipe)
     if not data.rows and not data.tokens:
         raise ValueError("data.rows or data.tokens is missing: how many rows, or tokens, a batch has")
     given = given_of(recipe, folder, kind)
     target = goal_of(given)
-    if recipe.learn.accumulate > 1 and (target.whole or target.recurrent):
-        why = "tells the rows of a batch apart" if target.whole else "gives its memory from batch to batch"
+    if recipe.learn.accumulate > 1 and target.recurrent:
+        why = "gives its memory from batch to batch"
         raise ValueError(f"learn.accumulate {recipe.learn.accumulate}: {target.name} {why}, expected 1")
     encoder = kind.encoder(given)
-    train_shards = shards(recipe, folder, encoder, data.train, "train")
+    train_shards = shards(recipe, folder, encoder, data.train, "train", tell)
+    held, path = train_shards, data.train
     share = data.valid if isinstance(data.valid, float) else 0.0
-    valid_shards = train_shards if share else None
     if not isinstance(data.valid, float):
-        valid_shards = shards(recipe, folder, encoder, data.valid, "valid")
+        held, path = shards(recipe, folder, encoder, data.valid, "valid", tell), data.valid
     given.model.net.to(pick_device(recipe.device))
     net, save = kind.net(given)
-    feed, valid = kind.feed(given, train_shards, Part(first=True, share=share)), None
-    if valid_shards is not None:
-        valid = kind.feed(given, valid_shards, Part(first=False, share=share))
-    return Prepared(model=given.model, net=net, save=save, objective=target, feed=feed, valid=valid)
+    feed, kept = kind.feed(given, train_shards, Part(first=True, share=share)), None
+    if data.valid:
+        part = Part(first=False, share=share)
+        kept = trial(given, target, encoder, held, corpus(recipe, path), part)
+        kept.check(recipe.learn, writer)
+    return Prepared(model=given.model, net=net, save=save, objective=target, feed=feed, trial=kept)
 
 
 def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:
@@ -77,8 +89,7 @@ def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:
     model = make_model(recipe, tokenizer, labels, head=kind.head, vector=kind.vector)
     if recipe.objective.name == "label" and asked in PROBLEMS:
         model.config["problem_type"] = PROBLEMS[asked]
-    words = words_of(tokenizer, model, length=recipe.data.length)
-    return Given(recipe=recipe, home=str(folder / "tokenizer"), model=model, words=words, labels=labels)
+    return Given.of(recipe, folder / "tokenizer", model, labels=labels)
 
 
 def goal_of(given: Given) -> Objective:
@@ -86,13 +97,23 @@ def goal_of(given: Given) -> Objective:
     return objective(part.name, given.words, **{k: v for k, v in part.settings.items() if k not in own})
 
 
-def shards(recipe: Recipe, folder: Path, encoder: Encoder, path: str | list[str], name: str) -> Shards:
+def shards(
+    recipe: Recipe, folder: Path, encoder: Encoder, path: str | list[str], name: str, tell: Tell
+) -> Shards:  # fmt: skip
     source = corpus(recipe, path)
     made_from = {"corpus": source.fingerprint(), "encoder": repr(encoder), "tokenizer": fingerprint(folder)}
     return prepare(
         source, encoder, folder / "data" / name, fields=encoder.fields(), made_from=made_from,
-        workers=recipe.data.workers,
+        workers=recipe.data.workers, progress=encoding(path, tell),
     )  # fmt: skip
+
+
+def encoding(path: str | list[str], tell: Tell) -> Progress:
+    """Tells of texts that become shards."""
+    name = path if isinstance(path, str) else ", ".join(path)
+    return lambda documents, tokens: tell(
+        f"encoded {documents:,} texts of {name}, {human(tokens)} tokens", documents, None
+    )
 
 
 def fingerprint(folder: Path) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from qkv.check import number
 from qkv.learn.settings import Learn
 
 
@@ -20,6 +21,7 @@ class ModelPart:
     family: str | None = None
     size: str | None = None
     load: str | None = None
+    adapter: str | None = None  # on the loaded one; it goes on learning
     positions: str | None = None
     changes: dict[str, Any] = field(default_factory=dict)
 
@@ -75,14 +77,43 @@ class ObjectivePart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraPart:
+    """Adapters on a loaded model, which learn in its place; what is new in it learns too."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    drop: float = 0.0
+    root: bool = False  # alpha is divided by the root of the rank
+    where: str | tuple[str, ...] = ()  # layers: `q`, `attend.q,k,v`, `feed.*`; none: queries and values
+
+    def __post_init__(self) -> None:
+        number("lora.rank", self.rank, whole=True, at_least=1)
+        number("lora.alpha", self.alpha, more_than=0)
+        number("lora.drop", self.drop, at_least=0, less_than=1)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     model: ModelPart
     data: DataPart
     objective: ObjectivePart
     learn: Learn
     text: TextPart = TextPart()
+    lora: LoraPart | None = None  # None: the whole model learns
     run: str = "runs/unnamed"  # the folder that everything is written to
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        if (self.lora or self.model.adapter) and not self.model.load:
+            raise ValueError(
+                f"{'lora' if self.lora else 'model.adapter'}: an adapter is of no use without its model, and "
+                "a fresh one is saved nowhere; expected model.load, a folder or hub id"
+            )
+        if self.lora and self.model.adapter:
+            raise ValueError(
+                f"lora with model.adapter {self.model.adapter!r}, which learns on as it is: leave lora out "
+                "(--lora '')"
+            )
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -174,6 +205,9 @@ def typed(value: Any, hint: Any, path: str) -> Any:
     origin, inside = get_origin(hint), get_args(hint)
     if value == "" and type(None) in inside:  # TOML has no word for nothing
         return None
+    tables = [kind for kind in inside if hasattr(kind, "__dataclass_fields__")]
+    if tables and value is not None:
+        return make(tables[0], value, f"{path}.")
     if origin in (Union, UnionType):
         for choice in inside:
             try:
@@ -192,6 +226,7 @@ def typed(value: Any, hint: Any, path: str) -> Any:
         return value
     names = [getattr(kind, "__name__", str(kind)) for kind in inside or (hint,)]
     wanted = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
+    wanted |= {"tuple": "a list", "list": "a list"}
     raise ValueError(f"{path} is {value!r}, expected {' or '.join(wanted.get(name, name) for name in names)}")
 
 
@@ -199,9 +234,10 @@ def to_toml(recipe: Recipe) -> str:
     """The recipe with every setting written out."""
     lines, tables = [], {}
     for name, value in recipe.as_dict().items():
-        tables.update({name: value}) if isinstance(value, dict) else lines.append(
-            f"{name} = {written(value)}"
-        )
+        if isinstance(value, dict):
+            tables[name] = value
+        elif value is not None:
+            lines.append(f"{name} = {written(value)}")
     for name, table in tables.items():
         own = OPEN.get(name, "")
         flat = {key: value for key, value in table.items() if key != own} | table.get(own, {})

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.data.feed import Place
 from qkv.data.pack import split
+from qkv.learn.chance import chance, set_chance
 from qkv.learn.checkpoint import Tensors
 from qkv.learn.muon import parted, whole
 
@@ -34,9 +35,6 @@ def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
                 found[name] = full.cpu()
         return found
 
-    random = {"cpu": torch.get_rng_state()}
-    if trainer.device.type == "cuda":
-        random["cuda"] = torch.cuda.get_rng_state(trainer.device)
     names, moments = names_of(trainer), trainer.optimiser.state_dict()["state"]
     tensors: Tensors = {
         "net": held(trainer.net.named_parameters()),
@@ -47,7 +45,7 @@ def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
         ),
         "random": {
             ranked(name, rank): x
-            for rank, states in enumerate(trainer.team.each(random))
+            for rank, states in enumerate(trainer.team.each(chance(trainer.device)))
             for name, x in states.items()
         },
     }
@@ -65,9 +63,10 @@ def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
 @torch.no_grad()
 def scattered(trainer: Trainer, tensors: Tensors, state: dict[str, Any]) -> None:
     """Puts all of it back in its place."""
-    own = dict(trainer.net.named_parameters())
-    if own.keys() != tensors["net"].keys():
-        odd = sorted(own.keys() ^ tensors["net"].keys())
+    own, held = dict(trainer.net.named_parameters()), tensors["net"]
+    odd = sorted(own.keys() ^ held.keys())
+    odd = odd or [name for name, p in own.items() if p.shape != held[name].shape]
+    if odd:
         raise ValueError(
             f"the checkpoint is of another network: {', '.join(odd[:5])}; was the recipe changed?"
         )
@@ -88,12 +87,10 @@ def scattered(trainer: Trainer, tensors: Tensors, state: dict[str, Any]) -> None
         trainer.memory = memory[:, rows_of(trainer, memory.shape[1])].to(trainer.device)
     trainer.scaler.load_state_dict(state["scaler"])
     random, rank = tensors["random"], trainer.team.rank
-    if ranked("cpu", rank) in random:
-        torch.set_rng_state(random[ranked("cpu", rank)])
-    else:
+    noted = {name: random[ranked(name, rank)] for name in ("cpu", "cuda") if ranked(name, rank) in random}
+    if not noted:
         torch.manual_seed(trainer.learn.seed + trainer.spread.rank + state["step"])
-    if ranked("cuda", rank) in random and trainer.device.type == "cuda":
-        torch.cuda.set_rng_state(random[ranked("cuda", rank)], trainer.device)
+    set_chance(noted, trainer.device)
     trainer.state.step, trainer.state.tokens = state["step"], state["tokens"]
     trainer.state.place = Place(*state["place"])
     trainer.state.best, trainer.state.stale = state["best"], state["stale"]

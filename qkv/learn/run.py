@@ -6,7 +6,7 @@ runs/name/
   data/              token shards
   checkpoints/       from which the run goes on
   metrics.jsonl      a line for every report        loss.svg    the curve
-  best/  last/       models, as `qkv.load` opens them
+  best/  last/       models, or adapters, as `qkv.load` opens them
 """
 
 from __future__ import annotations
@@ -16,62 +16,76 @@ import json
 import os
 import shutil
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from qkv.learn.board import board
 from qkv.learn.curve import draw, drawer
-from qkv.learn.measure import over
+from qkv.learn.measure import Tell, silent
 from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
 from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, to_toml
 from qkv.learn.trainer import Report, State, Trainer
+from qkv.learn.written import Writer
 
 FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
+ECHO = 0.5  # seconds; torchrun passes a Ctrl-C on to processes that have heard it themselves
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C came, and all was saved: where the run stands is its argument."""
 
 
 def train(
     recipe: Recipe, *, resume: bool = False, accept: bool = False,
     callbacks: Sequence[Callable[[Report], None]] = (),
     begun: Callable[[Prepared, State], None] = lambda made, state: None,
+    writer: Writer | None = None, tell: Tell = silent,
 ) -> State:  # fmt: skip
     """Trains as the recipe says, in its folder; goes on where it was stopped, if asked to.
 
     Of several processes, each of which calls this, the first prepares the data, writes and tells.
-    `begun` is told what it is made of and where it stands, right before the first step."""
+    `begun` is told what it is made of and where it stands, right before the first step; until then `tell` is
+    told how far it is. `writer` decodes, where `learn.write` asks for it. After Ctrl-C the step is done, all
+    is saved, and `Interrupted` raised; a second one does not wait for that."""
     folder = Path(recipe.run)
 
     def prepare() -> Prepared:
         if team.first:
             lock.enter_context(owned(folder))
             begin(folder, recipe, resume=resume, accept=accept)
-        return prepared(recipe, folder)
+        return prepared(recipe, folder, writer, tell if team.first else silent)
 
     with joined(recipe.device) as team, ExitStack() as lock:
         made = team.prepare(prepare)
         trainer = Trainer(
             net=made.net, feed=made.feed, objective=made.objective, learn=recipe.learn, folder=folder,
-            evaluate=over(made.valid, made.objective) if made.valid else None,
             callbacks=(recorder(folder), drawer(folder), board(folder), *callbacks),
-            save_best=made.save, team=team,
+            save_best=made.save, team=team, workers=recipe.data.workers,
         )  # fmt: skip
+        if made.trial is not None:
+            trainer.evaluate = made.trial.measure(made.model, recipe.learn, writer, trainer.spread)
         if resume:
             trainer.restore()
         if team.first:
             begun(made, trainer.state)
-        try:
-            with stoppable(trainer):
+        with stoppable(trainer) as interrupts:
+            try:
                 state = trainer.run()
-        finally:
-            if team.first:
-                draw(folder)
-        with trainer.average.applied(trainer.net) if trainer.average else nullcontext():
-            trainer.write(made.save, folder / "last")
-        return state
+            finally:
+                if team.first:
+                    draw(folder)
+            with trainer.settled():
+                trainer.write(made.save, folder / "last")
+    if interrupts:
+        raise Interrupted(state)
+    return state
 
 
 @contextmanager
@@ -131,21 +145,28 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
 
 
 @contextmanager
-def stoppable(trainer: Trainer) -> Iterator[None]:
-    """SIGTERM asks the trainer to save and leave; whoever sends it finds exit status 0."""
+def stoppable(trainer: Trainer) -> Iterator[list[float]]:
+    """SIGTERM and Ctrl-C ask the trainer to save and leave. Gives the times of the latter, as they come."""
+    interrupts: list[float] = []
 
     def ask(*_: object) -> None:
         trainer.stop = True
 
-    try:
-        before = signal.signal(signal.SIGTERM, ask)
-    except ValueError:  # not in the main thread
-        yield
+    def interrupt(*_: object) -> None:
+        trainer.stop = True
+        interrupts.append(time.monotonic())
+        if interrupts[-1] - interrupts[0] > ECHO:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+        yield interrupts
         return
+    before = signal.signal(signal.SIGTERM, ask), signal.signal(signal.SIGINT, interrupt)
     try:
-        yield
+        yield interrupts
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
 
 
 def recorder(folder: Path) -> Callable[[Report], None]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qkv.learn.check import number
+from qkv.check import number
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Any
+
+from qkv.check import number
 
 CHOICES = {
     "schedule": ("constant", "linear", "cosine", "noam"), "optimiser": ("adamw", "muon"),
     "precision": ("fp32", "bf16", "fp16"), "parallel": ("auto", "copy", "shard", "tensor"),
 }  # fmt: skip
-POSITIVE = ("rate", "eps")
-COUNTS = {
-    "steps": 1,
-    "accumulate": 1,
-    "log": 1,
-    "keep": 1,
-    "warmup": 0,
-    "measure": 0,
-    "save": 0,
-    "patience": 0,
-    "seed": 0,
-}
+COUNT: dict[str, Any] = dict(whole=True, at_least=0)
+SOME: dict[str, Any] = dict(whole=True, at_least=1)
+POSITIVE: dict[str, Any] = dict(more_than=0)
+SHARE: dict[str, Any] = dict(at_least=0, less_than=1)
+NUMBERS: dict[str, dict[str, Any]] = {
+    "steps": SOME, "accumulate": SOME, "log": SOME, "keep": SOME, "warmup": COUNT, "measure": COUNT,
+    "save": COUNT, "patience": COUNT, "seed": COUNT, "last": COUNT, "write": COUNT, "beams": SOME,
+    "rate": POSITIVE, "eps": POSITIVE, "decay": dict(at_least=0), "clip": dict(at_least=0),
+    "floor": SHARE, "average": SHARE, "layer_decay": dict(more_than=0, at_most=1),
+}  # fmt: skip
+# More of these is better; of all else that is measured, less.
+RISING = frozenset(
+    "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 rougeL "
+    "replaced_accuracy replaced_f1".split()
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,7 @@ class Learn:
     compile: bool = False
     recompute: bool = False  # blocks run again on the way back, and keep less
     average: float = 0.0  # decay of a moving average of the weights; 0: none
+    last: int = 0  # the model at the end is the mean of so many checkpoints; 0: of none
     seed: int = 0
     log: int = 10  # steps between lines
     measure: int = 0  # steps between measurements; 0: at the end only
@@ -52,27 +58,34 @@ class Learn:
     keep: int = 2  # checkpoints that are kept
     patience: int = 0  # measurements without a better one, after which it stops; 0: it does not
     watch: str = "loss"  # the measurement that `best` goes by
-    highest: bool = False  # whether more of it is better
+    highest: bool = False  # whether more of it is better, where its name does not tell
+    write: int = 0  # validation texts that are written at each measurement, for BLEU (seq2seq); 0: none
+    beams: int = 1  # of the search that writes them; 1: greedy
+
+    @property
+    def rising(self) -> bool:
+        """Whether more of what is watched is better."""
+        return self.highest or self.watch in RISING
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
             if getattr(self, name) not in known:
                 raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected one of {', '.join(known)}")
-        for name in (*POSITIVE, "decay", "clip"):
-            value, least = getattr(self, name), "more than 0" if name in POSITIVE else "0 or more"
-            if not math.isfinite(value) or value < 0 or (name in POSITIVE and not value):
-                raise ValueError(f"learn.{name} {value!r}, expected a number, {least}")
-        for name, low in COUNTS.items():
-            if getattr(self, name) < low:
-                raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected {low} or more")
-        if self.warmup > self.steps:
-            raise ValueError(f"learn.warmup {self.warmup}, expected at most learn.steps, {self.steps}")
-        for name in ("floor", "average"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected at least 0 and less than 1")
-        if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"learn.layer_decay {self.layer_decay!r}, expected more than 0 and at most 1")
-        if not all(0 <= beta < 1 for beta in self.betas) or len(self.betas) != 2:
+        for name, bounds in NUMBERS.items():
+            number(f"learn.{name}", getattr(self, name), **bounds)
+        if len(self.betas) != 2:
+            raise ValueError(f"learn.betas {self.betas!r}, expected two numbers")
+        for place, beta in enumerate(self.betas):
+            number(f"learn.betas[{place}]", beta, **SHARE)
+        for name, most in (("warmup", "steps"), ("last", "steps"), ("last", "keep")):
+            value, limit = getattr(self, name), getattr(self, most)
+            if value > limit:
+                raise ValueError(f"learn.{name} {value}, expected at most learn.{most}, {limit}")
+        if self.last and self.average:
+            raise ValueError(f"learn.last {self.last} and learn.average {self.average}, expected one of them")
+        widest = (self.steps - 1) // max(self.last - 1, 1)  # so many steps apart there are enough
+        if self.last > 1 and not 0 < self.save <= widest:
             raise ValueError(
-                f"learn.betas {self.betas!r}, expected two numbers of at least 0 and less than 1"
+                f"learn.save {self.save}, expected from 1 to {widest}: learn.last wants {self.last} "
+                f"checkpoints in learn.steps {self.steps}"
             )

@@ -30,9 +30,9 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from qkv.learn.lora import Lora
 from qkv.learn.muon import whole
 from qkv.learn.parallel import Team, heard
+from qkv.lora import Lora
 from qkv.nn.attention import Attention
 from qkv.nn.feed import Feed
 from qkv.nn.relate import AlibiBias, BucketBias
@@ -65,10 +65,15 @@ class Spread:
         """The sum over all rows of a batch of what each process has of it."""
         return self.team.total(x) if self.world > 1 else x
 
+    def rows(self, x: Tensor) -> tuple[Tensor, slice]:
+        """The rows of a batch that all processes have of it, and where this one's are."""
+        return self.team.rows(x) if self.world > 1 else (x, slice(len(x)))
+
     def join(self, net: nn.Module) -> None:
-        """Gradients of the whole batch, where each process has those of its rows."""
-        if self.kind == "copy" and self.world > 1:
-            for bucket in buckets([p.grad for p in net.parameters() if p.grad is not None]):
+        """Gradients of the whole batch, where each process has those of its rows; FSDP has summed its own."""
+        if self.world > 1:
+            whole = [p.grad for p in net.parameters() if p.grad is not None]
+            for bucket in buckets([grad for grad in whole if not hasattr(grad, "full_tensor")]):
                 flat = torch.cat([grad.flatten() for grad in bucket])
                 with heard():
                     dist.all_reduce(flat)
@@ -117,7 +122,8 @@ def shard(net: nn.Module, mesh: DeviceMesh) -> None:
         inside = Counter(p for module in block.modules() for p in module.parameters(recurse=False))
         if all(owners[p] == count for p, count in inside.items()):
             fully_shard(block, mesh=mesh)
-    fully_shard(net, mesh=mesh, reshard_after_forward=True)  # so that names always lead to slices
+    numbers = {p for p in net.parameters() if not p.dim()}  # CLIP's temperature: there is nothing to slice
+    fully_shard(net, mesh=mesh, reshard_after_forward=True, ignored_params=numbers)  # names lead to slices
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no loss writes into it
     for part in net.modules():
         if isinstance(part, FSDPModule):

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from qkv.config import write_config
+from qkv.adapter.head import headed
+from qkv.adapter.names import usual
+from qkv.adapter.settings import base_of, is_adapter
+from qkv.adapter.write import layout
 from qkv.data.encode import columns
 from qkv.data.read import Corpus
 from qkv.data.record import TEXTS, Record
 from qkv.families import family
 from qkv.foreign import load
-from qkv.learn.recipe import Recipe
-from qkv.model import Model, build, initialise, make_spec
-from qkv.nn.stack import make_net
+from qkv.learn.recipe import LoraPart, Recipe
+from qkv.lora import adapters, add_lora
+from qkv.model import Model, build, find, tokenizer_files
 from qkv.spec import Learned, Spec, Two
 from qkv.text import Tokenizer
 from qkv.vector import Vector
@@ -33,7 +34,7 @@ def make_tokenizer(recipe: Recipe, folder: Path, purpose: str) -> Tokenizer:
     home, part = folder / "tokenizer", recipe.text
     if home.exists():
         return Tokenizer.load(home)
-    held = part.load or recipe.model.load or recipe.objective.settings.get("teacher")
+    held = tokenizer_home(recipe)
     if held:
         tokenizer = Tokenizer.load(held)
     else:
@@ -44,6 +45,16 @@ def make_tokenizer(recipe: Recipe, folder: Path, purpose: str) -> Tokenizer:
         )  # fmt: skip
     tokenizer.save(home)
     return tokenizer
+
+
+def tokenizer_home(recipe: Recipe) -> Path | None:
+    """The folder of a tokenizer that is there already; one beside an adapter goes before its model's."""
+    part = recipe.model
+    named = [part.adapter, part.load or recipe.objective.settings.get("teacher")]
+    found = [find(each, None) for each in ([recipe.text.load] if recipe.text.load else named) if each]
+    if found and is_adapter(found[-1]):
+        found.append(base_of(found[-1])[1])
+    return next((each for each in found if tokenizer_files(each)), found[-1] if found else None)
 
 
 def texts_of(recipe: Recipe, record: Record) -> Iterator[str]:
@@ -61,9 +72,10 @@ def make_model(
     part, changes = recipe.model, dict(recipe.model.changes)
     vector = changes.pop("vector", vector)
     if part.load:
-        if changes:
-            raise ValueError(f"model.{next(iter(changes))}: a loaded model keeps its sizes; leave it out")
-        model = headed(load(part.load), head, len(labels), vector)
+        model = load(part.load, adapter=part.adapter)
+        model, fresh = headed(model, head, len(labels), Vector(vector) if vector else None, changes)
+        if recipe.lora:
+            add_adapters(model, recipe.lora, fresh, part.load)
     elif part.family is None:
         raise ValueError("model.family is missing; name one, or a folder or hub id as model.load")
     else:
@@ -112,31 +124,20 @@ def start_of(defaults: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
     return tokenizer.bos
 
 
-def headed(model: Model, head: str | None, labels: int, vector: str | None = None) -> Model:
-    """A loaded model with another head: what both have is kept, the rest is new."""
-    kin = model.family
-    changes: dict[str, Any] = {}
-    if head is not None and model.args.get("head") != head:
-        changes["head"] = head
-    if labels and model.args.get("labels") != labels:
-        changes["labels"] = labels
-    pooled = Vector(vector) if vector else model.vector
-    if not changes and pooled == model.vector:
-        return model
-    args = kin.arguments(None, **{**model.args, **changes})
-    net = make_net(make_spec(kin, args, model.positions, pooled))
-    initialise(net)
-    keep(net, dict(model.net.named_parameters()))
-    config = {**model.config, **({} if model.positions or not kin.model_types else write_config(kin, args))}
-    return Model(kin, args, net.eval(), config, positions=model.positions, vector=pooled)
-
-
-@torch.no_grad()
-def keep(net: torch.nn.Module, held: Mapping[str, torch.Tensor]) -> None:
-    """Fills what has the same name and shape."""
-    for name, tensor in net.named_parameters():
-        if name in held and held[name].shape == tensor.shape:
-            tensor.copy_(held[name])
+def add_adapters(model: Model, part: LoraPart, fresh: tuple[str, ...], base: str) -> None:
+    """Adapters on a loaded model; what is fresh learns beside them. What could not be saved is said now."""
+    if adapters(model.net):
+        raise ValueError(f"lora: {base} is an adapter, which learns on as it is: leave lora out (--lora '')")
+    model.base, model.beside = base, fresh
+    where = part.where or usual(model)
+    try:
+        add_lora(
+            model.net, rank=part.rank, alpha=part.alpha, drop=part.drop, root=part.root, where=where,
+            whole=fresh,
+        )  # fmt: skip
+        layout(model)
+    except ValueError as error:
+        raise ValueError(f"lora: {error}") from None
 
 
 def check_fits(model: Model, tokenizer: Tokenizer, length: int) -> None:

@@ -9,22 +9,24 @@ process's own."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from qkv.batch import Batch
-from qkv.data.feed import Feed, Indices, Place
+from qkv.data.feed import Feed, Place
 from qkv.learn import checkpoint
-from qkv.learn.average import Average
-from qkv.learn.finite import Watch, step_unless
-from qkv.learn.objective import Objective
+from qkv.learn.average import Average, mean_with
+from qkv.learn.backward import Backward
+from qkv.learn.checkpoint import before
+from qkv.learn.drawn import Dealt, Part, drawn
+from qkv.learn.finite import Watch, rescaled, step_unless
+from qkv.learn.objective import Objective, Out
 from qkv.learn.optim import clip, freeze, make_optimiser
 from qkv.learn.parallel import Team
 from qkv.learn.recompute import recompute
@@ -34,7 +36,6 @@ from qkv.learn.settings import Learn
 from qkv.learn.spread import gathered as whole
 from qkv.learn.spread import spread
 
-AHEAD = 4  # batches that are made while the net works
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 Evaluate = Callable[[nn.Module], dict[str, float]]
 
@@ -62,14 +63,6 @@ class Report:
     rate: float = 0.0
 
 
-class Part(NamedTuple):
-    """A part of a batch, its targets and its tokens: none where it is run only for company."""
-
-    batch: Batch
-    counts: dict[str, int]
-    tokens: int
-
-
 @dataclass(kw_only=True)
 class Trainer:
     net: nn.Module
@@ -81,6 +74,7 @@ class Trainer:
     callbacks: Sequence[Callable[[Report], None]] = ()
     save_best: Callable[[Path], None] | None = None  # writes the model into a folder
     state: State = field(default_factory=State)
+    workers: int = 0  # processes that make batches; 0: a thread of this one does
     team: Team = field(default_factory=Team)  # the processes that share the work
     stop: bool = False  # asked for from outside, of any process: save and leave
 
@@ -91,13 +85,16 @@ class Trainer:
         if self.learn.recompute:
             recompute(self.net)
         self.spread = spread(self.net, self.learn.parallel, self.team)
-        if self.objective.whole and self.spread.world > 1:
+        sliced = {hasattr(p, "full_tensor") for p in self.net.parameters()}
+        if self.learn.precision == "fp16" and len(sliced) > 1:
             raise ValueError(
-                f"learn.parallel {self.spread.kind!r}: {self.objective.name} tells the rows of a batch from "
-                f"each other, they cannot be shared out among {self.team.world} processes; expected 'tensor'"
+                f"learn.precision 'fp16' with learn.parallel {self.spread.kind!r}: this network is sliced in "
+                "part only; expected bf16 or fp32"
             )
-        if self.learn.precision == "fp16" and self.team.world > self.spread.world:
-            raise ValueError("learn.precision 'fp16' with learn.parallel 'tensor': expected bf16 or fp32")
+        if self.learn.last > 1 and self.folder is None:
+            raise ValueError(
+                f"learn.last {self.learn.last}: without a folder there are no checkpoints, expected 0"
+            )
         self.schedule = Schedule(
             kind=self.learn.schedule, rate=self.learn.rate, steps=self.learn.steps, warmup=self.learn.warmup,
             floor=self.learn.floor,
@@ -110,18 +107,22 @@ class Trainer:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.learn.precision == "fp16")
         self.memory: Tensor | None = None
         self.watch = Watch()
+        if self.learn.precision == "fp16":
+            self.watch.remedy += " or learn.precision 'bf16'"
         if self.learn.compile:
             self.net.compile(dynamic=None)
+            self.objective = replace(self.objective, parts=torch.compile(self.objective.parts, dynamic=None))
         torch.manual_seed(self.learn.seed + self.spread.rank)
 
     def run(self) -> State:
         """Trains up to the last step, or until asked to stop."""
         self.net.train()
         clock, tokens, sums = time.perf_counter(), 0, Sums()
-        with self.drawn() as batches:
+        made = drawn(self.feed, self.objective, self.dealt, self.state.place, self.workers)
+        with closing(made) as batches:
             for place, parts in batches:
                 asked, fresh, whole = self.agreed(parts)
-                if self.state.step >= self.learn.steps or asked:
+                if self.over or asked:
                     break
                 found = self.step(parts, place, whole)
                 tokens, self.state.tokens = tokens + fresh, self.state.tokens + fresh
@@ -133,14 +134,17 @@ class Trainer:
                     self.tell("train", sums.mean(), spent, tokens / spent, self.schedule(self.state.step))
                     clock, tokens, sums = time.perf_counter(), 0, Sums()
                 paused = time.perf_counter()
-                if self.due(self.learn.measure) and self.measured():
-                    break
+                if self.evaluate is not None and self.due(self.learn.measure) and not self.over:
+                    with self.averaged():
+                        better = self.measure()
+                    self.state.stale = 0 if better else self.state.stale + 1
                 if self.due(self.learn.save):
                     self.save()
                 clock += time.perf_counter() - paused  # speed is that of learning alone
         self.watch.look()
-        if self.state.step >= self.learn.steps and not self.due(self.learn.measure):
-            self.measured()
+        if self.state.step >= self.learn.steps or (self.over and self.learn.last):
+            with self.settled():
+                self.measure()
         if self.folder is not None:
             self.save()
         self.net.eval()
@@ -161,33 +165,29 @@ class Trainer:
         if not any(whole.values()):
             raise ValueError(f"step {self.state.step + 1}: no target in the batch, all of them are masked")
         self.optimiser.zero_grad(set_to_none=True)
-        total: dict[str, Tensor] = {}
-        for batch, counts, _ in parts:
-            if any(counts.values()) or self.spread.world > 1:  # the others wait for each part
-                losses = self.losses(batch)
-                shares = {name: loss * (counts[name] / max(whole[name], 1)) for name, loss in losses.items()}
-                self.scaler.scale(sum(shares.values(), torch.zeros((), device=self.device))).backward()
-                for name, share in shares.items():
-                    total[name] = total.get(name, 0) + share.detach()
+        backward = Backward(
+            forward=self.forward, objective=self.objective, spread=self.spread, scale=self.scaler.scale,
+            device=self.device,
+        )  # fmt: skip
+        total = backward(parts, whole)
         self.spread.join(self.net)
         sums = self.spread.total(torch.stack([*total.values()]))
         total = dict(zip(total, sums, strict=True))
         self.scaler.unscale_(self.optimiser)
         norm, finite = clip(self.net, self.learn.clip)
-        lost = self.team.most(1.0 - (finite & sums.isfinite().all()).float())
+        known = sums.isfinite().all()  # whether the loss is a number
+        lost = self.team.most(1.0 - (finite & known).float())
         for group in self.optimiser.param_groups:
             group["lr"] = self.schedule(self.state.step + 1) * group.get("factor", 1.0)
-        if self.scaler.is_enabled():  # it looks for itself, and lowers its scale
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
-        else:
-            step_unless(self.optimiser, lost)
-            self.watch.add(self.state.step + 1, place, lost)
+        step_unless(self.optimiser, lost)
+        if self.scaler.is_enabled():  # a gradient's overflow is no fault that a lower scale cures
+            lost = lost * ~(rescaled(self.scaler, self.device) & known)
+        self.watch.add(self.state.step + 1, place, lost)
         if self.average is not None:
             self.average.update(self.net)
         return total | {"norm": norm}
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch: Batch) -> Out:
         batch = batch.to(self.device)
         if self.objective.recurrent:
             batch = replace(batch, memory=self.memory)
@@ -195,71 +195,57 @@ class Trainer:
             out = self.net(batch)
         if self.objective.recurrent:
             self.memory = out["memory"].detach()
-        return self.objective.parts(out)
+        return out
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.learn.precision == "fp32":
             return nullcontext()
         return torch.autocast(self.device.type, DTYPES[self.learn.precision])
 
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do: all steps are done, or it no longer got better."""
+        return self.state.step >= self.learn.steps or 0 < self.learn.patience <= self.state.stale
+
     def due(self, every: int) -> bool:
         return bool(every) and self.state.step % every == 0
 
-    @contextmanager
-    def drawn(self) -> Iterator[Iterator[tuple[Place, list[Part]]]]:
-        """Batches from the present place on, made ahead by a thread; they are functions of their place."""
+    def dealt(self, place: Place) -> Dealt:
+        """What of a batch is this process's to run."""
+        return self.spread.deal(self.feed.parts(place, self.learn.accumulate * self.spread.world))
 
-        def part(indices: Indices, epoch: int, counts: bool) -> Part:
-            batch = self.objective.collate(self.feed.draw(indices, epoch, self.objective.noise))
-            found = self.objective.counts(batch)
-            return Part(batch, found, size(batch)) if counts else Part(batch, dict.fromkeys(found, 0), 0)
+    def averaged(self) -> AbstractContextManager[None]:
+        """The network with its moving average for weights, where it has one."""
+        return self.average.applied(self.net) if self.average else nullcontext()
 
-        def make(place: Place) -> list[Part]:
-            parts = self.feed.parts(place, self.learn.accumulate * self.spread.world)
-            return [part(indices, place.epoch, counts) for indices, counts in self.spread.deal(parts)]
+    def settled(self) -> AbstractContextManager[None]:
+        """The network as a run leaves it: so, or with the mean of its last checkpoints for weights."""
+        if self.folder is None or not self.learn.last:
+            return self.averaged()
+        home, others = self.folder / "checkpoints", self.learn.last - 1
+        return mean_with(self.net, before(home, self.state.step, count=others, every=self.learn.save))
 
-        def queue() -> Iterator[tuple[Place, list[Part]]]:
-            place = self.state.place
-            waiting: list[tuple[Place, Future[list[Part]]]] = []
-            while True:
-                while len(waiting) < AHEAD:
-                    waiting.append((place, pool.submit(make, place)))
-                    place = self.feed.after(place)
-                first, made = waiting.pop(0)
-                yield first, made.result()
-
-        pool = ThreadPoolExecutor(1)
-        try:
-            yield queue()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def measured(self) -> bool:
-        """Measures; returns whether it is time to stop."""
+    def measure(self) -> bool:
+        """Measures the network as it is; returns whether it is the best so far, and saves it then."""
         if self.evaluate is None:
             return False
         clock = time.perf_counter()
         self.net.eval()
-        with (
-            self.average.applied(self.net) if self.average else nullcontext(),
-            torch.no_grad(),
-            self.autocast(),
-        ):
+        with torch.no_grad(), self.autocast():
             values = self.team.told(self.evaluate(self.net))
-            if self.learn.watch not in values:
-                raise ValueError(
-                    f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
-                )
-            value = values[self.learn.watch]
-            better = self.state.best is None or (value > self.state.best) == self.learn.highest
-            self.state.stale = 0 if better else self.state.stale + 1
-            if better:
-                self.state.best = value
-                if self.folder is not None and self.save_best is not None:
-                    self.write(self.save_best, self.folder / "best")
+        if self.learn.watch not in values:
+            raise ValueError(
+                f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
+            )
+        value = values[self.learn.watch]
+        better = self.state.best is None or (value > self.state.best) == self.learn.rising
+        if better:
+            self.state.best = value
+            if self.folder is not None and self.save_best is not None:
+                self.write(self.save_best, self.folder / "best")
         self.net.train()
         self.tell("measure", values, time.perf_counter() - clock)
-        return 0 < self.learn.patience <= self.state.stale
+        return better
 
     def tell(
         self, kind: str, values: dict[str, float], seconds: float, speed: float = 0.0, rate: float = 0.0
@@ -288,8 +274,9 @@ class Trainer:
         tensors, state = gathered(self)
         if self.team.first:
             checkpoint.write(
-                self.folder / "checkpoints", self.state.step, tensors, state, keep=self.learn.keep
-            )
+                self.folder / "checkpoints", self.state.step, tensors, state, keep=self.learn.keep,
+                every=self.learn.save,
+            )  # fmt: skip
 
     def restore(self) -> bool:
         """Goes on from the newest whole checkpoint; False where there is none."""
@@ -320,9 +307,3 @@ class Sums:
     def mean(self) -> dict[str, float]:
         found = {name: float(value) / self.count for name, value in self.sums.items()}
         return {"loss": sum(value for name, value in found.items() if name != "norm"), **found}
-
-
-def size(batch: Batch) -> int:
-    """Tokens that a batch holds, pads left out."""
-    sides = [side for side in (batch.rows, batch.target) if side is not None]
-    return sum(int(s.seat.sum()) if s.seat is not None else s.size * s.length for s in sides)

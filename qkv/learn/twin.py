@@ -147,13 +147,13 @@ def smaller(sizes: Mapping[str, Any], share: float = 0.25) -> dict[str, int]:
 
 def alone(given: Given) -> tuple[nn.Module, Save]:
     """The model's own network."""
-    return given.model.net, given.model.save
+    return given.model.net, given.save
 
 
 def paired(given: Given) -> tuple[nn.Module, Save]:
     """CLIP's two towers."""
     net = given.model.net
-    return (bounded(net) if isinstance(net, Pair) else net), given.model.save
+    return (bounded(net) if isinstance(net, Pair) else net), given.save
 
 
 def discriminating(given: Given) -> tuple[nn.Module, Save]:
@@ -170,7 +170,7 @@ def discriminating(given: Given) -> tuple[nn.Module, Save]:
     assert isinstance(generator.net, Transformer)
 
     def save(folder: Path) -> None:
-        model.save(folder)
+        given.save(folder)
         generator.save(folder / GENERATOR)
 
     return Twin(generator.net, net), save
@@ -186,4 +186,4 @@ def taught(given: Given) -> tuple[nn.Module, Save]:
         raise ValueError(f"objective.teacher {folder}: expected a teacher and a student that read text")
     if not given.recipe.model.load and given.learnt is None:
         inherit(model, teacher)
-    return Taught(net, teacher.net), model.save
+    return Taught(net, teacher.net), given.save

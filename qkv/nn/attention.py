@@ -59,6 +59,6 @@ class Attention(nn.Module):
         q = q.reshape(len(k), -1, *q.shape[2:])  # rows that share their keys, as beams do a source, are one
         q, k, v, extra = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None  # (B, H, T, D)
         if self.relative is not None:
-            q, extra = self.relative(q, where.q, where.k, where.reach, where.types)
+            q, extra = self.relative(q, where)
         out = self.mix(q, k, v, where, extra)
         return self.o(out.transpose(1, 2).reshape(*x.shape[:2], -1))  # (B, H, T, D) -> (B, T, W)

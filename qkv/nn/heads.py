@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.batch import Batch, Rows
+from qkv.kernels.wide import Wide
 from qkv.nn.parts import Adaptive, activation, make_norm
 from qkv.spec import AdaptiveHead, BeamSpan, Head
 
@@ -21,7 +22,7 @@ class Reader(nn.Module):
         self.dense = nn.Linear(width, inner, bias=head.dense_bias) if head.dense else nn.Identity()
         self.act, self.norm = activation(head.act), make_norm(head.norm, inner)
         self.drop, self.mid_drop = nn.Dropout(head.drop), nn.Dropout(head.mid_drop)
-        self.out = nn.Linear(inner, head.size, bias=bool(head.bias)) if head.size else nn.Identity()
+        self.out = Wide(inner, head.size, bias=bool(head.bias)) if head.size else nn.Identity()
         if head.bias == "fixed":
             self.out.bias.requires_grad_(False)
         if head.tied:
@@ -94,9 +95,8 @@ class AdaptiveSoftmax(nn.Module):
                 mine.weight = tokens.projects[own[band]].weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        parts: list[Tensor] = []
-        hidden = out["hidden"] if batch.read is None else out["hidden"].flatten(0, 1)[batch.read]
-        tables, projects, x = [*self.tables], [*self.projects], hidden
+        parts, tables, projects = list[Tensor](), [*self.tables], [*self.projects]
+        hidden = x = out["hidden"] if batch.read is None else out["hidden"].flatten(0, 1)[batch.read]
         for i, (low, high) in enumerate(pairwise(self.edges)):
             table: Any = tables[min(i, len(tables) - 1)]
             words = slice(low, high) if len(tables) == 1 else slice(None)

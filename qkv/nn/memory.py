@@ -11,11 +11,9 @@ from torch import Tensor
 
 
 class Slot:
-    full = False  # the host knows that a token stands in every seat
-
     def __init__(self, tensors: dict[str, Tensor] | None = None, positions: Tensor | None = None) -> None:
         self.tensors = tensors or {}
-        self.positions = positions
+        self.positions, self.full = positions, False  # full: the host knows that a token stands in every seat
 
     def __len__(self) -> int:
         return 0 if self.positions is None else self.positions.shape[1]

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkv.kernels.where import Where
 from qkv.nn.parts import exact, waves
 from qkv.spec import XL, Alibi, Attend, Buckets, Everyone, Local, Rotary
 
@@ -91,19 +92,23 @@ class Relative(nn.Module):
         if xl.segments:
             self.s, self.e = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(2, *shape))
 
-    def forward(self, q: Tensor, at: Tensor, keys: Tensor, reach: int, types: Two | None) -> Two:
+    def forward(self, q: Tensor, where: Where) -> Two:
         """q with its content bias, and what distance and segment add to the scores: (B, H, T, S)."""
+        length, reach = q.shape[2], where.k.shape[1] - 1 if where.even else where.reach
         low = -reach if self.both else 0
-        far = torch.arange(low, reach + 1, device=q.device)
+        far = torch.arange(reach, low - 1, -1, device=q.device)
         if self.xl.clamp > 0:
             far = far.clamp(-self.xl.clamp, self.xl.clamp)
         table = self.drop(waves(far, self.xl.width).to(q.dtype))
         r = self.r(table).unflatten(-1, self.u.shape).permute(1, 2, 0)  # (n, W) -> (H, D, n)
-        scores = (q + self.v[:, None]) @ r  # (B, H, T, n)
-        index = (at[:, :, None] - keys[:, None, :]).clamp(low, reach) - low  # (B|1, T, S)
-        extra = scores.gather(-1, index[:, None].expand(*scores.shape[:3], -1))
-        if self.xl.segments and types is not None:
-            other = types[0][:, :, None] != types[1][:, None, :]  # (B, T, S)
+        extra = (q + self.v[:, None]) @ r  # (B, H, T, n)
+        if where.even:  # query t and key s are at n - 1 ... 0: column s + T - 1 - t
+            extra = F.pad(extra, (1, 0)).flatten(2)[..., length:].unflatten(2, (length, -1))[..., : reach + 1]
+        else:
+            index = reach - (where.q[:, :, None] - where.k[:, None, :]).clamp(low, reach)  # (B|1, T, S)
+            extra = extra.gather(-1, index[:, None].expand(*extra.shape[:3], -1))
+        if self.xl.segments and where.types is not None:
+            other = where.types[0][:, :, None] != where.types[1][:, None, :]  # (B, T, S)
             e = torch.einsum("bhtd,shd->bhts", q + self.s[:, None], self.e)
             extra = extra + torch.where(other[:, None], e[..., 1:], e[..., :1])
         return q + self.u[:, None], extra * self.scale

@@ -84,11 +84,12 @@ class Tower(nn.Module):
     def forward(
         self, rows: Rows, batch: Batch, source: Rows | None = None, memory: list[Memory] | None = None
     ) -> dict[str, Tensor]:
-        recalls = self.stack.recall is not None
+        recalls, given = self.stack.recall is not None, memory is not None
         memory = self.memory(rows.size, batch.memory) if recalls and memory is None else memory
         past = memory[0].attend if memory else Slot()
         if len(past) and rows.counted:
-            rows = replace(rows, positions=rows.positions + past.next(), even=False)
+            even = rows.even and not given and rows.seat is None and rows.document is None
+            rows = replace(rows, positions=rows.positions + past.next(), even=even)
         x = self.embed(rows)
         patterns = {layer.attend.pattern for layer in self.stack.layers}
         wheres = {pattern: self.where(pattern, rows, batch, past, x) for pattern in patterns}
@@ -125,14 +126,14 @@ class Tower(nn.Module):
             keys = torch.cat([of.new_full((len(of), before), remembered), of], dim=1)
             return (of if batch.targets is None else beside(of, batch.targets)), keys
 
-        texts, kinds = pair(rows.document, -1), pair(rows.types, 0)
+        texts, kinds, alone = pair(rows.document, -1), pair(rows.types, 0), batch.targets is None
         q = q if batch.targets is None else beside(q.expand(len(x), -1), batch.targets)
         return Where(
             pattern=pattern.given(before), q=q, k=k, full=full, new=new,
             types=kinds, allowed=allowed, documents=texts,
             distance=self.bias(q, k).to(x.dtype) if self.bias else None,
-            same=past.positions is None and rows.even and batch.targets is None, reach=rows.reach + before,
-            dtype=x.dtype, edges=rows.edges if past.positions is None and batch.targets is None else None,
+            even=rows.even and alone, same=past.positions is None and rows.even and alone, dtype=x.dtype,
+            edges=rows.edges if past.positions is None and alone else None, reach=rows.reach + before,
         )  # fmt: skip
 
     def cross(self, rows: Rows, source: Rows | None, memory: list[Memory] | None, x: Tensor) -> Cross | None:
@@ -221,15 +222,14 @@ class Pair(nn.Module):
         self.temperature = nn.Parameter(torch.empty(())) if spec.temperature is not None else None
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        out = dict(batch.labels)
-        if self.text is not None and batch.rows is not None:
-            out |= self.text(batch)
+        out = self.text(batch) if self.text is not None and batch.rows is not None else dict(batch.labels)
         if self.image is not None and batch.image is not None:
             out |= self.image(replace(batch, rows=batch.image))
         if self.temperature is not None:
             out |= {name: F.normalize(out[name], dim=-1) for name in ("text", "image") if name in out}
             if "text" in out and "image" in out:
-                out["logits"] = self.temperature.exp() * out["image"] @ out["text"].T
+                out["scaled"] = self.temperature.exp() * out["image"]
+                out["logits"] = out["scaled"] @ out["text"].T
         return out
 
 

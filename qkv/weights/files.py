@@ -164,6 +164,11 @@ def write_tensors(
     return [path.name for path in files]
 
 
+def write_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write one file of safetensors; the old file stays until the new one is whole."""
+    _replace({path: partial(_save_safetensors, tensors)})
+
+
 def nonfinite(tensors: Mapping[str, Tensor]) -> list[str]:
     """The names of the tensors that hold a NaN or an infinity."""
     return [name for name, tensor in tensors.items() if not _finite(tensor)]

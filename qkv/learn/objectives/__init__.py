@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from qkv.learn.objective import Objective
@@ -49,4 +51,4 @@ def objective(name: str, words: Words, **settings: Any) -> Objective:
         kind = type(known[key])
         if type(value) is not kind and not (kind is float and type(value) is int):
             raise ValueError(f"objective.{key} is {value!r}, expected a value such as {known[key]!r}")
-    return make(words, **settings)
+    return replace(make(words, **settings), again=partial(objective, name, words, **settings))

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import Batch
+from qkv.check import number
 from qkv.data.mask import choose, hide, ordinary
 from qkv.data.rows import NONE, Example, as_rows, beside, tokens_batch, values
 from qkv.data.segments import next_sentence, sentence_order
-from qkv.learn.check import number
 from qkv.learn.objective import Noise, Objective, Out, cross_entropy, precise, targets
 from qkv.learn.objectives.running import counted, labelled
 from qkv.learn.objectives.words import Words
@@ -33,11 +33,12 @@ def hider(
     number("objective.share", share, more_than=0, less_than=1)
     number("objective.longest", longest, whole=True, at_least=1)
     usual, mask = ordinary(words.size, words.special), words.mask
+    special = np.isin(np.arange(words.size), words.special)
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         tokens = example["tokens"]
         starts = example["starts"] > 0 if whole else None
-        chosen = choose(np.isin(tokens, words.special), rng, share=share, starts=starts, longest=longest)
+        chosen = choose(special[tokens], rng, share=share, starts=starts, longest=longest)
         read = hide(tokens, chosen, rng, mask=mask, ordinary=usual, hidden=hidden, random=random)
         return {**example, "tokens": read, "labels": np.where(chosen, tokens, NONE)}
 

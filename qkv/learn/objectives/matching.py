@@ -1,6 +1,6 @@
 """Matching: of all pairs in a batch, those that belong together shall be the nearest.
 
-The others are what they are told from, so a batch cannot be run in parts."""
+The others are what they are told from: the losses read the vectors of a whole batch."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import Batch, Rows
+from qkv.check import number
 from qkv.data.pixels import pixels
 from qkv.data.rows import Example, as_rows
-from qkv.learn.check import number
 from qkv.learn.objective import Objective, Out, precise
 from qkv.learn.objectives.words import Words
 
@@ -33,23 +33,23 @@ def texts(words: Words, *, temperature: float = 0.05) -> Objective:
             raise ValueError(
                 'objective contrastive: the model gives no vector; model.vector = "mean" adds one'
             )
-        a, b = F.normalize(precise(out["vector"]), dim=-1).chunk(2)  # (2B, W) -> (B, W) twice
+        a, b = F.normalize(precise(out["vector"]), dim=-1).unflatten(0, (-1, 2)).unbind(1)  # (B, W) each
         scores = a @ b.T / temperature
         return {"loss": F.cross_entropy(scores, torch.arange(len(a), device=a.device))}
 
     def collate(examples: Sequence[Example]) -> Batch:
-        both = [{"tokens": example[side]} for side in ("source", "target") for example in examples]
+        both = [{"tokens": example[side]} for example in examples for side in ("source", "target")]
         rows = as_rows(both, pad=words.pad, left=words.left)
         return Batch(rows=rows, labels={"pairs": torch.tensor(len(examples))})
 
-    return Objective(name="contrastive", parts=parts, counts=per_pair, collate=collate, whole=True)
+    return Objective(name="contrastive", parts=parts, counts=per_pair, collate=collate, together=("vector",))
 
 
 def images(words: Words) -> Objective:
     """Images and their texts, each looking for the other (CLIP)."""
 
     def parts(out: Out) -> dict[str, Tensor]:
-        scores = precise(out["logits"])  # (B, B): images, texts
+        scores = precise(out["scaled"]) @ precise(out["text"]).T  # (B, B): images, texts
         right = torch.arange(len(scores), device=scores.device)
         return {"loss": (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2}
 
@@ -65,5 +65,6 @@ def images(words: Words) -> Objective:
         )  # fmt: skip
 
     return Objective(
-        name="image-text", parts=parts, counts=per_pair, noise=noise, collate=collate, whole=True
-    )
+        name="image-text", parts=parts, counts=per_pair, noise=noise, collate=collate,
+        together=("scaled", "text"),
+    )  # fmt: skip

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.batch import Batch
+from qkv.check import number
 from qkv.data import noise as noises
 from qkv.data.rows import NONE, Example, as_rows, beside
 from qkv.data.spans import corrupt
-from qkv.learn.check import number
 from qkv.learn.objective import Objective, Out, cross_entropy, precise
 from qkv.learn.objectives.running import counted
 from qkv.learn.objectives.words import Words

@@ -3,7 +3,7 @@
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 BOUNDS = dict(at_least=operator.ge, more_than=operator.gt, at_most=operator.le, less_than=operator.lt)
@@ -15,6 +15,12 @@ def number(name: str, value: object, *, whole: bool = False, **bounds: float) ->
     if not real or not math.isfinite(value) or not all(BOUNDS[b](value, at) for b, at in bounds.items()):  # type: ignore[arg-type]
         said = " and ".join(f"{bound.replace('_', ' ')} {at:g}" for bound, at in bounds.items())
         raise ValueError(f"{name} is {value!r}: expected a {'whole ' if whole else ''}number, {said}")
+
+
+def counted(problems: Sequence[str]) -> str:
+    """The first of several problems, and how many more there are."""
+    more = f"; and {len(problems) - 1} more" if problems[1:] else ""
+    return problems[0] + more
 
 
 def matching(what: str, patterns: str | Iterable[str], names: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ change of that tensor is. Knows no files."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.learn.check import matching, number
+from qkv.check import matching, number
 from qkv.nn.feed import Switch
 from qkv.nn.heads import AdaptiveSoftmax
 
@@ -67,27 +67,31 @@ class Lora(nn.Module):
 
 def add_lora(
     net: nn.Module, *, rank: int = 8, alpha: float = 16.0, drop: float = 0.0, root: bool = False,
-    where: str | Iterable[str] = ("q", "v"),
+    where: str | Iterable[str] = ("q", "v"), whole: Collection[str] = (),
 ) -> list[str]:  # fmt: skip
     """Freezes the network and adds adapters, which learn, to the linear layers at these paths; returns them.
 
     A pattern is a path, whole or from a dot on; `attend.q,k,v` gives the three one A. `root` divides alpha by
-    the square root of the rank instead of by the rank."""
-    layers = linears(net)
+    the square root of the rank instead of by the rank. Tensors in `whole` learn as they are, beside the
+    adapters, and their layers get none."""
+    layers = [path for path in linears(net) if f"{path}.weight" not in whole]
+    what = "linear layer that is not new" if whole else "linear layer"
     groups: list[Group] = []
     for pattern in [where] if isinstance(where, str) else where:
         head, dot, last = pattern.rpartition(".")
-        found = [matching("linear layer", head + dot + part, layers) for part in last.split(",")]
+        found = [matching(what, head + dot + part, layers) for part in last.split(",")]
         homes = [[path.rpartition(".")[0] for path in paths] for paths in found]
         if any(each != homes[0] for each in homes):
             raise ValueError(f"pattern {pattern!r}: expected {last} beside each other, wherever one is")
         groups += [Group(paths, rank, alpha) for paths in zip(*found, strict=True)]
-    adapt(net, groups, drop=drop, root=root)
+    adapt(net, groups, drop=drop, root=root, whole=whole)
     return [path for group in groups for path in group.paths]
 
 
-def adapt(net: nn.Module, groups: list[Group], *, drop: float, root: bool) -> None:
-    """Freezes the network and adds adapters to these layers."""
+def adapt(
+    net: nn.Module, groups: list[Group], *, drop: float, root: bool, whole: Collection[str] = ()
+) -> None:
+    """Freezes the network, but for what is named in `whole`, and adds adapters to these layers."""
     number("drop", drop, at_least=0, less_than=1)
     for group in groups:
         number("rank", group.rank, whole=True, at_least=1)
@@ -106,6 +110,8 @@ def adapt(net: nn.Module, groups: list[Group], *, drop: float, root: bool) -> No
     for each in adapters(net).values():
         each.lora_a.requires_grad_(True)
         each.lora_b.requires_grad_(True)
+    for name in whole:
+        net.get_parameter(name).requires_grad_(True)
 
 
 def unfit(net: nn.Module, groups: list[Group]) -> list[str]:

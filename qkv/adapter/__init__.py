@@ -1,0 +1,1 @@
+"""Adapters in PEFT's files: read onto a model, and written from one."""

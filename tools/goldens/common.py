@@ -1,0 +1,79 @@
+"""What the makers of golden files share: the reference, random weights, and how results are written."""
+
+import importlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+SPREAD = 0.6  # the deviation of a matrix
+CROSS = ("encoder_attn", "EncDecAttention")  # what the names of attention to a source hold
+NOISE = 1e-5  # in parts of a weight: what a result has to survive
+
+
+def reference(*versions: str) -> Any:
+    """The transformers module, as Any: the release that a type checker sees is another one."""
+    module: Any = importlib.import_module("transformers")
+    if module.__version__ not in versions:
+        raise SystemExit(f"transformers {' or '.join(versions)} is needed, this is {module.__version__}")
+    module.logging.set_verbosity_error()
+    torch.set_num_threads(1)
+    return module
+
+
+def randomise(model: nn.Module, seed: int) -> None:
+    """Draw every parameter and every stored bias of the logits anew; fixed sinusoids stay.
+
+    Scales of norms are about 1, biases about 0, and a source speaks softly: what is written next must depend
+    on what was written.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    drawn: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    drawn += [(name, b) for name, b in model.named_buffers() if name.endswith("logits_bias")]
+    with torch.no_grad():
+        for name, tensor in drawn:
+            noise = torch.randn(tensor.shape, generator=generator)
+            if tensor.dim() == 0:  # CLIP's temperature
+                tensor.copy_(2 + 0.2 * noise)
+            elif tensor.dim() == 1 or name.endswith("logits_bias"):
+                tensor.copy_(0.2 * noise + name.endswith("weight"))
+            else:
+                tensor.copy_(SPREAD * noise * (0.3 if any(word in name for word in CROSS) else 1))
+
+
+def shake(model: nn.Module, seed: int) -> None:
+    """Move every weight by NOISE of itself: what rests on a near tie then comes out otherwise."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.mul_(1 + NOISE * torch.randn(tensor.shape, generator=generator))
+
+
+def save_tensors(file: Path, tensors: Mapping[str, Tensor], **words: str) -> None:
+    """Copies that share no memory and no graph, as safetensors wants them; words go to the metadata."""
+    copies = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+    save_file(copies, file, metadata=words)
+
+
+def save_cases(file: Path, cases: Iterable[Mapping[str, Any]]) -> None:
+    """A JSON list, one line to a case; floats are finite, in nine digits, which tell all float32 apart."""
+    lines = [json.dumps(short(case), ensure_ascii=False, allow_nan=False) for case in cases]
+    file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+
+
+def short(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, Mapping):
+        return {key: short(each) for key, each in value.items()}
+    return [short(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def say(folder: Path) -> None:
+    """Print a folder and what it weighs."""
+    size = sum(path.stat().st_size for path in folder.iterdir())
+    print(f"{folder}: {size / 1000:.0f} kB")
