@@ -3,7 +3,7 @@
     python bench/decode.py [--cases gpt2 translate] [--device cuda] [--precision half] [--repeats 5] [--small]
 
     gpt2       GPT-2 124M, one row, greedy: a prompt of 32 ids, then 64 (256 on a GPU)
-    translate  Transformer-base (6 + 6 layers, 32,000 words) and a beam of 4: 32 sources (256 on a GPU) of 16 to
+    translate  Transformer-base (6 + 6 layers, 32,000 words), a beam of 4: 32 sources (256 on a GPU) of 16 to
                48 ids, then 32 new ones
 
 Weights are random, no row ends early. Both read the same weights, in fp32 on a CPU and in bf16 on a GPU,

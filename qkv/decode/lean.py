@@ -11,8 +11,9 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from qkv.kernels.wide import Wide
 from qkv.nn.attention import Attention
+from qkv.nn.feed import Feed
+from qkv.nn.heads import Reader
 from qkv.nn.parts import exact
 from qkv.nn.stack import Block, Transformer
 
@@ -41,12 +42,10 @@ def prepare(net: Transformer, precision: str | None = None) -> Transformer:
         for name, child in module.named_children():
             if isinstance(child, nn.Dropout):
                 setattr(module, name, nn.Identity())
-            elif type(child) in (nn.Linear, Wide) and precision == "half":
-                setattr(module, name, Half(child))  # type: ignore[arg-type]
-            elif (
-                type(child) is nn.Linear and device.type == "cpu"
-            ):  # not Wide, which shares the tokens' table
-                setattr(module, name, Turned(child))
+            elif isinstance(child, nn.Linear) and isinstance(module, CALLED) and precision == "half":
+                setattr(module, name, Half(child))
+            elif type(child) is nn.Linear and isinstance(module, CALLED) and device.type == "cpu":
+                setattr(module, name, Turned(child))  # not the head, which shares the tokens' table
     return lean.eval()
 
 
@@ -114,3 +113,6 @@ class First(nn.Module):
         q, k, v = self.joint(x).split(self.sizes, dim=-1)
         self.rest.made = [k, v]
         return q
+
+
+CALLED = (Attention, First, Feed, Reader)  # they call their linear layers; others look at the weights
