@@ -18,7 +18,7 @@ from qkv.nn.stack import Transformer
 from tests import tiny
 
 ENDS = (9, 17, 22, 30, 37, 41)
-PLAIN = How(max_new=12, ends=ENDS, start=3, pad=0)
+PLAIN = How(max_new=9, ends=ENDS, start=3, pad=0)
 METHODS: dict[str, How] = {
     "greedy": PLAIN,
     "rules": replace(
@@ -32,12 +32,10 @@ METHODS: dict[str, How] = {
     "contrast": replace(PLAIN, contrast=0.6, top_k=4),
 }
 RECURRENT = ("transformer-xl", "transformer-xl-same", "transformer-xl-none", "xlnet-uni")
-NETS = ["gpt2", "llama", "sparse-fixed-heads", "bert-decoder", "transformer-xl", "xlnet-uni", "t5", "bart"]
+NETS = ["gpt2", "llama", "sparse-fixed-heads", "transformer-xl", "xlnet-uni", "t5", "bart"]
 NAMES = pytest.mark.parametrize("name", NETS)
 # A recurrence takes no step back, as contrastive search does.
-BOTH = pytest.mark.parametrize(
-    ("name", "way"), [(n, w) for n in NETS for w in METHODS if not (w == "contrast" and n in RECURRENT)]
-)
+PAIRS = [(n, w) for n in NETS for w in METHODS if not (w == "contrast" and n in RECURRENT)]
 
 
 def net(name: str, **changes: Any) -> Transformer:
@@ -77,7 +75,7 @@ def same(ours: list[Found], theirs: list[Found]) -> None:
         assert one.scores == pytest.approx(other.scores, abs=1e-4)
 
 
-@BOTH
+@pytest.mark.parametrize(("name", "way"), PAIRS)
 def test_in_company_as_alone(name: str, way: str) -> None:
     made, how, asked = net(name), METHODS[way], requests(name, 4)
     engine = Engine(made)
@@ -107,7 +105,7 @@ def test_all_ways_at_once_and_one_after_another(name: str) -> None:
         same(found[ticket], alone(made, METHODS[way], request, seed))
 
 
-@BOTH
+@pytest.mark.parametrize(("name", "way"), [pair for pair in PAIRS if pair[0] in ("gpt2", "xlnet-uni", "t5")])
 def test_streamed_as_whole(name: str, way: str) -> None:
     made, how, (request, *_) = net(name), METHODS[way], requests(name, 1)
     events = list(stream(made, **request, how=how, seed=3))
@@ -208,9 +206,9 @@ def test_an_encoder_decoder_goes_on_from_what_is_given() -> None:
     made, source = net("bart"), [8, 9, 10]
     how = replace(PLAIN, ends=())
     whole = generate(made, sources=[source], how=how)[0][0].ids
-    rest = generate(made, [[3, *whole[:4]]], sources=[source], how=replace(how, max_new=8))[0][0].ids
+    rest = generate(made, [[3, *whole[:4]]], sources=[source], how=replace(how, max_new=5))[0][0].ids
     assert rest == whole[4:]
-    assert rest == generate(made, [whole[:4]], sources=[source], how=replace(how, max_new=8))[0][0].ids
+    assert rest == generate(made, [whole[:4]], sources=[source], how=replace(how, max_new=5))[0][0].ids
 
 
 @torch.no_grad()
