@@ -46,10 +46,12 @@ class Model:
         self, kin: Family, args: Args, net: Transformer | Pair, config: Mapping[str, Any], *,
         positions: str | None = None, vector: Vector | None = None, prefix: str | None = None,
         spare: dict[str, Tensor] | None = None, home: Path | None = None,
+        generation: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         self.family, self.args, self.net = kin, args, net
         self.positions, self.vector = positions, vector
         self.config: dict[str, Any] = dict(config)
+        self.generation = None if generation is None else dict(generation)  # generation_config.json, as it is
         self.prefix, self.spare = prefix, spare or {}  # as a file of theirs has it; what it holds besides
         self.home = home  # the folder whose tokenizer it has
         self.base: str | None = None  # the model that its adapters are of, as the user named it
@@ -143,6 +145,8 @@ class Model:
         old = next((key for key in ("dtype", "torch_dtype") if key in config), "dtype")
         write_tensors(folder, tensors, shard_bytes=shard_bytes)
         write_json(folder / "config.json", {**config, old: dtype})
+        if self.generation is not None:
+            write_json(folder / "generation_config.json", self.generation)
         self.save_text(folder)
 
     def save_text(self, folder: Path) -> None:
@@ -325,9 +329,10 @@ def load_folder(
     for name in nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
     net = net.to(device=place_on, dtype=dtype)
+    beside = folder / "generation_config.json"
     return Model(
         kin, args, net.eval(), config, positions=positions, vector=vector, prefix=prefix, spare=spare,
-        home=folder,
+        home=folder, generation=read_json(beside) if beside.exists() else None,
     )  # fmt: skip
 
 

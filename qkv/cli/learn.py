@@ -213,7 +213,7 @@ class Beam:
         return asdict(self)
 
     def __call__(self, model: Model, sources: list[list[int]], /) -> list[list[int]]:
-        from qkv.decode.beam import beam_all
+        from qkv.decode import How, generate
         from qkv.nn.stack import Transformer
 
         text = model.tokenizer
@@ -222,8 +222,12 @@ class Beam:
         start, end = model.args.get("start"), text.eos
         if start is None or end is None:
             raise ValueError(f"{model.family.name}: it has no token to start or end with; expected both")
-        found = beam_all(model.net, sources, pad=text.pad or 0, start=start, end=end, **asdict(self))
-        return [[number for number in one.ids if number != end] for one in found]
+        how = How(
+            beams=self.beams, length_penalty=self.penalty, max_new=self.longest, start=start, ends=(end,)
+        )
+        given = [source or [text.pad or 0] for source in sources]
+        found = generate(model.net, sources=given, how=how, batch=64)
+        return [[number for number in best.ids if number != end] for best, *_ in found]
 
 
 def rows(**facts: str) -> Table:

@@ -20,6 +20,7 @@ class Where:
     q: Tensor  # (B|1, T) positions of the queries
     k: Tensor  # (B|1, S) positions of the keys, -1 where no token stands
     full: bool = False  # a token stands everywhere
+    new: Tensor | None = None  # (B|1, T) those of the keys that are made now, where others are remembered
     documents: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys; -1: of every text
     allowed: Tensor | None = None  # (B, T, S)
     distance: Tensor | None = None  # (B|1, H, T, S) added to the scores
@@ -69,12 +70,9 @@ class Where:
 
     def make_mask(self) -> Tensor | None:
         """(B|1, H|1, T, S) true where a query may see a key; None: everywhere."""
-        if (
-            self.full
-            and self.documents is None
-            and self.allowed is None
-            and isinstance(self.pattern, Everyone)
-        ):
+        last = isinstance(self.pattern, Causal) and self.q.shape[1] == 1  # a lone query comes last
+        seen = self.full and (last or isinstance(self.pattern, Everyone))
+        if seen and self.documents is None and self.allowed is None:
             return None
         rules = self.pattern.rules if isinstance(self.pattern, ByHead) else (self.pattern,)
         q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in (self.q, self.k))

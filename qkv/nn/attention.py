@@ -49,15 +49,16 @@ class Attention(nn.Module):
         q = self.q(x).unflatten(-1, (-1, self.head_dim))  # (B, T, W) -> (B, T, H, D)
         if context is not None:
             k, v = (project(context).unflatten(-1, (-1, self.head_dim)) for project in (self.k, self.v))
-            new = where.k[:, where.k.shape[1] - k.shape[1] :]
+            new = where.k if where.new is None else where.new
             if self.rotate is not None:
                 q, k = self.rotate(q, where.q), self.rotate(k, new)
             if slot is not None:
                 slot.extend({"k": k, "v": v}, new.expand(len(k), -1))
         if slot is not None:
             k, v = slot.read("k"), slot.read("v")
+        q = q.reshape(len(k), -1, *q.shape[2:])  # rows that share their keys, as beams do a source, are one
         q, k, v, extra = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None  # (B, H, T, D)
         if self.relative is not None:
             q, extra = self.relative(q, where)
         out = self.mix(q, k, v, where, extra)
-        return self.o(out.transpose(1, 2).flatten(2))  # (B, H, T, D) -> (B, T, H*D) -> (B, T, W)
+        return self.o(out.transpose(1, 2).reshape(*x.shape[:2], -1))  # (B, H, T, D) -> (B, T, W)

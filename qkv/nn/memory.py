@@ -13,7 +13,7 @@ from torch import Tensor
 class Slot:
     def __init__(self, tensors: dict[str, Tensor] | None = None, positions: Tensor | None = None) -> None:
         self.tensors = tensors or {}
-        self.positions = positions
+        self.positions, self.full = positions, False  # full: the host knows that a token stands in every seat
 
     def __len__(self) -> int:
         return 0 if self.positions is None else self.positions.shape[1]
@@ -24,6 +24,10 @@ class Slot:
             tensors = {name: torch.cat([self.tensors[name], new], dim=1) for name, new in tensors.items()}
             positions = torch.cat([self.positions, positions], dim=1)
         self.tensors, self.positions = tensors, positions
+
+    def joined(self, new: Tensor, rows: int) -> Tensor:
+        """The positions of all keys, once the new ones (B|1, T) are among them."""
+        return new if self.positions is None else torch.cat([self.positions, new.expand(rows, -1)], dim=1)
 
     def read(self, name: str) -> Tensor:
         return self.tensors[name]

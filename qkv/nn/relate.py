@@ -43,7 +43,7 @@ class AlibiBias(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         far = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
-        return -far * torch.tensor(self.slopes, dtype=exact(q.device), device=q.device)[:, None, None]
+        return -far * torch.as_tensor(self.slopes, dtype=exact(q.device), device=q.device)[:, None, None]
 
 
 Two = tuple[Tensor, Tensor]
@@ -58,7 +58,7 @@ class Rotate(nn.Module):
         self.rates = rotary_rates(rotary, size)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        rates = torch.tensor(self.rates, dtype=exact(x.device), device=x.device)
+        rates = torch.as_tensor(self.rates, dtype=exact(x.device), device=x.device)
         angles = (positions[..., None] * rates)[..., None, :]  # (B|1, T, 1, D/2)
         sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
         a, b = x.chunk(2, dim=-1)

@@ -115,8 +115,8 @@ class Tower(nn.Module):
 
     def where(self, pattern: Pattern, rows: Rows, batch: Batch, past: Slot, x: Tensor) -> Where:
         """Who sees whom in self-attention: remembered tokens first, then the row itself."""
-        q, k, before, allowed = rows.positions, rows.seats, len(past), batch.allowed
-        k = k if past.positions is None else torch.cat([past.positions, k.expand(len(x), -1)], dim=1)
+        q, new, before, allowed = rows.positions, rows.seats, len(past), batch.allowed
+        k, full = past.joined(new, len(x)), rows.seat is None and (past.positions is None or past.full)
         if allowed is not None:  # what is remembered may be seen by all
             allowed = torch.cat([allowed.new_ones(*allowed.shape[:2], before), allowed], dim=2)
 
@@ -129,7 +129,7 @@ class Tower(nn.Module):
         texts, kinds, alone = pair(rows.document, -1), pair(rows.types, 0), batch.targets is None
         q = q if batch.targets is None else beside(q.expand(len(x), -1), batch.targets)
         return Where(
-            pattern=pattern.given(before), q=q, k=k, full=past.positions is None and rows.seat is None,
+            pattern=pattern.given(before), q=q, k=k, full=full, new=new,
             types=kinds, allowed=allowed, documents=texts,
             distance=self.bias(q, k).to(x.dtype) if self.bias else None,
             even=rows.even and alone, same=past.positions is None and rows.even and alone, dtype=x.dtype,
@@ -139,9 +139,9 @@ class Tower(nn.Module):
     def cross(self, rows: Rows, source: Rows | None, memory: list[Memory] | None, x: Tensor) -> Cross | None:
         """The decoder sees every token of its source, given now or remembered."""
         where = Where(pattern=everyone, q=rows.positions, k=rows.positions, same=True, dtype=x.dtype)
-        remembered = memory[0].cross.positions if memory else None
-        if remembered is not None:
-            return None, replace(where, k=remembered)
+        past = memory[0].cross if memory else Slot()
+        if past.positions is not None:  # rows may share a source: no query has a position of its own
+            return None, replace(where, q=where.q[:1, :1], k=past.positions, full=past.full)
         if source is None:
             return None
         both = None if rows.document is None or source.document is None else (rows.document, source.document)

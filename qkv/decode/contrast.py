@@ -1,0 +1,69 @@
+"""Contrastive search (Su et al. 2022): of the likeliest ids, one whose state is unlike those before it.
+
+The rows of a prompt read one candidate each; one of them is chosen, and all go on from there.
+P prompts, K candidates of each, V words, W width of the states, C states kept."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.decode.entry import Choice, Event, Group, See
+from qkv.decode.reader import Read
+from qkv.decode.rules import Seen
+from qkv.decode.walk import weighed
+
+
+def contrast(group: Group, read: Read, see: See) -> Choice:
+    """Chooses among the candidates that were read, and proposes the next."""
+    how, state, size, seen = group.how, group.state, len(group.entries), see().every(group.how.top_k)
+    if group.fresh:
+        lengths = [entry.length for entry in group.entries]
+        stands = torch.arange(read.hidden.shape[1], device=group.device) < group.tensor(lengths)[:, None]
+        state["context"] = directions(read.hidden) * stands[..., None]
+        state["count"] = group.tensor(lengths)
+        return Choice(propose(group, read.logits, seen))
+    hidden = directions(read.hidden[:, -1]).unflatten(0, (size, -1))  # (P, K, W)
+    alike = hidden @ state["context"].transpose(1, 2)  # (P, K, C)
+    stands = torch.arange(alike.shape[2], device=group.device) < state["count"][:, None]
+    far = alike.masked_fill(~stands[:, None], -torch.inf).amax(2)
+    chosen = ((1 - how.contrast) * state["share"] - how.contrast * far).argmax(1, keepdim=True)  # (P, 1)
+    word, score = (state[name].gather(1, chosen)[:, 0] for name in ("word", "share"))
+    told = torch.stack([word.double(), score.double().log(), chosen[:, 0].double()]).tolist()
+    remember(group, hidden.gather(1, chosen[..., None].expand(-1, -1, hidden.shape[2])))
+    events, done = [], {}
+    for i, (entry, id_, log, _) in enumerate(zip(group.entries, *told, strict=True)):
+        reason = entry.say(int(id_), log)
+        events.append(Event(entry.ticket, [] if reason == "nothing" else [int(id_)]))
+        if reason is not None:
+            done[i] = [entry.found(reason)]
+    logits = read.logits.unflatten(0, (size, -1)).gather(
+        1, chosen[..., None].expand(-1, -1, read.logits.shape[1])
+    )
+    after = seen.with_one_more(word)
+    parents = [i * how.top_k + int(k) for i, k in enumerate(told[2]) for _ in range(how.top_k)]
+    return Choice(
+        propose(group, logits[:, 0], after), word.repeat_interleave(how.top_k), parents, events, done
+    )
+
+
+def propose(group: Group, logits: Tensor, seen: Seen) -> Tensor:
+    """The likeliest ids of each prompt, one for every row of it: (P*K,)."""
+    shares = weighed(group, logits, seen).softmax(-1).topk(group.how.top_k, dim=1)
+    group.state["share"], group.state["word"] = shares.values, shares.indices
+    return shares.indices.flatten()
+
+
+def remember(group: Group, chosen: Tensor) -> None:
+    """The state (P, 1, W) of the chosen id joins those before it."""
+    state = group.state
+    if int(max(entry.length for entry in group.entries)) >= state["context"].shape[1]:
+        state["context"] = F.pad(state["context"], (0, 0, 0, state["context"].shape[1]))
+    where = state["count"][:, None, None].expand(-1, 1, chosen.shape[2])
+    state["context"] = state["context"].scatter(1, where, chosen)
+    state["count"] = state["count"] + 1
+
+
+def directions(hidden: Tensor) -> Tensor:
+    return hidden.float() / hidden.float().norm(dim=-1, keepdim=True)

@@ -1,0 +1,118 @@
+"""prepare: the same network for reading alone, its weights laid out for speed. Training never sees it.
+
+q, k and v of a self-attention become one product; on a CPU weights lie with the inputs first, as its kernels
+like them; nothing is dropped any more. The numbers are those of the network, up to the last bits; with
+precision "half", weights of linear layers are kept in fp16 (CPU, FBGEMM): half the memory to read."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from qkv.nn.attention import Attention
+from qkv.nn.feed import Feed
+from qkv.nn.heads import Reader
+from qkv.nn.parts import exact
+from qkv.nn.stack import Block, Transformer
+
+PRECISIONS = (None, "half")
+
+
+def prepare(net: Transformer, precision: str | None = None) -> Transformer:
+    """A network that reads faster; it shares what it does not lay out anew, and follows no later change."""
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision is {precision!r}, expected half, or none for the network's own")
+    device = next(net.parameters()).device
+    if precision == "half" and device.type != "cpu":
+        raise ValueError(
+            f"precision half is for a CPU, the network is on {device}: convert its dtype instead"
+        )
+    held = [*net.parameters(), *net.buffers()]
+    lean = deepcopy(net, {id(tensor): tensor for tensor in held})
+    for block in [module for module in lean.modules() if isinstance(module, Block)]:
+        if lean.tower.stack.recall is None and joinable(block.attend):
+            join(block.attend)
+    for module in [*lean.modules()]:
+        for numbers in ("rates", "slopes"):  # of positions: on the device once and for all
+            if isinstance(getattr(module, numbers, None), list):
+                held_there = torch.tensor(getattr(module, numbers), dtype=exact(device), device=device)
+                setattr(module, numbers, held_there)
+        for name, child in module.named_children():
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, nn.Identity())
+            elif isinstance(child, nn.Linear) and isinstance(module, CALLED) and precision == "half":
+                setattr(module, name, Half(child))
+            elif type(child) is nn.Linear and isinstance(module, CALLED) and device.type == "cpu":
+                setattr(module, name, Turned(child))  # not the head, which shares the tokens' table
+    return lean.eval()
+
+
+class Turned(nn.Module):
+    """A linear layer whose weight is (in, out)."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = linear.weight.detach().t().contiguous()
+        self.bias = None if linear.bias is None else linear.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.reshape(-1, x.shape[-1])
+        out = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
+        return out.view(*x.shape[:-1], -1)
+
+
+class Half(nn.Module):
+    """A linear layer whose weight is in fp16; it takes and gives fp32."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        bias = None if linear.bias is None else linear.bias.detach().float()
+        self.packed = torch.ops.quantized.linear_prepack_fp16(linear.weight.detach().float(), bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.ops.quantized.linear_dynamic_fp16(x.float(), self.packed).to(x.dtype)
+
+
+def joinable(attend: Attention) -> bool:
+    return all(type(layer) is nn.Linear for layer in (attend.q, attend.k, attend.v))
+
+
+@torch.no_grad()
+def join(attend: Attention) -> None:
+    """One product for q, k and v, which the attention asks for in this order."""
+    parts = (attend.q, attend.k, attend.v)
+    sizes = [part.out_features for part in parts]
+    biased = attend.q.bias is not None
+    joint = nn.Linear(attend.q.in_features, sum(sizes), bias=biased, device=attend.q.weight.device)
+    joint.weight = nn.Parameter(torch.cat([part.weight for part in parts]))
+    if biased:
+        joint.bias = nn.Parameter(torch.cat([part.bias for part in parts]))
+    rest = Rest()
+    attend.q, attend.k, attend.v = First(joint, sizes, rest), rest, rest  # type: ignore[assignment]
+
+
+class Rest(nn.Module):
+    """Gives what First has made besides the queries: the keys, then the values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: list[Tensor] = []
+
+    def forward(self, context: Tensor) -> Tensor:
+        return self.made.pop(0)
+
+
+class First(nn.Module):
+    def __init__(self, joint: nn.Linear, sizes: list[int], rest: Rest) -> None:
+        super().__init__()
+        self.joint, self.sizes, self.rest = joint, sizes, rest
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.joint(x).split(self.sizes, dim=-1)
+        self.rest.made = [k, v]
+        return q
+
+
+CALLED = (Attention, First, Feed, Reader)  # they call their linear layers; others look at the weights

@@ -1,0 +1,71 @@
+"""Recurrence: Transformer-XL and XLNet read on from the states of what they have read.
+
+Rows begin together, with prompts of one length, and so have as many states ever after.
+B rows, M states remembered, T tokens, W width."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from qkv.batch import Batch, Rows
+from qkv.decode.reader import Moves, Prompts, Read, Sources, held, of_places
+from qkv.nn.stack import Transformer
+
+
+class Recurrence:
+    def __init__(self, net: Transformer, width: int = 1) -> None:
+        self.net, self.width = net, width
+        self.device = next(net.parameters()).device
+        self.states: Tensor | None = None  # (layers, B, M, W)
+        self.said = torch.zeros(0, 0, dtype=torch.long, device=self.device)  # (B, L) all ids so far
+        self.asks = net.tower.stack.embed.query  # a second stream predicts a token that nobody sees
+        recall = net.tower.stack.recall
+        assert recall is not None
+        # XLNet's states look both ways, so that the last token is read once more with what follows it;
+        # a net that keeps no states reads all again.
+        self.again = None if recall.zeros and not recall.length else 1 if self.asks else 0
+
+    def enter(self, prompts: Prompts, sources: Sources) -> Read:
+        self.said = torch.tensor([[*each] for each in prompts], device=self.device)
+        found = self.read(self.said)
+        self.pick([place for place in range(len(prompts)) for _ in range(self.width)])
+        return found
+
+    def step(self, ids: Tensor) -> Read:
+        self.said = torch.cat([self.said, ids], dim=1)
+        return self.read(self.said if self.again is None else self.said[:, -1 - self.again :])
+
+    def read(self, ids: Tensor) -> Read:
+        (size, length), device = ids.shape, ids.device
+        if not self.asks:
+            last = torch.arange(1, size + 1, device=device) * length - 1
+            out = self.net(Batch(rows=Rows.of(ids), memory=self.states, read=last))
+            self.states = out["memory"]
+            return Read(out["logits"], out["hidden"])
+        unseen = torch.arange(length + 1, device=device) == length
+        itself = torch.eye(length + 1, dtype=torch.bool, device=device)
+        allowed = torch.cat([~unseen | itself, ~unseen[None]]).expand(size, -1, -1)
+        targets = torch.full((size, 1), length, device=device)
+        rows = Rows.of(F.pad(ids, (0, 1)))
+        out = self.net(Batch(rows=rows, memory=self.states, allowed=allowed, targets=targets))
+        self.states = out["memory"][:, :, :-2]  # without the last token, and the one that nobody sees
+        return Read(out["logits"][:, -1], out["hidden"])
+
+    def repeat(self, places: list[int]) -> None:
+        self.pick([*range(len(self.said)), *of_places(places, self.width)])
+
+    def select(self, parents: list[int], ids: Tensor) -> None:
+        self.pick(parents)
+
+    def leave(self, moves: Moves, count: int) -> None:
+        old, new = [place for place, _ in moves], [place for _, place in moves]
+        places = held([*range(len(self.said) // self.width)], old, new, count)
+        self.pick(of_places(places, self.width))
+
+    def pick(self, rows: list[int]) -> None:
+        """These rows, in this order."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.device)
+        assert self.states is not None
+        self.states, self.said = self.states[:, index], self.said[index]

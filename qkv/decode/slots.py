@@ -1,0 +1,148 @@
+"""Slots written in place: every row is filled from column 0 on, so that a token's column is its position.
+
+            columns 0 1 2 3 4 5 .  .
+    row 0           a b c d e -         5 filled
+    row 1           a b - - - -         2 filled: what lies further right is old, and nobody sees it
+
+Nothing is joined or shifted at a step. A row goes back by being filled less; rows leave and fork by copying.
+Buffers grow by doubling. B rows, S columns, T new tokens."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qkv.nn.memory import Slot
+
+LEAST = 64  # columns of the first buffers
+BLOCK = 128  # of a static shape: columns come in so many at a time
+
+
+class Columns:
+    """How far rows are filled, and which of them take part in the step to come: shared by the Slots of a net.
+
+    `static`: shapes change rarely, and what rows differ in is read from the device alone (CUDA graphs)."""
+
+    def __init__(self, device: torch.device, width: int = 1, static: bool = False) -> None:
+        self.device, self.width, self.static = device, width, static
+        self.filled: list[int] = []  # as the host knows it
+        self.count = torch.zeros(0, dtype=torch.long, device=device)  # the same on the device, with room
+        self.room = (0, 0)  # rows and columns of all buffers
+        self.rows = slice(0, 0)  # of the step to come
+        self.start, self.stop = 0, 0  # its new columns, where they are the same in all rows
+        self.index: Tensor | None = None  # (B * T,) where they go otherwise, in the buffers laid flat
+        self.shape = (0, 0)  # rows and columns of a static step
+        self.mixed = static  # some row has columns that it never wrote, and that others have
+
+    def make_room(self, rows: int, columns: int) -> None:
+        """Buffers for at least so many; they follow when they are next written."""
+        if rows > self.room[0] or columns > self.room[1]:
+            self.room = doubled(self.room[0] or self.width, rows), doubled(self.room[1] or LEAST, columns)
+            fresh = self.count.new_zeros(self.room[0])
+            fresh[: len(self.count)] = self.count
+            self.count = fresh
+
+    def set(self, filled: list[int]) -> None:
+        self.filled = filled
+        self.count.zero_()
+        self.count[: len(filled)] = torch.tensor(filled, dtype=torch.long, device=self.device)
+
+    def add(self, filled: list[int]) -> None:
+        """Rows below those that are there, filled so far."""
+        self.make_room(len(self.filled) + len(filled), 0)
+        self.set([*self.filled, *filled])
+
+    def begin(self, rows: slice, length: int) -> None:
+        """The next forward writes `length` columns of fresh rows."""
+        self.rows, self.start, self.stop, self.index = rows, 0, length, None
+        self.make_room(rows.stop, length)
+
+    def settle(self, new: int) -> tuple[int, int]:
+        """The static shape in which `new` tokens come to every row: rows and columns that are read."""
+        tall, wide = len(self.filled), max(self.filled, default=0) + new
+        self.shape = doubled(self.width, tall), -(-wide // BLOCK) * BLOCK
+        self.make_room(*self.shape)
+        return self.shape
+
+    def go_on(self, new: int) -> tuple[Tensor, Tensor, bool]:
+        """The next forward writes `new` tokens to every row: (their positions, those of all keys, full?)."""
+        rows, low, high = len(self.filled), min(self.filled), max(self.filled)
+        self.make_room(rows, high + new)
+        self.rows, self.start, self.stop = slice(0, rows), high, high + new
+        if low == high and not self.static:
+            self.index = None
+            along = torch.arange(self.stop, device=self.device)[None]  # (1, S)
+            return along[:, self.start :], along, True
+        self.mixed = True
+        if self.static:
+            self.rows, self.stop = slice(0, self.shape[0]), self.shape[1]
+        count = self.count[self.rows, None]
+        at = count + torch.arange(new, device=self.device)  # (B, T)
+        self.index = (at + torch.arange(len(at), device=self.device)[:, None] * self.room[1]).flatten()
+        along = torch.arange(self.stop, device=self.device)
+        return at, torch.where(along < count + new, along, -1), False
+
+    def places(self, rows: list[int], count: int) -> Tensor:
+        """The first `count` columns of these rows, in the buffers laid flat."""
+        along = torch.arange(count, device=self.device)
+        return (torch.tensor(rows, device=self.device)[:, None] * self.room[1] + along).flatten()
+
+    def written(self, new: int) -> None:
+        """The tokens of the last step stand."""
+        self.filled = [each + new for each in self.filled]
+        self.count[: len(self.filled)] += new
+
+
+def doubled(have: int, wanted: int) -> int:
+    while have < wanted:
+        have *= 2
+    return have
+
+
+class Kept(Slot):
+    """A Slot in buffers: what is new goes where its Columns say."""
+
+    def __init__(self, columns: Columns) -> None:
+        super().__init__()
+        self.columns, self.clean = columns, False
+
+    def __len__(self) -> int:
+        return self.columns.start
+
+    def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
+        columns = self.columns
+        for name, new in tensors.items():
+            buffer = self.fitting(name, new)
+            if columns.index is None:
+                buffer[columns.rows, columns.start : columns.stop] = new
+            else:
+                buffer.flatten(0, 1).index_copy_(0, columns.index, new.flatten(0, 1))
+
+    def fitting(self, name: str, like: Tensor) -> Tensor:
+        """The buffer of a name, as large as the room is; what was never written is a number at least."""
+        columns, old = self.columns, self.tensors.get(name)
+        if old is None or old.shape[:2] != columns.room:
+            make = like.new_zeros if columns.mixed else like.new_empty
+            fresh = self.tensors[name] = make((*columns.room, *like.shape[2:]))
+            if old is not None:
+                fresh[: old.shape[0], : old.shape[1]] = old
+        if columns.mixed and not self.clean:
+            for buffer in self.tensors.values():
+                buffer[len(columns.filled) :] = 0
+                for row, filled in enumerate(columns.filled):
+                    buffer[row, filled:] = 0
+            self.clean = True
+        return self.tensors[name]
+
+    def joined(self, new: Tensor, rows: int) -> Tensor:
+        return new if self.positions is None else self.positions
+
+    def read(self, name: str) -> Tensor:
+        buffer = self.fitting(name, self.tensors[name])
+        return buffer[self.columns.rows, : self.columns.stop]
+
+    def move(self, source: Tensor, target: Tensor) -> None:
+        """Copies what stands at these places of the buffers laid flat to those."""
+        for name, buffer in [*self.tensors.items()]:
+            flat = self.fitting(name, buffer).flatten(0, 1)
+            flat.index_copy_(0, target, flat.index_select(0, source))
