@@ -16,9 +16,12 @@ SECONDS = 0.3
 def work(net: nn.Module) -> float:
     """Operations a token, forward and backward: six a weight that it passes (Kaplan et al., section 2.1).
 
-    Attention scores are left out. A layer that runs several times counts as often, of experts only one, and
-    of an encoder and a decoder, through which different tokens go, the half."""
-    count = sum(p.numel() for p in net.parameters())
+    Attention scores are left out, and tables that are looked up alone. A layer that runs several times counts
+    as often, of experts only one, and of an encoder and a decoder, through which different tokens go, the
+    half."""
+    passed = {id(each.weight) for each in net.modules() if isinstance(each, nn.Linear)}
+    tables = {id(each.weight) for each in net.modules() if isinstance(each, nn.Embedding)} - passed
+    count = sum(p.numel() for p in net.parameters() if id(p) not in tables)
     towers = [each for each in net.modules() if isinstance(each, Tower)]
     for tower in towers:
         for place, layer in enumerate(tower.layers):
