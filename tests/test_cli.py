@@ -351,6 +351,7 @@ def test_what_stands_beside_goes_along(capsys: pytest.CaptureFixture[str], tmp_p
     read = {
         "modules.json": '[{"type": "a.Pooling"}]',
         "1_Pooling/config.json": '{"pooling_mode_cls_token": true}',
+        "generation_config.json": '{"max_length": 30}',
     }
     for name in (*beside, "optimizer.pt", "notes.txt", "training_args.bin", "model.onnx", ".hidden.json"):
         (source / name).parent.mkdir(exist_ok=True)

@@ -95,12 +95,12 @@ class AdaptiveSoftmax(nn.Module):
                 mine.weight = tokens.projects[own[band]].weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        parts, tables, projects = list[Tensor](), [*self.tables], [*self.projects]
+        parts: list[Tensor] = []
         hidden = x = out["hidden"] if batch.read is None else out["hidden"].flatten(0, 1)[batch.read]
         for i, (low, high) in enumerate(pairwise(self.edges)):
-            table: Any = tables[min(i, len(tables) - 1)]
-            words = slice(low, high) if len(tables) == 1 else slice(None)
-            x = hidden @ cast(Tensor, projects[i].weight) if projects else x
+            table: Any = self.tables[min(i, len(self.tables) - 1)]
+            words = slice(low, high) if len(self.tables) == 1 else slice(None)
+            x = hidden @ cast(Tensor, self.projects[i].weight) if len(self.projects) else x
             scores = F.linear(x, table.weight[words], table.bias[words])
             if i == 0 and self.clusters is not None:
                 scores = torch.cat([scores, self.clusters(x)], dim=-1)
