@@ -31,8 +31,9 @@ app.command(learn.eval)
 for command in (read.classify, read.tag, read.fill, read.answer, read.embed, read.match, read.detect):
     app.command(command)
 app.command(read.score_text, name="score")
-for command in (write.translate, write.complete, write.summarise):
-    app.command(command)
+app.command(write.translate)
+app.command(write.complete)
+app.command(write.summarise)
 tokenizer.command(text.train)
 tokenizer.command(text.show)
 

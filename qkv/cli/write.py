@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -142,9 +141,12 @@ def complete(
     if stream:
         if on.as_json:
             raise ValueError("--stream prints words and --json an object at the end: take one of them")
-        for place, part in enumerate(task.stream(prompt)):
-            sys.stdout.write(part if place else prompt + part)
-            sys.stdout.flush()
+        parts = task.stream(prompt)
+        print(
+            prompt + next(parts, ""), end="", flush=True
+        )  # what is wrong is said before anything is printed
+        for part in parts:
+            print(part, end="", flush=True)
         return print()
     (found,) = on.many(task, [prompt])
     if on.as_json:

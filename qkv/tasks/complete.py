@@ -32,9 +32,9 @@ class Completion:
 
 @dataclass(frozen=True, kw_only=True)
 class Complete(Write[Completion]):
-    """`stop`: a text, or several, before which it ends; `code`: CTRL's control code, or one that the tokenizer
-    was trained with. A prompt that is cut loses its beginning, to leave room for as many words as are
-    wanted, but keeps half of what the model reads."""
+    """`stop`: a text, or several, before which it ends; `code`: CTRL's control code, or one that the
+    tokenizer was trained with. A prompt that is cut loses its beginning, to leave room for as many words as
+    are wanted, but keeps half of what the model reads."""
 
     name: ClassVar[str] = "complete"
     stop: str | Sequence[str] = ()
@@ -72,7 +72,7 @@ class Complete(Write[Completion]):
     def encode(self, texts: Sequence[Text]) -> list[Encoding]:
         """Tokens after which a text goes on: those that a tokenizer puts at its end are left out."""
         language = self.code if self.tokenizer.languages else None
-        return [open_ended(one) for one in self.tokenizer.encode_many(texts, language=language)]
+        return [one.opened() for one in self.tokenizer.encode_many(texts, language=language)]
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
         if self.long == "cut" and len(whole) > self.limit:
@@ -137,12 +137,3 @@ class Complete(Write[Completion]):
         ends = [size for one in self.stops for size in range(1, len(one)) if new.endswith(one[:size])]
         place = self.ended(new)
         return new[:place] if place is not None else new[: len(new) - max(ends, default=0)]
-
-
-def open_ended(whole: Encoding) -> Encoding:
-    """Without the special tokens at the end."""
-    end = len(whole)
-    while end and whole.sequence[end - 1] is None:
-        end -= 1
-    lists = (whole.ids, whole.offsets, whole.types, whole.special, whole.sequence, whole.words)
-    return Encoding(*(each[:end] for each in lists)) if end else whole

@@ -1,4 +1,4 @@
-"""Write: what tasks that write have in common: the settings of decoding, requests to the engine, n-best texts.
+"""Write: what tasks that write have in common: settings of decoding, requests to the engine, n-best texts.
 
 The folder's own settings (generation_config.json, an older config.json, a task's part of it) hold where the
 user gives none."""
