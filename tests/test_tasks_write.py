@@ -225,6 +225,16 @@ def test_the_folder_has_the_defaults() -> None:
     assert qkv.task("translate", folder("marian")).how.bad_words == ((158,),)
 
 
+def test_a_prompt_is_not_counted_in_a_folder_s_length() -> None:
+    model = built.__wrapped__("gpt2", "lm")
+    model.config["task_specific_params"] = {"text-generation": {"do_sample": True, "max_length": 5}}
+    task = qkv.task("complete", model)
+    assert (task.how.sample, task.how.top_k, task.how.max_length) == (True, 50, None)
+    prompt = "The ferry leaves at nine"
+    assert task(prompt).text.startswith(prompt)
+    assert task.changed({"max_length": 30}).how.max_length == 30
+
+
 @pytest.mark.parametrize(("settings", "wrong"), [
     ({"beams": 0}, "beams is 0"), ({"beams": 10**5}, "beams is 100000"), ({"temperature": -1}, "temperature"),
     ({"temperature": float("nan")}, "temperature is nan"), ({"top_p": 2}, "top_p is 2"),

@@ -106,7 +106,7 @@ def rewritten(on: On, name: str, texts: Sequence[str], **settings: Any) -> None:
 
 def complete(
     text: Dashed | None = None, /, *, on: On, search: Search | None = None, temperature: float | None = None,
-    top_p: float | None = None, top_k: int | None = None, sample: Flag = False, seed: int = 0,
+    top_p: float | None = None, top_k: int | None = None, sample: bool | None = None, seed: int = 0,
     stop: Words = (), code: str | None = None, stream: Flag = False,
 ) -> None:  # fmt: skip
     """Go on with a text.
@@ -124,7 +124,7 @@ def complete(
     top_k
         draw, from so many of the likeliest words
     sample
-        draw, from all words
+        draw or not; without it, as the model's folder says
     seed
         of what is drawn
     stop
@@ -135,7 +135,7 @@ def complete(
         print words as they come
     """
     prompt = read_whole("-" if text is None else text)
-    settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample or None, code=code)
+    settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample, code=code)
     settings |= (search or Search()).settings
     task: Any = on.task("complete", stop=stop, seed=seed, **settings)
     if stream:

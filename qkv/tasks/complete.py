@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from qkv.decode import Engine, Found
+from qkv.decode import Engine, Found, How
 from qkv.nn.stack import Transformer
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import checked
@@ -56,6 +56,10 @@ class Complete(Write[Completion]):
     @property
     def part(self) -> str | None:
         return "text-generation"
+
+    def settled(self, usual: How) -> dict[str, Any]:
+        """A folder's `max_length` counts the prompt too, and GPT-2's is 50: a longer one could not go on."""
+        return {"max_length": None}
 
     @property
     def stops(self) -> tuple[str, ...]:

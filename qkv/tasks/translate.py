@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 from qkv.decode import Found, How
@@ -61,7 +62,7 @@ class Translate(Rewrite):
 
     # --- by codes ---
 
-    @property
+    @cached_property
     def arrows(self) -> bool:
         """Do codes such as `>>en<<` name the target in front of a source?"""
         known = self.tokenizer.languages
@@ -79,7 +80,7 @@ class Translate(Rewrite):
             raise ValueError(f"{what} is {name!r}, expected one of {', '.join(map(bare, known))}")
         return found[0]
 
-    @property
+    @cached_property
     def codes(self) -> tuple[str | None, str | None]:
         """Those of source and target; of two codes with arrows, the target is the one that the source is
         not."""
