@@ -240,9 +240,30 @@ def test_a_prompt_is_not_counted_in_a_folder_s_length() -> None:
     ({"temperature": float("nan")}, "temperature is nan"), ({"top_p": 2}, "top_p is 2"),
     ({"stop": ""}, "stop is ''"), ({"stop": ["a", ""]}, "stop is ''"), ({"seed": -1}, "seed is -1"),
     ({"beems": 2}, "setting is 'beems'"), ({"long": "window"}, "long is 'window'"),
-    ({"results": 0}, "results is 0"), ({"max_new": 0}, "max_new is 0"),
+    ({"results": 0}, "results is 0"), ({"max_new": 0}, "max_new is 0"), ({"stop": 3}, "stop is 3"),
+    ({"code": 3}, "code is 3"), ({"decoding": {"x": 3}}, "setting is 'x'"),
+    ({"decoding": 3}, "decoding is 3"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_in_a_line(settings: dict[str, Any], wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong) as error:
         qkv.task("complete", byte(), **settings)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("settings", "wrong"), [
+    ({"by": "word"}, "by is 'word'"), ({"prefix": 3}, "prefix is 3"), ({"source": 3}, "source is 3"),
+    ({"target": "fr"}, "target is 'fr', and this model has no languages"),
+])  # fmt: skip
+def test_and_so_it_is_of_translate(settings: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        qkv.task("translate", folder("marian"), **settings)
+
+
+def test_a_long_source_is_refused_unless_only_distances_count() -> None:
+    text = "Anna lives here and there. " * 9
+    with pytest.raises(ValueError, match="more than the 64 that are read at once"):
+        qkv.task("translate", folder("marian"))(text)
+    assert qkv.task("translate", folder("marian"), long="cut", max_new=3)(text).tokens
+    assert qkv.task("summarise", folder("t5"), max_new=3)(text).tokens
+    with pytest.raises(ValueError, match="more than the 20 that are read at once"):
+        qkv.task("summarise", folder("t5"), length=20)(text)

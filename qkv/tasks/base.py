@@ -126,17 +126,12 @@ class Task(ABC, Generic[Given, Found]):
     @property
     def limit(self) -> int:
         """The most tokens that are read at once."""
-        sizes = (*self.rooms, self.tokenizer.limit, self.length)
-        return min((n for n in sizes if n is not None), default=ENDLESS)
-
-    @property
-    def rooms(self) -> list[int | None]:
-        """How many positions the stacks have that read a text; None: any number."""
         spec = self.model.spec
         text = spec.text if isinstance(spec, Two) else spec
         assert text is not None
         stacks = [text.encoder, text.decoder if text.encoder is None or text.shift else None]
-        return [room(stack) for stack in stacks if stack]
+        sizes = [room(stack) for stack in stacks if stack]
+        return min((n for n in (*sizes, self.tokenizer.limit, self.length) if n is not None), default=ENDLESS)
 
     @property
     def width(self) -> int:

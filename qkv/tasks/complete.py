@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from qkv.decode import Engine, Found, How
 from qkv.nn.stack import Transformer
 from qkv.tasks.base import Row, Text
-from qkv.tasks.checks import checked
+from qkv.tasks.checks import check_strings, checked
 from qkv.tasks.pace import at_rest
 from qkv.tasks.write import Write
 from qkv.text import Encoding
@@ -42,6 +42,9 @@ class Complete(Write[Completion]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_strings(code=self.code)
+        if not isinstance(self.stop, Sequence):
+            raise ValueError(f"stop is {self.stop!r}, expected a text or several")
         for one in self.stops:
             if not isinstance(one, str) or not one:
                 raise ValueError(f"stop is {one!r}, expected a text of one character or more")

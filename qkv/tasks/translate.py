@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from qkv.decode import Found, How
 from qkv.tasks.base import Row, Text
-from qkv.tasks.checks import checked, one_of
+from qkv.tasks.checks import check_strings, checked, one_of
 from qkv.tasks.write import Rewrite, Written, joined
 from qkv.text import Encoding
 
@@ -33,6 +33,7 @@ class Translate(Rewrite):
     by: str = "line"
 
     def __post_init__(self) -> None:
+        check_strings(source=self.source, target=self.target)
         super().__post_init__()
         one_of("by", self.by, ("line", "sentence"))
         if not self.tokenizer.languages and not self.pairs:

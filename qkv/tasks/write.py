@@ -16,8 +16,9 @@ from typing import Any, Self, TypeVar
 from qkv.check import number
 from qkv.decode import Engine, Found, How, read_how
 from qkv.nn.stack import Transformer
+from qkv.spec import Spec
 from qkv.tasks.base import ENDLESS, Row, Task
-from qkv.tasks.checks import one_of
+from qkv.tasks.checks import check_strings, one_of
 
 DECODING = tuple(each.name for each in fields(How))
 DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical", "epsilon", "eta", "best_of")
@@ -45,6 +46,10 @@ class Write(Task[str, Result]):
     def __post_init__(self) -> None:
         super().__post_init__()
         number("seed", self.seed, whole=True, at_least=0, less_than=2**32)
+        if not isinstance(self.decoding, Mapping):
+            raise ValueError(f"decoding is {self.decoding!r}, expected settings by their names")
+        for name in self.decoding:
+            one_of("setting", name, DECODING)
         self.how  # noqa: B018  settings that are wrong are said now
 
     def changed(self, settings: dict[str, Any]) -> Self:
@@ -122,12 +127,19 @@ class Rewrite(Write[Written]):
 
     prefix: str | None = None
 
+    def __post_init__(self) -> None:
+        check_strings(prefix=self.prefix)
+        super().__post_init__()
+
     @property
     def limit(self) -> int:
-        """Where positions have no end, as T5's, a tokenizer's limit is for texts that are to be cut alone."""
-        if self.long != "refuse":
+        """Where only distances count, as in T5, a tokenizer's limit is for texts that are to be cut alone."""
+        spec = self.model.spec
+        assert isinstance(spec, Spec)
+        assert spec.encoder is not None
+        if self.long != "refuse" or spec.encoder.embed.positions is not None:
             return super().limit
-        return min((n for n in (*self.rooms, self.length) if n is not None), default=ENDLESS)
+        return self.length or ENDLESS
 
     def request(self, row: Row) -> dict[str, Any]:
         return {"source": row.tokens.ids}
