@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from qkv import __version__
-from qkv.cli import learn, models, read, text
+from qkv.cli import learn, models, read, text, write
 from qkv.cli.models import about as about
 from qkv.cli.models import size_in_bytes as size_in_bytes
 from qkv.cli.screen import complain
@@ -31,6 +31,9 @@ app.command(learn.eval)
 for command in (read.classify, read.tag, read.fill, read.answer, read.embed, read.match, read.detect):
     app.command(command)
 app.command(read.score_text, name="score")
+app.command(write.translate)
+app.command(write.complete)
+app.command(write.summarise)
 tokenizer.command(text.train)
 tokenizer.command(text.show)
 

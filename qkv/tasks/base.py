@@ -101,9 +101,16 @@ class Task(ABC, Generic[Given, Found]):
     def ids(self, row: Row) -> list[int]:
         return row.tokens.ids
 
-    @abstractmethod
+    def encode(self, texts: Sequence[Text]) -> list[Encoding]:
+        return self.tokenizer.encode_many(texts)
+
+    def ask(self, rows: Sequence[Row]) -> list[Any]:
+        """What comes of rows that go through the network together: of one forward, what `read` reads."""
+        return self.read(*self.run(rows), rows)
+
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Any]:
-        """What the network says of every row."""
+        """What the network says of every row; a task without it has its own `ask`."""
+        raise NotImplementedError
 
     @abstractmethod
     def found(self, given: Given, rows: Sequence[Row], said: Sequence[Any]) -> Found:
@@ -125,6 +132,11 @@ class Task(ABC, Generic[Given, Found]):
         stacks = [text.encoder, text.decoder if text.encoder is None or text.shift else None]
         sizes = [room(stack) for stack in stacks if stack]
         return min((n for n in (*sizes, self.tokenizer.limit, self.length) if n is not None), default=ENDLESS)
+
+    @property
+    def width(self) -> int:
+        """So many rows of the network are one of ours."""
+        return 1
 
     def shared(self, whole: Encoding) -> int:
         """The tokens that neighbouring windows of a text share; what stays, such as a question, is in all."""
@@ -167,7 +179,7 @@ class Task(ABC, Generic[Given, Found]):
     def all_rows(self, given: Sequence[Given], names: Sequence[str]) -> list[list[Row]]:
         """The rows of every input, whose texts are encoded together."""
         texts = [self.texts(one, what) for one, what in zip(given, names, strict=True)]
-        encoded = iter(self.tokenizer.encode_many([text for each in texts for text in each]))
+        encoded = iter(self.encode([text for each in texts for text in each]))
         both = zip(texts, names, strict=True)
         return [[row for _ in each for row in self.rows(next(encoded), what)] for each, what in both]
 
@@ -175,9 +187,9 @@ class Task(ABC, Generic[Given, Found]):
         """What is said of every row, in their order; they are read by length, the longest first."""
         said: list[Any] = [None] * len(rows)
         done = 0
-        for places in by_length([len(row.tokens) for row in rows], batch_tokens):
+        for places in by_length([len(row.tokens) for row in rows], batch_tokens // self.width):
             some = [rows[place] for place in places]
-            for place, one in zip(places, self.read(*self.run(some), some), strict=True):
+            for place, one in zip(places, self.ask(some), strict=True):
                 said[place] = one
             done += len(some)
             tell(done / len(rows))

@@ -16,6 +16,13 @@ def checked(text: object, what: str) -> str:
     return text
 
 
+def check_strings(**values: object) -> None:
+    """Settings that are strings where they are given."""
+    for name, value in values.items():
+        if value is not None and not isinstance(value, str):
+            raise ValueError(f"{name} is {value!r}, expected a string")
+
+
 def one_of(what: str, value: object, known: Sequence[str]) -> None:
     if value not in known:
         raise ValueError(f"{what} is {value!r}, expected one of {', '.join(known)}")

@@ -18,6 +18,7 @@ class Need(NamedTuple):
     what: str
     fits: Fits
     heads: tuple[str, ...]
+    shape: str | None = None  # of the families, where heads alone do not tell
 
 
 def heads(spec: Spec | Two) -> list[str]:
@@ -60,6 +61,17 @@ def scores(spec: Spec) -> bool:
     return "lm" in heads(spec) and (one_way(spec) or (sees_both_sides(spec) and spec.decoder is None))
 
 
+def rewrites(spec: Spec) -> bool:
+    return "lm" in heads(spec) and spec.encoder is not None and spec.decoder is not None
+
+
+def goes_on(spec: Spec) -> bool:
+    """Does it say the next word? XLNet does, by its second stream."""
+    xlnet = spec.decoder is None and spec.encoder is not None and spec.encoder.embed.query
+    return "lm" in heads(spec) and (one_way(spec) or xlnet)
+
+
+PAIR = "encoder-decoder"
 NEEDS = {
     "classify": Need("a head for labels", headed("label"), ("label",)),
     "tag": Need("a head that labels every token", headed("tag"), ("tag",)),
@@ -71,6 +83,9 @@ NEEDS = {
     "match": Need("two towers, for texts and images", lambda spec: False, ("both",)),
     "detect": Need("a head that tells replaced tokens", headed("replaced"), ("replaced",)),
     "score": Need("a decoder with the head lm, or a head for masked words", scores, ("lm", "masked-lm")),
+    "translate": Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR),
+    "complete": Need("a decoder with the head lm, or XLNet's", goes_on, ("lm",)),
+    "summarise": Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR),
 }
 
 
@@ -91,17 +106,17 @@ def check_fits(model: Model, task: str) -> None:
 
 def fitting(task: str) -> str:
     """The families that can do a task, and with which head."""
-    wanted = NEEDS[task].heads
+    wanted, shape = NEEDS[task].heads, NEEDS[task].shape
     names = [
         kin.name
         for kin in families()
         for head in wanted
-        if head in kin.heads and (task == "match" or kin.name != "clip") and _right(kin.shape, head)
+        if head in kin.heads and (task == "match" or kin.name != "clip") and _right(kin.shape, head, shape)
     ]
     head = "any head" if wanted == ("none",) else f"the head {' or '.join(wanted)}"
     return f"{', '.join(dict.fromkeys(names))}, with {head}"
 
 
-def _right(shape: str, head: str) -> bool:
+def _right(shape: str, head: str, wanted: str | None) -> bool:
     """Both stacks are no one vector; and an lm reads one way only where the family is a decoder."""
-    return shape == "decoder" if head == "lm" else head != "none" or shape != "encoder-decoder"
+    return shape == (wanted or "decoder") if head == "lm" else head != "none" or shape != PAIR

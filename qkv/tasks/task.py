@@ -14,16 +14,19 @@ from qkv.tasks.checks import one_of
 if TYPE_CHECKING:
     from qkv.tasks.answer import Reply
     from qkv.tasks.classify import Classify
+    from qkv.tasks.complete import Complete
     from qkv.tasks.detect import Detect
     from qkv.tasks.embed import Embed
     from qkv.tasks.fill import Fill
     from qkv.tasks.match import Match
     from qkv.tasks.score import Measure
+    from qkv.tasks.summarise import Summarise
     from qkv.tasks.tag import Tag
+    from qkv.tasks.translate import Translate
 
 TASKS = dict(
     classify="Classify", tag="Tag", fill="Fill", answer="Reply", embed="Embed", match="Match",
-    detect="Detect", score="Measure",
+    detect="Detect", score="Measure", translate="Translate", complete="Complete", summarise="Summarise",
 )  # fmt: skip
 Where = str | Path | Model | None
 
@@ -45,6 +48,12 @@ def task(name: Literal["match"], model: Where = ..., **settings: Any) -> Match: 
 def task(name: Literal["detect"], model: Where = ..., **settings: Any) -> Detect: ...
 @overload
 def task(name: Literal["score"], model: Where = ..., **settings: Any) -> Measure: ...
+@overload
+def task(name: Literal["translate"], model: Where = ..., **settings: Any) -> Translate: ...
+@overload
+def task(name: Literal["complete"], model: Where = ..., **settings: Any) -> Complete: ...
+@overload
+def task(name: Literal["summarise"], model: Where = ..., **settings: Any) -> Summarise: ...
 @overload
 def task(name: str, model: Where = ..., **settings: Any) -> Task[Any, Any]: ...
 # fmt: on

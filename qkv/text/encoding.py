@@ -52,6 +52,11 @@ class Encoding:
         stay = [place for place in range(len(self)) if place not in sliding]
         return [self._take(sorted(stay + slides[start : start + room])) for start in starts]
 
+    def opened(self) -> Encoding:
+        """Without the special tokens at the end: a text that goes on."""
+        last = max((place for place, owner in enumerate(self.sequence) if owner is not None), default=-1)
+        return self._take(range(last + 1))
+
     def _places(self, sequence: int) -> list[int]:
         return [place for place, owner in enumerate(self.sequence) if owner == sequence]
 

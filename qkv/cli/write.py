@@ -1,0 +1,156 @@
+"""The commands of tasks that write: translate, complete, summarise. Torch comes with the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from qkv.cli.given import read_whole
+from qkv.cli.read import Flag, On, Words
+from qkv.cli.text import Dashed
+from qkv.cli.told import as_json, plain, score, table
+
+Beam = Annotated[int | None, Parameter(name="--beam")]
+Best = Annotated[int | None, Parameter(name="--best")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How words are searched for; what is not given is as the model's folder says.
+
+    Parameters
+    ----------
+    beam
+        so many beams
+    best
+        so many results, the best first
+    length_penalty
+        above 0: longer results are better
+    max_new
+        words that are written at most, in pieces
+    """
+
+    beam: Beam = None
+    best: Best = None
+    length_penalty: float | None = None
+    max_new: int | None = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return given(
+            beams=self.beam, results=self.best, length_penalty=self.length_penalty, max_new=self.max_new
+        )
+
+
+def given(**settings: Any) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def translate(
+    *texts: Dashed, on: On, search: Search | None = None,
+    source: Annotated[str | None, Parameter(name="--from")] = None,
+    target: Annotated[str | None, Parameter(name="--to")] = None,
+    by: Literal["line", "sentence"] = "line",
+) -> None:  # fmt: skip
+    """Translate texts; what is in lines stays in lines.
+
+    qkv translate "Wo ist der Bahnhof?" --model Helsinki-NLP/opus-mt-de-en --beam 5
+
+    Parameters
+    ----------
+    texts
+        a text, a file, or - for standard input
+    source
+        the language of the texts, where the model has several
+    target
+        the language to translate into, where the model has several
+    by
+        what is read at once: a line, or a sentence of one
+    """
+    settings = given(source=source, target=target) | (search or Search()).settings
+    rewritten(on, "translate", texts, by=by, **settings)
+
+
+def summarise(*texts: Dashed, on: On, search: Search | None = None, min_length: int | None = None) -> None:
+    """Summarise texts, each a file as a whole.
+
+    qkv summarise article.txt --model facebook/bart-large-cnn
+
+    Parameters
+    ----------
+    texts
+        a file, - for standard input, or the text itself
+    min_length
+        words that are written at least, in pieces
+    """
+    settings = given(min_length=min_length) | (search or Search()).settings
+    rewritten(on, "summarise", texts, **settings)
+
+
+def rewritten(on: On, name: str, texts: Sequence[str], **settings: Any) -> None:
+    """Tells the new texts alone, or, where several were asked for, each with its score."""
+    read = [read_whole(text) for text in texts or ["-"]]
+    found = on.many(on.task(name, **settings), read)
+    if on.as_json:
+        return as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
+    for one in found:
+        if len(one.best) > 1:
+            table("score text", [(score(each.score), each.text) for each in one.best])
+        else:
+            print(one.text)
+
+
+def complete(
+    text: Dashed | None = None, /, *, on: On, search: Search | None = None, temperature: float | None = None,
+    top_p: float | None = None, top_k: int | None = None, sample: bool | None = None, seed: int = 0,
+    stop: Words = (), code: str | None = None, stream: Flag = False,
+) -> None:  # fmt: skip
+    """Go on with a text.
+
+    qkv complete "Once upon a time" --model gpt2 --temperature 0.8 --top-p 0.9 --stream
+
+    Parameters
+    ----------
+    text
+        the text, a file, or - for standard input
+    temperature
+        draw, from scores over this: below 1 likelier words, above 1 stranger ones
+    top_p
+        draw, from the likeliest words that have this share together
+    top_k
+        draw, from so many of the likeliest words
+    sample
+        draw or not; without it, as the model's folder says
+    seed
+        of what is drawn
+    stop
+        texts before which it ends
+    code
+        a control code, such as CTRL's Links or Books
+    stream
+        print words as they come
+    """
+    prompt = read_whole("-" if text is None else text)
+    settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample, code=code)
+    settings |= (search or Search()).settings
+    task: Any = on.task("complete", stop=stop, seed=seed, **settings)
+    if stream:
+        if on.as_json:
+            raise ValueError("--stream prints words and --json an object at the end: take one of them")
+        parts = task.stream(prompt)
+        print(
+            prompt + next(parts, ""), end="", flush=True
+        )  # what is wrong is said before anything is printed
+        for part in parts:
+            print(part, end="", flush=True)
+        return print()
+    (found,) = on.many(task, [prompt])
+    if on.as_json:
+        return as_json([{"prompt": prompt, **plain(found)}])
+    if len(found.best) > 1:
+        return table("score text", [(score(each.score), each.text) for each in found.best])
+    print(found.text)

@@ -1,0 +1,163 @@
+"""Translate: a text into another language, line by line or sentence by sentence; the lines stay.
+
+Models know languages in three ways: by codes around a source and before a target (mBART), by the code of the
+target in front of a source (`>>en<<`: Marian, and models of our recipes), or by a prefix in words (T5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+from qkv.decode import Found, How
+from qkv.tasks.base import Row, Text
+from qkv.tasks.checks import check_strings, checked, one_of
+from qkv.tasks.write import Rewrite, Written, joined
+from qkv.text import Encoding
+
+PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
+STOP = r"[.!?…。！？]"
+SENTENCE = re.compile(rf"(?:(?<={STOP})|(?<={STOP}[\"'”’)\]]))(\s+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(Rewrite):
+    """`source`, `target`: languages, where the model has several; `by`: line or sentence, what is read at
+    once."""
+
+    name: ClassVar[str] = "translate"
+    source: str | None = None
+    target: str | None = None
+    by: str = "line"
+
+    def __post_init__(self) -> None:
+        check_strings(source=self.source, target=self.target)
+        super().__post_init__()
+        one_of("by", self.by, ("line", "sentence"))
+        if not self.tokenizer.languages and not self.pairs:
+            for what, name in (("source", self.source), ("target", self.target)):
+                if name is not None:
+                    raise ValueError(f"{what} is {name!r}, and this model has no languages to choose from")
+
+    # --- by a prefix ---
+
+    @property
+    def pairs(self) -> dict[str, tuple[str, str]]:
+        """The directions that the folder names: from which language into which."""
+        return {key: (m[1], m[2]) for key in self.params if (m := PAIR.fullmatch(key))}
+
+    @property
+    def part(self) -> str | None:
+        wanted = [name and bare(name) for name in (self.source, self.target)]
+        fits = [
+            key
+            for key, pair in self.pairs.items()
+            if all(name in (None, one) for name, one in zip(wanted, pair, strict=True))
+        ]
+        if not fits and self.pairs and not self.tokenizer.languages:
+            known = ", ".join(f"{one} to {other}" for one, other in self.pairs.values())
+            raise ValueError(f"{self.source or 'any'} to {self.target or 'any'}: expected one of {known}")
+        return fits[0] if len(fits) == 1 else None
+
+    # --- by codes ---
+
+    @cached_property
+    def arrows(self) -> bool:
+        """Do codes such as `>>en<<` name the target in front of a source?"""
+        known = self.tokenizer.languages
+        return bool(known) and all(
+            code.startswith(">>") or self.tokenizer.id(f">>{code}<<") is not None for code in known
+        )
+
+    def code(self, what: str, name: str | None) -> str | None:
+        """The code of a language: `de` is `de`, `>>de<<` or `de_DE`."""
+        known = self.tokenizer.languages
+        if name is None or name in known or not known:
+            return name
+        found = [code for code in known if bare(code) == bare(name)]
+        if len(found) != 1:
+            raise ValueError(f"{what} is {name!r}, expected one of {', '.join(map(bare, known))}")
+        return found[0]
+
+    @cached_property
+    def codes(self) -> tuple[str | None, str | None]:
+        """Those of source and target; of two codes with arrows, the target is the one that the source is
+        not."""
+        source, target = self.code("source", self.source), self.code("target", self.target)
+        others = [code for code in self.tokenizer.languages if code != source]
+        if self.arrows and source is not None and target is None and len(others) == 1:
+            target = others[0]
+        return source, target
+
+    def settled(self, usual: How) -> dict[str, Any]:
+        """The code of the target is the first word of a row, or its start where it already is a code."""
+        _, target = self.codes
+        if target is None or self.arrows or not self.tokenizer.languages:
+            return {}
+        number = self.tokenizer.languages[target]
+        starts = usual.start in self.tokenizer.languages.values()
+        return {"start": number, "first": None} if starts else {"first": number}
+
+    def encode(self, texts: Sequence[Text]) -> list[Encoding]:
+        source, target = self.codes
+        known = bool(self.tokenizer.languages)
+        language = (target if self.arrows else source) if known else None
+        return self.tokenizer.encode_many(texts, language=language)
+
+    def check_direction(self, text: str) -> None:
+        """Is it known into which language?"""
+        known, (_, target) = self.tokenizer.languages, self.codes
+        if self.arrows:
+            good, names = target is not None or text.startswith(">>"), map(bare, known)
+        elif known:
+            good, names = {self.how.first, self.how.start} & {*known.values()} != set(), map(bare, known)
+        else:
+            good = self.part is not None or self.prefix is not None or not self.pairs
+            names = map(" to ".join, self.pairs.values())
+        if not good:
+            raise ValueError(f"into which language? Expected source and target, of {', '.join(names)}")
+
+    # --- texts ---
+
+    def texts(self, given: str, what: str) -> list[Text]:
+        parts = [body for _, body in cut(checked(given, what), self.by) if body]
+        for part in parts:
+            self.check_direction(part)
+        return [self.before + part for part in parts]
+
+    def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
+        lines = [[*map(self.written, each)] for each in said]
+        if len(lines) == 1 and given == given.strip():
+            best = tuple(lines[0])
+        else:
+            best = tuple(self.put(given, each) for each in zip(*lines, strict=False))
+        return replace(best[0], best=best)
+
+    def put(self, given: str, lines: Sequence[Written]) -> Written:
+        """Translations in the places of what they translate."""
+        left = iter(lines)
+        return joined(lines, [gap + (next(left).text if body else "") for gap, body in cut(given, self.by)])
+
+
+def bare(code: str) -> str:
+    """A language's short name: of `>>de<<`, `de_DE` and `de` it is `de`."""
+    return code.removeprefix(">>").removesuffix("<<").split("_")[0]
+
+
+def cut(text: str, by: str) -> Iterator[tuple[str, str]]:
+    """Lines, or sentences, each after the blanks before it; what is left at the end comes with no text."""
+    gap = ""
+    for place, line in enumerate(text.split("\n")):
+        gap += "\n" if place else ""
+        body = line.strip()
+        start = line.index(body)
+        gap += line[:start]
+        if body:
+            parts = SENTENCE.split(body) if by == "sentence" else [body]
+            for part, blank in zip(parts[::2], [*parts[1::2], ""], strict=True):
+                yield gap, part
+                gap = blank
+            gap = line[start + len(body) :]
+    yield gap, ""

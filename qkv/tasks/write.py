@@ -1,0 +1,169 @@
+"""Write: what tasks that write have in common: settings of decoding, requests to the engine, n-best texts.
+
+The folder's own settings (generation_config.json, an older config.json, a task's part of it) hold where the
+user gives none."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Self, TypeVar
+
+from qkv.check import number
+from qkv.decode import Engine, Found, How, read_how
+from qkv.nn.stack import Transformer
+from qkv.spec import Spec
+from qkv.tasks.base import ENDLESS, Row, Task
+from qkv.tasks.checks import check_strings, one_of
+
+DECODING = tuple(each.name for each in fields(How))
+DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical", "epsilon", "eta", "best_of")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A text, its log-probability (of beams: over its length, as `length_penalty` has it), and its pieces.
+    `best` has the next best too."""
+
+    text: str
+    score: float
+    tokens: tuple[str, ...]
+    best: tuple[Written, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Write(Task[str, Result]):
+    """`seed`: of what is drawn; `decoding`: settings of `How`, which may also be given by their own names."""
+
+    seed: int = 0
+    decoding: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number("seed", self.seed, whole=True, at_least=0, less_than=2**32)
+        if not isinstance(self.decoding, Mapping):
+            raise ValueError(f"decoding is {self.decoding!r}, expected settings by their names")
+        for name in self.decoding:
+            one_of("setting", name, DECODING)
+        self.how  # noqa: B018  settings that are wrong are said now
+
+    def changed(self, settings: dict[str, Any]) -> Self:
+        own = [each.name for each in fields(self) if each.name != "model"]
+        for name in settings:
+            one_of("setting", name, [*own, *DECODING])
+        given = {name: value for name, value in settings.items() if name not in own}
+        rest = {name: value for name, value in settings.items() if name in own}
+        if given:
+            rest["decoding"] = {**self.decoding, **rest.get("decoding", {}), **given}
+        return replace(self, **rest) if rest else self
+
+    @property
+    def part(self) -> str | None:
+        """The task's name in a folder's `task_specific_params`."""
+        return None
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """All parts of `task_specific_params`."""
+        found = self.model.config.get("task_specific_params")
+        return found if isinstance(found, dict) else {}
+
+    @cached_property
+    def how(self) -> How:
+        """The folder's settings, and the user's on top. More results than beams are as many beams; a setting
+        of drawing draws."""
+        model, tokenizer, given = self.model, self.tokenizer, dict(self.decoding)
+        usual = read_how(model.generation, model.config, self.part)
+        if any(name in given for name in DRAWS) and not given.get("contrast"):
+            given.setdefault("sample", True)
+        results, beams = given.get("results"), given.get("beams", usual.beams)
+        if isinstance(results, int) and "beams" not in given and not given.get("sample", usual.sample):
+            given["beams"] = max(beams, results)
+        end = next((one for one in (tokenizer.eos, tokenizer.sep) if one is not None), None)
+        if not usual.ends and end is not None:
+            given.setdefault("ends", (end,))
+        if usual.start is None and model.args.get("start") is not None:
+            given.setdefault("start", model.args["start"])
+        return replace(usual, **{**self.settled(usual), **given})
+
+    def settled(self, usual: How) -> dict[str, Any]:
+        """Settings that follow from others of the task."""
+        return {}
+
+    @property
+    def width(self) -> int:
+        return max(self.how.beams, self.how.copies)
+
+    @abstractmethod
+    def request(self, row: Row) -> dict[str, Any]:
+        """What the engine is asked: `Engine.admit`'s prompt or source, and what goes with it."""
+
+    def ask(self, rows: Sequence[Row]) -> list[list[Found]]:
+        """The results of every row. All draw with one seed: none depends on its place among others."""
+        assert isinstance(self.model.net, Transformer)
+        engine, results = Engine(self.model.net), dict[int, list[Found]]()
+        tickets = [engine.admit(**self.request(row), how=self.how, seed=self.seed) for row in rows]
+        while engine.busy:
+            results |= {e.ticket: e.results for e in engine.step() if e.results is not None}
+        return [results[ticket] for ticket in tickets]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Without ids that only fill up the network's vocabulary, and have no text."""
+        return [one for one in ids if one < len(self.tokenizer)]
+
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.tokenizer.token(one) for one in self.words(ids))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite(Write[Written]):
+    """An encoder reads a text, a decoder writes another. `prefix`: what stands before a text, as T5's tasks
+    are named; without it, as the folder says."""
+
+    prefix: str | None = None
+
+    def __post_init__(self) -> None:
+        check_strings(prefix=self.prefix)
+        super().__post_init__()
+
+    @property
+    def limit(self) -> int:
+        """Where only distances count, as in T5, a tokenizer's limit is for texts that are to be cut alone."""
+        spec = self.model.spec
+        assert isinstance(spec, Spec)
+        assert spec.encoder is not None
+        if self.long != "refuse" or spec.encoder.embed.positions is not None:
+            return super().limit
+        return self.length or ENDLESS
+
+    def request(self, row: Row) -> dict[str, Any]:
+        return {"source": row.tokens.ids}
+
+    @property
+    def before(self) -> str:
+        """The prefix, as it is given or as the folder says."""
+        if self.prefix is not None:
+            return self.prefix
+        own = self.params.get(self.part or "")
+        found = own.get("prefix") if isinstance(own, dict) else None
+        return str(found if found is not None else self.model.config.get("prefix") or "")
+
+    def written(self, found: Found) -> Written:
+        return Written(
+            self.tokenizer.decode(self.words(found.ids)).strip(), found.score, self.pieces(found.ids)
+        )
+
+    def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
+        best = tuple(map(self.written, said[0]))
+        return replace(best[0], best=best)
+
+
+def joined(parts: Sequence[Written], texts: Sequence[str]) -> Written:
+    """Parts of one text: their scores are added."""
+    tokens = tuple(piece for part in parts for piece in part.tokens)
+    return Written("".join(texts), math.fsum(part.score for part in parts), tokens)

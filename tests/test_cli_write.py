@@ -1,0 +1,99 @@
+"""The commands of tasks that write: texts from everywhere, streams, JSON, and mistakes in one line."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+import qkv
+from qkv.cli import main
+from tests.test_cli_read import MODELS, bad, good, model, rows
+from tests.test_tasks_write import byte
+
+TEXT = "Anna lives in a small house."
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    Path("texts.txt").write_text(f"{TEXT}\n\n  Marie plays!\n", encoding="utf-8")
+    byte().save("gpt")
+
+
+def test_translate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    task = qkv.task("translate", MODELS / "marian", max_new=6)
+    more = [*model("marian"), "--max-new", "6"]
+    assert good(capsys, "translate", TEXT, *more) == task(TEXT).text + "\n"
+    lines = f"{task(TEXT).text}\n\n  {task('Marie plays!').text}\n"
+    assert good(capsys, "translate", "texts.txt", *more) == lines
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path("texts.txt").read_bytes())))
+    assert good(capsys, "translate", *more) == lines
+    both = good(capsys, "translate", TEXT, "Marie plays!", *more)
+    assert both.splitlines() == [task(TEXT).text, task("Marie plays!").text]
+    shown = good(capsys, "translate", TEXT, *more, "--beam", "4", "--best", "3")
+    found = task(TEXT, beams=4, results=3)
+    assert shown.split()[:2] == ["score", "text"]
+    assert all(f"{one.score:.4f}" in shown for one in found.best)
+    (row,) = rows(capsys, "translate", TEXT, *more, "--beam", "4", "--best", "3")
+    assert row["source"] == TEXT
+    assert [one["text"] for one in row["best"]] == [one.text for one in found.best]
+    assert row["tokens"] == [*found.tokens]
+
+
+def test_translate_between_languages(capsys: pytest.CaptureFixture[str]) -> None:
+    more = [*model("mbart"), "--max-new", "6"]
+    wanted = qkv.task("translate", MODELS / "mbart", source="en_XX", target="de_DE", max_new=6)(TEXT)
+    assert good(capsys, "translate", TEXT, *more, "--from", "en", "--to", "de") == wanted.text + "\n"
+    assert "into which language?" in bad(capsys, "translate", TEXT, *more)
+    assert "target is 'xx', expected one of ar" in bad(capsys, "translate", TEXT, *more, "--to", "xx")
+
+
+def test_summarise(capsys: pytest.CaptureFixture[str]) -> None:
+    task = qkv.task("summarise", MODELS / "bart", max_new=8, min_length=5)
+    more = [*model("bart"), "--max-new", "8", "--min-length", "5"]
+    text = Path("texts.txt").read_text(encoding="utf-8").removesuffix("\n")
+    assert good(capsys, "summarise", "texts.txt", *more) == task(text).text + "\n"
+    Path("long.txt").write_text(f"{TEXT} " * 20, encoding="utf-8")
+    assert "more than the 64 that are read at once" in bad(capsys, "summarise", "long.txt", *more)
+    assert good(capsys, "summarise", "long.txt", *more, "--long", "cut")
+
+
+def test_complete(capsys: pytest.CaptureFixture[str]) -> None:
+    task = qkv.task("complete", "gpt", max_new=8)
+    more = ["--model", "gpt", "--device", "cpu", "--max-new", "8"]
+    assert good(capsys, "complete", "Clara", *more) == task("Clara").text + "\n"
+    drawn = ["--temperature", "0.8", "--top-p", "0.9", "--top-k", "40", "--seed", "4"]
+    wanted = task("Clara", temperature=0.8, top_p=0.9, top_k=40, seed=4)
+    assert good(capsys, "complete", "Clara", *more, *drawn) == wanted.text + "\n"
+    assert good(capsys, "complete", "Clara", *more, *drawn, "--stream") == wanted.text + "\n"
+    (row,) = rows(capsys, "complete", "Clara", *more, *drawn)
+    assert (row["prompt"], row["new"], row["reason"]) == ("Clara", wanted.new, wanted.reason)
+    stop = wanted.new[2:4]
+    cut = good(capsys, "complete", "Clara", *more, *drawn, "--stop", stop, "--stream")
+    assert cut == "Clara" + wanted.new[: wanted.new.index(stop)] + "\n"
+
+
+@pytest.mark.parametrize(("arguments", "wrong"), [
+    (["--temperature", "-1"], "temperature is -1"), (["--temperature", "nan"], "temperature is nan"),
+    (["--top-p", "2"], "top_p is 2"), (["--stop", ""], "stop is ''"), (["--beam", "0"], "beams is 0"),
+    (["--beam", "100000"], "beams is 100000"), (["--code", "Links"], "code is 'Links'"),
+    (["--stream", "--json"], "take one of them"), (["--stream", "--best", "2", "--sample"], "for a stream"),
+    (["--max-new", "0"], "max_new is 0"),
+])  # fmt: skip
+def test_mistakes_are_said_in_a_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], wrong: str
+) -> None:
+    assert wrong in bad(capsys, "complete", "Clara", "--model", "gpt", "--device", "cpu", *arguments)
+
+
+def test_and_so_are_texts_and_models_that_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+    for stream in ([], ["--stream"]):
+        assert "text is empty" in bad(capsys, "complete", "", "--model", "gpt", *stream)
+    assert "text is empty" in bad(capsys, "translate", "", *model("marian"))
+    assert "`translate` needs an encoder-decoder" in bad(capsys, "translate", TEXT, "--model", "gpt")
+    assert "`complete` needs a decoder" in bad(capsys, "complete", TEXT, *model("marian"))
+    assert "no such file" in bad(capsys, "summarise", "none.txt", *model("bart"))
+    assert main(["translate", "--help"]) == 0
