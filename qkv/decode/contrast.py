@@ -17,7 +17,7 @@ from qkv.decode.walk import weighed
 
 def contrast(group: Group, read: Read, see: See) -> Choice:
     """Chooses among the candidates that were read, and proposes the next."""
-    how, state, size, seen = group.how, group.state, len(group.entries), see().every(group.how.top_k)
+    how, state, size, seen = group.how, group.state, len(group.entries), see().part(slice(0, 1))
     if group.fresh:
         lengths = [entry.length for entry in group.entries]
         stands = torch.arange(read.hidden.shape[1], device=group.device) < group.tensor(lengths)[:, None]
@@ -38,14 +38,10 @@ def contrast(group: Group, read: Read, see: See) -> Choice:
         events.append(Event(entry.ticket, [] if reason == "nothing" else [int(id_)]))
         if reason is not None:
             done[i] = [entry.found(reason)]
-    logits = read.logits.unflatten(0, (size, -1)).gather(
-        1, chosen[..., None].expand(-1, -1, read.logits.shape[1])
-    )
-    after = seen.with_one_more(word)
     parents = [i * how.top_k + int(k) for i, k in enumerate(told[2]) for _ in range(how.top_k)]
-    return Choice(
-        propose(group, logits[:, 0], after), word.repeat_interleave(how.top_k), parents, events, done
-    )
+    logits = read.logits[group.tensor(parents[:: how.top_k])]
+    feed = propose(group, logits, seen.with_one_more(word))
+    return Choice(feed, word.repeat_interleave(how.top_k), parents, events, done)
 
 
 def propose(group: Group, logits: Tensor, seen: Seen) -> Tensor:
@@ -58,7 +54,7 @@ def propose(group: Group, logits: Tensor, seen: Seen) -> Tensor:
 def remember(group: Group, chosen: Tensor) -> None:
     """The state (P, 1, W) of the chosen id joins those before it."""
     state = group.state
-    if int(max(entry.length for entry in group.entries)) >= state["context"].shape[1]:
+    if max(entry.length for entry in group.entries) >= state["context"].shape[1]:
         state["context"] = F.pad(state["context"], (0, 0, 0, state["context"].shape[1]))
     where = state["count"][:, None, None].expand(-1, 1, chosen.shape[2])
     state["context"] = state["context"].scatter(1, where, chosen)

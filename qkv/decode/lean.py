@@ -11,6 +11,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
+from qkv.kernels.wide import Wide
 from qkv.nn.attention import Attention
 from qkv.nn.feed import Feed
 from qkv.nn.heads import Reader
@@ -36,17 +37,31 @@ def prepare(net: Transformer, precision: str | None = None) -> Transformer:
             join(block.attend)
     for module in [*lean.modules()]:
         for numbers in ("rates", "slopes"):  # of positions: on the device once and for all
-            if isinstance(getattr(module, numbers, None), list):
-                held_there = torch.tensor(getattr(module, numbers), dtype=exact(device), device=device)
-                setattr(module, numbers, held_there)
+            if isinstance(found := getattr(module, numbers, None), list):
+                setattr(module, numbers, torch.tensor(found, dtype=exact(device), device=device))
         for name, child in module.named_children():
-            if isinstance(child, nn.Dropout):
-                setattr(module, name, nn.Identity())
-            elif isinstance(child, nn.Linear) and isinstance(module, CALLED) and precision == "half":
-                setattr(module, name, Half(child))
-            elif type(child) is nn.Linear and isinstance(module, CALLED) and device.type == "cpu":
-                setattr(module, name, Turned(child))  # not the head, which shares the tokens' table
+            setattr(module, name, lighter(module, child, precision, device))
     return lean.eval()
+
+
+def lighter(owner: nn.Module, layer: nn.Module, precision: str | None, device: torch.device) -> nn.Module:
+    """What a layer becomes."""
+    if isinstance(layer, nn.Dropout):
+        return nn.Identity()
+    if not isinstance(layer, nn.Linear) or not isinstance(owner, CALLED):
+        return layer
+    if precision == "half":
+        return Half(layer)
+    if isinstance(layer, Wide):  # it shares the tokens' table
+        return plain(layer)
+    return Turned(layer) if device.type == "cpu" else layer
+
+
+def plain(wide: Wide) -> nn.Linear:
+    """The layer onto the vocabulary without rows of zeros, which would be added at every step."""
+    linear = nn.Linear(wide.in_features, wide.out_features, device="meta")
+    linear.weight, linear.bias = wide.weight, wide.bias
+    return linear
 
 
 class Turned(nn.Module):

@@ -45,29 +45,19 @@ class Seen:
         found: list[int] = self.ids[row, int(self.prompt[row]) : int(self.length[row])].tolist()
         return found
 
-    def part(self, own: slice, taken: Tensor) -> Seen:
+    def part(self, own: slice, taken: Tensor | None = None) -> Seen:
         """Of each prompt's rows these, beside the words (P, m) that others take."""
 
         def cut(x: Tensor) -> Tensor:
             return x.unflatten(0, (-1, self.width))[:, own].flatten(0, 1)
 
-        few, rows = own.stop - own.start, range(len(self.ids))
+        few, among = own.stop - own.start, range(own.start, own.stop)
         return Seen(
             ids=cut(self.ids), length=cut(self.length), prompt=cut(self.prompt), most=cut(self.most),
             source=None if self.source is None else cut(self.source), width=few,
-            allowed=tuple(self.allowed[i] for i in rows if own.start <= i % self.width < own.stop)
-            if self.allowed else (),
-            taken=taken.repeat_interleave(few, dim=0),
+            allowed=tuple(each for i, each in enumerate(self.allowed) if i % self.width in among),
+            taken=None if taken is None else taken.repeat_interleave(few, dim=0),
         )  # fmt: skip
-
-    def every(self, width: int) -> Seen:
-        """One row a prompt."""
-        source = None if self.source is None else self.source[::width]
-        rows = (x[::width] for x in (self.ids, self.length, self.prompt, self.most))
-        ids, length, prompt, most = rows
-        return Seen(
-            ids=ids, length=length, prompt=prompt, most=most, source=source, allowed=self.allowed[::width]
-        )
 
     def with_one_more(self, words: Tensor) -> Seen:
         """With one more id (N,) in every row."""

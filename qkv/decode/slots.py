@@ -15,7 +15,7 @@ from torch import Tensor
 from qkv.nn.memory import Slot
 
 LEAST = 64  # columns of the first buffers
-BLOCK = 128  # of a static shape: columns come in so many at a time
+BLOCK = 64  # columns of a static shape come in so many at a time
 
 
 class Columns:
