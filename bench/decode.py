@@ -1,6 +1,6 @@
 """Decoding speed beside transformers', in one run: new ids a second, and whether both say the same.
 
-    python bench/decode.py [--cases gpt2 gpt2-long translate] [--device cuda] [--precision half] [--repeats 5] [--small]
+    python bench/decode.py [--cases gpt2 gpt2-long translate] [--device cuda] [--precision half] [--small]
 
     gpt2       GPT-2 124M, one row, greedy: a prompt of 32 ids, then 64 (256 on a GPU)
     gpt2-long  the same after a prompt of 512
