@@ -1,5 +1,6 @@
 """What written texts were made of: the weights that `look` gives, and where pieces and words stand."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -26,7 +27,7 @@ def deep() -> qkv.Model:
     return model
 
 
-MODELS = {
+MODELS: dict[str, tuple[Callable[[], qkv.Model], dict[str, Any]]] = {
     "deep": (deep, {}), "ours": (lambda: ours(">>en<<", ">>de<<"), {"target": "en"}),
     "marian": (lambda: folder("marian"), {}), "bart": (lambda: folder("bart"), {}),
     "mbart": (lambda: folder("mbart"), {"source": "en", "target": "de"}),
@@ -56,7 +57,7 @@ def test_weights_are_those_that_look_gives(name: str) -> None:
     plain = task(TEXTS[0])
     every = seen(task, TEXTS[0], plain.tokens)
     layers = [weights.mean(0) for weights in every.values()]
-    wanted = {"penultimate": layers[-2], "mean": sum(layers) / len(layers), 0: layers[0], -1: layers[-1]}
+    wanted = {"penultimate": layers[-2], "mean": torch.stack(layers).mean(0), 0: layers[0], -1: layers[-1]}
     for layer, weights in wanted.items():
         found = task(TEXTS[0], alignment=layer)
         assert (found.text, found.score, found.tokens) == (plain.text, plain.score, plain.tokens)

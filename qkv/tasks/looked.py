@@ -47,10 +47,8 @@ def look_back(
 ) -> list[Looked]:
     """Results with what they looked at, the mean over heads; each has its source, and all began alike."""
     assert net.decoder is not None
-    read = [[*begun, *one.ids][: len(begun) + len(one.ids) - 1] for one in said]  # the last is not read
-    nowhere = torch.zeros(
-        0, dtype=torch.long
-    )  # no head reads: all logits would take more memory than the rest
+    read = [[*begun, *one.ids[:-1]] for one in said]
+    nowhere = torch.zeros(0, dtype=torch.long)  # no head reads: all logits would not fit
     batch = Batch(rows=filled(sources), target=filled(read), read=nowhere)
     with look(net, path_of(layer, len(net.decoder.order))) as seen:
         net(batch.to(next(net.parameters()).device))
