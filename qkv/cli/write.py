@@ -110,7 +110,9 @@ def rewritten(
             print(one.text)
         if aligned.alignment:
             show(one.alignments)
-    aligned.write(f"{name} · {on.model}", [each for one in found for each in one.alignments])
+    aligned.write(
+        " · ".join(filter(None, (name, on.model))), [each for one in found for each in one.alignments]
+    )
 
 
 def complete(

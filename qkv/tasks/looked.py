@@ -14,7 +14,7 @@ import torch
 from qkv.batch import Batch, Rows
 from qkv.check import number
 from qkv.data.rows import beside
-from qkv.decode import Found
+from qkv.decode import Engine, Found, How
 from qkv.look import look
 from qkv.nn.stack import Transformer
 from qkv.tasks.checks import one_of
@@ -43,10 +43,11 @@ def path_of(layer: str | int, depth: int) -> str:
 
 
 def look_back(
-    net: Transformer, sources: Sequence[Ids], begun: Ids, said: Sequence[Found], layer: str | int
+    net: Transformer, sources: Sequence[Ids], said: Sequence[Found], how: How, layer: str | int
 ) -> list[Looked]:
-    """Results with what they looked at, the mean over heads; each has its source, and all began alike."""
+    """Results with what each looked at in its source, the mean over heads."""
     assert net.decoder is not None
+    begun = Engine(net).begun([], sources[0], how)
     read = [[*begun, *one.ids[:-1]] for one in said]
     nowhere = torch.zeros(0, dtype=torch.long)  # no head reads: all logits would not fit
     batch = Batch(rows=filled(sources), target=filled(read), read=nowhere)

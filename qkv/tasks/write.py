@@ -169,8 +169,7 @@ class Rewrite(Write[Written]):
         net, flat = self.model.net, [one for found in said for one in found]
         assert isinstance(net, Transformer)
         sources = [row.tokens.ids for row, found in zip(rows, said, strict=True) for _ in found]
-        begun = Engine(net).begun([], sources[0], self.how)
-        looked = iter(look_back(net, sources, begun, flat, self.alignment))
+        looked = iter(look_back(net, sources, flat, self.how, self.alignment))
         return [[next(looked) for _ in found] for found in said]
 
     def written(self, found: Found, row: Row | None = None, given: str = "", at: int = 0) -> Written:
