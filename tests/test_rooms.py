@@ -36,7 +36,7 @@ ROOMS = {
     "tasks":     "check spec batch nn look weights families border text model foreign data decode torch numpy",
     "draw":      "spec",
     "tree":      "spec nn lora model draw torch rich",
-    "view":      "spec nn look text model tasks torch numpy",
+    "view":      "tasks",
     "serve":     "spec batch nn text model data decode tasks view torch",
 }
 # fmt: on

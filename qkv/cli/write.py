@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from qkv.cli.aligned import Aligned, show
 from qkv.cli.given import read_whole
 from qkv.cli.read import Flag, On, Words
 from qkv.cli.text import Dashed
@@ -54,7 +55,7 @@ def translate(
     *texts: Dashed, on: On, search: Search | None = None,
     source: Annotated[str | None, Parameter(name="--from")] = None,
     target: Annotated[str | None, Parameter(name="--to")] = None,
-    by: Literal["line", "sentence"] = "line",
+    by: Literal["line", "sentence"] = "line", aligned: Aligned | None = None,
 ) -> None:  # fmt: skip
     """Translate texts; what is in lines stays in lines.
 
@@ -71,8 +72,9 @@ def translate(
     by
         what is read at once: a line, or a sentence of one
     """
-    settings = given(source=source, target=target) | (search or Search()).settings
-    rewritten(on, "translate", texts, by=by, **settings)
+    aligned = aligned or Aligned()
+    settings = given(source=source, target=target) | (search or Search()).settings | aligned.settings
+    rewritten(on, "translate", texts, aligned, by=by, **settings)
 
 
 def summarise(*texts: Dashed, on: On, search: Search | None = None, min_length: int | None = None) -> None:
@@ -91,17 +93,26 @@ def summarise(*texts: Dashed, on: On, search: Search | None = None, min_length: 
     rewritten(on, "summarise", texts, **settings)
 
 
-def rewritten(on: On, name: str, texts: Sequence[str], **settings: Any) -> None:
-    """Tells the new texts alone, or, where several were asked for, each with its score."""
+def rewritten(
+    on: On, name: str, texts: Sequence[str], aligned: Aligned | None = None, **settings: Any
+) -> None:
+    """Tells the new texts alone, or, where several were asked for, each with its score; and what it was
+    made of, where that was asked for."""
     read = [read_whole(text) for text in texts or ["-"]]
     found = on.many(on.task(name, **settings), read)
+    aligned = aligned or Aligned()
     if on.as_json:
-        return as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
-    for one in found:
+        as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
+    for one in found if not on.as_json else ():
         if len(one.best) > 1:
             table("score text", [(score(each.score), each.text) for each in one.best])
         else:
             print(one.text)
+        if aligned.alignment:
+            show(one.alignments)
+    aligned.write(
+        " · ".join(filter(None, (name, on.model))), [each for one in found for each in one.alignments]
+    )
 
 
 def complete(

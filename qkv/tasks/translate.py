@@ -128,12 +128,21 @@ class Translate(Rewrite):
         return [self.before + part for part in parts]
 
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        lines = [[*map(self.written, each)] for each in said]
+        parts = zip(rows, self.places(given), said, strict=True)
+        lines = [[self.written(one, row, given, at) for one in each] for row, at, each in parts]
         if len(lines) == 1 and given == given.strip():
             best = tuple(lines[0])
         else:
             best = tuple(self.put(given, each) for each in zip(*lines, strict=False))
         return replace(best[0], best=best)
+
+    def places(self, given: str) -> list[int]:
+        """Where what is read at once begins."""
+        found, place = [], 0
+        for gap, body in cut(given, self.by):
+            found += [place + len(gap)] if body else []
+            place += len(gap + body)
+        return found
 
     def put(self, given: str, lines: Sequence[Written]) -> Written:
         """Translations in the places of what they translate."""
