@@ -28,6 +28,7 @@ from qkv.spec import Spec, Two
 from qkv.text import Tokenizer
 from qkv.vector import Vector, read_vector, with_vector, write_vector
 from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
+from qkv.weights.int8 import from_int8, to_int8
 from qkv.weights.keymap import KeyMap
 
 VOCABULARIES = """
@@ -118,11 +119,18 @@ class Model:
         links = self._keymap().links(name for name, _ in self.net.named_parameters() if name in tensors)
         return {link.theirs: link.to_theirs(tensors) for link in links if link.word != "copy"}
 
-    def save(self, folder: str | Path, *, form: str = "auto", shard_bytes: int = 5_000_000_000) -> None:
-        """Writes config.json and weights; `form` is "hf", "qkv", or "auto": "hf" where it has a class."""
+    def save(
+        self, folder: str | Path, *, form: str = "auto", weights: str = "full",
+        shard_bytes: int = 5_000_000_000,
+    ) -> None:  # fmt: skip
+        """Writes config.json and weights; `form` is "hf", "qkv", or "auto": "hf" where it has a class.
+
+        `weights` is "full", or "int8": a quarter of the bytes, for qkv alone to open."""
         if form not in ("auto", "hf", "qkv"):
             raise ValueError(f"form {form!r}: expected auto, hf or qkv")
-        folder, hf = Path(folder), self.no_class()
+        if weights not in ("full", "int8"):
+            raise ValueError(f"weights {weights!r}: expected full or int8")
+        folder, hf = Path(folder), "int8 weights" if weights == "int8" else self.no_class()
         if adapters(self.net):
             raise ValueError(
                 f"{folder}: not written, the model has adapters on it: merge or write_adapter first"
@@ -143,6 +151,8 @@ class Model:
                 config["positions"] = self.positions
         dtype = str(next(self.net.parameters()).dtype).removeprefix("torch.")
         old = next((key for key in ("dtype", "torch_dtype") if key in config), "dtype")
+        if weights == "int8":
+            tensors, dtype, config = to_int8(tensors), "float32", {**config, "weights": "int8"}
         write_tensors(folder, tensors, shard_bytes=shard_bytes)
         write_json(folder / "config.json", {**config, old: dtype})
         if self.generation is not None:
@@ -312,6 +322,8 @@ def load_folder(
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     tensors = {newer_name(name): x for name, x in read_tensors(folder).items()}
+    if config.get("model_type") == "qkv" and config.pop("weights", None) is not None:
+        tensors = from_int8(tensors, folder)
     try:
         check_size(spec, len(tensors))
         net = skeleton(spec)

@@ -173,9 +173,12 @@ def convert(
     form: Literal["safetensors", "bin"] = "safetensors",
     shard: str = "5GB",
     to: Literal["auto", "hf", "qkv"] = "auto",
+    weights: Literal["full", "int8"] = "full",
     head: str | None = None,
 ) -> None:
     """Write a model in another form: safetensors, .bin, shards; out of fairseq's or CTranslate2's too.
+
+    qkv convert openai-community/gpt2 small --weights int8
 
     Parameters
     ----------
@@ -189,6 +192,8 @@ def convert(
         the most that one file of weights holds: 2GB, 500MB
     to
         Hugging Face's format, or qkv's own; auto: Hugging Face's where it has a class
+    weights
+        int8: a byte for each, which only qkv opens
     head
         of a fairseq checkpoint with several heads: lm, or the name of one
     """
@@ -205,7 +210,7 @@ def convert(
     check_new(target)
     model, kind = _open(path, head)
     with whole(target) as folder:
-        model.save(folder, form=to, shard_bytes=limit)
+        model.save(folder, form=to, weights=weights, shard_bytes=limit)
         if form == "bin":
             write_tensors(folder, read_tensors(folder), form="bin", shard_bytes=limit)
         tensors = read_tensors(folder)
