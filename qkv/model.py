@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from qkv.batch import Batch, Rows
 from qkv.border import check_inputs
@@ -24,6 +25,7 @@ from qkv.lora import adapters
 from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.positions import with_positions
+from qkv.shipped import find_builtin, is_builtin
 from qkv.spec import Spec, Two
 from qkv.text import Tokenizer
 from qkv.vector import Vector, read_vector, with_vector, write_vector
@@ -348,9 +350,18 @@ def load_folder(
     )  # fmt: skip
 
 
+class NoFirstValues(TorchFunctionMode):
+    """What comes from a file is not drawn first. Drawn without memory, it would need torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return (kwargs or {}).get("tensor", args[0] if args else None)
+        return func(*args, **(kwargs or {}))
+
+
 def skeleton(spec: Spec | Two) -> Transformer | Pair:
     """The network without memory for its weights."""
-    with torch.device("meta"):
+    with torch.device("meta"), NoFirstValues():
         return make_net(spec)
 
 
@@ -454,6 +465,8 @@ def find(folder_or_id: str | Path, revision: str | None, *, fetch: bool = True) 
     folder = Path(folder_or_id)
     if folder.exists():
         return folder
+    if is_builtin(folder_or_id):
+        return find_builtin(str(folder_or_id))
     if str(folder_or_id).count("/") > 1 or str(folder_or_id).startswith((".", "/", "~")):
         raise ValueError(
             f"{folder_or_id}: no such folder, and no hub id either (expected `name` or `owner/name`)"

@@ -138,6 +138,7 @@ def _understand(
     from qkv.families import NAMES, family
     from qkv.foreign import is_ctranslate2, is_fairseq, load
     from qkv.model import find, make_spec
+    from qkv.shipped import is_builtin
     from qkv.weights.files import read_json
 
     if model in NAMES and adapter is not None and not Path(model).exists():
@@ -148,7 +149,7 @@ def _understand(
         return f"{kin.name} {size}", kin, make_spec(kin, kin.arguments(size)), None
     if size is not None:
         raise ValueError(f"--size {size} with {model}: expected the name of a family, a folder has one size")
-    if not Path(model).exists() and "/" not in model:
+    if not Path(model).exists() and "/" not in model and not is_builtin(model):
         raise ValueError(f"{model}: no such folder, and no family; expected one of {', '.join(NAMES)}")
     path = find(model, None)
     if adapter is not None or any(kind(path) for kind in (is_fairseq, is_ctranslate2, is_adapter)):
