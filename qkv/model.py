@@ -145,7 +145,7 @@ class Model:
             copies = {link.theirs: link.to_theirs(tensors) for link in self._keymap().links(tensors)}
             tensors = copies | self.spare
             own = self.config.get("model_type", "qkv") == "qkv"
-            config = write_config(self.family, self.args) if own else self.config
+            config = self._as_theirs() if own else self.config
         else:
             args = {name: value for name, value in self.args.items() if value != self.family.defaults[name]}
             config = {**self.config, "model_type": "qkv", "family": self.family.name, "arguments": args}
@@ -160,6 +160,13 @@ class Model:
         if self.generation is not None:
             write_json(folder / "generation_config.json", self.generation)
         self.save_text(folder)
+
+    def _as_theirs(self) -> dict[str, Any]:
+        """A config of ours as one of theirs: what it says besides, such as the names of labels, stays."""
+        stated = write_config(self.family, self.args)
+        named = ("id2label", "label2id")
+        gone = {"family", "arguments", "positions", *stated} - {*named}
+        return stated | {key: value for key, value in self.config.items() if key not in gone}
 
     def save_text(self, folder: Path) -> None:
         """Writes what stands between text and weights: the tokenizer, and how a text becomes a vector."""

@@ -87,6 +87,18 @@ def test_it_opens_in_the_dtype_asked_for_and_saves_in_full(tmp_path: Path) -> No
         assert all(torch.equal(x, weights(full)[name]) for name, x in weights(again).items())
 
 
+def test_labels_keep_their_names_on_the_way(tmp_path: Path) -> None:
+    model = tiny.model("bert", dtype=torch.float32, head="label", labels=3)
+    named = model.config["id2label"] = {"0": "bad", "1": "so-so", "2": "good"}
+    model.config["problem_type"] = "single_label_classification"
+    model.save(tmp_path / "int8", weights="int8")
+    qkv.load(tmp_path / "int8").save(tmp_path / "full")
+    config = read_json(tmp_path / "full" / "config.json")
+    assert (config["model_type"], config["id2label"]) == ("bert", named)
+    assert config["problem_type"] == "single_label_classification"
+    assert not {"family", "arguments", "weights"} & config.keys()
+
+
 def test_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "bert", tmp_path / "small"
     tiny.model("bert", dtype=torch.float32).save(source)
