@@ -34,6 +34,8 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MI
 def families(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
     """List the families: shape, sizes, parameters, paper, what each is for and what makes it different.
 
+    qkv families --json
+
     Parameters
     ----------
     as_json
@@ -98,6 +100,8 @@ def show(
     layers: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:  # fmt: skip
     """Draw a model as a tree: parts, shapes, parameters, and who sees whom in each layer.
+
+    qkv show gpt2 --size large
 
     Parameters
     ----------
@@ -179,12 +183,12 @@ def convert(
 ) -> None:
     """Write a model in another form: safetensors, .bin, shards; out of fairseq's or CTranslate2's too.
 
-    qkv convert openai-community/gpt2 small --weights int8
+    qkv convert Helsinki-NLP/opus-mt-de-en small --weights int8
 
     Parameters
     ----------
     source
-        a folder, a hub id, a .pt file of fairseq, or a folder of CTranslate2
+        a folder, a hub id, builtin:translate, a .pt file of fairseq, or a folder of CTranslate2
     target
         a new folder
     form
