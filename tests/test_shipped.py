@@ -229,6 +229,16 @@ def test_about(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in shown
 
 
+def test_about_needs_no_torch(home: Path) -> None:
+    code = f"""
+import sys
+from qkv.cli import main
+assert main(["translate", "--about", "--model", {str(home / "translate")!r}]) == 0
+assert "torch" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=True)
+
+
 def test_a_translation_imports_nothing_that_it_does_not_need(home: Path) -> None:
     """What trains, compiles or fetches would more than double the wait for the first word."""
     code = f"""
