@@ -121,7 +121,12 @@ def test_what_cannot_be_int8(tmp_path: Path) -> None:
         model.save(tmp_path, weights="int8")
 
 
-def test_a_row_without_a_column() -> None:
+def test_many_rows_written_again_are_the_same() -> None:
+    once = from_int8(to_int8({"x": torch.randn(100_000, 3)}), Path())
+    assert torch.equal(from_int8(to_int8(once), Path())["x"], once["x"])
+
+
+def test_a_matrix_without_rows() -> None:
     assert from_int8(to_int8({"x": torch.zeros(0, 3)}), Path())["x"].shape == (0, 3)
 
 
