@@ -16,12 +16,16 @@ from qkv.cli import main
 from tests.conftest import ROOT
 from tests.test_rooms import PACKAGE, ROOMS, room_of
 
-HAVE_CODE = ("README.md", "CONTRIBUTING.md", "docs/families.md", "docs/decoding.md", "docs/tasks.md")
+HAVE_CODE = (
+    "README.md", "CONTRIBUTING.md", "docs/families.md", "docs/decoding.md", "docs/tasks.md",
+    "docs/command-line.md",
+)  # fmt: skip
 DOCUMENTS = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/architecture.md",
+    "docs/command-line.md",
     "docs/families.md",
     "docs/decoding.md",
     "docs/tasks.md",

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from qkv.decode import Found, How
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import check_strings, checked, one_of
+from qkv.tasks.language import german_or_english
 from qkv.tasks.write import Rewrite, Written, joined
 from qkv.text import Encoding
 
@@ -118,6 +119,26 @@ class Translate(Rewrite):
             names = map(" to ".join, self.pairs.values())
         if not good:
             raise ValueError(f"into which language? Expected source and target, of {', '.join(names)}")
+
+    # --- by a guess ---
+
+    @property
+    def guesses(self) -> bool:
+        """Is it a model of codes between German and English, and nobody has said which way?"""
+        if self.source is not None or self.target is not None or not self.arrows:
+            return False
+        return sorted(map(bare, self.tokenizer.languages)) == ["de", "en"]
+
+    def all_rows(self, given: Sequence[str], names: Sequence[str]) -> list[list[Row]]:
+        if not self.guesses:
+            return super().all_rows(given, names)
+        told, rows = {code: replace(self, source=code) for code in ("de", "en")}, list[list[Row]]()
+        for one, name in zip(given, names, strict=True):
+            if checked(one, name).startswith(">>"):  # the text says it itself
+                rows += super().all_rows([one], [name])
+            else:
+                rows += told[german_or_english(one)].all_rows([one], [name])
+        return rows
 
     # --- texts ---
 
