@@ -9,6 +9,7 @@ import pytest
 
 import qkv
 from qkv.cli.models import about
+from qkv.decode import Engine
 from qkv.families import family
 from qkv.model import make_spec
 from qkv.spec import Banded, Pattern, Summary, causal, everyone
@@ -206,6 +207,7 @@ def test_the_reference_has_every_public_name_and_result() -> None:
     }
     assert "qkv.decode.How" in ids
     text = reference_pages()[1].text
+    assert "'Model'" not in text  # what dataclasses say of themselves
     for kind in (Filled, Gap):
         assert all(f"    {field.name}: {field.type}" in text for field in fields(kind))
 
@@ -229,3 +231,5 @@ def test_signatures_are_as_the_source_has_them() -> None:
     ]
     assert signature(qkv.families, "qkv.families") == "qkv.families() -> list[Family]"
     assert signature(qkv.Rows.of, "Rows.of").endswith(") -> Rows")
+    assert signature(qkv.Batch.to, "Batch.to") == "Batch.to(device: torch.device | str) -> Batch"
+    assert signature(Engine.__init__, "Engine").endswith(") -> Engine")

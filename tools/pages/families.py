@@ -48,7 +48,7 @@ def overview(shape: str, kins: Sequence[Family]) -> str:
     rows = []
     for kin in kins:
         counts = sorted(parameters(spec) for _, spec in specs(kin))
-        span = "\u00a0–\u00a0".join(dict.fromkeys(map(human, (counts[0], counts[-1]))))
+        span = "\u00a0–\u2060\u00a0".join(dict.fromkeys(map(human, (counts[0], counts[-1]))))
         rows.append((f"[{title(kin)}](#{kin.name})", about(kin)["purpose"], about(kin)["differs"], span))
     names = "family|what it is for|what makes it different|parameters"
     return f"## {shape.capitalize()}\n\n{table(names, rows)}"

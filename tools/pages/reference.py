@@ -19,7 +19,11 @@ from qkv.tasks.task import TASKS
 from tools.pages.page import Page
 
 WIDTH = 84  # of a signature in one line
-CALLED = ("__call__", "many", "changed", "stream", "states", "scores")  # of a task, by users
+USED = {  # what users call of these; of other classes, all that has no underscore
+    Task: "__call__ many changed stream states scores",
+    qkv.Model: "spec tokenizer device run save",
+    decode.Engine: "__init__ busy admit step drop",
+}
 OF_TASKS = """
 What `qkv.task(name, model, **settings)` gives: under the name of each task its settings, then what its
 results are made of. How they are used: [Tasks](../tasks.md). A task that writes takes the settings of
@@ -64,35 +68,36 @@ def entry(name: str, thing: Any) -> str:
     """A heading, the signature, what is said of it; of a class its fields and methods."""
     if not inspect.isclass(thing):
         return f"## {name}\n\n{fenced(signature(thing, name))}\n\n{inspect.getdoc(thing) or ''}"
-    parts = [f"## {name}", inspect.cleandoc(thing.__doc__ or ""), fenced(fields(thing))]
-    parts += [f"{fenced(signature(*each))}\n\n{inspect.getdoc(each[0])}" for each in methods(thing)]
+    said = inspect.cleandoc(thing.__doc__ or "")
+    given = said.startswith(f"{thing.__name__}(")  # by dataclass itself, where nobody says anything
+    parts = [f"## {name}", "" if given else said, fenced(fields(thing))]
+    for method in methods(thing):
+        parts += [fenced(signature(*method)), inspect.cleandoc(method[0].__doc__ or "")]
     return "\n\n".join(part for part in parts if part)
 
 
 def methods(thing: type) -> Iterator[tuple[Callable[..., Any], str, bool]]:
-    """What it defines itself and says something of: the function, its name, whether it is called."""
+    """What users call of what it defines itself: the function, its name, whether it is a property."""
+    used = next((names.split() for kind, names in USED.items() if issubclass(thing, kind)), None)
+    names = {"__call__": "task", "__init__": thing.__name__}
     for name, value in vars(thing).items():
         inner = getattr(value, "fget", None) or getattr(value, "func", None)
         function = inner or getattr(value, "__func__", value)
-        public = name in CALLED if issubclass(thing, Task) else not name.startswith("_")
-        if public and inspect.isfunction(function) and function.__doc__:
-            yield function, "task" if name == "__call__" else f"{thing.__name__}.{name}", inner is None
+        own = inspect.isfunction(function) and function.__name__ == name  # no function that a field holds
+        if own and (name in used if used else not name.startswith("_")):
+            yield function, names.get(name, f"{thing.__name__}.{name}"), inner is not None
 
 
 def fenced(code: str) -> str:
     return f"```python\n{code}\n```" if code else ""
 
 
-def node_of(thing: Any) -> Any:
-    return ast.parse(dedent(inspect.getsource(thing))).body[0]
-
-
-def signature(thing: Callable[..., Any], name: str, called: bool = True) -> str:
+def signature(thing: Callable[..., Any], name: str, is_property: bool = False) -> str:
     """In one line, or an argument a line; of a property, what it is."""
     source = dedent(inspect.getsource(thing))
     node: Any = ast.parse(source).body[0]
-    back = ast.unparse(node.returns).strip("'")
-    if not called:
+    back = name if node.name == "__init__" else ast.unparse(node.returns).strip("'")
+    if is_property:
         return f"{name}: {back}"
     given = [each for each in arguments(node.args, source) if not re.match(r"(self|cls)\b", each)]
     given = given[1:] if given[:1] == ["/"] else given
@@ -123,9 +128,11 @@ def argument(arg: ast.arg, value: ast.expr | None, source: str) -> str:
 
 
 def fields(thing: type) -> str:
-    """The fields of a dataclass as its source has them, comments included."""
-    node, lines = node_of(thing), dedent(inspect.getsource(thing)).splitlines()
-    held = [each for each in node.body if isinstance(each, ast.AnnAssign) and is_dataclass(thing)]
+    """The fields of a dataclass or a named tuple as its source has them, comments included."""
+    source = dedent(inspect.getsource(thing))
+    node: Any = ast.parse(source).body[0]
+    lines, plain = source.splitlines(), not is_dataclass(thing) and not issubclass(thing, tuple)
+    held = [each for each in node.body if isinstance(each, ast.AnnAssign) and not plain]
     kept = [line for each in held for line in lines[each.lineno - 1 : each.end_lineno]]
     bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
     return "\n".join([f"class {node.name}{bases}:", *kept]) if kept else ""
