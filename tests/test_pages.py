@@ -78,8 +78,14 @@ def test_links_lead_to_pages() -> None:
     assert linked(part, places).text == "[cat](index.md#cat) [here](index.md#its-tail-and-more)"
 
 
-def test_a_link_to_no_page_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"docs/pets.md: the link ../setup.py leads to no page"):
+def test_other_files_are_named_and_not_linked() -> None:
+    text = "[license](../LICENSE), [`make`](../Makefile), [README.md](../README.md#the-families)"
+    said = "license (`LICENSE`), `make` (`Makefile`), [README.md](../index.md)"
+    assert linked(page(text), {"docs/index.md": "index.md"}).text == said
+
+
+def test_a_link_to_no_file_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"docs/pets.md: the link ../setup.py leads nowhere"):
         linked(page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
 
 

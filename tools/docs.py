@@ -91,7 +91,7 @@ def gather(folder: Path) -> list[Page]:
     """Writes pages and settings for the generator; gives the pages as they were."""
     found = parts()
     pages = [page for each in found.values() for page in each]
-    places = {"README.md": "index.md"} | {page.source: page.path for page in pages}
+    places = {page.source: page.path for page in pages}
     for page in pages:
         file = folder / "docs" / page.path
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from posixpath import dirname, join, normpath
 from textwrap import dedent
 
-from tools.pages.page import Page
+from tools.pages.page import ROOT, Page
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 MARK = re.compile(r'^\[([\w.]+)\]\((\S+\.py)(?: "(.+)")?\)$', re.MULTILINE)
 
 

@@ -7,7 +7,6 @@ import tomllib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,11 +18,11 @@ from qkv.model import Model, make_spec
 from qkv.spec import Spec, Two
 from qkv.tasks.fits import NEEDS, check_fits
 from qkv.tree import parameters
-from tools.pages.page import Page, sections
+from tools.pages.page import ROOT, Page, sections
 from tools.pages.picture import pictures, stacks
 
 HOME = "docs/families.md"
-TOLD = Path(__file__).resolve().parent.parent.parent / "docs" / "families.toml"
+TOLD = ROOT / "docs" / "families.toml"
 BOTH = {
     "encoder-decoder": "the encoder's + the decoder's",
     "two towers": "the text tower's + the image tower's",

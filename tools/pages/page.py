@@ -8,10 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+INSTEAD = {"README.md": "docs/index.md"}  # what the site has in the place of a file
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
-LINK = re.compile(r"\]\((?!\w+://)([^)#\s]*)(#[^)\s]*)?\)")
+LINK = re.compile(r"\[([^][]*)\]\((?!\w+://)([^)#\s]*)(#[^)\s]*)?\)")
 HEADING = re.compile(r"^(#+) +(.+)$", re.MULTILINE)
 
 
@@ -60,22 +63,24 @@ def anchor(heading: str) -> str:
 def links(text: str) -> list[tuple[str, str]]:
     """Links within the site: a path, or nothing for the page itself, and an anchor, or nothing."""
     found = [LINK.findall(piece) for fenced, piece in pieces(text) if not fenced]
-    return [(path, mark.removeprefix("#")) for each in found for path, mark in each]
+    return [(path, mark.removeprefix("#")) for each in found for _, path, mark in each]
 
 
 def linked(page: Page, places: Mapping[str, str]) -> Page:
-    """The page with links to pages; `places` are theirs, by their sources."""
+    """The page with links to pages, `places` by their sources; other files are named, not linked."""
 
     def lead(found: re.Match[str]) -> str:
-        path, mark = found[1], found[2] or ""
+        said, path, mark = found[1], found[2], found[3] or ""
         file = normpath(join(dirname(page.file), path)) if path else page.file
-        whole = places.get(file + mark)
-        there = whole or places.get(file)
+        file, mark = (INSTEAD[file], "") if file in INSTEAD else (file, mark)
+        there = places.get(file + mark) or places.get(file)
+        if there is None and (ROOT / file).exists():
+            return said if file.rpartition("/")[2] in said else f"{said} (`{file}`)"
         if there is None:
-            raise ValueError(f"{page.source}: the link {path + mark} leads to no page of the site")
-        mark = "" if whole else mark
+            raise ValueError(f"{page.source}: the link {path + mark} leads nowhere")
+        mark = "" if file + mark in places else mark
         here = there == page.path and mark
-        return f"]({'' if here else relpath(there, dirname(page.path) or '.')}{mark})"
+        return f"[{said}]({'' if here else relpath(there, dirname(page.path) or '.')}{mark})"
 
     texts = [piece if fenced else LINK.sub(lead, piece) for fenced, piece in pieces(page.text)]
     return replace(page, text="".join(texts))
