@@ -109,7 +109,9 @@ def test_both_marks_stand_on_one_letter() -> None:
     assert ["".join(part.itertext()) for part in both] == ["W", "i", "2n"]
 
 
-@pytest.mark.parametrize(("tex", "said"), [(r"\alpha", "alpha is not known"), ("a}", "a bracket too many")])
+@pytest.mark.parametrize(
+    ("tex", "said"), [(r"\alpha", "alpha is not known"), ("a}", "a bracket too many"), ("(a", "not closed")]
+)
 def test_equations_that_are_not_known_are_errors(tex: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         mathml(tex)

@@ -15,7 +15,10 @@ NAMES = ("sin", "cos", "min", "max")
 def mathml(tex: str) -> str:
     """The equation as a block; what is not known is an error that names it."""
     tokens = TOKEN.findall(tex)
-    body = row(tokens)
+    try:
+        body = row(tokens)
+    except IndexError:
+        raise ValueError(f"equation {tex!r}: a bracket is not closed") from None
     if tokens:
         raise ValueError(f"equation {tex!r}: a bracket too many")
     return f'<math display="block" alttext="{escape(tex.strip())}">{body}</math>'

@@ -19,7 +19,7 @@ def task_pages(text: str) -> list[Page]:
     shared = [f"## {name}\n{body}" for name, body in found.items() if name not in TASKS]
     row = re.compile(rf"^\| `({'|'.join(TASKS)})` \|", re.MULTILINE)
     both = row.sub(r"| [`\1`](#\1) |", before) + "".join(shared)
-    first = Page(path="tasks/index.md", title="All", text=both, source=HOME)
+    first = Page(path="tasks/index.md", title="Tasks", text=both, source=HOME)
     return [first, *(task_page(name, found[name]) for name in TASKS if name in found)]
 
 
