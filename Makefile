@@ -7,7 +7,7 @@ PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c c
 # What is done, and the seconds that it took.
 timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date +%s) - start)) s"
 
-.PHONY: help demo .venv test slow check format lines mutants clean
+.PHONY: help demo .venv test slow check format lines mutants docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.]+):.*## */\1\t/' | expand -t 10
@@ -51,6 +51,13 @@ lines: $(STAMP)  ## count the lines of the core against their budget
 mutants: $(STAMP)  ## break the code on purpose: do the tests notice?
 	$(BIN)/python tools/mutants.py
 
+docs: .venv/docs  ## build the documentation site, in site/
+	$(BIN)/python -m tools.docs
+
+.venv/docs: $(STAMP)
+	$(PIP) -e '.[docs]'
+	@touch $@
+
 clean:  ## remove the environment, caches and builds
-	rm -rf .venv .*_cache build dist
+	rm -rf .venv .*_cache build dist site
 	find . -name __pycache__ -prune -exec rm -rf {} +

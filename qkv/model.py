@@ -63,6 +63,7 @@ class Model:
 
     @property
     def spec(self) -> Spec | Two:
+        """What the network was made of."""
         return self.net.spec
 
     @property
@@ -78,6 +79,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
+        """Where the weights lie."""
         return next(self.net.parameters()).device
 
     def __repr__(self) -> str:
