@@ -17,8 +17,8 @@ from tests.conftest import ROOT
 from tests.test_rooms import PACKAGE, ROOMS, room_of
 
 HAVE_CODE = (
-    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/transformer.md", "docs/families.md", "docs/decoding.md",
-    "docs/tasks.md", "docs/command-line.md",
+    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/transformer.md", "docs/families.md",
+    "docs/decoding.md", "docs/tasks.md", "docs/command-line.md",
 )  # fmt: skip
 DOCUMENTS = (
     "README.md",
