@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,17 @@ def test_a_frame_is_what_a_tokenizer_puts_around_texts(home: str) -> None:
     assert two.tokens(a, b).tolist() == text.encode(LINES[0], LINES[1]).ids
     assert two.kinds(a, b).tolist() == text.encode(LINES[0], LINES[1]).types
     assert (one.size, two.size) == (2, 3)
+
+
+def test_a_tokenizer_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
+    folder = str(tmp_path / "tok")
+    for text in ("a bc", "c ab d"):
+        made = Tokenizer.train([text], kind="char", purpose="plain")
+        made.save(folder)
+        encoder = Texts(tokenizer=folder)
+        assert encoder([record(text=text)])[0]["tokens"] == made.encode(text).ids
+        assert "text" in vars(encoder)
+        assert "text" not in vars(pickle.loads(pickle.dumps(encoder)))  # each process opens its own
 
 
 def test_running_text_ends_every_record_and_tells_where_words_begin(home: str) -> None:

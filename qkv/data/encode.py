@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from string import Formatter
 from typing import ClassVar
 
@@ -20,11 +20,6 @@ Row = dict[str, list[int]]
 LONG = ("refuse", "cut", "split")
 LENGTHS = 2**31  # a field of lengths
 SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
-
-
-@lru_cache(maxsize=4)
-def opened(folder: str) -> Tokenizer:
-    return Tokenizer.load(folder)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +36,12 @@ class Encoder(ABC):
             advice = "" if self.splits or self.long not in LONG else ": what is asked is asked of a whole row"
             raise ValueError(f"data.long {self.long!r}, expected one of {', '.join(known)}{advice}")
 
-    @property
+    @cached_property
     def text(self) -> Tokenizer:
-        return opened(self.tokenizer)
+        return Tokenizer.load(self.tokenizer)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: value for name, value in self.__dict__.items() if name != "text"}
 
     def fields(self) -> Mapping[str, int]:
         """The number of different ids of each field."""
