@@ -14,11 +14,12 @@ from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 from qkv.check import number
-from qkv.decode import Engine, Found, How, read_how
+from qkv.decode import Found, How, read_how
 from qkv.nn.stack import Transformer
 from qkv.spec import Spec
 from qkv.tasks.base import ENDLESS, Row, Task
 from qkv.tasks.checks import check_strings, one_of
+from qkv.tasks.writer import writer
 
 DECODING = tuple(each.name for each in fields(How))
 DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical", "epsilon", "eta", "best_of")
@@ -106,10 +107,11 @@ class Write(Task[str, Result]):
     def ask(self, rows: Sequence[Row]) -> list[list[Found]]:
         """The results of every row. All draw with one seed: none depends on its place among others."""
         assert isinstance(self.model.net, Transformer)
-        engine, results = Engine(self.model.net), dict[int, list[Found]]()
-        tickets = [engine.admit(**self.request(row), how=self.how, seed=self.seed) for row in rows]
-        while engine.busy:
-            results |= {e.ticket: e.results for e in engine.step() if e.results is not None}
+        results = dict[int, list[Found]]()
+        with writer(self.model.net, len(rows) * self.width) as engine:
+            tickets = [engine.admit(**self.request(row), how=self.how, seed=self.seed) for row in rows]
+            while engine.busy:
+                results |= {e.ticket: e.results for e in engine.step() if e.results is not None}
         return [results[ticket] for ticket in tickets]
 
     def words(self, ids: Sequence[int]) -> list[int]:
