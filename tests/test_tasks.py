@@ -421,7 +421,8 @@ def test_what_is_wrong_is_said_in_a_line(make: Any, wrong: str) -> None:
 def test_a_model_must_fit_its_task(name: str) -> None:
     folders = ["bert", "bert-label", "bert-span", "bert-tag", "bart", "t5", "clip", "marian"]
     fits = {
-        "classify": ["bert-label"], "tag": ["bert-tag"], "fill": ["bert", "bart"], "answer": ["bert-span"],
+        "classify": ["bert-label"], "tag": ["bert-tag"], "fill": ["bert", "bart"],
+        "answer": ["bert-span", "bart", "t5", "marian"],
         "embed": ["bert", "bert-label", "bert-span", "bert-tag", "clip"], "match": ["clip"], "detect": [],
         "score": ["bert"], "translate": ["bart", "t5", "marian"], "summarise": ["bart", "t5", "marian"],
         "complete": [],
@@ -447,6 +448,8 @@ def test_families_that_fit_are_named() -> None:
     assert "bart" not in fitting("complete")
     assert {"bart", "marian", "t5"} <= {*fitting("translate").replace(",", "").split()}
     assert "gpt2" not in fitting("translate")
+    assert {"bert", "t5"} <= {*fitting("answer").replace(",", "").split()}
+    assert "ctrl" not in fitting("answer")
 
 
 def test_a_model_without_a_tokenizer_is_refused() -> None:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from qkv.cli.given import read_texts, read_whole
 from qkv.cli.screen import progress
+from qkv.cli.search import Search, given
 from qkv.cli.text import Dashed
 from qkv.cli.told import as_json, plain, score, table, told
 
@@ -144,10 +145,11 @@ def fill(*texts: Dashed, on: On, top: int = 5, targets: Words = ()) -> None:
 
 
 def answer(
-    question: str, /, *, inside: Annotated[Dashed, Parameter(name="--in")], on: On, top: int = 1,
-    longest: int = 15, none: Flag = False, stride: int | None = None,
+    question: str, /, *, inside: Annotated[Dashed, Parameter(name="--in")], on: On,
+    search: Search | None = None, generative: bool | None = None, template: str | None = None,
+    top: int | None = None, longest: int | None = None, none: Flag = False, stride: int | None = None,
 ) -> None:  # fmt: skip
-    """Answer a question with a part of a text.
+    """Answer a question with a part of a text, or, by an encoder-decoder, in words about it.
 
     qkv answer "Who wrote it?" --in article.txt --model distilbert-base-cased-distilled-squad
 
@@ -157,6 +159,10 @@ def answer(
         the question
     inside
         the file of the text, - for standard input, or the text itself
+    generative
+        write the answer, or find it; without it, as the model can
+    template
+        what is read where it is written: a text with {question} and {context}
     top
         so many answers
     longest
@@ -167,12 +173,17 @@ def answer(
         tokens that the windows of a long text share
     """
     text = read_whole(inside)
-    task = on.task("answer", top=top, longest=longest, none=none, stride=stride)
+    settings = given(top=top, longest=longest, template=template) | (search or Search()).settings
+    task = on.task("answer", generative=generative, none=none, stride=stride, **settings)
     (found,) = on.many(task, [(question, text)])
     if on.as_json:
         return as_json([{"question": question, **plain(found)}])
-    rows = [(score(one.score), one.start, one.end, one.text or "(no answer)") for one in found.best]
-    table("score from to answer", rows)
+    places = [["" if at is None else at for at in (one.start, one.end)] for one in found.best]
+    shown = zip(found.best, places, strict=True)
+    table(
+        "score from to answer",
+        [(score(one.score), *place, one.text or "(no answer)") for one, place in shown],
+    )
 
 
 def embed(

@@ -17,6 +17,7 @@ from qkv.check import number
 from qkv.data.reply import Scored, Window, scored
 from qkv.tasks.base import Out, Row, Task, Text, trimmed
 from qkv.tasks.checks import check_top, checked
+from qkv.tasks.fits import SPAN, check_fits
 from qkv.text import Encoding
 
 MOST = 384  # tokens of a question and a window
@@ -24,12 +25,14 @@ MOST = 384  # tokens of a question and a window
 
 @dataclass(frozen=True)
 class Answer:
-    """The user's own text from `start` up to `end`; empty: no answer. `best` has the next best too."""
+    """The user's own text from `start` up to `end`; empty: no answer. `best` has the next best too.
+
+    An answer in words that do not stand in the text has no `start` and no `end`."""
 
     text: str
     score: float
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     best: tuple[Answer, ...] = ()
 
 
@@ -47,6 +50,7 @@ class Reply(Task[tuple[str, str], Answer]):
     words: bool = True
 
     def __post_init__(self) -> None:
+        check_fits(self.model, self.name, SPAN)
         super().__post_init__()
         check_top(self.top)
         number("longest", self.longest, whole=True, at_least=1)
@@ -60,17 +64,10 @@ class Reply(Task[tuple[str, str], Answer]):
         return min(super().limit, self.length or MOST)
 
     def texts(self, given: tuple[str, str], what: str) -> list[Text]:
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise ValueError(f"{what}: expected a question and a text, a tuple of both")
-        return [(checked(given[0], f"the question of {what}"), checked(given[1], what))]
+        return [asked(given, what)]
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        if 1 not in whole.sequence:
-            raise ValueError(f"{what}: nothing in it that this tokenizer knows; expected words")
-        question = len(whole) - whole.sequence.count(1)
-        if question >= self.limit:
-            right = f"expected fewer than the {self.limit:,} that are read at once"
-            raise ValueError(f"the question of {what}: {question:,} tokens, {right}")
+        check_question(whole, self.limit, what)
         return super().parts(whole, what)
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Scored]:
@@ -115,3 +112,20 @@ class Reply(Task[tuple[str, str], Answer]):
             answers.append(Answer("", math.exp(min(window.none for window in said)), 0, 0))
         best = tuple(sorted(answers, key=lambda one: -one.score)[: self.top])
         return replace(best[0], best=best)
+
+
+def asked(given: tuple[str, str], what: str) -> tuple[str, str]:
+    """A question and a text, each of which says something."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise ValueError(f"{what}: expected a question and a text, a tuple of both")
+    return checked(given[0], f"the question of {what}"), checked(given[1], what)
+
+
+def check_question(whole: Encoding, limit: int, what: str) -> None:
+    """Is there a text, and room for it beside the question?"""
+    if 1 not in whole.sequence:
+        raise ValueError(f"{what}: nothing in it that this tokenizer knows; expected words")
+    question = len(whole) - whole.sequence.count(1)
+    if question >= limit:
+        right = f"expected fewer than the {limit:,} that are read at once"
+        raise ValueError(f"the question of {what}: {question:,} tokens, {right}")

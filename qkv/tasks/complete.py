@@ -31,7 +31,7 @@ class Completion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Complete(Write[Completion]):
+class Complete(Write[str, Completion]):
     """`stop`: a text, or several, before which it ends; `code`: CTRL's control code, or one that the
     tokenizer was trained with. A prompt that is cut loses its beginning, to leave room for as many words as
     are wanted, but keeps half of what the model reads."""

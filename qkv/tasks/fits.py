@@ -72,26 +72,33 @@ def goes_on(spec: Spec) -> bool:
 
 
 PAIR = "encoder-decoder"
+SPAN = Need("a head for spans", headed("span"), ("span",))
+REWRITES = Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR)
 NEEDS = {
     "classify": Need("a head for labels", headed("label"), ("label",)),
     "tag": Need("a head that labels every token", headed("tag"), ("tag",)),
     "fill": Need("a head for masked words", fills, ("masked-lm",)),
-    "answer": Need("a head for spans", headed("span"), ("span",)),
+    "answer": Need(
+        f"{SPAN.what}, or {REWRITES.what}",
+        lambda spec: SPAN.fits(spec) or rewrites(spec),
+        ("span", "lm"),
+        PAIR,
+    ),
     "embed": Need(
         "an encoder or a decoder alone", lambda spec: not (spec.encoder and spec.decoder), ("none",)
     ),
     "match": Need("two towers, for texts and images", lambda spec: False, ("both",)),
     "detect": Need("a head that tells replaced tokens", headed("replaced"), ("replaced",)),
     "score": Need("a decoder with the head lm, or a head for masked words", scores, ("lm", "masked-lm")),
-    "translate": Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR),
+    "translate": REWRITES,
     "complete": Need("a decoder with the head lm, or XLNet's", goes_on, ("lm",)),
-    "summarise": Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR),
+    "summarise": REWRITES,
 }
 
 
-def check_fits(model: Model, task: str) -> None:
-    """Complains, in a line, of a model that cannot do this."""
-    need, spec = NEEDS[task], model.spec
+def check_fits(model: Model, task: str, need: Need | None = None) -> None:
+    """Complains, in a line, of a model that cannot do this; `need`: of a task that is done in another way."""
+    need, spec = need or NEEDS[task], model.spec
     if isinstance(spec, Two):
         fit = {"match": spec.text is not None and spec.image is not None, "embed": spec.text is not None}
         good = fit.get(task, False) and (spec.temperature is not None or task == "embed")
@@ -100,13 +107,13 @@ def check_fits(model: Model, task: str) -> None:
     if not good:
         here = f"{model.home}: this folder holds" if model.home else f"this {model.family.name} is"
         raise ValueError(
-            f"{here} {shape(spec)}; `{task}` needs {need.what}. Models that fit: {fitting(task)}"
+            f"{here} {shape(spec)}; `{task}` needs {need.what}. Models that fit: {fitting(task, need)}"
         )
 
 
-def fitting(task: str) -> str:
+def fitting(task: str, need: Need | None = None) -> str:
     """The families that can do a task, and with which head."""
-    wanted, shape = NEEDS[task].heads, NEEDS[task].shape
+    _, _, wanted, shape = need or NEEDS[task]
     names = [
         kin.name
         for kin in families()

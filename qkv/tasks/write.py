@@ -17,7 +17,7 @@ from qkv.check import number
 from qkv.decode import Found, How, read_how
 from qkv.nn.stack import Transformer
 from qkv.spec import Spec
-from qkv.tasks.base import ENDLESS, Row, Task
+from qkv.tasks.base import ENDLESS, Given, Row, Task
 from qkv.tasks.checks import check_strings, one_of
 from qkv.tasks.writer import writer
 
@@ -38,7 +38,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Write(Task[str, Result]):
+class Write(Task[Given, Result]):
     """`seed`: of what is drawn; `decoding`: settings of `How`, which may also be given by their own names."""
 
     seed: int = 0
@@ -123,7 +123,7 @@ class Write(Task[str, Result]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewrite(Write[Written]):
+class Rewrite(Write[str, Written]):
     """An encoder reads a text, a decoder writes another. `prefix`: what stands before a text, as T5's tasks
     are named; without it, as the folder says."""
 
