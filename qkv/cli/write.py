@@ -39,7 +39,9 @@ def translate(
     rewritten(on, "translate", texts, by=by, **settings)
 
 
-def summarise(*texts: Dashed, on: On, search: Search | None = None, min_length: int | None = None) -> None:
+def summarise(
+    *texts: Dashed, on: On, search: Search | None = None, min_length: int | None = None, again: Flag = False
+) -> None:
     """Summarise texts, each a file as a whole.
 
     qkv summarise article.txt --model facebook/bart-large-cnn
@@ -50,9 +52,11 @@ def summarise(*texts: Dashed, on: On, search: Search | None = None, min_length: 
         a file, - for standard input, or the text itself
     min_length
         words that are written at least, in pieces
+    again
+        with --long window: summarise what comes of the parts, until it is one part
     """
     settings = given(min_length=min_length) | (search or Search()).settings
-    rewritten(on, "summarise", texts, **settings)
+    rewritten(on, "summarise", texts, again=again, **settings)
 
 
 def rewritten(on: On, name: str, texts: Sequence[str], **settings: Any) -> None:

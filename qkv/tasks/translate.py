@@ -14,12 +14,11 @@ from typing import Any, ClassVar
 from qkv.decode import Found, How
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import check_strings, checked, one_of
+from qkv.tasks.portions import SENTENCE
 from qkv.tasks.write import Rewrite, Written, joined
 from qkv.text import Encoding
 
 PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
-STOP = r"[.!?…。！？]"
-SENTENCE = re.compile(rf"(?:(?<={STOP})|(?<={STOP}[\"'”’)\]]))(\s+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,10 +121,17 @@ class Translate(Rewrite):
     # --- texts ---
 
     def texts(self, given: str, what: str) -> list[Text]:
-        parts = [body for _, body in cut(checked(given, what), self.by) if body]
+        parts = [body for _, body in self.parted(checked(given, what)) if body]
         for part in parts:
             self.check_direction(part)
         return [self.before + part for part in parts]
+
+    def parted(self, given: str) -> Iterator[tuple[str, str]]:
+        """What is read at once, each after the blanks before it."""
+        for gap, body in cut(given, self.by):
+            for blank, part in self.portions(body) if body else [("", "")]:
+                yield gap + blank, part
+                gap = ""
 
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
         lines = [[*map(self.written, each)] for each in said]
@@ -138,7 +144,7 @@ class Translate(Rewrite):
     def put(self, given: str, lines: Sequence[Written]) -> Written:
         """Translations in the places of what they translate."""
         left = iter(lines)
-        return joined(lines, [gap + (next(left).text if body else "") for gap, body in cut(given, self.by)])
+        return joined(lines, [gap + (next(left).text if body else "") for gap, body in self.parted(given)])
 
 
 def bare(code: str) -> str:

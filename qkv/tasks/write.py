@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from qkv.check import number
 from qkv.decode import Found, How, read_how
@@ -19,6 +19,7 @@ from qkv.nn.stack import Transformer
 from qkv.spec import Spec
 from qkv.tasks.base import ENDLESS, Given, Row, Task
 from qkv.tasks.checks import check_strings, one_of
+from qkv.tasks.portions import portions
 from qkv.tasks.writer import writer
 
 DECODING = tuple(each.name for each in fields(How))
@@ -127,6 +128,7 @@ class Rewrite(Write[str, Written]):
     """An encoder reads a text, a decoder writes another. `prefix`: what stands before a text, as T5's tasks
     are named; without it, as the folder says."""
 
+    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
     prefix: str | None = None
 
     def __post_init__(self) -> None:
@@ -145,6 +147,13 @@ class Rewrite(Write[str, Written]):
 
     def request(self, row: Row) -> dict[str, Any]:
         return {"source": row.tokens.ids}
+
+    def portions(self, text: str) -> Iterator[tuple[str, str]]:
+        """Parts that are read one by one, each after the blanks before it: of a text that is too long, as
+        many as it takes."""
+        if self.long == "window":
+            return portions(text, self.limit, lambda part: self.encode([part])[0], self.before)
+        return iter([("", text)])
 
     @property
     def before(self) -> str:
