@@ -1,5 +1,6 @@
 """Tasks that write, beside the goldens: languages, lines, streams, stops, and what is refused."""
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,30 @@ def test_bytes_of_a_character_come_together() -> None:
     assert task.sure("東\ufffd\ufffd") == "東"
 
 
+def saying(model: qkv.Model, words: str) -> Any:
+    """A task whose model goes on with these words."""
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(words, special=False).ids
+    bias = tuple(((*ids[:place], one), 1e4 * (place + 1)) for place, one in enumerate(ids))
+    return qkv.task("complete", model, max_new=len(ids), bias=bias)
+
+
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "unigram"])
+def test_a_stream_of_text_that_is_tidied_loses_nothing(tmp_path: Path, kind: str) -> None:
+    words = "they do n't go , do they ? it 's n ' o they 've , we 're ."
+    text = qkv.Tokenizer.train([words] * 9, kind=kind, vocab=60, purpose="bos-eos")
+    text.save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"clean_up_tokenization_spaces": True}))
+    model = shaken(qkv.build("gpt2", width=16, depth=1, heads=2, vocab=len(text), length=99, head="lm"))
+    model.tokenizer = qkv.Tokenizer.load(tmp_path)
+    task = saying(model, words)
+    found, parts = task("they"), [*task.stream("they")]
+    assert "don't go, do they? it's n'o they've, we're." in found.new
+    assert "".join(parts) == found.new
+    assert len(parts) > 5
+
+
 def test_it_stops_before_a_text() -> None:
     task = qkv.task("complete", byte(), max_new=20, temperature=2.0, seed=1)
     whole = task("Clara")
@@ -205,6 +230,10 @@ def test_a_control_code_stands_in_front(tmp_path: Path) -> None:
     task = qkv.task("complete", model, max_new=5)
     assert task("the dog", code=code).score == pytest.approx(task(f"{code} the dog").score)
     assert task("the dog", code=code).text.startswith("the dog")
+    assert text.decode(text.encode("the doggy").ids).count("@@") == 0
+    for number in range(len(text)):
+        one = qkv.task("complete", model, max_new=3, bias=(((number,), 9.0),))
+        assert "".join(one.stream("the dog")) == one("the dog").new  # pieces of words too
     ((row,),) = task.changed({"code": code, "long": "cut", "length": 8}).all_rows(["the dog " * 9], ["text"])
     assert row.tokens.ids[0] == text.id(code)  # what is cut is the prompt
     assert len(row.tokens) < 8

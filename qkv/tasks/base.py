@@ -170,7 +170,12 @@ class Task(ABC, Generic[Given, Found]):
                 some = given[start : start + AT_ONCE]
                 names = [f"text {start + i + 1}" if len(given) > 1 else "text" for i in range(len(some))]
                 rows = self.all_rows(some, names)
-                tell = far(self.name, start, len(some), len(given), progress)
+                here, all_of_them = len(some), len(given)
+                if (
+                    all_of_them <= AT_ONCE
+                ):  # then it is known how many rows there are: lines of a file, windows
+                    here = all_of_them = max(sum(map(len, rows)), here)
+                tell = far(self.name, start, here, all_of_them, progress)
                 said = iter(self.said([row for each in rows for row in each], batch_tokens, tell))
                 both = zip(some, rows, strict=True)
                 found += [self.found(one, each, [next(said) for _ in each]) for one, each in both]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from qkv.tasks.write import Write
 from qkv.text import Encoding
 
 BROKEN = "\ufffd"  # what bytes are decoded to that are no character, or not yet
+JOINS = re.compile(r"(?:(?: n)?(?: ?'[vr]?)? ?|@@)\Z")  # ends that tokenizers may join with more: do n 't
 
 
 @dataclass(frozen=True)
@@ -149,13 +151,13 @@ class Complete(Write[str, Completion]):
                 done = event.results is not None
                 new = task.after(row.tokens.ids, event.results[0].ids if event.results else ids)
                 new = new[: task.ended(new)] if done else task.sure(new)
-                if new.startswith(sent) and new != sent:
+                if len(new) > len(sent) and (done or new.startswith(sent)):
                     yield new[len(sent) :]
                     sent = new
 
     def sure(self, new: str) -> str:
         """Without an end that may yet become something else."""
-        new = new.rstrip(BROKEN)
+        new = JOINS.sub("", new.rstrip(BROKEN))
         ends = [size for one in self.stops for size in range(1, len(one)) if new.endswith(one[:size])]
         place = self.ended(new)
         return new[:place] if place is not None else new[: len(new) - max(ends, default=0)]

@@ -18,7 +18,6 @@ class Need(NamedTuple):
     what: str
     fits: Fits
     heads: tuple[str, ...]
-    shape: str | None = None  # of the families, where heads alone do not tell
 
 
 def heads(spec: Spec | Two) -> list[str]:
@@ -71,9 +70,8 @@ def goes_on(spec: Spec) -> bool:
     return "lm" in heads(spec) and (one_way(spec) or xlnet)
 
 
-PAIR = "encoder-decoder"
 SPAN = Need("a head for spans", headed("span"), ("span",))
-REWRITES = Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR)
+REWRITES = Need("an encoder-decoder with the head lm", rewrites, ("lm",))
 NEEDS = {
     "classify": Need("a head for labels", headed("label"), ("label",)),
     "tag": Need("a head that labels every token", headed("tag"), ("tag",)),
@@ -82,7 +80,6 @@ NEEDS = {
         f"{SPAN.what}, or {REWRITES.what}",
         lambda spec: SPAN.fits(spec) or rewrites(spec),
         ("span", "lm"),
-        PAIR,
     ),
     "embed": Need(
         "an encoder or a decoder alone", lambda spec: not (spec.encoder and spec.decoder), ("none",)
@@ -113,17 +110,9 @@ def check_fits(model: Model, task: str, need: Need | None = None) -> None:
 
 def fitting(task: str, need: Need | None = None) -> str:
     """The families that can do a task, and with which head."""
-    _, _, wanted, shape = need or NEEDS[task]
-    names = [
-        kin.name
-        for kin in families()
-        for head in wanted
-        if head in kin.heads and (task == "match" or kin.name != "clip") and _right(kin.shape, head, shape)
-    ]
+    _, fits, wanted = need or NEEDS[task]
+    both = [(kin, head) for kin in families() for head in wanted if head in kin.heads]
+    specs = [(kin.name, kin.make(**kin.arguments(head=head))) for kin, head in both]
+    names = [name for name, spec in specs if (task == "match" if isinstance(spec, Two) else fits(spec))]
     head = "any head" if wanted == ("none",) else f"the head {' or '.join(wanted)}"
     return f"{', '.join(dict.fromkeys(names))}, with {head}"
-
-
-def _right(shape: str, head: str, wanted: str | None) -> bool:
-    """Both stacks are no one vector; and an lm reads one way only where the family is a decoder."""
-    return shape == (wanted or "decoder") if head == "lm" else head != "none" or shape != PAIR
