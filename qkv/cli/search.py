@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 from cyclopts import Parameter
 
-Beam = Annotated[int | None, Parameter(name="--beam")]
-Best = Annotated[int | None, Parameter(name="--best")]
+from qkv.cli.given import Whole
 
 
 @Parameter(name="*")
@@ -28,10 +27,10 @@ class Search:
         words that are written at most, in pieces
     """
 
-    beam: Beam = None
-    best: Best = None
+    beam: Whole | None = None
+    best: Whole | None = None
     length_penalty: float | None = None
-    max_new: int | None = None
+    max_new: Whole | None = None
 
     @property
     def settings(self) -> dict[str, Any]:

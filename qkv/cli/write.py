@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.given import read_whole
+from qkv.cli.given import Whole, read_whole
 from qkv.cli.read import Flag, On, Words
 from qkv.cli.search import Search, given
 from qkv.cli.text import Dashed
@@ -40,7 +40,7 @@ def translate(
 
 
 def summarise(
-    *texts: Dashed, on: On, search: Search | None = None, min_length: int | None = None, again: Flag = False
+    *texts: Dashed, on: On, search: Search | None = None, min_length: Whole | None = None, again: Flag = False
 ) -> None:
     """Summarise texts, each a file as a whole.
 
@@ -74,7 +74,7 @@ def rewritten(on: On, name: str, texts: Sequence[str], **settings: Any) -> None:
 
 def complete(
     text: Dashed | None = None, /, *, on: On, search: Search | None = None, temperature: float | None = None,
-    top_p: float | None = None, top_k: int | None = None, sample: bool | None = None, seed: int = 0,
+    top_p: float | None = None, top_k: Whole | None = None, sample: bool | None = None, seed: Whole = 0,
     stop: Words = (), code: str | None = None, stream: Flag = False,
 ) -> None:  # fmt: skip
     """Go on with a text.

@@ -16,7 +16,7 @@ from qkv.batch import Batch
 from qkv.check import number
 from qkv.data.reply import Scored, Window, scored
 from qkv.tasks.base import Out, Row, Task, Text, trimmed
-from qkv.tasks.checks import check_top, checked
+from qkv.tasks.checks import checked
 from qkv.tasks.fits import SPAN, check_fits
 from qkv.text import Encoding
 
@@ -52,7 +52,7 @@ class Reply(Task[tuple[str, str], Answer]):
     def __post_init__(self) -> None:
         check_fits(self.model, self.name, SPAN)
         super().__post_init__()
-        check_top(self.top)
+        number("top", self.top, whole=True, at_least=1)
         number("longest", self.longest, whole=True, at_least=1)
 
     def __call__(self, question: str, text: str, /, **settings: Any) -> Answer:  # type: ignore[override]
@@ -81,7 +81,7 @@ class Reply(Task[tuple[str, str], Answer]):
             x.masked_fill(~allowed.to(x.device), -torch.inf).log_softmax(-1).cpu() for x in (start, end)
         )
         most = 2 * self.top + 10 if self.words else self.top  # in whole words, some become the same
-        return scored(start, end, windows, longest=self.longest, most=most)
+        return scored(start, end, windows, longest=min(self.longest, start.shape[1]), most=most)
 
     def window(self, tokens: Encoding) -> Window:
         """What is known of a window's tokens, to the ends of their words."""
@@ -122,9 +122,10 @@ def asked(given: tuple[str, str], what: str) -> tuple[str, str]:
 
 
 def check_question(whole: Encoding, limit: int, what: str) -> None:
-    """Is there a text, and room for it beside the question?"""
-    if 1 not in whole.sequence:
-        raise ValueError(f"{what}: nothing in it that this tokenizer knows; expected words")
+    """Are there a question and a text, and room for both?"""
+    for owner, name in enumerate((f"the question of {what}", what)):
+        if owner not in whole.sequence:
+            raise ValueError(f"{name}: nothing in it that this tokenizer knows; expected words")
     question = len(whole) - whole.sequence.count(1)
     if question >= limit:
         right = f"expected fewer than the {limit:,} that are read at once"

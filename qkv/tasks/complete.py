@@ -149,7 +149,8 @@ class Complete(Write[str, Completion]):
             for event in events:
                 ids += event.ids
                 done = event.results is not None
-                new = task.after(row.tokens.ids, event.results[0].ids if event.results else ids)
+                said = ids if event.results is None else task.some(event.results)[0].ids
+                new = task.after(row.tokens.ids, said)
                 new = new[: task.ended(new)] if done else task.sure(new)
                 if len(new) > len(sent) and (done or new.startswith(sent)):
                     yield new[len(sent) :]

@@ -71,6 +71,9 @@ def task(
         raise ValueError(
             "device and adapter are for a model that is opened here; expected a folder or a hub id"
         )
+    for what, value in (("model", model), ("adapter", adapter)):
+        if value is not None and not isinstance(value, str | Path | Model):
+            raise ValueError(f"{what} is a {type(value).__name__}, expected a folder or a hub id")
     kind: type[Task[Any, Any]] = getattr(import_module(f"qkv.tasks.{name}"), TASKS[name])
     opened = model if isinstance(model, Model) else load(model, device=device, adapter=adapter)
     if name == "answer":  # with a part of the text, or in words of its own

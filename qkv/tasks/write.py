@@ -113,7 +113,14 @@ class Write(Task[Given, Result]):
             tickets = [engine.admit(**self.request(row), how=self.how, seed=self.seed) for row in rows]
             while engine.busy:
                 results |= {e.ticket: e.results for e in engine.step() if e.results is not None}
-        return [results[ticket] for ticket in tickets]
+        return [self.some(results[ticket]) for ticket in tickets]
+
+    def some(self, results: list[Found]) -> list[Found]:
+        """Results, of which there is at least one."""
+        if not results:
+            right = "expected one nearer to 0, or fewer words that are forbidden"
+            raise ValueError(f"no result: length_penalty is {self.how.length_penalty:g}; {right}")
+        return results
 
     def words(self, ids: Sequence[int]) -> list[int]:
         """Without ids that only fill up the network's vocabulary, and have no text."""
