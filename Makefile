@@ -1,20 +1,33 @@
-PYTHON ?= python3
-BIN    := .venv/bin
-STAMP  := .venv/stamp
-PIP    := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
+PYTHON  ?= python3
+BIN     := .venv/bin
+LIBRARY := .venv/library
+STAMP   := .venv/stamp
+PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
 
-.PHONY: help .venv test slow check format lines mutants clean
+# What is done, and the seconds that it took.
+timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date +%s) - start)) s"
+
+.PHONY: help demo .venv test slow check format lines mutants docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.]+):.*## */\1\t/' | expand -t 10
 
+demo: $(LIBRARY)  ## translate a sentence, and write a page that shows how
+	$(BIN)/qkv translate "Wo ist der Bahnhof?" --alignment --page demo.html
+	@echo "The page: file://$(CURDIR)/demo.html"
+
 .venv: $(STAMP)  ## make the environment, with the versions of constraints.txt
 
 # torch goes first: on its own it takes the build that the machine offers.
-$(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(PIP) torch==2.13.0
-	$(PIP) -e '.[dev]'
+$(LIBRARY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("needs Python 3.11 or newer: make PYTHON=...")'
+	$(call timed,making an environment in .venv,$(PYTHON) -m venv .venv)
+	$(call timed,installing torch: large; minutes on a slow line,$(PIP) torch==2.13.0)
+	$(call timed,installing qkv and the rest,$(PIP) -e .)
+	@touch $@
+
+$(STAMP): $(LIBRARY)
+	$(call timed,installing what checks and tests need,$(PIP) -e '.[dev]')
 	@touch $@
 
 test: $(STAMP)  ## run the tests
@@ -38,6 +51,13 @@ lines: $(STAMP)  ## count the lines of the core against their budget
 mutants: $(STAMP)  ## break the code on purpose: do the tests notice?
 	$(BIN)/python tools/mutants.py
 
+docs: .venv/docs  ## build the documentation site, in site/
+	$(BIN)/python -m tools.docs
+
+.venv/docs: $(STAMP)
+	$(PIP) -e '.[docs]'
+	@touch $@
+
 clean:  ## remove the environment, caches and builds
-	rm -rf .venv .*_cache build dist
+	rm -rf .venv .*_cache build dist site
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,8 +1,9 @@
 """Decoding speed beside transformers', in one run: new ids a second, and whether both say the same.
 
-    python bench/decode.py [--cases gpt2 translate] [--device cuda] [--precision half] [--repeats 5] [--small]
+    python bench/decode.py [--cases gpt2 gpt2-long translate] [--device cuda] [--precision half] [--small]
 
     gpt2       GPT-2 124M, one row, greedy: a prompt of 32 ids, then 64 (256 on a GPU)
+    gpt2-long  the same after a prompt of 512
     translate  Transformer-base (6 + 6 layers, 32,000 words), a beam of 4: 32 sources (256 on a GPU) of 16 to
                48 ids, then 32 new ones
 
@@ -91,10 +92,11 @@ def timed(call: Callable[[], Ids], device: str) -> tuple[float, Ids]:
 def compare(name: str, options: argparse.Namespace) -> None:
     gpu = options.device == "cuda"
     torch.manual_seed(0)
-    model = {"gpt2": gpt2, "translate": translate}[name](options.small).eval()
+    model = (translate if name == "translate" else gpt2)(options.small).eval()
     words = model.config.vocab_size
-    if name == "gpt2":
-        prompts, new, beams = rows(1, 32, 32, words), 256 if gpu else 64, 1
+    if name != "translate":
+        length = 512 if name == "gpt2-long" else 32
+        prompts, new, beams = rows(1, length, length, words), 256 if gpu else 64, 1
     else:
         prompts, new, beams = rows(256 if gpu else 32, 16, 48, words), 32, 4
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +108,7 @@ def compare(name: str, options: argparse.Namespace) -> None:
     model = model.to(device=options.device, dtype=dtype)
     calls = {
         "ours": lambda: ours(engine, prompts, new, beams),
-        "theirs": lambda: theirs(model, prompts, new, beams, gpu and name == "gpt2"),
+        "theirs": lambda: theirs(model, prompts, new, beams, gpu and name != "translate"),
     }
     best: dict[str, float] = {}
     said: dict[str, Ids] = {}
@@ -128,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--cases", nargs="*", default=["gpt2", "translate"])
+    parser.add_argument("--cases", nargs="*", default=["gpt2", "gpt2-long", "translate"])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default=None)
     parser.add_argument("--repeats", type=int, default=5)

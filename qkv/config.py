@@ -17,6 +17,8 @@ def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
         kin, args = family(str(config.get("family"))), config.get("arguments", {})
         if not isinstance(args, dict):
             raise ValueError(f"arguments is {args!r}, expected an object")
+        if config.get("weights", "int8") != "int8":
+            raise ValueError(f"weights is {config['weights']!r}, expected 'int8', or no such key")
         check_kinds(kin, args)
         args = kin.arguments(None, **args)
         check_together(kin, args)

@@ -77,12 +77,20 @@ def kinds(pattern: Pattern) -> dict[Pattern, list[int]]:
 
 
 def grid(rule: Pattern) -> list[str]:
-    """Lines for the first positions, the numbers of the rule made small enough to show in so few."""
-    rule = rule.given(GRID // 2 - 1)
-    times = max(1.0, reach(rule) / (GRID // 2))
-    small = shrunk(rule, times)
-    lines = [" ".join(SEES if small(i, j) else BLIND for j in range(GRID)) for i in range(GRID)]
+    """Lines for the first positions."""
+    seen, times = cells(rule)
+    lines = [" ".join(SEES if sees else BLIND for sees in row) for row in seen]
     return [*lines, f"drawn {times:.0f} times smaller"] if times > 1 else lines
+
+
+def cells(rule: Pattern, size: int = GRID, memory: int = 0) -> tuple[list[list[bool]], float]:
+    """Which of the first keys each of the first queries sees; how much smaller the rule's numbers were made.
+
+    `memory` keys stand before the first query."""
+    rule = rule.given(memory or size // 2 - 1)
+    times = max(1.0, reach(rule) / (size // 2))
+    small = shrunk(rule, times)
+    return [[bool(small(i + memory, j)) for j in range(size + memory)] for i in range(size)], times
 
 
 def reach(rule: Pattern) -> int:

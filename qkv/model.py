@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from qkv.batch import Batch, Rows
 from qkv.border import check_inputs
@@ -24,10 +25,12 @@ from qkv.lora import adapters
 from qkv.nn.heads import last
 from qkv.nn.stack import Pair, Transformer, make_net
 from qkv.positions import with_positions
+from qkv.shipped import find_builtin, is_builtin
 from qkv.spec import Spec, Two
 from qkv.text import Tokenizer
 from qkv.vector import Vector, read_vector, with_vector, write_vector
 from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
+from qkv.weights.int8 import from_int8, to_int8
 from qkv.weights.keymap import KeyMap
 
 VOCABULARIES = """
@@ -60,6 +63,7 @@ class Model:
 
     @property
     def spec(self) -> Spec | Two:
+        """What the network was made of."""
         return self.net.spec
 
     @property
@@ -75,6 +79,7 @@ class Model:
 
     @property
     def device(self) -> torch.device:
+        """Where the weights lie."""
         return next(self.net.parameters()).device
 
     def __repr__(self) -> str:
@@ -118,11 +123,18 @@ class Model:
         links = self._keymap().links(name for name, _ in self.net.named_parameters() if name in tensors)
         return {link.theirs: link.to_theirs(tensors) for link in links if link.word != "copy"}
 
-    def save(self, folder: str | Path, *, form: str = "auto", shard_bytes: int = 5_000_000_000) -> None:
-        """Writes config.json and weights; `form` is "hf", "qkv", or "auto": "hf" where it has a class."""
+    def save(
+        self, folder: str | Path, *, form: str = "auto", weights: str = "full",
+        shard_bytes: int = 5_000_000_000,
+    ) -> None:  # fmt: skip
+        """Writes config.json and weights; `form` is "hf", "qkv", or "auto": "hf" where it has a class.
+
+        `weights` is "full", or "int8": a quarter of the bytes, for qkv alone to open."""
         if form not in ("auto", "hf", "qkv"):
             raise ValueError(f"form {form!r}: expected auto, hf or qkv")
-        folder, hf = Path(folder), self.no_class()
+        if weights not in ("full", "int8"):
+            raise ValueError(f"weights {weights!r}: expected full or int8")
+        folder, hf = Path(folder), "int8 weights" if weights == "int8" else self.no_class()
         if adapters(self.net):
             raise ValueError(
                 f"{folder}: not written, the model has adapters on it: merge or write_adapter first"
@@ -135,7 +147,7 @@ class Model:
             copies = {link.theirs: link.to_theirs(tensors) for link in self._keymap().links(tensors)}
             tensors = copies | self.spare
             own = self.config.get("model_type", "qkv") == "qkv"
-            config = write_config(self.family, self.args) if own else self.config
+            config = self._as_theirs() if own else self.config
         else:
             args = {name: value for name, value in self.args.items() if value != self.family.defaults[name]}
             config = {**self.config, "model_type": "qkv", "family": self.family.name, "arguments": args}
@@ -143,11 +155,20 @@ class Model:
                 config["positions"] = self.positions
         dtype = str(next(self.net.parameters()).dtype).removeprefix("torch.")
         old = next((key for key in ("dtype", "torch_dtype") if key in config), "dtype")
+        if weights == "int8":
+            tensors, dtype, config = to_int8(tensors), "float32", {**config, "weights": "int8"}
         write_tensors(folder, tensors, shard_bytes=shard_bytes)
         write_json(folder / "config.json", {**config, old: dtype})
         if self.generation is not None:
             write_json(folder / "generation_config.json", self.generation)
         self.save_text(folder)
+
+    def _as_theirs(self) -> dict[str, Any]:
+        """A config of ours as one of theirs: what it says besides, such as the names of labels, stays."""
+        stated = write_config(self.family, self.args)
+        named = ("id2label", "label2id")
+        gone = {"family", "arguments", "positions", *stated} - {*named}
+        return stated | {key: value for key, value in self.config.items() if key not in gone}
 
     def save_text(self, folder: Path) -> None:
         """Writes what stands between text and weights: the tokenizer, and how a text becomes a vector."""
@@ -312,6 +333,8 @@ def load_folder(
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     tensors = {newer_name(name): x for name, x in read_tensors(folder).items()}
+    if config.get("model_type") == "qkv" and config.pop("weights", None) is not None:
+        tensors = from_int8(tensors, folder)
     try:
         check_size(spec, len(tensors))
         net = skeleton(spec)
@@ -336,9 +359,18 @@ def load_folder(
     )  # fmt: skip
 
 
+class NoFirstValues(TorchFunctionMode):
+    """What comes from a file is not drawn first. Drawn without memory, it would need torch's compiler."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", None) == "torch.nn.init":
+            return (kwargs or {}).get("tensor", args[0] if args else None)
+        return func(*args, **(kwargs or {}))
+
+
 def skeleton(spec: Spec | Two) -> Transformer | Pair:
     """The network without memory for its weights."""
-    with torch.device("meta"):
+    with torch.device("meta"), NoFirstValues():
         return make_net(spec)
 
 
@@ -442,6 +474,8 @@ def find(folder_or_id: str | Path, revision: str | None, *, fetch: bool = True) 
     folder = Path(folder_or_id)
     if folder.exists():
         return folder
+    if is_builtin(folder_or_id):
+        return find_builtin(str(folder_or_id))
     if str(folder_or_id).count("/") > 1 or str(folder_or_id).startswith((".", "/", "~")):
         raise ValueError(
             f"{folder_or_id}: no such folder, and no hub id either (expected `name` or `owner/name`)"

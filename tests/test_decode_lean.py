@@ -41,6 +41,16 @@ def test_the_numbers_are_the_same(name: str) -> None:
     assert recurs != any(isinstance(module, First) for module in lean.modules())
 
 
+@pytest.mark.parametrize("rows", [1, 3, 9])
+@torch.no_grad()
+def test_the_head_of_few_and_of_many_rows(rows: int) -> None:
+    made = net("bart", dtype=torch.float32)
+    wide, lean = made.heads["lm"], prepare(made).heads["lm"]
+    hidden = {"hidden": torch.randn(rows, 1, tiny.WIDTH)}
+    ours, theirs = lean(hidden, Batch())["logits"], wide(hidden, Batch())["logits"]
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("positions", ["rotary", "alibi"])
 @torch.no_grad()
 def test_positions_of_every_kind(positions: str) -> None:

@@ -16,12 +16,18 @@ from qkv.cli import main
 from tests.conftest import ROOT
 from tests.test_rooms import PACKAGE, ROOMS, room_of
 
-HAVE_CODE = ("README.md", "CONTRIBUTING.md", "docs/families.md", "docs/decoding.md", "docs/tasks.md")
+HAVE_CODE = (
+    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/transformer.md", "docs/families.md",
+    "docs/decoding.md", "docs/tasks.md", "docs/command-line.md",
+)  # fmt: skip
 DOCUMENTS = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "docs/index.md",
+    "docs/transformer.md",
     "docs/architecture.md",
+    "docs/command-line.md",
     "docs/families.md",
     "docs/decoding.md",
     "docs/tasks.md",
@@ -118,6 +124,13 @@ def test_every_family_has_its_sizes_and_heads_listed() -> None:
         rows = dict(re.findall(r"^\| `(.+?)`.* \| (.+) \|$", text, re.MULTILINE))
         classes = {head: " ".join(re.findall(r"`(.+?)`", row)) for head, row in rows.items()}
         assert classes == {head: names for head, names in kin.heads.items() if names}, kin.name
+        listed = re.search(
+            r"^No class at Hugging Face. Heads: (.*); `(.+)` is the default.$", text, re.MULTILINE
+        )
+        assert bool(listed) != any(kin.heads.values()), kin.name
+        if listed:
+            assert re.findall(r"`(.+?)`", listed[1]) == list(kin.heads)
+            assert listed[2] == kin.arguments()["head"]
 
 
 def test_the_rooms_are_drawn_as_they_are() -> None:

@@ -1,5 +1,6 @@
 """Training tokenizers: what each kind learns, what stands around a text, and the same bytes each time."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -212,3 +213,14 @@ def test_no_text_is_refused(kind: str, tmp_path: Path) -> None:
         Tokenizer.train(["fine", "bad \udc00"], kind=kind)
     with pytest.raises(ValueError, match="7: expected a string"):
         Tokenizer.train(["fine", 7], kind=kind)  # type: ignore[list-item]
+
+
+def test_pieces_of_bpe_never_join_a_word_with_punctuation() -> None:
+    texts = ["Is it?", "Yes, it is it?", "(it) isn't it?", 'He said: "it?"', "it 's it ."] * 20
+    made = Tokenizer.train(texts, kind="bpe", vocab=70, purpose="plain")
+    ids = made.encode('Is it? "it" isn\'t').ids
+    pieces = [made.token(one) for one in ids]
+    assert pieces == ["▁Is", "▁it", "?", '▁"', "it", '"', "▁isn't"]
+    assert made.decode(ids) == 'Is it? "it" isn\'t'
+    every = [made.token(one) for one in range(len(made))]
+    assert not [one for one in every if re.search(r"\w", one) and re.search(r"[?,.:()\"]", one)]

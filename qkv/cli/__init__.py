@@ -6,11 +6,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Group
 
 from qkv import __version__
-from qkv.cli import learn, models, read, text, write
+from qkv.cli import completion, learn, models, read, text, write
 from qkv.cli.models import about as about
 from qkv.cli.models import size_in_bytes as size_in_bytes
 from qkv.cli.screen import complain
@@ -20,22 +21,38 @@ app = App(
     name="qkv", version=__version__, help="Every classic Transformer from one readable core.",
     suppress_keyboard_interrupt=False, result_action="return_none",
 )  # fmt: skip
-tokenizer = App(name="tokenizer", help="Train a tokenizer on texts, or look at what one makes of a text.")
-app.command(models.families)
-app.command(models.show)
-app.command(models.convert)
-app.command(models.merge)
-app.command(tokenizer)
-app.command(learn.train)
-app.command(learn.eval)
-for command in (read.classify, read.tag, read.fill, read.answer, read.embed, read.match, read.detect):
-    app.command(command)
-app.command(read.score_text, name="score")
-app.command(write.translate)
-app.command(write.complete)
-app.command(write.summarise)
+tokenizer = App(
+    name="tokenizer",
+    help="Train a tokenizer on texts, or look at what one makes of a text.\n\n"
+    'qkv tokenizer show gpt2 "Run, rabbit run."',
+)
 tokenizer.command(text.train)
 tokenizer.command(text.show)
+
+# What the commands are for, with an example; in the order of the help page.
+GROUPS: dict[tuple[str, str], dict[str, Any]] = {
+    ("Use a model", 'qkv translate "Wo ist der Bahnhof?"'): dict(
+        translate=write.translate, complete=write.complete, classify=read.classify, summarise=write.summarise,
+        answer=read.answer, fill=read.fill, tag=read.tag, embed=read.embed, match=read.match,
+        score=read.score_text, detect=read.detect,
+    ),
+    ("Look inside", "qkv show gpt2"): dict(families=models.families, show=models.show),
+    ("Train", "qkv train recipes/shakespeare.toml --data.train input.txt"): dict(
+        train=learn.train, eval=learn.eval, tokenizer=tokenizer
+    ),
+    ("Open and convert", "qkv convert Helsinki-NLP/opus-mt-de-en small --weights int8"): dict(
+        convert=models.convert, merge=models.merge
+    ),
+}  # fmt: skip
+for place, ((title, example), commands) in enumerate(GROUPS.items()):
+    group = Group(title, f"Example: {example}", sort_key=place)
+    for rank, (name, command) in enumerate(commands.items()):
+        app.command(command) if isinstance(command, App) else app.command(command, name=name)
+        app[name].group, app[name].sort_key = group, rank
+app.command(completion.installs(app), name="--install-completion")
+itself = Group("This program", sort_key=len(GROUPS))
+for flag in ("--help", "--version", "--install-completion"):
+    app[flag].group = itself
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

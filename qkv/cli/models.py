@@ -34,6 +34,8 @@ UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MI
 def families(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
     """List the families: shape, sizes, parameters, paper, what each is for and what makes it different.
 
+    qkv families --json
+
     Parameters
     ----------
     as_json
@@ -99,6 +101,8 @@ def show(
 ) -> None:  # fmt: skip
     """Draw a model as a tree: parts, shapes, parameters, and who sees whom in each layer.
 
+    qkv show gpt2 --size large
+
     Parameters
     ----------
     model
@@ -138,6 +142,7 @@ def _understand(
     from qkv.families import NAMES, family
     from qkv.foreign import is_ctranslate2, is_fairseq, load
     from qkv.model import find, make_spec
+    from qkv.shipped import is_builtin
     from qkv.weights.files import read_json
 
     if model in NAMES and adapter is not None and not Path(model).exists():
@@ -148,7 +153,7 @@ def _understand(
         return f"{kin.name} {size}", kin, make_spec(kin, kin.arguments(size)), None
     if size is not None:
         raise ValueError(f"--size {size} with {model}: expected the name of a family, a folder has one size")
-    if not Path(model).exists() and "/" not in model:
+    if not Path(model).exists() and "/" not in model and not is_builtin(model):
         raise ValueError(f"{model}: no such folder, and no family; expected one of {', '.join(NAMES)}")
     path = find(model, None)
     if adapter is not None or any(kind(path) for kind in (is_fairseq, is_ctranslate2, is_adapter)):
@@ -173,14 +178,17 @@ def convert(
     form: Literal["safetensors", "bin"] = "safetensors",
     shard: str = "5GB",
     to: Literal["auto", "hf", "qkv"] = "auto",
+    weights: Literal["full", "int8"] = "full",
     head: str | None = None,
 ) -> None:
     """Write a model in another form: safetensors, .bin, shards; out of fairseq's or CTranslate2's too.
 
+    qkv convert Helsinki-NLP/opus-mt-de-en small --weights int8
+
     Parameters
     ----------
     source
-        a folder, a hub id, a .pt file of fairseq, or a folder of CTranslate2
+        a folder, a hub id, builtin:translate, a .pt file of fairseq, or a folder of CTranslate2
     target
         a new folder
     form
@@ -189,6 +197,8 @@ def convert(
         the most that one file of weights holds: 2GB, 500MB
     to
         Hugging Face's format, or qkv's own; auto: Hugging Face's where it has a class
+    weights
+        int8: a byte for each, which only qkv opens
     head
         of a fairseq checkpoint with several heads: lm, or the name of one
     """
@@ -205,7 +215,7 @@ def convert(
     check_new(target)
     model, kind = _open(path, head)
     with whole(target) as folder:
-        model.save(folder, form=to, shard_bytes=limit)
+        model.save(folder, form=to, weights=weights, shard_bytes=limit)
         if form == "bin":
             write_tensors(folder, read_tensors(folder), form="bin", shard_bytes=limit)
         tensors = read_tensors(folder)

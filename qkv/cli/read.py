@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from qkv.check import number
+from qkv.cli.card import tell_card
 from qkv.cli.given import Whole, is_file, read_texts, read_whole
 from qkv.cli.screen import progress
 from qkv.cli.search import Search, given
 from qkv.cli.text import Dashed
 from qkv.cli.told import as_json, plain, score, table, told
+from qkv.shipped import builtin
 
 if TYPE_CHECKING:
     from qkv.tasks.base import Task
@@ -44,7 +46,7 @@ class On:
         for machines: an object a line for each text
     """
 
-    model: str
+    model: str | None
     adapter: str | None = None
     device: str = "auto"
     batch: Whole = 4096
@@ -64,13 +66,37 @@ class On:
             return task.many(given, batch_tokens=self.batch, progress=tell)
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Built(On):
+    """The same, where a model comes with the package.
+
+    Parameters
+    ----------
+    model
+        the folder of a model, or a hub id; without it, the one that comes with qkv
+    about
+        tell what the model is: its data, licence, scores and limits
+    """
+
+    model: str | None = None
+    about: Flag = False
+
+    def tell_about(self, name: str) -> None:
+        """The card of the model that the task of this name would take."""
+        tell_card(self.model or builtin(name), self.as_json)
+
+
+BUILT = Built()
+
+
 def classify(
-    *texts: Dashed, on: On, top: Whole = 5, labels: Words = (), template: str = "This example is {}.",
-    several: Flag = False,
+    *texts: Dashed, on: Built = BUILT, top: Whole = 5, labels: Words = (),
+    template: str = "This example is {}.", several: Flag = False,
 ) -> None:  # fmt: skip
     """Tell the labels of texts, or, by a model of entailment, which of your own labels fit.
 
-    qkv classify "A fine film." --model runs/imdb/best
+    qkv classify "A fine film."
 
     Parameters
     ----------
@@ -85,6 +111,8 @@ def classify(
     several
         each of your own labels for itself: several may fit
     """
+    if on.about:
+        return on.tell_about("classify")
     given = read_texts(texts)
     task = on.task("classify", top=top, labels=labels, template=template, several=several)
     found = on.many(task, given)

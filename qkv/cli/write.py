@@ -7,36 +7,40 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from qkv.cli.aligned import Aligned, show
 from qkv.cli.given import Whole, read_whole
-from qkv.cli.read import Flag, On, Words
+from qkv.cli.read import BUILT, Built, Flag, On, Words
 from qkv.cli.search import Search, given
 from qkv.cli.text import Dashed
 from qkv.cli.told import as_json, plain, score, table
 
 
 def translate(
-    *texts: Dashed, on: On, search: Search | None = None,
+    *texts: Dashed, on: Built = BUILT, search: Search | None = None,
     source: Annotated[str | None, Parameter(name="--from")] = None,
     target: Annotated[str | None, Parameter(name="--to")] = None,
-    by: Literal["line", "sentence"] = "line",
+    by: Literal["line", "sentence"] = "line", aligned: Aligned | None = None,
 ) -> None:  # fmt: skip
     """Translate texts; what is in lines stays in lines.
 
-    qkv translate "Wo ist der Bahnhof?" --model Helsinki-NLP/opus-mt-de-en --beam 5
+    qkv translate "Wo ist der Bahnhof?"
 
     Parameters
     ----------
     texts
         a text, a file, or - for standard input
     source
-        the language of the texts, where the model has several
+        the language of the texts, where the model has several; German and English are told apart
     target
         the language to translate into, where the model has several
     by
         what is read at once: a line, or a sentence of one
     """
-    settings = given(source=source, target=target) | (search or Search()).settings
-    rewritten(on, "translate", texts, by=by, **settings)
+    if on.about:
+        return on.tell_about("translate")
+    aligned = aligned or Aligned()
+    settings = given(source=source, target=target) | (search or Search()).settings | aligned.settings
+    rewritten(on, "translate", texts, aligned, by=by, **settings)
 
 
 def summarise(
@@ -59,27 +63,37 @@ def summarise(
     rewritten(on, "summarise", texts, again=again, **settings)
 
 
-def rewritten(on: On, name: str, texts: Sequence[str], **settings: Any) -> None:
-    """Tells the new texts alone, or, where several were asked for, each with its score."""
+def rewritten(
+    on: On, name: str, texts: Sequence[str], aligned: Aligned | None = None, **settings: Any
+) -> None:
+    """Tells the new texts alone, or, where several were asked for, each with its score; and what it was
+    made of, where that was asked for."""
     read = [read_whole(text) for text in texts or ["-"]]
     found = on.many(on.task(name, **settings), read)
+    aligned = aligned or Aligned()
     if on.as_json:
-        return as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
-    for one in found:
+        as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
+    for one in found if not on.as_json else ():
         if len(one.best) > 1:
             table("score text", [(score(each.score), each.text) for each in one.best])
         else:
             print(one.text)
+        if aligned.alignment:
+            show(one.alignments)
+    aligned.write(
+        " · ".join(filter(None, (name, on.model))), [each for one in found for each in one.alignments]
+    )
 
 
 def complete(
-    text: Dashed | None = None, /, *, on: On, search: Search | None = None, temperature: float | None = None,
-    top_p: float | None = None, top_k: Whole | None = None, sample: bool | None = None, seed: Whole = 0,
-    stop: Words = (), code: str | None = None, stream: Flag = False,
+    text: Dashed | None = None, /, *, on: Built = BUILT, search: Search | None = None,
+    temperature: float | None = None, top_p: float | None = None, top_k: Whole | None = None,
+    sample: bool | None = None, seed: Whole = 0, stop: Words = (), code: str | None = None,
+    stream: Flag = False,
 ) -> None:  # fmt: skip
     """Go on with a text.
 
-    qkv complete "Once upon a time" --model gpt2 --temperature 0.8 --top-p 0.9 --stream
+    qkv complete "Once upon a time" --temperature 0.8 --top-p 0.9 --stream
 
     Parameters
     ----------
@@ -102,6 +116,8 @@ def complete(
     stream
         print words as they come
     """
+    if on.about:
+        return on.tell_about("complete")
     prompt = read_whole("-" if text is None else text)
     settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample, code=code)
     settings |= (search or Search()).settings

@@ -141,8 +141,8 @@ class Engine:
         return events
 
     def clear(self) -> None:
-        """Pools without rows are given up; static ones are kept, with what was recorded of them."""
-        if not self.static or self.recurs:
+        """Pools without rows are given up where no other will be like them; the rest keep their buffers."""
+        if self.recurs or self.draft is not None:
             self.pools = {key: pool for key, pool in self.pools.items() if pool.entries}
 
     def taken(self) -> list[Entry]:

@@ -1,7 +1,7 @@
 """prepare: the same network for reading alone, its weights laid out for speed. Training never sees it.
 
-q, k and v of a self-attention become one product; on a CPU weights lie with the inputs first, as its kernels
-like them; nothing is dropped any more. The numbers are those of the network, up to the last bits; with
+q, k and v of a self-attention become one product; on a CPU weights lie with the inputs first, or packed, as
+its kernels like them; nothing is dropped any more. The numbers are the network's, up to the last bits; with
 precision "half", weights of linear layers are kept in fp16 (CPU, FBGEMM): half the memory to read."""
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from copy import deepcopy
 from threading import get_ident
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.kernels.wide import Wide
@@ -20,6 +21,7 @@ from qkv.nn.parts import exact
 from qkv.nn.stack import Block, Transformer
 
 PRECISIONS = (None, "half")
+MANY = 4  # rows from which on packed weights are read faster
 
 
 def prepare(net: Transformer, precision: str | None = None) -> Transformer:
@@ -53,8 +55,9 @@ def lighter(owner: nn.Module, layer: nn.Module, precision: str | None, device: t
         return layer
     if precision == "half":
         return Half(layer)
-    if isinstance(layer, Wide):  # it shares the tokens' table
-        return plain(layer)
+    if isinstance(layer, Wide):
+        packs = device.type == "cpu" and layer.weight.dtype == torch.float32 and has_mkldnn()
+        return Packed(layer) if packs else plain(layer)
     return Turned(layer) if device.type == "cpu" else layer
 
 
@@ -77,6 +80,26 @@ class Turned(nn.Module):
         flat = x.reshape(-1, x.shape[-1])
         out = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
         return out.view(*x.shape[:-1], -1)
+
+
+class Packed(nn.Module):
+    """The layer onto the vocabulary: few rows read the weight as it is, many a copy packed for them."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.weight = linear.weight.detach()
+        self.bias = None if linear.bias is None else linear.bias.detach()
+        self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), 32 * MANY)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[:-1].numel() < MANY:
+            return F.linear(x, self.weight, self.bias)
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return found
+
+
+def has_mkldnn() -> bool:
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 class Half(nn.Module):

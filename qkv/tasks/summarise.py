@@ -10,6 +10,7 @@ from qkv.decode import Found
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import checked
 from qkv.tasks.pace import Progress
+from qkv.tasks.portions import begins
 from qkv.tasks.write import Rewrite, Written, joined
 
 
@@ -32,7 +33,9 @@ class Summarise(Rewrite):
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
         if len(rows) == 1:
             return super().found(given, rows, said)
-        parts = [[*map(self.written, each)] for each in said]
+        places = begins(self.portions(given))
+        read = zip(rows, places, said, strict=True)
+        parts = [[self.written(one, row, given, at) for one in each] for row, at, each in read]
         blanks = ["", *[" "] * (len(parts) - 1)]
         best = tuple(
             joined(each, [blank + one.text for blank, one in zip(blanks, each, strict=True)])

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from qkv.foreign import load
 from qkv.model import Model
+from qkv.shipped import TASKS as SHIPPED
+from qkv.shipped import builtin
 from qkv.tasks.base import Task
 from qkv.tasks.checks import one_of
 
@@ -63,8 +65,12 @@ def task(name: str, model: Where = ..., **settings: Any) -> Task[Any, Any]: ...
 def task(
     name: str, model: Where = None, *, device: str = "cpu", adapter: str | Path | None = None, **settings: Any
 ) -> Task[Any, Any]:
-    """A task on a model: the folder or hub id of one, or a Model; settings are those of the task."""
+    """A task on a model: the folder or hub id of one, or a Model; settings are those of the task.
+
+    Without a model, `translate`, `complete` and `classify` take the one that comes with the package."""
     one_of("task", name, [*TASKS])
+    if model is None and name in SHIPPED:
+        model = builtin(name)
     if model is None:
         raise ValueError(f"`{name}` of which model? Expected model= and a folder, a hub id or a Model")
     if isinstance(model, Model) and (adapter is not None or device != "cpu"):

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 from qkv.decode import Found, How
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import check_strings, checked, one_of
-from qkv.tasks.portions import SENTENCE
+from qkv.tasks.language import german_or_english
+from qkv.tasks.portions import SENTENCE, begins
 from qkv.tasks.write import Rewrite, Written, joined
 from qkv.text import Encoding
 
@@ -118,6 +119,34 @@ class Translate(Rewrite):
         if not good:
             raise ValueError(f"into which language? Expected source and target, of {', '.join(names)}")
 
+    # --- by a guess ---
+
+    @property
+    def guesses(self) -> bool:
+        """Is it a model of codes between German and English, and nobody has said which way?"""
+        if self.source is not None or self.target is not None or not self.arrows:
+            return False
+        return sorted(map(bare, self.tokenizer.languages)) == ["de", "en"]
+
+    @cached_property
+    def ways_round(self) -> dict[str, Translate]:
+        """The task out of each language."""
+        return {code: replace(self, source=code) for code in ("de", "en")}
+
+    def directed(self, text: str) -> Translate:
+        """The task in the direction of a text: as the user or the text itself says, else by a guess."""
+        known = not self.guesses or text.startswith(">>")
+        return self if known else self.ways_round[german_or_english(text)]
+
+    def all_rows(self, given: Sequence[str], names: Sequence[str]) -> list[list[Row]]:
+        if not self.guesses:
+            return super().all_rows(given, names)
+        rows: list[list[Row]] = []
+        for one, name in zip(given, names, strict=True):
+            way = self.directed(checked(one, name))
+            rows += super().all_rows([one], [name]) if way is self else way.all_rows([one], [name])
+        return rows
+
     # --- texts ---
 
     def texts(self, given: str, what: str) -> list[Text]:
@@ -128,13 +157,15 @@ class Translate(Rewrite):
 
     def parted(self, given: str) -> Iterator[tuple[str, str]]:
         """What is read at once, each after the blanks before it."""
+        way = self.directed(given)  # its code is a token of every part
         for gap, body in cut(given, self.by):
-            for blank, part in self.portions(body) if body else [("", "")]:
+            for blank, part in way.portions(body) if body else [("", "")]:
                 yield gap + blank, part
                 gap = ""
 
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        lines = [[*map(self.written, each)] for each in said]
+        parts = zip(rows, begins(self.parted(given)), said, strict=True)
+        lines = [[self.written(one, row, given, at) for one in each] for row, at, each in parts]
         if len(lines) == 1 and given == given.strip():
             best = tuple(lines[0])
         else:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -17,8 +18,10 @@ from qkv.check import number
 from qkv.decode import Found, How, read_how
 from qkv.nn.stack import Transformer
 from qkv.spec import Spec
+from qkv.tasks.alignment import Alignment, read_pieces, written_pieces
 from qkv.tasks.base import ENDLESS, Given, Row, Task
 from qkv.tasks.checks import check_strings, one_of
+from qkv.tasks.looked import Looked, check_layer, look_back
 from qkv.tasks.portions import portions
 from qkv.tasks.writer import writer
 
@@ -30,12 +33,14 @@ Result = TypeVar("Result")
 @dataclass(frozen=True)
 class Written:
     """A text, its log-probability (of beams: over its length, as `length_penalty` has it), and its pieces.
-    `best` has the next best too."""
+    `best` has the next best too; `alignments`, where they are asked for, tell what each part that was read at
+    once was made of."""
 
     text: str
     score: float
     tokens: tuple[str, ...]
     best: tuple[Written, ...] = ()
+    alignments: tuple[Alignment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +138,18 @@ class Write(Task[Given, Result]):
 @dataclass(frozen=True, kw_only=True)
 class Rewrite(Write[str, Written]):
     """An encoder reads a text, a decoder writes another. `prefix`: what stands before a text, as T5's tasks
-    are named; without it, as the folder says."""
+    are named; without it, as the folder says. `alignment`: tells what a text was made of, by the decoder's
+    layer of this number, by the "penultimate" one, or by the "mean" of all; it costs a forward."""
 
     ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
     prefix: str | None = None
+    alignment: str | int | None = None
 
     def __post_init__(self) -> None:
         check_strings(prefix=self.prefix)
         super().__post_init__()
+        assert isinstance(self.model.net, Transformer)
+        check_layer(self.alignment, len(self.model.net.tower.order))
 
     @property
     def limit(self) -> int:
@@ -171,17 +180,37 @@ class Rewrite(Write[str, Written]):
         found = own.get("prefix") if isinstance(own, dict) else None
         return str(found if found is not None else self.model.config.get("prefix") or "")
 
-    def written(self, found: Found) -> Written:
-        return Written(
-            self.tokenizer.decode(self.words(found.ids)).strip(), found.score, self.pieces(found.ids)
-        )
+    def ask(self, rows: Sequence[Row]) -> list[list[Found]]:
+        said = super().ask(rows)
+        if self.alignment is None:
+            return said
+        net, flat = self.model.net, [one for found in said for one in found]
+        assert isinstance(net, Transformer)
+        sources = [row.tokens.ids for row, found in zip(rows, said, strict=True) for _ in found]
+        looked = iter(look_back(net, sources, flat, self.how, self.alignment))
+        return [[next(looked) for _ in found] for found in said]
+
+    def written(self, found: Found, row: Row | None = None, given: str = "", at: int = 0) -> Written:
+        """A result as a text, and what it was made of in a row whose text stands at that place of what was
+        given, if that is known."""
+        ids = self.words(found.ids)
+        made = Written(self.tokenizer.decode(ids).strip(), found.score, self.pieces(ids))
+        if row is None or not isinstance(found, Looked):
+            return made
+        source = read_pieces(self.tokenizer, row.tokens, given, at, self.before)
+        target = written_pieces(self.tokenizer, ids, made.text)
+        looks = [looks for one, looks in zip(found.ids, found.weights, strict=True) if self.words([one])]
+        weights = tuple(tuple(each[: len(source)]) for each in looks)
+        return replace(made, alignments=(Alignment(source, target, weights),))
 
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        best = tuple(map(self.written, said[0]))
+        best = tuple(self.written(one, rows[0], given) for one in said[0])
         return replace(best[0], best=best)
 
 
 def joined(parts: Sequence[Written], texts: Sequence[str]) -> Written:
-    """Parts of one text: their scores are added."""
+    """Parts of one text, each at the end of one of the texts: their scores are added."""
     tokens = tuple(piece for part in parts for piece in part.tokens)
-    return Written("".join(texts), math.fsum(part.score for part in parts), tokens)
+    ends = zip(parts, accumulate(map(len, texts)), strict=False)
+    moved = tuple(one.moved(end - len(part.text)) for part, end in ends for one in part.alignments)
+    return Written("".join(texts), math.fsum(part.score for part in parts), tokens, alignments=moved)

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 
 from sentencepiece import SentencePieceTrainer
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from qkv.text import spm
 from qkv.text.core import check_text
@@ -21,6 +21,8 @@ from qkv.text.rust import Languages, Rust, template
 from qkv.text.settings import CONFIG, ROLES, Names, Settings
 
 ALPHABET = 1000  # so many characters, the most frequent, are tokens of their own; rarer ones are unknown
+# A mark of punctuation or a symbol, with the space before it; but not the apostrophe inside a word.
+MARK = r"▁?(?:(?!(?<=\p{L})['’](?=\p{L}))\p{P}|(?!▁)\p{S})"
 FIRST = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")  # roles in the order of their ids
 
 PLAIN = ("$A:0", "$A:0 $B:1")
@@ -181,11 +183,15 @@ def wordpiece(job: Job) -> Tokenizer:
 
 
 def bpe(job: Job) -> Tokenizer:
-    """Merges of characters; a space is part of the word after it."""
+    """Merges of characters; a space is part of the word after it, and punctuation of none."""
     rust = Tokenizer(models.BPE(unk_token=job.unk))
     rust.normalizer = normalizers.Sequence(job.rules)
     rust.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split("\n", "isolated"), pre_tokenizers.Metaspace("▁", "first")]
+        [
+            pre_tokenizers.Split("\n", "isolated"),
+            pre_tokenizers.Metaspace("▁", "first"),
+            pre_tokenizers.Split(Regex(MARK), "isolated"),
+        ]
     )
     rust.decoder = decoders.Metaspace("▁", "first")
     trainer = trainers.BpeTrainer(vocab_size=job.size, special_tokens=job.special, show_progress=False)
