@@ -12,7 +12,8 @@ BOUNDS = dict(at_least=operator.ge, more_than=operator.gt, at_most=operator.le, 
 def number(name: str, value: object, *, whole: bool = False, **bounds: float) -> None:
     """A finite number, or a whole one, in bounds: `number("decay", 0.1, at_least=0, less_than=1)`."""
     real = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    if not real or not math.isfinite(value) or not all(BOUNDS[b](value, at) for b, at in bounds.items()):  # type: ignore[arg-type]
+    finite = isinstance(value, int) or (real and math.isfinite(value))  # type: ignore[arg-type]
+    if not real or not finite or not all(BOUNDS[b](value, at) for b, at in bounds.items()):  # type: ignore[arg-type]
         said = " and ".join(f"{bound.replace('_', ' ')} {at:g}" for bound, at in bounds.items())
         raise ValueError(f"{name} is {value!r}: expected a {'whole ' if whole else ''}number, {said}")
 

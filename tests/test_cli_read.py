@@ -103,6 +103,25 @@ def test_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["text"] in good(capsys, "answer", "Who?", "--in", "texts.txt", *model("bert-span"))
 
 
+def test_an_answer_that_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--in", "texts.txt", *model("t5"), "--max-new", "5"]
+    text = Path("texts.txt").read_text(encoding="utf-8").removesuffix("\n")
+    task = qkv.task("answer", MODELS / "t5", max_new=5)
+    (found,) = rows(capsys, "answer", "Who?", *more)
+    assert found["text"] == task("Who?", text).text
+    assert (found["start"], found["end"]) == (None, None)
+    best = ["--generative", "--beam", "3", "--best", "2", "--template", "{context} {question}"]
+    (two,) = rows(capsys, "answer", "Who?", *more, *best)
+    wanted = task("Who?", text, beams=3, results=2, template="{context} {question}")
+    assert [one["text"] for one in two["best"]] == [one.text for one in wanted.best]
+    assert wanted.text.split()[0] in good(capsys, "answer", "Who?", *more, *best)
+    assert "`answer` needs a head for spans" in bad(capsys, "answer", "Who?", *more, "--no-generative")
+    span = ["--in", TEXT, *model("bert-span")]
+    assert "needs an encoder-decoder" in bad(capsys, "answer", "Who?", *span, "--generative")
+    assert "setting is 'beams'" in bad(capsys, "answer", "Who?", *span, "--beam", "3")
+    assert "template is 'x'" in bad(capsys, "answer", "Who?", *more, "--template", "x")
+
+
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "wrote vectors.npy: 2 × 16" in good(
         capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.npy"
@@ -157,7 +176,7 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", "a", "--long", "all"], "--long"),
     (["classify", "a", "--labels", "x", "x"], "label 'x' is there twice"),
     (["classify", "a", "--labels", ""], "a label is empty"),
-    (["classify", "a", "--batch", "0"], "batch_tokens is 0"),
+    (["classify", "a", "--batch", "0"], "batch is 0"),
     (["classify", "a", "--top", "0"], "top is 0"),
     (["tag", "a"], "this folder holds an encoder with the head label; `tag` needs a head that labels"),
     (["score", "a"], "`score` needs a decoder with the head lm"),

@@ -59,6 +59,16 @@ def test_summarise(capsys: pytest.CaptureFixture[str]) -> None:
     Path("long.txt").write_text(f"{TEXT} " * 20, encoding="utf-8")
     assert "more than the 64 that are read at once" in bad(capsys, "summarise", "long.txt", *more)
     assert good(capsys, "summarise", "long.txt", *more, "--long", "cut")
+    window = task.changed({"long": "window"})
+    text = Path("long.txt").read_text(encoding="utf-8")
+    assert good(capsys, "summarise", "long.txt", *more, "--long", "window") == window(text).text + "\n"
+    again = good(capsys, "summarise", "long.txt", *more, "--long", "window", "--again")
+    assert again == window(text, again=True).text + "\n"
+    more = [*model("marian"), "--max-new", "3", "--long", "window"]
+    assert good(capsys, "translate", "long.txt", *more).endswith("\n")
+    more = ["--model", "gpt", "--device", "cpu", "--max-new", "3"]
+    assert "more than the 31 that are read at once" in bad(capsys, "complete", "long.txt", *more)
+    assert good(capsys, "complete", "long.txt", *more, "--long", "window").startswith(text)
 
 
 def test_complete(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch, Rows
+from qkv.decode import recurrence
 from qkv.decode.engine import Engine, generate, stream
 from qkv.decode.entry import Found
 from qkv.decode.settings import How
@@ -290,3 +291,25 @@ def test_the_row_ends_where_positions_end() -> None:
     (found,) = generate(net("gpt2"), [[5] * 60], how=How(max_new=20))
     assert found[0].reason == "length"
     assert len(found[0].ids) == 4
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+@torch.no_grad()
+def test_a_long_prompt_is_read_in_segments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, ids = net(name, **({"memory": None} if name == "xlnet-uni" else {})), tiny.ids(1, 11, seed=4)
+    whole = generate(made, ids.tolist(), how=PLAIN)[0][0]
+    monkeypatch.setattr(recurrence, "MOST", 8)
+    monkeypatch.setattr(recurrence, "SEGMENT", 4)
+    found = generate(made, ids.tolist(), how=PLAIN)[0][0]
+    recall = made.tower.stack.recall
+    assert recall is not None
+    if not recall.length:  # all states are kept, or none, where all is read again
+        assert found.ids == whole.ids
+        assert found.scores == pytest.approx(whole.scores, rel=1e-4)
+        return
+    states = None
+    for part in ids.split(4, dim=1):
+        out = made(Batch(rows=Rows.of(part), memory=states))
+        states = out["memory"]
+    read = recurrence.Recurrence(made).enter(ids.tolist(), [None])
+    torch.testing.assert_close(read.logits, out["logits"][:, -1], rtol=1e-5, atol=1e-5)

@@ -137,6 +137,11 @@ def test_progress_is_told_up_to_the_end() -> None:
     assert len(told) > 2
     assert told[-1] == (5, 5)
     assert told == sorted(told, key=lambda each: each[0])
+    told.clear()
+    lines = "\n".join(TEXTS)  # one text, of which five lines are read
+    task("translate", max_new=2).many([lines], batch_tokens=30, progress=lambda *far: told.append(far[1:]))
+    assert told[-1] == (5, 5)
+    assert len(told) > 2
 
 
 def test_a_network_that_trains_is_read_at_rest_and_trains_on() -> None:
@@ -342,6 +347,7 @@ def test_a_text_that_is_too_long_is_cut_or_read_in_windows() -> None:
     assert task("tag")(text)[-1].end > first.offsets[-2][1] + 20
     assert task("answer")("Who?", text, top=30, length=40, stride=5).best[0].score > 0
     assert task("answer")("Who waits? " * 6, text).score > 0  # little room: windows share less
+    assert task("answer", longest=10**30, top=10**30)("Who?", "Clara waits.").score > 0
 
 
 def test_a_megabyte_in_one_word_or_many_windows() -> None:
@@ -392,6 +398,18 @@ def test_nul_inside_a_text_moves_no_offset() -> None:
     (lambda: task("classify")(3), "text is a int, expected a string"),
     (lambda: task("classify").many(["a"], batch_tokens=0), "batch_tokens is 0"),
     (lambda: task("classify").many("a text"), "many: one text, expected a list"),
+    (lambda: task("classify").many(3), "many: a int, expected a list of texts"),
+    (lambda: task("match").many(b"x", labels=["a"]), "many: a bytes, expected a list of images"),
+    (lambda: task("match", labels=["a"])(3), "an image is a int, expected the file of one, or Pillow's"),
+    (lambda: task("match", labels=3), "labels: a int, expected a list"),
+    (lambda: task("match", template=3), "template 3: expected a text with {}"),
+    (lambda: task("tag", leave=3), "leave: a int, expected a list of labels"),
+    (lambda: task("fill", targets=3)("a <mask>"), "targets: a int, expected a list"),
+    (lambda: task("fill", top=None), "top is None"),
+    (lambda: task("answer", none="no"), "none is 'no', expected true or false"),
+    (lambda: task("embed", unit="yes"), "unit is 'yes', expected true or false"),
+    (lambda: qkv.task("tag", 3), "model is a int, expected a folder or a hub id"),  # type: ignore[call-overload]
+    (lambda: qkv.task("tag", "x", adapter=3), "adapter is a int, expected a folder or a hub id"),
     (lambda: task("tag", join="all"), "join is 'all'"),
     (lambda: task("tag", stride=-1), "stride is -1"),
     (lambda: task("tag", stride=62)(" ".join(TEXTS * 3)), "stride 62: expected less than 62"),
@@ -421,7 +439,8 @@ def test_what_is_wrong_is_said_in_a_line(make: Any, wrong: str) -> None:
 def test_a_model_must_fit_its_task(name: str) -> None:
     folders = ["bert", "bert-label", "bert-span", "bert-tag", "bart", "t5", "clip", "marian"]
     fits = {
-        "classify": ["bert-label"], "tag": ["bert-tag"], "fill": ["bert", "bart"], "answer": ["bert-span"],
+        "classify": ["bert-label"], "tag": ["bert-tag"], "fill": ["bert", "bart"],
+        "answer": ["bert-span", "bart", "t5", "marian"],
         "embed": ["bert", "bert-label", "bert-span", "bert-tag", "clip"], "match": ["clip"], "detect": [],
         "score": ["bert"], "translate": ["bart", "t5", "marian"], "summarise": ["bart", "t5", "marian"],
         "complete": [],
@@ -443,10 +462,12 @@ def test_families_that_fit_are_named() -> None:
     assert "gpt2" in fitting("score")
     assert "xlnet" not in fitting("score")
     assert "bart" not in fitting("embed")
-    assert "gpt2" in fitting("complete")
+    assert {"gpt2", "xlnet"} <= {*fitting("complete").replace(",", "").split()}
     assert "bart" not in fitting("complete")
     assert {"bart", "marian", "t5"} <= {*fitting("translate").replace(",", "").split()}
     assert "gpt2" not in fitting("translate")
+    assert {"bert", "t5"} <= {*fitting("answer").replace(",", "").split()}
+    assert "ctrl" not in fitting("answer")
 
 
 def test_a_model_without_a_tokenizer_is_refused() -> None:

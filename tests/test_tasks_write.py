@@ -1,5 +1,6 @@
 """Tasks that write, beside the goldens: languages, lines, streams, stops, and what is refused."""
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import torch
 
 import qkv
 from qkv.decode import How, generate
+from qkv.tasks.portions import portions
 from qkv.tasks.translate import cut
 from tests import tiny
 from tests.test_tasks import built, folder
@@ -148,6 +150,30 @@ def test_bytes_of_a_character_come_together() -> None:
     assert task.sure("東\ufffd\ufffd") == "東"
 
 
+def saying(model: qkv.Model, words: str) -> Any:
+    """A task whose model goes on with these words."""
+    assert model.tokenizer is not None
+    ids = model.tokenizer.encode(words, special=False).ids
+    bias = tuple(((*ids[:place], one), 1e4 * (place + 1)) for place, one in enumerate(ids))
+    return qkv.task("complete", model, max_new=len(ids), bias=bias)
+
+
+@pytest.mark.parametrize("kind", ["word", "wordpiece", "unigram"])
+def test_a_stream_of_text_that_is_tidied_loses_nothing(tmp_path: Path, kind: str) -> None:
+    words = "they do n't go , do they ? it 's n ' o they 've , we 're ."
+    text = qkv.Tokenizer.train([words] * 9, kind=kind, vocab=60, purpose="bos-eos")
+    text.save(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"clean_up_tokenization_spaces": True}))
+    model = shaken(qkv.build("gpt2", width=16, depth=1, heads=2, vocab=len(text), length=99, head="lm"))
+    model.tokenizer = qkv.Tokenizer.load(tmp_path)
+    task = saying(model, words)
+    found, parts = task("they"), [*task.stream("they")]
+    assert "don't go, do they? it's n'o they've, we're." in found.new
+    assert "".join(parts) == found.new
+    assert len(parts) > 5
+
+
 def test_it_stops_before_a_text() -> None:
     task = qkv.task("complete", byte(), max_new=20, temperature=2.0, seed=1)
     whole = task("Clara")
@@ -204,10 +230,154 @@ def test_a_control_code_stands_in_front(tmp_path: Path) -> None:
     task = qkv.task("complete", model, max_new=5)
     assert task("the dog", code=code).score == pytest.approx(task(f"{code} the dog").score)
     assert task("the dog", code=code).text.startswith("the dog")
+    pieces = [number for number in range(len(text)) if text.token(number).endswith("@@")]
+    for number in pieces[:9]:
+        one = qkv.task("complete", model, max_new=3, bias=(((number,), 9.0),))
+        assert "".join(one.stream("the dog")) == one("the dog").new  # though pieces of words are joined
+    ((row,),) = task.changed({"code": code, "long": "cut", "length": 8}).all_rows(["the dog " * 9], ["text"])
+    assert row.tokens.ids[0] == text.id(code)  # what is cut is the prompt
+    assert len(row.tokens) < 8
     with pytest.raises(ValueError, match="code is 'Nowhere'"):
         task("the dog", code="Nowhere")
     with pytest.raises(ValueError, match="expected one of none, as this model knows no codes"):
         qkv.task("complete", byte(), code="Links")
+
+
+def test_a_window_leaves_room_for_what_is_wanted() -> None:
+    """A text of 28 tokens, and a model of 32: four more are written, or as many as are wanted."""
+    text = "The ferry leaves at nine and comes back. " * 3
+    ids = byte().tokenizer.encode(text).ids  # type: ignore[union-attr]
+    prompt = byte().tokenizer.decode(ids[:28])  # type: ignore[union-attr]
+    task = qkv.task("complete", byte(), max_new=10, min_new=10)
+    assert len(task(prompt, long="cut").tokens) == 4
+    found = task(prompt, long="window")
+    assert len(found.tokens) == 10
+    wanted = generate(byte().net, [ids[6:28]], how=task.how)[0][0]  # type: ignore[arg-type]
+    assert found.score == pytest.approx(wanted.score, rel=1e-5)
+    assert "".join(task.stream(prompt, long="window")) == found.new
+    short = task(prompt, long="window", max_new=3, min_new=0)
+    assert short == task(prompt, max_new=3, min_new=0)  # it fits
+
+
+@pytest.mark.parametrize(("family", "reads"), [("transformer-xl", True), ("xlnet", True), ("gpt2", False)])
+def test_models_with_a_memory_read_all(family: str, reads: bool) -> None:
+    text = qkv.Tokenizer.train(TEXTS * 3, kind="char", vocab=tiny.VOCAB, purpose="plain")
+    more: dict[str, Any] = {"memory": 8} if family == "xlnet" else {}
+    model = tiny.model(family, head="lm", **more)
+    model.tokenizer = text
+    task, prompt = qkv.task("complete", model, max_new=4, length=20), TEXTS[0] * 4
+    with pytest.raises(ValueError, match="more than the 19 that are read at once"):
+        task(prompt)
+    ((row,),) = task.changed({"long": "window"}).all_rows([prompt], ["text"])
+    whole = text.encode(prompt).ids
+    assert row.tokens.ids == (whole if reads else whole[-16:])
+    assert task(prompt, long="window").text.startswith(prompt)
+
+
+# --- long texts ---
+
+LONG = "Anna lives here. She plays the harp! Marie (his sister.) sings and sings and sings\nThe end comes"
+
+
+def test_portions_end_with_sentences_else_with_words_else_anywhere() -> None:
+    task = qkv.task("translate", folder("marian"))
+
+    def encode(text: str) -> Any:
+        return task.encode([text])[0]
+
+    def cut_up(text: str, limit: int, before: str = "") -> list[str]:
+        found = [*portions(text, limit, encode, before)]
+        assert "".join(gap + body for gap, body in found) == text
+        assert all(len(encode(before + body)) <= limit for _, body in found)
+        return [body for _, body in found]
+
+    assert cut_up(LONG, 200) == [LONG]
+    whole = len(encode(LONG))
+    for body in cut_up(LONG, whole * 2 // 3):
+        assert body.endswith((".", "!", ".)", "sings", "comes"))
+    assert all(LONG.count(word) for body in cut_up(LONG, 12) for word in body.split())
+    assert len(cut_up("sings" * 30, 12)) > 8
+    assert cut_up(LONG, 30, "Anna: ") != cut_up(LONG, 30)
+    even = [len(encode(body)) for body in cut_up("Anna lives here. " * 9 + "Anna.", 30)]
+    assert min(even) > max(even) / 2  # the last is no crumb
+    with pytest.raises(ValueError, match="too few tokens are read at once to cut a text"):
+        cut_up(LONG, 1)
+
+
+def test_a_long_line_is_translated_in_parts() -> None:
+    task = qkv.task("translate", folder("marian"), max_new=5, length=24, results=2)
+    text = f"  Anna.\n\n{LONG}\n"
+    with pytest.raises(ValueError, match="more than the 24 that are read at once"):
+        task(text)
+    found = task(text, long="window")
+    assert len(found.best) == 2
+    window = task.changed({"long": "window"})
+    parts = [*window.parted(text)]
+    assert "".join(gap + body for gap, body in parts) == text
+    assert len(parts) > 5
+    assert found.text == "".join(gap + (task(body).text if body else "") for gap, body in parts)
+    assert found.text.startswith("  ")
+    assert found.text.count("\n") == 4
+    assert [one.text for one in window.many([text, "Anna."])] == [found.text, task("Anna.").text]
+    few = task.changed({"long": "window", "by": "sentence", "length": 64})
+    assert few(LONG) == task(LONG, by="sentence", length=64)
+
+
+def test_parts_of_a_guessed_direction_are_those_that_were_read() -> None:
+    """A code is one token more: what was cut with it is put together with it."""
+    task = qkv.task("translate", ours(">>en<<", ">>de<<"), max_new=3, long="window")
+    for text in (TEXTS[0] * 4, TEXTS[1] * 4, f">>en<< {TEXTS[0]}"):
+        for length in range(7, 30):
+            way = task.directed(text).changed({"length": length})
+            parts = [body for _, body in way.parted(text) if body]
+            if text.startswith(">>") and len(parts) > 1:
+                continue  # only the first part has a code
+            found = task(text, length=length, alignment="mean")
+            assert len(found.alignments) == len(parts)
+            assert found.text == way(text).text
+
+
+def test_parts_tell_what_they_were_made_of() -> None:
+    for name, model, text in (
+        ("translate", folder("marian"), f"  Anna.\n\n{LONG}\n"),
+        ("summarise", folder("t5"), LONG),
+    ):
+        found = qkv.task(name, model, max_new=5, length=32, long="window", alignment="mean")(text)
+        assert len(found.alignments) > 2
+        ends = [0]
+        for one in found.alignments:
+            assert all(
+                piece.text == text[piece.start : piece.end] for piece in one.source if piece.end > piece.start
+            )
+            assert one.source[0].start >= ends[-1]
+            ends.append(one.source[-1].end)
+        assert ends[-1] == len(text.rstrip())
+
+
+@pytest.mark.parametrize("name", ["bart", "t5"])
+def test_a_long_text_is_summarised_in_parts(name: str) -> None:
+    task = qkv.task("summarise", folder(name), max_new=6, results=2, length=32, long="window")
+    bodies = [str(one)[len(task.before) :] for one in task.texts(LONG, "text")]
+    assert len(bodies) > 2
+    parts = [task(body) for body in bodies]
+    found = task(LONG)
+    assert found.text == " ".join(one.text for one in parts)
+    assert found.score == pytest.approx(sum(one.score for one in parts))
+    assert len(found.best) == 2
+    assert task("Anna lives.") == task("Anna lives.", long="refuse")
+
+
+def test_what_comes_of_parts_is_summarised_again() -> None:
+    task = qkv.task("summarise", folder("bart"), max_new=9, min_length=0, length=32, long="window")
+    text = LONG * 3
+    once, again = task(text), task(text, again=True)
+    passes = [text, once.text]
+    while len(task.texts(passes[-2], "text")) > 1 and len(passes[-1]) < len(passes[-2]):
+        passes.append(task(passes[-1]).text)
+    assert len(passes) > 2
+    assert again.text == passes[-1]
+    many = task.many(["Anna.", text], again=True)
+    assert [one.text for one in many] == [task("Anna.").text, again.text]
 
 
 # --- settings ---
@@ -239,7 +409,7 @@ def test_a_prompt_is_not_counted_in_a_folder_s_length() -> None:
     ({"beams": 0}, "beams is 0"), ({"beams": 10**5}, "beams is 100000"), ({"temperature": -1}, "temperature"),
     ({"temperature": float("nan")}, "temperature is nan"), ({"top_p": 2}, "top_p is 2"),
     ({"stop": ""}, "stop is ''"), ({"stop": ["a", ""]}, "stop is ''"), ({"seed": -1}, "seed is -1"),
-    ({"beems": 2}, "setting is 'beems'"), ({"long": "window"}, "long is 'window'"),
+    ({"beems": 2}, "setting is 'beems'"), ({"long": "wide"}, "long is 'wide'"),
     ({"results": 0}, "results is 0"), ({"max_new": 0}, "max_new is 0"), ({"stop": 3}, "stop is 3"),
     ({"code": 3}, "code is 3"), ({"decoding": {"x": 3}}, "setting is 'x'"),
     ({"decoding": 3}, "decoding is 3"),

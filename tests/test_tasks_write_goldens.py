@@ -2,7 +2,10 @@
 
 from typing import Any
 
+import pytest
+
 import qkv
+from qkv.tasks import writer
 from qkv.tasks.write import Written
 from tests.test_tasks_goldens import calls, model
 
@@ -11,6 +14,13 @@ NAMES = dict(
     length_penalty="length_penalty", early_stopping="early", num_return_sequences="results",
     src_lang="source", tgt_lang="target",
 )  # fmt: skip
+
+
+@pytest.fixture(autouse=True, params=["itself", "prepared"])
+def _network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The network writes, or its prepared copy, for a single row too."""
+    monkeypatch.setattr(writer, "ROWS", 1 if request.param == "prepared" else 10**9)
+    monkeypatch.setattr(writer, "PAYS", 0)
 
 
 def check(call: dict[str, Any], task: Any, name: str) -> None:

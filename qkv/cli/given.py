@@ -1,12 +1,26 @@
-"""What commands are given to read: texts as arguments, in files, or from standard input. Knows no task."""
+"""What commands are given: texts as arguments, in files, or from standard input; numbers. Knows no task."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter, Token
 
 FILES = tuple(".txt .md .csv .tsv .json .jsonl .gz .xz .bz2".split())
+
+
+def whole(_: object, tokens: Sequence[Token]) -> int:
+    """A whole number as it is written, where half of one would be rounded in silence."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r}, expected a whole number") from None
+
+
+Whole = Annotated[int, Parameter(converter=whole)]
 
 
 def read_texts(given: Sequence[str]) -> list[str]:
@@ -38,9 +52,11 @@ def read_whole(given: str) -> str:
 
 
 def is_file(given: str) -> bool:
-    """Is it a file, not a text? One that looks like a file's name, and is none, is a mistake."""
+    """Is it a file, not a text? A folder is a mistake, and so is a name as of a file that is not there."""
     if given == "-" or os.path.isfile(given):
         return True
+    if os.path.isdir(given):
+        raise ValueError(f"{given}: a folder; expected a text, or a file with texts")
     if given.startswith("--") or (given.endswith(FILES) and not any(map(str.isspace, given))):
         what = "unknown option" if given.startswith("--") else "no such file"
         raise ValueError(f"{given}: {what}; expected a text, or a file with texts")

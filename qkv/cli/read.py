@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from qkv.check import number
 from qkv.cli.card import tell_card
-from qkv.cli.given import read_texts, read_whole
+from qkv.cli.given import Whole, is_file, read_texts, read_whole
 from qkv.cli.screen import progress
+from qkv.cli.search import Search, given
 from qkv.cli.text import Dashed
 from qkv.cli.told import as_json, plain, score, table, told
 from qkv.shipped import builtin
@@ -47,13 +49,14 @@ class On:
     model: str | None
     adapter: str | None = None
     device: str = "auto"
-    batch: int = 4096
+    batch: Whole = 4096
     long: Literal["refuse", "cut", "window"] | None = None
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
 
     def task(self, name: str, **settings: Any) -> Task[Any, Any]:
         from qkv.tasks.task import task
 
+        number("batch", self.batch, whole=True, at_least=1)
         given = settings | ({} if self.long is None else {"long": self.long})
         return task(name, self.model, adapter=self.adapter, device=self.device, **given)
 
@@ -88,7 +91,7 @@ BUILT = Built()
 
 
 def classify(
-    *texts: Dashed, on: Built = BUILT, top: int = 5, labels: Words = (),
+    *texts: Dashed, on: Built = BUILT, top: Whole = 5, labels: Words = (),
     template: str = "This example is {}.", several: Flag = False,
 ) -> None:  # fmt: skip
     """Tell the labels of texts, or, by a model of entailment, which of your own labels fit.
@@ -125,7 +128,7 @@ def classify(
 
 def tag(
     *texts: Dashed, on: On, join: Literal["none", "simple", "first", "average", "max"] = "first",
-    stride: int | None = None,
+    stride: Whole | None = None,
 ) -> None:  # fmt: skip
     """Tell the entities of texts, and at which characters they stand.
 
@@ -147,7 +150,7 @@ def tag(
     ))  # fmt: skip
 
 
-def fill(*texts: Dashed, on: On, top: int = 5, targets: Words = ()) -> None:
+def fill(*texts: Dashed, on: On, top: Whole = 5, targets: Words = ()) -> None:
     """Fill the masks of texts with words.
 
     qkv fill "Paris is the [MASK] of France." --model bert-base-uncased
@@ -172,10 +175,11 @@ def fill(*texts: Dashed, on: On, top: int = 5, targets: Words = ()) -> None:
 
 
 def answer(
-    question: str, /, *, inside: Annotated[Dashed, Parameter(name="--in")], on: On, top: int = 1,
-    longest: int = 15, none: Flag = False, stride: int | None = None,
+    question: str, /, *, inside: Annotated[Dashed, Parameter(name="--in")], on: On,
+    search: Search | None = None, generative: bool | None = None, template: str | None = None,
+    top: Whole | None = None, longest: Whole | None = None, none: Flag = False, stride: Whole | None = None,
 ) -> None:  # fmt: skip
-    """Answer a question with a part of a text.
+    """Answer a question with a part of a text, or, by an encoder-decoder, in words about it.
 
     qkv answer "Who wrote it?" --in article.txt --model distilbert-base-cased-distilled-squad
 
@@ -185,6 +189,10 @@ def answer(
         the question
     inside
         the file of the text, - for standard input, or the text itself
+    generative
+        write the answer, or find it; without it, as the model can
+    template
+        what is read where it is written: a text with {question} and {context}
     top
         so many answers
     longest
@@ -195,12 +203,17 @@ def answer(
         tokens that the windows of a long text share
     """
     text = read_whole(inside)
-    task = on.task("answer", top=top, longest=longest, none=none, stride=stride)
+    settings = given(top=top, longest=longest, template=template) | (search or Search()).settings
+    task = on.task("answer", generative=generative, none=none, stride=stride, **settings)
     (found,) = on.many(task, [(question, text)])
     if on.as_json:
         return as_json([{"question": question, **plain(found)}])
-    rows = [(score(one.score), one.start, one.end, one.text or "(no answer)") for one in found.best]
-    table("score from to answer", rows)
+    places = [["" if at is None else at for at in (one.start, one.end)] for one in found.best]
+    shown = zip(found.best, places, strict=True)
+    table(
+        "score from to answer",
+        [(score(one.score), *place, one.text or "(no answer)") for one, place in shown],
+    )
 
 
 def embed(
@@ -224,8 +237,9 @@ def embed(
     """
     if (out is None) != on.as_json:
         raise ValueError("expected --out and a file to write, or --json")
-    if out is not None and (out.exists() or out.suffix != ".npy"):
+    if out is not None and (out.exists() or out.suffix != ".npy" or not out.parent.is_dir()):
         wrong = "there is something already" if out.exists() else "expected a name that ends in .npy"
+        wrong = wrong if out.parent.is_dir() else f"no folder {out.parent}, expected one that is there"
         raise ValueError(f"--out {out}: {wrong}")
     given = read_texts(texts)
     found = on.many(on.task("embed", pool=pool, unit=unit), given)
@@ -238,7 +252,7 @@ def embed(
     print(f"wrote {out}: {found.shape[0]:,} × {found.shape[1]:,}")
 
 
-def match(image: Path, labels: Path, /, *, on: On, template: str = "{}", top: int = 5) -> None:
+def match(image: Path, labels: Path, /, *, on: On, template: str = "{}", top: Whole = 5) -> None:
     """Tell which texts fit an image.
 
     qkv match image.png labels.txt --model openai/clip-vit-base-patch32 --template "a photo of a {}"
@@ -254,6 +268,8 @@ def match(image: Path, labels: Path, /, *, on: On, template: str = "{}", top: in
     top
         so many of them
     """
+    if not is_file(str(labels)):
+        raise ValueError(f"{labels}: no such file; expected one with a text in each line")
     texts = read_texts([str(labels)])
     task: Any = on.task("match", labels=texts, template=template, top=top)
     (found,) = on.many(task, [image])
@@ -284,7 +300,7 @@ def detect(*texts: Dashed, on: On, above: float = 0.5) -> None:
 
 
 def score_text(
-    text: Dashed | None = None, /, *, on: On, stride: int | None = None, tokens: Flag = False
+    text: Dashed | None = None, /, *, on: On, stride: Whole | None = None, tokens: Flag = False
 ) -> None:
     """Tell how likely a text is: its perplexity and its log-probability.
 

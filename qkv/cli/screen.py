@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     from qkv.learn.measure import Tell
 
 
+LINE = 4000  # characters of a complaint
 PAUSE = 10.0  # seconds between lines, where no bar can be drawn
 
 
 def complain(message: str) -> None:
-    print("qkv:", " ".join(message.split()), file=sys.stderr)
+    """One line on stderr; what a terminal would obey is not in it, and no more than people read."""
+    line = "".join(letter if letter.isprintable() else "�" for letter in " ".join(message.split()))
+    print(
+        "qkv:", line if len(line) <= LINE else f"{line[: LINE // 2]} … {line[-LINE // 2 :]}", file=sys.stderr
+    )
 
 
 def console() -> Console:

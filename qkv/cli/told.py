@@ -10,6 +10,7 @@ from typing import Any
 from qkv.cli.screen import say
 from qkv.cli.text import visible
 
+MANY = 2000  # rows that are laid out in a second
 NUMBERS = ("#", "score", "from", "to", "perplexity", "log-probability", "tokens")
 
 
@@ -49,6 +50,8 @@ def table(titles: str, rows: Iterable[Sequence[object]]) -> None:
     rows = list(rows)
     if not rows:
         return print("nothing found")
+    if len(rows) > MANY:
+        return print_plainly(titles.split(), rows)
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles.split():
         right = title in NUMBERS
@@ -56,3 +59,12 @@ def table(titles: str, rows: Iterable[Sequence[object]]) -> None:
     for row in rows:
         shown.add_row(*(Text(visible(str(cell))) for cell in row))
     say(shown)
+
+
+def print_plainly(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """The same as plain lines, a cell never in two: quick, for more rows than people read."""
+    lines = [[*titles], *([visible(str(cell)) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        cells = zip(line, widths, titles, strict=True)
+        print("  ".join(c.rjust(width) if t in NUMBERS else c.ljust(width) for c, width, t in cells).rstrip())

@@ -3,52 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from qkv.cli.aligned import Aligned, show
-from qkv.cli.given import read_whole
+from qkv.cli.given import Whole, read_whole
 from qkv.cli.read import BUILT, Built, Flag, On, Words
+from qkv.cli.search import Search, given
 from qkv.cli.text import Dashed
 from qkv.cli.told import as_json, plain, score, table
-
-Beam = Annotated[int | None, Parameter(name="--beam")]
-Best = Annotated[int | None, Parameter(name="--best")]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Search:
-    """How words are searched for; what is not given is as the model's folder says.
-
-    Parameters
-    ----------
-    beam
-        so many beams
-    best
-        so many results, the best first
-    length_penalty
-        above 0: longer results are better
-    max_new
-        words that are written at most, in pieces
-    """
-
-    beam: Beam = None
-    best: Best = None
-    length_penalty: float | None = None
-    max_new: int | None = None
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return given(
-            beams=self.beam, results=self.best, length_penalty=self.length_penalty, max_new=self.max_new
-        )
-
-
-def given(**settings: Any) -> dict[str, Any]:
-    return {name: value for name, value in settings.items() if value is not None}
 
 
 def translate(
@@ -79,7 +43,9 @@ def translate(
     rewritten(on, "translate", texts, aligned, by=by, **settings)
 
 
-def summarise(*texts: Dashed, on: On, search: Search | None = None, min_length: int | None = None) -> None:
+def summarise(
+    *texts: Dashed, on: On, search: Search | None = None, min_length: Whole | None = None, again: Flag = False
+) -> None:
     """Summarise texts, each a file as a whole.
 
     qkv summarise article.txt --model facebook/bart-large-cnn
@@ -90,9 +56,11 @@ def summarise(*texts: Dashed, on: On, search: Search | None = None, min_length: 
         a file, - for standard input, or the text itself
     min_length
         words that are written at least, in pieces
+    again
+        with --long window: summarise what comes of the parts, until it is one part
     """
     settings = given(min_length=min_length) | (search or Search()).settings
-    rewritten(on, "summarise", texts, **settings)
+    rewritten(on, "summarise", texts, again=again, **settings)
 
 
 def rewritten(
@@ -119,8 +87,8 @@ def rewritten(
 
 def complete(
     text: Dashed | None = None, /, *, on: Built = BUILT, search: Search | None = None,
-    temperature: float | None = None, top_p: float | None = None, top_k: int | None = None,
-    sample: bool | None = None, seed: int = 0, stop: Words = (), code: str | None = None,
+    temperature: float | None = None, top_p: float | None = None, top_k: Whole | None = None,
+    sample: bool | None = None, seed: Whole = 0, stop: Words = (), code: str | None = None,
     stream: Flag = False,
 ) -> None:  # fmt: skip
     """Go on with a text.

@@ -7,6 +7,7 @@ precision "half", weights of linear layers are kept in fp16 (CPU, FBGEMM): half 
 from __future__ import annotations
 
 from copy import deepcopy
+from threading import get_ident
 
 import torch
 import torch.nn.functional as F
@@ -132,14 +133,14 @@ def join(attend: Attention) -> None:
 
 
 class Rest(nn.Module):
-    """Gives what First has made besides the queries: the keys, then the values."""
+    """Gives what First has made besides the queries: the keys, then the values; to each thread its own."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: list[Tensor] = []
+        self.made: dict[int, list[Tensor]] = {}
 
     def forward(self, context: Tensor) -> Tensor:
-        return self.made.pop(0)
+        return self.made[get_ident()].pop(0)
 
 
 class First(nn.Module):
@@ -149,7 +150,7 @@ class First(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = self.joint(x).split(self.sizes, dim=-1)
-        self.rest.made = [k, v]
+        self.rest.made[get_ident()] = [k, v]
         return q
 
 

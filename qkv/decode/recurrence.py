@@ -13,6 +13,9 @@ from qkv.batch import Batch, Rows
 from qkv.decode.reader import Moves, Prompts, Read, Sources, held, of_places
 from qkv.nn.stack import Transformer
 
+MOST = 8192  # tokens of a prompt that are read at once
+SEGMENT = 1024  # tokens at a time of a longer one, each with the states that are kept of those before it
+
 
 class Recurrence:
     def __init__(self, net: Transformer, width: int = 1) -> None:
@@ -29,7 +32,10 @@ class Recurrence:
 
     def enter(self, prompts: Prompts, sources: Sources) -> Read:
         self.said = torch.tensor([[*each] for each in prompts], device=self.device)
-        found = self.read(self.said)
+        length, again = self.said.shape[1], self.again or 0
+        size = length if length <= MOST or self.again is None else SEGMENT
+        for start in range(0, length, size):
+            found = self.read(self.said[:, max(start - again, 0) : start + size])
         self.pick([place for place in range(len(prompts)) for _ in range(self.width)])
         return found
 

@@ -95,7 +95,7 @@ WHOLE = {
 }  # fmt: skip
 BIG = 1e6
 NUMBER = {
-    "length_penalty": (-BIG, BIG), "diversity": (0.0, BIG), "temperature": (1e-6, BIG), "top_p": (0.0, 1.0),
+    "length_penalty": (-10.0, 10.0), "diversity": (0.0, BIG), "temperature": (1e-6, BIG), "top_p": (0.0, 1.0),
     "min_p": (0.0, 1.0), "typical": (1e-6, 1.0), "epsilon": (0.0, 1.0), "eta": (0.0, 1.0),
     "contrast": (0.0, 1.0), "repetition": (1e-6, BIG), "source_repetition": (1e-6, BIG),
 }  # fmt: skip

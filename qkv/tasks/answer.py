@@ -16,7 +16,8 @@ from qkv.batch import Batch
 from qkv.check import number
 from qkv.data.reply import Scored, Window, scored
 from qkv.tasks.base import Out, Row, Task, Text, trimmed
-from qkv.tasks.checks import check_top, checked
+from qkv.tasks.checks import checked
+from qkv.tasks.fits import SPAN, check_fits
 from qkv.text import Encoding
 
 MOST = 384  # tokens of a question and a window
@@ -24,12 +25,14 @@ MOST = 384  # tokens of a question and a window
 
 @dataclass(frozen=True)
 class Answer:
-    """The user's own text from `start` up to `end`; empty: no answer. `best` has the next best too."""
+    """The user's own text from `start` up to `end`; empty: no answer. `best` has the next best too.
+
+    An answer in words that do not stand in the text has no `start` and no `end`."""
 
     text: str
     score: float
-    start: int
-    end: int
+    start: int | None
+    end: int | None
     best: tuple[Answer, ...] = ()
 
 
@@ -47,8 +50,9 @@ class Reply(Task[tuple[str, str], Answer]):
     words: bool = True
 
     def __post_init__(self) -> None:
+        check_fits(self.model, self.name, SPAN)
         super().__post_init__()
-        check_top(self.top)
+        number("top", self.top, whole=True, at_least=1)
         number("longest", self.longest, whole=True, at_least=1)
 
     def __call__(self, question: str, text: str, /, **settings: Any) -> Answer:  # type: ignore[override]
@@ -60,17 +64,10 @@ class Reply(Task[tuple[str, str], Answer]):
         return min(super().limit, self.length or MOST)
 
     def texts(self, given: tuple[str, str], what: str) -> list[Text]:
-        if not isinstance(given, tuple) or len(given) != 2:
-            raise ValueError(f"{what}: expected a question and a text, a tuple of both")
-        return [(checked(given[0], f"the question of {what}"), checked(given[1], what))]
+        return [asked(given, what)]
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        if 1 not in whole.sequence:
-            raise ValueError(f"{what}: nothing in it that this tokenizer knows; expected words")
-        question = len(whole) - whole.sequence.count(1)
-        if question >= self.limit:
-            right = f"expected fewer than the {self.limit:,} that are read at once"
-            raise ValueError(f"the question of {what}: {question:,} tokens, {right}")
+        check_question(whole, self.limit, what)
         return super().parts(whole, what)
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Scored]:
@@ -84,7 +81,7 @@ class Reply(Task[tuple[str, str], Answer]):
             x.masked_fill(~allowed.to(x.device), -torch.inf).log_softmax(-1).cpu() for x in (start, end)
         )
         most = 2 * self.top + 10 if self.words else self.top  # in whole words, some become the same
-        return scored(start, end, windows, longest=self.longest, most=most)
+        return scored(start, end, windows, longest=min(self.longest, start.shape[1]), most=most)
 
     def window(self, tokens: Encoding) -> Window:
         """What is known of a window's tokens, to the ends of their words."""
@@ -115,3 +112,21 @@ class Reply(Task[tuple[str, str], Answer]):
             answers.append(Answer("", math.exp(min(window.none for window in said)), 0, 0))
         best = tuple(sorted(answers, key=lambda one: -one.score)[: self.top])
         return replace(best[0], best=best)
+
+
+def asked(given: tuple[str, str], what: str) -> tuple[str, str]:
+    """A question and a text, each of which says something."""
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise ValueError(f"{what}: expected a question and a text, a tuple of both")
+    return checked(given[0], f"the question of {what}"), checked(given[1], what)
+
+
+def check_question(whole: Encoding, limit: int, what: str) -> None:
+    """Are there a question and a text, and room for both?"""
+    for owner, name in enumerate((f"the question of {what}", what)):
+        if owner not in whole.sequence:
+            raise ValueError(f"{name}: nothing in it that this tokenizer knows; expected words")
+    question = len(whole) - whole.sequence.count(1)
+    if question >= limit:
+        right = f"expected fewer than the {limit:,} that are read at once"
+        raise ValueError(f"the question of {what}: {question:,} tokens, {right}")

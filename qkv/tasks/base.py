@@ -21,7 +21,7 @@ from qkv.check import number
 from qkv.data.rows import beside
 from qkv.model import Model, make_batch
 from qkv.spec import XL, Spec, Stack, Two
-from qkv.tasks.checks import checked, one_of
+from qkv.tasks.checks import check_flags, checked, listed, one_of
 from qkv.tasks.fits import check_fits
 from qkv.tasks.pace import Progress, at_rest, by_length, far
 from qkv.text import Encoding, Tokenizer
@@ -62,6 +62,7 @@ class Task(ABC, Generic[Given, Found]):
             raise ValueError(
                 f"`{self.name}`: the model has no tokenizer; expected its files beside the weights"
             )
+        check_flags(self)
         one_of("long", self.long, self.ways)
         if self.length is not None:
             number("length", self.length, whole=True, at_least=1)
@@ -77,9 +78,7 @@ class Task(ABC, Generic[Given, Found]):
         **settings: Any,
     ) -> list[Found]:  # fmt: skip
         """The results for many texts, in their order; `batch_tokens` with pads are read at once."""
-        if isinstance(given, str):
-            raise ValueError("many: one text, expected a list of them; for one, call the task itself")
-        return self.changed(settings).results(list(given), batch_tokens, progress)
+        return self.changed(settings).results(listed("many", given), batch_tokens, progress)
 
     def changed(self, settings: dict[str, Any]) -> Self:
         """The same task with other settings."""
@@ -170,7 +169,12 @@ class Task(ABC, Generic[Given, Found]):
                 some = given[start : start + AT_ONCE]
                 names = [f"text {start + i + 1}" if len(given) > 1 else "text" for i in range(len(some))]
                 rows = self.all_rows(some, names)
-                tell = far(self.name, start, len(some), len(given), progress)
+                here, all_of_them = len(some), len(given)
+                if (
+                    all_of_them <= AT_ONCE
+                ):  # then it is known how many rows there are: lines of a file, windows
+                    here = all_of_them = max(sum(map(len, rows)), here)
+                tell = far(self.name, start, here, all_of_them, progress)
                 said = iter(self.said([row for each in rows for row in each], batch_tokens, tell))
                 both = zip(some, rows, strict=True)
                 found += [self.found(one, each, [next(said) for _ in each]) for one, each in both]

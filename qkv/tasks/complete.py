@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from qkv.decode import Engine, Found, How
+from qkv.decode.engine import LENGTH
 from qkv.nn.stack import Transformer
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import check_strings, checked
@@ -15,6 +17,7 @@ from qkv.tasks.write import Write
 from qkv.text import Encoding
 
 BROKEN = "\ufffd"  # what bytes are decoded to that are no character, or not yet
+JOINS = re.compile(r"(?:(?: n)?(?: ?'[vr]?)? ?|@@)\Z")  # ends that tokenizers may join with more: do n 't
 
 
 @dataclass(frozen=True)
@@ -31,12 +34,14 @@ class Completion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Complete(Write[Completion]):
+class Complete(Write[str, Completion]):
     """`stop`: a text, or several, before which it ends; `code`: CTRL's control code, or one that the
     tokenizer was trained with. A prompt that is cut loses its beginning, to leave room for as many words as
-    are wanted, but keeps half of what the model reads."""
+    are wanted, but keeps half of what the model reads: `long="cut"` where it must be, `"window"` also where
+    there would be less room. Models with a memory then read all of it."""
 
     name: ClassVar[str] = "complete"
+    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
     stop: str | Sequence[str] = ()
     code: str | None = None
 
@@ -79,12 +84,24 @@ class Complete(Write[Completion]):
     def encode(self, texts: Sequence[Text]) -> list[Encoding]:
         """Tokens after which a text goes on: those that a tokenizer puts at its end are left out."""
         language = self.code if self.tokenizer.languages else None
-        return [one.opened() for one in self.tokenizer.encode_many(texts, language=language)]
+        found = [one.opened() for one in self.tokenizer.encode_many(texts, language=language)]
+        if self.code is None or language is not None:
+            return found
+        return [replace(one, sequence=[None, *one.sequence[1:]]) for one in found]  # a code is never cut off
+
+    @property
+    def remembers(self) -> bool:
+        """Does the model read on from states of what it has read, of which it keeps so many and no more?"""
+        assert isinstance(self.model.net, Transformer)
+        recall = self.model.net.tower.stack.recall
+        return recall is not None and bool(recall.length)
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
+        room = self.limit + 1 - min(self.how.max_new or LENGTH, self.limit // 2)
+        if self.long == "window" and len(whole) > room:
+            return [whole] if self.remembers else [whole.cut(room, side="left")]
         if self.long == "cut" and len(whole) > self.limit:
-            wanted = min(self.how.max_new or 256, self.limit // 2)
-            return [whole.cut(self.limit + 1 - wanted, side="left")]
+            return [whole.cut(room, side="left")]
         return super().parts(whole, what)
 
     def request(self, row: Row) -> dict[str, Any]:
@@ -132,15 +149,16 @@ class Complete(Write[Completion]):
             for event in events:
                 ids += event.ids
                 done = event.results is not None
-                new = task.after(row.tokens.ids, event.results[0].ids if event.results else ids)
+                said = ids if event.results is None else task.some(event.results)[0].ids
+                new = task.after(row.tokens.ids, said)
                 new = new[: task.ended(new)] if done else task.sure(new)
-                if new.startswith(sent) and new != sent:
+                if len(new) > len(sent) and (done or new.startswith(sent)):
                     yield new[len(sent) :]
                     sent = new
 
     def sure(self, new: str) -> str:
         """Without an end that may yet become something else."""
-        new = new.rstrip(BROKEN)
+        new = JOINS.sub("", new.rstrip(BROKEN))
         ends = [size for one in self.stops for size in range(1, len(one)) if new.endswith(one[:size])]
         place = self.ended(new)
         return new[:place] if place is not None else new[: len(new) - max(ends, default=0)]

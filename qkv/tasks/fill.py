@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.batch import Batch
+from qkv.check import number
 from qkv.tasks.base import Out, Row, Task, trimmed
-from qkv.tasks.checks import check_top, checked
+from qkv.tasks.checks import checked, listed
 from qkv.text import Encoding, Tokenizer
 
 BEGINS = ("Ġ", "▁")  # how a piece that begins a word begins, of byte-level tokenizers and SentencePiece
@@ -59,14 +60,14 @@ class Fill(Task[str, Filled]):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_top(self.top)
+        number("top", self.top, whole=True, at_least=1)
         if self.tokenizer.mask is None:
             raise ValueError("`fill`: this tokenizer has no mask; expected one such as [MASK] or <mask>")
 
     def targets_ids(self) -> list[int]:
         """The tokens of the targets, each once."""
         found = []
-        for target in [self.targets] if isinstance(self.targets, str) else self.targets:
+        for target in [self.targets] if isinstance(self.targets, str) else listed("targets", self.targets):
             checked(target, "a target")
             number = self.tokenizer.id(target)
             if number is None:

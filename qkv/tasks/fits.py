@@ -18,7 +18,6 @@ class Need(NamedTuple):
     what: str
     fits: Fits
     heads: tuple[str, ...]
-    shape: str | None = None  # of the families, where heads alone do not tell
 
 
 def heads(spec: Spec | Two) -> list[str]:
@@ -71,27 +70,32 @@ def goes_on(spec: Spec) -> bool:
     return "lm" in heads(spec) and (one_way(spec) or xlnet)
 
 
-PAIR = "encoder-decoder"
+SPAN = Need("a head for spans", headed("span"), ("span",))
+REWRITES = Need("an encoder-decoder with the head lm", rewrites, ("lm",))
 NEEDS = {
     "classify": Need("a head for labels", headed("label"), ("label",)),
     "tag": Need("a head that labels every token", headed("tag"), ("tag",)),
     "fill": Need("a head for masked words", fills, ("masked-lm",)),
-    "answer": Need("a head for spans", headed("span"), ("span",)),
+    "answer": Need(
+        f"{SPAN.what}, or {REWRITES.what}",
+        lambda spec: SPAN.fits(spec) or rewrites(spec),
+        ("span", "lm"),
+    ),
     "embed": Need(
         "an encoder or a decoder alone", lambda spec: not (spec.encoder and spec.decoder), ("none",)
     ),
     "match": Need("two towers, for texts and images", lambda spec: False, ("both",)),
     "detect": Need("a head that tells replaced tokens", headed("replaced"), ("replaced",)),
     "score": Need("a decoder with the head lm, or a head for masked words", scores, ("lm", "masked-lm")),
-    "translate": Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR),
+    "translate": REWRITES,
     "complete": Need("a decoder with the head lm, or XLNet's", goes_on, ("lm",)),
-    "summarise": Need("an encoder-decoder with the head lm", rewrites, ("lm",), PAIR),
+    "summarise": REWRITES,
 }
 
 
-def check_fits(model: Model, task: str) -> None:
-    """Complains, in a line, of a model that cannot do this."""
-    need, spec = NEEDS[task], model.spec
+def check_fits(model: Model, task: str, need: Need | None = None) -> None:
+    """Complains, in a line, of a model that cannot do this; `need`: of a task that is done in another way."""
+    need, spec = need or NEEDS[task], model.spec
     if isinstance(spec, Two):
         fit = {"match": spec.text is not None and spec.image is not None, "embed": spec.text is not None}
         good = fit.get(task, False) and (spec.temperature is not None or task == "embed")
@@ -100,23 +104,15 @@ def check_fits(model: Model, task: str) -> None:
     if not good:
         here = f"{model.home}: this folder holds" if model.home else f"this {model.family.name} is"
         raise ValueError(
-            f"{here} {shape(spec)}; `{task}` needs {need.what}. Models that fit: {fitting(task)}"
+            f"{here} {shape(spec)}; `{task}` needs {need.what}. Models that fit: {fitting(task, need)}"
         )
 
 
-def fitting(task: str) -> str:
+def fitting(task: str, need: Need | None = None) -> str:
     """The families that can do a task, and with which head."""
-    wanted, shape = NEEDS[task].heads, NEEDS[task].shape
-    names = [
-        kin.name
-        for kin in families()
-        for head in wanted
-        if head in kin.heads and (task == "match" or kin.name != "clip") and _right(kin.shape, head, shape)
-    ]
+    _, fits, wanted = need or NEEDS[task]
+    both = [(kin, head) for kin in families() for head in wanted if head in kin.heads]
+    specs = [(kin.name, kin.make(**kin.arguments(head=head))) for kin, head in both]
+    names = [name for name, spec in specs if (task == "match" if isinstance(spec, Two) else fits(spec))]
     head = "any head" if wanted == ("none",) else f"the head {' or '.join(wanted)}"
     return f"{', '.join(dict.fromkeys(names))}, with {head}"
-
-
-def _right(shape: str, head: str, wanted: str | None) -> bool:
-    """Both stacks are no one vector; and an lm reads one way only where the family is a decoder."""
-    return shape == (wanted or "decoder") if head == "lm" else head != "none" or shape != PAIR

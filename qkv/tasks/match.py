@@ -20,7 +20,7 @@ from qkv.data.pixels import Pixels
 from qkv.model import make_batch
 from qkv.nn.stack import Pair
 from qkv.tasks.base import Out, Row, Task
-from qkv.tasks.checks import candidates, check_template, check_top
+from qkv.tasks.checks import candidates, check_template, check_top, listed
 from qkv.tasks.classify import Label
 from qkv.tasks.pace import Progress, at_rest, far
 from qkv.weights.files import read_json
@@ -57,7 +57,7 @@ class Match(Task[str, Tensor]):
             raise ValueError("labels: there are none; expected texts to match the images with")
         texts = [task.template.replace("{}", label) for label in task.labels]
         shares = torch.from_numpy(
-            task.scores(given, texts, batch_tokens=batch_tokens, progress=progress)
+            task.scores(listed("many", given, "images"), texts, batch_tokens=batch_tokens, progress=progress)
         ).softmax(-1)
         return [Label.of(task.labels, row, task.top) for row in shares]
 
@@ -99,6 +99,9 @@ class Match(Task[str, Tensor]):
         like = next(self.model.net.parameters())
         step = max(batch_tokens // ((self.patches.image // self.patches.size) ** 2 + 1), 1)
         found: list[Tensor] = []
+        for one in images:
+            if not isinstance(one, str | Path) and not hasattr(one, "convert"):
+                raise ValueError(f"an image is a {type(one).__name__}, expected the file of one, or Pillow's")
         for start in range(0, len(images), step):
             some = torch.stack([torch.from_numpy(self.pixels(one)) for one in images[start : start + step]])
             check_inputs(self.model.spec, {"images": some})

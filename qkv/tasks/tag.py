@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from qkv.batch import Batch
 from qkv.tasks.base import Out, Row, Task, labels_of, trimmed
-from qkv.tasks.checks import one_of
+from qkv.tasks.checks import listed, one_of
 from qkv.text import Encoding
 
 JOINS = ("none", "simple", "first", "average", "max")
@@ -58,6 +58,7 @@ class Tag(Task[str, tuple[Entity, ...]]):
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of("join", self.join, JOINS)
+        listed("leave", self.leave, "labels")
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
         scores = out["logits"].float().softmax(-1).cpu().numpy()
@@ -120,8 +121,11 @@ def grouped(pieces: Sequence[Piece], words: Sequence[int | None] | None = None) 
 
 def word(tokens: Sequence[Piece], join: str) -> Piece:
     """One piece out of the tokens of a word."""
-    every = np.stack([token.scores for token in tokens])
-    scores = {"first": every[0], "average": every.mean(0), "max": every[every.max(1).argmax()]}[join]
+    every = [token.scores for token in tokens]
+    if join == "first" or len(every) == 1:
+        scores = every[0]
+    else:
+        scores = np.mean(every, 0) if join == "average" else max(every, key=np.max)
     return Piece(tokens[0].start, tokens[-1].end, scores)
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from qkv.tasks.embed import Embed
     from qkv.tasks.fill import Fill
     from qkv.tasks.match import Match
+    from qkv.tasks.respond import Respond
     from qkv.tasks.score import Measure
     from qkv.tasks.summarise import Summarise
     from qkv.tasks.tag import Tag
@@ -41,7 +42,7 @@ def task(name: Literal["tag"], model: Where = ..., **settings: Any) -> Tag: ...
 @overload
 def task(name: Literal["fill"], model: Where = ..., **settings: Any) -> Fill: ...
 @overload
-def task(name: Literal["answer"], model: Where = ..., **settings: Any) -> Reply: ...
+def task(name: Literal["answer"], model: Where = ..., **settings: Any) -> Reply | Respond: ...
 @overload
 def task(name: Literal["embed"], model: Where = ..., **settings: Any) -> Embed: ...
 @overload
@@ -76,7 +77,14 @@ def task(
         raise ValueError(
             "device and adapter are for a model that is opened here; expected a folder or a hub id"
         )
+    for what, value in (("model", model), ("adapter", adapter)):
+        if value is not None and not isinstance(value, str | Path | Model):
+            raise ValueError(f"{what} is a {type(value).__name__}, expected a folder or a hub id")
     kind: type[Task[Any, Any]] = getattr(import_module(f"qkv.tasks.{name}"), TASKS[name])
     opened = model if isinstance(model, Model) else load(model, device=device, adapter=adapter)
+    if name == "answer":  # with a part of the text, or in words of its own
+        from qkv.tasks.respond import answering
+
+        kind = answering(opened, settings.pop("generative", None))
     made = kind(model=opened)
     return made.changed(settings)

@@ -15,12 +15,11 @@ from qkv.decode import Found, How
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import check_strings, checked, one_of
 from qkv.tasks.language import german_or_english
+from qkv.tasks.portions import SENTENCE, begins
 from qkv.tasks.write import Rewrite, Written, joined
 from qkv.text import Encoding
 
 PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
-STOP = r"[.!?…。！？]"
-SENTENCE = re.compile(rf"(?:(?<={STOP})|(?<={STOP}[\"'”’)\]]))(\s+)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,27 +128,43 @@ class Translate(Rewrite):
             return False
         return sorted(map(bare, self.tokenizer.languages)) == ["de", "en"]
 
+    @cached_property
+    def ways_round(self) -> dict[str, Translate]:
+        """The task out of each language."""
+        return {code: replace(self, source=code) for code in ("de", "en")}
+
+    def directed(self, text: str) -> Translate:
+        """The task in the direction of a text: as the user or the text itself says, else by a guess."""
+        known = not self.guesses or text.startswith(">>")
+        return self if known else self.ways_round[german_or_english(text)]
+
     def all_rows(self, given: Sequence[str], names: Sequence[str]) -> list[list[Row]]:
         if not self.guesses:
             return super().all_rows(given, names)
-        told, rows = {code: replace(self, source=code) for code in ("de", "en")}, list[list[Row]]()
+        rows: list[list[Row]] = []
         for one, name in zip(given, names, strict=True):
-            if checked(one, name).startswith(">>"):  # the text says it itself
-                rows += super().all_rows([one], [name])
-            else:
-                rows += told[german_or_english(one)].all_rows([one], [name])
+            way = self.directed(checked(one, name))
+            rows += super().all_rows([one], [name]) if way is self else way.all_rows([one], [name])
         return rows
 
     # --- texts ---
 
     def texts(self, given: str, what: str) -> list[Text]:
-        parts = [body for _, body in cut(checked(given, what), self.by) if body]
+        parts = [body for _, body in self.parted(checked(given, what)) if body]
         for part in parts:
             self.check_direction(part)
         return [self.before + part for part in parts]
 
+    def parted(self, given: str) -> Iterator[tuple[str, str]]:
+        """What is read at once, each after the blanks before it."""
+        way = self.directed(given)  # its code is a token of every part
+        for gap, body in cut(given, self.by):
+            for blank, part in way.portions(body) if body else [("", "")]:
+                yield gap + blank, part
+                gap = ""
+
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        parts = zip(rows, self.places(given), said, strict=True)
+        parts = zip(rows, begins(self.parted(given)), said, strict=True)
         lines = [[self.written(one, row, given, at) for one in each] for row, at, each in parts]
         if len(lines) == 1 and given == given.strip():
             best = tuple(lines[0])
@@ -157,18 +172,10 @@ class Translate(Rewrite):
             best = tuple(self.put(given, each) for each in zip(*lines, strict=False))
         return replace(best[0], best=best)
 
-    def places(self, given: str) -> list[int]:
-        """Where what is read at once begins."""
-        found, place = [], 0
-        for gap, body in cut(given, self.by):
-            found += [place + len(gap)] if body else []
-            place += len(gap + body)
-        return found
-
     def put(self, given: str, lines: Sequence[Written]) -> Written:
         """Translations in the places of what they translate."""
         left = iter(lines)
-        return joined(lines, [gap + (next(left).text if body else "") for gap, body in cut(given, self.by)])
+        return joined(lines, [gap + (next(left).text if body else "") for gap, body in self.parted(given)])
 
 
 def bare(code: str) -> str:

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from qkv.check import number
-from qkv.decode import Engine, Found, How, read_how
+from qkv.decode import Found, How, read_how
 from qkv.nn.stack import Transformer
 from qkv.spec import Spec
 from qkv.tasks.alignment import Alignment, read_pieces, written_pieces
-from qkv.tasks.base import ENDLESS, Row, Task
+from qkv.tasks.base import ENDLESS, Given, Row, Task
 from qkv.tasks.checks import check_strings, one_of
 from qkv.tasks.looked import Looked, check_layer, look_back
+from qkv.tasks.portions import portions
+from qkv.tasks.writer import writer
 
 DECODING = tuple(each.name for each in fields(How))
 DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical", "epsilon", "eta", "best_of")
@@ -42,7 +44,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Write(Task[str, Result]):
+class Write(Task[Given, Result]):
     """`seed`: of what is drawn; `decoding`: settings of `How`, which may also be given by their own names."""
 
     seed: int = 0
@@ -111,11 +113,19 @@ class Write(Task[str, Result]):
     def ask(self, rows: Sequence[Row]) -> list[list[Found]]:
         """The results of every row. All draw with one seed: none depends on its place among others."""
         assert isinstance(self.model.net, Transformer)
-        engine, results = Engine(self.model.net), dict[int, list[Found]]()
-        tickets = [engine.admit(**self.request(row), how=self.how, seed=self.seed) for row in rows]
-        while engine.busy:
-            results |= {e.ticket: e.results for e in engine.step() if e.results is not None}
-        return [results[ticket] for ticket in tickets]
+        results = dict[int, list[Found]]()
+        with writer(self.model.net, len(rows) * self.width) as engine:
+            tickets = [engine.admit(**self.request(row), how=self.how, seed=self.seed) for row in rows]
+            while engine.busy:
+                results |= {e.ticket: e.results for e in engine.step() if e.results is not None}
+        return [self.some(results[ticket]) for ticket in tickets]
+
+    def some(self, results: list[Found]) -> list[Found]:
+        """Results, of which there is at least one."""
+        if not results:
+            right = "expected one nearer to 0, or fewer words that are forbidden"
+            raise ValueError(f"no result: length_penalty is {self.how.length_penalty:g}; {right}")
+        return results
 
     def words(self, ids: Sequence[int]) -> list[int]:
         """Without ids that only fill up the network's vocabulary, and have no text."""
@@ -126,11 +136,12 @@ class Write(Task[str, Result]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewrite(Write[Written]):
+class Rewrite(Write[str, Written]):
     """An encoder reads a text, a decoder writes another. `prefix`: what stands before a text, as T5's tasks
     are named; without it, as the folder says. `alignment`: tells what a text was made of, by the decoder's
     layer of this number, by the "penultimate" one, or by the "mean" of all; it costs a forward."""
 
+    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
     prefix: str | None = None
     alignment: str | int | None = None
 
@@ -152,6 +163,13 @@ class Rewrite(Write[Written]):
 
     def request(self, row: Row) -> dict[str, Any]:
         return {"source": row.tokens.ids}
+
+    def portions(self, text: str) -> Iterator[tuple[str, str]]:
+        """Parts that are read one by one, each after the blanks before it: of a text that is too long, as
+        many as it takes."""
+        if self.long == "window":
+            return portions(text, self.limit, lambda part: self.encode([part])[0], self.before)
+        return iter([("", text)])
 
     @property
     def before(self) -> str:
