@@ -253,3 +253,30 @@ print(*[name for name in needless.split() if name in sys.modules], sep=" ", file
         [sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=ROOT, check=False
     )
     assert (done.returncode, done.stderr) == (0, "\n")
+
+
+# --- the real ones ---
+
+MOST = dict(translate=12_000_000, small=5_000_000)  # bytes in the repository
+
+
+def test_the_small_models_stay_small() -> None:
+    files = [path for name in ("complete", "classify") for path in (shipped.HOME / name).rglob("*")]
+    assert sum(path.stat().st_size for path in files) <= MOST["small"]
+
+
+def test_films_are_liked_or_not() -> None:
+    t = qkv.task("classify")
+    praise = ["A wonderful film, I loved every minute of it.", "Moving, funny and beautifully acted."]
+    blame = ["What a waste of time, the worst film I have seen.", "Dull, badly written and far too long."]
+    assert [one.label for one in t.many(praise + blame)] == ["positive"] * 2 + ["negative"] * 2
+
+
+def test_plays_go_on() -> None:
+    t = qkv.task("complete")
+    one = t("ROMEO:", seed=1)
+    assert one == t("ROMEO:", seed=1)
+    assert one.text != t("ROMEO:", seed=2).text
+    known = qkv.task("score", "builtin:complete")
+    line, jumble = "My lord, I will not go.", "Yn lrod, I llwi oto gn."
+    assert known(line).perplexity < known(jumble).perplexity / 2
