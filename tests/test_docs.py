@@ -15,18 +15,21 @@ import qkv
 from qkv.cli import main
 from tests.conftest import ROOT
 from tests.test_rooms import PACKAGE, ROOMS, room_of
+from tools.pages.families import tasks
 
 HAVE_CODE = (
-    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/transformer.md", "docs/families.md",
-    "docs/decoding.md", "docs/tasks.md", "docs/command-line.md",
+    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
+    "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/command-line.md",
 )  # fmt: skip
 DOCUMENTS = (
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/index.md",
+    "docs/library.md",
     "docs/transformer.md",
     "docs/architecture.md",
+    "docs/checks.md",
     "docs/command-line.md",
     "docs/families.md",
     "docs/decoding.md",
@@ -97,9 +100,9 @@ def test_the_code_runs_and_the_commands_print_what_is_shown(
 
 
 def test_there_is_code_to_run() -> None:
-    kinds = [block.kind for block in blocks("README.md")]
-    assert kinds.count("python") > 10
-    assert kinds.count("console") > 3
+    kinds = [block.kind for name in ("README.md", "docs/library.md") for block in blocks(name)]
+    assert kinds.count("python") > 14
+    assert kinds.count("console") > 4
 
 
 def test_the_changelog_begins_with_this_version() -> None:
@@ -111,6 +114,13 @@ def test_the_changelog_begins_with_this_version() -> None:
 def test_every_family_has_a_row_in_the_readme() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| ([\w -]+) \|", read("README.md"), re.MULTILINE)
     assert {(kin.name, kin.shape) for kin in qkv.families()} <= set(rows)
+
+
+def test_the_readme_tells_which_family_does_which_task() -> None:
+    rows = dict(re.findall(r"^\| `([\w-]+)` \|.*\| ([a-z ]+) \|$", read("README.md"), re.MULTILINE))
+    for kin in qkv.families():
+        able = {task for head in kin.heads for task in tasks(kin.name, head)}
+        assert set(rows[kin.name].split()) == able, kin.name
 
 
 def test_every_family_has_its_sizes_and_heads_listed() -> None:

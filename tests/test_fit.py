@@ -62,6 +62,19 @@ def test_labels() -> None:
     assert not made.net.training
 
 
+@pytest.mark.parametrize("named", [None, {"0": "LABEL_0", "1": "LABEL_1"}])
+def test_labels_without_names_take_those_of_the_data(named: dict[str, str] | None) -> None:
+    made = model("bert", feed=64, head="label", labels=2, label_take="mean")
+    if named:
+        made.config["id2label"] = named
+    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
+    qkv.fit(made, data, objective="label", steps=1)
+    assert made.config["id2label"] == {"0": "cat", "1": "other"}
+    three = model("bert", feed=64, head="label", labels=3)
+    with pytest.raises(ValueError, match=r"2 labels \(cat, other\), and the model 3: build it with labels=2"):
+        qkv.fit(three, data, objective="label", steps=1)
+
+
 def test_a_model_without_a_tokenizer_says_so() -> None:
     with pytest.raises(ValueError, match="no tokenizer"):
         qkv.fit(qkv.build("gpt2", vocab=50, width=16, heads=2, depth=1), TEXTS, steps=1)

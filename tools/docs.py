@@ -31,8 +31,9 @@ PAGES, SITE = ROOT / "build" / "pages", ROOT / "site"
 
 # The parts in their order; a file of docs/ that is not named here comes after these, and LAST at the end.
 ORDER = (
-    "index transformer tasks command-line families decoding training results architecture reference".split()
-)
+    "index transformer tasks command-line library families decoding training results architecture checks "
+    "reference"
+).split()
 LAST = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EQUATION = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"^```(\w+) file=(\S+)$", re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,13 +17,15 @@ from qkv.learn.given import Given, Part, labels_in
 from qkv.learn.kinds import kind_of
 from qkv.learn.measure import Measure
 from qkv.learn.objective import Out, written
-from qkv.learn.prepared import goal_of
+from qkv.learn.prepared import goal_of, labels_for
 from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe
 from qkv.learn.settings import Learn
+from qkv.learn.start import name_labels
 from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.trial import trial
 from qkv.model import Model
 
+NAMELESS = re.compile(r"LABEL_\d+")  # Hugging Face's names for labels without one
 Data = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
 
 
@@ -51,6 +54,8 @@ def fit(
     kind, source = kind_of(recipe), records(data)
     with tempfile.TemporaryDirectory(prefix="qkv-") as room:
         tokenizer.save(room)
+        if kind.column and all(NAMELESS.fullmatch(name) for name in labels_in(model)):
+            take_labels(model, labels_for(recipe, kind, source))
         given = Given.of(recipe, room, model, labels=labels_in(model) if kind.column else ())
         encoder = kind.encoder(given)
         shards = prepare(
@@ -68,6 +73,14 @@ def fit(
             net=net, feed=kind.feed(given, shards, Part(first=True, share=valid)), objective=target,
             learn=recipe.learn, callbacks=callbacks, evaluate=evaluate,
         ).run()  # fmt: skip
+
+
+def take_labels(model: Model, labels: tuple[str, ...]) -> None:
+    """A model whose labels have no names takes those of the data."""
+    if len(labels) != model.args["labels"]:
+        found = f"the data has {len(labels)} labels ({', '.join(labels[:20])})"
+        raise ValueError(f"{found}, and the model {model.args['labels']}: build it with labels={len(labels)}")
+    name_labels(model, labels)
 
 
 def records(data: Data) -> Iterable[Record]:

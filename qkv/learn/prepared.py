@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from qkv.data.answers import labels_of
 from qkv.data.encode import Encoder
 from qkv.data.feed import Feed
 from qkv.data.prepare import Progress, prepare
+from qkv.data.record import Record
 from qkv.data.shards import Shards
 from qkv.human import human
 from qkv.learn.given import Given, Part
@@ -80,16 +81,21 @@ def prepared(
 def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:
     """The tokenizer and the model of a run, and what is known of them."""
     tokenizer = make_tokenizer(recipe, folder, kind.purpose)
-    labels: tuple[str, ...] = ()
-    asked = recipe.objective.settings.get("kind", "single")
-    if kind.column is not None:
-        number = asked == "regression"
-        labels = ("score",) if number else labels_of(corpus(recipe, recipe.data.train), kind.column, asked)
+    labels = labels_for(recipe, kind, corpus(recipe, recipe.data.train))
     torch.manual_seed(recipe.learn.seed)  # the same recipe is the same model
     model = make_model(recipe, tokenizer, labels, head=kind.head, vector=kind.vector)
+    asked = recipe.objective.settings.get("kind", "single")
     if recipe.objective.name == "label" and asked in PROBLEMS:
         model.config["problem_type"] = PROBLEMS[asked]
     return Given.of(recipe, folder / "tokenizer", model, labels=labels)
+
+
+def labels_for(recipe: Recipe, kind: Kind, records: Iterable[Record]) -> tuple[str, ...]:
+    """Those of the records, where the objective has labels; a number is one without a name."""
+    asked = recipe.objective.settings.get("kind", "single")
+    if kind.column is None:
+        return ()
+    return ("score",) if asked == "regression" else labels_of(records, kind.column, asked)
 
 
 def goal_of(given: Given) -> Objective:

@@ -85,10 +85,14 @@ def make_model(
         model = build(part.family, part.size, positions=part.positions, vector=vector, **known | changes)
     model.tokenizer = tokenizer
     if labels:
-        model.config["id2label"] = {str(number): name for number, name in enumerate(labels)}
-        model.config["label2id"] = {name: number for number, name in enumerate(labels)}
+        name_labels(model, labels)
     check_fits(model, tokenizer, recipe.data.length)
     return model
+
+
+def name_labels(model: Model, labels: tuple[str, ...]) -> None:
+    model.config["id2label"] = {str(number): name for number, name in enumerate(labels)}
+    model.config["label2id"] = {name: number for number, name in enumerate(labels)}
 
 
 def fitting(
