@@ -61,11 +61,12 @@ def theirs(
     model: Any,
     batches: Callable[[], Iterator[tuple[dict[str, torch.Tensor], int]]],
     options: argparse.Namespace,
+    varied: bool = False,
 ) -> float:
-    """The same of a transformers model."""
+    """The same of a transformers model; `varied`: its batches are of many lengths, which are compiled once."""
     gpu = options.device == "cuda"
     model = model.to(options.device).train()
-    step = torch.compile(model) if options.compile else model
+    step = torch.compile(model, dynamic=varied or None) if options.compile else model
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     start, tokens, found = 0.0, 0, batches()
     for number in range(options.steps):
@@ -165,7 +166,7 @@ def bert(options: argparse.Namespace) -> tuple[float, float]:
         vocab_size=vocab, max_position_embeddings=size, hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0, **(less if options.small else {}),
     )  # fmt: skip
-    return mine, theirs(BertForMaskedLM(config), batches, options)
+    return mine, theirs(BertForMaskedLM(config), batches, options, varied=True)
 
 
 def translate(options: argparse.Namespace) -> tuple[float, float]:
@@ -215,7 +216,7 @@ def translate(options: argparse.Namespace) -> tuple[float, float]:
         decoder_ffn_dim=feed, dropout=0.0, pad_token_id=0, max_position_embeddings=256,
         decoder_start_token_id=0, eos_token_id=1,
     )  # fmt: skip
-    return mine, theirs(MarianMTModel(config), batches, options)
+    return mine, theirs(MarianMTModel(config), batches, options, varied=True)
 
 
 CASES = dict(gpt2=gpt2, bert=bert, translate=translate, char=char)
