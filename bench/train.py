@@ -63,7 +63,7 @@ def theirs(
     options: argparse.Namespace,
     varied: bool = False,
 ) -> float:
-    """The same of a transformers model; `varied`: its batches are of many lengths, which are compiled once."""
+    """The same of a transformers model; `varied`: batches of many lengths, compiled once."""
     gpu = options.device == "cuda"
     model = model.to(options.device).train()
     step = torch.compile(model, dynamic=varied or None) if options.compile else model

@@ -472,6 +472,27 @@ def test_eval_of_two_networks(capsys: pytest.CaptureFixture[str]) -> None:
         assert extra in found
 
 
+def test_a_discriminator_begins_where_a_generator_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both are one model at first: a masked lm, which the discriminator reads with another head."""
+    given = small_data.write("replaced-token", Path.cwd())
+    words = ("--objective.name", "masked-lm", "--run", "words", "--learn.steps", 2, "--learn.warmup", 0)
+    good(capsys, "train", ROOT / "recipes" / "small" / "replaced-token.toml", *given, *words)
+    Path("twins.toml").write_text(
+        '[model]\nload = "words/last"\n[data]\nunit = "document"\nlength = 64\nlong = "split"\nrows = 16\n'
+        '[objective]\nname = "replaced-token"\ngenerator = "words/last"\n[learn]\nsteps = 1\nrate = 1e-30\n'
+    )
+    good(capsys, "train", "twins.toml", *given, "--run", "twins")
+    before, generator, after = (qkv.load(f) for f in ("words/last", "twins/last/generator", "twins/last"))
+    assert "lm" in dict(generator.net.named_children())["heads"]
+    for name, weight in before.net.named_parameters():
+        assert torch.equal(weight, dict(generator.net.named_parameters())[name])
+        if "heads" not in name:
+            assert torch.equal(weight, dict(after.net.named_parameters())[name])
+    wrong = ("--objective.generator", "twins/last", "--run", "wrong")
+    message = bad(capsys, "train", "twins.toml", *given, *wrong)
+    assert "objective.generator twins/last: expected a model with the head masked-lm" in message
+
+
 def test_what_is_watched_must_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """The error comes before the first step, and names what there is."""
     given = small_data.write("seq2seq", Path.cwd())

@@ -157,12 +157,17 @@ def paired(given: Given) -> tuple[nn.Module, Save]:
 
 
 def discriminating(given: Given) -> tuple[nn.Module, Save]:
-    """The model with a smaller generator, saved beside it; `objective.generator` changes its sizes."""
-    model, net = given.model, given.model.net
+    """The model with a smaller generator, saved beside it; `objective.generator` changes its sizes, or is the
+    folder of one that has learnt."""
+    model, net, asked = given.model, given.model.net, given.setting("generator", {})
     if given.learnt is not None:
         generator = load(given.learnt / GENERATOR)
+    elif isinstance(asked, str):
+        generator = load(asked)
+        if not isinstance(generator.net, Transformer) or "lm" not in generator.net.heads:
+            raise ValueError(f"objective.generator {asked}: expected a model with the head masked-lm")
     else:
-        sizes = smaller(model.args) | given.setting("generator", {})
+        sizes = smaller(model.args) | asked
         generator = build(model.family.name, **{**model.args, **sizes, "head": "masked-lm"})
         generator.tokenizer = model.tokenizer
     generator.net.to(model.device)
