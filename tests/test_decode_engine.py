@@ -14,6 +14,7 @@ from qkv.batch import Batch, Rows
 from qkv.decode import recurrence
 from qkv.decode.engine import Engine, generate, stream
 from qkv.decode.entry import Found
+from qkv.decode.reader import Reader
 from qkv.decode.settings import How
 from qkv.nn.stack import Transformer
 from tests import tiny
@@ -133,6 +134,24 @@ def test_static_shapes_change_nothing(name: str, way: str) -> None:
     tickets, asked = [*tickets, *again], [*asked, *asked[:3]]
     for ticket, each in zip(tickets, asked, strict=True):
         same(found[ticket], alone(made, METHODS[way], each, 0))
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("way", ["beams", "groups", "words", "drawn beams", "contrast"])
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_rows_taken_over_whole_as_on_a_gpu(name: str, way: str, static: bool) -> None:
+    made, asked, how = net(name), requests(name, 6), replace(METHODS[way], max_new=20)
+    engine, found = Engine(made, static=static), dict[int, list[Found]]()
+    tickets = []
+    for i, each in enumerate(asked):
+        tickets.append(engine.admit(**each, how=how, seed=i))
+        found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+        for pool in engine.pools.values():
+            assert isinstance(pool.reader, Reader)
+            pool.reader.sparing = False
+    found |= finish(engine)
+    for i, each in enumerate(asked):
+        same(found[tickets[i]], alone(made, how, each, i))
 
 
 def test_rows_wait_for_room() -> None:

@@ -38,7 +38,7 @@ class Doubled:
     def step(self, ids: Tensor) -> Read:
         return self.large.step(ids)
 
-    def select(self, parents: list[int], ids: Tensor) -> None:
+    def select(self, parents: Tensor, ids: Tensor) -> None:
         self.draft.select(parents, ids)
         self.large.select(parents, ids)
 
