@@ -189,6 +189,18 @@ def test_long_rows_outgrow_their_buffers() -> None:
     assert made(Batch(rows=Rows.of(ids)))["logits"][0].argmax(-1).tolist() == together[1][0].ids
 
 
+@torch.no_grad()
+def test_beams_after_a_long_prompt() -> None:
+    """Some end at once: there is room for a result as long as the prompt and one id."""
+    made, prompt = net("gpt2"), tiny.ids(20, seed=9).tolist()
+    how = replace(METHODS["beams"], max_new=40, ends=tuple(range(1, tiny.VOCAB, 2)))
+    (found,) = generate(made, [prompt], how=how)
+    assert len(found[0].ids) == 1
+    for one in found:
+        logs = said_after(made, {"prompt": prompt}, one.ids).float().log_softmax(-1)
+        assert one.scores == pytest.approx([float(logs[i, id_]) for i, id_ in enumerate(one.ids)], abs=1e-4)
+
+
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
 @torch.no_grad()
 def test_scores_are_log_probabilities(name: str) -> None:

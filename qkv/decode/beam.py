@@ -15,13 +15,13 @@ from qkv.decode.entry import Choice, Entry, Event, Found, Group, News, See
 from qkv.decode.reader import Read
 from qkv.decode.rules import Seen
 from qkv.decode.sample import draw_several
+from qkv.decode.top import best
 from qkv.decode.walk import weighed
 from qkv.decode.wire import Told
 from qkv.decode.words import Candidates, with_words
 
 FAR = -1.0e9
 LOST = FAR / 1e3  # a result below it has gone through a beam that was not there
-CHUNK = 128  # words whose largest score stands for them at first sight
 LEAST = 16  # ids of the first results
 
 
@@ -80,7 +80,7 @@ def make_room(group: Group, seen: Seen) -> None:
     new = max(entry.length - len(entry.prompt) for entry in group.entries)
     for name, need in (("logs", new), ("best logs", new), ("best ids", seen.ids.shape[1])):
         if group.state[name].shape[2] <= need:
-            group.state[name] = F.pad(group.state[name], (0, max(need, LEAST)))
+            group.state[name] = F.pad(group.state[name], (0, max(need + 1, LEAST)))
 
 
 def at(scores: Tensor, beam: Tensor, word: Tensor) -> Tensor:
@@ -117,17 +117,23 @@ def propose(group: Group, scores: Tensor, base: Tensor, seen: Seen) -> Candidate
 
 def ends(group: Group, found: Candidates, seen: Seen) -> Tensor | None:
     """(P, m) true where a candidate is an end, or says what a row is to stop after; None: nothing ends."""
-    how, stops = group.how, [(i, entry.stop) for i, entry in enumerate(group.entries) if entry.stop]
-    if not (how.ends or how.stop or stops):
+    how, asks = group.how, any(entry.stop for entry in group.entries)
+    if not (how.ends or how.stop or asks):
         return None
     last = (found.word[..., None] == group.ends).any(-1)
     for phrase in how.stop:
         said = (seen.tail(len(phrase) - 1) == group.tensor([*phrase[:-1]])).all(1).view(-1, seen.width)
         last |= (found.word == phrase[-1]) & said.gather(1, found.beam)
-    for i, stop in stops:
-        said_by = [seen.new(i * seen.width + k) for k in range(seen.width)]
-        pairs = zip(found.beam[i].tolist(), found.word[i].tolist(), strict=True)
-        last[i] |= group.tensor([stop([*said_by[k], word]) for k, word in pairs]).bool()
+    if asks:
+        each = zip(group.entries, found.beam.tolist(), found.word.tolist(), strict=True)
+        asked = [
+            [
+                entry.stop is not None and entry.stop([*seen.new(i * seen.width + k), word])
+                for k, word in zip(beams, words, strict=True)
+            ]
+            for i, (entry, beams, words) in enumerate(each)
+        ]
+        last |= group.tensor(asked).bool()
     return last
 
 
@@ -247,24 +253,3 @@ def in_order(
         reason = "end" if new[-1] in entry.how.ends else "length" if length[k] >= entry.most else "stop"
         out.append(Found(new, score[k], logs[k][: len(new)], reason))
     return out
-
-
-def best(scores: Tensor, base: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` of each prompt's scores (P, k, V), raised by beam, and where they are in k * V.
-
-    They lie in those chunks whose largest are the largest: the others are looked at once."""
-    k, words = scores.shape[1:]
-    if k * words < 4 * CHUNK * count:
-        found = (scores + base[..., None]).flatten(1).topk(count, dim=1)
-        return found.values, found.indices
-    chunks = words // CHUNK
-    heads = scores[..., : chunks * CHUNK].unflatten(2, (chunks, CHUNK)).amax(3) + base[..., None]  # (P, k, n)
-    top = heads.flatten(1).topk(count, dim=1).indices  # (P, count)
-    start = top // chunks * words + top % chunks * CHUNK
-    index = (start[..., None] + torch.arange(CHUNK, device=scores.device)).flatten(1)
-    if words % CHUNK:
-        rest = torch.arange(chunks * CHUNK, words, device=scores.device)
-        rest = (rest + torch.arange(0, k * words, words, device=scores.device)[:, None]).flatten()
-        index = torch.cat([index, rest.expand(len(scores), -1)], dim=1)
-    found = (scores.flatten(1).gather(1, index) + base.gather(1, index // words)).topk(count, dim=1)
-    return found.values, index.gather(1, found.indices)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -44,8 +44,13 @@ class Seen:
         return self.ids.gather(1, at.clamp(min=0)).masked_fill(at < 0, -1)
 
     def new(self, row: int) -> list[int]:
-        found: list[int] = self.ids[row, int(self.prompt[row]) : int(self.length[row])].tolist()
-        return found
+        return [*self.told[row]]
+
+    @cached_property
+    def told(self) -> list[list[int]]:
+        """The new ids of all rows, as the host has them."""
+        each = zip(self.ids.tolist(), self.prompt.tolist(), self.length.tolist(), strict=True)
+        return [ids[prompt:length] for ids, prompt, length in each]
 
     def part(self, own: slice, taken: Tensor | None = None) -> Seen:
         """Of each prompt's rows these, beside the words (P, m) that others take."""
@@ -129,7 +134,7 @@ def kept_columns(words: int, ids: Ids, device: torch.device) -> Tensor:
 def flagged(scores: Tensor, ids: Sequence[int]) -> Tensor:
     """The same of ids that come but once."""
     flags = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
-    return flags.index_fill_(0, sent(ids, scores.device), True)
+    return flags.index_fill_(0, sent([*ids], scores.device), True)
 
 
 def biased(pairs: Sequence[tuple[Ids, float]]) -> Rule:
