@@ -139,7 +139,9 @@ def test_static_shapes_change_nothing(name: str, way: str) -> None:
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("way", ["beams", "groups", "words", "drawn beams", "contrast"])
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_rows_taken_over_whole_as_on_a_gpu(name: str, way: str, static: bool) -> None:
+def test_as_a_gpu_is_asked(name: str, way: str, static: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows take over all that others are, and results are looked for at every step."""
+    monkeypatch.setattr("qkv.decode.beam.known_empty", lambda flags: False)
     made, asked, how = net(name), requests(name, 6), replace(METHODS[way], max_new=20)
     engine, found = Engine(made, static=static), dict[int, list[Found]]()
     tickets = []

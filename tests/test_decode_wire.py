@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from qkv.decode import Engine, How
-from qkv.decode.pool import Pool
 from qkv.decode.reader import Reader
 from qkv.decode.wire import Told, sent
 from qkv.nn.stack import Transformer
@@ -73,8 +72,9 @@ def lists_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     How(max_new=9, start=3, ends=(5,), min_new=9, suppress=(7, 8), sample=True, top_k=20, min_p=0.01),
     How(max_new=9, start=3, contrast=0.5, top_k=3),
     How(max_new=9, start=3, beams=3),
+    How(max_new=9, start=3, beams=3, ends=(5,), min_new=9, early=True),
     How(max_new=9, start=3, beams=4, groups=2, diversity=0.5, suppress=(7, 8)),
-], ids=["greedy", "drawn", "contrast", "beams", "groups"])  # fmt: skip
+], ids=["greedy", "drawn", "contrast", "beams", "beams that end", "groups"])  # fmt: skip
 def test_a_step_waits_once(how: How, static: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     made = tiny.model("bart").net
     assert isinstance(made, Transformer)
@@ -83,15 +83,12 @@ def test_a_step_waits_once(how: How, static: bool, monkeypatch: pytest.MonkeyPat
         engine.admit(source=tiny.ids(n, seed=n).tolist(), how=how)
     engine.step()
     (pool,) = engine.pools.values()
-    as_on_a_gpu(pool)
+    assert isinstance(pool.reader, Reader)
+    pool.reader.sparing = False  # as on a GPU
+    monkeypatch.setattr("qkv.decode.beam.known_empty", lambda flags: False)
     engine.step()
     with Watch() as watch, lists_counted(monkeypatch) as lists:
         for _ in range(4):
             assert all(event.results is None for event in engine.step())
     assert watch.waits == []
     assert len(lists) == 4
-
-
-def as_on_a_gpu(pool: Pool) -> None:
-    assert isinstance(pool.reader, Reader)
-    pool.reader.sparing = False

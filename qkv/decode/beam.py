@@ -17,7 +17,7 @@ from qkv.decode.rules import Seen
 from qkv.decode.sample import draw_several
 from qkv.decode.top import best
 from qkv.decode.walk import weighed
-from qkv.decode.wire import Told
+from qkv.decode.wire import Told, known_empty
 from qkv.decode.words import Candidates, with_words
 
 FAR = -1.0e9
@@ -162,7 +162,7 @@ def finish(group: Group, own: slice, found: Candidates, last: Tensor, seen: Seen
     # Those beyond the first k only stand in for ends.
     among = torch.arange(last.shape[1], device=last.device) < k if found.whole is None else found.whole
     just = last & among
-    if just.device.type == "cpu" and not just.any():
+    if known_empty(just):
         return
     length = of_prompt(seen.length, seen)  # (P, 1)
     new = length - of_prompt(seen.prompt, seen)  # ids said before
