@@ -100,16 +100,18 @@ def test_rows_move() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("filled_to", [5, 8, 60])
-def test_rows_take_over_what_others_are(dtype: torch.dtype, filled_to: int) -> None:
+@pytest.mark.parametrize(("start", "filled_to"), [(0, 5), (1, 8), (20, 60)])
+def test_rows_take_over_what_others_are(dtype: torch.dtype, start: int, filled_to: int) -> None:
     columns, slot = filled(3)
     new = torch.randn(3, filled_to, 3, 5).to(dtype)  # no multiple of 8 bytes in a column
     columns.begin(slice(0, 3), filled_to)
     slot.extend({"x": new}, torch.zeros(0))
     columns.add([filled_to] * 3)
-    slot.take(torch.tensor([2, 0, 2]), filled_to)
+    slot.take(torch.tensor([2, 0, 2]), start, filled_to)
     columns.rows, columns.stop = slice(0, 3), filled_to
-    assert torch.equal(slot.read("x"), new[[2, 0, 2]])
+    assert torch.equal(slot.read("x")[:, start:], new[[2, 0, 2], start:])
+    first = start // 8 * 8  # what both have in common is left as it is
+    assert torch.equal(slot.read("x")[:, :first], new[:, :first])
 
 
 def test_a_row_goes_back() -> None:

@@ -147,7 +147,8 @@ class Pool:
                 parents = torch.arange(len(self.entries) * self.width, device=self.reader.device)
             parents[rows] = rows[choice.parents]
         if parents is not None:
-            self.reader.select(parents, self.table["ids"])
+            shared = min(len(entry.prompt) for entry in self.entries)  # all rows of a prompt begin with it
+            self.reader.select(parents, self.table["ids"], shared)
             self.table["ids"] = self.table["ids"].index_select(0, parents)
 
     def leave(self, entries: set[Entry]) -> None:

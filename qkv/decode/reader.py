@@ -38,7 +38,7 @@ class Reads(Protocol):
     def enter(self, prompts: Prompts, sources: Sources) -> Read: ...
     def repeat(self, places: list[int]) -> None: ...
     def step(self, ids: Tensor) -> Read: ...
-    def select(self, parents: Tensor, ids: Tensor) -> None: ...
+    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None: ...
     def leave(self, moves: Moves, count: int) -> None: ...
 
 
@@ -151,14 +151,14 @@ class Reader:
             for layer in self.memory:
                 layer.cross.move(*places)
 
-    def select(self, parents: Tensor, ids: Tensor) -> None:
-        """Row i goes on from row parents[i] (B,).
+    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
+        """Row i goes on from row parents[i] (B,); in their first columns, `alike` of them, they are the same.
 
         A CPU copies only what differs of what both have read; a GPU has copied all before it could tell what
         that is. Rows have said the ids (B, L), and the last that they have read may not be among them."""
         if not self.sparing:
             for layer in self.memory:
-                layer.attend.take(parents, self.columns.high)
+                layer.attend.take(parents, alike, self.columns.high)
             return
         columns, wide = self.columns, self.columns.room[1]
         filled = columns.count[: len(parents), None]

@@ -63,7 +63,7 @@ class Recurrence:
     def repeat(self, places: list[int]) -> None:
         self.pick(sent([*range(len(self.said)), *of_places(places, self.width)], self.device))
 
-    def select(self, parents: Tensor, ids: Tensor) -> None:
+    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
         self.pick(parents)
 
     def leave(self, moves: Moves, count: int) -> None:
