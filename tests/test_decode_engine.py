@@ -14,6 +14,7 @@ from qkv.batch import Batch, Rows
 from qkv.decode import recurrence
 from qkv.decode.engine import Engine, generate, stream
 from qkv.decode.entry import Found
+from qkv.decode.reader import Reader
 from qkv.decode.settings import How
 from qkv.nn.stack import Transformer
 from tests import tiny
@@ -135,6 +136,26 @@ def test_static_shapes_change_nothing(name: str, way: str) -> None:
         same(found[ticket], alone(made, METHODS[way], each, 0))
 
 
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("way", ["beams", "groups", "words", "drawn beams", "contrast"])
+@pytest.mark.parametrize("name", ["gpt2", "t5"])
+def test_as_a_gpu_is_asked(name: str, way: str, static: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows take over all that others are, and results are looked for at every step."""
+    monkeypatch.setattr("qkv.decode.beam.known_empty", lambda flags: False)
+    made, asked, how = net(name), requests(name, 6), replace(METHODS[way], max_new=20)
+    engine, found = Engine(made, static=static), dict[int, list[Found]]()
+    tickets = []
+    for i, each in enumerate(asked):
+        tickets.append(engine.admit(**each, how=how, seed=i))
+        found |= {event.ticket: event.results for event in engine.step() if event.results is not None}
+        for pool in engine.pools.values():
+            assert isinstance(pool.reader, Reader)
+            pool.reader.sparing = False
+    found |= finish(engine)
+    for i, each in enumerate(asked):
+        same(found[tickets[i]], alone(made, how, each, i))
+
+
 def test_rows_wait_for_room() -> None:
     made, asked = net("gpt2"), requests("gpt2", 5)
     engine, most, found = Engine(made, rows=4), 0, dict[int, list[Found]]()
@@ -168,6 +189,18 @@ def test_long_rows_outgrow_their_buffers() -> None:
     assert [len(row[0].ids) for row in together] == [150, 150]
     ids = torch.tensor([[8, *together[1][0].ids[:-1]]])
     assert made(Batch(rows=Rows.of(ids)))["logits"][0].argmax(-1).tolist() == together[1][0].ids
+
+
+@torch.no_grad()
+def test_beams_after_a_long_prompt() -> None:
+    """Some end at once: there is room for a result as long as the prompt and one id."""
+    made, prompt = net("gpt2"), tiny.ids(20, seed=9).tolist()
+    how = replace(METHODS["beams"], max_new=40, ends=tuple(range(1, tiny.VOCAB, 2)))
+    (found,) = generate(made, [prompt], how=how)
+    assert len(found[0].ids) == 1
+    for one in found:
+        logs = said_after(made, {"prompt": prompt}, one.ids).float().log_softmax(-1)
+        assert one.scores == pytest.approx([float(logs[i, id_]) for i, id_ in enumerate(one.ids)], abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -96,6 +97,21 @@ def test_rows_move() -> None:
     slot.move(columns.places([2, 0], 2), columns.places([0, 1], 2))
     columns.rows, columns.stop = slice(0, 3), 2
     assert slot.read("x")[..., 0].tolist() == [[4, 5], [0, 1], [4, 5]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("start", "filled_to"), [(0, 5), (1, 8), (20, 60)])
+def test_rows_take_over_what_others_are(dtype: torch.dtype, start: int, filled_to: int) -> None:
+    columns, slot = filled(3)
+    new = torch.randn(3, filled_to, 3, 5).to(dtype)  # no multiple of 8 bytes in a column
+    columns.begin(slice(0, 3), filled_to)
+    slot.extend({"x": new}, torch.zeros(0))
+    columns.add([filled_to] * 3)
+    slot.take(torch.tensor([2, 0, 2]), start, filled_to)
+    columns.rows, columns.stop = slice(0, 3), filled_to
+    assert torch.equal(slot.read("x")[:, start:], new[[2, 0, 2], start:])
+    first = start // 8 * 8  # what both have in common is left as it is
+    assert torch.equal(slot.read("x")[:, :first], new[:, :first])
 
 
 def test_a_row_goes_back() -> None:

@@ -5,46 +5,55 @@ P prompts, K beams of each, in groups of k; V words, m candidates, L ids of the 
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.decode.entry import Choice, Entry, Event, Found, Group, See
+from qkv.decode.entry import Choice, Entry, Event, Found, Group, News, See
 from qkv.decode.reader import Read
 from qkv.decode.rules import Seen
 from qkv.decode.sample import draw_several
+from qkv.decode.top import best
 from qkv.decode.walk import weighed
+from qkv.decode.wire import Told, known_empty
 from qkv.decode.words import Candidates, with_words
 
 FAR = -1.0e9
 LOST = FAR / 1e3  # a result below it has gone through a beam that was not there
-CHUNK = 128  # words whose largest score stands for them at first sight
+LEAST = 16  # ids of the first results
 
 
 def beam(group: Group, read: Read, see: See) -> Choice:
     """The next ids of all beams, and the results that are there."""
-    how, size, logits, seen = group.how, len(group.entries), read.logits.float(), see()
+    how, state, size, seen = group.how, group.state, len(group.entries), see()
+    logs = read.logits.log_softmax(-1, dtype=torch.float)
     if group.fresh:
         begin(group)
-        logits = logits.repeat_interleave(how.beams, dim=0)
-    k, taken = how.beams // how.groups, torch.zeros(size, 0, dtype=torch.long, device=group.device)
-    words, parents, logs = list[Tensor](), list[Tensor](), list[Tensor]()
+        logs = logs.repeat_interleave(how.beams, dim=0)
+    make_room(group, seen)
+    k, taken = how.beams // how.groups, list[Tensor]()
+    chosen = list[tuple[Tensor, Tensor, Tensor]]()  # of each group (P, k): words, parents, log-probabilities
     for g in range(how.groups):
         own = slice(g * k, (g + 1) * k)
-        mine = seen if how.groups == 1 else seen.part(own, taken)
-        scores, base = scored(group, logits.unflatten(0, (size, -1))[:, own], mine)
-        found = propose(group, scores, base + group.state["score"][:, own], mine)
+        mine = seen if how.groups == 1 else seen.part(own, torch.cat(taken, 1) if taken else None)
+        scores = weighed(group, logs.unflatten(0, (size, -1))[:, own].flatten(0, 1), mine)
+        scores = scores.unflatten(0, (size, -1))  # (P, k, V)
+        found = propose(group, scores, state["score"][:, own], mine)
         ended = ends(group, found, mine)
-        chosen, group.state["score"][:, own] = pick(found, ended, k)
-        last = ended | of_prompt(mine.length + 1 >= mine.most, mine)  # or its row is full
-        finish(group, own, found, last, mine, at(scores, base, found.beam, found.word))
-        done = group.state["shut"][:, g, None].clone()  # before this step: such a group takes pads
+        place, state["score"][:, own] = pick(found, ended, k)
+        beams, said = found.beam.gather(1, place), found.word.gather(1, place)
+        chosen.append((said, beams + own.start if g else beams, at(scores, beams, said)))
+        if how.groups > 1:
+            taken.append(said.masked_fill(state["shut"][:, g, None], pad_of(group)))
+        last = full(group, found, ended, mine)
+        if last is not None:
+            finish(group, own, found, last, mine, at(scores, found.beam, found.word))
         settle(group, g, own, found, last, mine)
-        beams, said = found.beam.gather(1, chosen), found.word.gather(1, chosen)
-        words, parents = [*words, said], [*parents, beams + own.start]
-        logs.append(at(scores, base, beams, said))
-        taken = torch.cat([taken, said.masked_fill(done, pad_of(group))], dim=1)
-    return turn(group, torch.cat(words, 1), torch.cat(parents, 1), torch.cat(logs, 1))
+    if how.groups == 1:
+        return turn(group, seen, *chosen[0])
+    return turn(group, seen, *(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
 
 
 def begin(group: Group) -> None:
@@ -66,17 +75,17 @@ def begin(group: Group) -> None:
     }
 
 
-def scored(group: Group, logits: Tensor, seen: Seen) -> tuple[Tensor, Tensor]:
-    """Scores (P, k, V) and what each beam's are to be raised by (P, k) to be log-probabilities."""
-    if not (group.rules or group.filters or group.how.renormalise):
-        return logits, -logits.logsumexp(-1)
-    scores = weighed(group, logits.flatten(0, 1).log_softmax(-1), seen)
-    return scores.view_as(logits), torch.zeros(logits.shape[:2], device=logits.device)
+def make_room(group: Group, seen: Seen) -> None:
+    """For one more id; what has a time axis grows by doubling."""
+    new = max(entry.length - len(entry.prompt) for entry in group.entries)
+    for name, need in (("logs", new), ("best logs", new), ("best ids", seen.ids.shape[1])):
+        if group.state[name].shape[2] <= need:
+            group.state[name] = F.pad(group.state[name], (0, max(need + 1, LEAST)))
 
 
-def at(scores: Tensor, base: Tensor, beam: Tensor, word: Tensor) -> Tensor:
+def at(scores: Tensor, beam: Tensor, word: Tensor) -> Tensor:
     """Log-probabilities at the beams and words (P, m)."""
-    return scores.flatten(1).gather(1, beam * scores.shape[-1] + word) + base.gather(1, beam)
+    return scores.flatten(1).gather(1, beam * scores.shape[-1] + word)
 
 
 def of_prompt(x: Tensor, seen: Seen) -> Tensor:
@@ -106,75 +115,88 @@ def propose(group: Group, scores: Tensor, base: Tensor, seen: Seen) -> Candidate
     return with_words(group.entries, found, scores + base[..., None], seen) if how.words else found
 
 
-def ends(group: Group, found: Candidates, seen: Seen) -> Tensor:
-    """(P, m) true where a candidate is an end, or says what a row is to stop after."""
-    how = group.how
-    last = torch.isin(found.word, group.tensor([*how.ends]))
+def ends(group: Group, found: Candidates, seen: Seen) -> Tensor | None:
+    """(P, m) true where a candidate is an end, or says what a row is to stop after; None: nothing ends."""
+    how, asks = group.how, any(entry.stop for entry in group.entries)
+    if not (how.ends or how.stop or asks):
+        return None
+    last = (found.word[..., None] == group.ends).any(-1)
     for phrase in how.stop:
         said = (seen.tail(len(phrase) - 1) == group.tensor([*phrase[:-1]])).all(1).view(-1, seen.width)
         last |= (found.word == phrase[-1]) & said.gather(1, found.beam)
-    for i, entry in enumerate(group.entries):
-        if entry.stop is not None:
-            said_by = [seen.new(i * seen.width + k) for k in range(seen.width)]
-            pairs = zip(found.beam[i].tolist(), found.word[i].tolist(), strict=True)
-            last[i] |= group.tensor([entry.stop([*said_by[k], word]) for k, word in pairs]).bool()
+    if asks:
+        each = zip(group.entries, found.beam.tolist(), found.word.tolist(), strict=True)
+        asked = [
+            [
+                entry.stop is not None and entry.stop([*seen.new(i * seen.width + k), word])
+                for k, word in zip(beams, words, strict=True)
+            ]
+            for i, (entry, beams, words) in enumerate(each)
+        ]
+        last |= group.tensor(asked).bool()
     return last
 
 
-def pick(found: Candidates, ended: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def full(group: Group, found: Candidates, ended: Tensor | None, seen: Seen) -> Tensor | None:
+    """The same, and all candidates of a prompt whose rows have no room for more."""
+    if all(entry.length + 1 < entry.most for entry in group.entries):
+        return ended
+    over = of_prompt(seen.length + 1 >= seen.most, seen).expand_as(found.word)
+    return over if ended is None else ended | over
+
+
+def pick(found: Candidates, ended: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
     """Which candidates go on (P, k), and their scores."""
-    value = found.value + ended * FAR
+    value = found.value if ended is None else found.value + ended * FAR
     if found.turn is None:
         best_ = value.topk(k, dim=1)
         return best_.indices, best_.values
-    index = (found.turn + ended * found.turn.shape[1]).topk(k, dim=1, largest=False).indices
+    late = found.turn if ended is None else found.turn + ended * found.turn.shape[1]
+    index = late.topk(k, dim=1, largest=False).indices
     return index, value.gather(1, index)
 
 
 def finish(group: Group, own: slice, found: Candidates, last: Tensor, seen: Seen, logs: Tensor) -> None:
     """Candidates that end take their places among the best results of their prompt."""
     how, state, k = group.how, group.state, own.stop - own.start
-    many = found.word.shape[1]
     # Those beyond the first k only stand in for ends.
-    among = torch.arange(many, device=last.device) < k if found.whole is None else found.whole
+    among = torch.arange(last.shape[1], device=last.device) < k if found.whole is None else found.whole
     just = last & among
-    if just.device.type == "cpu" and not just.any():
+    if known_empty(just):
         return
-    new = of_prompt(seen.length - seen.prompt, seen)  # (P, 1) ids said before
-    full = state["ended"][:, own].all(1, keepdim=True) & (how.early is True)
-    shut = full.float() + (~state["open"][:, own.start // k, None]).float() + (~just).float()
-    value = found.value / (new + 1).float() ** how.length_penalty + shut * FAR
-    top = torch.cat([state["best"][:, own], value], dim=1).topk(k, dim=1)
-    ids = followed(seen.ids.unflatten(0, (-1, k)), found, of_prompt(seen.length, seen), found.word)
-    results = {
-        "best": value, "best ids": ids, "ended": just,
-        "best logs": followed(state["logs"][:, own], found, new, logs),
-        "best length": of_prompt(seen.length + 1, seen).expand(-1, many),
-    }  # fmt: skip
-    for name, those in results.items():
-        have = state[name] = longer(state[name], those)
-        both = torch.cat([have[:, own], longer(those, have)], dim=1)
-        have[:, own] = picked(both, top.indices)
+    length = of_prompt(seen.length, seen)  # (P, 1)
+    new = length - of_prompt(seen.prompt, seen)  # ids said before
+    barred = (~just).float() + (~state["open"][:, own.start // k, None]).float()
+    if how.early is True:
+        barred = barred + state["ended"][:, own].all(1, keepdim=True).float()
+    value = found.value / (new + 1).float() ** how.length_penalty + barred * FAR
+    state["best"][:, own], top = torch.cat([state["best"][:, own], value], dim=1).topk(k, dim=1)
 
+    def ranked(have: Tensor, those: Tensor) -> Tensor:
+        """(P, k) values of the results that stay or come."""
+        return torch.cat([have, those], dim=1).gather(1, top)
 
-def followed(rows: Tensor, found: Candidates, where: Tensor, by: Tensor) -> Tensor:
-    """(P, k, L) of the candidates' beams with one more value at the end (P, 1) of each: (P, m, L + 1)."""
-    rows = F.pad(picked(rows, found.beam), (0, 1))
-    return rows.scatter(2, where[..., None].expand(-1, rows.shape[1], 1), by[..., None].to(rows.dtype))
+    state["ended"][:, own] = ranked(state["ended"][:, own], just)
+    state["best length"][:, own] = ranked(state["best length"][:, own], (length + 1).expand_as(just))
+    rows = ranked(torch.arange(k, device=top.device).expand_as(top), found.beam + k)
+    beams = {
+        "best ids": (seen.ids.unflatten(0, (-1, k)), length, found.word),
+        "best logs": (state["logs"][:, own], new, logs),
+    }
+    for name, (before, where, by) in beams.items():
+        have = state[name][:, own]
+        begins = have[..., : before.shape[2]]
+        begins.copy_(picked(torch.cat([begins, before], dim=1), rows))
+        # One more at the end; that of a result that stays is before it, and nobody looks here.
+        have.scatter_(2, where[..., None].expand(-1, k, 1), ranked(by[:, :k], by)[..., None])
 
 
 def picked(x: Tensor, index: Tensor) -> Tensor:
-    """(P, n, ...) at (P, m) -> (P, m, ...)."""
-    wide = index.view(*index.shape, *[1] * (x.dim() - 2))
-    return x.gather(1, wide.expand(-1, -1, *x.shape[2:]))
+    """(P, n, L) at (P, m) -> (P, m, L)."""
+    return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
-def longer(x: Tensor, like: Tensor) -> Tensor:
-    """x with a time axis at least as long as that of the other, where they have one."""
-    return x if x.dim() < 3 else F.pad(x, (0, max(0, like.shape[2] - x.shape[2])))
-
-
-def settle(group: Group, g: int, own: slice, found: Candidates, last: Tensor, seen: Seen) -> None:
+def settle(group: Group, g: int, own: slice, found: Candidates, last: Tensor | None, seen: Seen) -> None:
     """A search is over when no beam that goes on can hope for a place among the best."""
     how, state = group.how, group.state
     far = seen.most if how.early == "never" and how.length_penalty > 0 else seen.length + 1
@@ -182,27 +204,47 @@ def settle(group: Group, g: int, own: slice, found: Candidates, last: Tensor, se
     hope = hope / of_prompt(far - seen.prompt, seen)[:, 0].float() ** how.length_penalty
     all_ended = state["ended"][:, own].all(1)
     state["open"][:, g] &= hope > torch.where(all_ended, state["best"][:, own].amin(1), FAR)
-    state["shut"][:, g] |= ~state["open"][:, g] | (all_ended & (how.early is True)) | last.all(1)
+    over = ~state["open"][:, g]
+    if how.early is True:
+        over |= all_ended
+    if last is not None:
+        over |= last.all(1)
+    state["shut"][:, g] |= over
 
 
-def turn(group: Group, words: Tensor, parents: Tensor, logs: Tensor) -> Choice:
+def turn(group: Group, seen: Seen, words: Tensor, parents: Tensor, logs: Tensor) -> Choice:
     """Beams go on from their parents (P, K); prompts that are done tell their results."""
-    state, how, entries = group.state, group.how, group.entries
-    new = group.tensor([entry.length - len(entry.prompt) for entry in entries])
-    state["logs"] = followed(state["logs"], Candidates(logs, parents, words), new[:, None], logs)
-    told = torch.cat([parents, state["shut"].all(1, keepdim=True)], dim=1).tolist()
-    done = {i: results(group, i, entry) for i, entry in enumerate(entries) if told[i][-1]}
-    for entry in entries:
+    state, (size, k) = group.state, parents.shape
+    rows = (parents + torch.arange(0, size * k, k, device=parents.device)[:, None]).flatten()
+    where = of_prompt(seen.length - seen.prompt, seen)[..., None].expand(-1, k, 1)
+    before = state["logs"].flatten(0, 1).index_select(0, rows).unflatten(0, (size, k))
+    state["logs"] = before.scatter_(2, where, logs[..., None])
+    return Choice(words.flatten(), words.flatten(), rows, partial(tell, group, Told(state["shut"].all(1))))
+
+
+def tell(group: Group, shut: Told) -> News:
+    """The results of the prompts that are done."""
+    done = results(group, [i for i, over in enumerate(shut.list()) if over])
+    for entry in group.entries:
         entry.length += 1
-    rows = [i * how.beams + parent for i, row in enumerate(told) for parent in row[:-1]]
-    events = [Event(entries[i].ticket, found[0].ids if found else []) for i, found in done.items()]
-    return Choice(words.flatten(), words.flatten(), rows, events, done)
+    return News([Event(group.entries[i].ticket, one[0].ids if one else []) for i, one in done.items()], done)
 
 
-def results(group: Group, i: int, entry: Entry) -> list[Found]:
-    """The best results of a prompt, the best first."""
+def results(group: Group, places: list[int]) -> dict[int, list[Found]]:
+    """The best results of the prompts at these places, the best first."""
+    if not places:
+        return {}
+    index = group.tensor(places)
     names = ("best", "best ids", "best logs", "best length")
-    score, ids, logs, length = (group.state[name][i].tolist() for name in names)
+    parts = [Told(group.state[name].index_select(0, index)) for name in names]
+    each = zip(*(part.list() for part in parts), strict=True)
+    return {i: in_order(group.entries[i], *values) for i, values in zip(places, each, strict=True)}
+
+
+def in_order(
+    entry: Entry, score: list[float], ids: list[list[int]], logs: list[list[float]], length: list[int]
+) -> list[Found]:
+    """The results of one prompt."""
     # Of equals among groups the last comes first, as from a stack.
     order = sorted(range(len(score)), key=lambda k: (-score[k], -k if entry.how.groups > 1 else k))
     out = []
@@ -211,22 +253,3 @@ def results(group: Group, i: int, entry: Entry) -> list[Found]:
         reason = "end" if new[-1] in entry.how.ends else "length" if length[k] >= entry.most else "stop"
         out.append(Found(new, score[k], logs[k][: len(new)], reason))
     return out
-
-
-def best(scores: Tensor, base: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` of each prompt's scores (P, k, V), raised by beam, and where they are in k * V.
-
-    They lie in those chunks whose largest are the largest: the others are looked at once."""
-    k, words = scores.shape[1:]
-    if k * words < 4 * CHUNK * count:
-        found = (scores + base[..., None]).flatten(1).topk(count, dim=1)
-        return found.values, found.indices
-    chunks = words // CHUNK
-    heads = scores[..., : chunks * CHUNK].unflatten(2, (chunks, CHUNK)).amax(3) + base[..., None]  # (P, k, n)
-    top = heads.flatten(1).topk(count, dim=1).indices  # (P, count)
-    start = top // chunks * words + top % chunks * CHUNK
-    inside = (start[..., None] + torch.arange(CHUNK, device=scores.device)).flatten(1)
-    rest = torch.arange(k * words, device=scores.device).view(k, words)[:, chunks * CHUNK :].flatten()
-    index = torch.cat([inside, rest.expand(len(scores), -1)], dim=1)
-    found = (scores.flatten(1).gather(1, index) + base.gather(1, index // words)).topk(count, dim=1)
-    return found.values, index.gather(1, found.indices)

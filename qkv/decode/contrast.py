@@ -5,14 +5,16 @@ P prompts, K candidates of each, V words, W width of the states, C states kept."
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.decode.entry import Choice, Event, Group, See
+from qkv.decode.entry import Choice, Group, See
 from qkv.decode.reader import Read
 from qkv.decode.rules import Seen
-from qkv.decode.walk import weighed
+from qkv.decode.walk import said, say, weighed
 
 
 def contrast(group: Group, read: Read, see: See) -> Choice:
@@ -30,18 +32,12 @@ def contrast(group: Group, read: Read, see: See) -> Choice:
     far = alike.masked_fill(~stands[:, None], -torch.inf).amax(2)
     chosen = ((1 - how.contrast) * state["share"] - how.contrast * far).argmax(1, keepdim=True)  # (P, 1)
     word, score = (state[name].gather(1, chosen)[:, 0] for name in ("word", "share"))
-    told = torch.stack([word.double(), score.double().log(), chosen[:, 0].double()]).tolist()
+    told = said(word, score.double().log())
     remember(group, hidden.gather(1, chosen[..., None].expand(-1, -1, hidden.shape[2])))
-    events, done = [], {}
-    for i, (entry, id_, log, _) in enumerate(zip(group.entries, *told, strict=True)):
-        reason = entry.say(int(id_), log)
-        events.append(Event(entry.ticket, [] if reason == "nothing" else [int(id_)]))
-        if reason is not None:
-            done[i] = [entry.found(reason)]
-    parents = [i * how.top_k + int(k) for i, k in enumerate(told[2]) for _ in range(how.top_k)]
-    logits = read.logits[group.tensor(parents[:: how.top_k])]
-    feed = propose(group, logits, seen.with_one_more(word))
-    return Choice(feed, word.repeat_interleave(how.top_k), parents, events, done)
+    rows = torch.arange(0, size * how.top_k, how.top_k, device=group.device) + chosen[:, 0]
+    feed = propose(group, read.logits[rows], seen.with_one_more(word))
+    said_by_all, parents = (x.repeat_interleave(how.top_k) for x in (word, rows))
+    return Choice(feed, said_by_all, parents, partial(say, group.entries, told))
 
 
 def propose(group: Group, logits: Tensor, seen: Seen) -> Tensor:

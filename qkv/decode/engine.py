@@ -189,6 +189,8 @@ class Engine:
             if len(mine) == entry.how.copies:
                 del self.found[entry.ticket]
                 ready[entry.ticket, entry.copy] = ranked(entry.how, mine)
+        if not ready:
+            return events
         return [event._replace(results=ready.get((event.ticket, event.copy))) for event in events]
 
     @torch.inference_mode()

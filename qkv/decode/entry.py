@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -14,6 +13,7 @@ from torch import Tensor
 from qkv.decode.rules import Allowed, Rule, Seen, rules_of
 from qkv.decode.sample import Filter, filters_of
 from qkv.decode.settings import How
+from qkv.decode.wire import sent
 
 Stop = Callable[[list[int]], bool]  # new ids so far -> is the row done?
 
@@ -70,7 +70,7 @@ class Entry:
     def say(self, id_: int, score: float) -> str | None:
         """Takes the next id; why the row is done, if it is."""
         self.length += 1
-        if math.isnan(score):  # all ids are forbidden
+        if score != score:  # not a number: all ids are forbidden
             return "nothing"
         self.ids.append(id_)
         self.scores.append(score)
@@ -84,7 +84,7 @@ def why(entry: Entry, ids: list[int]) -> str | None:
     """Why a row that has said these new ids is done, if it is."""
     if ids[-1] in entry.how.ends:
         return "end"
-    if any(ids[-len(phrase) :] == [*phrase] for phrase in entry.how.stop):
+    if entry.how.stop and any(ids[-len(phrase) :] == [*phrase] for phrase in entry.how.stop):
         return "stop"
     if entry.stop is not None and entry.stop(ids):
         return "stop"
@@ -95,14 +95,24 @@ def total(scores: list[float], penalty: float) -> float:
     return sum(scores) / max(len(scores), 1) ** penalty
 
 
+class News(NamedTuple):
+    """What the host hears of a choice."""
+
+    events: Sequence[Event] = ()
+    done: Mapping[int, list[Found]] = MappingProxyType({})  # entries of the group, and what they have found
+
+
+def no_news() -> News:
+    return News()
+
+
 class Choice(NamedTuple):
     """What the N rows of a group do next."""
 
     feed: Tensor  # (N,) the ids that they read
     said: Tensor | None = None  # (N,) the ids that they have said; None: nothing yet
-    parents: list[int] | None = None  # the rows of the group that they go on from; None: themselves
-    events: Sequence[Event] = ()
-    done: Mapping[int, list[Found]] = MappingProxyType({})  # entries of the group, and what they have found
+    parents: Tensor | None = None  # (N,) the rows of the group that they go on from; None: themselves
+    tell: Callable[[], News] = no_news  # asked last, when the device has its work: the host may have to wait
 
 
 See = Callable[[], Seen]
@@ -117,6 +127,7 @@ class Group:
         self.filters: list[Filter] = filters_of(how) if how.sample else []
         self.fresh = True  # it has not chosen yet
         self.state: dict[str, Tensor] = {}
+        self.ends = self.tensor([*how.ends])
         if how.source_repetition != 1 or how.source_no_repeat:
             before = [entry.read_before for entry in entries]
             longest = max(map(len, before))
@@ -126,7 +137,7 @@ class Group:
             self.state["seed"] = self.tensor([entry.seed for entry in entries])
 
     def tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=self.device)
+        return sent(values, self.device)
 
     def admit(self, other: Group) -> None:
         """Entries join below these; what is shorter along a later axis is filled with zeros."""
@@ -137,7 +148,8 @@ class Group:
     def keep(self, index: list[int]) -> None:
         """These entries, in this order."""
         self.entries = [self.entries[i] for i in index]
-        self.state = {name: x[self.tensor(index)] for name, x in self.state.items()}
+        places = self.tensor(index)
+        self.state = {name: x.index_select(0, places) for name, x in self.state.items()}
 
 
 def below(above: Tensor, other: Tensor) -> Tensor:

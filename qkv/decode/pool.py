@@ -5,7 +5,7 @@ N rows of the pool, P prompts, L the room for their ids."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from qkv.decode.reader import Read, Reads, held, laid, of_places
 from qkv.decode.rules import Seen
 from qkv.decode.settings import How
 from qkv.decode.walk import walk
+from qkv.decode.wire import sent
 
 Method = Callable[[Group, Read, See], Choice]
 Outcome = tuple[list[Event], list[tuple[Entry, list[Found]]]]  # and what entries that are done have found
@@ -72,7 +73,7 @@ class Pool:
         """Rows for these entries, below those that are there."""
         device, rows = self.reader.device, [entry for entry in entries for _ in range(self.width)]
         ids, length = laid([entry.prompt for entry in rows], device)
-        most = torch.tensor([entry.most for entry in rows], device=device)
+        most = sent([entry.most for entry in rows], device)
         new = {"ids": ids, "length": length, "prompt": length.clone(), "most": most, "feed": length.clone()}
         self.table = {name: below(self.table[name], x) if self.table else x for name, x in new.items()}
         for entry in entries:
@@ -86,7 +87,7 @@ class Pool:
     def choose(self, group: Group, rows: Tensor | None, read: Read) -> Chosen:
         """What a group chooses; None: its rows are all rows."""
         method, _ = method_of(group.how)
-        return group, rows, method(group, read, partial(self.see, group, rows))
+        return group, rows, method(group, read, cache(partial(self.see, group, rows)))
 
     def see(self, group: Group, rows: Tensor | None) -> Seen:
         """What rules may know of these rows."""
@@ -104,20 +105,27 @@ class Pool:
         )  # fmt: skip
 
     def go_on(self, choices: list[Chosen]) -> Outcome:
-        """Rows go on from their parents, with what they have said; what is done leaves."""
+        """Rows go on from their parents, with what they have said; then the host hears of it, and what is
+        done leaves."""
         self.follow(choices)
-        longest = max(entry.length for entry in self.entries)
+        longest = max(entry.length for entry in self.entries) + 1
         if longest > self.table["ids"].shape[1]:
             self.table["ids"] = F.pad(self.table["ids"], (0, longest))
         ids, length, feed = (self.table[name] for name in ("ids", "length", "feed"))
         for _, rows, choice in choices:
-            every = torch.arange(len(ids), device=ids.device) if rows is None else rows
-            feed[every] = choice.feed
+            if rows is None:
+                feed.copy_(choice.feed)
+                if choice.said is not None:
+                    ids.scatter_(1, length[:, None], choice.said[:, None])
+                    length += 1
+                continue
+            feed[rows] = choice.feed
             if choice.said is not None:
-                ids[every, length[every]] = choice.said
-                length[every] += 1
-        events = [event for _, _, choice in choices for event in choice.events]
-        done = [(group.entries[i], found) for group, _, choice in choices for i, found in choice.done.items()]
+                ids[rows, length[rows]] = choice.said
+                length[rows] += 1
+        news = [(group, choice.tell()) for group, _, choice in choices]
+        events = [event for _, some in news for event in some.events]
+        done = [(group.entries[i], found) for group, some in news for i, found in some.done.items()]
         for group in [group for group, *_ in choices if group.fresh]:
             group.fresh = False
             if self.groups.setdefault(group.how, group) is not group:
@@ -128,16 +136,20 @@ class Pool:
 
     def follow(self, choices: list[Chosen]) -> None:
         """Rows take over what their parents have read and said; fresh rows are alike as they are."""
-        every = range(len(self.entries) * self.width)
-        parents = [*every]
+        parents = None
         for group, rows, choice in choices:
-            if choice.parents is not None and not group.fresh:
-                own = every if rows is None else rows.tolist()
-                for row, parent in zip(own, choice.parents, strict=True):
-                    parents[row] = own[parent]
-        if any(i != parent for i, parent in enumerate(parents)):
-            self.reader.select(parents, self.table["ids"])
-            self.table["ids"] = self.table["ids"][torch.tensor(parents, device=self.reader.device)]
+            if choice.parents is None or group.fresh:
+                continue
+            if rows is None:
+                parents = choice.parents
+                continue
+            if parents is None:
+                parents = torch.arange(len(self.entries) * self.width, device=self.reader.device)
+            parents[rows] = rows[choice.parents]
+        if parents is not None:
+            shared = min(len(entry.prompt) for entry in self.entries)  # all rows of a prompt begin with it
+            self.reader.select(parents, self.table["ids"], shared)
+            self.table["ids"] = self.table["ids"].index_select(0, parents)
 
     def leave(self, entries: set[Entry]) -> None:
         """These leave; the last ones take their places."""
@@ -148,8 +160,8 @@ class Pool:
         moves = [*zip(late, holes, strict=True)]
         self.reader.leave(moves, count)
         places = held([*range(len(self.entries))], late, holes, count)
-        index = torch.tensor(of_places(places, self.width), dtype=torch.long, device=self.reader.device)
-        self.table = {name: x[index] for name, x in self.table.items()}
+        index = sent(of_places(places, self.width), self.reader.device)
+        self.table = {name: x.index_select(0, index) for name, x in self.table.items()}
         self.entries = [self.entries[place] for place in places]
         for place, entry in enumerate(self.entries):
             entry.place = place

@@ -15,6 +15,7 @@ from torch import Tensor
 from qkv.batch import Batch, Rows
 from qkv.decode.graph import Graphs
 from qkv.decode.slots import Columns, Kept
+from qkv.decode.wire import sent
 from qkv.nn.stack import Memory, Tower, Transformer
 from qkv.spec import Both, ByHead, Either, Everyone, Learned, Local, Pattern, Prefix
 
@@ -37,7 +38,7 @@ class Reads(Protocol):
     def enter(self, prompts: Prompts, sources: Sources) -> Read: ...
     def repeat(self, places: list[int]) -> None: ...
     def step(self, ids: Tensor) -> Read: ...
-    def select(self, parents: list[int], ids: Tensor) -> None: ...
+    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None: ...
     def leave(self, moves: Moves, count: int) -> None: ...
 
 
@@ -54,13 +55,14 @@ class Reader:
         self.pair = net.encoder is not None and net.decoder is not None
         self.ahead = any(looks_ahead(layer.attend.pattern) for layer in layers)
         self.room = room_of(net.tower)
+        self.sparing = device.type == "cpu"
         self.last = torch.zeros(0, 1, dtype=torch.long, device=device)  # (B, 1) what rows have read last
 
     def enter(self, prompts: Prompts, sources: Sources) -> Read:
         """Reads prompts below the rows that are there: the scores of what follows (P, V), and all states.
 
         They are filled up on the right, where no token of theirs looks."""
-        device, width, first = self.device, self.width, len(self.columns.filled)
+        device, width, first = self.device, self.width, len(self.columns)
         ids, lengths = laid(prompts, device)
         size, length = ids.shape
         along = torch.arange(length, device=device)
@@ -82,13 +84,13 @@ class Reader:
             return Batch(rows=rows, read=last)
         device, first, given = (
             self.device,
-            len(self.sources.filled),
+            len(self.sources),
             [each for each in sources if each is not None],
         )
         counts = [len(each) for each in given]
         self.sources.begin(slice(first, first + len(counts)), max(counts))
         self.sources.set([*self.sources.filled, *counts])
-        mask = torch.arange(max(counts), device=device) < torch.tensor(counts, device=device)[:, None]
+        mask = torch.arange(max(counts), device=device) < sent(counts, device)[:, None]
         if self.pair:
             source = Rows.of(laid([[*each] for each in given], device)[0], mask=mask)
             return Batch(rows=source, target=rows, read=last)
@@ -116,7 +118,7 @@ class Reader:
             positions = positions.clamp(max=self.room - 1)
         attend, cross = self.memory[0]
         attend.positions, attend.full = keys, full
-        if self.sources.filled:
+        if self.sources:
             _, cross.positions, cross.full = self.sources.go_on(0)
         rows = Rows(ids=ids, positions=positions, counted=False, even=False)
         out = self.net(Batch(target=rows) if self.pair else Batch(rows=rows), self.memory)
@@ -124,19 +126,19 @@ class Reader:
 
     def repeat(self, places: list[int]) -> None:
         """What these prompts have read, once more below all rows."""
-        first = len(self.columns.filled)
+        first, filled = len(self.columns), self.columns.filled
         rows = of_places(places, self.width)
-        self.columns.add([self.columns.filled[row] for row in rows])
+        self.columns.add([filled[row] for row in rows])
         self.copy(rows, [*range(first, first + len(rows))])
-        if self.sources.filled:
-            first = len(self.sources.filled)
-            self.sources.add([self.sources.filled[place] for place in places])
+        if self.sources:
+            first, filled = len(self.sources), self.sources.filled
+            self.sources.add([filled[place] for place in places])
             self.copy_sources(places, [*range(first, first + len(places))])
 
     def copy(self, source: list[int], target: list[int]) -> None:
         """What the rows `source` have read, over the rows `target`."""
         if source:
-            stop = max(self.columns.filled)
+            stop = self.columns.high
             places = self.columns.places(source, stop), self.columns.places(target, stop)
             for layer in self.memory:
                 layer.attend.move(*places)
@@ -144,24 +146,29 @@ class Reader:
     def copy_sources(self, source: list[int], target: list[int]) -> None:
         """The same of what the encoder has read, prompt by prompt."""
         if source:
-            stop = max(self.sources.filled)
+            stop = self.sources.high
             places = self.sources.places(source, stop), self.sources.places(target, stop)
             for layer in self.memory:
                 layer.cross.move(*places)
 
-    def select(self, parents: list[int], ids: Tensor) -> None:
-        """Row i goes on from row parents[i]; of what both have read, only what differs is copied.
+    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
+        """Row i goes on from row parents[i] (B,); in their first columns, `alike` of them, they are the same.
 
-        Rows have said the ids (B, L), and the last that they have read may not be among them."""
-        columns, of = self.columns, torch.tensor(parents, device=self.device)
-        filled = columns.count[: len(of), None]
+        A CPU copies only what differs of what both have read; a GPU has copied all before it could tell what
+        that is. Rows have said the ids (B, L), and the last that they have read may not be among them."""
+        if not self.sparing:
+            for layer in self.memory:
+                layer.attend.take(parents, alike, self.columns.high)
+            return
+        columns, wide = self.columns, self.columns.room[1]
+        filled = columns.count[: len(parents), None]
         ids = F.pad(ids, (0, 1)).scatter(1, filled - 1, self.last)
-        apart = (ids != ids[of]).cumsum(1) > 0  # from the first id on that is another
+        apart = (ids != ids[parents]).cumsum(1) > 0  # from the first id on that is another
         along = torch.arange(ids.shape[1], device=self.device)
         row, column = (apart & (along < filled)).nonzero().unbind(1)
         if len(row):
             for layer in self.memory:
-                layer.attend.move(of[row] * columns.room[1] + column, row * columns.room[1] + column)
+                layer.attend.move(parents[row] * wide + column, row * wide + column)
 
     def leave(self, moves: Moves, count: int) -> None:
         """Prompts come to stand in the places of others, `count` of them remain."""
@@ -169,7 +176,7 @@ class Reader:
         rows, there = of_places(old, self.width), of_places(new, self.width)
         self.copy(rows, there)
         self.columns.set(held(self.columns.filled, rows, there, count * self.width))
-        if self.sources.filled:
+        if self.sources:
             self.copy_sources(old, new)
             self.sources.set(held(self.sources.filled, old, new, count))
 
@@ -201,8 +208,8 @@ def looks_ahead(pattern: Pattern) -> bool:
 def laid(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Ids one row below the other (P, T), the shorter filled with 0 on the right, and their lengths."""
     longest = max(map(len, rows))
-    ids = torch.tensor([[*row, *[0] * (longest - len(row))] for row in rows], device=device)
-    return ids, torch.tensor([len(row) for row in rows], device=device)
+    ids = sent([[*row, *[0] * (longest - len(row))] for row in rows], device)
+    return ids, sent([len(row) for row in rows], device)
 
 
 def of_places(places: list[int], width: int) -> list[int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qkv.batch import Batch, Rows
 from qkv.decode.reader import Moves, Prompts, Read, Sources, held, of_places
+from qkv.decode.wire import sent
 from qkv.nn.stack import Transformer
 
 MOST = 8192  # tokens of a prompt that are read at once
@@ -31,12 +32,12 @@ class Recurrence:
         self.again = None if recall.zeros and not recall.length else 1 if self.asks else 0
 
     def enter(self, prompts: Prompts, sources: Sources) -> Read:
-        self.said = torch.tensor([[*each] for each in prompts], device=self.device)
+        self.said = sent([[*each] for each in prompts], self.device)
         length, again = self.said.shape[1], self.again or 0
         size = length if length <= MOST or self.again is None else SEGMENT
         for start in range(0, length, size):
             found = self.read(self.said[:, max(start - again, 0) : start + size])
-        self.pick([place for place in range(len(prompts)) for _ in range(self.width)])
+        self.pick(sent([place for place in range(len(prompts)) for _ in range(self.width)], self.device))
         return found
 
     def step(self, ids: Tensor) -> Read:
@@ -60,18 +61,17 @@ class Recurrence:
         return Read(out["logits"][:, -1], out["hidden"])
 
     def repeat(self, places: list[int]) -> None:
-        self.pick([*range(len(self.said)), *of_places(places, self.width)])
+        self.pick(sent([*range(len(self.said)), *of_places(places, self.width)], self.device))
 
-    def select(self, parents: list[int], ids: Tensor) -> None:
+    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
         self.pick(parents)
 
     def leave(self, moves: Moves, count: int) -> None:
         old, new = [place for place, _ in moves], [place for _, place in moves]
         places = held([*range(len(self.said) // self.width)], old, new, count)
-        self.pick(of_places(places, self.width))
+        self.pick(sent(of_places(places, self.width), self.device))
 
-    def pick(self, rows: list[int]) -> None:
+    def pick(self, index: Tensor) -> None:
         """These rows, in this order."""
-        index = torch.tensor(rows, dtype=torch.long, device=self.device)
         assert self.states is not None
         self.states, self.said = self.states[:, index], self.said[index]

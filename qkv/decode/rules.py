@@ -7,11 +7,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
 from qkv.decode.settings import How, Ids
+from qkv.decode.wire import sent
 
 Allowed = Callable[
     [list[int]], Sequence[int] | Tensor
@@ -42,8 +44,13 @@ class Seen:
         return self.ids.gather(1, at.clamp(min=0)).masked_fill(at < 0, -1)
 
     def new(self, row: int) -> list[int]:
-        found: list[int] = self.ids[row, int(self.prompt[row]) : int(self.length[row])].tolist()
-        return found
+        return [*self.told[row]]
+
+    @cached_property
+    def told(self) -> list[list[int]]:
+        """The new ids of all rows, as the host has them."""
+        each = zip(self.ids.tolist(), self.prompt.tolist(), self.length.tolist(), strict=True)
+        return [ids[prompt:length] for ids, prompt, length in each]
 
     def part(self, own: slice, taken: Tensor | None = None) -> Seen:
         """Of each prompt's rows these, beside the words (P, m) that others take."""
@@ -114,11 +121,20 @@ def apply(rules: Sequence[Rule], scores: Tensor, seen: Seen) -> Tensor:
     return scores
 
 
-def columns(scores: Tensor, ids: Sequence[int]) -> Tensor:
-    """(V,) true at these ids."""
+def columns(scores: Tensor, ids: Ids) -> Tensor:
+    """(V,) true at these ids, which settings name: made once."""
+    return kept_columns(scores.shape[-1], ids, scores.device)
+
+
+@lru_cache(maxsize=64)
+def kept_columns(words: int, ids: Ids, device: torch.device) -> Tensor:
+    return flagged(torch.empty(words, device=device), ids)
+
+
+def flagged(scores: Tensor, ids: Sequence[int]) -> Tensor:
+    """The same of ids that come but once."""
     flags = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
-    flags[list(ids)] = True
-    return flags
+    return flags.index_fill_(0, sent([*ids], scores.device), True)
 
 
 def biased(pairs: Sequence[tuple[Ids, float]]) -> Rule:
@@ -216,7 +232,7 @@ def within(scores: Tensor, seen: Seen) -> Tensor:
         if allowed is None:
             continue
         some = allowed(seen.new(row))
-        flags = some.to(scores.device) if isinstance(some, Tensor) else columns(scores, some)
+        flags = some.to(scores.device) if isinstance(some, Tensor) else flagged(scores, some)
         if flags.shape != scores.shape[1:]:
             raise ValueError(
                 f"allowed gave {len(flags)} flags, expected one for each of {scores.shape[1]:,} ids"
@@ -228,7 +244,7 @@ def within(scores: Tensor, seen: Seen) -> Tensor:
     return torch.where(stuck[:, None], torch.zeros_like(scores).masked_fill(shut, NEVER), open_)
 
 
-def forced(scores: Tensor, rows: Tensor, ids: Sequence[int]) -> Tensor:
+def forced(scores: Tensor, rows: Tensor, ids: Ids) -> Tensor:
     """These ids at score 0 and no others, in these rows (N,)."""
     only = torch.where(columns(scores, ids), 0.0, NEVER).to(scores.dtype)
     return torch.where(rows[:, None], only, scores)
@@ -236,7 +252,7 @@ def forced(scores: Tensor, rows: Tensor, ids: Sequence[int]) -> Tensor:
 
 def begins_with(first: int) -> Rule:
     """The id after a row's very first."""
-    return lambda scores, seen: forced(scores, seen.length == 1, [first])
+    return lambda scores, seen: forced(scores, seen.length == 1, (first,))
 
 
 def ends_with(last: Ids) -> Rule:

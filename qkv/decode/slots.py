@@ -12,10 +12,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qkv.decode.wire import sent
 from qkv.nn.memory import Slot
 
 LEAST = 64  # columns of the first buffers
 BLOCK = 64  # columns of a static shape come in so many at a time
+WORD = 8  # columns of any tensor are whole words of 8 bytes if there are so many
 
 
 class Columns:
@@ -25,7 +27,8 @@ class Columns:
 
     def __init__(self, device: torch.device, width: int = 1, static: bool = False) -> None:
         self.device, self.width, self.static = device, width, static
-        self.filled: list[int] = []  # as the host knows it
+        self.began: list[int] = []  # columns of each row when they were last set, as the host knows it
+        self.since, self.low, self.high = 0, 0, 0  # written to every row since; the least and the most now
         self.count = torch.zeros(0, dtype=torch.long, device=device)  # the same on the device, with room
         self.room = (0, 0)  # rows and columns of all buffers
         self.rows = slice(0, 0)  # of the step to come
@@ -33,6 +36,13 @@ class Columns:
         self.index: Tensor | None = None  # (B * T,) where they go otherwise, in the buffers laid flat
         self.shape = (0, 0)  # rows and columns of a static step
         self.mixed = static  # some row has columns that it never wrote, and that others have
+
+    def __len__(self) -> int:
+        return len(self.began)
+
+    @property
+    def filled(self) -> list[int]:
+        return [each + self.since for each in self.began]
 
     def make_room(self, rows: int, columns: int) -> None:
         """Buffers for at least so many; they follow when they are next written."""
@@ -43,13 +53,14 @@ class Columns:
             self.count = fresh
 
     def set(self, filled: list[int]) -> None:
-        self.filled = filled
+        self.began, self.since = filled, 0
+        self.low, self.high = min(filled, default=0), max(filled, default=0)
         self.count.zero_()
-        self.count[: len(filled)] = torch.tensor(filled, dtype=torch.long, device=self.device)
+        self.count[: len(filled)] = sent(filled, self.device)
 
     def add(self, filled: list[int]) -> None:
         """Rows below those that are there, filled so far."""
-        self.make_room(len(self.filled) + len(filled), 0)
+        self.make_room(len(self) + len(filled), 0)
         self.set([*self.filled, *filled])
 
     def begin(self, rows: slice, length: int) -> None:
@@ -59,14 +70,13 @@ class Columns:
 
     def settle(self, new: int) -> tuple[int, int]:
         """The static shape in which `new` tokens come to every row: rows and columns that are read."""
-        tall, wide = len(self.filled), max(self.filled, default=0) + new
-        self.shape = doubled(self.width, tall), -(-wide // BLOCK) * BLOCK
+        self.shape = doubled(self.width, len(self)), up_to(self.high + new, BLOCK)
         self.make_room(*self.shape)
         return self.shape
 
     def go_on(self, new: int) -> tuple[Tensor, Tensor, bool]:
         """The next forward writes `new` tokens to every row: (their positions, those of all keys, full?)."""
-        rows, low, high = len(self.filled), min(self.filled), max(self.filled)
+        rows, low, high = len(self), self.low, self.high
         self.make_room(rows, high + new)
         self.rows, self.start, self.stop = slice(0, rows), high, high + new
         if low == high and not self.static:
@@ -85,18 +95,22 @@ class Columns:
     def places(self, rows: list[int], count: int) -> Tensor:
         """The first `count` columns of these rows, in the buffers laid flat."""
         along = torch.arange(count, device=self.device)
-        return (torch.tensor(rows, device=self.device)[:, None] * self.room[1] + along).flatten()
+        return (sent(rows, self.device)[:, None] * self.room[1] + along).flatten()
 
     def written(self, new: int) -> None:
         """The tokens of the last step stand."""
-        self.filled = [each + new for each in self.filled]
-        self.count[: len(self.filled)] += new
+        self.since, self.low, self.high = self.since + new, self.low + new, self.high + new
+        self.count[: len(self)] += new
 
 
 def doubled(have: int, wanted: int) -> int:
     while have < wanted:
         have *= 2
     return have
+
+
+def up_to(count: int, step: int) -> int:
+    return -(-count // step) * step
 
 
 class Kept(Slot):
@@ -127,10 +141,10 @@ class Kept(Slot):
             if old is not None:
                 fresh[: old.shape[0], : old.shape[1]] = old
         if columns.mixed and not self.clean:
+            unwritten = torch.arange(columns.room[1], device=columns.device) >= columns.count[:, None]
             for buffer in self.tensors.values():
-                buffer[len(columns.filled) :] = 0
-                for row, filled in enumerate(columns.filled):
-                    buffer[row, filled:] = 0
+                rows, length, *rest = buffer.shape
+                buffer.masked_fill_(unwritten[:rows, :length].view(rows, length, *[1] * len(rest)), 0)
             self.clean = True
         return self.tensors[name]
 
@@ -146,3 +160,10 @@ class Kept(Slot):
         for name, buffer in [*self.tensors.items()]:
             flat = self.fitting(name, buffer).flatten(0, 1)
             flat.index_copy_(0, target, flat.index_select(0, source))
+
+    def take(self, rows: Tensor, start: int, stop: int) -> None:
+        """Row i becomes as row rows[i] is, in these columns and a few around; words of 8 bytes go fastest."""
+        start, stop = start // WORD * WORD, up_to(stop, WORD)
+        for name, buffer in [*self.tensors.items()]:
+            part = self.fitting(name, buffer)[: len(rows), start:stop].flatten(1).view(torch.long)
+            part.copy_(part.index_select(0, rows))

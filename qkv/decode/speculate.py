@@ -38,9 +38,9 @@ class Doubled:
     def step(self, ids: Tensor) -> Read:
         return self.large.step(ids)
 
-    def select(self, parents: list[int], ids: Tensor) -> None:
-        self.draft.select(parents, ids)
-        self.large.select(parents, ids)
+    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
+        self.draft.select(parents, ids, alike)
+        self.large.select(parents, ids, alike)
 
     def leave(self, moves: Moves, count: int) -> None:
         self.draft.leave(moves, count)

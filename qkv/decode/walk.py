@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
-from qkv.decode.entry import Choice, Event, Group, See
+from qkv.decode.entry import Choice, Entry, Event, Found, Group, News, See
 from qkv.decode.reader import Read
 from qkv.decode.rules import Seen, apply
 from qkv.decode.sample import draw, uniform
+from qkv.decode.wire import Told
 
 
 def walk(group: Group, read: Read, see: See) -> Choice:
     """The next id of every row."""
     scores = weighed(group, read.logits, see)
     if group.how.sample:
-        step = group.tensor([len(entry.ids) for entry in group.entries])
+        seen = see()
+        step = seen.length - seen.prompt
         word = draw(scores, uniform(group.state["seed"], step))
     else:
         word = scores.argmax(-1)
     logs = scores.gather(1, word[:, None])[:, 0] - scores.logsumexp(-1)
-    told = torch.stack([word.double(), logs.double()]).tolist()
-    events, done = [], {}
-    for i, (entry, id_, score) in enumerate(zip(group.entries, *told, strict=True)):
-        reason = entry.say(int(id_), score)
-        events.append(Event(entry.ticket, [] if reason == "nothing" else [int(id_)], entry.copy))
+    return Choice(word, word, None, partial(say, group.entries, said(word, logs)))
+
+
+def said(words: Tensor, logs: Tensor) -> Told:
+    """Ids and their scores on their way to the host, as exact as either is."""
+    return Told(torch.stack([words.double(), logs.double()]))
+
+
+def say(entries: list[Entry], told: Told) -> News:
+    """Every entry says its id."""
+    events, done = list[Event](), dict[int, list[Found]]()
+    ids, scores = told.list()
+    for i, (entry, id_, score) in enumerate(zip(entries, map(int, ids), scores, strict=True)):
+        reason = entry.say(id_, score)
+        events.append(Event(entry.ticket, [] if reason == "nothing" else [id_], entry.copy))
         if reason is not None:
             done[i] = [entry.found(reason)]
-    return Choice(word, word, None, events, done)
+    return News(events, done)
 
 
 def weighed(group: Group, logits: Tensor, seen: Seen | See) -> Tensor:
