@@ -24,6 +24,7 @@ from qkv.learn import checkpoint
 from qkv.learn.average import Average, mean_with
 from qkv.learn.backward import Backward
 from qkv.learn.checkpoint import before
+from qkv.learn.compiled import compiled
 from qkv.learn.drawn import Dealt, Part, drawn
 from qkv.learn.finite import Watch, rescaled, step_unless
 from qkv.learn.objective import Objective, Out
@@ -110,8 +111,7 @@ class Trainer:
         if self.learn.precision == "fp16":
             self.watch.remedy += " or learn.precision 'bf16'"
         if self.learn.compile:
-            self.net.compile(dynamic=None)
-            self.objective = replace(self.objective, parts=torch.compile(self.objective.parts, dynamic=None))
+            self.objective = compiled(self.net, self.objective, self.device)
         torch.manual_seed(self.learn.seed + self.spread.rank)
 
     def run(self) -> State:
