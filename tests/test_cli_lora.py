@@ -19,12 +19,12 @@ from safetensors.torch import load_file
 
 import qkv
 from qkv.cli import main
-from qkv.learn import checkpoint
 from qkv.lora import adapters
 from tests import small_data, tiny
 from tests.conftest import ROOT
 from tests.test_cli import bad, good
 from tests.test_docs import read
+from tests.test_trainer import check_same_end
 
 FEW = ["--learn.steps", "4", "--learn.warmup", "0", "--learn.log", "2", "--device", "cpu"]
 
@@ -156,12 +156,7 @@ def test_a_killed_run_goes_on_to_the_bit(capsys: pytest.CaptureFixture[str], tmp
     assert process.returncode == -signal.SIGKILL
     assert not Path("parts/last").exists()
     good(capsys, *command[3:])
-    straight, parts = (checkpoint.newest(tmp_path / name / "checkpoints") for name in ("whole", "parts"))
-    assert straight is not None
-    assert parts is not None
-    assert straight[1] == parts[1]
-    for file, tensors in straight[0].items():
-        assert all(torch.equal(x, parts[0][file][name]) for name, x in tensors.items()), file
+    check_same_end(tmp_path)
     both = [load_file(f"{run}/last/adapter_model.safetensors") for run in ("whole", "parts")]
     assert both[0].keys() == both[1].keys()
     assert all(torch.equal(x, both[1][name]) for name, x in both[0].items())

@@ -257,12 +257,12 @@ print(*[name for name in needless.split() if name in sys.modules], sep=" ", file
 
 # --- the real ones ---
 
-MOST = dict(translate=12_000_000, small=5_000_000)  # bytes in the repository
+MOST = 5_000_000  # bytes in the repository
 
 
 def test_the_small_models_stay_small() -> None:
     files = [path for name in ("complete", "classify") for path in (shipped.HOME / name).rglob("*")]
-    assert sum(path.stat().st_size for path in files) <= MOST["small"]
+    assert sum(path.stat().st_size for path in files) <= MOST
 
 
 def test_films_are_liked_or_not() -> None:

@@ -124,6 +124,16 @@ def process(folder: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def check_same_end(folder: Path) -> None:
+    """The run `parts`, which was stopped, has come where `whole` has, to the bit."""
+    straight, parts = (checkpoint.newest(folder / name / "checkpoints") for name in ("whole", "parts"))
+    assert straight is not None
+    assert parts is not None
+    assert straight[1] == parts[1]
+    for file, tensors in straight[0].items():
+        assert all(torch.equal(x, parts[0][file][name]) for name, x in tensors.items()), file
+
+
 def test_a_run_that_is_killed_again_and_again_goes_on_to_the_bit(tmp_path: Path) -> None:
     whole = dict(line.split() for line in process(tmp_path / "whole").communicate()[0].splitlines()[:-1])
     assert len(whole) == 60
@@ -139,12 +149,7 @@ def test_a_run_that_is_killed_again_and_again_goes_on_to_the_bit(tmp_path: Path)
                 run.kill()
         run.communicate()
     assert step == "done"
-    straight, parts = (checkpoint.newest(tmp_path / name / "checkpoints") for name in ("whole", "parts"))
-    assert straight is not None
-    assert parts is not None
-    assert straight[1] == parts[1]
-    for file, tensors in straight[0].items():
-        assert all(torch.equal(x, parts[0][file][name]) for name, x in tensors.items()), file
+    check_same_end(tmp_path)
 
 
 def test_parts_of_a_batch_are_a_whole_one() -> None:

@@ -66,23 +66,26 @@ def summarise(
 def rewritten(
     on: On, name: str, texts: Sequence[str], aligned: Aligned | None = None, **settings: Any
 ) -> None:
-    """Tells the new texts alone, or, where several were asked for, each with its score; and what it was
-    made of, where that was asked for."""
+    """Tells the new texts, and what they were made of, where that was asked for."""
     read = [read_whole(text) for text in texts or ["-"]]
     found = on.many(on.task(name, **settings), read)
     aligned = aligned or Aligned()
     if on.as_json:
         as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
     for one in found if not on.as_json else ():
-        if len(one.best) > 1:
-            table("score text", [(score(each.score), each.text) for each in one.best])
-        else:
-            print(one.text)
+        tell(one)
         if aligned.alignment:
             show(one.alignments)
     aligned.write(
         " · ".join(filter(None, (name, on.model))), [each for one in found for each in one.alignments]
     )
+
+
+def tell(found: Any) -> None:
+    """A text alone, or several with their scores."""
+    if len(found.best) > 1:
+        return table("score text", [(score(each.score), each.text) for each in found.best])
+    print(found.text)
 
 
 def complete(
@@ -126,15 +129,12 @@ def complete(
         if on.as_json:
             raise ValueError("--stream prints words and --json an object at the end: take one of them")
         parts = task.stream(prompt)
-        print(
-            prompt + next(parts, ""), end="", flush=True
-        )  # what is wrong is said before anything is printed
+        first = next(parts, "")  # what is wrong is said before anything is printed
+        print(prompt + first, end="", flush=True)
         for part in parts:
             print(part, end="", flush=True)
         return print()
     (found,) = on.many(task, [prompt])
     if on.as_json:
         return as_json([{"prompt": prompt, **plain(found)}])
-    if len(found.best) > 1:
-        return table("score text", [(score(each.score), each.text) for each in found.best])
-    print(found.text)
+    tell(found)

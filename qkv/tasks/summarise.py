@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from qkv.decode import Found
-from qkv.tasks.base import Row, Text
-from qkv.tasks.checks import checked
 from qkv.tasks.pace import Progress
-from qkv.tasks.portions import begins
-from qkv.tasks.write import Rewrite, Written, joined
+from qkv.tasks.write import Rewrite, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,21 +23,8 @@ class Summarise(Rewrite):
     def part(self) -> str | None:
         return "summarization"
 
-    def texts(self, given: str, what: str) -> list[Text]:
-        return [self.before + body for _, body in self.portions(checked(given, what))]
-
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        if len(rows) == 1:
-            return super().found(given, rows, said)
-        places = begins(self.portions(given))
-        read = zip(rows, places, said, strict=True)
-        parts = [[self.written(one, row, given, at) for one in each] for row, at, each in read]
-        blanks = ["", *[" "] * (len(parts) - 1)]
-        best = tuple(
-            joined(each, [blank + one.text for blank, one in zip(blanks, each, strict=True)])
-            for each in zip(*parts, strict=False)
-        )
-        return replace(best[0], best=best)
+    def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:
+        return [" " * (place > 0) + part.text for place, part in enumerate(parts)]
 
     def results(
         self, given: Sequence[str], batch_tokens: int = 4096, progress: Progress = False

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from qkv.decode import Found, How
+from qkv.decode import How
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import check_strings, checked, one_of
 from qkv.tasks.language import german_or_english
-from qkv.tasks.portions import SENTENCE, begins
-from qkv.tasks.write import Rewrite, Written, joined
+from qkv.tasks.portions import SENTENCE
+from qkv.tasks.write import Rewrite, Written
 from qkv.text import Encoding
 
 PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
@@ -150,10 +150,11 @@ class Translate(Rewrite):
     # --- texts ---
 
     def texts(self, given: str, what: str) -> list[Text]:
-        parts = [body for _, body in self.parted(checked(given, what)) if body]
-        for part in parts:
-            self.check_direction(part)
-        return [self.before + part for part in parts]
+        found = super().texts(given, what)
+        for text in found:
+            assert isinstance(text, str)
+            self.check_direction(text.removeprefix(self.before))
+        return found
 
     def parted(self, given: str) -> Iterator[tuple[str, str]]:
         """What is read at once, each after the blanks before it."""
@@ -163,19 +164,10 @@ class Translate(Rewrite):
                 yield gap + blank, part
                 gap = ""
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        parts = zip(rows, begins(self.parted(given)), said, strict=True)
-        lines = [[self.written(one, row, given, at) for one in each] for row, at, each in parts]
-        if len(lines) == 1 and given == given.strip():
-            best = tuple(lines[0])
-        else:
-            best = tuple(self.put(given, each) for each in zip(*lines, strict=False))
-        return replace(best[0], best=best)
-
-    def put(self, given: str, lines: Sequence[Written]) -> Written:
+    def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:
         """Translations in the places of what they translate."""
-        left = iter(lines)
-        return joined(lines, [gap + (next(left).text if body else "") for gap, body in self.parted(given)])
+        left = iter(parts)
+        return [gap + (next(left).text if body else "") for gap, body in parted]
 
 
 def bare(code: str) -> str:

@@ -19,10 +19,10 @@ from qkv.decode import Found, How, read_how
 from qkv.nn.stack import Transformer
 from qkv.spec import Spec
 from qkv.tasks.alignment import Alignment, read_pieces, written_pieces
-from qkv.tasks.base import ENDLESS, Given, Row, Task
-from qkv.tasks.checks import check_strings, one_of
+from qkv.tasks.base import ENDLESS, Given, Row, Task, Text
+from qkv.tasks.checks import check_strings, checked, one_of
 from qkv.tasks.looked import Looked, check_layer, look_back
-from qkv.tasks.portions import portions
+from qkv.tasks.portions import begins, portions
 from qkv.tasks.writer import writer
 
 DECODING = tuple(each.name for each in fields(How))
@@ -203,9 +203,23 @@ class Rewrite(Write[str, Written]):
         weights = tuple(tuple(each[: len(source)]) for each in looks)
         return replace(made, alignments=(Alignment(source, target, weights),))
 
+    def parted(self, given: str) -> Iterator[tuple[str, str]]:
+        """What is read at once, each after the blanks before it."""
+        return self.portions(given)
+
+    def texts(self, given: str, what: str) -> list[Text]:
+        return [self.before + body for _, body in self.parted(checked(given, what)) if body]
+
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        best = tuple(self.written(one, rows[0], given) for one in said[0])
+        parted = [*self.parted(given)]
+        read = zip(rows, begins(parted), said, strict=True)
+        parts = [[self.written(one, row, given, at) for one in each] for row, at, each in read]
+        best = tuple(joined(each, self.put(parted, each)) for each in zip(*parts, strict=False))
         return replace(best[0], best=best)
+
+    @abstractmethod
+    def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:
+        """What was written of each part, and what stands between; one after the other they are the text."""
 
 
 def joined(parts: Sequence[Written], texts: Sequence[str]) -> Written:
