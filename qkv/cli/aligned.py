@@ -74,6 +74,9 @@ class Aligned:
                 print(f"wrote {path}", file=sys.stderr)
 
 
+UNASKED = Aligned()
+
+
 def show(found: Sequence[Alignment]) -> None:
     """Words and what they looked at, on the screen; in parts where it is too narrow."""
     from rich.text import Text

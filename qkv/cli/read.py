@@ -13,7 +13,7 @@ from qkv.check import number
 from qkv.cli.card import tell_card
 from qkv.cli.given import Whole, is_file, read_texts, read_whole
 from qkv.cli.screen import progress
-from qkv.cli.search import Search, given
+from qkv.cli.search import USUAL, Search, given
 from qkv.cli.text import Dashed
 from qkv.cli.told import as_json, plain, score, table, told
 from qkv.shipped import builtin
@@ -176,7 +176,7 @@ def fill(*texts: Dashed, on: On, top: Whole = 5, targets: Words = ()) -> None:
 
 def answer(
     question: str, /, *, inside: Annotated[Dashed, Parameter(name="--in")], on: On,
-    search: Search | None = None, generative: bool | None = None, template: str | None = None,
+    search: Search = USUAL, generative: bool | None = None, template: str | None = None,
     top: Whole | None = None, longest: Whole | None = None, none: Flag = False, stride: Whole | None = None,
 ) -> None:  # fmt: skip
     """Answer a question with a part of a text, or, by an encoder-decoder, in words about it.
@@ -203,7 +203,7 @@ def answer(
         tokens that the windows of a long text share
     """
     text = read_whole(inside)
-    settings = given(top=top, longest=longest, template=template) | (search or Search()).settings
+    settings = given(top=top, longest=longest, template=template) | search.settings
     task = on.task("answer", generative=generative, none=none, stride=stride, **settings)
     (found,) = on.many(task, [(question, text)])
     if on.as_json:

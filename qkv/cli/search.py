@@ -39,5 +39,8 @@ class Search:
         )
 
 
+USUAL = Search()
+
+
 def given(**settings: Any) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}

@@ -7,19 +7,19 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.aligned import Aligned, show
+from qkv.cli.aligned import UNASKED, Aligned, show
 from qkv.cli.given import Whole, read_whole
 from qkv.cli.read import BUILT, Built, Flag, On, Words
-from qkv.cli.search import Search, given
+from qkv.cli.search import USUAL, Search, given
 from qkv.cli.text import Dashed
 from qkv.cli.told import as_json, plain, score, table
 
 
 def translate(
-    *texts: Dashed, on: Built = BUILT, search: Search | None = None,
+    *texts: Dashed, on: Built = BUILT, search: Search = USUAL,
     source: Annotated[str | None, Parameter(name="--from")] = None,
     target: Annotated[str | None, Parameter(name="--to")] = None,
-    by: Literal["line", "sentence"] = "line", aligned: Aligned | None = None,
+    by: Literal["line", "sentence"] = "line", aligned: Aligned = UNASKED,
 ) -> None:  # fmt: skip
     """Translate texts; what is in lines stays in lines.
 
@@ -38,13 +38,12 @@ def translate(
     """
     if on.about:
         return on.tell_about("translate")
-    aligned = aligned or Aligned()
-    settings = given(source=source, target=target) | (search or Search()).settings | aligned.settings
+    settings = given(source=source, target=target) | search.settings | aligned.settings
     rewritten(on, "translate", texts, aligned, by=by, **settings)
 
 
 def summarise(
-    *texts: Dashed, on: On, search: Search | None = None, min_length: Whole | None = None, again: Flag = False
+    *texts: Dashed, on: On, search: Search = USUAL, min_length: Whole | None = None, again: Flag = False
 ) -> None:
     """Summarise texts, each a file as a whole.
 
@@ -59,17 +58,14 @@ def summarise(
     again
         with --long window: summarise what comes of the parts, until it is one part
     """
-    settings = given(min_length=min_length) | (search or Search()).settings
+    settings = given(min_length=min_length) | search.settings
     rewritten(on, "summarise", texts, again=again, **settings)
 
 
-def rewritten(
-    on: On, name: str, texts: Sequence[str], aligned: Aligned | None = None, **settings: Any
-) -> None:
+def rewritten(on: On, name: str, texts: Sequence[str], aligned: Aligned = UNASKED, **settings: Any) -> None:
     """Tells the new texts, and what they were made of, where that was asked for."""
     read = [read_whole(text) for text in texts or ["-"]]
     found = on.many(on.task(name, **settings), read)
-    aligned = aligned or Aligned()
     if on.as_json:
         as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
     for one in found if not on.as_json else ():
@@ -89,7 +85,7 @@ def tell(found: Any) -> None:
 
 
 def complete(
-    text: Dashed | None = None, /, *, on: Built = BUILT, search: Search | None = None,
+    text: Dashed | None = None, /, *, on: Built = BUILT, search: Search = USUAL,
     temperature: float | None = None, top_p: float | None = None, top_k: Whole | None = None,
     sample: bool | None = None, seed: Whole = 0, stop: Words = (), code: str | None = None,
     stream: Flag = False,
@@ -123,7 +119,7 @@ def complete(
         return on.tell_about("complete")
     prompt = read_whole("-" if text is None else text)
     settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample, code=code)
-    settings |= (search or Search()).settings
+    settings |= search.settings
     task: Any = on.task("complete", stop=stop, seed=seed, **settings)
     if stream:
         if on.as_json:
