@@ -511,6 +511,25 @@ def test_a_decoder_reads_its_labels_one_to_the_right() -> None:
     close(goal({"logits": logits, **batch.labels}), expected)
 
 
+def test_two_readings_of_a_row_shall_agree() -> None:
+    goal = objective("seq2seq", WORDS, smoothing=0.1, agree=2.5)
+    pairs = [{"source": text(6), "target": text(5, 1)}, {"source": text(3, 2), "target": text(8, 3)}]
+    once, batch = made(objective("seq2seq", WORDS), pairs), made(goal, pairs)
+    assert torch.equal(ids_of(batch.rows), torch.cat([ids_of(once.rows)] * 2))
+    assert torch.equal(batch.labels["labels"], torch.cat([once.labels["labels"]] * 2))
+    assert goal.counts(batch) == {"loss": 2 * 13, "agree": 2 * 13}
+    logits = torch.randn(4, 8, SIZE)
+    asks = once.labels["labels"] != NONE
+    a, b = (half[asks].log_softmax(-1) for half in logits.chunk(2))
+    both = [F.kl_div(one, other, log_target=True, reduction="batchmean") for one, other in ((a, b), (b, a))]
+    parts = goal.parts({"logits": logits, **batch.labels})
+    close(parts["agree"], 2.5 * (both[0] + both[1]) / 2)
+    flat = batch.labels["labels"].flatten()
+    close(parts["loss"], F.cross_entropy(logits.flatten(0, 1), flat, label_smoothing=0.1))
+    same = goal.parts({"logits": logits[:2].repeat(2, 1, 1), **batch.labels})
+    assert same["agree"].item() == 0
+
+
 BART: dict[str, Any] = dict(
     vocab_size=SIZE, d_model=16, encoder_layers=2, decoder_layers=2, encoder_attention_heads=2,
     decoder_attention_heads=2, encoder_ffn_dim=32, decoder_ffn_dim=32, max_position_embeddings=64,
@@ -743,6 +762,7 @@ def test_types_that_a_model_does_not_have_are_its_last() -> None:
         ("segments", {"order": "swap"}, r"objective\.order 'swap', expected one of next, order"),
         ("label", {"kind": "many"}, r"objective\.kind 'many', expected one of single, several, regression"),
         ("seq2seq", {"smoothing": 1}, r"objective\.smoothing is 1"),
+        ("seq2seq", {"agree": -1}, r"objective\.agree is -1"),
         ("contrastive", {"temperature": 0.0}, r"objective\.temperature is 0\.0"),
         ("denoising", {"mean": 0.0}, r"objective\.mean is 0\.0"),
     ],

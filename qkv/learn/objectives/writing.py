@@ -15,7 +15,7 @@ from qkv.check import number
 from qkv.data import noise as noises
 from qkv.data.rows import NONE, Example, as_rows, beside
 from qkv.data.spans import corrupt
-from qkv.learn.objective import Objective, Out, cross_entropy, precise
+from qkv.learn.objective import Objective, Out, cross_entropy, precise, targets
 from qkv.learn.objectives.running import counted
 from qkv.learn.objectives.words import Words
 from qkv.nn.feed import balance_loss, z_loss
@@ -44,13 +44,34 @@ def lay(examples: Sequence[Example], *, words: Words, keep: tuple[str, ...] = ()
     )  # fmt: skip
 
 
-def seq2seq(words: Words, *, smoothing: float = 0.0) -> Objective:
-    """The target from the source; `smoothing` of the probability is spread over all words."""
+def seq2seq(words: Words, *, smoothing: float = 0.0, agree: float = 0.0) -> Objective:
+    """The target from the source; `smoothing` of the probability is spread over all words. With `agree`,
+    every row is read twice, under dropout of its own each time, and both shall say the same (R-Drop, Liang
+    et al. 2021; half of its alpha)."""
     number("objective.smoothing", smoothing, at_least=0, less_than=1)
-    return Objective(
-        name="seq2seq", parts=partial(written, smoothing=smoothing), counts=counted,
-        collate=partial(lay, words=words),
-    )  # fmt: skip
+    number("objective.agree", agree, at_least=0)
+    one, collate = partial(written, smoothing=smoothing), partial(lay, words=words)
+    if not agree:
+        return Objective(name="seq2seq", parts=one, counts=counted, collate=collate)
+
+    def parts(out: Out) -> dict[str, Tensor]:
+        return one(out) | {"agree": agree * difference(out["logits"], out["labels"])}
+
+    def tally(batch: Batch) -> dict[str, int]:
+        return counted(batch) | {"agree": targets(batch)}
+
+    def twice(examples: Sequence[Example]) -> Batch:
+        return collate([*examples, *examples])
+
+    return Objective(name="seq2seq", parts=parts, counts=tally, collate=twice)
+
+
+def difference(logits: Tensor, labels: Tensor) -> Tensor:
+    """How far the second half of the rows (2B, T, V) is from the first: the mean of both divergences."""
+    first, second = precise(logits).log_softmax(-1).chunk(2)
+    each = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
+    asks = labels.chunk(2)[0] != NONE
+    return (each * asks).sum() / asks.sum().clamp(min=1)
 
 
 Damage = Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
