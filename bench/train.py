@@ -54,6 +54,7 @@ def ours(
         net=model.net, feed=feed, objective=objective(name, words, **more), learn=learn,
         callbacks=[lambda report: seen.append(report.tokens_per_second)],
     ).run()  # fmt: skip
+    print(f"ours, of {model.family.name}: {sum(seen[1:]) / len(seen[1:]):,.0f}", file=sys.stderr, flush=True)
     return sum(seen[1:]) / len(seen[1:])
 
 
@@ -63,12 +64,14 @@ def theirs(
     options: argparse.Namespace,
     varied: bool = False,
 ) -> float:
-    """The same of a transformers model; `varied`: batches of many lengths, compiled once."""
+    """The same of a transformers model; `varied`: batches of many lengths, compiled once, by kernels that
+    plan nothing for each (ours does without cuDNN's of itself)."""
     gpu = options.device == "cuda"
     model = model.to(options.device).train()
     step = torch.compile(model, dynamic=varied or None) if options.compile else model
     optimiser = torch.optim.AdamW(model.parameters(), lr=3e-4, fused=True)
     start, tokens, found = 0.0, 0, batches()
+    torch.backends.cuda.enable_cudnn_sdp(not varied)
     for number in range(options.steps):
         if number == options.steps // 3:
             torch.cuda.synchronize() if gpu else None

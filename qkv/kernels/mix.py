@@ -4,6 +4,9 @@ B batch, H heads, G heads of keys, T queries, S keys, D size of a head."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -47,6 +50,18 @@ def packed_attention(
         q, k, v, edges, edges, length, length, drop, causal, False, scale=scale
     )[0]
     return out.unflatten(0, (batch, length)).transpose(1, 2)
+
+
+@contextmanager
+def any_shape() -> Iterator[None]:
+    """While batches come in ever new shapes: cuDNN's kernel, which torch may choose under a mask, spends half
+    a second on every shape that it has not seen, and is left out."""
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import torch
 
+from qkv.kernels.mix import any_shape
 from qkv.model import Model
 
 PAUSE = 0.2  # seconds between two words on how far it is
@@ -36,7 +37,7 @@ def at_rest(model: Model) -> Iterator[None]:
     trains = model.net.training
     model.net.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), any_shape():
             yield
     finally:
         model.net.train(trains)

@@ -68,9 +68,9 @@ def seq2seq(words: Words, *, smoothing: float = 0.0, agree: float = 0.0) -> Obje
 
 def difference(logits: Tensor, labels: Tensor) -> Tensor:
     """How far the second half of the rows (2B, T, V) is from the first: the mean of both divergences."""
-    first, second = precise(logits).log_softmax(-1).chunk(2)
+    first, second = precise(logits).log_softmax(-1).unflatten(0, (2, -1))
     each = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
-    asks = labels.chunk(2)[0] != NONE
+    asks = labels.unflatten(0, (2, -1))[0] != NONE
     return (each * asks).sum() / asks.sum().clamp(min=1)
 
 

@@ -1,0 +1,63 @@
+"""Attention by the kernel that the mask asks for: what is chosen around it. The numbers: test_packed.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import qkv
+from qkv.data.feed import Feed, by_rows
+from qkv.decode.engine import generate
+from qkv.decode.settings import How
+from qkv.kernels.mix import any_shape
+from qkv.learn.objectives import Words, objective
+from qkv.learn.settings import Learn
+from qkv.learn.trainer import Trainer
+from qkv.nn.stack import Transformer
+from qkv.tasks.pace import at_rest
+
+
+def cudnn() -> bool:
+    return bool(torch._C._get_cudnn_sdp_enabled())
+
+
+def test_a_kernel_that_plans_for_every_shape_is_left_out_and_comes_back() -> None:
+    assert cudnn()
+    with any_shape():
+        assert not cudnn()
+        with any_shape():
+            assert not cudnn()
+        assert not cudnn()
+    assert cudnn()
+    with pytest.raises(RuntimeError, match="on the way"), any_shape():
+        raise RuntimeError("on the way")
+    assert cudnn()
+
+
+def test_learning_writing_and_tasks_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    attention = F.scaled_dot_product_attention
+
+    def watched(*args: Any, **settings: Any) -> torch.Tensor:
+        seen.append(cudnn())
+        return attention(*args, **settings)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    model = qkv.build("gpt2", vocab=50, width=16, depth=1, heads=2, length=32)
+    rows = [{"tokens": np.arange(9), "labels": np.arange(9)} for _ in range(4)]
+    goal = objective("causal-lm", Words(size=50))
+    Trainer(net=model.net, feed=Feed(rows, by_rows(4, 2)), objective=goal, learn=Learn(steps=1)).run()
+    assert seen
+    assert not any(seen)
+    seen.clear()
+    assert isinstance(model.net, Transformer)
+    generate(model.net.eval(), [[1, 2, 3]], how=How(max_new=2))
+    assert seen
+    assert not any(seen)
+    with at_rest(model):
+        assert not cudnn()
+    assert cudnn()
