@@ -27,7 +27,7 @@ import qkv
 from qkv.families.clip import IMAGE, TEXT
 from tests import tiny
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parent / "goldens" / "xl"
 FILE = "model.safetensors"
 SECONDS, BYTES, WAIT = 1.0, 200 << 20, 10
 Folder = Callable[[str], Path]

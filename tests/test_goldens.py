@@ -13,7 +13,9 @@ from torch import Tensor
 import qkv
 
 ROOT = Path(__file__).parent / "goldens"
-FOLDERS = sorted(file.parent for file in ROOT.rglob("golden.safetensors"))
+FOLDERS = sorted(
+    file.parent for kind in ("generate", "pipelines") for file in (ROOT / kind).rglob("golden.safetensors")
+)
 WRITERS = [folder for folder in FOLDERS if folder.parent.name == "generate"]
 ASKED = [folder for folder in FOLDERS if folder.parent.name == "pipelines"]
 INPUTS = {"ids", "target", "images"}

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import qkv
 
-FOLDERS = sorted((Path(__file__).parent / "golden").glob("xl-*"))
+FOLDERS = sorted((Path(__file__).parent / "goldens" / "xl").iterdir())
 CASES = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 FILE = "model.safetensors"
 Tensors = dict[str, Tensor]

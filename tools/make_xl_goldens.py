@@ -8,7 +8,7 @@ needs an environment of its own, apart from the project's. It was run with Pytho
 
 and it writes one folder `xl-<case>` per case below, on the CPU in float32, within seconds:
 
-    python tools/make_xl_goldens.py tests/golden
+    python tools/make_xl_goldens.py tests/goldens/xl
 
 Every parameter of every model is random (norms, biases and cluster weights too), so that no term can be
 missed; the models are in eval mode. A folder holds three files.
@@ -229,7 +229,7 @@ def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 def main() -> None:
     """Write all cases under the folder named on the command line."""
     parser = argparse.ArgumentParser(description="Write the golden tensors of Transformer-XL.")
-    parser.add_argument("target", type=Path, help="where to put the folders xl-<case>: tests/golden")
+    parser.add_argument("target", type=Path, help="where to put the folders xl-<case>: tests/goldens/xl")
     target: Path = parser.parse_args().target
     for seed, case in enumerate(CASES):
         folder = target / f"xl-{case.name}"

@@ -5,7 +5,6 @@ its place, cut, or left whole for a source to split, as `long` says."""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,11 @@ from typing import ClassVar
 
 from qkv.data.record import Record, short
 from qkv.text import Encoding, Tokenizer
+from qkv.text.sentences import sentences
 
 Row = dict[str, list[int]]
 LONG = ("refuse", "cut", "split")
 LENGTHS = 2**31  # a field of lengths
-SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’)\]]*\s+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +105,7 @@ class Sentences(Encoder):
         rows = []
         for record in records:
             lines = [line for line in record.text("text").splitlines() if line.strip()]
-            lines = SENTENCE.split(lines[0]) if len(lines) == 1 else lines
+            lines = sentences(lines[0]) if len(lines) == 1 else lines
             held = [found for found in self.text.encode_many(lines, special=False) if len(found)]
             row = {"tokens": [i for one in held for i in one.ids], "sentences": [len(one) for one in held]}
             starts = {"starts": [i for one in held for i in begins(one, record)]} if self.words else {}

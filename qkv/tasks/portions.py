@@ -8,9 +8,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 from qkv.text import Encoding
+from qkv.text.sentences import SENTENCE
 
-STOP = r"[.!?…。！？]"
-SENTENCE = re.compile(rf"(?:(?<={STOP})|(?<={STOP}[\"'”’)\]]))(\s+)")
 END = re.compile(rf"{SENTENCE.pattern}|\s*\n")  # of a sentence, or of a line
 BLANK = re.compile(r"\s+")
 

@@ -15,9 +15,9 @@ from qkv.decode import How
 from qkv.tasks.base import Row, Text
 from qkv.tasks.checks import check_strings, checked, one_of
 from qkv.tasks.language import german_or_english
-from qkv.tasks.portions import SENTENCE
 from qkv.tasks.write import Rewrite, Written
 from qkv.text import Encoding
+from qkv.text.sentences import SENTENCE
 
 PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
 
