@@ -39,7 +39,7 @@ def test_the_formula(warmup: bool) -> None:
         decay = min(0.6, (1 + n) / (10 + n)) if warmup else 0.6
         fresh = moved(net, n)
         expected = {name: decay * x + (1 - decay) * fresh[name] for name, x in expected.items()}
-        average.update(net)
+        average.update()
     tiny.close(average.weights, expected, 1e-12)
 
 
@@ -52,7 +52,7 @@ def test_as_torch_has_it() -> None:
     average = Average(net, 0.9)
     for n in range(4):
         moved(net, n)
-        average.update(net)
+        average.update()
         theirs.update_parameters(net)
     assert equal(average.weights, weights(theirs.module))
 
@@ -62,7 +62,7 @@ def test_applied_and_back_to_the_bit() -> None:
     net, places = made.net, {name: p.data_ptr() for name, p in made.net.named_parameters()}
     average = Average(net, 0.5)
     own = moved(net, 1)
-    average.update(net)
+    average.update()
     with average.applied(net):
         assert equal(weights(net), average.weights)
     assert equal(weights(net), own)
@@ -77,7 +77,7 @@ def test_coarse_weights_are_averaged_finely() -> None:
     average = Average(net, 0.9999)
     before = {name: x.clone() for name, x in average.weights.items()}
     own = moved(net, 1)
-    average.update(net)
+    average.update()
     assert {x.dtype for x in average.weights.values()} == {torch.float32}
     assert not any(torch.equal(x, before[name]) for name, x in average.weights.items())
     with average.applied(net):
@@ -90,16 +90,16 @@ def test_goes_on_to_the_bit() -> None:
     straight, first = Average(net, 0.9, warmup=True), Average(net, 0.9, warmup=True)
     for n in range(3):
         moved(net, n)
-        straight.update(net)
-        first.update(net)
+        straight.update()
+        first.update()
     saved = {name: x.clone() for name, x in first.state_dict().items()}
     assert all(isinstance(x, Tensor) for x in saved.values())
     second = Average(net, 0.9, warmup=True)
     second.load_state_dict(saved)
     for n in range(3, 6):
         moved(net, n)
-        straight.update(net)
-        second.update(net)
+        straight.update()
+        second.update()
     assert equal(straight.state_dict(), second.state_dict())
     assert second.updates == 6
 
@@ -112,7 +112,7 @@ def test_frozen_tensors_stay_out_until_they_learn() -> None:
     assert [*average.weights] == ["encoder.embed.tokens.weight"]
     net.get_parameter("encoder.embed.norm.weight").requires_grad_(True)
     moved(net, 0)
-    average.update(net)
+    average.update()
     assert [*average.weights] == ["encoder.embed.tokens.weight", "encoder.embed.norm.weight"]
     assert not torch.equal(average.weights["encoder.embed.tokens.weight"], embed)
 

@@ -294,7 +294,7 @@ def test_clips_to_the_norm(limit: float) -> None:
     made, twin = tiny.model("bert"), tiny.model("bert")
     backward(made)
     backward(twin)
-    norm, finite = clip(made.net, limit)
+    norm, finite = clip(made.net.parameters(), limit)
     theirs = nn.utils.clip_grad_norm_(twin.net.parameters(), limit or math.inf)
     assert finite
     assert torch.equal(norm, theirs)
@@ -307,7 +307,7 @@ def test_a_norm_that_is_not_finite_is_told(bad: float) -> None:
     made = tiny.model("bert")
     backward(made)
     made.net.get_parameter("encoder.embed.norm.bias").grad[0] = bad  # type: ignore[index]
-    norm, finite = clip(made.net, 1.0)
+    norm, finite = clip(made.net.parameters(), 1.0)
     assert not finite
     assert not norm.isfinite()
 
@@ -358,9 +358,9 @@ def few_steps(kind: str, shards: bool, adapted: bool) -> dict[str, Tensor]:
     average, out = Average(made.net, 0.5), {}
     for step in range(2):
         backward(made, step)
-        out[f"norm.{step}"] = clip(made.net, 0.1)[0]
+        out[f"norm.{step}"] = clip(made.net.parameters(), 0.1)[0]
         optimiser.step()
-        average.update(made.net)
+        average.update()
     with average.applied(made.net):
         out |= {f"average.{name}": whole(x).clone() for name, x in weights(made.net).items()}
     out |= {f"own.{name}": whole(x) for name, x in weights(made.net).items()}

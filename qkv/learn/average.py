@@ -26,23 +26,29 @@ class Average:
     def __init__(self, net: nn.Module, decay: float = 0.999, *, warmup: bool = False) -> None:
         number("decay", decay, at_least=0, less_than=1)
         self.decay, self.warmup, self.updates = decay, warmup, 0
+        self.named = [
+            *net.named_parameters()
+        ]  # to look for them at every step would take longer than to move
         self.weights: dict[str, Tensor] = {}
-        self.join(net)
-
-    def join(self, net: nn.Module) -> dict[str, Tensor]:
-        """What of the network learns; the average of a tensor starts at its value."""
-        learns = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
-        for name, p in learns.items():
-            if name not in self.weights:
-                self.weights[name] = p.to(torch.promote_types(p.dtype, torch.float32), copy=True)
-        return learns
+        self.learning()
 
     @torch.no_grad()
-    def update(self, net: nn.Module) -> None:
+    def learning(self) -> list[tuple[Tensor, Tensor]]:
+        """The average of each tensor that learns, and it; an average starts at the tensor's value."""
+        pairs = []
+        for name, p in self.named:
+            if p.requires_grad:
+                if name not in self.weights:
+                    self.weights[name] = p.to(torch.promote_types(p.dtype, torch.float32), copy=True)
+                mean = self.weights[name]
+                pairs.append((mean, p if p.dtype == mean.dtype else p.to(mean.dtype)))
+        return pairs
+
+    @torch.no_grad()
+    def update(self) -> None:
         """Moves the average towards the weights; once after each step."""
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
-        learns = self.join(net)
-        pairs = [(self.weights[name], p.to(self.weights[name].dtype)) for name, p in learns.items()]
+        pairs = self.learning()
         for sliced in (False, True):  # a kernel takes slices, or whole tensors, not both
             alike = [pair for pair in pairs if hasattr(pair[0], "full_tensor") == sliced]
             if alike:

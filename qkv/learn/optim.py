@@ -150,14 +150,14 @@ def freeze(net: nn.Module, patterns: str | Iterable[str]) -> list[str]:
     return found
 
 
-def clip(net: nn.Module, limit: float) -> tuple[Tensor, Tensor]:
-    """Scales all gradients so that their norm is at most `limit` (0: no limit).
+def clip(tensors: Iterable[Tensor], limit: float) -> tuple[Tensor, Tensor]:
+    """Scales the gradients of all these tensors so that their norm is at most `limit` (0: no limit).
 
     Returns the norm that they had and whether it is finite, both on the device: nothing waits for them. Where
     it is not finite, the gradients are of no use and no step may be made with them."""
     number("clip", limit, at_least=0)
     alike: dict[object, list[Tensor]] = {}
-    for p in net.parameters():
+    for p in tensors:
         if p.grad is not None:
             alike.setdefault(getattr(p, "placements", None), []).append(p)
     norms = [whole(get_total_norm([p.grad for p in held if p.grad is not None])) for held in alike.values()]

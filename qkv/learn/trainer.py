@@ -105,6 +105,7 @@ class Trainer:
             self.net, kind=self.learn.optimiser, rate=self.learn.rate, betas=self.learn.betas,
             eps=self.learn.eps, decay=self.learn.decay, layer_decay=self.learn.layer_decay,
         )  # fmt: skip
+        self.tensors = [*self.net.parameters()]
         self.average = Average(self.net, self.learn.average) if self.learn.average else None
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.learn.precision == "fp16")
         self.memory: Tensor | None = None
@@ -166,7 +167,8 @@ class Trainer:
         device."""
         if not any(whole.values()):
             raise ValueError(f"step {self.state.step + 1}: no target in the batch, all of them are masked")
-        self.optimiser.zero_grad(set_to_none=True)
+        for tensor in self.tensors:
+            tensor.grad = None
         backward = Backward(
             forward=self.forward, objective=self.objective, spread=self.spread, scale=self.scaler.scale,
             device=self.device,
@@ -176,7 +178,7 @@ class Trainer:
         sums = self.spread.total(torch.stack([*total.values()]))
         total = dict(zip(total, sums, strict=True))
         self.scaler.unscale_(self.optimiser)
-        norm, finite = clip(self.net, self.learn.clip)
+        norm, finite = clip(self.tensors, self.learn.clip)
         known = sums.isfinite().all()  # whether the loss is a number
         lost = self.team.most(1.0 - (finite & known).float())
         for group in self.optimiser.param_groups:
@@ -186,7 +188,7 @@ class Trainer:
             lost = lost * ~(rescaled(self.scaler, self.device) & known)
         self.watch.add(self.state.step + 1, place, lost)
         if self.average is not None:
-            self.average.update(self.net)
+            self.average.update()
         return total | {"norm": norm}
 
     def forward(self, batch: Batch) -> Out:
