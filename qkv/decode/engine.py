@@ -24,7 +24,7 @@ from qkv.decode.rules import Allowed
 from qkv.decode.settings import How, short
 from qkv.decode.speculate import Speculating
 from qkv.decode.words import least_room
-from qkv.kernels.mix import any_shape
+from qkv.kernels.mix import without_cudnn
 from qkv.nn.stack import Transformer
 
 LENGTH = 256  # new ids, where no setting says how many
@@ -129,7 +129,7 @@ class Engine:
         return most
 
     @torch.inference_mode()
-    @any_shape()
+    @without_cudnn()
     def step(self) -> list[Event]:
         """All rows that go on say their next ids, and requests that wait their first."""
         events: list[Event] = []

@@ -53,9 +53,10 @@ def packed_attention(
 
 
 @contextmanager
-def any_shape() -> Iterator[None]:
-    """While batches come in ever new shapes: cuDNN's kernel, which torch may choose under a mask, spends half
-    a second on every shape that it has not seen, and is left out."""
+def without_cudnn() -> Iterator[None]:
+    """Leaves out cuDNN's kernel, which torch may choose under a mask: it spends half a second on every shape
+    that it has not seen, and its gradients are NaN where all scores of a row are far below zero (torch 2.11;
+    T5, which does not scale them, has such rows)."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(False)
     try:

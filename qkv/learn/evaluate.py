@@ -18,7 +18,7 @@ from qkv.data.prepare import prepare
 from qkv.data.record import Record
 from qkv.data.shards import Index
 from qkv.foreign import load
-from qkv.kernels.mix import any_shape
+from qkv.kernels.mix import without_cudnn
 from qkv.learn.given import Given, Part, labels_in
 from qkv.learn.kinds import Kind, kind_of
 from qkv.learn.measure import Tell, over, silent
@@ -77,7 +77,7 @@ def evaluate(
         )
         tried = trial(given, goal_of(given), encoder, held, source, Part(first=False))
         signatures: dict[str, str] = {}
-        with torch.no_grad(), any_shape():
+        with torch.no_grad(), without_cudnn():
             values = over(tried.feed, tried.objective, tried.judge, tell=tell)(net.eval())
         how = tried.judge.how()
         if recipe.objective.name in RUNNING:

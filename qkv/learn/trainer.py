@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from qkv.batch import Batch
 from qkv.data.feed import Feed, Place
-from qkv.kernels.mix import any_shape
+from qkv.kernels.mix import without_cudnn
 from qkv.learn import checkpoint
 from qkv.learn.average import Average, mean_with
 from qkv.learn.backward import Backward
@@ -116,7 +116,7 @@ class Trainer:
             self.objective = compiled(self.net, self.objective, self.device)
         torch.manual_seed(self.learn.seed + self.spread.rank)
 
-    @any_shape()
+    @without_cudnn()
     def run(self) -> State:
         """Trains up to the last step, or until asked to stop."""
         self.net.train()

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import torch
 
-from qkv.kernels.mix import any_shape
+from qkv.kernels.mix import without_cudnn
 from qkv.model import Model
 
 PAUSE = 0.2  # seconds between two words on how far it is
@@ -37,7 +37,7 @@ def at_rest(model: Model) -> Iterator[None]:
     trains = model.net.training
     model.net.eval()
     try:
-        with torch.inference_mode(), any_shape():
+        with torch.inference_mode(), without_cudnn():
             yield
     finally:
         model.net.train(trains)
