@@ -96,6 +96,20 @@ def test_bash_completes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert done.stdout.split() == [wanted]
 
 
+@pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
+@pytest.mark.parametrize("before", ["", "autoload -Uz compinit\ncompinit\n"], ids=["new", "old"])
+def test_zsh_completes(before: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / ".zshrc").write_text(before)
+    good(capsys, "--install-completion", "--shell", "zsh")
+    good(capsys, "--install-completion", "--shell", "zsh")
+    assert (home / ".zshrc").read_text().count("autoload -Uz compinit") == 1
+    done = subprocess.run(
+        ["zsh", "-ic", "echo ${_comps[qkv]:-none}"], capture_output=True, encoding="utf-8", check=True,
+        env={**os.environ, "HOME": str(home), "ZDOTDIR": str(home)},
+    )  # fmt: skip
+    assert done.stdout.split()[-1] == "_cyclopts_qkv"
+
+
 def test_a_shell_that_nobody_knows(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

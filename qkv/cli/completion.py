@@ -30,6 +30,9 @@ def installs(app: App) -> Callable[..., None]:
             raise ValueError("which shell? Expected --shell and bash, zsh or fish") from None
         script, startup = app.install_completion(shell=found), Path.home() / f".{found}rc"
         print(f"wrote {script}")
+        if found == "zsh" and "compinit" not in startup.read_text(errors="replace"):  # who asks the script
+            with startup.open("a") as file:
+                file.write("autoload -Uz compinit && compinit\n")
         if startup.is_file() and str(script.parent) in startup.read_text(errors="replace"):
             print(f"which {startup} reads")
         print(f"every {found} that is opened from now on completes qkv")
