@@ -99,7 +99,9 @@ def moved(x: Moved, device: torch.device | str) -> Moved:
     """The same with every tensor in it on that device."""
     whole: Any = x
     if isinstance(whole, Tensor):
-        return whole.to(device, non_blocking=True)  # type: ignore[return-value]
+        if torch.device(device).type == "cuda" and not whole.is_cuda:
+            whole = whole.pin_memory()  # from elsewhere a copy may wait for all that the device has to do
+        return whole.to(device, non_blocking=True)
     if isinstance(whole, dict):
         return {name: moved(value, device) for name, value in whole.items()}  # type: ignore[return-value]
     if isinstance(whole, Rows | Batch):

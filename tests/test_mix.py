@@ -38,6 +38,15 @@ def test_a_kernel_that_plans_for_every_shape_is_left_out_and_comes_back() -> Non
     assert cudnn()
 
 
+def test_of_several_threads_the_last_brings_it_back() -> None:
+    first, second = without_cudnn(), without_cudnn()
+    with first:
+        second.__enter__()
+    assert not cudnn()
+    second.__exit__(None, None, None)
+    assert cudnn()
+
+
 def test_learning_writing_and_tasks_leave_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
     attention = F.scaled_dot_product_attention
@@ -61,3 +70,26 @@ def test_learning_writing_and_tasks_leave_it_out(monkeypatch: pytest.MonkeyPatch
     with at_rest(model):
         assert not cudnn()
     assert cudnn()
+
+
+@pytest.mark.parametrize("name", ["bert", "t5"])
+def test_a_bias_comes_in_the_type_that_autocast_asks_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds: set[tuple[torch.dtype, torch.dtype]] = set()
+    attention = F.scaled_dot_product_attention
+
+    def watched(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: Any, *rest: Any, **more: Any) -> Any:
+        kinds.update({(q.dtype, bias.dtype)} if bias is not None else ())
+        return attention(q, k, v, bias, *rest, **more)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    model = qkv.build(name, vocab=50, width=16, depth=2, heads=2, feed=32)
+    ids = torch.randint(3, 50, (2, 9))
+    given: dict[str, Any] = dict(mask=torch.arange(9) < torch.tensor([[9], [5]]))
+    given |= {} if name == "bert" else {"target": ids[:, :4]}
+    whole = model.run(ids, **given)["hidden"]
+    assert kinds == {(torch.float32, torch.float32)}
+    kinds.clear()
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model.run(ids, **given)["hidden"]
+    assert kinds == {(torch.bfloat16, torch.bfloat16)}
+    torch.testing.assert_close(half.float(), whole, atol=0.1, rtol=0.1)

@@ -26,14 +26,14 @@ from torch import Tensor, nn
 
 import qkv
 from qkv.adapter.write import write_adapter
-from qkv.data.feed import Feed, by_rows, recurrent_feed
+from qkv.data.feed import Feed, by_rows, recurrent_feed, unchanged
 from qkv.families import family
 from qkv.learn.average import mean_of
 from qkv.learn.checkpoint import finished
 from qkv.learn.judge import one_label
 from qkv.learn.measure import over
 from qkv.learn.muon import whole
-from qkv.learn.objective import unchanged, written
+from qkv.learn.objective import written
 from qkv.learn.objectives import Words, objective
 from qkv.learn.parallel import Team, joined
 from qkv.learn.settings import Learn

@@ -17,6 +17,11 @@ Indices = NDArray[np.int64]
 Plan = Callable[[np.random.Generator], list[Indices]]  # the batches of an epoch, as indices of examples
 
 
+def unchanged(example: Example, rng: np.random.Generator) -> Example:
+    """No noise: every objective that has none names this one."""
+    return example
+
+
 class Place(NamedTuple):
     """Which batch of which epoch comes next."""
 
@@ -58,6 +63,8 @@ class Feed:
     def parts(self, place: Place, count: int) -> list[Indices]:
         """The batch of a place in so many parts of like size, those left out that would be empty."""
         whole = self.batches(place.epoch)[place.batch]
+        if count == 1:
+            return [whole]
         lengths = np.ones(len(whole), np.int64) if self.lengths is None else self.lengths[whole]
         return [whole[part] for part in split(lengths, count) if len(part)]
 
@@ -65,6 +72,8 @@ class Feed:
         self, indices: Indices, epoch: int, noise: Callable[[Example, np.random.Generator], Example]
     ) -> list[Example]:
         """These examples, each changed by a generator of its own."""
+        if noise is unchanged:  # generators take longer to make than most batches
+            return [self.examples[i] for i in indices]
         turn = 0 if self.static else epoch
         return [noise(self.examples[i], np.random.default_rng((self.seed, turn, int(i)))) for i in indices]
 

@@ -4,6 +4,7 @@ B batch, H heads, G heads of keys, T queries, S keys, D size of a head."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,9 @@ from torch import Tensor
 from qkv.kernels.blocks import sparse_attention
 from qkv.kernels.where import Where
 from qkv.spec import Causal
+
+LOCK = threading.Lock()
+USERS: list[bool] = []  # who does without cuDNN, each with what was before all of them
 
 
 def mix(
@@ -57,12 +61,16 @@ def without_cudnn() -> Iterator[None]:
     """Leaves out cuDNN's kernel, which torch may choose under a mask: it spends half a second on every shape
     that it has not seen, and its gradients are NaN where all scores of a row are far below zero (torch 2.11;
     T5, which does not scale them, has such rows)."""
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    with LOCK:  # the switch is the process's: the first thread turns it off, the last one on again
+        USERS.append(USERS[0] if USERS else torch.backends.cuda.cudnn_sdp_enabled())
+        torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+        with LOCK:
+            before = USERS.pop()
+            if not USERS:
+                torch.backends.cuda.enable_cudnn_sdp(before)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:

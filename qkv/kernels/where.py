@@ -5,6 +5,7 @@ B batch, H heads, T queries, S keys; n blocks of b queries and m keys."""
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.kernels.blocks import Cut, at, cut, few_keys
@@ -89,7 +90,20 @@ class Where:
 
     def fill(self, scores: Tensor | None) -> Tensor | None:
         """A query that sees nobody sees all alike, and never becomes NaN."""
-        if self.mask is None:
-            return scores
-        scores = torch.zeros((), dtype=self.dtype, device=self.mask.device) if scores is None else scores
-        return scores.masked_fill(~self.mask, least(scores.dtype))
+        if self.mask is not None:
+            scores = torch.zeros((), dtype=self.dtype, device=self.mask.device) if scores is None else scores
+            scores = halved(scores).masked_fill(~self.mask, least(halved(scores).dtype))
+        return scores if scores is None else in_words(halved(scores))
+
+
+def halved(scores: Tensor) -> Tensor:
+    """In the type that autocast gives a kernel: once for all layers, not in each."""
+    kind = scores.device.type
+    return scores.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else scores
+
+
+def in_words(scores: Tensor) -> Tensor:
+    """On a GPU, rows that begin where a kernel reads words of 16 bytes, whatever their length: else torch
+    moves them in every layer, and compiles anew for every remainder."""
+    keys = scores.shape[-1]
+    return F.pad(scores, (0, 8 - keys % 8))[..., :keys] if scores.is_cuda else scores

@@ -16,6 +16,7 @@ def compiled(net: nn.Module, objective: Objective, device: torch.device) -> Obje
     """Compiles the network where it is; gives the objective with losses that are compiled too."""
     if device.type != "cpu":
         start_compilers()
+    torch.compiler.config.cache_key_tag = "qkv without cudnn"  # graphs made with it lie in the same cache
     net.compile(dynamic=None)
     return replace(objective, parts=torch.compile(objective.parts, dynamic=None))
 

@@ -5,12 +5,15 @@ noise costs more than the network, other processes."""
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import tee
 from typing import Any, NamedTuple
+
+import torch
 
 from qkv.batch import Batch
 from qkv.data.feed import Feed, Indices, Place
@@ -60,7 +63,16 @@ class Packing(NamedTuple):
     maker: Maker
 
     def __call__(self, task: tuple[int, Dealt]) -> bytes:
-        return pickle.dumps(self.maker(task), protocol=5)
+        made = io.BytesIO()
+        Pickler(made, protocol=5).dump(self.maker(task))
+        return made.getvalue()
+
+
+class Pickler(pickle.Pickler):
+    """Tensors as arrays: torch's own way takes ten times as long to open."""
+
+    def reducer_override(self, x: object) -> Any:
+        return (torch.from_numpy, (x.numpy(),)) if isinstance(x, torch.Tensor) else NotImplemented
 
 
 def drawn(

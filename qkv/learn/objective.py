@@ -20,14 +20,11 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
+from qkv.data.feed import unchanged
 from qkv.data.rows import NONE, Example
 
 Out = dict[str, Tensor]
 Noise = Callable[[Example, np.random.Generator], Example]
-
-
-def unchanged(example: Example, rng: np.random.Generator) -> Example:
-    return example
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ masked ids ─ generator ─ sampled ids ─ discriminator ─ which were replac
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -134,7 +135,7 @@ def bounded(net: Pair, most: float = 100.0) -> Pair:
     def bound(module: nn.Module, given: tuple[object, ...]) -> None:
         if module.training and net.temperature is not None:
             with torch.no_grad():
-                net.temperature.clamp_(max=float(torch.tensor(most).log()))
+                net.temperature.clamp_(max=math.log(most))
 
     net.register_forward_pre_hook(bound)
     return net
