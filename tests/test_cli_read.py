@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import subprocess
@@ -14,6 +15,9 @@ import pytest
 
 import qkv
 from qkv.cli import main
+from qkv.cli.given import PACKED, RECORDS
+from qkv.data import lines
+from qkv.data.read import ENDINGS
 from tests.conftest import ROOT
 
 MODELS = ROOT / "tests" / "goldens" / "pipelines"
@@ -68,6 +72,33 @@ def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"One.\nTwo two.\n")))
         found = rows(capsys, "classify", *given, *model("bert-label"))
         assert [row["text"] for row in found] == ["One.", "Two two."]
+
+
+def test_files_of_records_are_read_by_their_column_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+    two = ["A fine film.", "Bad, and long."]
+    Path("r.csv").write_text(f'text,label\n{two[0]},1\n"{two[1]}",0\n')
+    Path("r.tsv").write_text(f"review\n{two[0]}\n{two[1]}\n")
+    Path("r.jsonl").write_text("".join(json.dumps({"n": 1, "said": text}) + "\n" for text in two))
+    Path("r.json").write_text(json.dumps([{"text": text, "title": "x"} for text in two]))
+    Path("r.csv.gz").write_bytes(gzip.compress(Path("r.csv").read_bytes()))
+    for name in ("r.csv", "r.tsv", "r.jsonl", "r.json", "r.csv.gz"):
+        assert [row["text"] for row in rows(capsys, "classify", name, *model("bert-label"))] == two
+    Path("two.csv").write_text("review,title\nA film.,x\n")
+    told = bad(capsys, "classify", "two.csv", *model("bert-label"))
+    assert "two.csv, line 2: the columns are 'review', 'title'; expected one named 'text'" in told
+    Path("none.jsonl").write_text('{"n": 1}\n')
+    assert "the columns are 'n'" in bad(capsys, "classify", "none.jsonl", *model("bert-label"))
+    Path("blank.csv").write_text("text,label\n ,1\n")
+    assert "blank.csv, line 2: empty" in bad(capsys, "classify", "blank.csv", *model("bert-label"))
+    assert {*RECORDS, ".txt"} == {*ENDINGS}
+    assert {*PACKED} == {*lines.PACKED}
+
+
+def test_and_so_is_parquet(capsys: pytest.CaptureFixture[str]) -> None:
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(pyarrow.table({"said": [TEXT, "Bad."], "label": [1, 0]}), "r.parquet")
+    found = rows(capsys, "classify", "r.parquet", *model("bert-label"))
+    assert [row["text"] for row in found] == [TEXT, "Bad."]
 
 
 def test_tag(capsys: pytest.CaptureFixture[str]) -> None:
