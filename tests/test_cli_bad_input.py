@@ -34,7 +34,9 @@ TEXTS = {
     "a\udcffb": "a lone surrogate, U+DCFF at character",
 }  # fmt: skip
 FILES = {
-    "none.txt": "none.txt: no such file", "here": "here: a folder; expected a text, or a file",
+    "none.txt": "none.txt: no such file", "my other file.TXT": "my other file.TXT: no such file",
+    "none.txt.zip": "no such file", "my none.csv.xz": "no such file", "none.parquet": "no such file",
+    "here": "here: a folder; expected a text, or a file",
     "./here": "a folder", "empty.txt": "empty.txt: empty; expected text", "blank.txt": "blank",
     "binary.txt": "binary.txt, line 1: a NUL byte, expected text; is this a binary file?",
     "latin.txt": "latin.txt, line 1: byte 0xdf in column 5 is not utf-8", "--nope": "nknown option",

@@ -101,6 +101,13 @@ def test_and_so_is_parquet(capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["text"] for row in found] == [TEXT, "Bad."]
 
 
+def test_a_sentence_may_end_as_a_file_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("What was said at the meeting is all in notes.txt", "See:\nnotes.txt"):
+        assert rows(capsys, "classify", text, *model("bert-label"))[0]["text"] == text
+    Path("my film.txt").write_text(TEXT)
+    assert rows(capsys, "classify", "my film.txt", *model("bert-label"))[0]["text"] == TEXT
+
+
 def test_tag(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "tag", TEXT, "texts.txt", *model("bert-tag"), "--join", "max")
     assert [row["text"] for row in found] == [TEXT, TEXT, "It rained all week."]

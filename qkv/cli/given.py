@@ -11,6 +11,8 @@ from cyclopts import Parameter, Token
 
 RECORDS = tuple(".jsonl .ndjson .json .csv .tsv .conll .parquet".split())  # endings of files with columns
 PACKED = tuple(".gz .xz .bz2".split())
+FILES = (*RECORDS, *PACKED, ".txt", ".md", ".zip")
+WORDS = 8  # a text that ends as a file's name does and has more of them is no name
 
 
 def whole(_: object, tokens: Sequence[Token]) -> int:
@@ -85,9 +87,8 @@ def is_file(given: str) -> bool:
         return True
     if os.path.isdir(given):
         raise ValueError(f"{given}: a folder; expected a text, or a file with texts")
-    if given.startswith("--") or (
-        given.endswith((*RECORDS, *PACKED, ".txt", ".md")) and not any(map(str.isspace, given))
-    ):
-        what = "unknown option" if given.startswith("--") else "no such file"
-        raise ValueError(f"{given}: {what}; expected a text, or a file with texts")
+    if given.startswith("--"):
+        raise ValueError(f"{given}: unknown option; expected a text, or a file with texts")
+    if given.lower().endswith(FILES) and "\n" not in given and len(given.split()) <= WORDS:
+        raise ValueError(f"{given}: no such file; expected one, or a text (one that ends so goes through -)")
     return False
