@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -235,6 +236,25 @@ def test_a_megabyte_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--model" in bad(capsys, "tag", "a")
     assert "no such folder" in bad(capsys, "tag", "a", "--model", "./nowhere")
+
+
+def test_the_folder_of_a_run_is_told_from_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("runs") / "sst2"
+    run.mkdir(parents=True)
+    (run / "recipe.toml").touch()
+    for command in (["tag", "a", "--model"], ["show"], ["tag", "a", *model("bert-tag"), "--adapter"]):
+        assert "sst2: the folder of a run; it has saved no model yet" in bad(capsys, *command, str(run))
+    for name in ("last", "best"):
+        shutil.copytree(MODELS / "bert-label", run / name)
+        told = bad(capsys, "classify", "a", "--model", str(run))
+        assert f"{run}: the folder of a run; its model is in {run / name}" in told
+    assert f"expected the folder of a run, which is {run}" in bad(capsys, "eval", str(run / "best"))
+    assert "no recipe.toml; expected the folder of a run\n" in bad(capsys, "eval", "runs")
+
+
+def test_a_model_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["classify", "a"], ["tag", "a"], ["classify", "--about"]):
+        assert "the name of the model is empty, expected a folder" in bad(capsys, *command, "--model", "")
 
 
 def test_help_has_an_example_and_needs_no_torch() -> None:

@@ -84,7 +84,7 @@ class Built(On):
 
     def tell_about(self, name: str) -> None:
         """The card of the model that the task of this name would take."""
-        tell_card(self.model or builtin(name), self.as_json)
+        tell_card(builtin(name) if self.model is None else self.model, self.as_json)
 
 
 BUILT = Built()
