@@ -109,6 +109,15 @@ def test_a_sentence_may_end_as_a_file_does(capsys: pytest.CaptureFixture[str]) -
     assert rows(capsys, "classify", "my film.txt", *model("bert-label"))[0]["text"] == TEXT
 
 
+def test_two_dashes_end_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    found = good(capsys, "classify", "--json", *model("bert-label"), "--", "--bad film", "--top", "texts.txt")
+    said = [json.loads(line)["text"] for line in found.splitlines()]
+    assert said == ["--bad film", "--top", TEXT, "It rained all week."]
+    assert rows(capsys, "classify", "- A film.", *model("bert-label"))[0]["text"] == "- A film."
+    given = ["answer", "Who?", "--in=--Clara waits.", *model("bert-span")]
+    assert rows(capsys, *given)[0]["text"] in "--Clara waits."
+
+
 def test_tag(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "tag", TEXT, "texts.txt", *model("bert-tag"), "--join", "max")
     assert [row["text"] for row in found] == [TEXT, TEXT, "It rained all week."]
@@ -205,7 +214,7 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", ""], "text is empty"),
     (["classify", "  "], "text is only blanks"),
     (["classify", "none.txt"], "none.txt: no such file"),
-    (["classify", "a", "--lnog", "cut"], "--lnog: unknown option"),
+    (["classify", "a", "--lnog", "cut"], "Unknown option: --lnog. Did you mean --long?"),
     (["classify", "blank.txt"], "blank.txt, line 2: empty"),
     (["classify", "nul.txt"], "nul.txt, line 1: a NUL byte"),
     (["classify", "latin.txt"], "latin.txt, line 1: byte 0xe9"),

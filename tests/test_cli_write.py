@@ -99,6 +99,12 @@ def test_mistakes_are_said_in_a_line(
     assert wrong in bad(capsys, "complete", "Clara", "--model", "gpt", "--device", "cpu", *arguments)
 
 
+def test_the_nearest_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["translate", TEXT], ["translate"], ["complete"], ["complete", TEXT], ["summarise", TEXT]):
+        assert "Unknown option: --beams. Did you mean --beam?" in bad(capsys, *given, "--beams", "5")
+        assert "Did you mean --beam?" in bad(capsys, *given, "--beams=5", "--model", "gpt")
+
+
 def test_and_so_are_texts_and_models_that_cannot(capsys: pytest.CaptureFixture[str]) -> None:
     for stream in ([], ["--stream"]):
         assert "text is empty" in bad(capsys, "complete", "", "--model", "gpt", *stream)

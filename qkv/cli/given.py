@@ -87,8 +87,6 @@ def is_file(given: str) -> bool:
         return True
     if os.path.isdir(given):
         raise ValueError(f"{given}: a folder; expected a text, or a file with texts")
-    if given.startswith("--"):
-        raise ValueError(f"{given}: unknown option; expected a text, or a file with texts")
     if given.lower().endswith(FILES) and "\n" not in given and len(given.split()) <= WORDS:
         raise ValueError(f"{given}: no such file; expected one, or a text (one that ends so goes through -)")
     return False
