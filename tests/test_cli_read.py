@@ -166,8 +166,10 @@ def test_an_answer_that_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`answer` needs a head for spans" in bad(capsys, "answer", "Who?", *more, "--no-generative")
     span = ["--in", TEXT, *model("bert-span")]
     assert "needs an encoder-decoder" in bad(capsys, "answer", "Who?", *span, "--generative")
-    assert "setting is 'beams'" in bad(capsys, "answer", "Who?", *span, "--beam", "3")
-    assert "template is 'x'" in bad(capsys, "answer", "Who?", *more, "--template", "x")
+    assert "--beam is nothing that this model can be told" in bad(
+        capsys, "answer", "Who?", *span, "--beam", "3"
+    )
+    assert "--template is 'x'" in bad(capsys, "answer", "Who?", *more, "--template", "x")
 
 
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,13 +221,13 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", "nul.txt"], "nul.txt, line 1: a NUL byte"),
     (["classify", "latin.txt"], "latin.txt, line 1: byte 0xe9"),
     (["classify", "a\udcffb"], "a lone surrogate"),
-    (["classify", "word " * 90], "more than the 64 that are read at once; shorten it, or set long to cut"),
-    (["classify", "a", "--long", "window"], "long is 'window', expected one of refuse, cut"),
+    (["classify", "word " * 90], "more than the 64 that are read at once; shorten it, or set --long to cut"),
+    (["classify", "a", "--long", "window"], "--long is 'window', expected one of refuse, cut"),
     (["classify", "a", "--long", "all"], "--long"),
     (["classify", "a", "--labels", "x", "x"], "label 'x' is there twice"),
     (["classify", "a", "--labels", ""], "a label is empty"),
-    (["classify", "a", "--batch", "0"], "batch is 0"),
-    (["classify", "a", "--top", "0"], "top is 0"),
+    (["classify", "a", "--batch", "0"], "--batch is 0"),
+    (["classify", "a", "--top", "0"], "--top is 0"),
     (["tag", "a"], "this folder holds an encoder with the head label; `tag` needs a head that labels"),
     (["score", "a"], "`score` needs a decoder with the head lm"),
 ])  # fmt: skip

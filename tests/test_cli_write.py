@@ -47,8 +47,8 @@ def test_translate_between_languages(capsys: pytest.CaptureFixture[str]) -> None
     more = [*model("mbart"), "--max-new", "6"]
     wanted = qkv.task("translate", MODELS / "mbart", source="en_XX", target="de_DE", max_new=6)(TEXT)
     assert good(capsys, "translate", TEXT, *more, "--from", "en", "--to", "de") == wanted.text + "\n"
-    assert "into which language?" in bad(capsys, "translate", TEXT, *more)
-    assert "target is 'xx', expected one of ar" in bad(capsys, "translate", TEXT, *more, "--to", "xx")
+    assert "into which language? Expected --from and --to, of" in bad(capsys, "translate", TEXT, *more)
+    assert "--to is 'xx', expected one of ar" in bad(capsys, "translate", TEXT, *more, "--to", "xx")
 
 
 def test_summarise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,11 +87,11 @@ def test_complete(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "wrong"), [
-    (["--temperature", "-1"], "temperature is -1"), (["--temperature", "nan"], "temperature is nan"),
-    (["--top-p", "2"], "top_p is 2"), (["--stop", ""], "stop is ''"), (["--beam", "0"], "beams is 0"),
-    (["--beam", "100000"], "beams is 100000"), (["--code", "Links"], "code is 'Links'"),
-    (["--stream", "--json"], "take one of them"), (["--stream", "--best", "2", "--sample"], "for a stream"),
-    (["--max-new", "0"], "max_new is 0"),
+    (["--temperature", "-1"], "--temperature is -1"), (["--temperature", "nan"], "--temperature is nan"),
+    (["--top-p", "2"], "--top-p is 2"), (["--stop", ""], "--stop is ''"), (["--beam", "0"], "--beam is 0"),
+    (["--beam", "100000"], "--beam is 100000"), (["--code", "Links"], "--code is 'Links'"),
+    (["--stream", "--json"], "take one of them"), (["--stream", "--best", "2", "--sample"], "--best is 2"),
+    (["--max-new", "0"], "--max-new is 0"), (["--best", "3", "--beam", "2"], "--best is 3, expected no more"),
 ])  # fmt: skip
 def test_mistakes_are_said_in_a_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], wrong: str

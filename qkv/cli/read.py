@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from qkv.check import number
 from qkv.cli.card import tell_card
+from qkv.cli.flags import in_flags
 from qkv.cli.given import Whole, is_file, read_texts, read_whole
 from qkv.cli.screen import progress
 from qkv.cli.search import USUAL, Search, given
@@ -56,13 +57,14 @@ class On:
     def task(self, name: str, **settings: Any) -> Task[Any, Any]:
         from qkv.tasks.task import task
 
-        number("batch", self.batch, whole=True, at_least=1)
         given = settings | ({} if self.long is None else {"long": self.long})
-        return task(name, self.model, adapter=self.adapter, device=self.device, **given)
+        with in_flags():
+            number("batch", self.batch, whole=True, at_least=1)
+            return task(name, self.model, adapter=self.adapter, device=self.device, **given)
 
     def many(self, task: Task[Any, Any], given: Sequence[Any]) -> Any:
         """The results for all; how far it is goes beside them."""
-        with progress(task.name) as tell:
+        with in_flags(), progress(task.name) as tell:
             return task.many(given, batch_tokens=self.batch, progress=tell)
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from qkv.cli.aligned import UNASKED, Aligned, show
+from qkv.cli.flags import in_flags
 from qkv.cli.given import Whole, read_whole
 from qkv.cli.read import BUILT, Built, Flag, On, Words
 from qkv.cli.search import USUAL, Search, given
@@ -125,7 +126,8 @@ def complete(
         if on.as_json:
             raise ValueError("--stream prints words and --json an object at the end: take one of them")
         parts = task.stream(prompt)
-        first = next(parts, "")  # what is wrong is said before anything is printed
+        with in_flags():
+            first = next(parts, "")  # what is wrong is said before anything is printed
         print(prompt + first, end="", flush=True)
         for part in parts:
             print(part, end="", flush=True)
