@@ -201,6 +201,18 @@ def test_show_a_family() -> None:
     assert max(map(len, lines)) == 100
 
 
+@pytest.mark.parametrize("columns", [60, 30])
+def test_show_on_a_narrow_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = good(capsys, "show", "gpt2").splitlines()
+    (row,) = (line for line in lines if "├── decoder " in line)
+    assert row.endswith(" 124,439,808")
+    assert len(row) == max(columns, 52)
+    assert not {"124,439,808", "1,536"} & {*lines}
+
+
 def test_show_sizes_and_layers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gpt2 xl: decoder, 1,557,611,200 parameters" in good(capsys, "show", "gpt2", "--size", "xl")
     out = good(capsys, "show", "gpt2", "--layers")
