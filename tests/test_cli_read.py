@@ -140,6 +140,17 @@ def test_fill(capsys: pytest.CaptureFixture[str]) -> None:
     assert {one["word"] for one in few["gaps"][0]["best"]} == {"the", "a"}
 
 
+def test_gaps_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "The [MASK] waits in [MASK]."
+    wanted = qkv.task("fill", MODELS / "bert", top=2)(text)
+    told = good(capsys, "fill", text, *model("bert"), "--top", "2").splitlines()
+    rows = [line.split(maxsplit=3) for line in told if "[MASK]" in line]
+    assert ["gap", "score", "word", "text"] in [line.split() for line in told]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    assert [row[3] for row in rows] == [word.text for gap in wanted.gaps for word in gap.best]
+    assert told[-1] == wanted.text
+
+
 def test_answer(capsys: pytest.CaptureFixture[str]) -> None:
     (found,) = rows(
         capsys, "answer", "Who?", "--in", "texts.txt", *model("bert-span"), "--top", "3", "--none"

@@ -153,7 +153,7 @@ def tag(
 
 
 def fill(*texts: Dashed, on: On, top: Whole = 5, targets: Words = ()) -> None:
-    """Fill the masks of texts with words.
+    """Fill the masks of texts with words; of several in a text, each by itself, then all with their best.
 
     qkv fill "Paris is the [MASK] of France." --model bert-base-uncased
 
@@ -172,8 +172,12 @@ def fill(*texts: Dashed, on: On, top: Whole = 5, targets: Words = ()) -> None:
         return as_json(
             asdict(one) | {"text": text, "filled": one.text} for text, one in zip(given, found, strict=True)
         )
-    words = [word for one in found for gap in one.gaps for word in gap.best]
-    table("score word text", [(score(word.score), word.word, word.text) for word in words])
+    gaps = [(number, gap) for one in found for number, gap in enumerate(one.gaps, 1)]
+    rows = [(number, score(word.score), word.word, word.text) for number, gap in gaps for word in gap.best]
+    alone = all(len(one.gaps) == 1 for one in found)
+    table("score word text" if alone else "gap score word text", [row[alone:] for row in rows])
+    for one in found if not alone else ():
+        print(one.text)
 
 
 def answer(
