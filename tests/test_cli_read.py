@@ -237,6 +237,8 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", "a", "--long", "all"], "--long"),
     (["classify", "a", "--labels", "x", "x"], "label 'x' is there twice"),
     (["classify", "a", "--labels", ""], "a label is empty"),
+    (["classify", "a", "--several"], "--several is for labels of your own: expected --labels too"),
+    (["classify", "a", "--template", "{}"], "--template is for labels of your own"),
     (["classify", "a", "--batch", "0"], "--batch is 0"),
     (["classify", "a", "--top", "0"], "--top is 0"),
     (["tag", "a"], "this folder holds an encoder with the head label; `tag` needs a head that labels"),

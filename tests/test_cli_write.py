@@ -64,6 +64,8 @@ def test_summarise(capsys: pytest.CaptureFixture[str]) -> None:
     assert good(capsys, "summarise", "long.txt", *more, "--long", "window") == window(text).text + "\n"
     again = good(capsys, "summarise", "long.txt", *more, "--long", "window", "--again")
     assert again == window(text, again=True).text + "\n"
+    for long in ([], ["--long", "cut"]):
+        assert "expected --long window" in bad(capsys, "summarise", "long.txt", *more, "--again", *long)
     more = [*model("marian"), "--max-new", "3", "--long", "window"]
     assert good(capsys, "translate", "long.txt", *more).endswith("\n")
     more = ["--model", "gpt", "--device", "cpu", "--max-new", "3"]

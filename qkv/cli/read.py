@@ -94,7 +94,7 @@ BUILT = Built()
 
 def classify(
     *texts: Dashed, on: Built = BUILT, top: Whole = 5, labels: Words = (),
-    template: str = "This example is {}.", several: Flag = False,
+    template: str | None = None, several: Flag = False,
 ) -> None:  # fmt: skip
     """Tell the labels of texts, or, by a model of entailment, which of your own labels fit.
 
@@ -109,22 +109,25 @@ def classify(
     labels
         labels of your own: --labels sports politics "food and drink"
     template
-        the sentence that a label of your own is put into
+        the sentence that a label of your own is put into; without it: This example is {}.
     several
         each of your own labels for itself: several may fit
     """
     if on.about:
         return on.tell_about("classify")
-    given = read_texts(texts)
-    task = on.task("classify", top=top, labels=labels, template=template, several=several)
-    found = on.many(task, given)
+    for flag, used in (("--several", several), ("--template", template is not None)):
+        if used and not labels:
+            raise ValueError(f"{flag} is for labels of your own: expected --labels too")
+    read = read_texts(texts)
+    task = on.task("classify", top=top, labels=labels, several=several, **given(template=template))
+    found = on.many(task, read)
     if on.as_json:
-        return as_json({"text": text, **plain(one)} for text, one in zip(given, found, strict=True))
-    if len(given) == 1:
+        return as_json({"text": text, **plain(one)} for text, one in zip(read, found, strict=True))
+    if len(read) == 1:
         return table("label score", [(one.label, score(one.score)) for one in found[0].best])
     table(
         "label score text",
-        [(one.label, score(one.score), text) for text, one in zip(given, found, strict=True)],
+        [(one.label, score(one.score), text) for text, one in zip(read, found, strict=True)],
     )
 
 

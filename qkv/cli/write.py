@@ -59,6 +59,8 @@ def summarise(
     again
         with --long window: summarise what comes of the parts, until it is one part
     """
+    if again and on.long != "window":
+        raise ValueError("--again is for texts that are read in parts: expected --long window too")
     settings = given(min_length=min_length) | search.settings
     rewritten(on, "summarise", texts, again=again, **settings)
 
