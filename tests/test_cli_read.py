@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,11 @@ import pytest
 
 import qkv
 from qkv.cli import main
+from qkv.cli.flags import FLAGS, OTHER
 from qkv.cli.given import PACKED, RECORDS
 from qkv.data import lines
 from qkv.data.read import ENDINGS
+from qkv.tasks.write import Written
 from tests.conftest import ROOT
 
 MODELS = ROOT / "tests" / "goldens" / "pipelines"
@@ -294,3 +298,30 @@ def test_help_has_an_example_and_needs_no_torch() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert all(f"qkv {name} " in done.stdout for name in names)
     assert "\x1b[" not in done.stdout
+
+
+def test_the_keys_of_json_are_those_that_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| (`\w+`|–) \| ", page, re.MULTILINE))
+    image, more = str(MODELS / "images" / "tall.png"), ["--max-new", "3"]
+    asked = {
+        "classify": ([TEXT, *model("bert-label")], {"label", "score", "best"}),
+        "tag": ([TEXT, *model("bert-tag")], {"entities"}),
+        "fill": (["The [MASK].", *model("bert")], {"gaps", "filled"}),
+        "answer": (["Who?", "--in", TEXT, *model("bert-span")], {"text", "score", "start", "end", "best"}),
+        "embed": ([TEXT, *model("bert")], {"vector"}),
+        "match": ([image, "texts.txt", *model("clip")], {"label", "score", "best"}),
+        "score": ([TEXT, *model("bert")], {"score", "perplexity", "tokens"}),
+        "translate": ([TEXT, *model("marian"), *more], {each.name for each in fields(Written)}),
+        "summarise": ([TEXT, *model("bart"), *more], {each.name for each in fields(Written)}),
+    }
+    for name, (arguments, result) in asked.items():
+        (row,) = rows(capsys, name, *arguments)
+        assert {*row} == result | {told[name].strip("`")} - {"–"}
+
+
+def test_flags_of_another_name_are_told() -> None:
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    for name in OTHER:
+        (row,) = re.findall(rf"^\| `{name}` \| .*\|$", page, re.MULTILINE)
+        assert f"`{FLAGS[name]}`" in row

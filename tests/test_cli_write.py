@@ -89,6 +89,7 @@ def test_complete(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "wrong"), [
+    (["--temperature", "0"], "--no-sample takes"),
     (["--temperature", "-1"], "--temperature is -1"), (["--temperature", "nan"], "--temperature is nan"),
     (["--top-p", "2"], "--top-p is 2"), (["--stop", ""], "--stop is ''"), (["--beam", "0"], "--beam is 0"),
     (["--beam", "100000"], "--beam is 100000"), (["--code", "Links"], "--code is 'Links'"),

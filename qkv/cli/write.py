@@ -120,6 +120,8 @@ def complete(
     """
     if on.about:
         return on.tell_about("complete")
+    if temperature == 0:
+        raise ValueError("--temperature 0: expected above 0; --no-sample takes the likeliest word each time")
     prompt = read_whole("-" if text is None else text)
     settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample, code=code)
     settings |= search.settings
