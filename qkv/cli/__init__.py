@@ -90,5 +90,7 @@ def check_options(arguments: Sequence[str]) -> None:
         try:
             known.match(name)
         except ValueError:
+            if " " in name:
+                raise ValueError(f"{name}: no option; a text that begins so goes behind a lone --") from None
             token = Token(value=name, source="cli")
             raise UnknownOptionError(token=token, argument_collection=known, verbose=False) from None

@@ -27,7 +27,8 @@ def in_flags() -> Iterator[None]:
     except ValueError as error:
         told = str(error)
         if unknown := UNKNOWN.fullmatch(told):
+            flag = FLAGS.get(unknown[1], unknown[1])
             raise ValueError(
-                f"{FLAGS.get(unknown[1], unknown[1])} is nothing that this model can be told here"
+                f"{flag} is not for this model: one finds, another writes; leave it out"
             ) from None
         raise ValueError(NAMED.sub(lambda found: FLAGS[found[1]], told)) from None
