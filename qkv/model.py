@@ -471,7 +471,12 @@ def pick_device(device: str, dtype: object = None) -> str:
 
 def find(folder_or_id: str | Path, revision: str | None, *, fetch: bool = True) -> Path:
     """The folder itself, or the hub's snapshot of that id; without `fetch`, from its cache alone."""
+    if folder_or_id == "":
+        raise ValueError("the name of the model is empty, expected a folder or a hub id")
     folder = Path(folder_or_id)
+    if (folder / "recipe.toml").is_file() and not (folder / "config.json").exists():
+        held = [f"its model is in {folder / name}" for name in ("best", "last") if (folder / name).is_dir()]
+        raise ValueError(f"{folder}: the folder of a run; {(*held, 'it has saved no model yet')[0]}")
     if folder.exists():
         return folder
     if is_builtin(folder_or_id):

@@ -26,6 +26,7 @@ STEPS = """
     before_attend attend after_attend before_cross cross after_cross before_feed feed after_feed q k v o
 """.split()  # of a block and of its attention, as one reads them
 NORMS = (nn.LayerNorm, nn.RMSNorm)
+NARROW = 12  # characters of words in a line, at least
 LEAVES = (nn.Linear, Lora, nn.Embedding, nn.Conv2d, *NORMS)
 TAKES = dict(
     all="every state", first="the first state", last="the last state", mean="the mean state",
@@ -274,7 +275,7 @@ def render(root: Node, width: int) -> Text:
     rows = list(layout(root))
     names = max(len(guide) + len(node.name) for guide, _, node in rows)
     numbers = max(len(f"{node.count:,}") for _, _, node in rows)
-    room = max(width - names - numbers - 4, 24)
+    room = max(width - names - numbers - 4, NARROW)
     text = Text(no_wrap=True, overflow="ignore")
     for guide, below, node in rows:
         first, *more = [line for said in node.note.words for line in wrap(said, room)] or [""]

@@ -99,7 +99,7 @@ else: raise AssertionError
         (["show"], "MODEL"),
         (["show", "gpt2", "extra"], "extra"),
         (["show", "gpt2", "--colour", "red"], "--colour"),
-        (["show", "gpt9"], "gpt9: no such folder, and no family; expected one of bert, roberta,"),
+        (["show", "gpt9"], "nor is it a family, which are bert, roberta,"),
         (["show", "gpt2", "--size", "huge"], "'huge': expected one of small, medium, large, xl"),
         (["show", "."], "config.json"),
         (["show", "./none/here"], "no such folder"),
@@ -201,6 +201,18 @@ def test_show_a_family() -> None:
     assert max(map(len, lines)) == 100
 
 
+@pytest.mark.parametrize("columns", [60, 30])
+def test_show_on_a_narrow_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    lines = good(capsys, "show", "gpt2").splitlines()
+    (row,) = (line for line in lines if "├── decoder " in line)
+    assert row.endswith(" 124,439,808")
+    assert len(row) == max(columns, 52)
+    assert not {"124,439,808", "1,536"} & {*lines}
+
+
 def test_show_sizes_and_layers(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gpt2 xl: decoder, 1,557,611,200 parameters" in good(capsys, "show", "gpt2", "--size", "xl")
     out = good(capsys, "show", "gpt2", "--layers")
@@ -222,6 +234,19 @@ def test_show_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert good(capsys, "show", tmp_path / "[red]:x:").startswith("[red]:x:: decoder, ")
     (tmp_path / "mine" / "config.json").write_text('{"model_type": "word2vec"}')
     assert "'word2vec'" in bad(capsys, "show", tmp_path / "mine")
+
+
+def test_show_takes_a_folder_then_a_family_then_a_hub_id(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt2").mkdir()  # of no model
+    assert good(capsys, "show", "gpt2").startswith("gpt2 small: decoder, 124,439,808 ")
+    qkv.build("bert", None, **TINY).save(tmp_path / "gpt2")
+    assert good(capsys, "show", "gpt2").startswith("gpt2: encoder, ")
+    assert good(capsys, "show", "gpt2", "--size", "small").startswith("gpt2 small: decoder, 124,439,808 ")
+    monkeypatch.setattr("qkv.model.find", lambda name, _: {"bert-tiny": tmp_path / "gpt2"}[name])
+    assert good(capsys, "show", "bert-tiny").startswith("gpt2: encoder, ")
 
 
 def test_show_refuses_what_no_screen_holds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

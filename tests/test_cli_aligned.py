@@ -120,8 +120,8 @@ def test_files(capsys: pytest.CaptureFixture[str]) -> None:
     (["--picture", "a.html"], "--picture a.html: expected a name that ends in .svg"),
     (["--page", "none/a.html"], "--page none/a.html: expected a file, in a folder that is there"),
     (["--layer", "1"], "--layer 1: expected --alignment, --page or --picture too"),
-    (["--alignment", "--layer", "2"], "alignment is 2: expected a whole number, at least -2 and less than 2"),
-    (["--alignment", "--layer", "last"], "alignment is 'last', expected one of penultimate, mean"),
+    (["--alignment", "--layer", "2"], "--layer is 2: expected a whole number, at least -2 and less than 2"),
+    (["--alignment", "--layer", "last"], "--layer is 'last', expected one of penultimate, mean"),
 ])  # fmt: skip
 def test_mistakes_are_said_in_a_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], wrong: str

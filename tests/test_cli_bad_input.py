@@ -34,28 +34,30 @@ TEXTS = {
     "a\udcffb": "a lone surrogate, U+DCFF at character",
 }  # fmt: skip
 FILES = {
-    "none.txt": "none.txt: no such file", "here": "here: a folder; expected a text, or a file",
+    "none.txt": "none.txt: no such file", "my other file.TXT": "my other file.TXT: no such file",
+    "none.txt.zip": "no such file", "my none.csv.xz": "no such file", "none.parquet": "no such file",
+    "here": "here: a folder; expected a text, or a file",
     "./here": "a folder", "empty.txt": "empty.txt: empty; expected text", "blank.txt": "blank",
     "binary.txt": "binary.txt, line 1: a NUL byte, expected text; is this a binary file?",
     "latin.txt": "latin.txt, line 1: byte 0xdf in column 5 is not utf-8", "--nope": "nknown option",
 }  # fmt: skip
 WRITE = ["translate", "summarise", "complete", "stream", "respond"]
 SETTINGS = {
-    "--beam 0": "beams is 0", "--beam 100000": "beams is 100000", "--beam 1.5": "expected a whole number",
-    "--best 0": "results is 0", "--best 100000": "results is 100000", "--max-new 0": "max_new is 0",
-    "--max-new -1": "max_new is -1", "--length-penalty nan": "length_penalty is nan",
-    "--length-penalty -1e6": "length_penalty is -1000000", "--batch 0": "batch is 0",
+    "--beam 0": "--beam is 0", "--beam 100000": "--beam is 100000", "--beam 1.5": "expected a whole number",
+    "--best 0": "--best is 0", "--best 100000": "--best is 100000", "--max-new 0": "--max-new is 0",
+    "--max-new -1": "--max-new is -1", "--length-penalty nan": "--length-penalty is nan",
+    "--length-penalty -1e6": "--length-penalty is -1000000", "--batch 0": "--batch is 0",
     "--long wide": "Choose from", "--adapter here": "adapter_config.json",
 }  # fmt: skip
 DRAWN = {
-    "--temperature -1": "temperature is -1", "--temperature nan": "temperature is nan",
-    "--top-p 2": "top_p is 2", "--top-k -1": "top_k is -1", "--seed -1": "seed is -1",
-    f"--seed {'9' * 400}": "seed is 999", "--stop ''": "stop is ''", "--code Links": "code is 'Links'",
+    "--temperature -1": "--temperature is -1", "--temperature nan": "--temperature is nan",
+    "--top-p 2": "--top-p is 2", "--top-k -1": "--top-k is -1", "--seed -1": "--seed is -1",
+    f"--seed {'9' * 400}": "--seed is 999", "--stop ''": "--stop is ''", "--code Links": "--code is 'Links'",
 }  # fmt: skip
 OTHERS = """
-    translate x --to xx               marian      target is 'xx', and this model has no languages
-    translate x --to xx               mbart       target is 'xx', expected one of ar, cs, de
-    translate x --from zz --to de     mbart       source is 'zz', expected one of ar, cs, de
+    translate x --to xx               marian      --to is 'xx', and this model has no languages
+    translate x --to xx               mbart       --to is 'xx', expected one of ar, cs, de
+    translate x --from zz --to de     mbart       --from is 'zz', expected one of ar, cs, de
     translate x --to xx               t5          any to xx: expected one of en to de
     translate x                       gpt         `translate` needs an encoder-decoder
     summarise x                       bert        `summarise` needs an encoder-decoder
@@ -70,16 +72,16 @@ OTHERS = """
     match IMAGE none                  clip        none: no such file; expected one with a text in each line
     match IMAGE here                  clip        here: a folder
     match IMAGE empty.txt             clip        empty.txt: empty
-    match IMAGE labels.txt --top 0    clip        top is 0
-    classify x --top 0                bert-label  top is 0
-    fill x --top 0                    bert        top is 0
-    answer x --in x --top 0           bert-span   top is 0
-    answer x --in x --longest 0       bert-span   longest is 0
-    detect x --above nan              electra     above is nan
-    tag x --stride -1                 bert-tag    stride is -1
+    match IMAGE labels.txt --top 0    clip        --top is 0
+    classify x --top 0                bert-label  --top is 0
+    fill x --top 0                    bert        --top is 0
+    answer x --in x --top 0           bert-span   --top is 0
+    answer x --in x --longest 0       bert-span   --longest is 0
+    detect x --above nan              electra     --above is nan
+    tag x --stride -1                 bert-tag    --stride is -1
     score x --stride 1.5              gpt         expected a whole number
     embed x --out here/none/v.npy     bert        no folder here/none
-    translate x --beam 4 --max-new 20 --length-penalty -9  marian  no result: length_penalty is -9
+    translate x --beam 4 --max-new 20 --length-penalty -9  marian  no result: --length-penalty is -9
 """
 
 

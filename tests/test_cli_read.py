@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +18,11 @@ import pytest
 
 import qkv
 from qkv.cli import main
+from qkv.cli.flags import FLAGS, OTHER
+from qkv.cli.given import PACKED, RECORDS
+from qkv.data import lines
+from qkv.data.read import ENDINGS
+from qkv.tasks.write import Written
 from tests.conftest import ROOT
 
 MODELS = ROOT / "tests" / "goldens" / "pipelines"
@@ -70,6 +79,50 @@ def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
         assert [row["text"] for row in found] == ["One.", "Two two."]
 
 
+def test_files_of_records_are_read_by_their_column_of_text(capsys: pytest.CaptureFixture[str]) -> None:
+    two = ["A fine film.", "Bad, and long."]
+    Path("r.csv").write_text(f'text,label\n{two[0]},1\n"{two[1]}",0\n')
+    Path("r.tsv").write_text(f"review\n{two[0]}\n{two[1]}\n")
+    Path("r.jsonl").write_text("".join(json.dumps({"n": 1, "said": text}) + "\n" for text in two))
+    Path("r.json").write_text(json.dumps([{"text": text, "title": "x"} for text in two]))
+    Path("r.csv.gz").write_bytes(gzip.compress(Path("r.csv").read_bytes()))
+    for name in ("r.csv", "r.tsv", "r.jsonl", "r.json", "r.csv.gz"):
+        assert [row["text"] for row in rows(capsys, "classify", name, *model("bert-label"))] == two
+    Path("two.csv").write_text("review,title\nA film.,x\n")
+    told = bad(capsys, "classify", "two.csv", *model("bert-label"))
+    assert "two.csv, line 2: the columns are 'review', 'title'; expected one named 'text'" in told
+    Path("none.jsonl").write_text('{"n": 1}\n')
+    assert "the columns are 'n'" in bad(capsys, "classify", "none.jsonl", *model("bert-label"))
+    Path("blank.csv").write_text("text,label\n ,1\n")
+    assert "blank.csv, line 2: empty" in bad(capsys, "classify", "blank.csv", *model("bert-label"))
+    assert {*RECORDS, ".txt"} == {*ENDINGS}
+    assert {*PACKED} == {*lines.PACKED}
+
+
+def test_and_so_is_parquet(capsys: pytest.CaptureFixture[str]) -> None:
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    parquet.write_table(pyarrow.table({"said": [TEXT, "Bad."], "label": [1, 0]}), "r.parquet")
+    found = rows(capsys, "classify", "r.parquet", *model("bert-label"))
+    assert [row["text"] for row in found] == [TEXT, "Bad."]
+
+
+def test_a_sentence_may_end_as_a_file_does(capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("What was said at the meeting is all in notes.txt", "See:\nnotes.txt"):
+        assert rows(capsys, "classify", text, *model("bert-label"))[0]["text"] == text
+    Path("my film.txt").write_text(TEXT)
+    assert rows(capsys, "classify", "my film.txt", *model("bert-label"))[0]["text"] == TEXT
+
+
+def test_two_dashes_end_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    found = good(capsys, "classify", "--json", *model("bert-label"), "--", "--bad film", "--top", "texts.txt")
+    said = [json.loads(line)["text"] for line in found.splitlines()]
+    assert said == ["--bad film", "--top", TEXT, "It rained all week."]
+    assert rows(capsys, "classify", "- A film.", *model("bert-label"))[0]["text"] == "- A film."
+    assert "that begins so goes behind a lone --" in bad(capsys, "classify", "--bad film")
+    given = ["answer", "Who?", "--in=--Clara waits.", *model("bert-span")]
+    assert rows(capsys, *given)[0]["text"] in "--Clara waits."
+
+
 def test_tag(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "tag", TEXT, "texts.txt", *model("bert-tag"), "--join", "max")
     assert [row["text"] for row in found] == [TEXT, TEXT, "It rained all week."]
@@ -90,6 +143,17 @@ def test_fill(capsys: pytest.CaptureFixture[str]) -> None:
     assert word in good(capsys, "fill", "The [MASK] waits.", *model("bert"))
     (few,) = rows(capsys, "fill", "The [MASK] waits.", *model("bert"), "--targets", "the", "a")
     assert {one["word"] for one in few["gaps"][0]["best"]} == {"the", "a"}
+
+
+def test_gaps_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    text = "The [MASK] waits in [MASK]."
+    wanted = qkv.task("fill", MODELS / "bert", top=2)(text)
+    told = good(capsys, "fill", text, *model("bert"), "--top", "2").splitlines()
+    rows = [line.split(maxsplit=3) for line in told if "[MASK]" in line]
+    assert ["gap", "score", "word", "text"] in [line.split() for line in told]
+    assert [row[0] for row in rows] == ["1", "1", "2", "2"]
+    assert [row[3] for row in rows] == [word.text for gap in wanted.gaps for word in gap.best]
+    assert told[-1] == wanted.text
 
 
 def test_answer(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,8 +182,8 @@ def test_an_answer_that_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert "`answer` needs a head for spans" in bad(capsys, "answer", "Who?", *more, "--no-generative")
     span = ["--in", TEXT, *model("bert-span")]
     assert "needs an encoder-decoder" in bad(capsys, "answer", "Who?", *span, "--generative")
-    assert "setting is 'beams'" in bad(capsys, "answer", "Who?", *span, "--beam", "3")
-    assert "template is 'x'" in bad(capsys, "answer", "Who?", *more, "--template", "x")
+    assert "--beam is not for this model" in bad(capsys, "answer", "Who?", *span, "--beam", "3")
+    assert "--template is 'x'" in bad(capsys, "answer", "Who?", *more, "--template", "x")
 
 
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,18 +230,20 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", ""], "text is empty"),
     (["classify", "  "], "text is only blanks"),
     (["classify", "none.txt"], "none.txt: no such file"),
-    (["classify", "a", "--lnog", "cut"], "--lnog: unknown option"),
+    (["classify", "a", "--lnog", "cut"], "Unknown option: --lnog. Did you mean --long?"),
     (["classify", "blank.txt"], "blank.txt, line 2: empty"),
     (["classify", "nul.txt"], "nul.txt, line 1: a NUL byte"),
     (["classify", "latin.txt"], "latin.txt, line 1: byte 0xe9"),
     (["classify", "a\udcffb"], "a lone surrogate"),
-    (["classify", "word " * 90], "more than the 64 that are read at once; shorten it, or set long to cut"),
-    (["classify", "a", "--long", "window"], "long is 'window', expected one of refuse, cut"),
+    (["classify", "word " * 90], "more than the 64 that are read at once; shorten it, or set --long to cut"),
+    (["classify", "a", "--long", "window"], "--long is 'window', expected one of refuse, cut"),
     (["classify", "a", "--long", "all"], "--long"),
     (["classify", "a", "--labels", "x", "x"], "label 'x' is there twice"),
     (["classify", "a", "--labels", ""], "a label is empty"),
-    (["classify", "a", "--batch", "0"], "batch is 0"),
-    (["classify", "a", "--top", "0"], "top is 0"),
+    (["classify", "a", "--several"], "--several is for labels of your own: expected --labels too"),
+    (["classify", "a", "--template", "{}"], "--template is for labels of your own"),
+    (["classify", "a", "--batch", "0"], "--batch is 0"),
+    (["classify", "a", "--top", "0"], "--top is 0"),
     (["tag", "a"], "this folder holds an encoder with the head label; `tag` needs a head that labels"),
     (["score", "a"], "`score` needs a decoder with the head lm"),
 ])  # fmt: skip
@@ -199,6 +265,25 @@ def test_no_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no such folder" in bad(capsys, "tag", "a", "--model", "./nowhere")
 
 
+def test_the_folder_of_a_run_is_told_from_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Path("runs") / "sst2"
+    run.mkdir(parents=True)
+    (run / "recipe.toml").touch()
+    for command in (["tag", "a", "--model"], ["show"], ["tag", "a", *model("bert-tag"), "--adapter"]):
+        assert "sst2: the folder of a run; it has saved no model yet" in bad(capsys, *command, str(run))
+    for name in ("last", "best"):
+        shutil.copytree(MODELS / "bert-label", run / name)
+        told = bad(capsys, "classify", "a", "--model", str(run))
+        assert f"{run}: the folder of a run; its model is in {run / name}" in told
+    assert f"expected the folder of a run, which is {run}" in bad(capsys, "eval", str(run / "best"))
+    assert "no recipe.toml; expected the folder of a run\n" in bad(capsys, "eval", "runs")
+
+
+def test_a_model_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["classify", "a"], ["tag", "a"], ["classify", "--about"]):
+        assert "the name of the model is empty, expected a folder" in bad(capsys, *command, "--model", "")
+
+
 def test_help_has_an_example_and_needs_no_torch() -> None:
     code = (
         "import sys; from qkv.cli import main\n"
@@ -212,3 +297,30 @@ def test_help_has_an_example_and_needs_no_torch() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert all(f"qkv {name} " in done.stdout for name in names)
     assert "\x1b[" not in done.stdout
+
+
+def test_the_keys_of_json_are_those_that_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    told = dict(re.findall(r"^\| `(\w+)` \| (`\w+`|–) \| ", page, re.MULTILINE))
+    image, more = str(MODELS / "images" / "tall.png"), ["--max-new", "3"]
+    asked = {
+        "classify": ([TEXT, *model("bert-label")], {"label", "score", "best"}),
+        "tag": ([TEXT, *model("bert-tag")], {"entities"}),
+        "fill": (["The [MASK].", *model("bert")], {"gaps", "filled"}),
+        "answer": (["Who?", "--in", TEXT, *model("bert-span")], {"text", "score", "start", "end", "best"}),
+        "embed": ([TEXT, *model("bert")], {"vector"}),
+        "match": ([image, "texts.txt", *model("clip")], {"label", "score", "best"}),
+        "score": ([TEXT, *model("bert")], {"score", "perplexity", "tokens"}),
+        "translate": ([TEXT, *model("marian"), *more], {each.name for each in fields(Written)}),
+        "summarise": ([TEXT, *model("bart"), *more], {each.name for each in fields(Written)}),
+    }
+    for name, (arguments, result) in asked.items():
+        (row,) = rows(capsys, name, *arguments)
+        assert {*row} == result | {told[name].strip("`")} - {"–"}
+
+
+def test_flags_of_another_name_are_told() -> None:
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    for name in OTHER:
+        (row,) = re.findall(rf"^\| `{name}` \| .*\|$", page, re.MULTILINE)
+        assert f"`{FLAGS[name]}`" in row

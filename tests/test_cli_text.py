@@ -107,7 +107,7 @@ def test_files_of_many_kinds(capsys: pytest.CaptureFixture[str], monkeypatch: py
         (["text.txt", "--vocab", "0"], "--vocab 0"),
         (["text.txt", "--sentinels", "-1"], "--sentinels -1"),
         (["text.txt", "--codes", "a:b"], "code 'a:b'"),
-        (["text.txt", "--vocabulary", "3"], "unknown option --vocabulary"),
+        (["text.txt", "--vocabulary", "3"], "Unknown option: --vocabulary"),
         (["empty.txt"], "empty.txt: empty"),
         (["binary.txt"], "NUL byte"),
     ],

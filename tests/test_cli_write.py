@@ -47,8 +47,8 @@ def test_translate_between_languages(capsys: pytest.CaptureFixture[str]) -> None
     more = [*model("mbart"), "--max-new", "6"]
     wanted = qkv.task("translate", MODELS / "mbart", source="en_XX", target="de_DE", max_new=6)(TEXT)
     assert good(capsys, "translate", TEXT, *more, "--from", "en", "--to", "de") == wanted.text + "\n"
-    assert "into which language?" in bad(capsys, "translate", TEXT, *more)
-    assert "target is 'xx', expected one of ar" in bad(capsys, "translate", TEXT, *more, "--to", "xx")
+    assert "into which language? Expected --from and --to, of" in bad(capsys, "translate", TEXT, *more)
+    assert "--to is 'xx', expected one of ar" in bad(capsys, "translate", TEXT, *more, "--to", "xx")
 
 
 def test_summarise(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,6 +64,8 @@ def test_summarise(capsys: pytest.CaptureFixture[str]) -> None:
     assert good(capsys, "summarise", "long.txt", *more, "--long", "window") == window(text).text + "\n"
     again = good(capsys, "summarise", "long.txt", *more, "--long", "window", "--again")
     assert again == window(text, again=True).text + "\n"
+    for long in ([], ["--long", "cut"]):
+        assert "expected --long window" in bad(capsys, "summarise", "long.txt", *more, "--again", *long)
     more = [*model("marian"), "--max-new", "3", "--long", "window"]
     assert good(capsys, "translate", "long.txt", *more).endswith("\n")
     more = ["--model", "gpt", "--device", "cpu", "--max-new", "3"]
@@ -87,16 +89,23 @@ def test_complete(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "wrong"), [
-    (["--temperature", "-1"], "temperature is -1"), (["--temperature", "nan"], "temperature is nan"),
-    (["--top-p", "2"], "top_p is 2"), (["--stop", ""], "stop is ''"), (["--beam", "0"], "beams is 0"),
-    (["--beam", "100000"], "beams is 100000"), (["--code", "Links"], "code is 'Links'"),
-    (["--stream", "--json"], "take one of them"), (["--stream", "--best", "2", "--sample"], "for a stream"),
-    (["--max-new", "0"], "max_new is 0"),
+    (["--temperature", "0"], "--no-sample takes"),
+    (["--temperature", "-1"], "--temperature is -1"), (["--temperature", "nan"], "--temperature is nan"),
+    (["--top-p", "2"], "--top-p is 2"), (["--stop", ""], "--stop is ''"), (["--beam", "0"], "--beam is 0"),
+    (["--beam", "100000"], "--beam is 100000"), (["--code", "Links"], "--code is 'Links'"),
+    (["--stream", "--json"], "take one of them"), (["--stream", "--best", "2", "--sample"], "--best is 2"),
+    (["--max-new", "0"], "--max-new is 0"), (["--best", "3", "--beam", "2"], "--best is 3, expected no more"),
 ])  # fmt: skip
 def test_mistakes_are_said_in_a_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], wrong: str
 ) -> None:
     assert wrong in bad(capsys, "complete", "Clara", "--model", "gpt", "--device", "cpu", *arguments)
+
+
+def test_the_nearest_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for given in (["translate", TEXT], ["translate"], ["complete"], ["complete", TEXT], ["summarise", TEXT]):
+        assert "Unknown option: --beams. Did you mean --beam?" in bad(capsys, *given, "--beams", "5")
+        assert "Did you mean --beam?" in bad(capsys, *given, "--beams=5", "--model", "gpt")
 
 
 def test_and_so_are_texts_and_models_that_cannot(capsys: pytest.CaptureFixture[str]) -> None:

@@ -437,3 +437,11 @@ def test_a_long_source_is_refused_unless_only_distances_count() -> None:
     assert qkv.task("summarise", folder("t5"), max_new=3)(text).tokens
     with pytest.raises(ValueError, match="more than the 20 that are read at once"):
         qkv.task("summarise", folder("t5"), length=20)(text)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_several_that_are_drawn_the_best_comes_first(seed: int) -> None:
+    found = qkv.task("complete", byte(), max_new=8)("Clara", sample=True, results=6, seed=seed)
+    scores = [one.score for one in found.best]
+    assert scores == sorted(scores, reverse=True)
+    assert (found.text, found.score) == (found.best[0].text, scores[0])

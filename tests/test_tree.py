@@ -62,7 +62,7 @@ def test_shared_biases_count_once() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("width", [64, 80, 100, 160])
 def test_fits_the_screen(name: str, width: int) -> None:
     text = render(drawn(name, next(iter(family(name).sizes))), width).plain
     assert max(map(len, text.splitlines())) <= width

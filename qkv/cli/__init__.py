@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from cyclopts import App, CycloptsError, Group
+from cyclopts import App, CycloptsError, Group, Token, UnknownOptionError
 
 from qkv import __version__
 from qkv.cli import completion, learn, models, read, text, write
@@ -53,6 +53,7 @@ app.command(completion.installs(app), name="--install-completion")
 itself = Group("This program", sort_key=len(GROUPS))
 for flag in ("--help", "--version", "--install-completion"):
     app[flag].group = itself
+TEXTS = [each.__name__ for each in (read, write, text)]  # whose commands take texts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_: complain(f"warning: {message}")
+            check_options(sys.argv[1:] if arguments is None else arguments)
             app(arguments, exit_on_error=False, print_error=False)
             sys.stdout.flush()
     except BrokenPipeError:
@@ -75,3 +77,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         complain(str(error) or type(error).__name__)
         return 2
     return 0
+
+
+def check_options(arguments: Sequence[str]) -> None:
+    """Before `--` whatever begins with two dashes is an option: no unknown one is taken for a text."""
+    words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    *_, command = app.parse_commands(words)[1]
+    if getattr(command.default_command, "__module__", None) not in TEXTS or "--help" in words:
+        return
+    known = command.assemble_argument_collection()
+    for name in (word.partition("=")[0] for word in words if word.startswith("--")):
+        try:
+            known.match(name)
+        except ValueError:
+            if " " in name:
+                raise ValueError(f"{name}: no option; a text that begins so goes behind a lone --") from None
+            token = Token(value=name, source="cli")
+            raise UnknownOptionError(token=token, argument_collection=known, verbose=False) from None

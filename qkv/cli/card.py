@@ -30,7 +30,7 @@ def tell_card(model: str, as_json: bool = False) -> None:
 
 def found(model: str) -> Path:
     """The folder of a model. What is on this machine needs no torch to be found."""
-    if Path(model).exists():
+    if model and Path(model).exists():
         return Path(model)
     if is_builtin(model):
         return find_builtin(model)

@@ -182,7 +182,8 @@ def eval(
     from qkv.learn.evaluate import evaluate
 
     if not (run / "recipe.toml").exists():
-        raise ValueError(f"{run}: no recipe.toml; expected the folder of a run")
+        which = f", which is {run.parent}" if (run.parent / "recipe.toml").exists() else ""
+        raise ValueError(f"{run}: no recipe.toml; expected the folder of a run{which}")
     if beams < 1 or longest < 1 or not math.isfinite(penalty):
         raise ValueError(
             f"--beams {beams} --longest {longest} --penalty {penalty}, expected 1 or more, and a number"

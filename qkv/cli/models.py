@@ -106,7 +106,7 @@ def show(
     Parameters
     ----------
     model
-        the name of a family, or the folder of a model or of an adapter
+        the folder of a model or of an adapter, the name of a family, or a hub id
     adapter
         the folder of an adapter, to be drawn on its model
     size
@@ -136,26 +136,28 @@ def show(
 def _understand(
     model: str, size: str | None, adapter: str | None
 ) -> tuple[str, Family, Spec | Two, Transformer | Pair | None]:
-    """A title, the family and the spec for a family's name, a folder or a hub id; the network, if opened."""
+    """A title, the family and the spec for a folder, a family's name or a hub id; the network, if opened."""
     from qkv.adapter.settings import is_adapter
     from qkv.config import understand
     from qkv.families import NAMES, family
     from qkv.foreign import is_ctranslate2, is_fairseq, load
     from qkv.model import find, make_spec
-    from qkv.shipped import is_builtin
     from qkv.weights.files import read_json
 
-    if model in NAMES and adapter is not None and not Path(model).exists():
+    named = model in NAMES and (size is not None or not (Path(model) / "config.json").is_file())
+    if named and adapter is not None:
         raise ValueError(f"--adapter {adapter} with {model}: expected the folder of the model that it is of")
-    if model in NAMES and adapter is None:
+    if named:
         kin = family(model)
         size = size or next(iter(kin.sizes))
         return f"{kin.name} {size}", kin, make_spec(kin, kin.arguments(size)), None
     if size is not None:
         raise ValueError(f"--size {size} with {model}: expected the name of a family, a folder has one size")
-    if not Path(model).exists() and "/" not in model and not is_builtin(model):
-        raise ValueError(f"{model}: no such folder, and no family; expected one of {', '.join(NAMES)}")
-    path = find(model, None)
+    try:
+        path = find(model, None)
+    except ValueError as error:
+        others = "" if "/" in model else f"; nor is it a family, which are {', '.join(NAMES)}"
+        raise ValueError(f"{error}{others}") from None
     if adapter is not None or any(kind(path) for kind in (is_fairseq, is_ctranslate2, is_adapter)):
         opened = load(model, adapter=adapter)
         return path.name, opened.family, opened.spec, opened.net

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from qkv.check import number
 from qkv.cli.card import tell_card
+from qkv.cli.flags import in_flags
 from qkv.cli.given import Whole, is_file, read_texts, read_whole
 from qkv.cli.screen import progress
 from qkv.cli.search import USUAL, Search, given
@@ -56,13 +57,14 @@ class On:
     def task(self, name: str, **settings: Any) -> Task[Any, Any]:
         from qkv.tasks.task import task
 
-        number("batch", self.batch, whole=True, at_least=1)
         given = settings | ({} if self.long is None else {"long": self.long})
-        return task(name, self.model, adapter=self.adapter, device=self.device, **given)
+        with in_flags():
+            number("batch", self.batch, whole=True, at_least=1)
+            return task(name, self.model, adapter=self.adapter, device=self.device, **given)
 
     def many(self, task: Task[Any, Any], given: Sequence[Any]) -> Any:
         """The results for all; how far it is goes beside them."""
-        with progress(task.name) as tell:
+        with in_flags(), progress(task.name) as tell:
             return task.many(given, batch_tokens=self.batch, progress=tell)
 
 
@@ -84,7 +86,7 @@ class Built(On):
 
     def tell_about(self, name: str) -> None:
         """The card of the model that the task of this name would take."""
-        tell_card(self.model or builtin(name), self.as_json)
+        tell_card(builtin(name) if self.model is None else self.model, self.as_json)
 
 
 BUILT = Built()
@@ -92,7 +94,7 @@ BUILT = Built()
 
 def classify(
     *texts: Dashed, on: Built = BUILT, top: Whole = 5, labels: Words = (),
-    template: str = "This example is {}.", several: Flag = False,
+    template: str | None = None, several: Flag = False,
 ) -> None:  # fmt: skip
     """Tell the labels of texts, or, by a model of entailment, which of your own labels fit.
 
@@ -107,22 +109,25 @@ def classify(
     labels
         labels of your own: --labels sports politics "food and drink"
     template
-        the sentence that a label of your own is put into
+        the sentence that a label of your own is put into; without it: This example is {}.
     several
         each of your own labels for itself: several may fit
     """
     if on.about:
         return on.tell_about("classify")
-    given = read_texts(texts)
-    task = on.task("classify", top=top, labels=labels, template=template, several=several)
-    found = on.many(task, given)
+    for flag, used in (("--several", several), ("--template", template is not None)):
+        if used and not labels:
+            raise ValueError(f"{flag} is for labels of your own: expected --labels too")
+    read = read_texts(texts)
+    task = on.task("classify", top=top, labels=labels, several=several, **given(template=template))
+    found = on.many(task, read)
     if on.as_json:
-        return as_json({"text": text, **plain(one)} for text, one in zip(given, found, strict=True))
-    if len(given) == 1:
+        return as_json({"text": text, **plain(one)} for text, one in zip(read, found, strict=True))
+    if len(read) == 1:
         return table("label score", [(one.label, score(one.score)) for one in found[0].best])
     table(
         "label score text",
-        [(one.label, score(one.score), text) for text, one in zip(given, found, strict=True)],
+        [(one.label, score(one.score), text) for text, one in zip(read, found, strict=True)],
     )
 
 
@@ -151,7 +156,7 @@ def tag(
 
 
 def fill(*texts: Dashed, on: On, top: Whole = 5, targets: Words = ()) -> None:
-    """Fill the masks of texts with words.
+    """Fill the masks of texts with words; of several in a text, each by itself, then all with their best.
 
     qkv fill "Paris is the [MASK] of France." --model bert-base-uncased
 
@@ -170,8 +175,12 @@ def fill(*texts: Dashed, on: On, top: Whole = 5, targets: Words = ()) -> None:
         return as_json(
             asdict(one) | {"text": text, "filled": one.text} for text, one in zip(given, found, strict=True)
         )
-    words = [word for one in found for gap in one.gaps for word in gap.best]
-    table("score word text", [(score(word.score), word.word, word.text) for word in words])
+    gaps = [(number, gap) for one in found for number, gap in enumerate(one.gaps, 1)]
+    rows = [(number, score(word.score), word.word, word.text) for number, gap in gaps for word in gap.best]
+    alone = all(len(one.gaps) == 1 for one in found)
+    table("score word text" if alone else "gap score word text", [row[alone:] for row in rows])
+    for one in found if not alone else ():
+        print(one.text)
 
 
 def answer(

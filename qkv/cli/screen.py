@@ -66,6 +66,6 @@ def say(*parts: RenderableType) -> None:
     screen = console()
     with screen.capture() as caught:
         for part in parts:
-            screen.print(part)
+            screen.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # print forgets it of a text
     text = caught.get()
     sys.stdout.write(text if screen.is_terminal else re.sub(r" +$", "", text, flags=re.MULTILINE))

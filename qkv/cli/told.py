@@ -11,7 +11,7 @@ from qkv.cli.screen import say
 from qkv.cli.text import visible
 
 MANY = 2000  # rows that are laid out in a second
-NUMBERS = ("#", "score", "from", "to", "perplexity", "log-probability", "tokens")
+NUMBERS = ("#", "gap", "score", "from", "to", "perplexity", "log-probability", "tokens")
 
 
 def as_json(rows: Iterable[dict[str, Any]]) -> None:

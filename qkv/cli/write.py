@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from qkv.cli.aligned import UNASKED, Aligned, show
+from qkv.cli.flags import in_flags
 from qkv.cli.given import Whole, read_whole
 from qkv.cli.read import BUILT, Built, Flag, On, Words
 from qkv.cli.search import USUAL, Search, given
@@ -58,6 +59,8 @@ def summarise(
     again
         with --long window: summarise what comes of the parts, until it is one part
     """
+    if again and on.long != "window":
+        raise ValueError("--again is for texts that are read in parts: expected --long window too")
     settings = given(min_length=min_length) | search.settings
     rewritten(on, "summarise", texts, again=again, **settings)
 
@@ -117,6 +120,8 @@ def complete(
     """
     if on.about:
         return on.tell_about("complete")
+    if temperature == 0:
+        raise ValueError("--temperature 0: expected above 0; --no-sample takes the likeliest word each time")
     prompt = read_whole("-" if text is None else text)
     settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample, code=code)
     settings |= search.settings
@@ -125,7 +130,8 @@ def complete(
         if on.as_json:
             raise ValueError("--stream prints words and --json an object at the end: take one of them")
         parts = task.stream(prompt)
-        first = next(parts, "")  # what is wrong is said before anything is printed
+        with in_flags():
+            first = next(parts, "")  # what is wrong is said before anything is printed
         print(prompt + first, end="", flush=True)
         for part in parts:
             print(part, end="", flush=True)

@@ -1,7 +1,7 @@
 """GPT-2, and the one function that GPT, GPT-3, CTRL and Sparse Transformer share with it.
 
 paper    Radford et al. 2019
-purpose  write: complete, generate
+purpose  write: complete, score
 differs  pre-norm, byte-level words; the projections into the residual start small"""
 
 from dataclasses import replace

@@ -121,11 +121,11 @@ class Write(Task[Given, Result]):
         return [self.some(results[ticket]) for ticket in tickets]
 
     def some(self, results: list[Found]) -> list[Found]:
-        """Results, of which there is at least one."""
+        """Results, of which there is at least one, the best first: what is drawn comes in any order."""
         if not results:
             right = "expected one nearer to 0, or fewer words that are forbidden"
             raise ValueError(f"no result: length_penalty is {self.how.length_penalty:g}; {right}")
-        return results
+        return sorted(results, key=lambda one: one.score, reverse=True)
 
     def words(self, ids: Sequence[int]) -> list[int]:
         """Without ids that only fill up the network's vocabulary, and have no text."""

@@ -327,7 +327,11 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.touch()
+    mode = path.stat().st_mode  # as of any new file; safetensors puts one in its place that is for us alone
     save_file(_apart(tensors), path, metadata={"format": "pt"})
+    path.chmod(mode & 0o777)
 
 
 def _save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -136,6 +136,18 @@ def test_json_too_large(tmp_path: Path) -> None:
     refused(lambda: read_json(path), "67108865 bytes", "expected at most 67108864")
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o007, 0o077])
+def test_files_are_for_whom_the_user_lets_read(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_tensors(tmp_path, {"x": torch.zeros(2)})
+        write_tensors(tmp_path, {"x": torch.zeros(2)})  # in the place of the first
+        write_json(tmp_path / "config.json", {})
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
 def test_file_that_may_not_be_read(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
