@@ -148,9 +148,17 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
         inner[key] = value
     tables.setdefault("run", f"runs/{path.stem}")
     try:
+        set_saves(tables.get("learn"))
         return make(Recipe, tables, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def set_saves(learn: object) -> None:
+    """A recipe that says nothing of it saves ten times, or as often as `last` needs."""
+    if isinstance(learn, dict) and type(steps := learn.get("steps")) is int:
+        last = learn.get("last")
+        learn.setdefault("save", max(1, steps // max(10, last if type(last) is int else 0)))
 
 
 def pairs(flags: Sequence[str]) -> list[tuple[str, Any]]:

@@ -18,6 +18,7 @@ import shutil
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -26,6 +27,7 @@ from typing import Any
 
 from qkv.learn.board import board
 from qkv.learn.curve import draw, drawer
+from qkv.learn.history import METRICS
 from qkv.learn.measure import Tell, silent
 from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
@@ -71,8 +73,9 @@ def train(
         )  # fmt: skip
         if made.trial is not None:
             trainer.evaluate = made.trial.measure(made.model, recipe.learn, writer, trainer.spread)
-        if resume:
-            trainer.restore()
+        if resume and not trainer.restore() and team.first and holds_run(folder):
+            warnings.warn(f"{folder}: no checkpoint to go on from; the run begins anew", stacklevel=2)
+            (folder / METRICS).unlink(missing_ok=True)
         if team.first:
             begun(made, trainer.state)
         with stoppable(trainer) as interrupts:
@@ -115,7 +118,7 @@ def owned(folder: Path) -> Iterator[None]:
 def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
     """Writes the recipe down, or sees that it is still the one the run began with."""
     path, text = folder / "recipe.toml", to_toml(recipe)
-    if not path.exists() or not any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints")):
+    if not path.exists() or not holds_run(folder):
         if path.exists() and path.read_text(encoding="utf-8") != text:  # it never came to the first step
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
         path.write_text(text, encoding="utf-8")
@@ -130,6 +133,11 @@ def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
             f"{folder}: the recipe is not what it was: {'; '.join(changed)}; --resume changed goes on so"
         )
     path.write_text(text, encoding="utf-8")
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run came to its first report there."""
+    return any((folder / name).exists() for name in (METRICS, "checkpoints"))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
@@ -173,7 +181,7 @@ def recorder(folder: Path) -> Callable[[Report], None]:
     """Writes every report as a line of metrics.jsonl."""
 
     def record(report: Report) -> None:
-        with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(report)) + "\n")
 
     return record
