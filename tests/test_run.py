@@ -12,7 +12,7 @@ import pytest
 from qkv.cli import main
 from qkv.learn.recipe import parse_recipe
 from tests.test_cli import good
-from tests.test_cli_learn import RECIPE, _home
+from tests.test_cli_learn import RECIPE, _home, bad
 
 __all__ = ["_home"]  # every test has its texts and its recipe
 Capture = pytest.CaptureFixture[str]
@@ -44,3 +44,26 @@ def test_a_run_without_a_checkpoint_begins_anew_and_says_so(capsys: Capture) -> 
     said = "qkv: warning: runs/tiny: no checkpoint to go on from; the run begins anew\n"
     assert capsys.readouterr().err == said
     assert steps_in("runs/tiny") == [2, 4, 6]
+
+
+def test_a_changed_recipe_is_written_once_it_is_known_to_work(capsys: Capture) -> None:
+    good(capsys, "train", "tiny.toml")
+    before = Path("runs/tiny/recipe.toml").read_text()
+    again = ("train", "tiny.toml", "--resume")
+    wider = ("--model.width", 32, "--objective.name", "causal-lm")
+    assert "it was: model.width: 16 -> 32; --resume changed" in bad(capsys, *again, "auto", *wider)
+    assert "another network" in bad(capsys, *again, "changed", *wider)
+    assert "gone.txt: nothing" in bad(capsys, *again, "changed", "--data.train", "gone.txt")
+    assert Path("runs/tiny/recipe.toml").read_text() == before
+    said = bad(capsys, *again, "changed", "--text.kind", "byte")
+    assert "text.kind: 'char' -> 'byte': the run has a tokenizer" in said
+    good(capsys, *again, "changed", "--learn.rate", 1e-3)
+    assert "rate = 0.001" in Path("runs/tiny/recipe.toml").read_text()
+
+
+def test_more_steps_are_no_change(capsys: Capture) -> None:
+    good(capsys, "train", "tiny.toml")
+    good(capsys, "train", "tiny.toml", "--learn.steps", 8, "--resume", "auto")
+    assert "learn.steps: 8 -> 4" in bad(capsys, "train", "tiny.toml", "--learn.steps", 4, "--resume", "auto")
+    out = good(capsys, "train", "tiny.toml", "--learn.steps", 4, "--resume", "changed")
+    assert "done   8 steps, no more than 4 were asked for" in out

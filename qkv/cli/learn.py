@@ -137,6 +137,8 @@ def result(recipe: Recipe, state: State, history: History, seconds: float) -> Ta
     folder, learn = Path(recipe.run), recipe.learn
     best: Report | None = history.best(learn.watch, highest=learn.rising)
     done = f"{state.step:,} of {learn.steps:,} steps in {lasting(seconds)}"
+    if state.step > learn.steps:
+        done = f"{state.step:,} steps, no more than {learn.steps:,} were asked for"
     if state.step < learn.steps:
         early = 0 < learn.patience <= state.stale
         done += f", {learn.watch} no longer got better" if early else "; --resume auto goes on"

@@ -116,7 +116,11 @@ class Recipe:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Every setting, under the name that a recipe has for it."""
+        tables = asdict(self)
+        for name, own in OPEN.items():
+            tables[name] |= tables[name].pop(own)
+        return tables
 
 
 OPEN = {"model": "changes", "objective": "settings"}  # tables with keys of their own, and where those go
@@ -247,13 +251,8 @@ def to_toml(recipe: Recipe) -> str:
         elif value is not None:
             lines.append(f"{name} = {written(value)}")
     for name, table in tables.items():
-        own = OPEN.get(name, "")
-        flat = {key: value for key, value in table.items() if key != own} | table.get(own, {})
-        lines += [
-            "",
-            f"[{name}]",
-            *(f"{key} = {written(value)}" for key, value in flat.items() if value is not None),
-        ]
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {written(value)}" for key, value in table.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 

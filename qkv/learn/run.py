@@ -37,6 +37,7 @@ from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.written import Writer
 
 FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
+RECIPE = "recipe.toml"
 ECHO = 0.5  # seconds; torchrun passes a Ctrl-C on to processes that have heard it themselves
 
 
@@ -77,6 +78,7 @@ def train(
             warnings.warn(f"{folder}: no checkpoint to go on from; the run begins anew", stacklevel=2)
             (folder / METRICS).unlink(missing_ok=True)
         if team.first:
+            (folder / RECIPE).write_text(to_toml(recipe), encoding="utf-8")
             begun(made, trainer.state)
         with stoppable(trainer) as interrupts:
             try:
@@ -116,8 +118,8 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
-    """Writes the recipe down, or sees that it is still the one the run began with."""
-    path, text = folder / "recipe.toml", to_toml(recipe)
+    """Writes the recipe of a new run down, or sees that it is still the one the run began with."""
+    path, text = folder / RECIPE, to_toml(recipe)
     if not path.exists() or not holds_run(folder):
         if path.exists() and path.read_text(encoding="utf-8") != text:  # it never came to the first step
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
@@ -132,7 +134,11 @@ def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
         raise ValueError(
             f"{folder}: the recipe is not what it was: {'; '.join(changed)}; --resume changed goes on so"
         )
-    path.write_text(text, encoding="utf-8")
+    if text_changes := [each for each in changed if each.startswith("text.")]:
+        raise ValueError(
+            f"{folder}: {'; '.join(text_changes)}: the run has a tokenizer, which it learnt with and keeps; "
+            "--run names another folder, for a new one"
+        )
 
 
 def holds_run(folder: Path) -> bool:
@@ -141,13 +147,13 @@ def holds_run(folder: Path) -> bool:
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
-    """What changed, one `name: old -> new` each. A longer run is no change."""
+    """What changed, one `name: old -> new` each. More steps are no change."""
     found = []
     for name in sorted({*old, *new}):
         a, b = old.get(name), new.get(name)
         if isinstance(a, dict) and isinstance(b, dict):
             found += differences(a, b, f"{path}{name}.")
-        elif a != b and f"{path}{name}" not in FREE:
+        elif a != b and f"{path}{name}" not in FREE and not (f"{path}{name}" == "learn.steps" and b > a):
             found.append(f"{path}{name}: {a!r} -> {b!r}")
     return found
 
