@@ -12,7 +12,7 @@ import pytest
 from qkv.cli import main
 from qkv.learn.recipe import parse_recipe
 from tests.test_cli import good
-from tests.test_cli_learn import RECIPE, _home, bad
+from tests.test_cli_learn import LABELS, RECIPE, _home, bad
 
 __all__ = ["_home"]  # every test has its texts and its recipe
 Capture = pytest.CaptureFixture[str]
@@ -67,3 +67,38 @@ def test_more_steps_are_no_change(capsys: Capture) -> None:
     assert "learn.steps: 8 -> 4" in bad(capsys, "train", "tiny.toml", "--learn.steps", 4, "--resume", "auto")
     out = good(capsys, "train", "tiny.toml", "--learn.steps", 4, "--resume", "changed")
     assert "done   8 steps, no more than 4 were asked for" in out
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "objective", "words"),
+    [
+        (
+            "a.csv",
+            "review,stars\ngood,1\n",
+            "label",
+            "line 2: no column 'text'; the columns are 'review', 'stars'",
+        ),
+        ("a.csv", "text;label\ngood;1\n", "label", "line 2: no column 'text'; the columns are 'text;label'"),
+        (
+            "a.csv",
+            "Text,Label\ngood,1\n",
+            "masked-lm",
+            "line 2: no column 'text'; the columns are 'Text', 'Label'",
+        ),
+        (
+            "a.csv",
+            "Text,Label\ngood,1\n",
+            "causal-lm",
+            "line 2: no column 'text'; the columns are 'Text', 'Label'",
+        ),
+        ("a.csv", "de,en\ngut,good\n", "seq2seq", "line 2: no column 'source'; the columns are 'de', 'en'"),
+        ("a.jsonl", '{"text": 3, "label": 1}\n', "label", "line 1: column 'text' holds 3, expected text"),
+    ],
+)
+def test_a_new_tokenizer_says_which_column_is_missing(
+    capsys: Capture, file: str, text: str, objective: str, words: str
+) -> None:
+    Path(file).write_text(text)
+    Path("labels.toml").write_text(LABELS)
+    said = bad(capsys, "train", "labels.toml", "--data.train", file, "--objective.name", objective)
+    assert f"{file}, {words}" in said

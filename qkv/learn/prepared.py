@@ -80,7 +80,7 @@ def prepared(
 
 def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:
     """The tokenizer and the model of a run, and what is known of them."""
-    tokenizer = make_tokenizer(recipe, folder, kind.purpose)
+    tokenizer = make_tokenizer(recipe, folder, kind.purpose, kind.text)
     labels = labels_for(recipe, kind, corpus(recipe, recipe.data.train))
     torch.manual_seed(recipe.learn.seed)  # the same recipe is the same model
     model = make_model(recipe, tokenizer, labels, head=kind.head, vector=kind.vector)
