@@ -102,3 +102,15 @@ def test_a_new_tokenizer_says_which_column_is_missing(
     Path("labels.toml").write_text(LABELS)
     said = bad(capsys, "train", "labels.toml", "--data.train", file, "--objective.name", objective)
     assert f"{file}, {words}" in said
+
+
+def test_changed_data_is_refused(capsys: Capture) -> None:
+    Path("valid.txt").write_text(Path("text.txt").read_text())
+    again = ("train", "tiny.toml", "--data.valid", "valid.txt")
+    good(capsys, *again)
+    good(capsys, *again, "--resume", "auto")
+    for name in ("text.txt", "valid.txt"):
+        Path(name).write_text(Path(name).read_text() * 2)
+        said = bad(capsys, *again, "--learn.steps", 8, "--resume", "auto")
+        assert f"the data is not what it was: {name} (size or time); --resume changed" in said
+        good(capsys, *again, "--learn.steps", 8, "--resume", "changed")

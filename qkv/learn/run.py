@@ -25,6 +25,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from qkv.data.shards import Index
 from qkv.learn.board import board
 from qkv.learn.curve import draw, drawer
 from qkv.learn.history import METRICS
@@ -33,6 +34,7 @@ from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
 from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, to_toml
+from qkv.learn.start import corpus
 from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.written import Writer
 
@@ -134,11 +136,28 @@ def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
         raise ValueError(
             f"{folder}: the recipe is not what it was: {'; '.join(changed)}; --resume changed goes on so"
         )
+    if not accept and (other := changed_data(folder, recipe)):
+        raise ValueError(
+            f"{folder}: the data is not what it was: {', '.join(other)} (size or time); "
+            "--resume changed goes on with it"
+        )
     if text_changes := [each for each in changed if each.startswith("text.")]:
         raise ValueError(
             f"{folder}: {'; '.join(text_changes)}: the run has a tokenizer, which it learnt with and keeps; "
             "--run names another folder, for a new one"
         )
+
+
+def changed_data(folder: Path, recipe: Recipe) -> list[str]:
+    """Files that are not those which the shards of a run were made of."""
+    found = []
+    for name, path in (("train", recipe.data.train), ("valid", recipe.data.valid)):
+        held = Index.read(folder / "data" / name)
+        if held is None or isinstance(path, float):
+            continue
+        if held.made_from.get("corpus") != corpus(recipe, path).fingerprint():
+            found += [path] if isinstance(path, str) else path
+    return found
 
 
 def holds_run(folder: Path) -> bool:
