@@ -114,3 +114,21 @@ def test_changed_data_is_refused(capsys: Capture) -> None:
         said = bad(capsys, *again, "--learn.steps", 8, "--resume", "auto")
         assert f"the data is not what it was: {name} (size or time); --resume changed" in said
         good(capsys, *again, "--learn.steps", 8, "--resume", "changed")
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("a.csv", "text,label\ngood,1\nbad,\n", "a.csv, line 3: column 'label' holds '', expected a label"),
+        (
+            "a.jsonl",
+            '{"text": "good", "label": 1}\n{"text": "bad", "label": null}\n',
+            "a.jsonl, line 2: column 'label' holds None, expected a label",
+        ),
+        ("a.csv", "text,label\ngood,1\nbad,1\n", "the data has one label alone, '1'; expected two at least"),
+    ],
+)
+def test_labels_that_are_missing_or_alone(capsys: Capture, file: str, text: str, words: str) -> None:
+    Path(file).write_text(text)
+    Path("labels.toml").write_text(LABELS)
+    assert words in bad(capsys, "train", "labels.toml", "--data.train", file)

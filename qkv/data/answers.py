@@ -203,7 +203,10 @@ def labels_of(records: Iterable[Record], column: str = "label", kind: str = "sin
     found: set[str] = set()
     for record in records:
         value = held(record, column)
-        found.update(map(str, several(value) if kind == "several" or isinstance(value, list) else [value]))
+        names = several(value) if kind == "several" or isinstance(value, list) else [value]
+        if value is None or any(name is None or not str(name).strip() for name in names):
+            raise ValueError(f"{record.place}: column {column!r} holds {short(value)}, expected a label")
+        found.update(map(str, names))
     return tuple(sorted(found, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)))
 
 

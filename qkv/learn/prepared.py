@@ -95,7 +95,12 @@ def labels_for(recipe: Recipe, kind: Kind, records: Iterable[Record]) -> tuple[s
     asked = recipe.objective.settings.get("kind", "single")
     if kind.column is None:
         return ()
-    return ("score",) if asked == "regression" else labels_of(records, kind.column, asked)
+    if asked == "regression":
+        return ("score",)
+    labels = labels_of(records, kind.column, asked)
+    if recipe.objective.name == "label" and asked == "single" and len(labels) < 2:
+        raise ValueError(f"the data has one label alone, {labels[0]!r}; expected two at least to tell apart")
+    return labels
 
 
 def goal_of(given: Given) -> Objective:
