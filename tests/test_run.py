@@ -132,3 +132,14 @@ def test_labels_that_are_missing_or_alone(capsys: Capture, file: str, text: str,
     Path(file).write_text(text)
     Path("labels.toml").write_text(LABELS)
     assert words in bad(capsys, "train", "labels.toml", "--data.train", file)
+
+
+def test_a_flag_that_is_repeated(capsys: Capture) -> None:
+    recipe = parse_recipe(
+        RECIPE, Path("x.toml"), "--data.train a --data.test=t --data.train b --data.train=c".split()
+    )
+    assert recipe.data.train == ["a", "b", "c"]
+    assert recipe.data.test == "t"
+    for flag, values in {"--learn.rate": (1e-3, 2e-3), "--data.valid": (0.1, "valid.txt")}.items():
+        said = bad(capsys, "train", "tiny.toml", flag, values[0], flag, values[1])
+        assert f"{flag} is given twice, {values[0]!r} and {values[1]!r}; expected once" in said

@@ -124,6 +124,7 @@ class Recipe:
 
 
 OPEN = {"model": "changes", "objective": "settings"}  # tables with keys of their own, and where those go
+FILES = ("data.train", "data.valid", "data.test")
 
 
 def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
@@ -177,7 +178,24 @@ def pairs(flags: Sequence[str]) -> list[tuple[str, Any]]:
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
         found.append((name, toml_value(value)))
-    return found
+    return merged(found)
+
+
+def merged(given: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Files that are given one by one are a list; any other setting is given once."""
+    found: dict[str, Any] = {}
+    for name, value in given:
+        if name in found:
+            files = [*several(found[name]), *several(value)]
+            if name not in FILES or not all(isinstance(file, str) for file in files):
+                raise ValueError(f"--{name} is given twice, {found[name]!r} and {value!r}; expected once")
+            value = files
+        found[name] = value
+    return [*found.items()]
+
+
+def several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def toml_value(text: str) -> Any:
