@@ -143,3 +143,9 @@ def test_a_flag_that_is_repeated(capsys: Capture) -> None:
     for flag, values in {"--learn.rate": (1e-3, 2e-3), "--data.valid": (0.1, "valid.txt")}.items():
         said = bad(capsys, "train", "tiny.toml", flag, values[0], flag, values[1])
         assert f"{flag} is given twice, {values[0]!r} and {values[1]!r}; expected once" in said
+
+
+@pytest.mark.parametrize(("flag", "value"), [("watch", "'bleu'"), ("patience", "2"), ("write", "5")])
+def test_what_is_not_measured_is_not_watched(capsys: Capture, flag: str, value: str) -> None:
+    said = bad(capsys, "train", "tiny.toml", "--data.valid", 0.0, f"--learn.{flag}", value)
+    assert f"learn.{flag} {value}: nothing is measured; expected data.valid" in said

@@ -22,7 +22,7 @@ from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe
 from qkv.learn.settings import Learn
 from qkv.learn.start import name_labels
 from qkv.learn.trainer import Report, State, Trainer
-from qkv.learn.trial import trial
+from qkv.learn.trial import check_unmeasured, trial
 from qkv.model import Model
 
 NAMELESS = re.compile(r"LABEL_\d+")  # Hugging Face's names for labels without one
@@ -51,6 +51,8 @@ def fit(
         model=ModelPart(), data=DataPart(train="", rows=rows, length=length, long=long, valid=valid),
         objective=ObjectivePart(name=name, settings=dict(settings or {})), learn=Learn(steps=steps, **learn),
     )  # fmt: skip
+    if not valid:
+        check_unmeasured(recipe.learn)
     kind, source = kind_of(recipe), records(data)
     with tempfile.TemporaryDirectory(prefix="qkv-") as room:
         tokenizer.save(room)

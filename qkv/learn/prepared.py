@@ -24,7 +24,7 @@ from qkv.learn.objective import Objective
 from qkv.learn.objectives import objective
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import corpus, make_model, make_tokenizer
-from qkv.learn.trial import Trial, trial
+from qkv.learn.trial import Trial, check_unmeasured, trial
 from qkv.learn.written import Writer
 from qkv.model import Model, pick_device
 
@@ -57,6 +57,8 @@ def prepared(
     data, kind = recipe.data, kind_of(recipe)
     if not data.rows and not data.tokens:
         raise ValueError("data.rows or data.tokens is missing: how many rows, or tokens, a batch has")
+    if not data.valid:
+        check_unmeasured(recipe.learn)
     given = given_of(recipe, folder, kind)
     target = goal_of(given)
     if recipe.learn.accumulate > 1 and target.recurrent:
