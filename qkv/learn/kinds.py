@@ -16,6 +16,7 @@ from qkv.learn import feeds, judge, twin
 from qkv.learn.given import Given
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import corpus
+from qkv.model import Model
 
 
 def running(given: Given) -> Encoder:
@@ -118,6 +119,24 @@ KINDS = {
                                    judge=judge.chosen),
 }
 # fmt: on
+RAGGED = frozenset(
+    "seq2seq contrastive image-text label tag span choice".split()
+)  # rows as long as texts are
+WRITERS = ("lm", "causal", "double")  # heads that say the next token
+HEADS = {None: WRITERS, "masked-lm": ("masked-lm", "pretrain")}  # any of these will do
+
+
+def check_head(kind: Kind, model: Model, objective: str) -> None:
+    """That a model has what the objective teaches."""
+    head = model.args["head"]
+    if kind.vector and model.vector is None:
+        raise ValueError(f"objective {objective!r}: the model gives no vector; build it with vector='mean'")
+    fitting = HEADS.get(kind.head, (kind.head,))
+    if not kind.vector and kind.net is not twin.paired and head not in fitting:
+        raise ValueError(
+            f"objective {objective!r} with a model of head {head!r}, expected {fitting[0]!r}: "
+            f"build it with head={fitting[0]!r}"
+        )
 
 
 def kind_of(recipe: Recipe) -> Kind:

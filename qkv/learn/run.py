@@ -170,9 +170,10 @@ def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> lis
     found = []
     for name in sorted({*old, *new}):
         a, b = old.get(name), new.get(name)
+        longer = f"{path}{name}" == "learn.steps" and new[name] > old[name]
         if isinstance(a, dict) and isinstance(b, dict):
             found += differences(a, b, f"{path}{name}.")
-        elif a != b and f"{path}{name}" not in FREE and not (f"{path}{name}" == "learn.steps" and b > a):
+        elif a != b and f"{path}{name}" not in FREE and not longer:
             found.append(f"{path}{name}: {a!r} -> {b!r}")
     return found
 
