@@ -149,3 +149,23 @@ def test_a_flag_that_is_repeated(capsys: Capture) -> None:
 def test_what_is_not_measured_is_not_watched(capsys: Capture, flag: str, value: str) -> None:
     said = bad(capsys, "train", "tiny.toml", "--data.valid", 0.0, f"--learn.{flag}", value)
     assert f"learn.{flag} {value}: nothing is measured; expected data.valid" in said
+
+
+def test_a_share_of_no_row(capsys: Capture) -> None:
+    Path("labels.toml").write_text(LABELS)
+    Path("train.jsonl").write_text('{"text": "good", "label": 1}\n{"text": "bad", "label": 0}\n' * 5)
+    for share, kept in ((0.001, 0), (0.999, 10)):
+        said = bad(capsys, "train", "labels.toml", "--data.valid", share)
+        assert f"data.valid {share}: {kept} of 10 rows would be kept and {10 - kept} learned from" in said
+    assert "data.valid 0.001: 1 of 1470 tokens" in bad(capsys, "train", "tiny.toml", "--data.valid", 0.001)
+
+
+def test_a_column_that_is_not_picked_is_told_with_those_of_the_file(capsys: Capture) -> None:
+    Path("labels.toml").write_text(LABELS)
+    Path("a.csv").write_text("review,stars\ngood,1\nbad,0\n")
+    picks = ("--data.train", "a.csv", "--data.columns.text", "review")
+    said = bad(capsys, "train", "labels.toml", *picks)
+    assert (
+        "a.csv, line 2: no column 'label'; the columns are 'review', 'stars'; data.columns picks 'text'"
+        in said
+    )

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.data.encode import LENGTHS, Encoder, Row
-from qkv.data.record import Answer, Record, listed, short
+from qkv.data.record import Answer, Record, short
 from qkv.text import Encoding
 
 AWAY = 0  # stored tags are one more than they are; this one asks for nothing
@@ -173,7 +173,7 @@ class Chosen(Encoder):
 def held(record: Record, column: str) -> object:
     """What a column holds."""
     if column not in record:
-        raise ValueError(f"{record.place}: no column {column!r}; the columns are {listed(record)}")
+        raise record.lacks(column)
     return record[column]
 
 
