@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,15 @@ def test_a_column_that_is_not_picked_is_told_with_those_of_the_file(capsys: Capt
         "a.csv, line 2: no column 'label'; the columns are 'review', 'stars'; data.columns picks 'text'"
         in said
     )
+
+
+def test_standard_input_is_read_once_and_kept(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("labels.toml").write_text(LABELS)
+    rows = b'{"text": "good", "label": 1}\n{"text": "bad", "label": 0}\n' * 5
+    command = ("train", "labels.toml", "--data.train", "-", "--data.form", "jsonl", "--learn.steps")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(rows)))
+    assert "data.train and data.valid are standard input" in bad(capsys, *command, 2, "--data.valid", "-")
+    assert "data       -, 10 documents" in good(capsys, *command, 2, "--data.valid", 0.2)
+    out = good(capsys, *command, 4, "--data.valid", 0.2, "--resume", "auto")
+    assert "done   4 of 4 steps" in out
+    assert Path("runs/labels/stdin").read_bytes() == rows

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.shards import Index
+from qkv.learn import spool
 from qkv.learn.board import board
 from qkv.learn.curve import draw, drawer
 from qkv.learn.history import METRICS
@@ -59,12 +60,15 @@ def train(
     `begun` is told what it is made of and where it stands, right before the first step; until then `tell` is
     told how far it is. `writer` decodes, where `learn.write` asks for it. After Ctrl-C the step is done, all
     is saved, and `Interrupted` raised; a second one does not wait for that."""
-    folder = Path(recipe.run)
+    folder, given = Path(recipe.run), recipe
+    recipe = spool.from_file(given)
 
     def prepare() -> Prepared:
         if team.first:
             lock.enter_context(owned(folder))
             begin(folder, recipe, resume=resume, accept=accept)
+            if recipe != given and not holds_run(folder):
+                spool.read(folder)
         return prepared(recipe, folder, writer, tell if team.first else silent)
 
     with joined(recipe.device) as team, ExitStack() as lock:
