@@ -6,15 +6,25 @@ import io
 import json
 import shutil
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qkv.cli import main
-from qkv.learn.recipe import parse_recipe
+from qkv.learn.recipe import (
+    DataPart,
+    LoraPart,
+    ModelPart,
+    ObjectivePart,
+    Recipe,
+    TextPart,
+    parse_recipe,
+)
+from qkv.learn.settings import Learn
 from tests.test_cli import good
-from tests.test_cli_learn import LABELS, RECIPE, _home, bad
+from tests.test_cli_learn import LABELS, RECIPE, ROOT, _home, bad
 
 __all__ = ["_home"]  # every test has its texts and its recipe
 Capture = pytest.CaptureFixture[str]
@@ -183,3 +193,14 @@ def test_standard_input_is_read_once_and_kept(capsys: Capture, monkeypatch: pyte
     out = good(capsys, *command, 4, "--data.valid", 0.2, "--resume", "auto")
     assert "done   4 of 4 steps" in out
     assert Path("runs/labels/stdin").read_bytes() == rows
+
+
+def test_the_documentation_names_every_setting(capsys: Capture) -> None:
+    page = (ROOT / "docs" / "training.md").read_text()
+    table = page[page.index("| table | says |") : page.index("An unknown key")]
+    parts = (Recipe, ModelPart, TextPart, DataPart, ObjectivePart, Learn, LoraPart)
+    names = {each.name for part in parts for each in fields(part)} - {"changes", "settings"}
+    assert not {name for name in names if f"`{name}`" not in table}
+    shown = good(capsys, "train", "--help")
+    assert "--run" in shown
+    assert "--device" in shown
