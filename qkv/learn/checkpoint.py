@@ -37,10 +37,14 @@ def write(
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir(parents=True)
     try:
+        (room / STATE).touch()
         sums = {}
         for name, group in tensors.items():
             path = room / f"{name}.safetensors"
             save_file({key: x.detach().cpu().contiguous() for key, x in group.items()}, path)
+            shutil.copymode(
+                room / STATE, path
+            )  # that of a plain file, where safetensors' are the owner's alone
             sums[path.name] = checksum(path)
             sync(path)
         body = {**state, "step": step, "files": sums}
