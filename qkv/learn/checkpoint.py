@@ -42,9 +42,7 @@ def write(
         for name, group in tensors.items():
             path = room / f"{name}.safetensors"
             save_file({key: x.detach().cpu().contiguous() for key, x in group.items()}, path)
-            shutil.copymode(
-                room / STATE, path
-            )  # that of a plain file, where safetensors' are the owner's alone
+            shutil.copymode(room / STATE, path)  # safetensors makes files that only their owner reads
             sums[path.name] = checksum(path)
             sync(path)
         body = {**state, "step": step, "files": sums}
