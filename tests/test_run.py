@@ -45,7 +45,8 @@ def test_a_recipe_that_does_not_say_saves_ten_times() -> None:
     assert saves(steps=6) == 1
     assert saves(steps=1000, save=0) == 0
     assert saves(steps=1000, save=7) == 7
-    assert saves(steps=100, last=20, keep=20) == 5
+    with pytest.raises(ValueError, match=r"learn\.save 0, expected from 1 to 24: learn\.last wants 5"):
+        saves(steps=100, last=5, keep=5)
 
 
 @pytest.mark.filterwarnings("default")

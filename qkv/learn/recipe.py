@@ -160,10 +160,9 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
 
 
 def set_saves(learn: object) -> None:
-    """A recipe that says nothing of it saves ten times, or as often as `last` needs."""
-    if isinstance(learn, dict) and type(steps := learn.get("steps")) is int:
-        last = learn.get("last")
-        learn.setdefault("save", max(1, steps // max(10, last if type(last) is int else 0)))
+    """A recipe that says nothing of it saves ten times; how far apart those are that `last` takes is said."""
+    if isinstance(learn, dict) and type(steps := learn.get("steps")) is int and not learn.get("last"):
+        learn.setdefault("save", max(1, steps // 10))
 
 
 def pairs(flags: Sequence[str]) -> list[tuple[str, Any]]:
