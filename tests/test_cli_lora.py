@@ -40,9 +40,15 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")
 
 
+def once(*flags: object) -> list[str]:
+    """Each flag once, with the last of its values."""
+    words = [str(each) for each in flags]
+    return [word for pair in dict(zip(words[::2], words[1::2], strict=True)).items() for word in pair]
+
+
 def trained(capsys: pytest.CaptureFixture[str], run: str = "run", *flags: object) -> str:
     given = ["--data.train", "train.tsv", "--model.load", "bert", "--run", run]
-    return good(capsys, "train", "recipes/small/lora.toml", *given, *FEW, *flags)
+    return good(capsys, "train", "recipes/small/lora.toml", *once(*given, *FEW, *flags))
 
 
 def logits(made: qkv.Model) -> torch.Tensor:
@@ -146,7 +152,7 @@ def test_a_killed_run_goes_on_to_the_bit(capsys: pytest.CaptureFixture[str], tmp
     more = ["--lora.drop", "0.2", "--learn.steps", "14", "--learn.save", "1", "--learn.log", "1"]
     trained(capsys, "whole", *more)
     command = [sys.executable, "-m", "qkv", "train", "recipes/small/lora.toml", "--data.train", "train.tsv"]
-    command += ["--model.load", "bert", "--run", "parts", *FEW, *more, "--resume", "auto"]
+    command += ["--model.load", "bert", "--run", "parts", *once(*FEW, *more), "--resume", "auto"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
     assert process.stdout is not None
@@ -298,7 +304,7 @@ def test_mistakes_with_folders(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_mistakes_in_a_recipe(capsys: pytest.CaptureFixture[str], flags: list[str], said: str) -> None:
     given = ["--data.train", "train.tsv", "--model.load", "bert", "--run", "run", "--device", "cpu"]
-    assert said in bad(capsys, "train", "recipes/small/lora.toml", *given, *flags)
+    assert said in bad(capsys, "train", "recipes/small/lora.toml", *once(*given, *flags))
 
 
 def test_mistakes_in_the_table_need_no_torch() -> None:

@@ -78,3 +78,37 @@ def test_labels_without_names_take_those_of_the_data(named: dict[str, str] | Non
 def test_a_model_without_a_tokenizer_says_so() -> None:
     with pytest.raises(ValueError, match="no tokenizer"):
         qkv.fit(qkv.build("gpt2", vocab=50, width=16, heads=2, depth=1), TEXTS, steps=1)
+
+
+BERT: dict[str, Any] = dict(family="bert", feed=64)
+
+
+@pytest.mark.parametrize(
+    ("build", "asked", "message"),
+    [
+        (BERT, dict(objective="label"), "objective 'label' with a model of head 'none', expected 'label'"),
+        ({}, dict(objective="label"), "objective 'label' with a model of head 'lm', expected 'label'"),
+        (BERT | dict(head="label", labels=2), {}, "'causal-lm' with a model of head 'label', expected 'lm'"),
+        (BERT, dict(objective="contrastive"), "the model gives no vector; build it with vector='mean'"),
+        ({}, dict(lr=1e-3), "lr is unknown; did you mean rate"),
+        ({}, dict(warmupp=1), "warmupp is unknown; did you mean warmup"),
+        ({}, dict(rate="fast"), "rate is 'fast', expected a number"),
+        ({}, dict(length=33), "length 33, expected at most 32: the model has no more positions"),
+        ({}, dict(watch="bleu"), "learn.watch 'bleu': nothing is measured"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(build: dict[str, Any], asked: dict[str, Any], message: str) -> None:
+    data = [{"text": text, "label": text[:5]} for text in TEXTS]
+    with pytest.raises(ValueError, match=message):
+        qkv.fit(model(**build), data, steps=1, **asked)
+
+
+def test_a_tokenizer_that_is_larger_than_the_model() -> None:
+    made = model()
+    made.tokenizer = Tokenizer.train(TEXTS, kind="byte", vocab=300, purpose="gpt")
+    with pytest.raises(ValueError, match=r"tokens in the tokenizer, but the model knows \d+; do they belong"):
+        qkv.fit(made, TEXTS, steps=1, length=8)
+
+
+def test_rows_have_the_models_own_length() -> None:
+    assert qkv.fit(model(), TEXTS, steps=1, rows=2).tokens == 2 * 32

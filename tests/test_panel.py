@@ -117,7 +117,7 @@ def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
     assert err == ""
     lines = out.splitlines()
     assert lines[0] == (
-        "step   100/2,000   loss   12.50   norm  0.5000   rate 3.00e-04   20.0K tokens/s    30% of peak"
+        "step   100/2,000   loss     12.50   norm    0.5000   rate 3.00e-04   20.0K tokens/s    30% of peak"
         "      9:30 left"
     )
     assert len({len(each) for each in lines[:3]}) == 1
@@ -126,7 +126,9 @@ def test_lines(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_parts_of_a_loss_are_named() -> None:
-    assert "loss   3.000   start   1.000   end   2.000" in line(course(), told(5, 3.0, start=1.0, end=2.0))
+    assert "loss     3.000   start     1.000   end     2.000" in line(
+        course(), told(5, 3.0, start=1.0, end=2.0)
+    )
 
 
 def test_a_run_that_goes_on_shows_what_was_and_counts_its_own_time() -> None:
@@ -140,6 +142,13 @@ def test_a_run_that_goes_on_shows_what_was_and_counts_its_own_time() -> None:
     seconds[0] = 10.0
     made.add(told(1100, 1.9))
     assert made.left == pytest.approx(90)
+
+
+def test_columns_stand_below_each_other_however_small_a_loss_is() -> None:
+    values = (12.5, 0.6928, 0.003503, 0.0001743, 1.234567e-05, 123456.0)
+    lines = [line(course(), told(5, loss)) for loss in values]
+    assert len({each.index("norm") for each in lines}) == 1
+    assert len({each.index("rate") for each in lines}) == 1
 
 
 @pytest.mark.parametrize(

@@ -224,3 +224,8 @@ def test_pieces_of_bpe_never_join_a_word_with_punctuation() -> None:
     assert made.decode(ids) == 'Is it? "it" isn\'t'
     every = [made.token(one) for one in range(len(made))]
     assert not [one for one in every if re.search(r"\w", one) and re.search(r"[?,.:()\"]", one)]
+
+
+def test_a_lone_string_is_no_list_of_texts() -> None:
+    with pytest.raises(ValueError, match=r"^'l\.csv', expected a list of texts, or Path\(\.\.\.\)"):
+        Tokenizer.train("l.csv", vocab=300)

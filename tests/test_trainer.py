@@ -270,6 +270,16 @@ def test_a_broken_checkpoint_is_passed_over(tmp_path: Path) -> None:
     assert run.state.step == 8
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o007])
+def test_files_of_a_checkpoint_have_the_mode_of_plain_files(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        folder = checkpoint.write(tmp_path, 1, {"net": {"a": torch.ones(2)}}, {})
+    finally:
+        os.umask(before)
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666 & ~mask}
+
+
 def stopper(run: Trainer, step: int) -> Callable[[Any], None]:
     return lambda report: setattr(run, "stop", report.step == step)
 

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 Flags = Annotated[str, Parameter(allow_leading_hyphen=True)]
 
 
-def train(recipe: Path, /, *settings: Flags, resume: Literal["auto", "changed"] | None = None) -> None:
+def train(
+    recipe: Path, /, *settings: Flags, run: str | None = None, device: str | None = None,
+    resume: Literal["auto", "changed"] | None = None,
+) -> None:  # fmt: skip
     """Train a model as a recipe says: a TOML file, of which every setting is a flag too.
 
     qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --learn.steps 500
@@ -39,12 +42,23 @@ def train(recipe: Path, /, *settings: Flags, resume: Literal["auto", "changed"] 
         a TOML file with the tables model, text, data, objective, learn and, for adapters, lora
     settings
         any setting of the recipe in the place of what stands there: --learn.rate 3e-4
+    run
+        the folder that everything is written to; runs/ and the recipe's name, unless given
+    device
+        auto, cpu, cuda or mps
     resume
         go on with the run that the folder holds: auto, if the recipe is what it was; changed, if it is not
     """
-    from qkv.learn.recipe import read_recipe
+    from qkv.learn.recipe import read_recipe, written
 
-    learn(read_recipe(recipe, settings), resume)  # what is wrong in it is told before torch is imported
+    own = [
+        f"--{name}={written(value)}"
+        for name, value in (("run", run), ("device", device))
+        if value is not None
+    ]
+    learn(
+        read_recipe(recipe, [*settings, *own]), resume
+    )  # what is wrong in it is told before torch is imported
 
 
 def learn(recipe: Recipe, resume: str | None) -> None:
@@ -137,6 +151,8 @@ def result(recipe: Recipe, state: State, history: History, seconds: float) -> Ta
     folder, learn = Path(recipe.run), recipe.learn
     best: Report | None = history.best(learn.watch, highest=learn.rising)
     done = f"{state.step:,} of {learn.steps:,} steps in {lasting(seconds)}"
+    if state.step > learn.steps:
+        done = f"{state.step:,} steps, no more than {learn.steps:,} were asked for"
     if state.step < learn.steps:
         early = 0 < learn.patience <= state.stale
         done += f", {learn.watch} no longer got better" if early else "; --resume auto goes on"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.data.encode import LENGTHS, Encoder, Row
-from qkv.data.record import Answer, Record, listed, short
+from qkv.data.record import Answer, Record, short
 from qkv.text import Encoding
 
 AWAY = 0  # stored tags are one more than they are; this one asks for nothing
@@ -173,7 +173,7 @@ class Chosen(Encoder):
 def held(record: Record, column: str) -> object:
     """What a column holds."""
     if column not in record:
-        raise ValueError(f"{record.place}: no column {column!r}; the columns are {listed(record)}")
+        raise record.lacks(column)
     return record[column]
 
 
@@ -203,7 +203,10 @@ def labels_of(records: Iterable[Record], column: str = "label", kind: str = "sin
     found: set[str] = set()
     for record in records:
         value = held(record, column)
-        found.update(map(str, several(value) if kind == "several" or isinstance(value, list) else [value]))
+        names = several(value) if kind == "several" or isinstance(value, list) else [value]
+        if value is None or any(name is None or not str(name).strip() for name in names):
+            raise ValueError(f"{record.place}: column {column!r} holds {short(value)}, expected a label")
+        found.update(map(str, names))
     return tuple(sorted(found, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)))
 
 

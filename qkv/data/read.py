@@ -235,4 +235,4 @@ def _picked(record: Record, columns: Mapping[str, str]) -> Record:
         raise ValueError(
             f"{record.place}: no column {', '.join(missing)}; found {found}; check the names of columns"
         )
-    return Record(picked, record.place)
+    return Record(picked, record.place, tuple(record))

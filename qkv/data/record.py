@@ -19,17 +19,24 @@ class Answer(NamedTuple):
 class Record(dict[str, object]):
     """The columns of one example by name, and the place it was read from, for messages."""
 
-    __slots__ = ("place",)
+    __slots__ = ("found", "place")
     place: str
+    found: tuple[str, ...]  # the columns of the file, where these were picked of them
 
-    def __init__(self, values: Mapping[str, object], place: str) -> None:
+    def __init__(self, values: Mapping[str, object], place: str, found: tuple[str, ...] = ()) -> None:
         super().__init__(values)
-        self.place = place
+        self.place, self.found = place, found
+
+    def lacks(self, column: str) -> ValueError:
+        """What to say where a column is not there: those of the file, and those that were picked of them."""
+        picked = f"; data.columns picks {listed(self)}" if self.found else ""
+        held = listed(self.found or self)
+        return ValueError(f"{self.place}: no column {column!r}; the columns are {held}{picked}")
 
     def text(self, column: str) -> str:
         """The text in a column."""
         if column not in self:
-            raise ValueError(f"{self.place}: no column {column!r}; the columns are {listed(self)}")
+            raise self.lacks(column)
         value = self[column]
         if not isinstance(value, str):
             raise ValueError(f"{self.place}: column {column!r} holds {short(value)}, expected text")
@@ -39,7 +46,7 @@ class Record(dict[str, object]):
         """Every answer that is right, none where there is none: a list of them, one text, or SQuAD as the hub
         has it, {"text": [...], "answer_start": [...]}."""
         if "answers" not in self:
-            raise ValueError(f"{self.place}: no column 'answers'; the columns are {listed(self)}")
+            raise self.lacks("answers")
         value = self["answers"]
         try:
             if isinstance(value, dict):

@@ -32,7 +32,8 @@ class Stream:
         self.last = shards.tokens() if last is None else last
         if len(self) < size + ahead:
             raise ValueError(
-                f"{len(self)} tokens in all, expected {size + ahead} at least, for one row of data.length"
+                f"{len(self)} tokens in all, expected {size + ahead} at least, for one row of data.length; "
+                "a smaller one takes less"
             )
 
     def __len__(self) -> int:

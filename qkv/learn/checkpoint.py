@@ -37,10 +37,12 @@ def write(
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir(parents=True)
     try:
+        (room / STATE).touch()
         sums = {}
         for name, group in tensors.items():
             path = room / f"{name}.safetensors"
             save_file({key: x.detach().cpu().contiguous() for key, x in group.items()}, path)
+            shutil.copymode(room / STATE, path)  # safetensors makes files that only their owner reads
             sums[path.name] = checksum(path)
             sync(path)
         body = {**state, "step": step, "files": sums}

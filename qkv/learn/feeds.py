@@ -24,7 +24,7 @@ def rows_in(given: Given) -> int:
 
 def blocks(given: Given, shards: Shards, part: Part, *, size: int, ahead: int, framed: bool = False) -> Feed:
     """Blocks of one long text."""
-    stream = Stream(shards, size, *part.edges(shards.tokens()), ahead=ahead)
+    stream = Stream(shards, size, *part.edges(shards.tokens(), size + ahead, "tokens"), ahead=ahead)
     examples = Framed(stream, given.words.frame) if framed else stream
     return stream_feed(
         examples, size, ahead, rows_in(given), seed=given.recipe.learn.seed, shuffled=part.first,
@@ -38,7 +38,8 @@ def stream(given: Given, shards: Shards, part: Part) -> Feed:
 
 def in_turn(given: Given, shards: Shards, part: Part, *, ahead: int) -> Feed:
     """Each row goes on where it ended in the last batch; a short text has fewer rows."""
-    made, size = Stream(shards, given.length, *part.edges(shards.tokens()), ahead=ahead), given.length
+    size = given.length
+    made = Stream(shards, size, *part.edges(shards.tokens(), size + ahead, "tokens"), ahead=ahead)
     rows = min(rows_in(given), len(made) // (size + ahead))
     return recurrent_feed(made, size, ahead, rows, seed=given.recipe.learn.seed)
 

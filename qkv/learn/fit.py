@@ -14,18 +14,20 @@ from qkv.data.prepare import prepare
 from qkv.data.read import Corpus
 from qkv.data.record import Record
 from qkv.learn.given import Given, Part, labels_in
-from qkv.learn.kinds import kind_of
+from qkv.learn.kinds import RAGGED, check_head, kind_of
 from qkv.learn.measure import Measure
 from qkv.learn.objective import Out, written
 from qkv.learn.prepared import goal_of, labels_for
-from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe
+from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe, make
 from qkv.learn.settings import Learn
-from qkv.learn.start import name_labels
+from qkv.learn.start import check_fits, name_labels, reach
 from qkv.learn.trainer import Report, State, Trainer
-from qkv.learn.trial import trial
+from qkv.learn.trial import check_unmeasured, trial
 from qkv.model import Model
 
 NAMELESS = re.compile(r"LABEL_\d+")  # Hugging Face's names for labels without one
+LENGTH = 512  # tokens of a row, at most, where nothing is said
+ELSEWHERE = dict(lr="rate", learning_rate="rate", weight_decay="decay", epochs="steps", batch_size="rows")
 Data = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
 
 
@@ -40,18 +42,26 @@ def fit(
     `data` are texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a name,
     or a function `out -> loss` over the batches of the objective that `like` names: given what the net gives,
     or only what that objective reads `together`. `settings` are the objective's own, `learn` those of a
-    recipe's table `learn`, such as rate=1e-4."""
+    recipe's table `learn`, such as rate=1e-4. Rows of one `length` have as many tokens as the model reads, at
+    most 512, unless it is given."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(
             "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
         )
     name = objective if isinstance(objective, str) else like
+    if not length and name not in RAGGED:
+        length = min(reach(model.spec) or LENGTH, LENGTH)
     recipe = Recipe(
         model=ModelPart(), data=DataPart(train="", rows=rows, length=length, long=long, valid=valid),
-        objective=ObjectivePart(name=name, settings=dict(settings or {})), learn=Learn(steps=steps, **learn),
+        objective=ObjectivePart(name=name, settings=dict(settings or {})), learn=learn_of(steps, learn),
     )  # fmt: skip
+    if not valid:
+        check_unmeasured(recipe.learn)
     kind, source = kind_of(recipe), records(data)
+    if isinstance(objective, str):
+        check_head(kind, model, name)
+    check_fits(model, tokenizer, length)
     with tempfile.TemporaryDirectory(prefix="qkv-") as room:
         tokenizer.save(room)
         if kind.column and all(NAMELESS.fullmatch(name) for name in labels_in(model)):
@@ -73,6 +83,14 @@ def fit(
             net=net, feed=kind.feed(given, shards, Part(first=True, share=valid)), objective=target,
             learn=recipe.learn, callbacks=callbacks, evaluate=evaluate,
         ).run()  # fmt: skip
+
+
+def learn_of(steps: int, given: Mapping[str, Any]) -> Learn:
+    """The settings of the loop; one that is unknown is told with the nearest that is known."""
+    for name in given.keys() & ELSEWHERE.keys():
+        raise ValueError(f"{name} is unknown; did you mean {ELSEWHERE[name]}?")
+    made: Learn = make(Learn, {"steps": steps, **given}, "")
+    return made
 
 
 def take_labels(model: Model, labels: tuple[str, ...]) -> None:

@@ -83,8 +83,14 @@ class Part(NamedTuple):
     first: bool = True
     share: float = 0.0
 
-    def edges(self, total: int) -> tuple[int, int]:
+    def edges(self, total: int, least: int = 1, what: str = "rows") -> tuple[int, int]:
+        """From where up to where, of so many rows or tokens; both parts have as many as a batch needs."""
         edge = round(total * (1 - self.share))
+        if self.share and min(edge, total - edge) < least < total:
+            raise ValueError(
+                f"data.valid {self.share:g}: {total - edge} of {total} {what} would be kept and {edge} "
+                f"learned from, expected {least} at least of each; give another share, or files"
+            )
         return (0, edge) if self.first else (edge if self.share else 0, total)
 
     def documents(self, shards: Shards, seed: int) -> Documents:

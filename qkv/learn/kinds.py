@@ -16,6 +16,7 @@ from qkv.learn import feeds, judge, twin
 from qkv.learn.given import Given
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import corpus
+from qkv.model import Model
 
 
 def running(given: Given) -> Encoder:
@@ -79,6 +80,7 @@ class Kind(NamedTuple):
     purpose: str = "bert"  # of a tokenizer that is trained for it
     head: str | None = None  # None: the family's own
     column: str | None = None  # holds the labels
+    text: str = "text"  # the column that a tokenizer must find its texts in
     vector: str | None = None  # the model gives one vector a text
     own: tuple[str, ...] = ()  # settings that the objective itself does not take
     net: Callable[[Given], tuple[nn.Module, twin.Save]] = twin.alone
@@ -98,24 +100,43 @@ KINDS = {
                                    own=("generator",), net=twin.discriminating, judge=judge.replaced),
     "distillation":           Kind(hidden,    feeds.packed,            "bert",    "masked-lm",
                                    own=("teacher",), net=twin.taught),
-    "seq2seq":                Kind(pairs,     feeds.records(*TEXTS),   "seq2seq", "lm", own=TEXTS),
+    "seq2seq":                Kind(pairs,     feeds.records(*TEXTS),   "seq2seq", "lm", own=TEXTS,
+                                   text="source"),
     "denoising":              Kind(hidden,    feeds.pieces,            "roberta", "lm"),
     "multilingual-denoising": Kind(spoken,    feeds.pieces,            "roberta", "lm"),
     "span-corruption":        Kind(running,   feeds.corrupted,         "t5",      "lm"),
     "contrastive":            Kind(pairs,     feeds.records(*TEXTS),   "bert",    vector="mean", own=TEXTS,
-                                   judge=judge.nobody),
+                                   judge=judge.nobody, text="source"),
     "image-text":             Kind(captioned, feeds.records("tokens"), "bos-eos", net=twin.paired,
-                                   judge=judge.nobody),
+                                   judge=judge.nobody, text="caption"),
     "label":                  Kind(labelled,  feeds.records("tokens"), "bert",    "label",  "label",
                                    judge=judge.labelled),
     "tag":                    Kind(tagged,    feeds.records("tokens"), "bert",    "tag",    "tags",
-                                   judge=judge.tagged),
+                                   judge=judge.tagged, text="words"),
     "span":                   Kind(answered,  feeds.windows,           "bert",    "span",
-                                   own=("stride", "longest"), judge=judge.answered),
+                                   own=("stride", "longest"), judge=judge.answered, text="context"),
     "choice":                 Kind(chosen,    feeds.records("tokens"), "bert",    "choice",
                                    judge=judge.chosen),
 }
 # fmt: on
+RAGGED = frozenset(
+    "seq2seq contrastive image-text label tag span choice".split()
+)  # rows as long as texts are
+WRITERS = ("lm", "causal", "double")  # heads that say the next token
+HEADS = {None: WRITERS, "masked-lm": ("masked-lm", "pretrain")}  # any of these will do
+
+
+def check_head(kind: Kind, model: Model, objective: str) -> None:
+    """That a model has what the objective teaches."""
+    head = model.args["head"]
+    if kind.vector and model.vector is None:
+        raise ValueError(f"objective {objective!r}: the model gives no vector; build it with vector='mean'")
+    fitting = HEADS.get(kind.head, (kind.head,))
+    if not kind.vector and kind.net is not twin.paired and head not in fitting:
+        raise ValueError(
+            f"objective {objective!r} with a model of head {head!r}, expected {fitting[0]!r}: "
+            f"build it with head={fitting[0]!r}"
+        )
 
 
 def kind_of(recipe: Recipe) -> Kind:

@@ -34,6 +34,7 @@ from qkv.learn.trainer import Report
 
 BLANK = 0x2800  # braille: each character is 2 x 4 dots, and each dot a bit
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column]
+WIDE = 9  # letters of a figure: 1.235e-05
 TRAIN, VALID = "cyan", "bold yellow"
 Floats = NDArray[np.float64]
 Callback = Callable[[Report], None]
@@ -113,8 +114,8 @@ def line(course: Course, report: Report) -> str:
         return "   ".join(parts)
     values = dict(report.values)
     norm = values.pop("norm", math.nan)
-    parts += [f"{name} {figure(value):>7}" for name, value in values.items()]
-    parts += [f"norm {figure(norm):>7}", f"rate {report.rate:.2e}"]
+    parts += [f"{name} {figure(value):>{WIDE}}" for name, value in values.items()]
+    parts += [f"norm {figure(norm):>{WIDE}}", f"rate {report.rate:.2e}"]
     parts.append(f"{human(report.tokens_per_second):>5} tokens/s")
     share = course.share(report)
     parts += [f"{share:>4.0%} of peak"] if share is not None else []
@@ -123,7 +124,7 @@ def line(course: Course, report: Report) -> str:
 
 
 def figure(value: float) -> str:
-    """Four digits: 0.8312, 12.35, 1.235e+05."""
+    """Four digits, in at most nine letters: 0.8312, 12.35, 0.003503, 1.235e+05."""
     return f"{value:#.4g}".rstrip(".")
 
 

@@ -24,7 +24,7 @@ from qkv.learn.objective import Objective
 from qkv.learn.objectives import objective
 from qkv.learn.recipe import Recipe
 from qkv.learn.start import corpus, make_model, make_tokenizer
-from qkv.learn.trial import Trial, trial
+from qkv.learn.trial import Trial, check_unmeasured, trial
 from qkv.learn.written import Writer
 from qkv.model import Model, pick_device
 
@@ -57,6 +57,8 @@ def prepared(
     data, kind = recipe.data, kind_of(recipe)
     if not data.rows and not data.tokens:
         raise ValueError("data.rows or data.tokens is missing: how many rows, or tokens, a batch has")
+    if not data.valid:
+        check_unmeasured(recipe.learn)
     given = given_of(recipe, folder, kind)
     target = goal_of(given)
     if recipe.learn.accumulate > 1 and target.recurrent:
@@ -80,7 +82,7 @@ def prepared(
 
 def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:
     """The tokenizer and the model of a run, and what is known of them."""
-    tokenizer = make_tokenizer(recipe, folder, kind.purpose)
+    tokenizer = make_tokenizer(recipe, folder, kind.purpose, kind.text)
     labels = labels_for(recipe, kind, corpus(recipe, recipe.data.train))
     torch.manual_seed(recipe.learn.seed)  # the same recipe is the same model
     model = make_model(recipe, tokenizer, labels, head=kind.head, vector=kind.vector)
@@ -95,7 +97,12 @@ def labels_for(recipe: Recipe, kind: Kind, records: Iterable[Record]) -> tuple[s
     asked = recipe.objective.settings.get("kind", "single")
     if kind.column is None:
         return ()
-    return ("score",) if asked == "regression" else labels_of(records, kind.column, asked)
+    if asked == "regression":
+        return ("score",)
+    labels = labels_of(records, kind.column, asked)
+    if recipe.objective.name == "label" and asked == "single" and len(labels) < 2:
+        raise ValueError(f"the data has one label alone, {labels[0]!r}; expected two at least to tell apart")
+    return labels
 
 
 def goal_of(given: Given) -> Objective:

@@ -116,10 +116,15 @@ class Recipe:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Every setting, under the name that a recipe has for it."""
+        tables = asdict(self)
+        for name, own in OPEN.items():
+            tables[name] |= tables[name].pop(own)
+        return tables
 
 
 OPEN = {"model": "changes", "objective": "settings"}  # tables with keys of their own, and where those go
+FILES = ("data.train", "data.valid", "data.test")
 
 
 def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
@@ -148,9 +153,16 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
         inner[key] = value
     tables.setdefault("run", f"runs/{path.stem}")
     try:
+        set_saves(tables.get("learn"))
         return make(Recipe, tables, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+
+
+def set_saves(learn: object) -> None:
+    """A recipe that says nothing of it saves ten times; how far apart those are that `last` takes is said."""
+    if isinstance(learn, dict) and type(steps := learn.get("steps")) is int and not learn.get("last"):
+        learn.setdefault("save", max(1, steps // 10))
 
 
 def pairs(flags: Sequence[str]) -> list[tuple[str, Any]]:
@@ -165,7 +177,24 @@ def pairs(flags: Sequence[str]) -> list[tuple[str, Any]]:
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
         found.append((name, toml_value(value)))
-    return found
+    return merged(found)
+
+
+def merged(given: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Files that are given one by one are a list; any other setting is given once."""
+    found: dict[str, Any] = {}
+    for name, value in given:
+        if name in found:
+            files = [*several(found[name]), *several(value)]
+            if name not in FILES or not all(isinstance(file, str) for file in files):
+                raise ValueError(f"--{name} is given twice, {found[name]!r} and {value!r}; expected once")
+            value = files
+        found[name] = value
+    return [*found.items()]
+
+
+def several(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def toml_value(text: str) -> Any:
@@ -239,13 +268,8 @@ def to_toml(recipe: Recipe) -> str:
         elif value is not None:
             lines.append(f"{name} = {written(value)}")
     for name, table in tables.items():
-        own = OPEN.get(name, "")
-        flat = {key: value for key, value in table.items() if key != own} | table.get(own, {})
-        lines += [
-            "",
-            f"[{name}]",
-            *(f"{key} = {written(value)}" for key, value in flat.items() if value is not None),
-        ]
+        lines += ["", f"[{name}]"]
+        lines += [f"{key} = {written(value)}" for key, value in table.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 

@@ -18,23 +18,29 @@ import shutil
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from qkv.data.shards import Index
+from qkv.learn import spool
 from qkv.learn.board import board
 from qkv.learn.curve import draw, drawer
+from qkv.learn.history import METRICS
 from qkv.learn.measure import Tell, silent
 from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
 from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, to_toml
+from qkv.learn.start import corpus
 from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.written import Writer
 
 FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
+RECIPE = "recipe.toml"
 ECHO = 0.5  # seconds; torchrun passes a Ctrl-C on to processes that have heard it themselves
 
 
@@ -54,12 +60,15 @@ def train(
     `begun` is told what it is made of and where it stands, right before the first step; until then `tell` is
     told how far it is. `writer` decodes, where `learn.write` asks for it. After Ctrl-C the step is done, all
     is saved, and `Interrupted` raised; a second one does not wait for that."""
-    folder = Path(recipe.run)
+    folder, given = Path(recipe.run), recipe
+    recipe = spool.from_file(given)
 
     def prepare() -> Prepared:
         if team.first:
             lock.enter_context(owned(folder))
             begin(folder, recipe, resume=resume, accept=accept)
+            if recipe != given and not holds_run(folder):
+                spool.read(folder)
         return prepared(recipe, folder, writer, tell if team.first else silent)
 
     with joined(recipe.device) as team, ExitStack() as lock:
@@ -71,9 +80,11 @@ def train(
         )  # fmt: skip
         if made.trial is not None:
             trainer.evaluate = made.trial.measure(made.model, recipe.learn, writer, trainer.spread)
-        if resume:
-            trainer.restore()
+        if resume and not trainer.restore() and team.first and holds_run(folder):
+            warnings.warn(f"{folder}: no checkpoint to go on from; the run begins anew", stacklevel=2)
+            (folder / METRICS).unlink(missing_ok=True)
         if team.first:
+            (folder / RECIPE).write_text(to_toml(recipe), encoding="utf-8")
             begun(made, trainer.state)
         with stoppable(trainer) as interrupts:
             try:
@@ -113,9 +124,9 @@ def owned(folder: Path) -> Iterator[None]:
 
 
 def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
-    """Writes the recipe down, or sees that it is still the one the run began with."""
-    path, text = folder / "recipe.toml", to_toml(recipe)
-    if not path.exists() or not any((folder / name).exists() for name in ("metrics.jsonl", "checkpoints")):
+    """Writes the recipe of a new run down, or sees that it is still the one the run began with."""
+    path, text = folder / RECIPE, to_toml(recipe)
+    if not path.exists() or not holds_run(folder):
         if path.exists() and path.read_text(encoding="utf-8") != text:  # it never came to the first step
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
         path.write_text(text, encoding="utf-8")
@@ -129,17 +140,44 @@ def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
         raise ValueError(
             f"{folder}: the recipe is not what it was: {'; '.join(changed)}; --resume changed goes on so"
         )
-    path.write_text(text, encoding="utf-8")
+    if not accept and (other := changed_data(folder, recipe)):
+        raise ValueError(
+            f"{folder}: the data is not what it was: {', '.join(other)} (size or time); "
+            "--resume changed goes on with it"
+        )
+    if text_changes := [each for each in changed if each.startswith("text.")]:
+        raise ValueError(
+            f"{folder}: {'; '.join(text_changes)}: the run has a tokenizer, which it learnt with and keeps; "
+            "--run names another folder, for a new one"
+        )
+
+
+def changed_data(folder: Path, recipe: Recipe) -> list[str]:
+    """Files that are not those which the shards of a run were made of."""
+    found = []
+    for name, path in (("train", recipe.data.train), ("valid", recipe.data.valid)):
+        held = Index.read(folder / "data" / name)
+        if held is None or isinstance(path, float):
+            continue
+        if held.made_from.get("corpus") != corpus(recipe, path).fingerprint():
+            found += [path] if isinstance(path, str) else path
+    return found
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a run came to its first report there."""
+    return any((folder / name).exists() for name in (METRICS, "checkpoints"))
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
-    """What changed, one `name: old -> new` each. A longer run is no change."""
+    """What changed, one `name: old -> new` each. More steps are no change."""
     found = []
     for name in sorted({*old, *new}):
         a, b = old.get(name), new.get(name)
+        longer = f"{path}{name}" == "learn.steps" and new[name] > old[name]
         if isinstance(a, dict) and isinstance(b, dict):
             found += differences(a, b, f"{path}{name}.")
-        elif a != b and f"{path}{name}" not in FREE:
+        elif a != b and f"{path}{name}" not in FREE and not longer:
             found.append(f"{path}{name}: {a!r} -> {b!r}")
     return found
 
@@ -173,7 +211,7 @@ def recorder(folder: Path) -> Callable[[Report], None]:
     """Writes every report as a line of metrics.jsonl."""
 
     def record(report: Report) -> None:
-        with (folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        with (folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(report)) + "\n")
 
     return record

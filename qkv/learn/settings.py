@@ -54,7 +54,7 @@ class Learn:
     seed: int = 0
     log: int = 10  # steps between lines
     measure: int = 0  # steps between measurements; 0: at the end only
-    save: int = 0  # steps between checkpoints; 0: at the end only
+    save: int = 0  # steps between checkpoints; 0: at the end only; a recipe without it: a tenth of the steps
     keep: int = 2  # checkpoints that are kept
     patience: int = 0  # measurements without a better one, after which it stops; 0: it does not
     watch: str = "loss"  # the measurement that `best` goes by

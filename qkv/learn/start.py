@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ def corpus(recipe: Recipe, path: str | list[str]) -> Corpus:
     return Corpus(path, form=data.form, columns=data.columns, names=data.names, unit=unit)
 
 
-def make_tokenizer(recipe: Recipe, folder: Path, purpose: str) -> Tokenizer:
-    """The one of the run, of a folder, of the model that is loaded or taught by, or a new one."""
+def make_tokenizer(recipe: Recipe, folder: Path, purpose: str, column: str) -> Tokenizer:
+    """The one of the run, of a folder, of the model that is loaded or taught by, or a new one, which a record
+    without a text, usually in that column, stops."""
     home, part = folder / "tokenizer", recipe.text
     if home.exists():
         return Tokenizer.load(home)
@@ -38,7 +39,8 @@ def make_tokenizer(recipe: Recipe, folder: Path, purpose: str) -> Tokenizer:
     if held:
         tokenizer = Tokenizer.load(held)
     else:
-        texts = (text for record in corpus(recipe, recipe.data.train) for text in texts_of(recipe, record))
+        records = corpus(recipe, recipe.data.train)
+        texts = (text for record in records for text in texts_of(recipe, record, column))
         tokenizer = Tokenizer.train(
             texts, kind=part.kind, vocab=part.vocab, purpose=part.purpose or purpose, lower=part.lower,
             sentinels=part.sentinels, codes=part.codes,
@@ -57,12 +59,14 @@ def tokenizer_home(recipe: Recipe) -> Path | None:
     return next((each for each in found if tokenizer_files(each)), found[-1] if found else None)
 
 
-def texts_of(recipe: Recipe, record: Record) -> Iterator[str]:
+def texts_of(recipe: Recipe, record: Record, column: str) -> list[str]:
     """Every text of a record: the usual columns, and those that a template names."""
-    yield from record.texts()
     sides = (recipe.objective.settings.get(side) for side in ("source", "target"))
-    named = {name for side in sides if isinstance(side, str) for name in columns(side)}
-    yield from (value for name in sorted(named - {*TEXTS}) if isinstance(value := record.get(name), str))
+    named = [name for side in sides if isinstance(side, str) for name in columns(side)]
+    more = (record.get(name) for name in sorted({*named} - {*TEXTS}))
+    return [*record.texts(), *(text for text in more if isinstance(text, str))] or [
+        record.text([*named, column][0])  # says what is there in its place
+    ]
 
 
 def make_model(

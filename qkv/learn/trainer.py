@@ -141,7 +141,7 @@ class Trainer:
                     with self.averaged():
                         better = self.measure()
                     self.state.stale = 0 if better else self.state.stale + 1
-                if self.due(self.learn.save):
+                if self.folder is not None and self.due(self.learn.save):
                     self.save()
                 clock += time.perf_counter() - paused  # speed is that of learning alone
         self.watch.look()

@@ -88,6 +88,14 @@ def trial(
     )  # fmt: skip
 
 
+def check_unmeasured(learn: Learn) -> None:
+    """That nothing is asked for which a run without validation data does not do."""
+    for name in ("watch", "patience", "write"):
+        value = getattr(learn, name)
+        if value != getattr(Learn(steps=1), name):
+            raise ValueError(f"learn.{name} {value!r}: nothing is measured; expected data.valid")
+
+
 def picked(records: Iterable[Record], numbers: Indices) -> Iterator[Record]:
     """The records of these numbers, which rise."""
     wanted = iter(np.append(numbers, -1).tolist())

@@ -117,7 +117,9 @@ def train(
 
 def read(source: Iterable[str | Path] | Path) -> Iterator[str]:
     """Texts as they are, and the lines of files with their ends."""
-    found = _texts([source] if isinstance(source, str | Path) else source)
+    if isinstance(source, str):
+        raise ValueError(f"{source[:80]!r}, expected a list of texts, or Path(...) for the lines of a file")
+    found = _texts([source] if isinstance(source, Path) else source)
     first = next(found, None)
     if first is None:
         raise ValueError("no text to learn from")
