@@ -34,7 +34,7 @@ ROOMS = {
     "data":      "spec batch text torch numpy",
     "learn":     "human check spec kernels batch nn lora weights families vector config text model adapter foreign data torch safetensors numpy rich",
     "decode":    "spec kernels batch nn torch",
-    "tasks":     "check spec batch nn look weights families border text shipped model foreign data decode torch numpy",
+    "tasks":     "check spec kernels batch nn look weights families border text shipped model foreign data decode torch numpy",
     "draw":      "spec",
     "tree":      "spec nn lora model draw torch rich",
     "view":      "tasks",
