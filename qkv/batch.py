@@ -47,8 +47,8 @@ class Rows:
             gaps = (stands != stands.roll(1, dims=1)) & ~starts  # pads on one side of a text are no hole
             even = seat is None or (document is None and bool((gaps.sum(1) <= 1).all()))
             edges = None if document is None or seat is not None else edges_of(starts)
-            if even and document is None and bool(stands[:, 0].all()):  # pads come last: all rows count alike
-                positions = torch.arange(length, device=body.device)[None]
+            if size and even and document is None and bool(stands[:, 0].all()):  # pads come last: count alike
+                positions = positions[count[:, -1:].argmax(0)]  # as the longest row does
         return Rows(
             ids=ids, embeds=embeds, images=images, types=types, positions=positions, seat=seat,
             document=document, even=even, counted=counted, reach=reach, edges=edges,

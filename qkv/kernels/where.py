@@ -92,7 +92,8 @@ class Where:
         """A query that sees nobody sees all alike, and never becomes NaN."""
         if self.mask is not None:
             scores = torch.zeros((), dtype=self.dtype, device=self.mask.device) if scores is None else scores
-            scores = halved(scores).masked_fill(~self.mask, least(halved(scores).dtype))
+            scores = halved(scores)
+            scores = scores.masked_fill(~self.mask, least(scores.dtype))
         return scores if scores is None else in_words(halved(scores))
 
 
