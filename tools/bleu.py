@@ -10,11 +10,10 @@ import argparse
 import sys
 from pathlib import Path
 
-import sacrebleu
-
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
 from qkv.data.lines import File
+from qkv.learn.scores import bleu
 
 
 def main() -> None:
@@ -27,18 +26,16 @@ def main() -> None:
     options = parser.parse_args()
     if len(options.files) % 2:
         sys.exit(f"{len(options.files)} files, expected pairs of them: test.de test.en")
-    tell, beams = (
-        qkv.task("translate", options.model),
-        {} if options.beams is None else {"beams": options.beams},
-    )
-    score = sacrebleu.BLEU()
+    tell = qkv.task("translate", options.model)
+    beams = {} if options.beams is None else {"beams": options.beams}
     for pair in zip(options.files[::2], options.files[1::2], strict=True):
         texts = {path.name.removesuffix(".xz").rsplit(".", 1)[-1]: read(path) for path in pair}
         for source, target in (tuple(texts), tuple(texts)[::-1]):
             found = tell.many(texts[source], source=source, target=target, progress=True, **beams)
-            bleu = score.corpus_score([each.text for each in found], [texts[target]])
-            print(f"{pair[0].name:<32} {source} to {target}  {bleu.score:.1f}", flush=True)
-    print(score.get_signature())
+            score = bleu([each.text for each in found], texts[target])
+            print(
+                f"{pair[0].name:<32} {source} to {target}  {score.value:.1f}  {score.signature}", flush=True
+            )
 
 
 def read(path: Path) -> list[str]:
