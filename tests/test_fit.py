@@ -73,6 +73,8 @@ def test_labels_without_names_take_those_of_the_data(named: dict[str, str] | Non
     three = model("bert", feed=64, head="label", labels=3)
     with pytest.raises(ValueError, match=r"2 labels \(cat, other\), and the model 3: build it with labels=2"):
         qkv.fit(three, data, objective="label", steps=1)
+    with pytest.raises(ValueError, match="no record to learn from: is the data empty"):
+        qkv.fit(three, [], objective="label", steps=1, rows=2)
 
 
 def test_a_model_without_a_tokenizer_says_so() -> None:

@@ -23,7 +23,7 @@ from qkv.learn.given import Given, Part, labels_in
 from qkv.learn.kinds import Kind, kind_of
 from qkv.learn.measure import Tell, over, silent
 from qkv.learn.prepared import encoding, goal_of
-from qkv.learn.recipe import Recipe, read_recipe
+from qkv.learn.recipe import Recipe, read_recipe, several
 from qkv.learn.start import corpus
 from qkv.learn.trial import trial
 from qkv.learn.written import Writer
@@ -97,7 +97,7 @@ def evaluate(
 def records_of(recipe: Recipe, test: str | list[str]) -> Iterable[Record]:
     """What can be read more than once."""
     source = corpus(recipe, test)
-    return list(source) if STDIN in ([test] if isinstance(test, str) else test) else source
+    return list(source) if STDIN in several(test) else source
 
 
 def holds_model(folder: Path) -> bool:

@@ -22,7 +22,7 @@ from qkv.learn.kinds import Kind, kind_of
 from qkv.learn.measure import Tell, silent
 from qkv.learn.objective import Objective
 from qkv.learn.objectives import objective
-from qkv.learn.recipe import Recipe
+from qkv.learn.recipe import Recipe, several
 from qkv.learn.start import corpus, make_model, make_tokenizer
 from qkv.learn.trial import Trial, check_unmeasured, trial
 from qkv.learn.written import Writer
@@ -100,7 +100,9 @@ def labels_for(recipe: Recipe, kind: Kind, records: Iterable[Record]) -> tuple[s
     if asked == "regression":
         return ("score",)
     labels = labels_of(records, kind.column, asked)
-    if recipe.objective.name == "label" and asked == "single" and len(labels) < 2:
+    if not labels:
+        raise ValueError("no record to learn from: is the data empty?")
+    if recipe.objective.name == "label" and asked == "single" and len(labels) == 1:
         raise ValueError(f"the data has one label alone, {labels[0]!r}; expected two at least to tell apart")
     return labels
 
@@ -123,7 +125,7 @@ def shards(
 
 def encoding(path: str | list[str], tell: Tell) -> Progress:
     """Tells of texts that become shards."""
-    name = path if isinstance(path, str) else ", ".join(path)
+    name = ", ".join(several(path))
     return lambda documents, tokens: tell(
         f"encoded {documents:,} texts of {name}, {human(tokens)} tokens", documents, None
     )

@@ -34,7 +34,7 @@ from qkv.learn.measure import Tell, silent
 from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
-from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, to_toml
+from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, several, to_toml
 from qkv.learn.start import corpus
 from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.written import Writer
@@ -160,7 +160,7 @@ def changed_data(folder: Path, recipe: Recipe) -> list[str]:
         if held is None or isinstance(path, float):
             continue
         if held.made_from.get("corpus") != corpus(recipe, path).fingerprint():
-            found += [path] if isinstance(path, str) else path
+            found += several(path)
     return found
 
 
