@@ -54,8 +54,9 @@ def ours(
         net=model.net, feed=feed, objective=objective(name, words, **more), learn=learn,
         callbacks=[lambda report: seen.append(report.tokens_per_second)],
     ).run()  # fmt: skip
-    print(f"ours, of {model.family.name}: {sum(seen[1:]) / len(seen[1:]):,.0f}", file=sys.stderr, flush=True)
-    return sum(seen[1:]) / len(seen[1:])
+    speed = sum(seen[1:]) / len(seen[1:])
+    print(f"ours, of {model.family.name}: {speed:,.0f}", file=sys.stderr, flush=True)
+    return speed
 
 
 def theirs(

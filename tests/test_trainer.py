@@ -383,7 +383,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     run.callbacks = (
-        lambda report: monkeypatch.setattr(checkpoint, "save_file", full) if report.step == 6 else None,
+        lambda report: monkeypatch.setattr(checkpoint, "save_plain", full) if report.step == 6 else None,
     )
     with pytest.raises(ValueError, match=r"No space left on device.*the one of step 4 is kept"):
         run.run()

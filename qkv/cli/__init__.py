@@ -82,11 +82,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check_options(arguments: Sequence[str]) -> None:
     """Before `--` whatever begins with two dashes is an option: no unknown one is taken for a text."""
     words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
+    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    if not options or "--help" in options:
+        return
     *_, command = app.parse_commands(words)[1]
-    if getattr(command.default_command, "__module__", None) not in TEXTS or "--help" in words:
+    if getattr(command.default_command, "__module__", None) not in TEXTS:
         return
     known = command.assemble_argument_collection()
-    for name in (word.partition("=")[0] for word in words if word.startswith("--")):
+    for name in options:
         try:
             known.match(name)
         except ValueError:

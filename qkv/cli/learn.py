@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from qkv.cli.screen import console, progress, say
+from qkv.cli.search import given
 from qkv.human import human, lasting
 
 if TYPE_CHECKING:
@@ -51,14 +52,9 @@ def train(
     """
     from qkv.learn.recipe import read_recipe, written
 
-    own = [
-        f"--{name}={written(value)}"
-        for name, value in (("run", run), ("device", device))
-        if value is not None
-    ]
-    learn(
-        read_recipe(recipe, [*settings, *own]), resume
-    )  # what is wrong in it is told before torch is imported
+    own = [f"--{name}={written(value)}" for name, value in given(run=run, device=device).items()]
+    made = read_recipe(recipe, [*settings, *own])  # what is wrong in it is told before torch is imported
+    learn(made, resume)
 
 
 def learn(recipe: Recipe, resume: str | None) -> None:

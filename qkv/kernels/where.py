@@ -90,11 +90,13 @@ class Where:
 
     def fill(self, scores: Tensor | None) -> Tensor | None:
         """A query that sees nobody sees all alike, and never becomes NaN."""
-        if self.mask is not None:
-            scores = torch.zeros((), dtype=self.dtype, device=self.mask.device) if scores is None else scores
-            scores = halved(scores)
-            scores = scores.masked_fill(~self.mask, least(scores.dtype))
-        return scores if scores is None else in_words(halved(scores))
+        mask = self.mask
+        if scores is None:
+            if mask is None:
+                return None
+            scores = torch.zeros((), dtype=self.dtype, device=mask.device)
+        scores = halved(scores)
+        return in_words(scores if mask is None else scores.masked_fill(~mask, least(scores.dtype)))
 
 
 def halved(scores: Tensor) -> Tensor:

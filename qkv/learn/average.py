@@ -26,9 +26,7 @@ class Average:
     def __init__(self, net: nn.Module, decay: float = 0.999, *, warmup: bool = False) -> None:
         number("decay", decay, at_least=0, less_than=1)
         self.decay, self.warmup, self.updates = decay, warmup, 0
-        self.named = [
-            *net.named_parameters()
-        ]  # to look for them at every step would take longer than to move
+        self.named = [*net.named_parameters()]  # it takes longer to find them than to move the average
         self.weights: dict[str, Tensor] = {}
         self.learning()
 

@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from qkv.data.shards import sync
+from qkv.weights.files import save_plain
 
 STATE = "state.json"
 Tensors = dict[str, dict[str, Tensor]]  # by file, by name
@@ -37,12 +38,10 @@ def write(
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir(parents=True)
     try:
-        (room / STATE).touch()
         sums = {}
         for name, group in tensors.items():
             path = room / f"{name}.safetensors"
-            save_file({key: x.detach().cpu().contiguous() for key, x in group.items()}, path)
-            shutil.copymode(room / STATE, path)  # safetensors makes files that only their owner reads
+            save_plain({key: x.detach().cpu().contiguous() for key, x in group.items()}, path)
             sums[path.name] = checksum(path)
             sync(path)
         body = {**state, "step": step, "files": sums}

@@ -119,9 +119,7 @@ KINDS = {
                                    judge=judge.chosen),
 }
 # fmt: on
-RAGGED = frozenset(
-    "seq2seq contrastive image-text label tag span choice".split()
-)  # rows as long as texts are
+RAGGED = {*"seq2seq contrastive image-text label tag span choice".split()}  # rows as long as texts are
 WRITERS = ("lm", "causal", "double")  # heads that say the next token
 HEADS = {None: WRITERS, "masked-lm": ("masked-lm", "pretrain")}  # any of these will do
 

@@ -327,10 +327,15 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    save_plain(_apart(tensors), path, metadata={"format": "pt"})
+
+
+def save_plain(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """A file of tensors that whoever reads other new files may read: safetensors makes it for us alone."""
     path.unlink(missing_ok=True)
     path.touch()
-    mode = path.stat().st_mode  # as of any new file; safetensors puts one in its place that is for us alone
-    save_file(_apart(tensors), path, metadata={"format": "pt"})
+    mode = path.stat().st_mode
+    save_file(tensors, path, metadata)
     path.chmod(mode & 0o777)
 
 
