@@ -1,10 +1,13 @@
 """What a teacher says, as data for a smaller model: every source of a table with the teacher's own target.
 
-    python tools/retold.py MODEL train.tsv told.tsv [--beams 4] [--device cuda]
+    python tools/retold.py MODEL train.tsv told.tsv [--more more.en] [--without test.de test.en valid.tsv]
 
 The table has the columns `to`, `source` and `target`, as tools/tatoeba.py writes it. A source that comes
 several times is told once; the targets that people wrote stay in the first table, to learn from both
-(sequence-level distillation, Kim and Rush 2016)."""
+(sequence-level distillation, Kim and Rush 2016). English sentences without a translation are told in German
+and stand in the result both ways: the one to learn German from the teacher, the other to learn the English
+that people wrote (back-translation, Sennrich et al. 2016). What is held out is not told: a pair with a
+sentence of the files `--without` is left out, whichever side it is on."""
 
 from __future__ import annotations
 
@@ -32,6 +35,13 @@ def sources(path: Path) -> dict[str, list[str]]:
     return {to: [*texts] for to, texts in found.items()}
 
 
+def held_out(paths: list[Path]) -> set[str]:
+    """Every sentence of text files and of tables."""
+    return {
+        field for path in paths for line in path.read_text("utf-8").splitlines() for field in line.split("\t")
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -39,6 +49,8 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("table", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--more", type=Path, help="English sentences, one a line")
+    parser.add_argument("--without", type=Path, nargs="*", default=[])
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--batch", type=int, default=16384, help="tokens read at once, pads included")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -47,19 +59,29 @@ def main() -> None:
     if options.device != "cpu":
         model.net.to(torch.bfloat16)
     tell = qkv.task("translate", model)
-    rows = [HEAD]
-    for to, texts in sources(options.table).items():
+
+    def told(texts: list[str], to: str) -> list[tuple[str, str]]:
         found = tell.many(
             texts, target=to.strip("<>"), beams=options.beams, max_new=128, long="cut",
             batch_tokens=options.batch, progress=True,
         )  # fmt: skip
-        rows += [
-            "\t".join((to, text, " ".join(each.text.split())))
-            for text, each in zip(texts, found, strict=True)
-        ]
-    whole = [row for row in rows if not row.endswith("\t")]
-    options.out.write_text("\n".join(whole) + "\n", encoding="utf-8")
-    print(f"{options.out}: {len(whole) - 1:,} pairs, {len(rows) - len(whole):,} sources without a target")
+        return [(text, " ".join(each.text.split())) for text, each in zip(texts, found, strict=True)]
+
+    rows = [
+        (to, source, target)
+        for to, texts in sources(options.table).items()
+        for source, target in told(texts, to)
+    ]
+    if options.more:
+        texts = options.more.read_text("utf-8").splitlines()
+        for english, german in told(texts, ">>de<<"):
+            rows += [(">>de<<", english, german), (">>en<<", german, english)]
+    held = held_out(options.without)
+    kept = [row for row in rows if row[2] and not held.intersection(row[1:])]
+    options.out.write_text(
+        "".join("\t".join(row) + "\n" for row in [HEAD.split("\t"), *kept]), encoding="utf-8"
+    )
+    print(f"{options.out}: {len(kept):,} pairs, {len(rows) - len(kept):,} left out (held out, or no target)")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Tatoeba's sentence pairs for the built-in model: both directions in one table, and pairs held out.
 
-    python tools/tatoeba.py deu-eng.tsv.xz OUT
+    python tools/tatoeba.py deu-eng.tsv.xz OUT [fra-eng.tsv.xz]
 
 OUT/train.tsv   to, source, target: every pair twice; `to` is the language asked for, >>en<< or >>de<<
 OUT/valid.tsv   the same of 1,000 pairs                 OUT/test.de, OUT/test.en   2,000 pairs, line by line
+OUT/more.en     of a second file's English sentences those that are in no pair of the first
 
 Neither side of a held-out pair occurs in the training data, in any pair."""
 
@@ -47,15 +48,19 @@ def both_ways(pairs: Iterable[Pair]) -> str:
 
 
 def main() -> None:
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    pairs, out = read(Path(sys.argv[1])), Path(sys.argv[2])
+    pairs, out, more = read(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:]
     train, valid, test = split(pairs, random.Random(0))
     out.mkdir(parents=True, exist_ok=True)
     (out / "train.tsv").write_text(both_ways(train), encoding="utf-8")
     (out / "valid.tsv").write_text(both_ways(valid), encoding="utf-8")
     for name, side in (("en", 0), ("de", 1)):
         (out / f"test.{name}").write_text("".join(pair[side] + "\n" for pair in test), encoding="utf-8")
+    known = {english for english, _ in pairs}
+    for path in more:
+        new = dict.fromkeys(english for english, _ in read(Path(path)) if english not in known)
+        (out / "more.en").write_text("".join(sentence + "\n" for sentence in new), encoding="utf-8")
     print(
         f"{out}: {len(train):,} pairs to learn from, {len(valid):,} to choose by, {len(test):,} to test with"
     )
