@@ -69,9 +69,10 @@ class Rows:
 
 
 def edges_of(starts: Tensor) -> Tensor:
-    """Where texts begin, and the end (N + 1,); N is made a multiple of 64 by empty texts: few shapes."""
-    found = starts.flatten().nonzero()[:, 0]
-    return torch.nn.functional.pad(found, (0, 64 - len(found) % 64), value=starts.numel()).int()
+    """Where texts begin, and the end (N + 1,); N + 1 is made a power of 2 by empty texts: few shapes."""
+    size = len(found := starts.flatten().nonzero()[:, 0])
+    spare = (64 << (size // 64).bit_length()) - size
+    return torch.nn.functional.pad(found, (0, spare), value=starts.numel()).int()
 
 
 @dataclass(frozen=True, kw_only=True)

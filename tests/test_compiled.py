@@ -1,10 +1,22 @@
-"""Compiling: the processes that do it hear no signal that is meant for the trainer."""
+"""Compiling: few graphs for rows of all lengths, and processes that hear no signal meant for the trainer."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+import qkv
+from qkv.data.feed import Feed, rows_feed
+from qkv.learn.objectives import Words, objective
+from qkv.learn.settings import Learn
+from qkv.learn.trainer import Trainer
 
 SCRIPT = """
 import os, signal, time
@@ -32,3 +44,44 @@ def test_compilers_go_on_when_all_processes_are_told_to_end() -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.stdout == "good\n", done.stderr
+
+
+def feed(rng: np.random.Generator) -> Feed:
+    """Pairs of many lengths, in batches of like length: some with pads, some without, on either side."""
+    lengths = rng.integers(2, 12, (60, 2))
+    lengths[0] = lengths[1]  # whose source and target are of one length
+    pairs = [
+        {"source": rng.integers(5, 20, a), "target": rng.integers(5, 20, b)} for a, b in lengths.tolist()
+    ]
+    return rows_feed(pairs, lengths, tokens=40)
+
+
+def run(*, compile: bool) -> list[dict[str, float]]:
+    torch.manual_seed(0)
+    model = qkv.build(
+        "transformer", vocab=20, width=8, depth=3, heads=2, feed=8, decoder_depth=3, decoder_heads=2,
+        decoder_feed=8, drop=0.0,
+    )  # fmt: skip
+    told: list[dict[str, float]] = []
+    trainer = Trainer(
+        net=model.net, feed=feed(np.random.default_rng(0)), objective=objective("seq2seq", Words(size=20)),
+        learn=Learn(steps=20, log=1, compile=compile), callbacks=[lambda report: told.append(report.values)],
+    )  # fmt: skip
+    trainer.run()
+    assert not any("forward" in vars(module) for module in model.net.modules()), "a block stays compiled"
+    return told
+
+
+def test_ragged_rows_need_a_graph_for_each_kind_of_block_and_the_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = run(compile=False)
+    torch.compiler.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    found = run(compile=True)
+    assert counters["stats"]["unique_graphs"] == 3  # of the encoder, of the decoder, of the loss
+    assert len(found) == len(plain) == 20
+    for mine, other in zip(found, plain, strict=True):
+        assert mine == pytest.approx(other, rel=1e-5)
+    torch.compiler.reset()

@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--more", type=Path, help="English sentences, one a line")
     parser.add_argument("--without", type=Path, nargs="*", default=[])
     parser.add_argument("--beams", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=16384, help="tokens read at once, pads included")
+    parser.add_argument("--batch", type=int, default=131072, help="tokens at once, room to write included")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     model = qkv.load(options.model, device=options.device)
