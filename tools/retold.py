@@ -2,12 +2,13 @@
 
     python tools/retold.py MODEL train.tsv told.tsv [--more more.en] [--without test.de test.en valid.tsv]
 
-The table has the columns `to`, `source` and `target`, as tools/tatoeba.py writes it. A source that comes
-several times is told once; the targets that people wrote stay in the first table, to learn from both
-(sequence-level distillation, Kim and Rush 2016). English sentences without a translation are told in German
-and stand in the result both ways: the one to learn German from the teacher, the other to learn the English
-that people wrote (back-translation, Sennrich et al. 2016). What is held out is not told: a pair with a
-sentence of the files `--without` is left out, whichever side it is on."""
+The table has the columns `to`, `source` and `target`, as tools/tatoeba.py writes it, in two languages. Each
+different source is told once and stands in the result both ways: as a source with the teacher's target
+(sequence-level distillation, Kim and Rush 2016), and as the target, which people wrote, of what the teacher
+said (back-translation, Sennrich et al. 2016; both at once are data diversification, Nguyen et al. 2020). So
+do English sentences without a translation, those of `--more`. The targets that people wrote stay in the first
+table, to learn from all. What is held out is not told: a pair with a sentence of the files `--without` is
+left out, whichever side it is on."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
 
 HEAD = "to\tsource\ttarget"
+GERMAN, ENGLISH = ">>de<<", ">>en<<"  # asked for
 
 
 def sources(path: Path) -> dict[str, list[str]]:
@@ -67,17 +69,15 @@ def main() -> None:
         )  # fmt: skip
         return [(text, " ".join(each.text.split())) for text, each in zip(texts, found, strict=True)]
 
-    rows = [
-        (to, source, target)
-        for to, texts in sources(options.table).items()
-        for source, target in told(texts, to)
-    ]
+    texts = sources(options.table)
     if options.more:
-        texts = options.more.read_text("utf-8").splitlines()
-        for english, german in told(texts, ">>de<<"):
-            rows += [(">>de<<", english, german), (">>en<<", german, english)]
+        texts[GERMAN] += options.more.read_text("utf-8").splitlines()
+    rows = []
+    for to, back in ((GERMAN, ENGLISH), (ENGLISH, GERMAN)):
+        for source, target in told(texts[to], to):
+            rows += [(to, source, target), (back, target, source)]
     held = held_out(options.without)
-    kept = [row for row in rows if row[2] and not held.intersection(row[1:])]
+    kept = [row for row in rows if all(row) and not held.intersection(row[1:])]
     options.out.write_text(
         "".join("\t".join(row) + "\n" for row in [HEAD.split("\t"), *kept]), encoding="utf-8"
     )
