@@ -244,9 +244,9 @@ class Beam:
 
 
 def rows(**facts: str) -> Table:
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid("", Column(overflow="fold"), padding=(0, 2))  # a path or a signature is one long word
     for name, fact in facts.items():
         table.add_row(name, fact)
     return table
