@@ -17,7 +17,6 @@ from qkv.kernels.wide import Wide
 from qkv.nn.attention import Attention
 from qkv.nn.feed import Feed
 from qkv.nn.heads import Reader
-from qkv.nn.parts import exact
 from qkv.nn.stack import Block, Transformer
 
 PRECISIONS = (None, "half")
@@ -39,9 +38,6 @@ def prepare(net: Transformer, precision: str | None = None) -> Transformer:
         if lean.tower.stack.recall is None and joinable(block.attend):
             join(block.attend)
     for module in [*lean.modules()]:
-        for numbers in ("rates", "slopes"):  # of positions: on the device once and for all
-            if isinstance(found := getattr(module, numbers, None), list):
-                setattr(module, numbers, torch.tensor(found, dtype=exact(device), device=device))
         for name, child in module.named_children():
             setattr(module, name, lighter(module, child, precision, device))
     return lean.eval()

@@ -1,6 +1,7 @@
 """Distance between query and key: T5's buckets and ALiBi once a stack, rotary and XL in every layer."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -37,13 +38,13 @@ class AlibiBias(nn.Module):
 
     def __init__(self, alibi: Alibi) -> None:
         super().__init__()
-        even = 2 ** math.floor(math.log2(alibi.heads))
-        self.slopes = [2 ** (-8 * (i + 1) / even) for i in range(even)]
-        self.slopes += [2 ** (-4 * (2 * i + 1) / even) for i in range(alibi.heads - even)]
+        self.heads, self.even = alibi.heads, 2 ** math.floor(math.log2(alibi.heads))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         far = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
-        return -far * torch.as_tensor(self.slopes, dtype=exact(q.device), device=q.device)[:, None, None]
+        head = torch.arange(1, self.heads + 1, device=q.device, dtype=exact(q.device))
+        falls = torch.where(head <= self.even, head, head - self.even - 0.5)  # past a power of 2: between
+        return -far * torch.exp2(-8 / self.even * falls)[:, None, None]
 
 
 Two = tuple[Tensor, Tensor]
@@ -55,28 +56,25 @@ class Rotate(nn.Module):
 
     def __init__(self, rotary: Rotary, size: int) -> None:
         super().__init__()
-        self.rates = rotary_rates(rotary, size)
+        self.rotary, self.size = rotary, size
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        rates = torch.as_tensor(self.rates, dtype=exact(x.device), device=x.device)
+        steps = torch.arange(0, self.size, 2, device=x.device, dtype=exact(x.device))
+        rates = scaled(self.rotary.base ** (-steps / self.size), dict(self.rotary.scaling))
         angles = (positions[..., None] * rates)[..., None, :]  # (B|1, T, 1, D/2)
         sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def rotary_rates(rotary: Rotary, size: int) -> list[float]:
-    """Radians a position, for each pair of features, stretched as `scaling` says."""
-    rates, scaling = [rotary.base ** (-i / size) for i in range(0, size, 2)], dict(rotary.scaling)
-    kind = scaling.get("rope_type", "default")
-    if kind == "linear":
-        return [rate / scaling["factor"] for rate in rates]
+def scaled(rates: Tensor, scaling: dict[str, Any]) -> Tensor:
+    """Radians a position, for each pair of features, stretched for longer texts."""
+    slow, kind = rates / scaling.get("factor", 1), scaling.get("rope_type")
     if kind == "llama3":
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-        turns = [scaling["original_max_position_embeddings"] * rate / (2 * math.pi) for rate in rates]
-        keep = [min(max((turn - low) / (high - low), 0), 1) for turn in turns]
-        return [r * s + r / scaling["factor"] * (1 - s) for r, s in zip(rates, keep, strict=True)]
-    return rates
+        turns = scaling["original_max_position_embeddings"] * rates / (2 * math.pi)
+        return slow.lerp(rates, ((turns - low) / (high - low)).clamp(0, 1))
+    return slow if kind == "linear" else rates
 
 
 class Relative(nn.Module):
