@@ -158,14 +158,18 @@ def distilled(
         return Batch(rows=rows, labels={"labels": labels})
 
     def parts(out: Out) -> dict[str, Tensor]:
-        seat = out["seat"]
-        own, other = (precise(out[name][seat]) / temperature for name in ("logits", "taught_logits"))
-        far = F.kl_div(own.log_softmax(-1), other.log_softmax(-1), reduction="sum", log_target=True)
-        turn = 1 - F.cosine_similarity(precise(out["hidden"][seat]), precise(out["taught"][seat]), dim=-1)
+        def mean(x: Tensor) -> Tensor:  # over the seats; picked by index, their number would be waited for
+            return (x * out["seat"]).sum() / out["seat"].sum().clamp(min=1)
+
+        own, other = (
+            (precise(out[name]) / temperature).log_softmax(-1) for name in ("logits", "taught_logits")
+        )
+        far = F.kl_div(own, other, reduction="none", log_target=True).sum(-1)
+        turn = 1 - F.cosine_similarity(precise(out["hidden"]), precise(out["taught"]), dim=-1)
         return {
-            "soft": soft * temperature**2 * far / len(own),
+            "soft": soft * temperature**2 * mean(far),
             "lm": lm * cross_entropy(out["logits"], out["labels"]),
-            "cosine": cosine * turn.mean(),
+            "cosine": cosine * mean(turn),
         }
 
     def count(batch: Batch) -> dict[str, int]:
