@@ -60,7 +60,7 @@ def settled(forward: Callable[..., Out]) -> Callable[..., Out]:
         for each in (where, *(cross or ())[1:]):
             if each.kernel == "mask":
                 each.bias(None)
-        return forward(x, where, seen, cross, memory)
+        return forward(own(x), where, seen, cross, memory)
 
     return run
 
@@ -69,11 +69,17 @@ def seated(batch: Batch) -> Batch:
     """The same batch with a seat for every token, also where there is no pad: one graph reads both."""
 
     def seats(rows: Rows | None) -> Rows | None:
-        if rows is None or rows.ids is None or rows.seat is not None:
+        if rows is None or rows.ids is None:
             return rows
-        return replace(rows, seat=torch.ones_like(rows.ids, dtype=torch.bool))
+        seat = torch.ones_like(rows.ids, dtype=torch.bool) if rows.seat is None else rows.seat
+        return replace(rows, seat=seat, positions=own(rows.positions))
 
     return replace(batch, rows=seats(batch.rows), target=seats(batch.target))
+
+
+def own(x: Tensor) -> Tensor:
+    """In memory of its own: a graph is made for a view of another tensor, and one for what is no view."""
+    return x if x._base is None else x.clone()
 
 
 def start_compilers() -> None:
