@@ -69,7 +69,7 @@ def main() -> None:
         )  # fmt: skip
         return [(text, " ".join(each.text.split())) for text, each in zip(texts, found, strict=True)]
 
-    texts = {GERMAN: [], ENGLISH: []} | sources(options.table)
+    texts: dict[str, list[str]] = {GERMAN: [], ENGLISH: [], **sources(options.table)}
     if options.more:
         texts[GERMAN] += options.more.read_text("utf-8").splitlines()
     rows = []
