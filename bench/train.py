@@ -145,6 +145,7 @@ def bert(options: argparse.Namespace) -> tuple[float, float]:
         }
         for row in pack(found, size)
     ]
+    del packed[len(packed) // rows * rows :]  # a batch of another shape is another graph
     model = qkv.build(
         "bert", "base", vocab=vocab, head="masked-lm", length=size, drop=0.0, attend_drop=0.0, **shape
     )
