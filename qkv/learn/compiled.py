@@ -6,7 +6,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
 import torch
@@ -21,48 +21,68 @@ from qkv.nn.stack import Block, Cross, Memory
 Out = tuple[Tensor, Tensor | None]
 
 
-def compiled(net: nn.Module, objective: Objective, device: torch.device, *, ragged: bool) -> Objective:
-    """Compiles the network where it is, unless rows are `ragged`: then `by_blocks` does while it runs. Gives
-    the objective with losses that are compiled too."""
+def compiled(objective: Objective, device: torch.device, *, ragged: bool) -> Objective:
+    """The objective with losses that are compiled."""
     if device.type != "cpu":
         start_compilers()
     torch.compiler.config.cache_key_tag = "qkv without cudnn"  # graphs made with it lie in the same cache
-    if not ragged:
-        net.compile(dynamic=None)
     return replace(objective, parts=torch.compile(objective.parts, dynamic=ragged or None))
 
 
 @contextmanager
-def by_blocks(net: nn.Module) -> Iterator[None]:
-    """A network for ragged rows, every batch of another shape: a graph for all shapes takes long to make, and
-    as many times longer as it is deep, so one is made of a block; blocks that are alike share it. Lengths
-    that are equal in the first batch are so by chance ("duck shapes")."""
+def by_blocks(net: nn.Module, *, ragged: bool) -> Iterator[None]:
+    """A network whose blocks are compiled, each kind once: blocks that are alike share a graph. One of the
+    whole network takes as many times longer to make as it is deep. `ragged` rows, every batch of another
+    shape, are read by one graph from the first on: lengths that are equal then are so by chance ("duck
+    shapes")."""
     found = [(block, vars(block).get("forward")) for block in net.modules() if isinstance(block, Block)]
     for block, _ in found:
-        block.forward = settled(torch.compile(block.forward, dynamic=True))  # type: ignore[method-assign]
+        block.forward = biased(block.forward, ragged=ragged)  # type: ignore[method-assign]
     try:
         with config.patch(use_duck_shape=False), warnings.catch_warnings():  # type: ignore[attr-defined]
-            warnings.filterwarnings(
-                "ignore", "The .grad attribute of a Tensor that is not a leaf"
-            )  # dynamo's own
+            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             yield
     finally:
-        for block, own in found:
+        for block, before in found:
             del block.forward
-            if own is not None:
-                block.forward = own  # type: ignore[method-assign]
+            if before is not None:
+                block.forward = before  # type: ignore[method-assign]
 
 
-def settled(forward: Callable[..., Out]) -> Callable[..., Out]:
-    """A block's forward, given masks that are made already: the first block would need a graph of its own."""
+def biased(forward: Callable[..., Out], *, ragged: bool) -> Callable[..., Out]:
+    """A block's forward as a graph that is given the biases of its masks: made inside, by the first block for
+    all, they would ask for a graph of their own."""
 
-    def run(x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None) -> Out:
-        for each in (where, *(cross or ())[1:]):
-            if each.kernel == "mask":
-                each.bias(None)
-        return forward(own(x), where, seen, cross, memory)
+    def inside(
+        x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None,
+        biases: tuple[Tensor | None, Tensor | None],
+    ) -> Out:  # fmt: skip
+        where = given(where, biases[0])
+        cross = cross and (cross[0], given(cross[1], biases[1]))
+        return forward(x, where, seen, cross, memory)
 
-    return run
+    graph = torch.compile(inside, dynamic=ragged or None)
+
+    def outside(
+        x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None
+    ) -> Out:
+        return graph(own(x), where, seen, cross, memory, (bias_of(where), bias_of(cross and cross[1])))
+
+    return outside
+
+
+def bias_of(where: Where | None) -> Tensor | None:
+    return where.bias(None) if where is not None and where.kernel == "mask" else None
+
+
+def given(where: Where, bias: Tensor | None) -> Where:
+    return where if bias is None else replace(where, made={"bias": bias})
+
+
+def plainly() -> AbstractContextManager[None]:
+    """Within, nothing is compiled: a few batches are worth no graph of their own."""
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance
 
 
 def seated(batch: Batch) -> Batch:

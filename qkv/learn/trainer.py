@@ -25,7 +25,7 @@ from qkv.learn import checkpoint
 from qkv.learn.average import Average, mean_with
 from qkv.learn.backward import Backward
 from qkv.learn.checkpoint import before
-from qkv.learn.compiled import by_blocks, compiled, seated
+from qkv.learn.compiled import by_blocks, compiled, plainly, seated
 from qkv.learn.drawn import Dealt, Part, drawn
 from qkv.learn.finite import Watch, rescaled, step_unless
 from qkv.learn.objective import Objective, Out
@@ -114,7 +114,7 @@ class Trainer:
             self.watch.remedy += " or learn.precision 'bf16'"
         self.ragged = self.learn.compile and self.feed.lengths is not None
         if self.learn.compile:
-            self.objective = compiled(self.net, self.objective, self.device, ragged=self.ragged)
+            self.objective = compiled(self.objective, self.device, ragged=self.ragged)
         torch.manual_seed(self.learn.seed + self.spread.rank)
 
     @without_cudnn()
@@ -123,7 +123,7 @@ class Trainer:
         self.net.train()
         clock, tokens, sums = time.perf_counter(), 0, Sums()
         made = drawn(self.feed, self.objective, self.dealt, self.state.place, self.workers)
-        with closing(made) as batches, by_blocks(self.net) if self.ragged else nullcontext():
+        with closing(made) as batches, self.graphs():
             for place, parts in batches:
                 asked, fresh, whole = self.agreed(parts)
                 if self.over or asked:
@@ -204,6 +204,9 @@ class Trainer:
             self.memory = out["memory"].detach()
         return out
 
+    def graphs(self) -> AbstractContextManager[None]:
+        return by_blocks(self.net, ragged=self.ragged) if self.learn.compile else nullcontext()
+
     def autocast(self) -> AbstractContextManager[Any]:
         if self.learn.precision == "fp32":
             return nullcontext()
@@ -238,8 +241,7 @@ class Trainer:
             return False
         clock = time.perf_counter()
         self.net.eval()
-        plain = torch.compiler.set_stance("force_eager")  # so few batches are worth no graph of their own
-        with torch.no_grad(), self.autocast(), plain:
+        with torch.no_grad(), self.autocast(), plainly() if self.learn.compile else nullcontext():
             values = self.team.told(self.evaluate(self.net))
         if self.learn.watch not in values:
             raise ValueError(
