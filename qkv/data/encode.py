@@ -165,16 +165,20 @@ class Pairs(Encoder):
     def __call__(self, records: Sequence[Record]) -> list[Row]:
         rows: list[Row] = [{} for _ in records]
         for field, language in zip(("source", "target"), self.languages, strict=True):
-            texts = [self.side(record, field) for record in records]
-            found = self.text.encode_many(texts, target=field == "target", language=language)
-            for row, encoding, record in zip(rows, found, records, strict=True):
-                row[field] = self.fit(encoding, record).ids
+            texts, target = self.sides(records, field), field == "target"
+            found = self.text.encode_ids(texts, target=target, language=language)
+            for row, ids, text, record in zip(rows, found, texts, records, strict=True):
+                row[field] = ids
+                if self.length and len(ids) > self.length:  # where a token may be cut off, an encoding knows
+                    whole = self.text.encode(text, target=target, language=language)
+                    row[field] = self.fit(whole, record).ids
         return rows
 
-    def side(self, record: Record, field: str) -> str:
-        """The text of a source or a target."""
+    def sides(self, records: Sequence[Record], field: str) -> list[str]:
+        """The texts of the sources or of the targets."""
         template = getattr(self, field)
-        return template.format(**texts_of(record, columns(template)))
+        names = columns(template)
+        return [template.format(**texts_of(record, names)) for record in records]
 
 
 def end_of(text: Tokenizer) -> list[int]:

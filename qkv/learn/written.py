@@ -40,7 +40,7 @@ class Papers(NamedTuple):
     def of(encoder: Pairs, sources: list[list[int]], records: Sequence[Record]) -> Papers:
         answers = answers_questions(encoder)
         wanted = [
-            [answer.text for answer in record.answers()] if answers else [encoder.side(record, "target")]
+            [answer.text for answer in record.answers()] if answers else encoder.sides([record], "target")
             for record in records
         ]
         return Papers(sources, wanted, answers)
