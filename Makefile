@@ -12,9 +12,9 @@ timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date 
 help:  ## list the targets
 	@grep -hE '^[a-z.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.]+):.*## */\1\t/' | expand -t 10
 
-demo: $(LIBRARY)  ## see what the models say that come with qkv
-	$(BIN)/qkv classify "A wonderful film, I loved every minute of it."
-	$(BIN)/qkv complete "ROMEO:" --stream
+demo: $(LIBRARY)  ## translate a sentence, and see which word was made of which
+	$(BIN)/qkv translate "Wo ist der Bahnhof?" --alignment --page demo.html
+	@echo "open file://$(CURDIR)/demo.html to see it in a browser"
 
 .venv: $(STAMP)  ## make the environment, with the versions of constraints.txt
 

@@ -257,12 +257,31 @@ print(*[name for name in needless.split() if name in sys.modules], sep=" ", file
 
 # --- the real ones ---
 
-MOST = 5_000_000  # bytes in the repository
+
+@pytest.mark.parametrize(
+    ("names", "most"), [(["translate"], 12_000_000), (["complete", "classify"], 5_000_000)]
+)
+def test_they_stay_small(names: list[str], most: int) -> None:
+    files = [path for name in names for path in (shipped.HOME / name).rglob("*")]
+    assert 0 < sum(path.stat().st_size for path in files) <= most
 
 
-def test_the_small_models_stay_small() -> None:
-    files = [path for name in ("complete", "classify") for path in (shipped.HOME / name).rglob("*")]
-    assert sum(path.stat().st_size for path in files) <= MOST
+def test_german_and_english() -> None:
+    t = qkv.task("translate")
+    pairs = {
+        "Wo ist der Bahnhof?": "Where is the station?", "Guten Morgen!": "Good morning.",
+        "The children are playing in the garden.": "Die Kinder spielen im Garten.",
+    }  # fmt: skip
+    assert [one.text for one in t.many(pairs)] == [*pairs.values()]
+    (aligned,) = t("Wo ist der Bahnhof?", alignment="penultimate").alignments
+    words = aligned.words()
+    made_of = {
+        one.text: words.source[place].text
+        for one, place in zip(words.target, words.best(), strict=True)
+        if place is not None
+    }
+    assert (made_of["station"], made_of["Where"]) == ("Bahnhof", "Wo")
+    assert "Tatoeba" in (shipped.HOME / "translate" / "README.md").read_text(encoding="utf-8")
 
 
 def test_films_are_liked_or_not() -> None:
