@@ -273,6 +273,7 @@ def test_german_and_english() -> None:
         "The children are playing in the garden.": "Die Kinder spielen im Garten.",
     }  # fmt: skip
     assert [one.text for one in t.many(pairs)] == [*pairs.values()]
+    assert t("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"  # sentence by sentence
     (aligned,) = t("Wo ist der Bahnhof?", alignment="penultimate").alignments
     words = aligned.words()
     made_of = {

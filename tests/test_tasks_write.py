@@ -51,7 +51,11 @@ def test_a_text_keeps_its_lines_and_blanks() -> None:
     one, two = (task(line).text for line in ("Anna lives here.", "Marie plays. She sings!"))
     assert found.text == f"  {one}\r\n\n\t{two}\n"
     three = [task(part).text for part in ("Anna lives here.", "Marie plays.", "She sings!")]
-    assert task(text, by="sentence").text == "  {}\r\n\n\t{} {}\n".format(*three)
+    apart = task(text, by="sentence")
+    assert apart.text == "  {}\r\n\n\t{} {}\n".format(*three)
+    task.model.config["task_specific_params"] = {"translation": {"by": "sentence"}}
+    assert (task(text), task(text, by="line")) == (apart, found)
+    del task.model.config["task_specific_params"]
     both = [task(part) for part in ("Anna lives here.", "Marie plays. She sings!")]
     assert found.score == pytest.approx(sum(each.score for each in both))
     assert found.tokens == both[0].tokens + both[1].tokens

@@ -1,6 +1,6 @@
 """Makes a model of a run into one that comes with the package: small files, and a card that says what it is.
 
-    python tools/ship.py runs/builtin/last qkv/shipped/translate --card translate.json --beam 5 --max-new 128
+    python tools/ship.py runs/builtin/last OUT --card translate.json --beam 5 --max-new 128 --by sentence
 
 OUT/model.safetensors, config.json   the weights as int8, and what they are the weights of
 OUT/tokenizer.json ...               the tokenizer, without blanks between its pieces
@@ -91,8 +91,9 @@ def compact(file: Path) -> None:
 
 
 def ship(
-    run: Path, out: Path, said: dict[str, Any], search: dict[str, Any], labels: list[str] | None = None
-) -> None:
+    run: Path, out: Path, said: dict[str, Any], search: dict[str, Any], labels: list[str] | None = None,
+    by: str | None = None,
+) -> None:  # fmt: skip
     recipe = run.parent / "recipe.toml"
     if not recipe.is_file():
         raise ValueError(f"{recipe}: no such file; expected the model in the folder of its run")
@@ -104,6 +105,8 @@ def ship(
             raise ValueError(f"--labels {' '.join(labels)}: expected {model.args.get('labels', 0)} of them")
         model.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
         model.config["label2id"] = {label: i for i, label in enumerate(labels)}
+    if by is not None:
+        model.config["task_specific_params"] = {"translation": {"by": by}}
     if search:
         how = read_how(model.generation, model.config)
         drawn = bool(search.keys() & {"temperature", "top_p", "top_k"})
@@ -147,6 +150,9 @@ def main() -> None:
     parser.add_argument("run", type=Path, help="the folder of a model in that of its run: runs/builtin/last")
     parser.add_argument("out", type=Path, help="a new folder")
     parser.add_argument("--card", type=Path, required=True, help="a JSON file, as above")
+    parser.add_argument(
+        "--by", choices=("line", "sentence"), help="what a model that translates reads at once"
+    )
     parser.add_argument("--labels", nargs="+", help="names of the labels of a model that classifies")
     for name, kind in SEARCH.items():
         flag = "beam" if name == "beams" else name.replace("_", "-")
@@ -155,7 +161,7 @@ def main() -> None:
     search = {name: getattr(given, name) for name in SEARCH if getattr(given, name) is not None}
     try:
         check_new(given.out)
-        ship(given.run, given.out, read_card(given.card), search, given.labels)
+        ship(given.run, given.out, read_card(given.card), search, given.labels, given.by)
     except (ValueError, OSError) as error:
         sys.exit(f"ship: {error}")
     tell(given.out)

@@ -20,7 +20,7 @@ def translate(
     *texts: Dashed, on: Built = BUILT, search: Search = USUAL,
     source: Annotated[str | None, Parameter(name="--from")] = None,
     target: Annotated[str | None, Parameter(name="--to")] = None,
-    by: Literal["line", "sentence"] = "line", aligned: Aligned = UNASKED,
+    by: Literal["line", "sentence"] | None = None, aligned: Aligned = UNASKED,
 ) -> None:  # fmt: skip
     """Translate texts; what is in lines stays in lines.
 
@@ -35,12 +35,12 @@ def translate(
     target
         the language to translate into, where the model has several
     by
-        what is read at once: a line, or a sentence of one
+        what is read at once: a line, or a sentence of one; unless given, what the model has learnt from
     """
     if on.about:
         return on.tell_about("translate")
-    settings = given(source=source, target=target) | search.settings | aligned.settings
-    rewritten(on, "translate", texts, aligned, by=by, **settings)
+    settings = given(source=source, target=target, by=by) | search.settings | aligned.settings
+    rewritten(on, "translate", texts, aligned, **settings)
 
 
 def summarise(

@@ -25,21 +25,27 @@ PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
 @dataclass(frozen=True, kw_only=True)
 class Translate(Rewrite):
     """`source`, `target`: languages, where the model has several; `by`: line or sentence, what is read at
-    once."""
+    once: as its folder says (`task_specific_params`), else a line."""
 
     name: ClassVar[str] = "translate"
     source: str | None = None
     target: str | None = None
-    by: str = "line"
+    by: str | None = None
 
     def __post_init__(self) -> None:
         check_strings(source=self.source, target=self.target)
         super().__post_init__()
-        one_of("by", self.by, ("line", "sentence"))
+        one_of("by", self.unit, ("line", "sentence"))
         if not self.tokenizer.languages and not self.pairs:
             for what, name in (("source", self.source), ("target", self.target)):
                 if name is not None:
                     raise ValueError(f"{what} is {name!r}, and this model has no languages to choose from")
+
+    @property
+    def unit(self) -> str:
+        """What is read at once. A model that has learnt single sentences says so."""
+        own = self.params.get("translation")
+        return self.by if self.by is not None else str((own or {}).get("by", "line"))
 
     # --- by a prefix ---
 
@@ -159,7 +165,7 @@ class Translate(Rewrite):
     def parted(self, given: str) -> Iterator[tuple[str, str]]:
         """What is read at once, each after the blanks before it."""
         way = self.directed(given)  # its code is a token of every part
-        for gap, body in cut(given, self.by):
+        for gap, body in cut(given, self.unit):
             for blank, part in way.portions(body) if body else [("", "")]:
                 yield gap + blank, part
                 gap = ""
