@@ -44,8 +44,10 @@ class Translate(Rewrite):
     @property
     def unit(self) -> str:
         """What is read at once. A model that has learnt single sentences says so."""
+        if self.by is not None:
+            return self.by
         own = self.params.get("translation")
-        return self.by if self.by is not None else str((own or {}).get("by", "line"))
+        return str(own.get("by", "line")) if isinstance(own, dict) else "line"
 
     # --- by a prefix ---
 
