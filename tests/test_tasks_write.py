@@ -425,7 +425,8 @@ def test_what_is_wrong_is_said_in_a_line(settings: dict[str, Any], wrong: str) -
 
 
 @pytest.mark.parametrize(("settings", "wrong"), [
-    ({"by": "word"}, "by is 'word'"), ({"by": ""}, "by is ''"), ({"prefix": 3}, "prefix is 3"), ({"source": 3}, "source is 3"),
+    ({"by": "word"}, "by is 'word'"), ({"by": ""}, "by is ''"), ({"prefix": 3}, "prefix is 3"),
+    ({"source": 3}, "source is 3"),
     ({"target": "fr"}, "target is 'fr', and this model has no languages"),
 ])  # fmt: skip
 def test_and_so_it_is_of_translate(settings: dict[str, Any], wrong: str) -> None:
