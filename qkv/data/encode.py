@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from string import Formatter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from qkv.data.record import Record, short
 from qkv.text import Encoding, Tokenizer
@@ -53,7 +53,7 @@ class Encoder(ABC):
     def fit(self, encoding: Encoding, record: Record, room: int | None = None) -> Encoding:
         """The encoding, no longer than a row, or than what is left of one."""
         room = self.length if room is None else room
-        if not self.length or len(encoding) <= room or self.long == "split":
+        if self.fits(len(encoding), room):
             return encoding
         if self.long == "refuse":
             ways = " or ".join(f'data.long = "{way}"' for way in (LONG[1:] if self.splits else LONG[1:2]))
@@ -62,6 +62,19 @@ class Encoder(ABC):
                 f"{ways} makes them fit, a larger data.length reads them"
             )
         return encoding.cut(room)
+
+    def fits(self, tokens: int, room: int) -> bool:
+        return not self.length or tokens <= room or self.long == "split"
+
+    def fitted(
+        self, texts: Sequence[str], records: Sequence[Record], room: int | None = None, **how: Any
+    ) -> list[list[int]]:
+        """The ids of texts, no longer than a row; one that is too long is encoded once more, to be cut."""
+        room = self.length if room is None else room
+        return [
+            ids if self.fits(len(ids), room) else self.fit(self.text.encode(text, **how), record, room).ids
+            for ids, text, record in zip(self.text.encode_ids(texts, **how), texts, records, strict=True)
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +94,13 @@ class Texts(Encoder):
     def __call__(self, records: Sequence[Record]) -> list[Row]:
         text, texts = self.text, [record.text("text") for record in records]
         end = end_of(text) if self.ends else []
-        if not self.words and (not self.length or self.long == "split"):
-            return [{"tokens": [*row, *end]} for row in text.encode_ids(texts, special=False)]
+        room = self.length - self.around
+        if not self.words:
+            return [{"tokens": [*row, *end]} for row in self.fitted(texts, records, room, special=False)]
         rows = []
         for encoding, record in zip(text.encode_many(texts, special=False), records, strict=True):
-            whole = self.fit(encoding, record, self.length - self.around)
-            starts = {"starts": [*begins(whole, record), *[1 for _ in end]]} if self.words else {}
-            rows.append({"tokens": [*whole.ids, *end], **starts})
+            whole = self.fit(encoding, record, room)
+            rows.append({"tokens": [*whole.ids, *end], "starts": [*begins(whole, record), *[1 for _ in end]]})
         return rows
 
 
@@ -165,13 +178,10 @@ class Pairs(Encoder):
     def __call__(self, records: Sequence[Record]) -> list[Row]:
         rows: list[Row] = [{} for _ in records]
         for field, language in zip(("source", "target"), self.languages, strict=True):
-            texts, target = self.sides(records, field), field == "target"
-            found = self.text.encode_ids(texts, target=target, language=language)
-            for row, ids, text, record in zip(rows, found, texts, records, strict=True):
+            texts = self.sides(records, field)
+            found = self.fitted(texts, records, target=field == "target", language=language)
+            for row, ids in zip(rows, found, strict=True):
                 row[field] = ids
-                if self.length and len(ids) > self.length:  # where a token may be cut off, an encoding knows
-                    whole = self.text.encode(text, target=target, language=language)
-                    row[field] = self.fit(whole, record).ids
         return rows
 
     def sides(self, records: Sequence[Record], field: str) -> list[str]:

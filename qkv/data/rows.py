@@ -53,6 +53,12 @@ def as_rows(
     return Rows.of(ids, mask=seat, types=along("types", 0), document=along("document", -1))
 
 
+def seats(rows: Rows) -> Tensor:
+    """(B, T) true where a token stands, also where that is everywhere."""
+    assert rows.ids is not None
+    return torch.ones_like(rows.ids, dtype=torch.bool) if rows.seat is None else rows.seat
+
+
 def asked(labels: Tensor, room: int = 0) -> tuple[Tensor, Tensor]:
     """Which of (B, T) labels ask for something: their indices (N,), and they. N is at least `room`.
 

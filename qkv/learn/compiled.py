@@ -6,7 +6,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config as config
 
 from qkv.batch import Batch, Rows
+from qkv.data.rows import seats
 from qkv.kernels.where import Where
 from qkv.learn.objective import Objective
 from qkv.nn.stack import Block, Cross, Memory
@@ -40,6 +41,7 @@ def by_blocks(net: nn.Module, *, ragged: bool) -> Iterator[None]:
         block.forward = biased(block.forward, ragged=ragged)  # type: ignore[method-assign]
     try:
         with config.patch(use_duck_shape=False), warnings.catch_warnings():  # type: ignore[attr-defined]
+            # dynamo asks every tensor
             warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
             yield
     finally:
@@ -79,22 +81,15 @@ def given(where: Where, bias: Tensor | None) -> Where:
     return where if bias is None else replace(where, made={"bias": bias})
 
 
-def plainly() -> AbstractContextManager[None]:
-    """Within, nothing is compiled: a few batches are worth no graph of their own."""
-    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-    return stance
-
-
-def seated(batch: Batch) -> Batch:
+def with_seats(batch: Batch) -> Batch:
     """The same batch with a seat for every token, also where there is no pad: one graph reads both."""
 
-    def seats(rows: Rows | None) -> Rows | None:
+    def told(rows: Rows | None) -> Rows | None:
         if rows is None or rows.ids is None:
             return rows
-        seat = torch.ones_like(rows.ids, dtype=torch.bool) if rows.seat is None else rows.seat
-        return replace(rows, seat=seat, positions=own(rows.positions))
+        return replace(rows, seat=seats(rows), positions=own(rows.positions))
 
-    return replace(batch, rows=seats(batch.rows), target=seats(batch.target))
+    return replace(batch, rows=told(batch.rows), target=told(batch.target))
 
 
 def own(x: Tensor) -> Tensor:

@@ -63,6 +63,11 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Ten
     return total / (labels != NONE).sum().clamp(min=1)
 
 
+def mean_over(x: Tensor, which: Tensor) -> Tensor:
+    """The mean over some; picked by index, their number would be waited for."""
+    return (x * which).sum() / which.sum().clamp(min=1)
+
+
 def precise(x: Tensor) -> Tensor:
     """What a loss is computed in: fp32 at least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

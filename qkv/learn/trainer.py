@@ -25,7 +25,7 @@ from qkv.learn import checkpoint
 from qkv.learn.average import Average, mean_with
 from qkv.learn.backward import Backward
 from qkv.learn.checkpoint import before
-from qkv.learn.compiled import by_blocks, compiled, plainly, seated
+from qkv.learn.compiled import by_blocks, compiled, with_seats
 from qkv.learn.drawn import Dealt, Part, drawn
 from qkv.learn.finite import Watch, rescaled, step_unless
 from qkv.learn.objective import Objective, Out
@@ -195,7 +195,7 @@ class Trainer:
     def forward(self, batch: Batch) -> Out:
         batch = batch.to(self.device)
         if self.ragged:
-            batch = seated(batch)
+            batch = with_seats(batch)
         if self.objective.recurrent:
             batch = replace(batch, memory=self.memory)
         with self.autocast():
@@ -241,7 +241,9 @@ class Trainer:
             return False
         clock = time.perf_counter()
         self.net.eval()
-        with torch.no_grad(), self.autocast(), plainly() if self.learn.compile else nullcontext():
+        # a few batches are worth no graph of their own
+        plain = torch.compiler.set_stance("force_eager") if self.learn.compile else nullcontext()
+        with torch.no_grad(), self.autocast(), plain:
             values = self.team.told(self.evaluate(self.net))
         if self.learn.watch not in values:
             raise ValueError(

@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import Batch
 from qkv.check import number
 from qkv.data.mask import choose, hide, ordinary
-from qkv.data.rows import NONE, Example, as_rows, beside, tokens_batch, values
+from qkv.data.rows import NONE, Example, as_rows, beside, seats, tokens_batch, values
 from qkv.data.segments import next_sentence, sentence_order
-from qkv.learn.objective import Noise, Objective, Out, cross_entropy, precise, targets
+from qkv.learn.objective import Noise, Objective, Out, cross_entropy, mean_over, precise, targets
 from qkv.learn.objectives.running import counted, labelled
 from qkv.learn.objectives.words import Words
 
@@ -124,7 +123,7 @@ def replaced(words: Words, *, share: float = 0.15, weight: float = 50.0) -> Obje
     def parts(out: Out) -> dict[str, Tensor]:
         seat, wrong = out["seat"], out["wrong"]
         each = F.binary_cross_entropy_with_logits(precise(out["replaced"]), precise(wrong), reduction="none")
-        told = (each * seat).sum() / seat.sum().clamp(min=1)
+        told = mean_over(each, seat)
         return {"lm": cross_entropy(out["logits"], out["labels"]), "replaced": weight * told}
 
     def count(batch: Batch) -> dict[str, int]:
@@ -139,9 +138,7 @@ def seated(collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Exa
     """The batch, where its tokens stand among the labels."""
     batch = collate(examples)
     assert batch.rows is not None
-    assert batch.rows.ids is not None
-    seat = torch.ones_like(batch.rows.ids, dtype=torch.bool) if batch.rows.seat is None else batch.rows.seat
-    batch.labels["seat"] = seat
+    batch.labels["seat"] = seats(batch.rows)
     return batch
 
 
@@ -158,18 +155,15 @@ def distilled(
         return Batch(rows=rows, labels={"labels": labels})
 
     def parts(out: Out) -> dict[str, Tensor]:
-        def mean(x: Tensor) -> Tensor:  # over the seats; picked by index, their number would be waited for
-            return (x * out["seat"]).sum() / out["seat"].sum().clamp(min=1)
-
         own, other = (
             (precise(out[name]) / temperature).log_softmax(-1) for name in ("logits", "taught_logits")
         )
         far = F.kl_div(own, other, reduction="none", log_target=True).sum(-1)
         turn = 1 - F.cosine_similarity(precise(out["hidden"]), precise(out["taught"]), dim=-1)
         return {
-            "soft": soft * temperature**2 * mean(far),
+            "soft": soft * temperature**2 * mean_over(far, out["seat"]),
             "lm": lm * cross_entropy(out["logits"], out["labels"]),
-            "cosine": cosine * mean(turn),
+            "cosine": cosine * mean_over(turn, out["seat"]),
         }
 
     def count(batch: Batch) -> dict[str, int]:

@@ -15,7 +15,7 @@ from qkv.check import number
 from qkv.data import noise as noises
 from qkv.data.rows import NONE, Example, as_rows, beside
 from qkv.data.spans import corrupt
-from qkv.learn.objective import Objective, Out, cross_entropy, precise, targets
+from qkv.learn.objective import Objective, Out, cross_entropy, mean_over, precise, targets
 from qkv.learn.objectives.running import counted
 from qkv.learn.objectives.words import Words
 from qkv.nn.feed import balance_loss, z_loss
@@ -71,7 +71,7 @@ def difference(logits: Tensor, labels: Tensor) -> Tensor:
     first, second = precise(logits).log_softmax(-1).unflatten(0, (2, -1))
     each = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
     asks = labels.unflatten(0, (2, -1))[0] != NONE
-    return (each * asks).sum() / asks.sum().clamp(min=1)
+    return mean_over(each, asks)
 
 
 Damage = Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
