@@ -17,6 +17,7 @@ import qkv
 from qkv.learn.average import Average
 from qkv.learn.muon import STACK, Muon, orthogonal
 from qkv.learn.optim import Joint, clip, freeze, make_optimiser
+from qkv.learn.settings import OPTIMISERS
 from qkv.lora import add_lora
 from tests import tiny
 
@@ -47,7 +48,7 @@ def weights(net: nn.Module) -> dict[str, Tensor]:
 # Groups
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", OPTIMISERS)
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_every_tensor_that_learns_is_in_one_group(family: str, kind: str) -> None:
     net = tiny.model(family).net
@@ -200,13 +201,23 @@ def test_muons_own_rate_is_a_factor() -> None:
     assert (q["factor"], embed["factor"]) == (pytest.approx(20), 1)
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", OPTIMISERS)
 def test_learns(kind: str) -> None:
     made = tiny.model("gpt2", dtype=torch.float32)
     optimiser = make_optimiser(made.net, kind=kind, rate=0.01)
     before = float(backward(made))
     train(made, optimiser, range(10))
     assert float(backward(made)) < before / 2
+
+
+def test_adafactor_moves_every_tensor_by_a_share_of_its_size() -> None:
+    made = tiny.model("t5", dtype=torch.float32)
+    before = weights(made.net)
+    train(made, make_optimiser(made.net, kind="adafactor", rate=0.01, decay=0.0), range(1))
+    for name, x in weights(made.net).items():
+        step, size = (float(each.square().mean().sqrt()) for each in (x - before[name], before[name]))
+        least = 0.005 if ".layers." in name else 0.0  # words that do not occur stand still
+        assert least < step / max(size, 1e-3) < 0.0101, name
 
 
 def test_a_closure_is_called() -> None:
@@ -219,7 +230,7 @@ def test_a_closure_is_called() -> None:
 # Going on
 
 
-@pytest.mark.parametrize("kind", ["adamw", "muon"])
+@pytest.mark.parametrize("kind", OPTIMISERS)
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_goes_on_to_the_bit(family: str, kind: str) -> None:
     options: dict[str, Any] = dict(kind=kind, rate=0.01, decay=0.1, layer_decay=0.9)
@@ -315,7 +326,7 @@ def test_a_norm_that_is_not_finite_is_told(bad: float) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (dict(kind="sgd"), "optimiser 'sgd': expected one of adamw, muon"),
+        (dict(kind="sgd"), "optimiser 'sgd': expected one of adamw, muon, adafactor"),
         (dict(scale="big"), "scale 'big': expected one of rms, jordan"),
         (dict(rate=0.0), "rate is 0.0: expected a number, more than 0"),
         (dict(rate=math.nan), "rate is nan: expected a number, more than 0"),

@@ -159,6 +159,7 @@ FIELDS = {
 }
 CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("gpt2", "copy", {"accumulate": 2, "average": 0.9}), ("gpt2", "copy", {"optimiser": "muon"}),
+    ("gpt2", "copy", {"optimiser": "adafactor"}),
     ("xl", "copy", {}), ("electra", "copy", {}),
     ("gpt2", "shard", {"accumulate": 2, "average": 0.9}), ("gpt2", "shard", {"optimiser": "muon"}),
     ("bert", "shard", {}), ("albert", "shard", {}), ("electra", "shard", {}), ("lora", "shard", {}),
@@ -250,6 +251,8 @@ def worker(folder: Path) -> None:
         for name, kind in (("gpt2", "tensor"), ("clip", "shard")):
             with pytest.raises(ValueError, match=rf"fp16.* '{kind}': .*expected bf16 or fp32"):
                 made(name, team, parallel=kind, precision="fp16")
+            with pytest.raises(ValueError, match="'adafactor': tensors that are spread over processes"):
+                made(name, team, parallel=kind, optimiser="adafactor")
 
 
 def stopped(team: Team) -> None:

@@ -79,7 +79,10 @@ def ran(run: Trainer, lines: Lines) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in run.net.named_parameters()}
 
 
-@pytest.mark.parametrize("settings", [{}, {"optimiser": "muon"}, {"accumulate": 3}, {"precision": "bf16"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"optimiser": "muon"}, {"optimiser": "adafactor"}, {"accumulate": 3}, {"precision": "bf16"}],
+)
 def test_a_run_that_was_stopped_goes_on_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
     whole, parted = Lines(), Lines()
     straight = trainer(**settings)

@@ -1,8 +1,12 @@
 """Optimisers of a network: what decays, how fast each tensor moves, what stands still. Knows no loss.
 
-    kind    hidden matrices   embeddings, heads, norms, biases, adapters
-    adamw   AdamW             AdamW
-    muon    Muon              AdamW
+    kind        hidden matrices   embeddings, heads, norms, biases, adapters
+    adamw       AdamW             AdamW
+    muon        Muon              AdamW
+    adafactor   Adafactor         Adafactor
+
+Adafactor's rate is a share of how large a tensor is, so that each learns as fast as it was drawn wide: T5's
+embeddings have a deviation of 1 and its queries of a hundredth, and no one rate of AdamW suits both.
 
 Decay is for tensors of two or more dimensions that are no biases, embeddings included: "all non bias or gain
 weights" (GPT, section 4.1), as in BERT's code. T5's table of distances and XLNet's u, v and s are biases."""
@@ -14,10 +18,11 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
-from torch.optim import AdamW, Optimizer
+from torch.optim import Adafactor, AdamW, Optimizer
 
 from qkv.check import matching, number
 from qkv.learn.muon import SCALES, Muon, whole
+from qkv.learn.settings import OPTIMISERS
 
 FUSED = {"cpu", "cuda", "mps", "xpu"}  # where torch has AdamW in one kernel
 BIAS = re.compile(r"\bbias\b|\.relative\.[uvs]$")
@@ -73,9 +78,9 @@ def make_optimiser(
 
     A group's rate is `rate` times its `factor`; whoever changes the rate keeps the factor. `layer_decay` lets
     lower layers move less (ELECTRA, appendix B). Only Muon has a `momentum`, a `scale`, and a `matrix_rate`
-    where its rate is another."""
-    if kind not in ("adamw", "muon"):
-        raise ValueError(f"optimiser {kind!r}: expected one of adamw, muon")
+    where its rate is another; only AdamW has `betas` and `eps`."""
+    if kind not in OPTIMISERS:
+        raise ValueError(f"optimiser {kind!r}: expected one of {', '.join(OPTIMISERS)}")
     if scale not in SCALES:
         raise ValueError(f"scale {scale!r}: expected one of {', '.join(SCALES)}")
     number("rate", rate, more_than=0)
@@ -91,11 +96,16 @@ def make_optimiser(
     groups: dict[tuple[str, float, float, bool], list[tuple[str, Tensor]]] = {}
     for name, tensor in net.named_parameters():
         if tensor.requires_grad:
-            mine = "muon" if kind == "muon" and HIDDEN.search(name) else "adamw"
+            mine = "adamw" if kind == "muon" and not HIDDEN.search(name) else kind
             factor = (matrix_rate or rate) / rate if mine == "muon" else 1.0
             pull = decay if decays(name, tensor) else 0.0
             factor *= layer_decay ** depths[name]
             parted = hasattr(tensor, "full_tensor")  # kernels take slices, or whole tensors, not both
+            if parted and mine == "adafactor":
+                raise ValueError(
+                    "optimiser 'adafactor': tensors that are spread over processes, expected whole ones; "
+                    'learn.parallel = "copy" keeps them whole, adamw and muon take parts'
+                )
             groups.setdefault((mine, pull, factor, parted), []).append((name, tensor))
     if not groups:
         raise ValueError("nothing to optimise: every tensor of the network is frozen")
@@ -108,6 +118,8 @@ def make_optimiser(
     parts: list[Optimizer] = []
     if "muon" in made:
         parts.append(Muon(made["muon"], lr=rate, momentum=momentum, scale=scale))
+    if "adafactor" in made:
+        parts.append(Adafactor(made["adafactor"], lr=rate))
     if "adamw" in made:
         fused = all(tensor.device.type in FUSED for tensor in net.parameters())
         parts.append(AdamW(made["adamw"], lr=rate, betas=betas, eps=eps, fused=fused))

@@ -7,8 +7,9 @@ from typing import Any
 
 from qkv.check import number
 
+OPTIMISERS = ("adamw", "muon", "adafactor")
 CHOICES = {
-    "schedule": ("constant", "linear", "cosine", "noam"), "optimiser": ("adamw", "muon"),
+    "schedule": ("constant", "linear", "cosine", "noam"), "optimiser": OPTIMISERS,
     "precision": ("fp32", "bf16", "fp16"), "parallel": ("auto", "copy", "shard", "tensor"),
 }  # fmt: skip
 COUNT: dict[str, Any] = dict(whole=True, at_least=0)
