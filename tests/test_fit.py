@@ -114,3 +114,28 @@ def test_a_tokenizer_that_is_larger_than_the_model() -> None:
 
 def test_rows_have_the_models_own_length() -> None:
     assert qkv.fit(model(), TEXTS, steps=1, rows=2).tokens == 2 * 32
+
+
+def test_what_stands_still_or_runs_twice_does_so_for_one_run() -> None:
+    made = model()
+    losses(made, length=16, rows=8, freeze=["embed.*"], recompute=True)
+    assert all(p.requires_grad for p in made.net.parameters())
+    assert not any("forward" in vars(module) for module in made.net.modules())
+
+
+def test_choices() -> None:
+    made = model("bert", feed=64, head="choice")
+    data = [{"text": "the cat", "choices": ["sat on the mat", "sang"], "label": 0}] * 20
+    told: list[float] = []
+    qkv.fit(
+        made, data, objective="choice", steps=10, rows=4, log=5,
+        callbacks=[lambda r: told.append(r.values["loss"])],
+    )  # fmt: skip
+    assert told[-1] < told[0]
+
+
+def test_a_memory_is_not_given_from_part_to_part() -> None:
+    made = qkv.build("transformer-xl", vocab=60, width=32, depth=2, heads=2, memory=8, cutoffs=[])
+    made.tokenizer = Tokenizer.train(TEXTS, kind="word", vocab=60, purpose="plain")
+    with pytest.raises(ValueError, match=r"^learn\.accumulate 2: recurrence gives its memory"):
+        losses(made, objective="recurrence", length=8, rows=4, accumulate=2)

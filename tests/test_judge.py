@@ -52,7 +52,7 @@ def judged(
     )  # fmt: skip
     model = qkv.build("bert", "tiny", vocab=100, head=KINDS[name].head or "none")
     model.tokenizer = Tokenizer.load(home)
-    given, kind = Given.of(recipe, home, model, labels=labels), KINDS[name]
+    given, kind = Given.of(recipe, home, model, (), labels=labels), KINDS[name]
     encoder = kind.encoder(given)
     held = [Record(each, f"record {number}") for number, each in enumerate(records)]
     return kind.judge(given, encoder, lambda: held), encoder, given

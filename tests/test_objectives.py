@@ -32,6 +32,7 @@ from qkv.learn.objectives import OBJECTIVES, Words, objective
 from qkv.learn.twin import Taught, Twin, bounded, inherit
 from qkv.model import build
 from qkv.nn.stack import Pair, Transformer
+from qkv.spec import Shift
 
 # A vocabulary of 60: pad, unknown, cls, sep, mask, then words.
 PAD, UNK, CLS, SEP, MASK, FIRST, SIZE = 0, 1, 2, 3, 4, 5, 60
@@ -563,6 +564,16 @@ def test_a_text_ends_with_its_language_and_the_decoder_starts_with_it(tmp_path: 
         assert ids_of(batch.rows)[n][seats(batch.rows)[n].bool()][-2:].tolist() == [SEP, 50 + n]
         assert batch.labels["labels"][n].tolist() == [*examples[n]["tokens"], SEP, 50 + n]
         assert ids_of(batch.target)[n].tolist() == [50 + n, *examples[n]["tokens"], SEP]
+    theirs, net = both(hf.MBartForConditionalGeneration(hf.MBartConfig(**BART)), tmp_path)
+    given = dict(attention_mask=seats(batch.rows), labels=batch.labels["labels"])
+    close(goal(net(batch)), theirs(ids_of(batch.rows), **given).loss)
+
+
+def test_a_target_that_ends_with_its_language_starts_mbarts_decoder(tmp_path: Path) -> None:
+    goal = objective("seq2seq", WORDS._replace(shift=Shift(0, "wrap")))
+    pairs: list[Example] = [{"source": text(9, n), "target": np.array([6, 7, SEP, 50 + n])} for n in range(2)]
+    batch = made(goal, pairs)
+    assert ids_of(batch.target).tolist() == [[50, 6, 7, SEP], [51, 6, 7, SEP]]
     theirs, net = both(hf.MBartForConditionalGeneration(hf.MBartConfig(**BART)), tmp_path)
     given = dict(attention_mask=seats(batch.rows), labels=batch.labels["labels"])
     close(goal(net(batch)), theirs(ids_of(batch.rows), **given).loss)

@@ -162,13 +162,13 @@ def test_a_saved_model_has_the_loss_that_was_measured(name: str, tmp_path: Path)
     train(recipe)
     measured = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["values"]
     made, model = prepared(recipe, run), qkv.load(run / "best")
-    assert made.valid is not None
+    assert made.trial is not None
     assert model.tokenizer is not None
     words = words_of(model.tokenizer, model, length=recipe.data.length)
     given = Given(recipe=recipe, home=str(run / "tokenizer"), model=model, words=words, learnt=run / "best")
     net, _ = KINDS[recipe.objective.name].net(given)
     with torch.no_grad():
-        again = over(made.valid, made.objective)(net.eval())
+        again = over(made.trial.feed, made.objective)(net.eval())
     assert again["loss"] == pytest.approx(measured["loss"], rel=1e-6)
 
 

@@ -23,6 +23,7 @@ from qkv.learn.recipe import (
     parse_recipe,
 )
 from qkv.learn.settings import Learn
+from qkv.text import Tokenizer
 from tests.test_cli import good
 from tests.test_cli_learn import LABELS, RECIPE, ROOT, _home, bad
 
@@ -205,3 +206,52 @@ def test_the_documentation_names_every_setting(capsys: Capture) -> None:
     shown = good(capsys, "train", "--help")
     assert "--run" in shown
     assert "--device" in shown
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--data.rows", 16), ("--learn.average", 0.9), ("--learn.freeze", '["embed.*"]')],
+)
+def test_goes_on_with_what_was_changed(flags: tuple[str, object], capsys: Capture) -> None:
+    good(capsys, "train", "tiny.toml")
+    out = good(capsys, "train", "tiny.toml", "--resume", "changed", "--learn.steps", 9, *flags)
+    assert "done   9 of 9 steps" in out
+
+
+def test_another_optimiser_cannot_go_on(capsys: Capture) -> None:
+    good(capsys, "train", "tiny.toml")
+    again = ("train", "tiny.toml", "--resume", "changed", "--learn.steps", 9, "--learn.optimiser", "muon")
+    assert "the checkpoint has what adamw remembers, expected adamw" in bad(capsys, *again)
+
+
+def test_standard_input_of_a_run_that_never_began_is_kept(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("labels.toml").write_text(LABELS)
+    rows = b'{"text": "good", "label": 1}\n{"text": "bad", "label": 0}\n' * 5
+    Path("runs/labels").mkdir(parents=True)
+    Path("runs/labels/stdin").write_bytes(rows)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    command = ("train", "labels.toml", "--data.train", "-", "--data.form", "jsonl", "--data.valid", 0.2)
+    good(capsys, *command, "--learn.steps", 2, "--resume", "auto")
+    assert Path("runs/labels/stdin").read_bytes() == rows
+
+
+def test_a_tokenizer_of_texts_that_were_mended_is_made_anew(capsys: Capture) -> None:
+    for letter in "ab":
+        Path("text.txt").write_text(letter * 9)  # too short for a row
+        assert "runs/tiny" not in bad(capsys, "train", "tiny.toml", "--data.length", 1000)
+        known = Tokenizer.load("runs/tiny/tokenizer")
+        assert known.decode(known.encode("ab").ids).strip("[UNK] ") == letter
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--objective.source", 3, "--objective.name", "seq2seq"), "objective.source is 3, expected a text"),
+        (("--text.vocab", -3), "vocab is -3: expected a whole number, at least 1"),
+        (("--text.sentinels", -1), "sentinels is -1: expected a whole number, at least 0"),
+    ],
+)
+def test_settings_that_are_none(flags: tuple[object, ...], said: str, capsys: Capture) -> None:
+    assert said in bad(capsys, "train", "tiny.toml", *flags)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 import qkv
-from qkv.data.feed import Feed, Place, by_rows
+from qkv.data.feed import Feed, Place, by_rows, recurrent_feed
 from qkv.learn import checkpoint
 from qkv.learn.average import mean_of
 from qkv.learn.measure import over
@@ -379,11 +381,18 @@ def test_a_mean_of_more_checkpoints_than_there_are(settings: dict[str, Any], mes
         trainer(**MEAN)
 
 
-def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")],
+    ids=["torch", "safetensors"],
+)
+def test_a_full_disk_keeps_the_last_checkpoint(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = trainer(tmp_path, save=4)
 
     def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     run.callbacks = (
         lambda report: monkeypatch.setattr(checkpoint, "save_plain", full) if report.step == 6 else None,
@@ -453,3 +462,87 @@ def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
 def test_wrong_settings_are_named(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"learn\.{name}\b.*expected"):
         Learn(**{"steps": 1} | {name: value})
+
+
+def test_a_checkpoint_that_is_written_again_is_there_all_the_time(tmp_path: Path) -> None:
+    """Whoever is killed between the old one's leaving and the new one's coming finds the old one."""
+    folder = checkpoint.write(tmp_path, 5, {"net": {"a": torch.ones(2)}}, {"place": 1})
+    folder.rename(checkpoint.aside(folder))
+    held = checkpoint.newest(tmp_path)
+    assert held is not None
+    assert held[1]["place"] == 1
+    checkpoint.write(tmp_path, 5, {"net": {"a": torch.ones(2)}}, {"place": 2})
+    held = checkpoint.newest(tmp_path)
+    assert held is not None
+    assert held[1]["place"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["00000005"]
+
+
+@pytest.mark.parametrize(
+    ("values", "rising", "found"),
+    [
+        ([2.0, math.nan, 3.0, 2.0, 1.0], False, [True, False, False, False, True]),
+        ([math.nan, 0.5, 0.5, 0.6], True, [False, True, False, True]),
+    ],
+)
+def test_what_is_no_number_or_the_same_is_not_better(
+    values: list[float], rising: bool, found: list[bool]
+) -> None:
+    run, told = trainer(watch="score", highest=rising), iter(values)
+    run.evaluate = lambda net: {"score": next(told)}
+    assert [run.measure() for _ in values] == found
+
+
+@dataclass
+class Segments:
+    """A text of which a segment may start anywhere."""
+
+    text: Any
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    def __getitem__(self, i: int) -> dict[str, Any]:
+        return {"tokens": self.text[i : i + 9]}
+
+
+class Told(NamedTuple):
+    """A run of few segments with a memory, and what it was given to remember before each step."""
+
+    run: Trainer
+    given: list[Tensor | None]
+
+
+def remembering() -> Told:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = dict(width=16, embed_width=16, depth=2, heads=2, head_dim=8, feed=24, memory=8)
+    net = qkv.build("transformer-xl", vocab=VOCAB, drop=0.0, cutoffs=[], **sizes).net
+    feed = recurrent_feed(Segments(np.random.default_rng(0).integers(1, VOCAB, 2 * 8 * 3 + 2)), 8, 1, 2)
+    goal = objective("recurrence", Words(size=VOCAB))
+    told = Told(Trainer(net=net, feed=feed, objective=goal, learn=Learn(steps=5, rate=1e-3)), [])
+    before = told.run.net.forward
+
+    def forward(batch: Any) -> Any:
+        told.given.append(batch.memory)
+        return before(batch)
+
+    told.run.net.forward = forward
+    return told
+
+
+def test_a_text_that_begins_anew_has_no_memory() -> None:
+    run, given = remembering()
+    run.run()
+    assert [memory is None for memory in given] == [True, False, False, True, False]
+
+
+def test_a_step_that_is_lost_leaves_no_memory() -> None:
+    run, given = remembering()
+    steps = iter(range(5))
+
+    def bad(out: Any) -> Any:
+        return torch.where(torch.tensor(next(steps) == 1), math.nan, 1.0) * out["logits"].float().mean()
+
+    run.objective = written(bad, run.objective)
+    run.run()
+    assert torch.equal(given[2], given[1])  # type: ignore[arg-type]

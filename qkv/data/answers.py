@@ -113,7 +113,7 @@ class Answered(Encoder):
         return [self.cut(whole, record) for whole, record in both]
 
     def cut(self, whole: Encoding, record: Record) -> list[Encoding]:
-        if not self.length or self.long != "split":
+        if not self.length or self.long != "split" or len(whole) <= self.length:
             return [self.fit(whole, record)]
         question = len(whole) - sum(owner == 1 for owner in whole.sequence)
         if self.length - question <= self.stride:

@@ -147,7 +147,7 @@ def _squad(value: Any, file: File) -> Iterator[Record]:
                     yield Record(_question(question, paragraph["context"]), place)
                 place = f"{file}, article {n}, after paragraph {m}"
             place = f"{file}, after article {n}"
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         expected = "data: [{paragraphs: [{context, qas: [{id, question, answers}]}]}]"
         raise ValueError(f"{place}: not SQuAD ({error!r}); expected {expected}") from None
 

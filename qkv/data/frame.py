@@ -56,6 +56,8 @@ def frame(tokenizer: Tokenizer, texts: int = 1) -> Frame:
     """The frame that a tokenizer puts around one text, or around two."""
     whole = tokenizer.encode("a", "a" if texts == 2 else None)
     places = [[i for i, owner in enumerate(whole.sequence) if owner == text] for text in range(texts)]
+    if not all(places):
+        raise ValueError("the tokenizer has no token for the letter 'a' and none for what it does not know")
     edges = [-1, *chain.from_iterable((held[0], held[-1]) for held in places), len(whole)]
     gaps = [range(a + 1, b) for a, b in list(pairwise(edges))[::2]]
     return Frame(

@@ -38,10 +38,11 @@ class Captioned(Encoder):
         rows = []
         for one, record in zip(found, records, strict=True):
             path = record.text("image")
+            pillow = extra("PIL.Image", path)
             try:
-                with extra("PIL.Image", path).open(path):
+                with pillow.open(path):
                     pass
-            except OSError as error:
+            except (OSError, pillow.DecompressionBombError) as error:
                 raise ValueError(f"{record.place}: {path} is no image that can be read ({error})") from None
             rows.append({"tokens": self.fit(one, record).ids, "image": list(os.fsencode(path))})
         return rows

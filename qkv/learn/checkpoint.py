@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -49,17 +50,18 @@ def write(
         (room / STATE).write_text(json.dumps(body, indent=1), encoding="utf-8")
         sync(room / STATE)
         sync(room)
-        if target.exists():
-            shutil.rmtree(target)
+        old = aside(target)
+        if target.exists():  # it stays until the new one has its name
+            target.rename(old)
         room.rename(target)
         sync(root)
-    except OSError as error:
+        shutil.rmtree(old, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
         shutil.rmtree(room, ignore_errors=True)
+        why = getattr(error, "strerror", None) or error
         last = max((path.name for path in finished(root)), default=None)
         kept = f"the one of step {int(last)} is kept" if last else "there is none yet"
-        raise ValueError(
-            f"{target}: the checkpoint could not be written ({error.strerror}); {kept}"
-        ) from None
+        raise ValueError(f"{target}: the checkpoint could not be written ({why}); {kept}") from None
     older = [path for path in finished(root) if path != target]
     regular = [path for path in older if is_regular(path, every)]
     for old in {*older} - {*regular[max(len(regular) - keep + 1, 0) :]}:
@@ -84,6 +86,9 @@ def before(root: Path, step: int, *, count: int, every: int) -> Iterator[dict[st
 
 def newest(root: Path) -> tuple[Tensors, dict[str, Any]] | None:
     """The newest whole checkpoint; one that is broken is passed over with a warning."""
+    for old in root.glob(".*.old"):  # of a run that ended between two names
+        target = root / old.stem[1:]
+        shutil.rmtree(old) if target.exists() else old.rename(target)
     for folder in reversed(finished(root)):
         try:
             return read(folder)
@@ -112,6 +117,11 @@ def read(folder: Path, *only: str) -> tuple[Tensors, dict[str, Any]]:
 def finished(root: Path) -> list[Path]:
     """Checkpoints, the oldest first."""
     return sorted(path for path in root.glob("[0-9]*") if path.is_dir() and path.name.isdigit())
+
+
+def aside(target: Path) -> Path:
+    """Where a checkpoint lies while another takes its name."""
+    return target.with_name(f".{target.name}.old")
 
 
 def checksum(path: Path) -> str:

@@ -57,7 +57,9 @@ def evaluate(
 
     What a seq2seq model writes is compared with the targets, where `writer` is given; with `lower`, in small
     letters too."""
-    recipe = read_recipe(folder / "recipe.toml", ["--device", "auto", *flags])
+    named = any(flag.split("=")[0] == "--device" for flag in flags)
+    anywhere = [] if named else ["--device", "auto"]  # it may have learnt on another machine
+    recipe = read_recipe(folder / "recipe.toml", [*anywhere, *flags])
     test = recipe.data.test
     if test is None:
         raise ValueError(f"{folder}: its recipe has no data.test; name the texts with --data.test")
@@ -68,9 +70,10 @@ def evaluate(
     model = learnt(recipe, home)
     model.tokenizer = Tokenizer.load(folder / "tokenizer")
     labels = names_of(recipe, kind, model)
-    given = Given.of(recipe, folder / "tokenizer", model, labels=labels, learnt=home)
+    source = records_of(recipe, test)
+    given = Given.of(recipe, folder / "tokenizer", model, source, labels=labels, learnt=home)
     net, _ = kind.net(given)
-    encoder, source = kind.encoder(given), records_of(recipe, test)
+    encoder = kind.encoder(given)
     with tempfile.TemporaryDirectory(prefix="qkv-") as room:
         held = prepare(
             source, encoder, room, fields=encoder.fields(), made_from={}, progress=encoding(test, tell)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.data.prepare import prepare
 from qkv.data.read import Corpus
@@ -24,6 +25,7 @@ from qkv.learn.start import check_fits, name_labels, reach
 from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.trial import check_unmeasured, trial
 from qkv.model import Model
+from qkv.nn.stack import Block
 
 NAMELESS = re.compile(r"LABEL_\d+")  # Hugging Face's names for labels without one
 LENGTH = 512  # tokens of a row, at most, where nothing is said
@@ -66,7 +68,7 @@ def fit(
         tokenizer.save(room)
         if kind.column and all(NAMELESS.fullmatch(name) for name in labels_in(model)):
             take_labels(model, labels_for(recipe, kind, source))
-        given = Given.of(recipe, room, model, labels=labels_in(model) if kind.column else ())
+        given = Given.of(recipe, room, model, source, labels=labels_in(model) if kind.column else ())
         encoder = kind.encoder(given)
         shards = prepare(
             source, encoder, Path(room) / "data", fields=encoder.fields(), made_from={"fit": repr(encoder)}
@@ -79,10 +81,25 @@ def fit(
             kept = trial(given, target, encoder, shards, source, Part(first=False, share=valid))
             kept.check(recipe.learn, None)
             evaluate = kept.measure(model, recipe.learn)
-        return Trainer(
-            net=net, feed=kind.feed(given, shards, Part(first=True, share=valid)), objective=target,
-            learn=recipe.learn, callbacks=callbacks, evaluate=evaluate,
-        ).run()  # fmt: skip
+        with left_as_it_was(net):
+            return Trainer(
+                net=net, feed=kind.feed(given, shards, Part(first=True, share=valid)), objective=target,
+                learn=recipe.learn, callbacks=callbacks, evaluate=evaluate,
+            ).run()  # fmt: skip
+
+
+@contextmanager
+def left_as_it_was(net: nn.Module) -> Iterator[None]:
+    """What stands still, and what runs twice (`freeze`, `recompute`), is so for one run."""
+    learns = [(tensor, tensor.requires_grad) for tensor in net.parameters()]
+    blocks = [module for module in net.modules() if isinstance(module, Block)]
+    try:
+        yield
+    finally:
+        for tensor, before in learns:
+            tensor.requires_grad_(before)
+        for block in blocks:
+            vars(block).pop("forward", None)
 
 
 def learn_of(steps: int, given: Mapping[str, Any]) -> Learn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qkv.adapter.write import write_adapter
+from qkv.data.record import Record
 from qkv.data.shards import Shards
 from qkv.data.source import Documents
 from qkv.learn.objectives import Words, words_of
@@ -27,17 +29,21 @@ class Given:
     model: Model
     words: Words
     labels: tuple[str, ...] = ()
+    records: Iterable[Record] = ()
     learnt: Path | None = None  # the folder of a model that has learnt already
 
     @classmethod
     def of(
-        cls, recipe: Recipe, home: str | Path, model: Model, *, labels: tuple[str, ...] = (),
-        learnt: Path | None = None,
+        cls, recipe: Recipe, home: str | Path, model: Model, records: Iterable[Record], *,
+        labels: tuple[str, ...] = (), learnt: Path | None = None,
     ) -> Given:  # fmt: skip
         """With what is known of the model and its tokenizer, which lies at `home`."""
         assert model.tokenizer is not None
         words = words_of(model.tokenizer, model, length=recipe.data.length)
-        return cls(recipe=recipe, home=str(home), model=model, words=words, labels=labels, learnt=learnt)
+        return cls(
+            recipe=recipe, home=str(home), model=model, words=words, labels=labels, records=records,
+            learnt=learnt,
+        )  # fmt: skip
 
     def save(self, folder: Path) -> None:
         """Writes the model, or, where it has adapters, these alone."""

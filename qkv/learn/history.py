@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from qkv.learn.settings import better
 from qkv.learn.trainer import Report
 
 METRICS = "metrics.jsonl"
@@ -45,9 +46,8 @@ class History:
         """The measurement at which this value was best."""
         found: Report | None = None
         for report in self.measures:
-            if name in report.values and (
-                found is None or (report.values[name] > found.values[name]) == highest
-            ):
+            best = None if found is None else found.values[name]
+            if name in report.values and better(report.values[name], best, rising=highest):
                 found = report
         return found
 

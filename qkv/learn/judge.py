@@ -191,7 +191,7 @@ def tagged(given: Given, encoder: Encoder, records: Records) -> Judge:
         right = {"accuracy": share(a == b for a, b in zip(one, other, strict=True))}
         if named:
             return right | entity_f1(predicted, wanted)._asdict()
-        return right | {"macro_f1": macro_f1(one, other)}
+        return right | {"macro_f1": macro_f1(one, other, labels)}
 
     more = ("precision", "recall", "f1") if named else ("macro_f1",)
     how = {"f1": "of entities, both ends and the kind right (conlleval)"} if named else {}

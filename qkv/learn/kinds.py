@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from torch import nn
 
+from qkv.check import number
 from qkv.data.answers import Answered, Chosen, Labelled, Tagged, held
 from qkv.data.encode import Coded, Encoder, Pairs, Sentences, Texts
 from qkv.data.pixels import Captioned
 from qkv.learn import feeds, judge, twin
 from qkv.learn.given import Given
 from qkv.learn.recipe import Recipe
-from qkv.learn.start import corpus
 from qkv.model import Model
 
 
@@ -56,11 +56,15 @@ def tagged(given: Given) -> Encoder:
 
 
 def answered(given: Given) -> Encoder:
+    for name in ("stride", "longest"):
+        number(f"objective.{name}", given.setting(name, 1), whole=True, at_least=1)
     return Answered(stride=given.setting("stride", 128), length=given.limit, **given.common)
 
 
 def chosen(given: Given) -> Encoder:
-    first = next(iter(corpus(given.recipe, given.recipe.data.train)))
+    first = next(iter(given.records), None)
+    if first is None:
+        raise ValueError("no record to learn from, expected one at least: is the file empty?")
     choices = held(first, "choices")
     count = len(choices) if isinstance(choices, list) else 0
     if count < 2:
@@ -120,6 +124,7 @@ KINDS = {
 }
 # fmt: on
 RAGGED = {*"seq2seq contrastive image-text label tag span choice".split()}  # rows as long as texts are
+SPOKEN = {*TEXTS, "teacher"}  # own settings that are texts
 WRITERS = ("lm", "causal", "double")  # heads that say the next token
 HEADS = {None: WRITERS, "masked-lm": ("masked-lm", "pretrain")}  # any of these will do
 
@@ -141,4 +146,7 @@ def kind_of(recipe: Recipe) -> Kind:
     name = recipe.objective.name
     if name not in KINDS:
         raise ValueError(f"objective.name {name!r}, expected one of {', '.join(KINDS)}")
+    for key in SPOKEN & recipe.objective.settings.keys() & {*KINDS[name].own}:
+        if not isinstance(value := recipe.objective.settings[key], str):
+            raise ValueError(f"objective.{key} is {value!r}, expected a text")
     return KINDS[name]

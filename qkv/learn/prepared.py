@@ -24,6 +24,7 @@ from qkv.learn.objective import Objective
 from qkv.learn.objectives import objective
 from qkv.learn.recipe import Recipe, several
 from qkv.learn.start import corpus, make_model, make_tokenizer
+from qkv.learn.trainer import check_parts
 from qkv.learn.trial import Trial, check_unmeasured, trial
 from qkv.learn.written import Writer
 from qkv.model import Model, pick_device
@@ -45,10 +46,6 @@ class Prepared:
     objective: Objective
     trial: Trial | None  # what is kept to measure on
 
-    @property
-    def valid(self) -> Feed | None:
-        return self.trial.feed if self.trial else None
-
 
 def prepared(
     recipe: Recipe, folder: Path, writer: Writer | None = None, tell: Tell = silent
@@ -61,9 +58,7 @@ def prepared(
         check_unmeasured(recipe.learn)
     given = given_of(recipe, folder, kind)
     target = goal_of(given)
-    if recipe.learn.accumulate > 1 and target.recurrent:
-        why = "gives its memory from batch to batch"
-        raise ValueError(f"learn.accumulate {recipe.learn.accumulate}: {target.name} {why}, expected 1")
+    check_parts(recipe.learn, target)
     encoder = kind.encoder(given)
     train_shards = shards(recipe, folder, encoder, data.train, "train", tell)
     held, path = train_shards, data.train
@@ -83,13 +78,14 @@ def prepared(
 def given_of(recipe: Recipe, folder: Path, kind: Kind) -> Given:
     """The tokenizer and the model of a run, and what is known of them."""
     tokenizer = make_tokenizer(recipe, folder, kind.purpose, kind.text)
-    labels = labels_for(recipe, kind, corpus(recipe, recipe.data.train))
+    source = corpus(recipe, recipe.data.train)
+    labels = labels_for(recipe, kind, source)
     torch.manual_seed(recipe.learn.seed)  # the same recipe is the same model
     model = make_model(recipe, tokenizer, labels, head=kind.head, vector=kind.vector)
     asked = recipe.objective.settings.get("kind", "single")
     if recipe.objective.name == "label" and asked in PROBLEMS:
         model.config["problem_type"] = PROBLEMS[asked]
-    return Given.of(recipe, folder / "tokenizer", model, labels=labels)
+    return Given.of(recipe, folder / "tokenizer", model, source, labels=labels)
 
 
 def labels_for(recipe: Recipe, kind: Kind, records: Iterable[Record]) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qkv.data.feed import Place
 from qkv.data.pack import split
+from qkv.learn.average import Average
 from qkv.learn.chance import chance, set_chance
 from qkv.learn.checkpoint import Tensors
 from qkv.learn.muon import parted, whole
@@ -56,7 +57,7 @@ def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
     state = trainer.state
     return tensors, {
         "place": state.place, "best": state.best, "stale": state.stale, "tokens": state.tokens,
-        "scaler": trainer.scaler.state_dict(),
+        "scaler": trainer.scaler.state_dict(), "optimiser": trainer.learn.optimiser,
     }  # fmt: skip
 
 
@@ -73,13 +74,23 @@ def scattered(trainer: Trainer, tensors: Tensors, state: dict[str, Any]) -> None
     for name, x in tensors["net"].items():
         own[name].copy_(sliced(x, own[name]))
     numbers = {name: number for number, name in names_of(trainer).items()}
+    kind = state.get("optimiser", trainer.learn.optimiser)
+    if kind != trainer.learn.optimiser:
+        raise ValueError(
+            f"learn.optimiser {trainer.learn.optimiser!r}: the checkpoint has what {kind} remembers, "
+            f"expected {kind}; model.load, in a new run, begins with the weights alone"
+        )
     moments: dict[int, dict[str, Tensor]] = {}
     for path, x in tensors["optimiser"].items():
         name, _, what = path.rpartition(".")
+        if name not in numbers:  # it no longer learns
+            continue
         like = own[name]
         moments.setdefault(numbers[name], {})[what] = sliced(x, like) if x.shape == like.shape else x
     trainer.optimiser.load_state_dict({**trainer.optimiser.state_dict(), "state": moments})
-    if trainer.average is not None:
+    if trainer.average is not None and "average" not in tensors:  # it is asked for since
+        trainer.average = Average(trainer.net, trainer.learn.average)
+    elif trainer.average is not None:
         means = {name: sliced(x, own.get(name, x)) for name, x in tensors["average"].items()}
         trainer.average.load_state_dict(means)
     if "memory" in tensors:
@@ -92,7 +103,9 @@ def scattered(trainer: Trainer, tensors: Tensors, state: dict[str, Any]) -> None
         torch.manual_seed(trainer.learn.seed + trainer.spread.rank + state["step"])
     set_chance(noted, trainer.device)
     trainer.state.step, trainer.state.tokens = state["step"], state["tokens"]
-    trainer.state.place = Place(*state["place"])
+    place = Place(*state["place"])
+    left = place.batch < len(trainer.feed.batches(place.epoch))
+    trainer.state.place = place if left else Place(place.epoch + 1, 0)
     trainer.state.best, trainer.state.stale = state["best"], state["stale"]
 
 

@@ -20,7 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from qkv.learn.parallel import joined
 from qkv.learn.prepared import Prepared as Prepared
 from qkv.learn.prepared import prepared
 from qkv.learn.recipe import Recipe, parse_recipe, read_recipe, several, to_toml
-from qkv.learn.start import corpus
+from qkv.learn.start import corpus, taught_by_others
 from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.written import Writer
 
@@ -67,8 +67,10 @@ def train(
         if team.first:
             lock.enter_context(owned(folder))
             begin(folder, recipe, resume=resume, accept=accept)
-            if recipe != given and not holds_run(folder):
+            if recipe != given and not holds_run(folder) and not (resume and spool.held(folder)):
                 spool.read(folder)
+            if not holds_run(folder) and taught_by_others(recipe, folder):
+                shutil.rmtree(folder / "tokenizer")
         return prepared(recipe, folder, writer, tell if team.first else silent)
 
     with joined(recipe.device) as team, ExitStack() as lock:
@@ -91,7 +93,8 @@ def train(
                 state = trainer.run()
             finally:
                 if team.first:
-                    draw(folder)
+                    with suppress(OSError):  # a full disk: what stopped the run is to be told
+                        draw(folder)
             with trainer.settled():
                 trainer.write(made.save, folder / "last")
     if interrupts:

@@ -10,7 +10,7 @@ import re
 import statistics
 import string
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence, Set
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, Set
 from importlib import import_module
 from itertools import chain, groupby
 from typing import Any, NamedTuple
@@ -53,10 +53,12 @@ def labels_f1(predicted: Sequence[Set[Hashable]], wanted: Sequence[Set[Hashable]
     return Means(agreement(*map(Counter.total, (right, given, asked))).f1, sum(each) / max(len(each), 1))
 
 
-def macro_f1(predicted: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
-    """Of one label a text."""
-    one, other = ([{label} for label in side] for side in (predicted, wanted))
-    return labels_f1(one, other).macro
+def macro_f1(
+    predicted: Sequence[Hashable], wanted: Sequence[Hashable], among: Collection[Hashable] = ()
+) -> float:  # fmt: skip
+    """Of one label a text; `among`: what is no label of these is wrong, and no label of its own."""
+    known = [({label} if not among or label in among else set()) for label in predicted]
+    return labels_f1(known, [{label} for label in wanted]).macro
 
 
 def label_f1(predicted: Sequence[Hashable], wanted: Sequence[Hashable], label: Hashable) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,13 @@ RISING = frozenset(
     "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 rougeL "
     "replaced_accuracy replaced_f1".split()
 )
+
+
+def better(value: float, best: float | None, *, rising: bool) -> bool:
+    """Whether a measurement is better than the best so far; what is no number never is."""
+    if math.isnan(value):
+        return False
+    return best is None or (value > best if rising else value < best)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,13 @@ def in_place(path: str | list[str], file: str) -> str | list[str]:
 
 
 def read(folder: Path) -> None:
-    """Writes standard input down."""
-    with (folder / NAME).open("wb") as file:
+    """Writes standard input down, whole or not at all."""
+    room = folder / f"{NAME}.tmp"
+    with room.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
+    room.rename(folder / NAME)
+
+
+def held(folder: Path) -> bool:
+    """Whether a run has it already."""
+    return (folder / NAME).exists()

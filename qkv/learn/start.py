@@ -22,6 +22,8 @@ from qkv.spec import Learned, Spec, Two
 from qkv.text import Tokenizer
 from qkv.vector import Vector
 
+TAUGHT = "tokenizer.from"  # what texts the tokenizer of a run was made of
+
 
 def corpus(recipe: Recipe, path: str | list[str]) -> Corpus:
     data = recipe.data
@@ -35,18 +37,27 @@ def make_tokenizer(recipe: Recipe, folder: Path, purpose: str, column: str) -> T
     home, part = folder / "tokenizer", recipe.text
     if home.exists():
         return Tokenizer.load(home)
-    held = tokenizer_home(recipe)
+    held, records = tokenizer_home(recipe), corpus(recipe, recipe.data.train)
     if held:
         tokenizer = Tokenizer.load(held)
     else:
-        records = corpus(recipe, recipe.data.train)
         texts = (text for record in records for text in texts_of(recipe, record, column))
         tokenizer = Tokenizer.train(
             texts, kind=part.kind, vocab=part.vocab, purpose=part.purpose or purpose, lower=part.lower,
             sentinels=part.sentinels, codes=part.codes,
         )  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / TAUGHT).write_text(records.fingerprint(), encoding="utf-8")
     tokenizer.save(home)
     return tokenizer
+
+
+def taught_by_others(recipe: Recipe, folder: Path) -> bool:
+    """Whether a run has a tokenizer that was made of other texts than it has now."""
+    note = folder / TAUGHT
+    if not (note.exists() and (folder / "tokenizer").exists()):
+        return False
+    return note.read_text("utf-8") != corpus(recipe, recipe.data.train).fingerprint()
 
 
 def tokenizer_home(recipe: Recipe) -> Path | None:

@@ -34,7 +34,7 @@ from qkv.learn.parallel import Team
 from qkv.learn.recompute import recompute
 from qkv.learn.resume import gathered, scattered
 from qkv.learn.schedule import Schedule
-from qkv.learn.settings import Learn
+from qkv.learn.settings import Learn, better
 from qkv.learn.spread import gathered as whole
 from qkv.learn.spread import spread
 
@@ -93,6 +93,7 @@ class Trainer:
                 f"learn.precision 'fp16' with learn.parallel {self.spread.kind!r}: this network is sliced in "
                 "part only; expected bf16 or fp32"
             )
+        check_parts(self.learn, self.objective)
         if self.learn.last > 1 and self.folder is None:
             raise ValueError(
                 f"learn.last {self.learn.last}: without a folder there are no checkpoints, expected 0"
@@ -140,8 +141,8 @@ class Trainer:
                 paused = time.perf_counter()
                 if self.evaluate is not None and self.due(self.learn.measure) and not self.over:
                     with self.averaged():
-                        better = self.measure()
-                    self.state.stale = 0 if better else self.state.stale + 1
+                        improved = self.measure()
+                    self.state.stale = 0 if improved else self.state.stale + 1
                 if self.folder is not None and self.due(self.learn.save):
                     self.save()
                 clock += time.perf_counter() - paused  # speed is that of learning alone
@@ -170,6 +171,9 @@ class Trainer:
             raise ValueError(f"step {self.state.step + 1}: no target in the batch, all of them are masked")
         for tensor in self.tensors:
             tensor.grad = None
+        if place.batch == 0:  # the text begins anew
+            self.memory = None
+        memory = self.memory
         backward = Backward(
             forward=self.forward, objective=self.objective, spread=self.spread, scale=self.scaler.scale,
             device=self.device,
@@ -188,6 +192,9 @@ class Trainer:
         if self.scaler.is_enabled():  # a gradient's overflow is no fault that a lower scale cures
             lost = lost * ~(rescaled(self.scaler, self.device) & known)
         self.watch.add(self.state.step + 1, place, lost)
+        if self.memory is not None:  # a step that was lost leaves none
+            before = torch.zeros_like(self.memory) if memory is None else memory
+            self.memory = torch.where(lost.bool(), before, self.memory)
         if self.average is not None:
             self.average.update()
         return total | {"norm": norm}
@@ -250,14 +257,14 @@ class Trainer:
                 f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
             )
         value = values[self.learn.watch]
-        better = self.state.best is None or (value > self.state.best) == self.learn.rising
-        if better:
+        improved = better(value, self.state.best, rising=self.learn.rising)
+        if improved:
             self.state.best = value
             if self.folder is not None and self.save_best is not None:
                 self.write(self.save_best, self.folder / "best")
         self.net.train()
         self.tell("measure", values, time.perf_counter() - clock)
-        return better
+        return improved
 
     def tell(
         self, kind: str, values: dict[str, float], seconds: float, speed: float = 0.0, rate: float = 0.0
@@ -319,3 +326,10 @@ class Sums:
     def mean(self) -> dict[str, float]:
         found = {name: float(value) / self.count for name, value in self.sums.items()}
         return {"loss": sum(value for name, value in found.items() if name != "norm"), **found}
+
+
+def check_parts(learn: Learn, objective: Objective) -> None:
+    """That a batch may be read in parts."""
+    if learn.accumulate > 1 and objective.recurrent:
+        why = "gives its memory from batch to batch"
+        raise ValueError(f"learn.accumulate {learn.accumulate}: {objective.name} {why}, expected 1")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from torch import nn
 
 from qkv.data.encode import Pairs
 from qkv.data.record import Record
@@ -54,11 +52,10 @@ class Papers(NamedTuple):
         blocks = [order[i : i + AT_ONCE] for i in range(0, len(order), AT_ONCE)]
         own, texts = blocks[spread.rank :: spread.world], dict[int, str]()
         total = sum(map(len, own))
-        with uncompiled(model.net):
-            for block in own:
-                ids = writer(model, [self.sources[i] for i in block])
-                texts |= zip(block, map(model.tokenizer.decode, ids), strict=True)
-                tell(f"wrote {len(texts):,} of {total:,} texts", len(texts), total)
+        for block in own:
+            ids = writer(model, [self.sources[i] for i in block])
+            texts |= zip(block, map(model.tokenizer.decode, ids), strict=True)
+            tell(f"wrote {len(texts):,} of {total:,} texts", len(texts), total)
         every = spread.team.each(texts) if spread.world > 1 else [texts]
         texts = {number: text for each in every for number, text in each.items()}
         return [texts[i] for i in range(len(self.sources))]
@@ -103,13 +100,3 @@ def mean(values: Sequence[float]) -> float:
 def spaced(count: int, most: int) -> list[int]:
     """At most so many numbers below `count`, evenly from the first to the last."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int)).tolist()
-
-
-@contextmanager
-def uncompiled(net: nn.Module) -> Iterator[None]:
-    """A network that is decoded with reads another length at every step: no shape to compile for."""
-    held, net._compiled_call_impl = net._compiled_call_impl, None
-    try:
-        yield
-    finally:
-        net._compiled_call_impl = held

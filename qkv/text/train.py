@@ -12,6 +12,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceTrainer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from qkv.check import number
 from qkv.text import spm
 from qkv.text.core import check_text
 from qkv.text.families import BERT, T5, XLNET
@@ -92,6 +93,8 @@ def train(
             raise ValueError(f"code {code!r}: expected a name without : or a leading $")
     unk = names.pop("unk") if kind == "byte" else names["unk"]  # every text is made of bytes
     special = list(dict.fromkeys([*(names[role] for role in FIRST if role in names), *codes]))
+    number("sentinels", sentinels, whole=True, at_least=0)
+    number("vocab", vocab, whole=True, at_least=sentinels + 1)
     extra = [f"<extra_id_{place}>" for place in reversed(range(sentinels))]
     size = vocab - len(extra)
     rust = KINDS[kind](Job(texts=read(source), size=size, special=special, unk=unk, lower=lower))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import Batch
+from qkv.check import number
 from qkv.data.order import order
 from qkv.data.rows import NONE, Example, as_rows, beside
 from qkv.learn.objective import Objective, Out, cross_entropy, targets
@@ -71,6 +72,8 @@ def permuted(words: Words, *, window: int = 6, longest: int = 5, memory: bool = 
 
     A second stream of queries knows where a token stands, not which it is. Rows of a batch have as many
     targets; where a short row has fewer, the rest asks for nothing. `memory`: a row sees the last one's."""
+    number("objective.window", window, at_least=1)
+    number("objective.longest", longest, at_least=1)
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         tokens = example["tokens"]

@@ -30,9 +30,10 @@ def written(out: Out, *, smoothing: float = 0.0) -> dict[str, Tensor]:
 def lay(examples: Sequence[Example], *, words: Words, keep: tuple[str, ...] = ()) -> Batch:
     """Sources and targets side by side; the decoder reads its target one to the right, a start in front.
 
-    The start is the example's own (a language), or that of the model."""
+    The start is the example's own (a language), the target's last (mBART), or that of the model."""
     usual = words.start if words.start is not None else words.pad
-    firsts = [example.get("start", usual) for example in examples]
+    wraps = words.shift is not None and words.shift.how == "wrap"
+    firsts = [example.get("start", example["target"][-1] if wraps else usual) for example in examples]
     shifted = [
         {"target": np.concatenate([[first], example["target"][:-1]])}
         for first, example in zip(firsts, examples, strict=True)
