@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -448,3 +449,10 @@ def test_size_in_bytes(text: str, count: int | None) -> None:
             size_in_bytes(text)
     else:
         assert size_in_bytes(text) == count
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_streams_that_are_closed(closed: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m qkv families {closed}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

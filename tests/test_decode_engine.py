@@ -346,3 +346,32 @@ def test_a_long_prompt_is_read_in_segments(name: str, monkeypatch: pytest.Monkey
         states = out["memory"]
     read = recurrence.Recurrence(made).enter(ids.tolist(), [None])
     torch.testing.assert_close(read.logits, out["logits"][:, -1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_phrase_to_stop_after_is_of_new_ids() -> None:
+    made, prompt = net("gpt2"), {"prompt": [5, 17, 9]}
+    (said,) = alone(made, replace(PLAIN, ends=()), prompt, 0)
+    for beams in (1, 3):
+        how = replace(PLAIN, ends=(), beams=beams)
+        stops = alone(made, replace(how, stop=((9, said.ids[0]),)), prompt, 0)
+        assert [one.ids for one in stops] == [one.ids for one in alone(made, how, prompt, 0)]
+
+
+def test_an_engine_with_rows_of_others_is_refused() -> None:
+    engine = Engine(net("gpt2"))
+    engine.admit([5, 6])
+    with pytest.raises(ValueError, match=r"^the engine has rows of others, expected one that is idle"):
+        generate(engine, [[1, 2]])
+
+
+def test_a_prompt_that_a_draft_cannot_read() -> None:
+    engine = Engine(net("gpt2"), draft=net("gpt2", length=8))
+    with pytest.raises(ValueError, match=r"^a prompt of 9 ids, and the draft has 8 positions"):
+        engine.admit([5] * 9)
+
+
+def test_contrast_says_nothing_that_is_forbidden() -> None:
+    made = net("gpt2")
+    words = made.tower.stack.embed.vocab
+    how = How(max_new=6, contrast=0.99, top_k=4, suppress=tuple(i for i in range(words) if i != 3))
+    assert alone(made, how, {"prompt": [5, 6]}, 0)[0].ids == [3] * 6

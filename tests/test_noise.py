@@ -203,14 +203,6 @@ def test_electras_generator_reads_masks_and_true_ids() -> None:
     assert (read[chosen] == MASK).mean() == pytest.approx(0.85, abs=0.08)
 
 
-def test_a_right_guess_is_not_a_replacement() -> None:
-    ids, chosen = np.array([5, 6, 7, 8], np.uint16), np.array([False, True, True, False])
-    found = mask.replace(ids, chosen, np.array([6, 70_000]))
-    assert found.ids.tolist() == [5, 6, 70_000, 8]
-    assert found.replaced.tolist() == [False, False, True, False]
-    assert not mask.replace(ids, none(4), np.empty(0, np.int64)).replaced.any()
-
-
 # segments ---------------------------------------------------------------------
 
 
@@ -321,14 +313,6 @@ def test_texts_that_cannot_be_paired_are_told() -> None:
         segments.sentence_order([np.array([5]), np.array([], np.int64)], seeded(), size=8)
     with pytest.raises(ValueError, match="size 1, expected at least 2"):
         segments.sentence_order(one, seeded(), size=1)
-
-
-def test_every_chunk_begins_with_the_control_code() -> None:
-    chunks = segments.coded(np.arange(10, dtype=np.uint16), 70_000, 5)
-    assert [each.tolist() for each in chunks] == [[70_000, 0, 1, 2, 3], [70_000, 4, 5, 6, 7], [70_000, 8, 9]]
-    assert segments.coded(np.empty(0, np.uint16), 3, 5) == []
-    with pytest.raises(ValueError, match="size 1, expected at least 2"):
-        segments.coded(np.arange(3), 3, 1)
 
 
 # orders -----------------------------------------------------------------------

@@ -22,7 +22,6 @@ from qkv.data.frame import Frame
 from qkv.data.prepare import prepare
 from qkv.data.record import Record
 from qkv.data.rows import NONE, Example
-from qkv.data.segments import coded
 from qkv.data.shards import Shards
 from qkv.data.source import Documents, Packed, Segmented
 from qkv.data.spans import lengths
@@ -425,7 +424,7 @@ def test_a_code_stands_in_front_and_is_not_asked_for(tmp_path: Path) -> None:
         {"tokens": text(7, 1), "code": np.array([51])},
     ]
     batch = made(goal, examples)
-    assert ids_of(batch.rows)[0].tolist() == coded(tokens, code, 13)[0][:-1].tolist()
+    assert ids_of(batch.rows)[0].tolist() == [code, *tokens[:-1].tolist()]
     assert batch.labels["labels"][0].tolist() == tokens.tolist()
     config = hf.CTRLConfig(vocab_size=SIZE, n_positions=64, n_embd=16, dff=32, n_layer=2, n_head=2)
     theirs, net = both(hf.CTRLLMHeadModel(config), tmp_path)

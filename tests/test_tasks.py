@@ -261,6 +261,16 @@ def test_a_causal_model_scores_a_token_by_those_before_it() -> None:
     assert "".join(one.text for one in found.tokens).replace(" ", "") == text.replace(" ", "")
 
 
+def test_a_batch_of_which_no_token_has_one_before_it() -> None:
+    model = built("gpt2", "lm")
+    assert model.tokenizer is not None
+    words = "ab" * 40
+    while len(model.tokenizer.encode(words).ids) % 32 != 1:
+        words += "x"
+    found = qkv.task("score", model, stride=0).many([words], batch_tokens=32)[0]
+    assert found.tokens[-1].score is None
+
+
 def test_windows_score_each_token_once_with_what_is_before_it() -> None:
     model = built("gpt2", "lm")
     text = " ".join(TEXTS)
@@ -405,6 +415,7 @@ def test_nul_inside_a_text_moves_no_offset() -> None:
     (lambda: task("match", template=3), "template 3: expected a text with {}"),
     (lambda: task("tag", leave=3), "leave: a int, expected a list of labels"),
     (lambda: task("fill", targets=3)("a <mask>"), "targets: a int, expected a list"),
+    (lambda: qkv.task("fill", folder("bert"), targets=["東"])("a [MASK]"), "target '東': nothing in it"),
     (lambda: task("fill", top=None), "top is None"),
     (lambda: task("answer", none="no"), "none is 'no', expected true or false"),
     (lambda: task("embed", unit="yes"), "unit is 'yes', expected true or false"),
@@ -427,7 +438,7 @@ def test_nul_inside_a_text_moves_no_offset() -> None:
     (lambda: task("match")(ROOT / "README.md", ["a"]), r"README\.md: no image that can be read"),
     (lambda: task("match")(ROOT / "none.png", ["a"]), r"none\.png: no image that can be read"),
     (lambda: task("detect", above=2), "above is 2"),
-    (lambda: task("score")("x"), "one token, and nothing before it"),
+    (lambda: task("score")("x"), "no token with one before it to score it by"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_in_a_line(make: Any, wrong: str) -> None:
     with pytest.raises(ValueError, match=wrong) as error:

@@ -332,13 +332,11 @@ def test_parts_of_a_guessed_direction_are_those_that_were_read() -> None:
     task = qkv.task("translate", ours(">>en<<", ">>de<<"), max_new=3, long="window")
     for text in (TEXTS[0] * 4, TEXTS[1] * 4, f">>en<< {TEXTS[0]}"):
         for length in range(7, 30):
-            way = task.directed(text).changed({"length": length})
-            parts = [body for _, body in way.parted(text) if body]
-            if text.startswith(">>") and len(parts) > 1:
-                continue  # only the first part has a code
+            way, said = task.changed({"length": length}).directed(text)
+            parts = [body for _, body in way.parted(said) if body]
             found = task(text, length=length, alignment="mean")
             assert len(found.alignments) == len(parts)
-            assert found.text == way(text).text
+            assert found.text == way(said).text
 
 
 def test_parts_tell_what_they_were_made_of() -> None:
@@ -450,3 +448,30 @@ def test_of_several_that_are_drawn_the_best_comes_first(seed: int) -> None:
     scores = [one.score for one in found.best]
     assert scores == sorted(scores, reverse=True)
     assert (found.text, found.score) == (found.best[0].text, scores[0])
+
+
+def test_a_text_may_begin_with_a_code_and_no_other_arrows_are_one() -> None:
+    task = qkv.task("translate", ours(">>en<<", ">>de<<"), max_new=3, by="sentence")
+    two = f"{TEXTS[0]} {TEXTS[1]}"
+    assert task(f">>de<< {two}").text == task(two, target="de").text
+    assert task(f">>en<< {two}").text == task(two, target="en").text
+    quoted = f">> {TEXTS[0]}"
+    assert task(quoted).text in (task(quoted, target="de").text, task(quoted, target="en").text)
+
+
+def test_codes_that_differ_by_their_region_alone() -> None:
+    model = ours(">>cmn_Hans<<", ">>cmn_Hant<<", ">>en_GB<<")
+    task = qkv.task("translate", model, max_new=3)
+    assert task(TEXTS[0], target="cmn_Hans").text == task(TEXTS[0], target=">>cmn_Hans<<").text
+    assert task(TEXTS[0], target="en").text == task(TEXTS[0], target=">>en_GB<<").text
+    with pytest.raises(ValueError, match=r"^target is 'cmn', expected one of cmn_Hans, cmn_Hant, en$"):
+        task(TEXTS[0], target="cmn")
+
+
+def test_the_users_length_wins_over_the_folders() -> None:
+    model = byte()
+    model.generation = {"max_new_tokens": 30}
+    try:
+        assert len(qkv.task("complete", model, max_length=12)("ab").tokens) <= 12
+    finally:
+        model.generation = None

@@ -18,6 +18,7 @@ import json
 import re
 import shutil
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,12 @@ def compact(file: Path) -> None:
     file.write_text(data + "\n", encoding="utf-8")
 
 
+def limit(file: Path, data: dict[str, Any]) -> None:
+    """No text may be longer than those that the model learnt from."""
+    if length := data.get("length"):
+        file.write_text(json.dumps({**read_json(file), "model_max_length": length}), encoding="utf-8")
+
+
 def ship(
     run: Path, out: Path, said: dict[str, Any], search: dict[str, Any], labels: list[str] | None = None,
     by: str | None = None,
@@ -114,6 +121,7 @@ def ship(
         model.generation = write_how(replace(how, **wanted), model.generation)
     with whole(out) as folder:
         model.save(folder, weights="int8")
+        limit(folder / "tokenizer_config.json", tomllib.loads(recipe.read_text("utf-8")).get("data", {}))
         for file in folder.glob("*.json"):
             compact(file)
         shutil.copyfile(recipe, folder / "recipe.toml")

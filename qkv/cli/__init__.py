@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -58,6 +59,7 @@ TEXTS = [each.__name__ for each in (read, write, text)]  # whose commands take t
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit status: 0, 2 where the input is at fault, 130 after Ctrl-C."""
+    sys.stdout = sys.stdout or io.StringIO()  # closed by who called
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that lacks a character shows another

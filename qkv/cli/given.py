@@ -26,9 +26,14 @@ def whole(_: object, tokens: Sequence[Token]) -> int:
 Whole = Annotated[int, Parameter(converter=whole)]
 
 
+def piped() -> bool:
+    """Is there something to read, other than a person's typing?"""
+    return sys.stdin is not None and not sys.stdin.isatty()
+
+
 def read_texts(given: Sequence[str]) -> list[str]:
     """The texts of arguments: each is one, or names a file that has one a line, or one a record."""
-    if not given and sys.stdin.isatty():
+    if not given and not piped():
         raise ValueError("no text; expected one, a file with one a line, or - for standard input")
     found: list[str] = []
     for one in given or ["-"]:
@@ -76,7 +81,7 @@ def read_whole(given: str) -> str:
     """A text, or all of a file as one."""
     from qkv.data.lines import File
 
-    if given == "-" and sys.stdin.isatty():
+    if given == "-" and not piped():
         raise ValueError("no text; expected one, or a file")
     return File(given).text().removesuffix("\n") if is_file(given) else given
 

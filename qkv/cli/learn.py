@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from qkv.cli.given import Whole
 from qkv.cli.screen import console, progress, say
 from qkv.cli.search import given
 from qkv.human import human, lasting
@@ -164,9 +165,9 @@ def eval(
     run: Path,
     /,
     *settings: Flags,
-    beams: int = 5,
+    beams: Whole = 5,
     penalty: float = 1.0,
-    longest: int = 200,
+    longest: Whole = 200,
     lower: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:

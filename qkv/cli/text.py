@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from qkv.cli.folders import check_new
+from qkv.cli.given import Whole
 from qkv.cli.screen import console, progress, say
 from qkv.human import human
 
@@ -36,10 +38,10 @@ def train(
     *files: Dashed,
     out: Path,
     kind: Literal["char", "word", "wordpiece", "bpe", "byte", "unigram"] = "byte",
-    vocab: int = 8000,
+    vocab: Whole = 8000,
     purpose: str = "gpt",
     lower: Annotated[bool, Parameter(negative="")] = False,
-    sentinels: int = 0,
+    sentinels: Whole = 0,
     codes: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
     form: str | None = None,
     columns: dict[str, str] | None = None,
@@ -84,8 +86,7 @@ def train(
         )
     if vocab < 1 or sentinels < 0:
         raise ValueError(f"--vocab {vocab} --sentinels {sentinels}, expected numbers of tokens")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ValueError(f"{out}: there is something already; expected a new or an empty folder")
+    check_new(out)
     corpus = Corpus(files, form=form or ("txt" if "-" in files else None), columns=columns)
     seen, clock = Sample(), time.perf_counter()
     with reading(corpus) as advance:

@@ -6,7 +6,6 @@ all epochs hides the same ones, as BERT did.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,17 +76,3 @@ def hide(
     places = places[(dice >= hidden) & (dice < hidden + random)]
     read[places] = ordinary[rng.integers(len(ordinary), size=len(places))]
     return read
-
-
-class Replaced(NamedTuple):
-    """A text in which a generator wrote, and where it was wrong."""
-
-    ids: NDArray[np.int64]  # (T,)
-    replaced: NDArray[np.bool_]  # (T,)
-
-
-def replace(ids: Ids, chosen: NDArray[np.bool_], sampled: Ids) -> Replaced:
-    """The true ids, for the chosen what a generator sampled (P,); where it was right, nothing is replaced."""
-    read = ids.astype(np.int64)
-    read[chosen] = sampled
-    return Replaced(read, read != ids)

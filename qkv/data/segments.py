@@ -79,14 +79,6 @@ def sentence_order(
     return pairs
 
 
-def coded(ids: Ids, code: int, size: int) -> list[NDArray[np.int64]]:
-    """A text in chunks of at most `size` tokens, of which the first is the control code."""
-    if size < 2:
-        raise ValueError(f"size {size}, expected at least 2: the control code and a token")
-    step = size - 1
-    return [np.append(code, ids[start : start + step]) for start in range(0, len(ids), step)]
-
-
 def _joined(sentences: Document) -> Ids:
     if not len(sentences) or not all(map(len, sentences)):
         found = "a document without sentences, or a sentence without tokens"

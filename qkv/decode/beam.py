@@ -121,9 +121,10 @@ def ends(group: Group, found: Candidates, seen: Seen) -> Tensor | None:
     if not (how.ends or how.stop or asks):
         return None
     last = (found.word[..., None] == group.ends).any(-1)
+    new = of_prompt(seen.length - seen.prompt, seen)  # (P, 1): a phrase is of new ids alone
     for phrase in how.stop:
         said = (seen.tail(len(phrase) - 1) == group.tensor([*phrase[:-1]])).all(1).view(-1, seen.width)
-        last |= (found.word == phrase[-1]) & said.gather(1, found.beam)
+        last |= (found.word == phrase[-1]) & said.gather(1, found.beam) & (new >= len(phrase) - 1)
     if asks:
         each = zip(group.entries, found.beam.tolist(), found.word.tolist(), strict=True)
         asked = [

@@ -30,7 +30,8 @@ def contrast(group: Group, read: Read, see: See) -> Choice:
     alike = hidden @ state["context"].transpose(1, 2)  # (P, K, C)
     stands = torch.arange(alike.shape[2], device=group.device) < state["count"][:, None]
     far = alike.masked_fill(~stands[:, None], -torch.inf).amax(2)
-    chosen = ((1 - how.contrast) * state["share"] - how.contrast * far).argmax(1, keepdim=True)  # (P, 1)
+    worth = (1 - how.contrast) * state["share"] - how.contrast * far
+    chosen = worth.masked_fill(state["share"] == 0, -torch.inf).argmax(1, keepdim=True)  # (P, 1)
     word, score = (state[name].gather(1, chosen)[:, 0] for name in ("word", "share"))
     told = said(word, score.double().log())
     remember(group, hidden.gather(1, chosen[..., None].expand(-1, -1, hidden.shape[2])))

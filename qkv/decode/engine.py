@@ -100,6 +100,7 @@ class Engine:
             prompt = prompt or ([] if how.begin is None else [how.begin])
             if not prompt:
                 raise ValueError("prompt is empty, expected one id at least, or `begin` among the settings")
+            self.check_room(prompt)
             return prompt
         if source is None or not len(source):
             raise ValueError("source is empty, expected the ids that the encoder reads")
@@ -114,6 +115,12 @@ class Engine:
         if start is None:
             raise ValueError("an encoder-decoder's row needs an id to begin with: set `start`")
         return prompt if prompt[:1] == [start] else [start, *prompt]
+
+    def check_room(self, prompt: list[int]) -> None:
+        """Does a draft read as much? The net itself is asked by `most`."""
+        room = None if self.draft is None else room_of(self.draft.tower)
+        if room is not None and len(prompt) > room:
+            raise ValueError(f"a prompt of {len(prompt)} ids, and the draft has {room} positions: cut it")
 
     def most(self, ids: list[int], how: How) -> int:
         """How long the row may become."""
@@ -225,6 +232,8 @@ def generate(
 
     Row i draws with `seed` + i; the rest is as in `Engine.admit`. An engine that is given goes on living."""
     engine = net if isinstance(net, Engine) else Engine(net, draft=draft)
+    if engine.busy:
+        raise ValueError("the engine has rows of others, expected one that is idle: their results were lost")
     rows = [*zip_longest(prompts or [], sources or [])]
     order = sorted(range(len(rows)), key=lambda i: sum(len(each) for each in rows[i] if each is not None))
     size, found = batch or max(len(rows), 1), dict[int, list[Found]]()

@@ -36,8 +36,10 @@ def read_how(generation: Raw | None, config: Raw | None = None, task: str | None
     """The settings of a folder: of generation_config.json, else of config.json; a task's own come on top."""
     config = config or {}
     raw = older(config) if generation is None else dict(generation)
-    own = (config.get("task_specific_params") or {}).get(task) if task else None
-    raw |= {key: value for key, value in (own or {}).items() if key in THEIRS.values()}
+    parts = config.get("task_specific_params")
+    own = parts.get(task) if task and isinstance(parts, Mapping) else None
+    own = own if isinstance(own, Mapping) else {}
+    raw |= {key: value for key, value in own.items() if key in THEIRS.values()}
     return How(**read_fields(raw))
 
 

@@ -161,7 +161,7 @@ def discriminating(given: Given) -> tuple[nn.Module, Save]:
     """The model with a smaller generator, saved beside it; `objective.generator` changes its sizes, or is the
     folder of one that has learnt."""
     model, net, asked = given.model, given.model.net, given.setting("generator", {})
-    if not isinstance(asked, str | Mapping):
+    if not isinstance(asked, str | dict):
         raise ValueError(f"objective.generator is {asked!r}, expected sizes, {{ width = 64 }}, or a folder")
     if given.learnt is not None:
         generator = load(given.learnt / GENERATOR)

@@ -67,8 +67,8 @@ class Reply(Task[tuple[str, str], Answer]):
         return [asked(given, what)]
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        check_question(whole, self.limit, what)
-        return super().parts(whole, what)
+        check_question(whole, self.limit, what)  # which is never cut
+        return whole.windows(self.limit)[:1] if self.long == "cut" else super().parts(whole, what)
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Scored]:
         windows = [self.window(row.tokens) for row in rows]

@@ -7,7 +7,7 @@ B rows, T tokens of the longest."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -238,5 +238,8 @@ def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
 
 def labels_of(model: Model, count: int) -> tuple[str, ...]:
     """The names of a head's labels, as config.json has them."""
-    named = model.config.get("id2label") or {}
+    named = model.config.get("id2label")
+    if isinstance(named, list):
+        named = dict(enumerate(named))
+    named = named if isinstance(named, Mapping) else {}
     return tuple(str(named.get(str(i), named.get(i, f"LABEL_{i}"))) for i in range(count))

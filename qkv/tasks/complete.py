@@ -22,8 +22,8 @@ JOINS = re.compile(r"(?:(?: n)?(?: ?'[vr]?)? ?|@@)\Z")  # ends that tokenizers m
 
 @dataclass(frozen=True)
 class Completion:
-    """The prompt and what comes after it; `new`: what comes after it alone; its log-probability and pieces;
-    `reason`: it ended by an `end`, a `stop` or its `length`. `best` has the others too."""
+    """The prompt and what comes after it; `new`: what comes after it alone; its log-probability over its
+    length, and pieces; `reason`: it ended by an `end`, a `stop` or its `length`. `best` has others too."""
 
     text: str
     new: str

@@ -41,6 +41,8 @@ class Embed(Task[str, Array]):
                 raise ValueError(
                     f"pool is {self.pool!r}: this model has a vector of its own for a text, expected none"
                 )
+        if self.unit is False and isinstance(self.model.spec, Two):
+            raise ValueError("unit is False: this model's vectors are of length one, expected none")
         if self.pool == "pooled" and not self.has_pooler:
             raise ValueError("pool is 'pooled': this model has no pooler, expected mean, first or last")
 

@@ -72,7 +72,7 @@ class Fill(Task[str, Filled]):
             number = self.tokenizer.id(target)
             if number is None:
                 ids = self.tokenizer.encode(target, special=False).ids
-                if not ids:
+                if not {*ids} - {self.tokenizer.unk}:
                     raise ValueError(f"target {target!r}: nothing in it that this tokenizer knows")
                 number = ids[0]
                 if len(ids) > 1:

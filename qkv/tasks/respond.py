@@ -52,6 +52,9 @@ class Respond(Write[tuple[str, str], Answer]):
         return super().__call__((question, text), **settings)
 
     def changed(self, settings: dict[str, Any]) -> Self:
+        for name, other in ALSO.items():
+            if name in settings and other in settings:
+                raise ValueError(f"{name} and {other} are one setting here, expected one of them")
         return super().changed({ALSO.get(name, name): value for name, value in settings.items()})
 
     @property

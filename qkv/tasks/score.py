@@ -71,8 +71,8 @@ class Measure(Task[str, Score]):
             places = [place for place, special in enumerate(part.special) if not special]
             fresh = places[shared:] if nth else places
             found += [Row(part, tuple(fresh))] if self.causal else [Row(part, (place,)) for place in fresh]
-        if self.causal and sum(len(row.ask) for row in found) == 1 and found[0].ask == (0,):
-            raise ValueError(f"{what}: one token, and nothing before it to score it by; expected more words")
+        if self.causal and not any(place for row in found for place in row.ask):
+            raise ValueError(f"{what}: no token with one before it to score it by; expected more words")
         return found
 
     def ids(self, row: Row) -> list[int]:
@@ -92,9 +92,10 @@ class Measure(Task[str, Score]):
         states = out["hidden"]
         back = int(self.causal)  # the state that tells a token stands before it
         asked = [(i, place) for i, row in enumerate(rows) for place in row.ask if place >= back]
-        index = torch.tensor([i * states.shape[1] + place - back for i, place in asked], device=states.device)
-        words = torch.tensor([rows[i].tokens.ids[place] for i, place in asked], device=states.device)
-        logs = iter(self.logs(states.flatten(0, 1), index, words))
+        index = [i * states.shape[1] + place - back for i, place in asked]
+        words = [rows[i].tokens.ids[place] for i, place in asked]
+        both = (torch.tensor(each, dtype=torch.long, device=states.device) for each in (index, words))
+        logs = iter(self.logs(states.flatten(0, 1), *both))
         return [[next(logs) if place >= back else None for place in row.ask] for row in rows]
 
     def logs(self, states: Tensor, index: Tensor, words: Tensor) -> list[float]:

@@ -6,7 +6,8 @@ target in front of a source (`>>en<<`: Marian, and models of our recipes), or by
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
@@ -84,9 +85,10 @@ class Translate(Rewrite):
         known = self.tokenizer.languages
         if name is None or name in known or not known:
             return name
-        found = [code for code in known if bare(code) == bare(name)]
+        found = [code for code in known if plain(code) == plain(name)]
+        found = found or [code for code in known if bare(code) == bare(name)]
         if len(found) != 1:
-            raise ValueError(f"{what} is {name!r}, expected one of {', '.join(map(bare, known))}")
+            raise ValueError(f"{what} is {name!r}, expected one of {', '.join(named(known))}")
         return found[0]
 
     @cached_property
@@ -118,12 +120,12 @@ class Translate(Rewrite):
         """Is it known into which language?"""
         known, (_, target) = self.tokenizer.languages, self.codes
         if self.arrows:
-            good, names = target is not None or text.startswith(">>"), map(bare, known)
+            good, names = target is not None, named(known)
         elif known:
-            good, names = {self.how.first, self.how.start} & {*known.values()} != set(), map(bare, known)
+            good, names = {self.how.first, self.how.start} & {*known.values()} != set(), named(known)
         else:
             good = self.part is not None or self.prefix is not None or not self.pairs
-            names = map(" to ".join, self.pairs.values())
+            names = [*map(" to ".join, self.pairs.values())]
         if not good:
             raise ValueError(f"into which language? Expected source and target, of {', '.join(names)}")
 
@@ -141,18 +143,19 @@ class Translate(Rewrite):
         """The task out of each language."""
         return {code: replace(self, source=code) for code in ("de", "en")}
 
-    def directed(self, text: str) -> Translate:
-        """The task in the direction of a text: as the user or the text itself says, else by a guess."""
-        known = not self.guesses or text.startswith(">>")
-        return self if known else self.ways_round[german_or_english(text)]
+    def directed(self, text: str) -> tuple[Translate, str]:
+        """The task in the direction of a text, and the text: as the user says, or the text itself, by the
+        code that it begins with, else by a guess."""
+        for code in self.tokenizer.languages if self.arrows and self.codes[1] is None else ():
+            if text.lstrip().startswith(mark := f">>{plain(code)}<<"):
+                return replace(self, target=code), text.lstrip().removeprefix(mark).lstrip()
+        return (self.ways_round[german_or_english(text)] if self.guesses else self), text
 
     def all_rows(self, given: Sequence[str], names: Sequence[str]) -> list[list[Row]]:
-        if not self.guesses:
-            return super().all_rows(given, names)
         rows: list[list[Row]] = []
         for one, name in zip(given, names, strict=True):
-            way = self.directed(checked(one, name))
-            rows += super().all_rows([one], [name]) if way is self else way.all_rows([one], [name])
+            way, text = self.directed(checked(one, name))
+            rows += super().all_rows([text], [name]) if way is self else way.all_rows([text], [name])
         return rows
 
     # --- texts ---
@@ -166,7 +169,7 @@ class Translate(Rewrite):
 
     def parted(self, given: str) -> Iterator[tuple[str, str]]:
         """What is read at once, each after the blanks before it."""
-        way = self.directed(given)  # its code is a token of every part
+        way, given = self.directed(given)  # its code is a token of every part
         for gap, body in cut(given, self.unit):
             for blank, part in way.portions(body) if body else [("", "")]:
                 yield gap + blank, part
@@ -178,9 +181,20 @@ class Translate(Rewrite):
         return [gap + (next(left).text if body else "") for gap, body in parted]
 
 
+def plain(code: str) -> str:
+    """A code without its arrows."""
+    return code.removeprefix(">>").removesuffix("<<")
+
+
 def bare(code: str) -> str:
     """A language's short name: of `>>de<<`, `de_DE` and `de` it is `de`."""
-    return code.removeprefix(">>").removesuffix("<<").split("_")[0]
+    return plain(code).split("_")[0]
+
+
+def named(codes: Iterable[str]) -> list[str]:
+    """Codes by their short names, or by their own where two would have the same."""
+    short = Counter(map(bare, codes))
+    return [bare(code) if short[bare(code)] == 1 else plain(code) for code in codes]
 
 
 def cut(text: str, by: str) -> Iterator[tuple[str, str]]:

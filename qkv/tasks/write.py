@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Written:
-    """A text, its log-probability (of beams: over its length, as `length_penalty` has it), and its pieces.
+    """A text, its log-probability over its length, as `length_penalty` has it, and its pieces.
     `best` has the next best too; `alignments`, where they are asked for, tell what each part that was read at
     once was made of."""
 
@@ -96,6 +96,9 @@ class Write(Task[Given, Result]):
             given.setdefault("ends", (end,))
         if usual.start is None and model.args.get("start") is not None:
             given.setdefault("start", model.args["start"])
+        for ours, other in (("max_length", "max_new"), ("min_length", "min_new")):
+            if given.get(ours) is not None:
+                given.setdefault(other, None)  # which else the folder's would win with
         return replace(usual, **{**self.settled(usual), **given})
 
     def settled(self, usual: How) -> dict[str, Any]:

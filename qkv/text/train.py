@@ -94,7 +94,7 @@ def train(
     unk = names.pop("unk") if kind == "byte" else names["unk"]  # every text is made of bytes
     special = list(dict.fromkeys([*(names[role] for role in FIRST if role in names), *codes]))
     number("sentinels", sentinels, whole=True, at_least=0)
-    number("vocab", vocab, whole=True, at_least=sentinels + 1)
+    number("vocab", vocab, whole=True, at_least=sentinels + 1, at_most=10**9)
     extra = [f"<extra_id_{place}>" for place in reversed(range(sentinels))]
     size = vocab - len(extra)
     rust = KINDS[kind](Job(texts=read(source), size=size, special=special, unk=unk, lower=lower))
