@@ -249,8 +249,8 @@ def test_a_tokenizer_of_texts_that_were_mended_is_made_anew(capsys: Capture) -> 
     ("flags", "said"),
     [
         (("--objective.source", 3, "--objective.name", "seq2seq"), "objective.source is 3, expected a text"),
-        (("--text.vocab", -3), "vocab is -3: expected a whole number, at least 1"),
-        (("--text.sentinels", -1), "sentinels is -1: expected a whole number, at least 0"),
+        (("--text.vocab", -3), "vocab -3, sentinels 0: expected more tokens"),
+        (("--text.sentinels", -1), "sentinels -1: expected more tokens than sentinels"),
     ],
 )
 def test_settings_that_are_none(flags: tuple[object, ...], said: str, capsys: Capture) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from sentencepiece import SentencePieceTrainer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from qkv.check import number
 from qkv.text import spm
 from qkv.text.core import check_text
 from qkv.text.families import BERT, T5, XLNET
@@ -24,6 +23,7 @@ from qkv.text.settings import CONFIG, ROLES, Names, Settings
 ALPHABET = 1000  # so many characters, the most frequent, are tokens of their own; rarer ones are unknown
 # A mark of punctuation or a symbol, with the space before it; but not the apostrophe inside a word.
 MARK = r"▁?(?:(?!(?<=\p{L})['’](?=\p{L}))\p{P}|(?!▁)\p{S})"
+MOST = 10**9  # tokens
 FIRST = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")  # roles in the order of their ids
 
 PLAIN = ("$A:0", "$A:0 $B:1")
@@ -93,8 +93,10 @@ def train(
             raise ValueError(f"code {code!r}: expected a name without : or a leading $")
     unk = names.pop("unk") if kind == "byte" else names["unk"]  # every text is made of bytes
     special = list(dict.fromkeys([*(names[role] for role in FIRST if role in names), *codes]))
-    number("sentinels", sentinels, whole=True, at_least=0)
-    number("vocab", vocab, whole=True, at_least=sentinels + 1, at_most=10**9)
+    if sentinels < 0 or not sentinels < vocab <= MOST:
+        raise ValueError(
+            f"vocab {vocab}, sentinels {sentinels}: expected more tokens than sentinels, at most {MOST:,}"
+        )
     extra = [f"<extra_id_{place}>" for place in reversed(range(sentinels))]
     size = vocab - len(extra)
     rust = KINDS[kind](Job(texts=read(source), size=size, special=special, unk=unk, lower=lower))
