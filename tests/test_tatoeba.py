@@ -7,8 +7,10 @@ import random
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import qkv
 from tools import retold, tatoeba
@@ -72,16 +74,17 @@ class Teacher:
 def test_what_is_held_out_is_not_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table, more = tmp_path / "train.tsv", tmp_path / "more.en"
     rows = [(">>en<<", "a", "x"), (">>en<<", "a", "y"), (">>de<<", "x", "a"), (">>de<<", "z", "b")]
+    rows += [(">>en<<", "same", "en of same")]
     table.write_text("".join("\t".join(row) + "\n" for row in [("to", "source", "target"), *rows]))
     more.write_text("new\n")
     (tmp_path / "test.de").write_text("held out\n")
     (tmp_path / "valid.tsv").write_text("to\tsource\ttarget\n>>en<<\tvalid\tother\n")
     teacher = Teacher({"x": "held out", "z": ""})
-    monkeypatch.setattr(qkv, "load", lambda *_, **__: None)
+    monkeypatch.setattr(qkv, "load", lambda *_, **__: SimpleNamespace(net=torch.nn.Linear(1, 1)))
     monkeypatch.setattr(qkv, "task", lambda *_: teacher)
     where = [str(tmp_path / name) for name in ("train.tsv", "told.tsv", "more.en", "test.de", "valid.tsv")]
     flags = ["--device", "cpu", "--more", where[2], "--without", *where[3:]]
-    monkeypatch.setattr(sys, "argv", ["retold.py", "model", *where[:2], *flags])
+    monkeypatch.setattr(sys, "argv", ["retold.py", "one", "two", *where[:2], *flags])
     retold.main()
     assert (tmp_path / "told.tsv").read_text().splitlines() == [
         "to\tsource\ttarget",
@@ -89,4 +92,5 @@ def test_what_is_held_out_is_not_told(tmp_path: Path, monkeypatch: pytest.Monkey
         ">>en<<\tde of new\tnew",
         ">>en<<\ta\ten of a",
         ">>de<<\ten of a\ta",
+        ">>de<<\ten of same\tsame",
     ]
