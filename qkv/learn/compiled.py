@@ -17,7 +17,8 @@ from qkv.batch import Batch, Rows
 from qkv.data.rows import seats
 from qkv.kernels.where import Where
 from qkv.learn.objective import Objective
-from qkv.nn.stack import Block, Cross, Memory
+from qkv.learn.recompute import blocks_of, forwards_kept
+from qkv.nn.stack import Cross, Memory
 
 Out = tuple[Tensor, Tensor | None]
 
@@ -36,19 +37,12 @@ def by_blocks(net: nn.Module, *, ragged: bool) -> Iterator[None]:
     whole network takes as many times longer to make as it is deep. `ragged` rows, every batch of another
     shape, are read by one graph from the first on: lengths that are equal then are so by chance ("duck
     shapes")."""
-    found = [(block, vars(block).get("forward")) for block in net.modules() if isinstance(block, Block)]
-    for block, _ in found:
-        block.forward = biased(block.forward, ragged=ragged)  # type: ignore[method-assign]
-    try:
-        with config.patch(use_duck_shape=False), warnings.catch_warnings():  # type: ignore[attr-defined]
-            # dynamo asks every tensor
-            warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
-            yield
-    finally:
-        for block, before in found:
-            del block.forward
-            if before is not None:
-                block.forward = before  # type: ignore[method-assign]
+    with forwards_kept(net), config.patch(use_duck_shape=False), warnings.catch_warnings():  # type: ignore[attr-defined]
+        # dynamo asks every tensor
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+        for block in blocks_of(net):
+            block.forward = biased(block.forward, ragged=ragged)  # type: ignore[method-assign]
+        yield
 
 
 def biased(forward: Callable[..., Out], *, ragged: bool) -> Callable[..., Out]:

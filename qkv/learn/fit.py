@@ -20,12 +20,12 @@ from qkv.learn.measure import Measure
 from qkv.learn.objective import Out, written
 from qkv.learn.prepared import goal_of, labels_for
 from qkv.learn.recipe import DataPart, ModelPart, ObjectivePart, Recipe, make
+from qkv.learn.recompute import forwards_kept
 from qkv.learn.settings import Learn
 from qkv.learn.start import check_fits, name_labels, reach
 from qkv.learn.trainer import Report, State, Trainer
 from qkv.learn.trial import check_unmeasured, trial
 from qkv.model import Model
-from qkv.nn.stack import Block
 
 NAMELESS = re.compile(r"LABEL_\d+")  # Hugging Face's names for labels without one
 LENGTH = 512  # tokens of a row, at most, where nothing is said
@@ -92,14 +92,12 @@ def fit(
 def left_as_it_was(net: nn.Module) -> Iterator[None]:
     """What stands still, and what runs twice (`freeze`, `recompute`), is so for one run."""
     learns = [(tensor, tensor.requires_grad) for tensor in net.parameters()]
-    blocks = [module for module in net.modules() if isinstance(module, Block)]
     try:
-        yield
+        with forwards_kept(net):
+            yield
     finally:
         for tensor, before in learns:
             tensor.requires_grad_(before)
-        for block in blocks:
-            vars(block).pop("forward", None)
 
 
 def learn_of(steps: int, given: Mapping[str, Any]) -> Learn:

@@ -67,10 +67,11 @@ def train(
         if team.first:
             lock.enter_context(owned(folder))
             begin(folder, recipe, resume=resume, accept=accept)
-            if recipe != given and not holds_run(folder) and not (resume and spool.held(folder)):
-                spool.read(folder)
-            if not holds_run(folder) and taught_by_others(recipe, folder):
-                shutil.rmtree(folder / "tokenizer")
+            if not holds_run(folder):
+                if recipe != given and not (resume and spool.held(folder)):
+                    spool.read(folder)
+                if taught_by_others(recipe, folder):
+                    shutil.rmtree(folder / "tokenizer")
         return prepared(recipe, folder, writer, tell if team.first else silent)
 
     with joined(recipe.device) as team, ExitStack() as lock:

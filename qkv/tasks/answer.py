@@ -67,8 +67,11 @@ class Reply(Task[tuple[str, str], Answer]):
         return [asked(given, what)]
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        check_question(whole, self.limit, what)  # which is never cut
-        return whole.windows(self.limit)[:1] if self.long == "cut" else super().parts(whole, what)
+        check_question(whole, self.limit, what)
+        return super().parts(whole, what)
+
+    def cut(self, whole: Encoding) -> Encoding:
+        return first_window(whole, self.limit)
 
     def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Scored]:
         windows = [self.window(row.tokens) for row in rows]
@@ -119,6 +122,11 @@ def asked(given: tuple[str, str], what: str) -> tuple[str, str]:
     if not isinstance(given, tuple) or len(given) != 2:
         raise ValueError(f"{what}: expected a question and a text, a tuple of both")
     return checked(given[0], f"the question of {what}"), checked(given[1], what)
+
+
+def first_window(whole: Encoding, limit: int) -> Encoding:
+    """A question and the beginning of the text: the question is never cut."""
+    return whole.windows(limit)[0]
 
 
 def check_question(whole: Encoding, limit: int, what: str) -> None:

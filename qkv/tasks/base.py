@@ -7,7 +7,7 @@ B rows, T tokens of the longest."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -143,6 +143,10 @@ class Task(ABC, Generic[Given, Found]):
         room = self.limit - (len(whole) - slides)
         return self.stride if self.stride is not None else usual if usual < room else room // 2
 
+    def cut(self, whole: Encoding) -> Encoding:
+        """As much of a text as the model can read."""
+        return whole.cut(self.limit)
+
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
         """A text in parts that the model can read."""
         if all(owner is None for owner in whole.sequence):
@@ -153,7 +157,7 @@ class Task(ABC, Generic[Given, Found]):
         if self.long == "window":
             return whole.windows(limit, stride=self.shared(whole))
         if self.long == "cut":
-            return [whole.cut(limit)]
+            return [self.cut(whole)]
         more = f"{len(whole) - limit:,} more than the {limit:,} that are read at once"
         ways = " or ".join(way for way in self.ways if way != "refuse")
         raise ValueError(f"{what}: {len(whole):,} tokens, {more}; shorten it, or set long to {ways}")
@@ -238,8 +242,5 @@ def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
 
 def labels_of(model: Model, count: int) -> tuple[str, ...]:
     """The names of a head's labels, as config.json has them."""
-    named = model.config.get("id2label")
-    if isinstance(named, list):
-        named = dict(enumerate(named))
-    named = named if isinstance(named, Mapping) else {}
+    named = model.config.get("id2label") or {}
     return tuple(str(named.get(str(i), named.get(i, f"LABEL_{i}"))) for i in range(count))

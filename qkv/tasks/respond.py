@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 from qkv.decode import Found
 from qkv.model import Model
 from qkv.spec import Spec
-from qkv.tasks.answer import Answer, Reply, asked, check_question
+from qkv.tasks.answer import Answer, Reply, asked, check_question, first_window
 from qkv.tasks.base import Row, Text
 from qkv.tasks.fits import REWRITES, SPAN, check_fits, rewrites
 from qkv.tasks.write import Write
@@ -78,7 +78,10 @@ class Respond(Write[tuple[str, str], Answer]):
 
     def parts(self, whole: Encoding, what: str) -> list[Encoding]:
         check_question(whole, self.limit, what)
-        return whole.windows(self.limit)[:1] if self.long == "cut" else super().parts(whole, what)
+        return super().parts(whole, what)
+
+    def cut(self, whole: Encoding) -> Encoding:
+        return first_window(whole, self.limit)
 
     def request(self, row: Row) -> dict[str, Any]:
         return {"source": row.tokens.ids}

@@ -152,9 +152,11 @@ class Translate(Rewrite):
         return (self.ways_round[german_or_english(text)] if self.guesses else self), text
 
     def all_rows(self, given: Sequence[str], names: Sequence[str]) -> list[list[Row]]:
+        ways = [self.directed(checked(one, name)) for one, name in zip(given, names, strict=True)]
+        if all(way is self for way, _ in ways):  # read together, which is faster
+            return super().all_rows(given, names)
         rows: list[list[Row]] = []
-        for one, name in zip(given, names, strict=True):
-            way, text = self.directed(checked(one, name))
+        for (way, text), name in zip(ways, names, strict=True):
             rows += super().all_rows([text], [name]) if way is self else way.all_rows([text], [name])
         return rows
 
