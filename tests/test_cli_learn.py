@@ -339,6 +339,25 @@ def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no recipe.toml; expected the folder of a run" in bad(capsys, "eval", "text.txt")
 
 
+def test_eval_with_another_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    """As if the folder said so; other sizes belong to the weights."""
+    sizes = "embed_width = 16\nhead_dim = 8\nfeed = 16\nmemory = 8\ncutoffs = []\ndrop = 0.0\n"
+    text = RECIPE.replace('"gpt2"\n', f'"transformer-xl"\n{sizes}').replace("causal-lm", "recurrence")
+    Path("xl.toml").write_text(text.replace("valid = 0.2\n", ""))
+    good(capsys, "train", "xl.toml", "--learn.rate", "0.05", "--learn.measure", "0")
+    asked = ["eval", "runs/xl", "--data.test", "text.txt", "--json"]
+    losses = [
+        json.loads(good(capsys, *asked, *flags))["values"]["loss"]
+        for flags in ((), ("--model.memory", "8"), ("--model.memory", "40"))
+    ]
+    assert losses[0] == losses[1] != losses[2]
+    assert json.loads(Path("runs/xl/last/config.json").read_text())["mem_len"] == 8
+    config = Path("runs/xl/last/config.json")
+    config.write_text(re.sub(r'"(mem_len|memory)": 8', r'"\1": 40', config.read_text()))
+    assert json.loads(good(capsys, *asked))["values"]["loss"] == losses[2]
+    assert "model.width: a loaded model keeps its sizes" in bad(capsys, *asked, "--model.width", "32")
+
+
 def test_eval_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     Path("labels.toml").write_text(LABELS)
     rows = [{"text": f"{word} film", "label": label} for word, label in (("good", "yes"), ("bad", "no"))]

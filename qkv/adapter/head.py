@@ -18,16 +18,15 @@ from qkv.vector import Vector
 
 def headed(
     model: Model, head: str | None, labels: int, vector: Vector | None = None,
-    drops: Mapping[str, float] = MappingProxyType({}),
+    others: Mapping[str, float] = MappingProxyType({}),
 ) -> tuple[Model, tuple[str, ...]]:  # fmt: skip
-    """The model with that head for so many labels and that dropout, and the names of its new tensors.
-
-    None, 0: as it is."""
+    """The model with that head for so many labels, and the names of its new tensors; `others`: its dropout,
+    and how many tokens it remembers. None, 0: as it is."""
     kin = model.family
-    for name in drops:
-        if not name.endswith("drop"):
+    for name in others:
+        if not name.endswith("drop") and name != "memory":
             raise ValueError(f"model.{name}: a loaded model keeps its sizes; leave it out")
-    changes: dict[str, Any] = {name: rate for name, rate in drops.items() if model.args.get(name) != rate}
+    changes: dict[str, Any] = {name: value for name, value in others.items() if model.args.get(name) != value}
     if head is not None and model.args.get("head") != head:
         changes["head"] = head
     if labels and model.args.get("labels") != labels:

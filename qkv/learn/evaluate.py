@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from qkv.adapter.head import headed
 from qkv.adapter.settings import is_adapter
 from qkv.data.answers import labels_of
 from qkv.data.lines import STDIN
@@ -59,7 +60,7 @@ def evaluate(
     letters too."""
     named = any(flag.split("=")[0] == "--device" for flag in flags)
     anywhere = [] if named else ["--device", "auto"]  # it may have learnt on another machine
-    recipe = read_recipe(folder / "recipe.toml", [*anywhere, *flags])
+    recipe, learnt_by = (read_recipe(folder / "recipe.toml", [*anywhere, *each]) for each in (flags, ()))
     test = recipe.data.test
     if test is None:
         raise ValueError(f"{folder}: its recipe has no data.test; name the texts with --data.test")
@@ -67,7 +68,7 @@ def evaluate(
     home = next((folder / each for each in MODELS if holds_model(folder / each)), None)
     if home is None:
         raise ValueError(f"{folder}: no model in best/ or last/; has the run come to its end?")
-    model = learnt(recipe, home)
+    model = changed(learnt(recipe, home), recipe, learnt_by)
     model.tokenizer = Tokenizer.load(folder / "tokenizer")
     labels = names_of(recipe, kind, model)
     source = records_of(recipe, test)
@@ -117,6 +118,15 @@ def learnt(recipe: Recipe, home: Path) -> Model:
     except ValueError as error:
         raise ValueError(f"{error}; --model.load names the place of the model that {home} is of") from None
     return load(home, device=device) if is_adapter(began) else load(base, adapter=home, device=device)
+
+
+def changed(model: Model, recipe: Recipe, learnt_by: Recipe) -> Model:
+    """The model with what is now asked of it: dropout, which does nothing here, or another memory."""
+    before, now = learnt_by.model.changes, recipe.model.changes
+    asked = {name: value for name, value in now.items() if name not in before or before[name] != value}
+    found, _ = headed(model, None, 0, others=asked)
+    found.net.to(pick_device(recipe.device))
+    return found
 
 
 def count(index: Index) -> int:
