@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -315,6 +316,31 @@ def test_the_panel_on_a_terminal(tmp_path: Path, colour: bool) -> None:
     )
     assert re.search("[\u2801-\u28ff]", text)  # the curve
     assert bool(re.search(r"\x1b\[[\d;]*3[36]m", text)) == colour  # yellow, cyan
+
+
+def test_a_run_whose_folder_is_gone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qkv.learn import checkpoint
+
+    write = checkpoint.write
+
+    def late(root: Path, step: int, *more: Any, **others: Any) -> Path:
+        if step == 4:
+            shutil.rmtree(root.parent)
+        return write(root, step, *more, **others)
+
+    monkeypatch.setattr(checkpoint, "write", late)
+    told = bad(capsys, "train", "tiny.toml", "--learn.save", "2")
+    assert "00000004: the checkpoint could not be written (No such file or directory)" in told
+    assert not Path("runs/tiny").exists()
+
+
+def test_what_is_asked_of_a_model_without_a_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    told = bad(capsys, "train", "tiny.toml", "--objective.name", "recurrence")
+    assert "gpt2 remembers nothing (model.memory); transformer-xl and xlnet do" in told
+    told = bad(capsys, "train", "tiny.toml", "--objective.name", "causal-ml", "--run", "runs/other")
+    assert "did you mean causal-lm?" in told
 
 
 # --- eval ---

@@ -555,6 +555,24 @@ def test_a_damaged_text_is_written_whole_with_barts_loss(tmp_path: Path) -> None
     close(goal(net(batch)), theirs(ids_of(batch.rows), **given).loss)
 
 
+@pytest.mark.parametrize("name", ["denoising", "multilingual-denoising"])
+def test_tokens_go_without_a_trace_and_a_text_begins_in_its_middle(name: str) -> None:
+    tokens, code = np.arange(20, 40), {"code": np.array([50])} if "multi" in name else {}
+
+    def read(**settings: Any) -> list[int]:
+        goal = objective(name, WORDS, share=0.0, shuffled=False, **settings)
+        ids = ids_of(made(goal, [{"tokens": tokens, **code}]).rows)[0].tolist()
+        return [each for each in ids if 20 <= each < 40]
+
+    assert read() == tokens.tolist()
+    left = read(deleted=0.25)
+    assert (len(left), left) == (15, sorted(left))
+    turned = read(rotated=True)
+    at = turned.index(20)
+    assert turned[at:] + turned[:at] == tokens.tolist() != turned
+    assert len(read(deleted=0.25, rotated=True)) == 15
+
+
 def test_a_text_ends_with_its_language_and_the_decoder_starts_with_it(tmp_path: Path) -> None:
     goal = objective("multilingual-denoising", WORDS)
     examples: list[Example] = [{"tokens": text(20, n), "code": np.array([50 + n])} for n in range(2)]
@@ -775,6 +793,12 @@ def test_types_that_a_model_does_not_have_are_its_last() -> None:
         ("seq2seq", {"agree": -1}, r"objective\.agree is -1"),
         ("contrastive", {"temperature": 0.0}, r"objective\.temperature is 0\.0"),
         ("denoising", {"mean": 0.0}, r"objective\.mean is 0\.0"),
+        ("denoising", {"deleted": 1.0}, r"objective\.deleted is 1\.0"),
+        ("denoising", {"rotate": True}, r"it has share, .*; did you mean rotated\?"),
+        ("masked-lm", {"hidden": 5.0}, r"objective\.hidden is 5\.0"),
+        ("masked-lm", {"random": 0.9}, r"objective\.random is 0\.9: .* at most 0\.2"),
+        ("replaced-token", {"weight": -5.0}, r"objective\.weight is -5\.0"),
+        ("segments", {"short": 7.0}, r"objective\.short is 7\.0"),
     ],
 )
 def test_a_setting_that_is_wrong_is_named(name: str, settings: dict[str, Any], message: str) -> None:

@@ -192,6 +192,7 @@ def test_no_other_languages_are_guessed() -> None:
 @pytest.mark.parametrize(("language", "text"), [
     ("de", GERMAN), ("en", ENGLISH), ("de", "Süß!"), ("de", "WIR GEHEN NICHT"), ("en", "I’m tired."),
     ("en", "Everybody smiled."), ("en", "Don't!"), ("de", "Hotel"), ("de", "42"), ("de", ""), ("de", "東京"),
+    ("en", "Hello world!"), ("en", "Yes."), ("en", "Thanks!"),
     ("de", "Was war das?"), ("en", "What was that?"), ("de", "So ist er: The Beatles hört er gern."),
 ])  # fmt: skip
 def test_german_or_english(language: str, text: str) -> None:
@@ -282,6 +283,8 @@ def test_german_and_english() -> None:
         if place is not None
     }
     assert (made_of["station"], made_of["Where"]) == ("Bahnhof", "Wo")
+    (after,) = t(">>en<< Wo ist der Bahnhof?", alignment="penultimate").alignments  # offsets are of all of it
+    assert [piece.text for piece in after.words().source] == [piece.text for piece in words.source]
     assert "Tatoeba" in (shipped.HOME / "translate" / "README.md").read_text(encoding="utf-8")
 
 

@@ -9,6 +9,7 @@ Windows    rows that a record holds     Segmented documents of sentences, to be 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -144,7 +145,23 @@ class Windows:
         return self._lengths
 
 
-class Sentences(Sequence[list[NDArray[np.int64]]]):
+class Cut(Sequence[NDArray[np.int64]]):
+    """A text in pieces that end there; one is cut out when it is asked for."""
+
+    def __init__(self, ids: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        self.ids, self.ends = ids, ends
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[each] for each in range(*place.indices(len(self)))]
+        place = range(len(self))[place]
+        return self.ids[self.ends[place - 1] if place else 0 : self.ends[place]]
+
+
+class Sentences(Sequence[Sequence[NDArray[np.int64]]]):
     """Documents as lists of sentences. With `marked` an id is 2 · id + 1 where a word starts, else 2 · id:
     whatever cuts and joins sentences takes the starts along."""
 
@@ -154,10 +171,10 @@ class Sentences(Sequence[list[NDArray[np.int64]]]):
     def __len__(self) -> int:
         return len(self.documents)
 
-    def __getitem__(self, number: int) -> list[NDArray[np.int64]]:  # type: ignore[override]
+    def __getitem__(self, number: int) -> Cut:  # type: ignore[override]
         held = self.documents[number]
         ids = 2 * held["tokens"] + held["starts"] if self.marked else held["tokens"]
-        return np.split(ids, np.cumsum(held["sentences"])[:-1])
+        return Cut(ids, np.cumsum(held["sentences"]))
 
 
 class Segmented:

@@ -37,8 +37,9 @@ def write(
     target = root / f"{step:08}"
     room = root / f".{target.name}.tmp"
     shutil.rmtree(room, ignore_errors=True)
-    room.mkdir(parents=True)
     try:
+        for folder in (root, room):  # and not what they are in: a run whose folder is gone says so
+            folder.mkdir(exist_ok=True)
         sums = {}
         for name, group in tensors.items():
             path = room / f"{name}.safetensors"

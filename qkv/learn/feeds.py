@@ -38,6 +38,11 @@ def stream(given: Given, shards: Shards, part: Part) -> Feed:
 
 def in_turn(given: Given, shards: Shards, part: Part, *, ahead: int) -> Feed:
     """Each row goes on where it ended in the last batch; a short text has fewer rows."""
+    if not given.model.args.get("memory"):
+        raise ValueError(
+            f"objective {given.recipe.objective.name}: {given.model.family.name} remembers nothing "
+            "(model.memory); transformer-xl and xlnet do"
+        )
     size = given.length
     made = Stream(shards, size, *part.edges(shards.tokens(), size + ahead, "tokens"), ahead=ahead)
     rows = min(rows_in(given), len(made) // (size + ahead))

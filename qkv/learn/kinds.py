@@ -4,6 +4,7 @@ One row an objective, in KINDS; what is taught itself is in `objectives`."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -145,7 +146,9 @@ def check_head(kind: Kind, model: Model, objective: str) -> None:
 def kind_of(recipe: Recipe) -> Kind:
     name = recipe.objective.name
     if name not in KINDS:
-        raise ValueError(f"objective.name {name!r}, expected one of {', '.join(KINDS)}")
+        near = difflib.get_close_matches(name, KINDS, n=1)
+        meant = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"objective.name {name!r}, expected one of {', '.join(KINDS)}{meant}")
     for key in SPOKEN & recipe.objective.settings.keys() & {*KINDS[name].own}:
         if not isinstance(value := recipe.objective.settings[key], str):
             raise ValueError(f"objective.{key} is {value!r}, expected a text")

@@ -10,11 +10,12 @@ GERMAN = frozenset("""
     wird wo zu zum zur
 """.split())  # fmt: skip
 ENGLISH = frozenset("""
-    a about again all always and another any are as at be been being but by can come could did do does
-    down every for from get go good got had has have he help her here him his how i if is it just know
-    let like likes ll m made me more much my need never not now of on one only our out please re really
-    said see she should some something still stop t tell than that the their them there they think this
-    to too up us ve very we were what when where which who why with would you your
+    a about again all always and another any are as at be been being but by bye can christmas come could
+    did do does down every for from get go good got great had happy has have he hello help her here hey hi
+    him his how i if is it just know let like likes ll m made me merry more much my need never no not now
+    of on one only our out please re really said see she should some something sorry still stop t tell than
+    thank thanks that the their them there they think this to too up us ve very we welcome were what when
+    where which who why with would yes you your
 """.split())  # fmt: skip
 ENDS = ("ing", "ed", "ly")  # of English words
 UMLAUTS = frozenset("äöüß")

@@ -177,6 +177,9 @@ class Translate(Rewrite):
                 yield gap + blank, part
                 gap = ""
 
+    def lead(self, given: str) -> int:
+        return len(given) - len(self.directed(given)[1])
+
     def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:
         """Translations in the places of what they translate."""
         left = iter(parts)

@@ -215,10 +215,14 @@ class Rewrite(Write[str, Written]):
 
     def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
         parted = [*self.parted(given)]
-        read = zip(rows, begins(parted), said, strict=True)
-        parts = [[self.written(one, row, given, at) for one in each] for row, at, each in read]
+        read, lead = zip(rows, begins(parted), said, strict=True), self.lead(given)
+        parts = [[self.written(one, row, given, at + lead) for one in each] for row, at, each in read]
         best = tuple(joined(each, self.put(parted, each)) for each in zip(*parts, strict=False))
         return replace(best[0], best=best)
+
+    def lead(self, given: str) -> int:
+        """Letters before what is read: none, unless a text may say more than itself."""
+        return 0
 
     @abstractmethod
     def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -45,8 +46,10 @@ def objective(name: str, words: Words, **settings: Any) -> Objective:
     known = {p.name: p.default for p in inspect.signature(make).parameters.values() if p.name != "words"}
     for key, value in settings.items():
         if key not in known:
+            near = difflib.get_close_matches(key, known, n=1)
+            meant = f"; did you mean {near[0]}?" if near else ""
             raise ValueError(
-                f"objective.{key}: {name} has no such setting; it has {', '.join(known) or 'none'}"
+                f"objective.{key}: {name} has no such setting; it has {', '.join(known) or 'none'}{meant}"
             )
         kind = type(known[key])
         if type(value) is not kind and not (kind is float and type(value) is int):

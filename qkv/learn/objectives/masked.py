@@ -31,6 +31,8 @@ def hider(
         raise ValueError(f'objective {name}: the tokenizer has no mask token; text.purpose = "bert" has one')
     number("objective.share", share, more_than=0, less_than=1)
     number("objective.longest", longest, whole=True, at_least=1)
+    number("objective.hidden", hidden, at_least=0, at_most=1)
+    number("objective.random", random, at_least=0, at_most=round(1 - hidden, 9))  # 1 - 0.9 is below 0.1
     usual, mask = ordinary(words.size, words.special), words.mask
     special = np.isin(np.arange(words.size), words.special)
 
@@ -81,6 +83,7 @@ def segments(
     size = words.length - words.pair.size
     if size < 2:
         raise ValueError(f"data.length {words.length}, expected the number of tokens that a pair has")
+    number("objective.short", short, at_least=0, at_most=1)
     hides = hider("segments", words, share=share, whole=whole, longest=longest)
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
@@ -119,6 +122,7 @@ def replaced(words: Words, *, share: float = 0.15, weight: float = 50.0) -> Obje
     """A generator guesses hidden words; which tokens it got wrong, a discriminator tells (ELECTRA).
 
     The net is a `twin.Twin`: it gives both. Of the chosen tokens 85% are masked, the others stay."""
+    number("objective.weight", weight, at_least=0)
 
     def parts(out: Out) -> dict[str, Tensor]:
         seat, wrong = out["seat"], out["wrong"]

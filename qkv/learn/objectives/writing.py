@@ -78,16 +78,24 @@ def difference(logits: Tensor, labels: Tensor) -> Tensor:
 Damage = Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
 
 
-def damager(name: str, words: Words, share: float, mean: float, shuffled: bool) -> Damage:
+def damager(
+    name: str, words: Words, share: float, mean: float, *, shuffled: bool, deleted: float, rotated: bool
+) -> Damage:  # fmt: skip
+    """Sentences in another order, a text begun in its middle, tokens gone, spans hidden, in this order."""
     if words.mask is None:
         raise ValueError(
             f'objective {name}: the tokenizer has no mask token; text.purpose = "roberta" has one'
         )
     number("objective.share", share, at_least=0, less_than=1)
     number("objective.mean", mean, more_than=0)
-    shuffle = partial(noises.shuffle, stops=words.stops)
-    infill = partial(noises.infill, mask=words.mask, share=share, mean=mean)
-    return partial(noises.damage, noises=(shuffle, infill) if shuffled else (infill,))
+    number("objective.deleted", deleted, at_least=0, less_than=1)
+    chosen: tuple[tuple[object, noises.Noise], ...] = (
+        (shuffled, partial(noises.shuffle, stops=words.stops)),
+        (rotated, noises.rotate),
+        (deleted, partial(noises.delete, share=deleted)),
+        (share, partial(noises.infill, mask=words.mask, share=share, mean=mean)),
+    )
+    return partial(noises.damage, noises=[noise for asked, noise in chosen if asked])
 
 
 def room(words: Words, around: int) -> int | None:
@@ -96,10 +104,15 @@ def room(words: Words, around: int) -> int | None:
 
 
 def denoising(
-    words: Words, *, share: float = 0.3, mean: float = 3.0, shuffled: bool = True
+    words: Words, *, share: float = 0.3, mean: float = 3.0, shuffled: bool = True, deleted: float = 0.0,
+    rotated: bool = False,
 ) -> Objective:  # fmt: skip
-    """The text from what is left of it: sentences in random order, spans hidden behind one mask (BART)."""
-    damage = damager("denoising", words, share, mean, shuffled)
+    """The text from what is left of it (BART): sentences in random order (`shuffled`), spans hidden behind
+    one mask (`share` of all tokens); its other noises are tokens without a trace (`deleted`, a share), and a
+    text that begins in its middle (`rotated`)."""
+    damage = damager(
+        "denoising", words, share, mean, shuffled=shuffled, deleted=deleted, rotated=rotated
+    )  # fmt: skip
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         text = example["tokens"]
@@ -112,10 +125,13 @@ def denoising(
 
 
 def multilingual(
-    words: Words, *, share: float = 0.35, mean: float = 3.5, shuffled: bool = True
+    words: Words, *, share: float = 0.35, mean: float = 3.5, shuffled: bool = True, deleted: float = 0.0,
+    rotated: bool = False,
 ) -> Objective:  # fmt: skip
     """The same in many languages: a text ends with its language, and the decoder starts with it (mBART)."""
-    damage = damager("multilingual-denoising", words, share, mean, shuffled)
+    damage = damager(
+        "multilingual-denoising", words, share, mean, shuffled=shuffled, deleted=deleted, rotated=rotated
+    )  # fmt: skip
     end = [] if words.end is None else [words.end]
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
