@@ -39,7 +39,7 @@ CARD = """\
 {purpose}
 
 - Model: {model}, int8 weights, {size} MB
-- Made: {date}, with `{command}`; all settings are in `recipe.toml`
+- Made: {date}, with `{command}`; all settings are in its files
 {search}
 ## Scores
 

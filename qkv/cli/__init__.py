@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from cyclopts import App, CycloptsError, Group, Token, UnknownOptionError
+from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, UnknownOptionError
 
 from qkv import __version__
 from qkv.cli import completion, learn, models, read, text, write
@@ -76,7 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (CycloptsError, ValueError, OSError) as error:
-        complain(str(error) or type(error).__name__)
+        missing = isinstance(error, MissingArgumentError) and "--model" in str(error)
+        more = ": no model comes with qkv for it; expected a folder or a hub id" if missing else ""
+        complain((str(error) or type(error).__name__).removesuffix("." if more else "") + more)
         return 2
     return 0
 
