@@ -275,6 +275,7 @@ def test_german_and_english() -> None:
     }  # fmt: skip
     assert [one.text for one in t.many(pairs)] == [*pairs.values()]
     assert t("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"  # sentence by sentence
+    assert t("Wo \t ist\u00a0der  Bahnhof?").text == "Where is the station?"  # blanks in a row are one
     (aligned,) = t("Wo ist der Bahnhof?", alignment="penultimate").alignments
     words = aligned.words()
     made_of = {

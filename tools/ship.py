@@ -97,6 +97,15 @@ def limit(file: Path, data: dict[str, Any]) -> None:
         file.write_text(json.dumps({**read_json(file), "model_max_length": length}), encoding="utf-8")
 
 
+def one_blank(file: Path) -> None:
+    """Tabs, blanks in a row and the like are read as one blank, as they were in single sentences."""
+    found = read_json(file)
+    rules = [{"type": "Replace", "pattern": {"Regex": "[\\s\ufeff]+"}, "content": " "}]
+    own = [found["normalizer"]] if found["normalizer"] else []
+    found["normalizer"] = {"type": "Sequence", "normalizers": rules + own}
+    file.write_text(json.dumps(found), encoding="utf-8")
+
+
 def ship(
     run: Path, out: Path, said: dict[str, Any], search: dict[str, Any], labels: list[str] | None = None,
     by: str | None = None,
@@ -122,6 +131,8 @@ def ship(
     with whole(out) as folder:
         model.save(folder, weights="int8")
         limit(folder / "tokenizer_config.json", tomllib.loads(recipe.read_text("utf-8")).get("data", {}))
+        if by == "sentence":
+            one_blank(folder / "tokenizer.json")
         for file in folder.glob("*.json"):
             compact(file)
         shutil.copyfile(recipe, folder / "recipe.toml")
