@@ -341,6 +341,8 @@ def test_what_is_asked_of_a_model_without_a_memory(capsys: pytest.CaptureFixture
     assert "gpt2 remembers nothing (model.memory); transformer-xl and xlnet do" in told
     told = bad(capsys, "train", "tiny.toml", "--objective.name", "causal-ml", "--run", "runs/other")
     assert "did you mean causal-lm?" in told
+    told = bad(capsys, "train", "tiny.toml", "--model.widht", "32", "--run", "runs/third")
+    assert told.endswith("model.widht is unknown; did you mean model.width?")
 
 
 # --- eval ---

@@ -4,7 +4,6 @@ One row an objective, in KINDS; what is taught itself is in `objectives`."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from qkv.data.pixels import Captioned
 from qkv.learn import feeds, judge, twin
 from qkv.learn.given import Given
 from qkv.learn.recipe import Recipe
+from qkv.learn.settings import nearest
 from qkv.model import Model
 
 
@@ -146,8 +146,7 @@ def check_head(kind: Kind, model: Model, objective: str) -> None:
 def kind_of(recipe: Recipe) -> Kind:
     name = recipe.objective.name
     if name not in KINDS:
-        near = difflib.get_close_matches(name, KINDS, n=1)
-        meant = f"; did you mean {near[0]}?" if near else ""
+        meant = f"; did you mean {near}?" if (near := nearest(name, KINDS)) else ""
         raise ValueError(f"objective.name {name!r}, expected one of {', '.join(KINDS)}{meant}")
     for key in SPOKEN & recipe.objective.settings.keys() & {*KINDS[name].own}:
         if not isinstance(value := recipe.objective.settings[key], str):

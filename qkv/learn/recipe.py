@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -11,7 +10,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from qkv.check import number
-from qkv.learn.settings import Learn
+from qkv.learn.settings import Learn, nearest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +217,8 @@ def make(kind: type[Any], table: object, path: str) -> Any:
         elif own:
             values.setdefault(own, {})[name] = value
         else:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {path}{near[0]}?" if near else f"expected one of {', '.join(known)}"
+            near = nearest(name, known)
+            hint = f"did you mean {path}{near}?" if near else f"expected one of {', '.join(known)}"
             raise ValueError(f"{path}{name} is unknown; {hint}")
     for name, each in known.items():
         if name not in values and each.default is MISSING and each.default_factory is MISSING:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,3 +100,8 @@ class Learn:
                 f"learn.save {self.save}, expected from 1 to {widest}: learn.last wants {self.last} "
                 f"checkpoints in learn.steps {self.steps}"
             )
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """What may have been meant by a name that is unknown."""
+    return next(iter(difflib.get_close_matches(name, known, n=1)), None)

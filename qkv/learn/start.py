@@ -16,6 +16,7 @@ from qkv.data.record import TEXTS, Record
 from qkv.families import family
 from qkv.foreign import load
 from qkv.learn.recipe import LoraPart, Recipe
+from qkv.learn.settings import nearest
 from qkv.lora import adapters, add_lora
 from qkv.model import Model, build, find, tokenizer_files
 from qkv.spec import Learned, Spec, Two
@@ -95,6 +96,9 @@ def make_model(
         raise ValueError("model.family is missing; name one, or a folder or hub id as model.load")
     else:
         known = fitting(recipe, tokenizer, labels, head)
+        for name in changes.keys() - family(part.family).defaults.keys():
+            if near := nearest(name, family(part.family).defaults):
+                raise ValueError(f"model.{name} is unknown; did you mean model.{near}?")
         for name in ("text", "image"):  # CLIP's towers have sizes of their own
             changes |= {name: known.pop(name) | changes.get(name, {})} if name in known else {}
         model = build(part.family, part.size, positions=part.positions, vector=vector, **known | changes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,6 +12,7 @@ from qkv.learn.objective import Objective
 from qkv.learn.objectives import asking, masked, matching, running, writing
 from qkv.learn.objectives.words import Words as Words
 from qkv.learn.objectives.words import words_of as words_of
+from qkv.learn.settings import nearest
 
 # fmt: off
 OBJECTIVES: dict[str, Callable[..., Objective]] = {
@@ -46,8 +46,7 @@ def objective(name: str, words: Words, **settings: Any) -> Objective:
     known = {p.name: p.default for p in inspect.signature(make).parameters.values() if p.name != "words"}
     for key, value in settings.items():
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            meant = f"; did you mean {near}?" if (near := nearest(key, known)) else ""
             raise ValueError(
                 f"objective.{key}: {name} has no such setting; it has {', '.join(known) or 'none'}{meant}"
             )
