@@ -116,6 +116,8 @@ class Trainer:
         self.ragged = self.learn.compile and self.feed.lengths is not None
         if self.learn.compile:
             self.objective = compiled(self.objective, self.device, ragged=self.ragged)
+        if self.folder is not None and self.team.first:
+            self.folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(self.learn.seed + self.spread.rank)
 
     @without_cudnn()
