@@ -32,6 +32,7 @@ from qkv.vector import Vector, read_vector, with_vector, write_vector
 from qkv.weights.files import nonfinite, read_json, read_tensors, write_json, write_tensors
 from qkv.weights.int8 import from_int8, to_int8
 from qkv.weights.keymap import KeyMap
+from qkv.weights.safetensors import aligned
 
 VOCABULARIES = """
     tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model tokenizer.model
@@ -441,11 +442,11 @@ def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path
 
 
 def place(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Sets parameters, ties included, without copying."""
+    """Sets parameters, ties included; copies only what does not lie at a 64-byte boundary."""
     parameters = dict(net.named_parameters())
     fresh = {
         id(parameters[name]): nn.Parameter(
-            x.contiguous(), requires_grad=parameters[name].requires_grad and x.is_floating_point()
+            aligned(x), requires_grad=parameters[name].requires_grad and x.is_floating_point()
         )
         for name, x in tensors.items()
     }

@@ -1,4 +1,4 @@
-"""What every test stands on: no network, one thread, the same seed, and the folders that hold real data."""
+"""What every test stands on: no network, one thread (or `QKV_THREADS`), the same seed, and the folders that hold real data."""
 
 import os
 
@@ -13,7 +13,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parent.parent
 
-torch.set_num_threads(1)
+torch.set_num_threads(int(os.environ.get("QKV_THREADS", "1")))
 
 
 @pytest.fixture(autouse=True)

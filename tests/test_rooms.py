@@ -12,6 +12,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "qkv"
 # fmt: off
 ROOMS = {
     "human":     "",
+    "terminal":  "",
     "check":     "",
     "spec":      "",
     "kernels":   "spec torch",
@@ -32,7 +33,7 @@ ROOMS = {
     "adapter":   "check spec nn lora weights families vector config model torch",
     "foreign":   "weights families config model adapter torch",
     "data":      "spec batch text torch numpy",
-    "learn":     "human check spec kernels batch nn lora weights families vector config text model adapter foreign data torch safetensors numpy rich",
+    "learn":     "human terminal check spec kernels batch nn lora weights families vector config text model adapter foreign data torch safetensors numpy rich",
     "decode":    "spec kernels batch nn torch",
     "tasks":     "check spec kernels batch nn look weights families border text shipped model foreign data decode torch numpy",
     "draw":      "spec",

@@ -395,7 +395,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(
         raise error
 
     run.callbacks = (
-        lambda report: monkeypatch.setattr(checkpoint, "save_plain", full) if report.step == 6 else None,
+        lambda report: monkeypatch.setattr(checkpoint, "write_safetensors", full) if report.step == 6 else None,
     )
     with pytest.raises(ValueError, match=r"No space left on device.*the one of step 4 is kept"):
         run.run()

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from qkv.terminal import refreshed
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -46,7 +48,8 @@ def progress(what: str, clock: Callable[[], float] = time.monotonic) -> Iterator
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        with Progress(*columns, console=screen, transient=True) as bar:
+        bar = Progress(*columns, console=screen, transient=True, auto_refresh=False)
+        with bar, refreshed(bar, per_second=10):
             task = bar.add_task(what, total=None)
             yield lambda words, done, of: bar.update(task, description=words, completed=done, total=of)
         return

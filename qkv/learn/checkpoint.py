@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from qkv.data.shards import sync
-from qkv.weights.files import save_plain
+from qkv.weights.safetensors import aligned, read_safetensors, write_safetensors
 
 STATE = "state.json"
 Tensors = dict[str, dict[str, Tensor]]  # by file, by name
@@ -43,7 +42,7 @@ def write(
         sums = {}
         for name, group in tensors.items():
             path = room / f"{name}.safetensors"
-            save_plain({key: x.detach().cpu().contiguous() for key, x in group.items()}, path)
+            write_safetensors(path, group)
             sums[path.name] = checksum(path)
             sync(path)
         body = {**state, "step": step, "files": sums}
@@ -112,7 +111,9 @@ def read(folder: Path, *only: str) -> tuple[Tensors, dict[str, Any]]:
     for path, wanted in files.items():
         if not path.is_file() or checksum(path) != wanted:
             raise ValueError(f"{path}: a broken checkpoint (missing, or its checksum differs)")
-    return {path.stem: load_file(path) for path in files}, state
+    groups = {path.stem: read_safetensors(path) for path in files}
+    # Moments that a matrix product reads (Muon) must lie as they did before: see weights/safetensors.py.
+    return {stem: {name: aligned(x) for name, x in group.items()} for stem, group in groups.items()}, state
 
 
 def finished(root: Path) -> list[Path]:

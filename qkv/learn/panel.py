@@ -31,6 +31,7 @@ from qkv.human import human, lasting
 from qkv.learn.history import History, Points, points, thinned
 from qkv.learn.settings import Learn
 from qkv.learn.trainer import Report
+from qkv.terminal import refreshed
 
 BLANK = 0x2800  # braille: each character is 2 x 4 dots, and each dot a bit
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column]
@@ -84,7 +85,8 @@ class Course:
 def shown(course: Course, screen: Console) -> Iterator[Callback]:
     """Gives what is to be told every report."""
     if screen.is_terminal and not screen.is_dumb_terminal:
-        with Live(get_renderable=lambda: panel(course, screen), console=screen, refresh_per_second=2) as live:
+        live = Live(get_renderable=lambda: panel(course, screen), console=screen, auto_refresh=False)
+        with live, refreshed(live, per_second=2):
 
             def tell(report: Report) -> None:
                 course.share(report)  # the peak is measured here, not by the thread that draws

@@ -17,8 +17,9 @@ from typing import Literal
 import numpy
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from qkv.weights.safetensors import read_safetensors, write_safetensors
 
 TEXT_BYTES = 64 * 2**20
 DAMAGED = "the file is cut or damaged; download or copy it again"
@@ -224,7 +225,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
     if kind != "a safetensors file":
         raise ValueError(f"{path}: {kind}, expected a safetensors file; {_remedy(kind)}")
     try:
-        return load_file(path)  # checks every offset in the header against the file first
+        return read_safetensors(path)
     except SafetensorError as error:
         raise ValueError(f"{path}: {_line(error)}; {DAMAGED}") from None
 
@@ -327,16 +328,7 @@ def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    save_plain(_apart(tensors), path, metadata={"format": "pt"})
-
-
-def save_plain(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """A file of tensors that whoever reads other new files may read: safetensors makes it for us alone."""
-    path.unlink(missing_ok=True)
-    path.touch()
-    mode = path.stat().st_mode
-    save_file(tensors, path, metadata)
-    path.chmod(mode & 0o777)
+    write_safetensors(path, tensors, metadata={"format": "pt"})
 
 
 def _save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
