@@ -7,10 +7,10 @@ PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c c
 # What is done, and the seconds that it took.
 timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date +%s) - start)) s"
 
-.PHONY: help demo .venv test slow check format lines mutants docs clean
+.PHONY: help demo .venv test test-matrix test-gpu slow check format lines mutants docs clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.]+):.*## */\1\t/' | expand -t 10
+	@grep -hE '^[a-z.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## */\1\t/' | expand -t 13
 
 demo: $(LIBRARY)  ## translate a sentence, and see which word was made of which
 	$(BIN)/qkv translate "Wo ist der Bahnhof?" --alignment --page demo.html
@@ -32,6 +32,12 @@ $(STAMP): $(LIBRARY)
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest
+
+test-matrix: $(STAMP)  ## run the tests under several instruction sets, thread counts and loads
+	$(BIN)/python tools/test_matrix.py
+
+test-gpu: $(STAMP)  ## run the parity tests on a GPU
+	QKV_DEVICE=cuda $(BIN)/python -m pytest -n 1 tests/test_parity.py
 
 slow: $(STAMP)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow

@@ -18,8 +18,9 @@ class Display(Protocol):
 def refreshed(display: Display, per_second: float) -> Iterator[None]:
     """Redraw the display at this rate until the block ends.
 
-    Rich's own refresh thread (`auto_refresh=True`) is told to stop but not joined. If it is still drawing when
-    the interpreter shuts down, it is unwound through native code, and the process aborts."""
+    Rich's own refresh thread (`auto_refresh=True`) is told to stop but not joined. If it is still
+    drawing when the interpreter shuts down, it is unwound through native code, and the process
+    aborts."""
     done = Event()
 
     def refresh() -> None:

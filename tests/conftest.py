@@ -1,10 +1,11 @@
-"""What every test stands on: no network, one thread (or `QKV_THREADS`), the same seed, and the folders that hold real data."""
+"""What every test stands on: no network, one thread (or `QKV_THREADS`), one seed, folders of real data."""
 
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import random
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,16 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 
 torch.set_num_threads(int(os.environ.get("QKV_THREADS", "1")))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _first_product_on_a_gpu() -> None:
+    """The first matrix product in autograd's thread warns that it makes a CUDA context: do it here."""
+    if os.environ.get("QKV_DEVICE", "cpu") != "cpu":
+        x = torch.ones(2, 2, device=os.environ["QKV_DEVICE"], requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            (x @ x).sum().backward()
 
 
 @pytest.fixture(autouse=True)

@@ -571,5 +571,6 @@ def test_real_ctranslate2(shared: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.tensor(scores), torch.tensor(SCORES), atol=2e-5, rtol=0)
     model.save(tmp_path)
     again = qkv.load(tmp_path)
-    with torch.no_grad():
-        assert torch.equal(again.run(source, target=torch.tensor([target]))["logits"][0, -2], logits)
+    with torch.no_grad():  # equal to the bit: the same shapes, and all weights at 64-byte boundaries
+        one, two = (each.run(source, target=torch.tensor([target]))["logits"] for each in (model, again))
+    assert torch.equal(one, two)

@@ -53,7 +53,9 @@ def test_starts_as_nothing_and_merges_to_the_same(family: str) -> None:
         f"{path}.lora_{side}.weight" for path in added for side in "ab"
     }
     before = run(plain)
-    tiny.close(run(made), before, 0.0)
+    # Not to the bit: torch.matmul folds a batch of rows into one matrix or not by whether the weight needs a
+    # gradient, and here it is frozen. A sum of 40 products in fp64 in another order: far below 1e-12.
+    tiny.close(run(made), before, 1e-12)
     stir(made.net)
     beside = run(made)
     assert max(tiny.apart(beside[name], x) for name, x in before.items()) > 1e-3

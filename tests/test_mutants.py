@@ -120,7 +120,8 @@ def test_given_positions_may_lie_far_apart(kind: str) -> None:
     """Further than the row is long, and still told apart."""
     made, ids = tiny.model("gpt2", positions=kind), tiny.ids(1, 4)
     outs = [made.run(ids, positions=torch.tensor([[0, 1, 2, at]]))["hidden"] for at in (20, 30)]
-    assert tiny.apart(outs[0][:, :3], outs[1][:, :3]) == 0
+    # Not to the bit: XL's table of distances is longer for 30 than for 20, another shape of matrix product.
+    assert tiny.apart(outs[0][:, :3], outs[1][:, :3]) < 1e-12
     assert tiny.apart(outs[0][:, 3], outs[1][:, 3]) > 1e-6
 
 

@@ -27,7 +27,7 @@ from qkv.learn.measure import over
 from qkv.learn.objective import Objective, Out, written
 from qkv.learn.objectives import Words, objective
 from qkv.learn.settings import Learn
-from qkv.learn.trainer import Trainer
+from qkv.learn.trainer import Report, Trainer
 from tests import tiny
 
 VOCAB = 30
@@ -394,9 +394,11 @@ def test_a_full_disk_keeps_the_last_checkpoint(
     def full(*_: object, **__: object) -> None:
         raise error
 
-    run.callbacks = (
-        lambda report: monkeypatch.setattr(checkpoint, "write_safetensors", full) if report.step == 6 else None,
-    )
+    def fill_the_disk(report: Report) -> None:
+        if report.step == 6:
+            monkeypatch.setattr(checkpoint, "write_safetensors", full)
+
+    run.callbacks = (fill_the_disk,)
     with pytest.raises(ValueError, match=r"No space left on device.*the one of step 4 is kept"):
         run.run()
     assert [path.name for path in checkpoint.finished(tmp_path / "checkpoints")] == ["00000004"]

@@ -2,10 +2,10 @@
 
     8 bytes   length of the header
     header    JSON: name -> dtype, shape, data_offsets; padded with spaces to a multiple of 64 bytes
-    data      tensors without gaps: those whose size is a multiple of 64 bytes first, so that they stay aligned
+    data      tensors without gaps: first those whose size is a multiple of 64 bytes
 
-Matrix kernels choose the order of their sums by the alignment of their operands. A file is mapped into memory at
-a page boundary, so a tensor that is aligned in the file is aligned in memory and needs no copy."""
+Matrix kernels choose the order of their sums by the alignment of their operands. A file is mapped
+into memory at a page boundary, so a tensor that is aligned in the file needs no copy."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def aligned(tensor: Tensor) -> Tensor:
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name, mapped into memory, not copied. Raises SafetensorError if it is damaged."""
+    """The tensors of a file by name, mapped into memory; SafetensorError if it is damaged."""
     return load_file(path)  # checks every offset in the header against the file first
 
 
@@ -62,4 +62,4 @@ def write_safetensors(
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in names:
-            file.write(memoryview(tensors[name].reshape(-1).view(torch.uint8).numpy()))
+            file.write(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
