@@ -133,7 +133,7 @@ def squared(side: list[Row], exact: list[Row]) -> float:
         for name in right
         if "." not in name
     ]
-    return sum(float((a.double() - b).square().sum()) for a, b in pairs)
+    return sum(float((a.detach().double() - b.detach()).square().sum()) for a, b in pairs)
 
 
 @pytest.mark.skipif(oracle.DEVICE == "cpu", reason="bf16 is compared on a GPU: QKV_DEVICE=cuda names it")
