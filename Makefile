@@ -37,7 +37,7 @@ test-matrix: $(STAMP)  ## run the tests under several instruction sets, thread c
 	$(BIN)/python tools/test_matrix.py
 
 test-gpu: $(STAMP)  ## run the parity tests on a GPU
-	QKV_DEVICE=cuda $(BIN)/python -m pytest -n 1 tests/test_parity.py
+	QKV_DEVICE=cuda $(BIN)/python -m pytest -n 1 tests/families/test_parity.py
 
 slow: $(STAMP)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow

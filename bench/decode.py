@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import qkv
 from qkv.decode import Engine, How, generate, prepare
-from qkv.nn.stack import Transformer
+from qkv.nn.transformer import Transformer
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()

@@ -20,8 +20,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from qkv.kernels.blocks import sparse_attention
-from qkv.kernels.where import Where
+from qkv.kernels.bias import Where
+from qkv.kernels.block_sparse import sparse_attention
 from qkv.spec import Banded, Causal, Chunk, Local, Pattern, Strided, Summary
 
 PATTERNS: dict[str, Pattern] = {

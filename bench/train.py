@@ -8,7 +8,7 @@
     translate  Transformer-base on sentence pairs of real lengths: ours gathers by length, theirs pads
     char       a character GPT of 4 x 128, rows of 64
 
-Ours is `qkv.learn.trainer.Trainer` as recipes run it; theirs the usual loop, compiled, with fused AdamW,
+Ours is `qkv.train.loop.trainer.Trainer` as recipes run it; theirs the usual loop, compiled, with fused AdamW,
 autocast and the same sizes. Both have no dropout. The first third of the steps warms up. In several rounds
 ours and theirs take turns: the one in the middle is told, and between which times all lie."""
 
@@ -28,11 +28,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import qkv
-from qkv.data.feed import Feed, by_rows
-from qkv.data.pack import buckets, pack
-from qkv.learn.objectives import Words, objective
-from qkv.learn.settings import Learn
-from qkv.learn.trainer import Trainer
+from qkv.data.batches.packing import buckets, pack
+from qkv.data.batches.sampler import Feed, by_rows
+from qkv.train.config import Learn
+from qkv.train.loop.trainer import Trainer
+from qkv.train.objectives import Words, objective
 
 Rng = np.random.Generator
 

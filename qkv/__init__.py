@@ -1,46 +1,44 @@
 """qkv: every classic Transformer from one readable core."""
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qkv.attention_weights import look
     from qkv.batch import Batch, Rows
-    from qkv.families import families
-    from qkv.foreign import load
-    from qkv.learn.fit import fit
-    from qkv.look import look
-    from qkv.model import Model, build
-    from qkv.tasks.task import task
+    from qkv.families import list_families
+    from qkv.model.build import build
+    from qkv.model.load import load
+    from qkv.model.model import Model
+    from qkv.tasks.registry import task
     from qkv.text import Tokenizer
+    from qkv.train.fit import fit
 
 __version__ = "0.2.0"
-__all__ = ["Batch", "Model", "Rows", "Tokenizer", "build", "families", "fit", "load", "look", "task"]
+__all__ = ["Batch", "Model", "Rows", "Tokenizer", "build", "fit", "list_families", "load", "look", "task"]
 
-_HOMES = dict(
-    Batch="qkv.batch", Model="qkv.model", Rows="qkv.batch", Tokenizer="qkv.text", build="qkv.model",
-    families="qkv.families", fit="qkv.learn.fit", load="qkv.foreign", look="qkv.look", task="qkv.tasks.task",
-)  # fmt: skip
-
-
-class _Package(ModuleType):
-    """Imports what is public, and torch with it, when it is first asked for: `qkv --help` answers at once."""
-
-    def __getattr__(self, name: str) -> object:
-        if name not in _HOMES:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        value: object = getattr(import_module(_HOMES[name]), name)
-        setattr(self, name, value)
-        return value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        # An import of the module qkv.look must not hide the function qkv.look, nor qkv.families its function.
-        if name not in _HOMES or not isinstance(value, ModuleType):
-            super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *__all__})
+_MODULES = {
+    "Batch": "qkv.batch",
+    "Model": "qkv.model.model",
+    "Rows": "qkv.batch",
+    "Tokenizer": "qkv.text",
+    "build": "qkv.model.build",
+    "list_families": "qkv.families",
+    "fit": "qkv.train.fit",
+    "load": "qkv.model.load",
+    "look": "qkv.attention_weights",
+    "task": "qkv.tasks.registry",
+}
 
 
-sys.modules[__name__].__class__ = _Package
+def __getattr__(name: str) -> object:
+    """Import a public name, and torch with it, when it is first used: `qkv --help` needs neither."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
-from qkv.data.lines import File
-from qkv.learn.scores import bleu
+from qkv.data.read.lines import File
+from qkv.train.evaluate.metrics import bleu
 
 
 def main() -> None:

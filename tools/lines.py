@@ -20,8 +20,8 @@ WIDTH = 110
 CORE = {
     "spec": "qkv/spec.py",
     "nn": "qkv/nn/*.py",
-    "look": "qkv/look.py",
-    "keymap": "qkv/weights/keymap.py",
+    "look": "qkv/attention_weights.py",
+    "keymap": "qkv/weights/names_table.py",
     "families": "qkv/families/*.py",
 }
 RECURRENT: list[str] = []  # file names in families/

@@ -21,7 +21,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
-from qkv.tasks.translate import Translate
+from qkv.tasks.write.translate import Translate
 
 HEAD = "to\tsource\ttarget"
 GERMAN, ENGLISH = ">>de<<", ">>en<<"  # asked for

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
 from qkv.cli.folders import check_new, described, whole
-from qkv.decode.files import read_how, write_how
+from qkv.decode.generation_config import read_how, write_how
 from qkv.text.files import read_json
 
 TEXTS = ("title", "purpose", "data", "licence", "attribution", "command", "date")

@@ -12,11 +12,11 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, UnknownOptionError
 
 from qkv import __version__
-from qkv.cli import completion, learn, models, read, text, write
+from qkv.cli import completion, models, read, tokenizers, train, write
+from qkv.cli.console import complain
 from qkv.cli.models import about as about
 from qkv.cli.models import size_in_bytes as size_in_bytes
-from qkv.cli.screen import complain
-from qkv.human import human as human
+from qkv.formatting import human as human
 
 app = App(
     name="qkv", version=__version__, help="Every classic Transformer from one readable core.",
@@ -27,8 +27,8 @@ tokenizer = App(
     help="Train a tokenizer on texts, or look at what one makes of a text.\n\n"
     'qkv tokenizer show gpt2 "Run, rabbit run."',
 )
-tokenizer.command(text.train)
-tokenizer.command(text.show)
+tokenizer.command(tokenizers.train)
+tokenizer.command(tokenizers.show)
 
 # What the commands are for, with an example; in the order of the help page.
 GROUPS: dict[tuple[str, str], dict[str, Any]] = {
@@ -39,7 +39,7 @@ GROUPS: dict[tuple[str, str], dict[str, Any]] = {
     ),
     ("Look inside", "qkv show gpt2"): dict(families=models.families, show=models.show),
     ("Train", "qkv train recipes/shakespeare.toml --data.train input.txt"): dict(
-        train=learn.train, eval=learn.eval, tokenizer=tokenizer
+        train=train.train, eval=train.eval, tokenizer=tokenizer
     ),
     ("Open and convert", "qkv convert Helsinki-NLP/opus-mt-de-en small --weights int8"): dict(
         convert=models.convert, merge=models.merge
@@ -54,7 +54,7 @@ app.command(completion.installs(app), name="--install-completion")
 itself = Group("This program", sort_key=len(GROUPS))
 for flag in ("--help", "--version", "--install-completion"):
     app[flag].group = itself
-TEXTS = [each.__name__ for each in (read, write, text)]  # whose commands take texts
+TEXTS = [each.__name__ for each in (read, write, tokenizers)]  # whose commands take texts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

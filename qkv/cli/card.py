@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from qkv.cli.screen import say
-from qkv.cli.told import as_json as print_json
-from qkv.shipped import find_builtin, is_builtin
+from qkv.builtin import find_builtin, is_builtin
+from qkv.cli.console import say
+from qkv.cli.output import as_json as print_json
 
 FRONT = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)  # what the hub reads, not people
 
@@ -34,6 +34,6 @@ def found(model: str) -> Path:
         return Path(model)
     if is_builtin(model):
         return find_builtin(model)
-    from qkv.model import find
+    from qkv.model.hub import find
 
     return find(model, None)

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkv.cli.screen import say
-from qkv.human import human
+from qkv.cli.console import say
+from qkv.formatting import human
 
 if TYPE_CHECKING:
-    from qkv.model import Model
+    from qkv.model.model import Model
 
 # What stands beside weights, and goes with them unchanged.
 BESIDE = """
@@ -74,11 +74,11 @@ def whole(target: Path) -> Iterator[Path]:
 
 def copy_beside(source: Path, target: Path, patterns: Sequence[str] = BESIDE) -> list[str]:
     """Copies what belongs to the weights and is none; returns the names. No link leads out of the folder."""
-    from qkv.weights import files
+    from qkv.weights import tensors
 
     found = [each for pattern in patterns for each in sorted(source.glob(pattern)) if each.is_file()]
     names = [each.relative_to(source) for each in dict.fromkeys(found)]
     for name in names:
         (target / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(files._inside((source / name).parent, name.name), target / name)
+        shutil.copyfile(tensors._inside((source / name).parent, name.name), target / name)
     return [str(name) for name in names]

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from qkv.cli.console import console, say
 from qkv.cli.folders import KEPT, check_new, copy_beside, described, listed, tell, whole
-from qkv.cli.screen import console, say
-from qkv.human import human
+from qkv.formatting import human
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from qkv.families.family import Family
-    from qkv.model import Model
-    from qkv.nn.stack import Pair, Transformer
+    from qkv.model.model import Model
+    from qkv.nn.transformer import Pair, Transformer
     from qkv.spec import Spec, Two
 
 WIDE = 130  # columns from which every fact about a family has a column of its own
@@ -41,9 +41,9 @@ def families(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] 
     as_json
         for machines
     """
-    from qkv.families import families as every
-    from qkv.model import make_spec
-    from qkv.tree import parameters
+    from qkv.families import list_families as every
+    from qkv.model.build import make_spec
+    from qkv.view.tree import parameters
 
     sizes = {
         kin.name: {size: parameters(make_spec(kin, kin.arguments(size))) for size in kin.sizes}
@@ -117,9 +117,9 @@ def show(
     from rich.table import Table
     from rich.text import Text
 
-    from qkv.draw import BLIND, SEES
-    from qkv.model import skeleton
-    from qkv.tree import pieces, render, tree
+    from qkv.model.parameters import skeleton
+    from qkv.view.patterns import BLIND, SEES
+    from qkv.view.tree import pieces, render, tree
 
     title, kin, spec, net = _understand(model, size, adapter)
     if pieces(spec) > MOST:
@@ -137,12 +137,15 @@ def _understand(
     model: str, size: str | None, adapter: str | None
 ) -> tuple[str, Family, Spec | Two, Transformer | Pair | None]:
     """A title, the family and the spec for a folder, a family's name or a hub id; the network, if opened."""
-    from qkv.adapter.settings import is_adapter
-    from qkv.config import understand
     from qkv.families import NAMES, family
-    from qkv.foreign import is_ctranslate2, is_fairseq, load
-    from qkv.model import find, make_spec
-    from qkv.weights.files import read_json
+    from qkv.model.adapters.config import is_adapter
+    from qkv.model.build import make_spec
+    from qkv.model.config import understand
+    from qkv.model.ctranslate2 import is_ctranslate2
+    from qkv.model.fairseq import is_fairseq
+    from qkv.model.hub import find
+    from qkv.model.load import load
+    from qkv.weights.tensors import read_json
 
     named = model in NAMES and (size is not None or not (Path(model) / "config.json").is_file())
     if named and adapter is not None:
@@ -204,9 +207,9 @@ def convert(
     head
         of a fairseq checkpoint with several heads: lm, or the name of one
     """
-    from qkv.adapter.settings import is_adapter
-    from qkv.model import find
-    from qkv.weights.files import read_json, read_tensors, write_tensors
+    from qkv.model.adapters.config import is_adapter
+    from qkv.model.hub import find
+    from qkv.weights.tensors import read_json, read_tensors, write_tensors
 
     limit = size_in_bytes(shard)
     path = find(source, None)
@@ -232,9 +235,10 @@ def convert(
 
 def _open(path: Path, head: str | None = None) -> tuple[Model, str]:
     """The model in a folder or file, and what that is."""
-    from qkv.foreign import is_ctranslate2, is_fairseq, open_ctranslate2, open_fairseq
-    from qkv.model import load_folder
-    from qkv.weights.files import HEADS
+    from qkv.model.ctranslate2 import is_ctranslate2, open_ctranslate2
+    from qkv.model.fairseq import is_fairseq, open_fairseq
+    from qkv.model.load import load_folder
+    from qkv.weights.tensors import HEADS
 
     if is_fairseq(path):
         return open_fairseq(path, head), "a checkpoint of fairseq"
@@ -266,10 +270,10 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     adapter
         the folder of an adapter that is of this model
     """
-    from qkv.adapter.settings import base_of, is_adapter
-    from qkv.foreign import load
-    from qkv.lora import merge as fold
-    from qkv.model import find
+    from qkv.model.adapters.config import base_of, is_adapter
+    from qkv.model.hub import find
+    from qkv.model.load import load
+    from qkv.nn.lora import merge as fold
 
     check_new(out)
     path = find(model, None)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkv.check import number
+from qkv.builtin import builtin
 from qkv.cli.card import tell_card
+from qkv.cli.console import progress
+from qkv.cli.decoding import USUAL, Search, given
 from qkv.cli.flags import in_flags
-from qkv.cli.given import Whole, is_file, read_texts, read_whole
-from qkv.cli.screen import progress
-from qkv.cli.search import USUAL, Search, given
-from qkv.cli.text import Dashed
-from qkv.cli.told import as_json, plain, score, table, told
-from qkv.shipped import builtin
+from qkv.cli.inputs import Whole, is_file, read_texts, read_whole
+from qkv.cli.output import as_json, plain, score, table, told
+from qkv.cli.tokenizers import Dashed
+from qkv.validate import number
 
 if TYPE_CHECKING:
     from qkv.tasks.base import Task
@@ -55,7 +55,7 @@ class On:
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
 
     def task(self, name: str, **settings: Any) -> Task[Any, Any]:
-        from qkv.tasks.task import task
+        from qkv.tasks.registry import task
 
         given = settings | ({} if self.long is None else {"long": self.long})
         with in_flags():

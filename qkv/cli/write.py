@@ -7,13 +7,13 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.aligned import UNASKED, Aligned, show
+from qkv.cli.alignment import UNASKED, Aligned, show
+from qkv.cli.decoding import USUAL, Search, given
 from qkv.cli.flags import in_flags
-from qkv.cli.given import Whole, read_whole
+from qkv.cli.inputs import Whole, read_whole
+from qkv.cli.output import as_json, plain, score, table
 from qkv.cli.read import BUILT, Built, Flag, On, Words
-from qkv.cli.search import USUAL, Search, given
-from qkv.cli.text import Dashed
-from qkv.cli.told import as_json, plain, score, table
+from qkv.cli.tokenizers import Dashed
 
 
 def translate(

@@ -15,17 +15,17 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from qkv.decode.entry import Entry, Event, Found, Stop
-from qkv.decode.files import check_ids
+from qkv.decode.config import How, short
+from qkv.decode.generation_config import check_ids
+from qkv.decode.logits.forced_words import least_room
+from qkv.decode.logits.processors import Allowed
 from qkv.decode.pool import Pool, method_of
-from qkv.decode.reader import Reader, room_of
-from qkv.decode.recurrence import Recurrence
-from qkv.decode.rules import Allowed
-from qkv.decode.settings import How, short
-from qkv.decode.speculate import Speculating
-from qkv.decode.words import least_room
-from qkv.kernels.mix import without_cudnn
-from qkv.nn.stack import Transformer
+from qkv.decode.request import Entry, Event, Found, Stop
+from qkv.decode.runner import Reader, room_of
+from qkv.decode.search.speculative import Speculating
+from qkv.decode.segment_runner import Recurrence
+from qkv.kernels.attention import without_cudnn
+from qkv.nn.transformer import Transformer
 
 LENGTH = 256  # new ids, where no setting says how many
 MOST = 1 << 30  # rows, where there is no limit

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.decode.beam import beam
-from qkv.decode.contrast import contrast
-from qkv.decode.entry import Choice, Entry, Event, Found, Group, See, below
-from qkv.decode.reader import Read, Reads, held, laid, of_places
-from qkv.decode.rules import Seen
-from qkv.decode.settings import How
-from qkv.decode.walk import walk
-from qkv.decode.wire import sent
+from qkv.decode.config import How
+from qkv.decode.logits.processors import Seen
+from qkv.decode.request import Choice, Entry, Event, Found, Group, See, below
+from qkv.decode.runner import Read, Reads, held, laid, of_places
+from qkv.decode.search.beam import beam
+from qkv.decode.search.contrastive import contrast
+from qkv.decode.search.greedy import walk
+from qkv.decode.transfer import sent
 
 Method = Callable[[Group, Read, See], Choice]
 Outcome = tuple[list[Event], list[tuple[Entry, list[Found]]]]  # and what entries that are done have found

@@ -19,10 +19,10 @@ def family(name: str) -> Family:
     return found
 
 
-def families() -> list[Family]:
+def list_families() -> list[Family]:
     return [family(name) for name in NAMES]
 
 
 def by_model_type(kind: str) -> Family:
     """The family that a config.json of this `model_type` belongs to."""
-    return one_of("model_type", kind, {kind: each for each in families() for kind in each.model_types})
+    return one_of("model_type", kind, {kind: each for each in list_families() for kind in each.model_types})

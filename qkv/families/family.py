@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any
 
 from qkv.spec import Head, Part, Spec, Two
-from qkv.weights.keymap import KeyMap
+from qkv.weights.names_table import KeyMap
 
 Args = dict[str, Any]
 Make = Callable[..., Spec | Two]

@@ -6,10 +6,10 @@ import math
 
 from torch import Tensor, nn
 
-from qkv.kernels.mix import mix, repeat_heads
-from qkv.kernels.where import Where
-from qkv.nn.memory import Slot
-from qkv.nn.relate import Relative, Rotate
+from qkv.kernels.attention import mix, repeat_heads
+from qkv.kernels.bias import Where
+from qkv.nn.cache import Slot
+from qkv.nn.relative_position import Relative, Rotate
 from qkv.spec import XL, Attend, Rotary
 
 

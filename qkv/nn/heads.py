@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.batch import Batch, Rows
-from qkv.kernels.wide import Wide
-from qkv.nn.parts import Adaptive, activation, make_norm
+from qkv.kernels.vocab_linear import Wide
+from qkv.nn.embedding import Adaptive, activation, make_norm
 from qkv.spec import AdaptiveHead, BeamSpan, Head
 
 

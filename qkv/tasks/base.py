@@ -16,15 +16,15 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
-from qkv.border import check_inputs, room
-from qkv.check import number
-from qkv.data.rows import beside
-from qkv.model import Model, make_batch
+from qkv.data.batches.collate import beside
+from qkv.model.inputs import check_inputs, make_batch, room
+from qkv.model.model import Model
 from qkv.spec import XL, Spec, Stack, Two
+from qkv.tasks.batching import Progress, at_rest, by_length, far
 from qkv.tasks.checks import check_flags, checked, listed, one_of
-from qkv.tasks.fits import check_fits
-from qkv.tasks.pace import Progress, at_rest, by_length, far
+from qkv.tasks.requirements import check_fits
 from qkv.text import Encoding, Tokenizer
+from qkv.validate import number
 
 ENDLESS = 8192  # tokens that are read at once where neither the model nor its tokenizer has a limit
 AT_ONCE = 1024  # texts that are encoded, sorted by length and held at a time

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from qkv.check import number
+from qkv.validate import number
 
 T = TypeVar("T")
 

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from tokenizers import AddedToken, Tokenizer, processors
 
+from qkv.text.config import ROLES, Names, Settings
 from qkv.text.pipelines import LANGUAGES, LANGUAGES_50
-from qkv.text.rust import Languages, Rust, template
-from qkv.text.settings import ROLES, Names, Settings
+from qkv.text.rust_backend import Languages, Rust, template
 
 Frame: TypeAlias = Callable[[Tokenizer, Names, Settings], processors.PostProcessor]
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer
 
-from qkv.text import guess, pipelines, spm
-from qkv.text.core import Core
-from qkv.text.ctrl import Ctrl
+from qkv.text import detect, pipelines, sentencepiece_model
+from qkv.text.backend import Core
+from qkv.text.config import ADDED, ROLES, Names, Settings
+from qkv.text.ctrl_backend import Ctrl
 from qkv.text.families import FAMILIES, Family, assemble, languages
 from qkv.text.files import one_line, read_bytes, read_json, read_text
-from qkv.text.marian import Marian
+from qkv.text.marian_backend import Marian
 from qkv.text.pipelines import Bpe
-from qkv.text.rust import Rust
-from qkv.text.settings import ADDED, ROLES, Names, Settings
+from qkv.text.rust_backend import Rust
 from qkv.text.vocab import check_numbers, read_clip, read_lines, read_merges, read_numbers
 
 WHOLE = "tokenizer.json"
@@ -118,7 +118,7 @@ def read_whole(folder: Folder, path: Path) -> Parts:
     rust.add_tokens([token for token in stated if token.content not in known])
     # A tokenizer of no class is of no family, whatever model it lies beside.
     family = None if settings.text("tokenizer_class") in ANYONE else FAMILIES.get(folder.name or "")
-    names = family.names(settings) if family else guess.names_of(rust, settings)
+    names = family.names(settings) if family else detect.names_of(rust, settings)
     names = Names({role: name for role, name in names.items() if rust.token_to_id(name) is not None})
     core = Rust(rust, names, languages(family, rust, settings), clean=settings.clean)
     return finish(folder, core, family, names, folder.keep(*SPM_FILES))
@@ -131,7 +131,7 @@ def read_bert(folder: Folder, path: Path) -> Parts:
 
 def read_bpe(folder: Folder, vocabulary: Path, merges: Path) -> Parts:
     bpe = Bpe(read_numbers(vocabulary), read_merges(merges))
-    name = folder.family((*BPE, "ctrl"), guess.bpe_family(bpe.vocabulary))
+    name = folder.family((*BPE, "ctrl"), detect.bpe_family(bpe.vocabulary))
     family = FAMILIES[name]
     if name != "ctrl":
         return build(folder, vocabulary, family, lambda names: BPE[name](bpe, names, folder.settings))
@@ -148,13 +148,13 @@ def read_openai_clip(folder: Folder, path: Path) -> Parts:
 
 
 def read_spm(folder: Folder, path: Path) -> Parts:
-    pieces, settings = spm.read(read_bytes(path), path), folder.settings
-    name = folder.family(SPM, guess.spm_family(pieces, path.name))
-    model = spm.BPE if name == "llama" else spm.UNIGRAM
+    pieces, settings = sentencepiece_model.read(read_bytes(path), path), folder.settings
+    name = folder.family(SPM, detect.spm_family(pieces, path.name))
+    model = sentencepiece_model.BPE if name == "llama" else sentencepiece_model.UNIGRAM
     if pieces.model != model:
         raise ValueError(f"{path}: a SentencePiece model of kind {pieces.model}, expected {model} for {name}")
     marked = [
-        AddedToken(piece.text, normalized=False, special=piece.kind == spm.CONTROL)
+        AddedToken(piece.text, normalized=False, special=piece.kind == sentencepiece_model.CONTROL)
         for piece in pieces.marked()
     ]
     if name == "t5":
@@ -166,7 +166,9 @@ def read_marian(folder: Folder, source: Path, target: Path, vocabulary: Path) ->
     family, other = FAMILIES[folder.family(("marian",), "marian")], folder.path / "target_vocab.json"
     names, apart = family.names(folder.settings), folder.settings.flag("separate_vocabs", False)
     files = folder.keep(source.name, target.name, vocabulary.name, ADDED, *[other.name] * apart)
-    models = [files[path.name] for path in (source, target) if spm.read(files[path.name], path)]
+    models = [
+        files[path.name] for path in (source, target) if sentencepiece_model.read(files[path.name], path)
+    ]
     numbers = [folder.widen(read_numbers(path)) for path in (vocabulary, *[other] * apart)]
     with one_line(vocabulary):
         tokens = {token.content: token.special for token in marks(folder, names)}

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from qkv.text.settings import Names, Settings
-from qkv.text.spm import Pieces
+from qkv.text.config import Names, Settings
+from qkv.text.sentencepiece_model import Pieces
 
 Rules: TypeAlias = list[normalizers.Normalizer]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import count, takewhile
 from pathlib import Path
 
-from qkv.text.core import Core, Row, Text
+from qkv.text.backend import Core, Row, Text
+from qkv.text.config import ADDED, CONFIG, EXTRAS, ROLES, SPECIAL, Settings
 from qkv.text.encoding import Encoding
 from qkv.text.files import to_json, write_files
 from qkv.text.load import WHOLE, Parts, load
-from qkv.text.settings import ADDED, CONFIG, EXTRAS, ROLES, SPECIAL, Settings
 from qkv.text.train import train
 from qkv.text.vocab import MOST
 

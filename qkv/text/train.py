@@ -12,13 +12,13 @@ from pathlib import Path
 from sentencepiece import SentencePieceTrainer
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from qkv.text import spm
-from qkv.text.core import check_text
+from qkv.text import sentencepiece_model
+from qkv.text.backend import check_text
+from qkv.text.config import CONFIG, ROLES, Names, Settings
 from qkv.text.families import BERT, T5, XLNET
 from qkv.text.files import one_line
 from qkv.text.pipelines import unigram
-from qkv.text.rust import Languages, Rust, template
-from qkv.text.settings import CONFIG, ROLES, Names, Settings
+from qkv.text.rust_backend import Languages, Rust, template
 
 ALPHABET = 1000  # so many characters, the most frequent, are tokens of their own; rarer ones are unknown
 # A mark of punctuation or a symbol, with the space before it; but not the apostrophe inside a word.
@@ -235,7 +235,7 @@ def likely(job: Job) -> Tokenizer:
             normalization_rule_name="identity", bos_id=-1, eos_id=-1, pad_id=-1, unk_id=0,
             max_sentence_length=2**30, minloglevel=3,
         )  # fmt: skip
-    pieces = spm.read(model.getvalue(), Path("pieces")).pieces[1:]
+    pieces = sentencepiece_model.read(model.getvalue(), Path("pieces")).pieces[1:]
     # Fewer digits than reading JSON loses, so that a saved tokenizer is the same one.
     scores = [(piece.text, round(piece.score, 6)) for piece in pieces]
     special = [(token, 0.0) for token in job.special]

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.tasks.alignment import Alignment, Piece
-from qkv.view.picture import STYLE, drawn, plain, svg
+from qkv.view.pictures import STYLE, drawn, plain, svg
 
 
 def page(title: str, alignments: Sequence[Alignment]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from qkv.weights.files import DAMAGED, nonfinite
+from qkv.weights.tensors import DAMAGED, nonfinite
 
 MOST = 127
 

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.weights.ctranslate2 import read_ctranslate2
+from qkv.weights.formats.ctranslate2 import read_ctranslate2
 
 CODES = {
     torch.float32: 0,

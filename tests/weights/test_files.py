@@ -17,9 +17,10 @@ from safetensors import safe_open
 from safetensors.torch import save, save_file
 from torch import Tensor
 
-from qkv.weights import files
-from qkv.weights.files import (
+import qkv.weights.tensors as tensor_files
+from qkv.weights.tensors import (
     HEADS,
+    TEXT_BYTES,
     nonfinite,
     read_json,
     read_tensors,
@@ -132,7 +133,7 @@ def test_json_that_is_no_file(tmp_path: Path) -> None:
 def test_json_too_large(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with path.open("wb") as file:
-        file.truncate(files.TEXT_BYTES + 1)
+        file.truncate(TEXT_BYTES + 1)
     refused(lambda: read_json(path), "67108865 bytes", "expected at most 67108864")
 
 
@@ -585,7 +586,7 @@ def kill_at(step: int, patch: pytest.MonkeyPatch) -> None:
 
         return call
 
-    patch.setattr(files, "_sync", until(files._sync))
+    patch.setattr(tensor_files, "_sync", until(tensor_files._sync))
     patch.setattr(Path, "replace", until(Path.replace))
     patch.setattr(Path, "unlink", until(Path.unlink))
 

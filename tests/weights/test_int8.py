@@ -11,9 +11,9 @@ from torch import Tensor
 
 import qkv
 from qkv.cli import main
-from qkv.weights.files import read_json, write_json
 from qkv.weights.int8 import from_int8, scale_of, to_int8
-from tests import tiny
+from qkv.weights.tensors import read_json, write_json
+from tests.support import tiny
 
 HALF = 0.5 / 127 * (1 + 2**-8)  # of the largest in a row: half a scale, whose own last bit is rounded
 

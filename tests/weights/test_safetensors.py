@@ -14,7 +14,7 @@ from torch import Tensor
 
 import qkv
 from qkv.weights.safetensors import ALIGNMENT, DTYPES, aligned, read_safetensors, write_safetensors
-from tests import tiny
+from tests.support import tiny
 
 
 def tensors_of_every_dtype() -> dict[str, Tensor]:

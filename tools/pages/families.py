@@ -11,13 +11,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from qkv.cli.models import about
-from qkv.families import NAMES, families, family
+from qkv.families import NAMES, family, list_families
 from qkv.families.family import Family
-from qkv.human import human
-from qkv.model import Model, make_spec
+from qkv.formatting import human
+from qkv.model.build import make_spec
+from qkv.model.model import Model
 from qkv.spec import Spec, Two
-from qkv.tasks.fits import NEEDS, check_fits
-from qkv.tree import parameters
+from qkv.tasks.requirements import NEEDS, check_fits
+from qkv.view.tree import parameters
 from tools.pages.page import ROOT, Page, sections
 from tools.pages.picture import pictures, stacks
 
@@ -35,7 +36,9 @@ def family_pages(text: str) -> list[Page]:
     if missing := {*NAMES} - told.keys():
         raise ValueError(f"docs/families.toml says nothing of {', '.join(sorted(missing))}")
     before, _ = sections(text, 2)
-    shapes = {kin.shape: [each for each in families() if each.shape == kin.shape] for kin in families()}
+    shapes = {
+        kin.shape: [each for each in list_families() if each.shape == kin.shape] for kin in list_families()
+    }
     tables = [overview(shape, kins) for shape, kins in shapes.items()]
     whole = "\n\n".join([before.rstrip(), *tables]) + "\n"
     first = Page(path="families/index.md", title="Families", text=whole, source=HOME)
@@ -131,7 +134,9 @@ def tasks(name: str, head: str) -> list[str]:
 
 def fitting(task: str) -> dict[str, list[str]]:
     """The families that can do a task, each with the heads by which it can."""
-    found = {kin.name: [head for head in kin.heads if task in tasks(kin.name, head)] for kin in families()}
+    found = {
+        kin.name: [head for head in kin.heads if task in tasks(kin.name, head)] for kin in list_families()
+    }
     return {name: able for name, able in found.items() if able}
 
 

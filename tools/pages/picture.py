@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import NamedTuple
 
-from qkv import draw
 from qkv.spec import Causal, Everyone, Pattern, Spec, Stack, Two
+from qkv.view import patterns
 
 SIZE = 16  # queries
 STEP, INNER, EDGE = 13, 11, 22  # from cell to cell, of a cell, of the margin with the words
@@ -65,12 +65,12 @@ def pictures(specs: Iterable[tuple[str, Spec | Two]]) -> str:
 
 def drawings(view: View, size: str) -> Iterator[str]:
     """A picture for each kind of head."""
-    kinds = draw.kinds(view.pattern)
+    kinds = patterns.kinds(view.pattern)
     for rule, numbers in kinds.items():
         name = f"{view.stack}, on the source" if view.cross else view.stack
-        name += f", {draw.numbered('layer', list(view.layers))} of {size}" if view.layers else ""
-        name += f", {draw.numbered('head', numbers)}" if len(kinds) > 1 else ""
-        said = "sees all of the source" if view.cross else draw.words(rule)
+        name += f", {patterns.numbered('layer', list(view.layers))} of {size}" if view.layers else ""
+        name += f", {patterns.numbered('head', numbers)}" if len(kinds) > 1 else ""
+        said = "sees all of the source" if view.cross else patterns.words(rule)
         said += ", what is remembered too" if view.memory and isinstance(rule, Everyone | Causal) else ""
         yield picture(rule, name[0].upper() + name[1:], said, memory=view.memory, source=view.cross)
 
@@ -79,7 +79,7 @@ def picture(rule: Pattern, name: str, said: str, *, memory: bool = False, source
     """A figure: of what, and what a token sees; with keys that are remembered, or those of a source."""
     before = SIZE // 2 if memory else 0
     gap = STEP // 2 if memory else 0  # between what is remembered and the row
-    seen, times = draw.cells(rule, SIZE, before)
+    seen, times = patterns.cells(rule, SIZE, before)
     width, height = EDGE + STEP * (SIZE + before) + gap, EDGE + STEP * SIZE
     said += f"; drawn {times:.0f} times smaller" if times > 1 else ""
 

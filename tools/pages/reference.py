@@ -15,7 +15,7 @@ import qkv
 from qkv import decode
 from qkv.families.family import Family
 from qkv.tasks.base import Task
-from qkv.tasks.task import TASKS
+from qkv.tasks.registry import TASKS
 from tools.pages.page import Page
 
 WIDTH = 84  # of a signature in one line
@@ -44,8 +44,8 @@ def reference_pages() -> list[Page]:
 def task_names() -> dict[str, Any]:
     """Every task under its name, and after it those of its results that were not told before."""
     found: dict[str, Any] = {"Every task": Task}
-    for name, kind in TASKS.items():
-        module = import_module(f"qkv.tasks.{name}")
+    for name, (home, kind) in TASKS.items():
+        module = import_module(f"qkv.tasks.{home}")
         found[name] = getattr(module, kind)
         for title, one in vars(module).items():
             if result(one) and one not in found.values():

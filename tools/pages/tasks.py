@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from qkv.families import family
-from qkv.tasks.task import TASKS
+from qkv.tasks.registry import TASKS
 from tools.pages.families import fitting, title
 from tools.pages.page import Page, sections
 

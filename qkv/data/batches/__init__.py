@@ -1,0 +1,1 @@
+"""Batches: datasets, samplers, packing, collation."""

@@ -1,0 +1,1 @@
+"""Encoding: records become token ids."""

@@ -1,0 +1,1 @@
+"""Noise of the pretraining objectives: masking, denoising, span corruption, permutation."""

@@ -1,0 +1,1 @@
+"""Reading: files and datasets as a stream of records."""

@@ -1,0 +1,1 @@
+"""What changes logits before the next token is chosen: processors, sampling, grammars."""

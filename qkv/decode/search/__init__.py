@@ -1,0 +1,1 @@
+"""Search algorithms: greedy and sampling, beam, contrastive, speculative."""

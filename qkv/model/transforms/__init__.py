@@ -1,0 +1,1 @@
+"""Changes of a model's Spec: positions, pooling, heads."""

@@ -1,0 +1,1 @@
+"""Tasks that read text: classify, tag, fill, answer, embed, match, detect, score."""

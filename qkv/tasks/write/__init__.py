@@ -1,0 +1,1 @@
+"""Tasks that generate text: translate, summarize, complete, generative answers."""

@@ -1,0 +1,1 @@
+"""Evaluation: metrics, evaluators, generated text."""

@@ -1,0 +1,1 @@
+"""Reports of a training run: console, plot, TensorBoard."""

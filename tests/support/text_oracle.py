@@ -1,0 +1,331 @@
+"""What the tests of text hold ours against: small tokenizer files of every family, and transformers' classes.
+
+Makes files in each published format, and texts that are hard to cut.
+"""
+
+import io
+import json
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import sentencepiece
+import transformers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers.convert_slow_tokenizer import SentencePieceExtractor
+
+from qkv.text import sentencepiece_model
+
+Json = dict[str, object]
+
+CORPUS = [
+    "The quick brown fox jumps over the lazy dog, and the dog sleeps on the other side of the hill.",
+    "Run, rabbit run. Dig that hole, forget the sun.",
+    "Don't say it isn't so: we've been there, they're here, I'm sure, she'd know, he'll see.",
+    'In 1984 there were 3,141 of them (or 2.718?), "quite" a lot; e-mail me at a@b.org!',
+    "Ein Käfer läuft über die Straße, où êtes-vous, señor? Ærø, façade, naïve.",
+    "Привет, мир. 你好，世界。 こんにちは世界 مرحبا بالعالم שלום עולם",
+    "a b c d e f g h i j k l m n o p q r s t u v w x y z",
+    "A B C D E F G H I J K L M N O P Q R S T U V W X Y Z 0 1 2 3 4 5 6 7 8 9",
+    "! \" # $ % & ' ( ) * + , - . / : ; < = > ? @ [ ] ^ _ ` { | } ~",
+    "one two three four five six seven eight nine ten, there and then, other and another, the theory of rest",
+] * 3
+
+TORTURE = [
+    "Run, rabbit run. Dig that hole, forget the sun\n.",
+    "",
+    " ",
+    "     ",
+    "\t",
+    "\n\n\n",
+    " leading, trailing ",
+    "two  spaces   three\ttabs\r\nlines\n\nend\n",
+    "no\u00a0break em\u2003space zero\u200bwidth line\u2028sep next\u0085line ideo\u3000graphic",
+    "Käfer über Straße ÀÉÎÕÜ ßẞ İı ŐŰ",
+    "decomposed: Ka\u0308fer e\u0301 n\u0303 \u1112\u1161\u11ab",
+    "\u0301",
+    "\u0301\u0302\u0303 alone",
+    "x\u0301\u0302\u0303\u0304\u0305\u0306z",
+    "你好，世界。日本語テキスト 한국어 繁體字 𠀀𠀁",
+    "ｆｕｌｌ　ｗｉｄｔｈ １２３ ﬁ ﬂ ½ ² ① ㎏ ℌ 𝒜 ＜ｓ＞",
+    "😀 👩‍👩‍👧‍👦 🏳️‍🌈 🇩🇪🇫🇷 👍🏽 ❤️ #️⃣",
+    "a\u0000b \u0000 \u0001\u0002\u001b\u007f\u009f\ufeffx\ufffd\uffff\U0010ffff",
+    "\x1c\x1d\x1e\x1f \x0b\x0c",
+    "مرحبا hello שלום world \u202eright to left\u202c 123",
+    "हिन्दी தமிழ் ไทย ខ្មែរ မြန်မာ",
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899",
+    "1" * 300,
+    "9,876,543,210 -1e-10 0x1F 1/2 50% $4.99 9, 8.",
+    "x" * 10_000,
+    "supercalifragilistic" * 500,
+    "ab" * 50 + " " + "你" * 200,
+    "don't can't we've I'm you're he'll she'd it's 'tis ''quoted'' ``quoted`` \"q\" “smart” ‘q’",
+    "[CLS] [SEP] [MASK] [UNK] [PAD] a[MASK]b [cls]",
+    "<s> </s> <unk> <pad> <mask> a<mask>b <mask>  <mask>",
+    "<|endoftext|> <|startoftext|> a<|endoftext|>b <|ENDOFTEXT|>",
+    "<extra_id_0> <extra_id_99>x<extra_id_1> <cls> <sep> <eop> <eod>",
+    ">>fra<< Hello >>xx<< there",
+    ">>deu<<Hello </s>>>fra<<there",
+    "en_XX de_DE Hello en_XX",
+    "@@ a@@ @@b </w> a</w> ## ##a ▁ ▁a a▁b Ġ Ċ",
+    "https://www.example.org/a/b?c=d&e=f#g user@host.com C:\\path\\to",
+    "def f(x):\n\treturn [i**2 for i in range(x)]  # code\n",
+    "CamelCase snake_case UPPER lower MiXeD",
+    "...!!!???---___***~~~",
+    "one two three four five six seven eight nine ten " * 20,
+]
+PAIRS = [
+    ("a question?", "An answer, Käfer."),
+    ("", "only the second"),
+    ("[SEP] </s>", "<mask> two"),
+    ("日本", "  spaces  "),
+]
+
+
+def write(folder: Path, name: str, value: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    (folder / name).write_text(text, encoding="utf-8")
+
+
+def learn(
+    model: models.Model, cutter: pre_tokenizers.PreTokenizer, trainer: trainers.Trainer
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    rust = Tokenizer(model)
+    rust.pre_tokenizer = cutter
+    rust.train_from_iterator(CORPUS, trainer)
+    found = json.loads(rust.to_str())["model"]
+    return found["vocab"], [(a, b) for a, b in found.get("merges", [])]
+
+
+def byte_merges(folder: Path, special: Sequence[str], *, suffix: str = "", last: bool = False) -> None:
+    """vocab.json and merges.txt of bytes, special tokens first or last."""
+    ends: dict[str, Any] = {"end_of_word_suffix": suffix} if suffix else {}
+    trainer = trainers.BpeTrainer(
+        vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False, **ends
+    )
+    vocabulary, merges = learn(models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), trainer)
+    tokens = [*vocabulary, *special] if last else [*special, *vocabulary]
+    if suffix:
+        tokens += [token + suffix for token in pre_tokenizers.ByteLevel.alphabet()]
+    write_bpe(folder, tokens, merges)
+
+
+def write_bpe(folder: Path, tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
+    write(folder, "vocab.json", {token: number for number, token in enumerate(dict.fromkeys(tokens))})
+    write(folder, "merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
+
+
+def bert(folder: Path, **config: object) -> None:
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=600, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False
+    )
+    vocabulary, _ = learn(models.WordPiece(unk_token="[UNK]"), pre_tokenizers.BertPreTokenizer(), trainer)
+    write(folder, "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+    write(folder, "config.json", {"model_type": "bert"})
+    if config:
+        write(folder, "tokenizer_config.json", config)
+
+
+def gpt2(folder: Path, **config: object) -> None:
+    byte_merges(folder, ["<|endoftext|>"], last=True)
+    write(folder, "config.json", {"model_type": "gpt2"})
+    write(folder, "tokenizer_config.json", {"model_max_length": 1024, **config})
+
+
+def roberta(folder: Path, kind: str = "roberta", **config: object) -> None:
+    byte_merges(folder, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    write(folder, "config.json", {"model_type": kind})
+    if config:
+        write(folder, "tokenizer_config.json", config)
+
+
+def gpt(folder: Path) -> None:
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    vocabulary, merges = learn(models.BPE(unk_token="<unk>"), pre_tokenizers.BertPreTokenizer(), trainer)
+    write_bpe(folder, [*vocabulary], merges)
+    write(folder, "config.json", {"model_type": "openai-gpt"})
+
+
+def clip(folder: Path) -> None:
+    byte_merges(folder, ["<|startoftext|>", "<|endoftext|>"], suffix="</w>", last=True)
+    write(folder, "config.json", {"model_type": "clip"})
+
+
+def ctrl(folder: Path) -> None:
+    """As fastBPE leaves it: pieces that no word ended up with have no id."""
+    trainer = trainers.BpeTrainer(vocab_size=500, end_of_word_suffix="</w>", show_progress=False)
+    vocabulary, merges = learn(models.BPE(), pre_tokenizers.WhitespaceSplit(), trainer)
+    kept = [piece for number, piece in enumerate(vocabulary) if number % 7]
+    names = [piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@" for piece in kept]
+    write_bpe(folder, [*names, "<unk>", "\n"], merges)
+    write(folder, "config.json", {"model_type": "ctrl"})
+
+
+def pieces(**options: Any) -> bytes:
+    model = io.BytesIO()
+    usual: dict[str, Any] = dict(
+        vocab_size=250, hard_vocab_limit=False, character_coverage=0.99, minloglevel=3
+    )
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=model, **{**usual, **options}
+    )
+    return model.getvalue()
+
+
+def albert(folder: Path, **config: object) -> None:
+    control = ["[CLS]", "[SEP]", "[MASK]"]
+    model = pieces(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=control)
+    write(folder, "config.json", {"model_type": "albert"})
+    (folder / "spiece.model").write_bytes(model)
+    if config:
+        write(folder, "tokenizer_config.json", config)
+
+
+def xlnet(folder: Path) -> None:
+    control = ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    model = pieces(control_symbols=control, user_defined_symbols=[".", "(", ")", "–", "£", "€"])
+    write(folder, "config.json", {"model_type": "xlnet"})
+    (folder / "spiece.model").write_bytes(model)
+
+
+def t5(folder: Path, **config: object) -> None:
+    write(folder, "config.json", {"model_type": "t5"})
+    (folder / "spiece.model").write_bytes(pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+    if config:
+        write(folder, "tokenizer_config.json", config)
+
+
+def mbart(folder: Path, **config: object) -> None:
+    write(folder, "config.json", {"model_type": "mbart"})
+    (folder / "sentencepiece.bpe.model").write_bytes(pieces())
+    if config:
+        write(folder, "tokenizer_config.json", config)
+
+
+def mbart50(folder: Path) -> None:
+    mbart(folder, tokenizer_class="MBart50Tokenizer")
+
+
+def llama(folder: Path) -> None:
+    model = pieces(
+        model_type="bpe", byte_fallback=True, vocab_size=500, normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+    )  # fmt: skip
+    write(folder, "config.json", {"model_type": "llama"})
+    write(folder, "tokenizer_config.json", {"add_bos_token": True, "tokenizer_class": "LlamaTokenizer"})
+    (folder / "tokenizer.model").write_bytes(model)
+
+
+def marian(folder: Path, **config: object) -> None:
+    """Two models whose pieces have ids in one vocabulary, in an order of its own, and not all of them."""
+    source, target = pieces(vocab_size=200), pieces(vocab_size=300)
+    write(folder, "config.json", {"model_type": "marian"})
+    (folder / "source.spm").write_bytes(source)
+    (folder / "target.spm").write_bytes(target)
+    both = [
+        piece.text for data in (source, target) for piece in sentencepiece_model.read(data, folder).pieces[3:]
+    ]
+    names = ["</s>", "<unk>", *sorted({*both})[5:], ">>fra<<", ">>deu<<", "日本", "<pad>"]
+    write(folder, "vocab.json", {token: number for number, token in enumerate(names)})
+    if config.get("separate_vocabs"):
+        write(
+            folder,
+            "target_vocab.json",
+            {token: number for number, token in enumerate(names[:2] + names[-2:1:-1] + names[-1:])},
+        )
+    if config:
+        write(folder, "tokenizer_config.json", config)
+
+
+def modernbert(folder: Path) -> None:
+    """A tokenizer.json, byte-level, framed as BERT, with a mask that takes the space before it along."""
+    special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
+    rust = Tokenizer(models.BPE())
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    rust.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    rust.train_from_iterator(CORPUS, trainer)
+    rust.add_tokens(
+        [AddedToken(token, special=True, lstrip=token == "[MASK]", normalized=False) for token in special]
+    )
+    rust.add_tokens([AddedToken("  ", normalized=True), AddedToken("|||IP|||", normalized=True)])
+    ids = [(token, rust.get_vocab()[token]) for token in ("[CLS]", "[SEP]")]
+    rust.post_processor = processors.TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=ids
+    )
+    rust.enable_truncation(8)
+    rust.enable_padding(pad_token="[PAD]", pad_id=ids[0][1] + 2, length=8)
+    folder.mkdir(parents=True, exist_ok=True)
+    rust.save(str(folder / "tokenizer.json"))
+    roles = {f"{token[1:-1].lower()}_token": token for token in special}
+    write(folder, "config.json", {"model_type": "modernbert"})
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192, **roles}
+    write(folder, "tokenizer_config.json", {**config, "clean_up_tokenization_spaces": True})
+
+
+# A name, what makes the files, and the class that opens them.
+MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "bert": (bert, "BertTokenizer"),
+    "bert-cased": (lambda f: bert(f, do_lower_case=False), "BertTokenizer"),
+    "bert-accents": (
+        lambda f: bert(
+            f, strip_accents=False, tokenize_chinese_chars=False, clean_up_tokenization_spaces=True
+        ),
+        "BertTokenizer",
+    ),
+    "roberta": (roberta, "RobertaTokenizer"),
+    "roberta-space": (lambda f: roberta(f, add_prefix_space=True, trim_offsets=False), "RobertaTokenizer"),
+    "bart": (lambda f: roberta(f, "bart"), "BartTokenizer"),
+    "gpt": (gpt, "OpenAIGPTTokenizer"),
+    "gpt2": (gpt2, "GPT2Tokenizer"),
+    "gpt2-bos": (lambda f: gpt2(f, add_bos_token=True, pad_token="<pad>"), "GPT2Tokenizer"),
+    "clip": (clip, "CLIPTokenizer"),
+    "ctrl": (ctrl, "CTRLTokenizer"),
+    "albert": (albert, "AlbertTokenizer"),
+    "albert-cased": (lambda f: albert(f, do_lower_case=False, keep_accents=True), "AlbertTokenizer"),
+    "xlnet": (xlnet, "XLNetTokenizer"),
+    "t5": (t5, "T5Tokenizer"),
+    "t5-few": (lambda f: t5(f, extra_ids=5), "T5Tokenizer"),
+    "mbart": (mbart, "MBartTokenizer"),
+    "mbart-de": (lambda f: mbart(f, src_lang="de_DE", tgt_lang="ro_RO"), "MBartTokenizer"),
+    "mbart50": (mbart50, "MBart50Tokenizer"),
+    "llama": (llama, "LlamaTokenizer"),
+    "marian": (marian, "MarianTokenizer"),
+    "marian-apart": (lambda f: marian(f, separate_vocabs=True), "MarianTokenizer"),
+    "modernbert": (modernbert, "PreTrainedTokenizerFast"),
+}
+
+
+class Extractor(SentencePieceExtractor):  # type: ignore[misc]
+    """Their reader of SentencePiece files for a machine without protobuf: ours reads, theirs converts.
+
+    That ours reads what SentencePiece itself reads is a test of its own.
+    """
+
+    def __init__(self, model: str) -> None:
+        held = sentencepiece_model.read(Path(model).read_bytes(), Path(model))
+        kinds = [SimpleNamespace(piece=each.text, score=each.score, type=each.kind) for each in held.pieces]
+        trainer = SimpleNamespace(unk_id=held.unk, model_type=held.model)
+        normalizer = SimpleNamespace(precompiled_charsmap=held.charsmap)
+        self.proto = SimpleNamespace(pieces=kinds, trainer_spec=trainer, normalizer_spec=normalizer)
+
+
+def theirs(kind: str, folder: Path, **options: object) -> Any:
+    """The tokenizer of transformers, by class, or by `AutoTokenizer`."""
+    if find_spec("google") is None or find_spec("google.protobuf") is None:
+        vars(sys.modules[SentencePieceExtractor.__module__])["SentencePieceExtractor"] = Extractor
+    transformers.logging.set_verbosity_error()
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore"
+        )  # Marian wishes for sacremoses, which only its unused `normalize` needs
+        return getattr(transformers, kind).from_pretrained(folder, **options)
