@@ -51,7 +51,7 @@ format: $(STAMP)  ## format, and mend what lint can mend
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-lines: $(STAMP)  ## count the lines of the core against their budget
+lines: $(STAMP)  ## count the lines of code of the core beside Hugging Face's
 	$(BIN)/python tools/lines.py
 
 mutants: $(STAMP)  ## break the code on purpose: do the tests notice?

@@ -165,7 +165,7 @@ def test_the_package_takes_them_along() -> None:
     assert "/qkv" in built["targets"]["sdist"]["include"]
     assert not any("exclude" in part for part in (built, *built["targets"].values()))
     ignored = {line.strip() for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()}
-    assert not {"*.safetensors", "*.json", "*.toml", "qkv/shipped", "/qkv/shipped/"} & ignored
+    assert not {"*.safetensors", "*.json", "*.toml", "qkv/builtin", "/qkv/builtin/"} & ignored
 
 
 # --- used ---
@@ -243,11 +243,11 @@ assert "torch" not in sys.modules
 def test_a_translation_imports_nothing_that_it_does_not_need(home: Path) -> None:
     """What trains, compiles or fetches would more than double the wait for the first word."""
     code = f"""
-import sys, pathlib, qkv.shipped
-qkv.shipped.HOME = pathlib.Path({str(home)!r})
+import sys, pathlib, qkv.builtin
+qkv.builtin.HOME = pathlib.Path({str(home)!r})
 from qkv.cli import main
 assert main(["translate", {GERMAN!r}, "--device", "cpu"]) == 0
-needless = "qkv.learn torch._dynamo torch._inductor sympy transformers huggingface_hub datasets pyarrow"
+needless = "qkv.train torch._dynamo torch._inductor sympy transformers huggingface_hub datasets pyarrow"
 print(*[name for name in needless.split() if name in sys.modules], sep=" ", file=sys.stderr)
 """
     done = subprocess.run(

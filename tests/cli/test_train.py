@@ -267,7 +267,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) 
 
 SLOW = """
 import time
-from qkv.learn.trainer import Trainer
+from qkv.train.loop.trainer import Trainer
 def save(self):
     print("saving", flush=True)
     time.sleep(60)

@@ -240,7 +240,7 @@ def test_signatures_are_as_the_source_has_them() -> None:
         'name: str = "of some length",',
         "**more: object,\n) -> None",
     ]
-    assert signature(qkv.list_families, "qkv.families") == "qkv.list_families() -> list[Family]"
+    assert signature(qkv.list_families, "qkv.list_families") == "qkv.list_families() -> list[Family]"
     assert signature(qkv.Rows.of, "Rows.of").endswith(") -> Rows")
     assert signature(qkv.Batch.to, "Batch.to") == "Batch.to(device: torch.device | str) -> Batch"
     assert signature(Engine.__init__, "Engine").endswith(") -> Engine")

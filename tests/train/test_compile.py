@@ -21,7 +21,7 @@ from qkv.train.objectives import Words, objective
 
 SCRIPT = """
 import os, signal, time
-from qkv.learn.compiled import start_compilers
+from qkv.train.loop.compile import start_compilers
 
 heard = []
 signal.signal(signal.SIGTERM, lambda *_: heard.append(1))
