@@ -1,8 +1,8 @@
-"""Counts the lines of code of the core's rooms, beside Hugging Face's for the same families. It limits nothing.
+"""Counts the lines of code of the core's rooms beside Hugging Face's for the same families.
 
 A line counts when it holds code: blanks, comments and docstrings do not. Nothing counted is imported.
-Left out of ours: reading and writing files, tokenizers, data, training, decoding, tasks. Left out of theirs: the
-shared code that every modeling file imports (attention masks, caches, kernels, generation, weight loading).
+Left out of ours: files, tokenizers, data, training, decoding, tasks. Left out of theirs: the shared code that
+every modeling file imports (attention masks, caches, kernels, generation, weight loading).
 """
 
 import ast

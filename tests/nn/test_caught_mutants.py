@@ -62,7 +62,8 @@ def test_what_changes_nothing_survives(tmp_path: Path) -> None:
     mutants.copy(mutants.ROOT, tmp_path)
     (tmp_path / "tests" / "test_bad.py").write_text("def test_bad() -> None:\n    raise AssertionError\n")
     attempt = f"mutants.attempt(IDLE, Path({str(tmp_path)!r}), ['tests/test_bad.py'])"
-    code = f"from pathlib import Path; from tests.nn.test_caught_mutants import IDLE, mutants; print({attempt}[1:3])"
+    imports = "from pathlib import Path; from tests.nn.test_caught_mutants import IDLE, mutants"
+    code = f"{imports}; print({attempt}[1:3])"
     assert python("-c", code).strip() == str(
         ("SURVIVED", "tests/test_bad.py::test_bad fails without a mutant too")
     )

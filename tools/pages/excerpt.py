@@ -2,8 +2,8 @@
 
 In a page, a paragraph that is nothing but a link into the source becomes the lines themselves:
 
-    [Feed.forward](../qkv/nn/feed_forward.py)                 a class, a function, a method, or a name with its value
-    [Feed.forward](../qkv/nn/feed_forward.py "y = … return")  of it, from the line that begins so to the other"""
+    [Feed.forward](../qkv/nn/feed_forward.py)     a class, a function, a method, or a name with its value
+    [Feed.forward](../qkv/nn/feed_forward.py "y … z")  of it, from one line to another"""
 
 from __future__ import annotations
 
