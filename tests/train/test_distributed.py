@@ -1,6 +1,6 @@
 """Several processes: the losses and weights of one, whatever way the network lies on them.
 
-`torchrun -m tests.train.test_distributed FOLDER` runs all cases on its processes; tests compare what it wrote."""
+`torchrun -m tests.train.test_distributed FOLDER` runs all cases on its processes; tests compare the results."""
 
 from __future__ import annotations
 
