@@ -4,7 +4,7 @@ LIBRARY := .venv/library
 STAMP   := .venv/stamp
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
 
-# What is done, and the seconds that it took.
+# Print what is done, and the seconds it took.
 timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date +%s) - start)) s"
 
 .PHONY: help demo .venv test test-matrix test-gpu slow check format lines mutants docs clean
@@ -12,17 +12,17 @@ timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date 
 help:  ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## */\1\t/' | expand -t 13
 
-demo: $(LIBRARY)  ## translate a sentence, and see which word was made of which
-	$(BIN)/qkv translate "Wo ist der Bahnhof?" --alignment --page demo.html
-	@echo "open file://$(CURDIR)/demo.html to see it in a browser"
+demo: $(LIBRARY)  ## translate a sentence and show its word alignment
+	$(BIN)/qkv translate "Wo ist der Bahnhof?" --alignment --save demo.html
+	@echo "open file://$(CURDIR)/demo.html in a browser"
 
-.venv: $(STAMP)  ## make the environment, with the versions of constraints.txt
+.venv: $(STAMP)  ## create the environment, with the versions of constraints.txt
 
-# torch goes first: on its own it takes the build that the machine offers.
+# torch is installed first: on its own, pip selects the build for this machine.
 $(LIBRARY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("needs Python 3.11 or newer: make PYTHON=...")'
-	$(call timed,making an environment in .venv,$(PYTHON) -m venv .venv)
-	$(call timed,installing torch: large; minutes on a slow line,$(PIP) torch==2.13.0)
+	$(call timed,creating an environment in .venv,$(PYTHON) -m venv .venv)
+	$(call timed,installing torch: large; minutes on a slow connection,$(PIP) torch==2.13.0)
 	$(call timed,installing qkv and the rest,$(PIP) -e .)
 	@touch $@
 
@@ -47,14 +47,14 @@ check: $(STAMP)  ## formatting, lint and types
 	$(BIN)/ruff check
 	$(BIN)/mypy --strict qkv tools tests
 
-format: $(STAMP)  ## format, and mend what lint can mend
+format: $(STAMP)  ## format, and fix what lint can fix
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-lines: $(STAMP)  ## count the lines of code of the core beside Hugging Face's
+lines: $(STAMP)  ## count the lines of code of the core and of Hugging Face
 	$(BIN)/python tools/lines.py
 
-mutants: $(STAMP)  ## break the code on purpose: do the tests notice?
+mutants: $(STAMP)  ## mutation testing: change the core, check that the tests fail
 	$(BIN)/python tools/mutants.py
 
 docs: .venv/docs  ## build the documentation site, in site/

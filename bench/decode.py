@@ -1,15 +1,15 @@
-"""Decoding speed beside transformers', in one run: new ids a second, and whether both say the same.
+"""Decoding speed compared with transformers in one run: new tokens per second, and equal outputs.
 
     python bench/decode.py [--cases gpt2 gpt2-long translate] [--device cuda] [--precision half] [--small]
 
-    gpt2       GPT-2 124M, one row, greedy: a prompt of 32 ids, then 64 (256 on a GPU)
+    gpt2       GPT-2 124M, batch size 1, greedy: a prompt of 32 tokens, then 64 (256 on a GPU)
     gpt2-long  the same after a prompt of 512
-    translate  Transformer-base (6 + 6 layers, 32,000 words), a beam of 4: 32 sources (256 on a GPU) of 16 to
-               48 ids, then 32 new ones
+    translate  Transformer-base (6 + 6 layers, 32,000 tokens), 4 beams: 32 sources (256 on a GPU) of 16 to
+               48 tokens, then 32 new ones
 
-Weights are random, no row ends early. Both read the same weights, in fp32 on a CPU and in bf16 on a GPU,
-where theirs is compiled with a static cache (gpt2), and ours replays one CUDA graph a step. Runs take turns,
-the fastest of each counts. `--precision half` gives ours linear layers with weights in fp16 (CPU; FBGEMM)."""
+Weights are random, no row ends early. Both load the same weights, in fp32 on a CPU and in bf16 on a GPU,
+where transformers is compiled with a static cache (gpt2), and qkv replays one CUDA graph a step. Runs
+alternate; the fastest of each counts. `--precision half`: linear weights of qkv in fp16 (CPU; FBGEMM)."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import qkv
-from qkv.decode import Engine, How, generate, prepare
+from qkv.decode import Engine, GenerationConfig, generate, optimize_model
 from qkv.nn.transformer import Transformer
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
-Ids = list[list[int]]
+TokenIds = list[list[int]]
 
 
-def gpt2(small: bool) -> Any:
+def build_gpt2(small: bool) -> Any:
     sizes = dict(n_embd=64, n_layer=2, n_head=2, vocab_size=500) if small else {}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes))
 
 
-def translate(small: bool) -> Any:
+def build_marian(small: bool) -> Any:
     width, depth, words = (64, 2, 500) if small else (512, 6, 32_000)
     return transformers.MarianMTModel(
         transformers.MarianConfig(
@@ -53,17 +53,21 @@ def translate(small: bool) -> Any:
     )  # fmt: skip
 
 
-def rows(count: int, low: int, high: int, words: int) -> Ids:
-    draw = torch.Generator().manual_seed(0)
-    lengths = torch.randint(low, high + 1, (count,), generator=draw).tolist()
-    return [torch.randint(2, words, (length,), generator=draw).tolist() for length in lengths]
+def sample_prompts(count: int, low: int, high: int, words: int) -> TokenIds:
+    generator = torch.Generator().manual_seed(0)
+    lengths = torch.randint(low, high + 1, (count,), generator=generator).tolist()
+    return [torch.randint(2, words, (length,), generator=generator).tolist() for length in lengths]
 
 
-def theirs(model: Any, prompts: Ids, new: int, beams: int, static: bool) -> Ids:
-    """What transformers says: rows are padded, on the right for an encoder."""
+def generate_transformers(
+    model: Any, prompts: TokenIds, new: int, beams: int, static: bool
+) -> TokenIds:
+    """Generate with transformers; rows are padded on the right."""
     longest = max(map(len, prompts))
     ids = torch.tensor([row + [0] * (longest - len(row)) for row in prompts], device=model.device)
-    mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in prompts], device=model.device)
+    mask = torch.tensor(
+        [[1] * len(row) + [0] * (longest - len(row)) for row in prompts], device=model.device
+    )
     more = {"cache_implementation": "static"} if static else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -75,53 +79,59 @@ def theirs(model: Any, prompts: Ids, new: int, beams: int, static: bool) -> Ids:
     return out[:, start:].tolist()  # type: ignore[no-any-return]
 
 
-def ours(engine: Engine, prompts: Ids, new: int, beams: int) -> Ids:
-    how = How(max_new=new, beams=beams, start=0)
-    side = {"sources": prompts} if engine.pair else {"prompts": prompts}
-    return [row[0].ids for row in generate(engine, **side, how=how)]  # type: ignore[arg-type]
+def generate_qkv(engine: Engine, prompts: TokenIds, new: int, beams: int) -> TokenIds:
+    config = GenerationConfig(max_new_tokens=new, num_beams=beams, decoder_start_token_id=0)
+    inputs = {"sources": prompts} if engine.is_encoder_decoder else {"prompts": prompts}
+    return [row[0].token_ids for row in generate(engine, **inputs, generation_config=config)]  # type: ignore[arg-type]
 
 
-def timed(call: Callable[[], Ids], device: str) -> tuple[float, Ids]:
+def timed(call: Callable[[], TokenIds], device: str) -> tuple[float, TokenIds]:
     start = time.perf_counter()
-    found = call()
+    token_ids = call()
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start, found
+    return time.perf_counter() - start, token_ids
 
 
 def compare(name: str, options: argparse.Namespace) -> None:
     gpu = options.device == "cuda"
     torch.manual_seed(0)
-    model = (translate if name == "translate" else gpt2)(options.small).eval()
+    model = (build_marian if name == "translate" else build_gpt2)(options.small).eval()
     words = model.config.vocab_size
     if name != "translate":
         length = 512 if name == "gpt2-long" else 32
-        prompts, new, beams = rows(1, length, length, words), 256 if gpu else 64, 1
+        prompts, new, beams = sample_prompts(1, length, length, words), 256 if gpu else 64, 1
     else:
-        prompts, new, beams = rows(256 if gpu else 32, 16, 48, words), 32, 4
+        prompts, new, beams = sample_prompts(256 if gpu else 32, 16, 48, words), 32, 4
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         dtype = torch.bfloat16 if gpu else torch.float32
-        opened = qkv.load(folder, device=options.device, dtype=dtype).net
-    assert isinstance(opened, Transformer)
-    engine = Engine(prepare(opened, precision=options.precision), static=gpu)
+        net = qkv.load(folder, device=options.device, dtype=dtype).net
+    assert isinstance(net, Transformer)
+    engine = Engine(optimize_model(net, precision=options.precision), static_shapes=gpu)
     model = model.to(device=options.device, dtype=dtype)
     calls = {
-        "ours": lambda: ours(engine, prompts, new, beams),
-        "theirs": lambda: theirs(model, prompts, new, beams, gpu and name != "translate"),
+        "qkv": lambda: generate_qkv(engine, prompts, new, beams),
+        "transformers": lambda: generate_transformers(
+            model, prompts, new, beams, gpu and name != "translate"
+        ),
     }
     best: dict[str, float] = {}
-    said: dict[str, Ids] = {}
-    for turn in range(options.repeats + 1):  # the first warms up
-        for who, call in calls.items():
-            seconds, said[who] = timed(call, options.device)
-            best[who] = min(best.get(who, seconds), seconds) if turn else float("inf")
-    ids = len(prompts) * new
-    same = sum(a == b for a, b in zip(said["ours"], said["theirs"], strict=True))
+    outputs: dict[str, TokenIds] = {}
+    for turn in range(options.repeats + 1):  # the first is warmup
+        for library, call in calls.items():
+            seconds, outputs[library] = timed(call, options.device)
+            best[library] = min(best.get(library, seconds), seconds) if turn else float("inf")
+    num_tokens = len(prompts) * new
+    num_equal = sum(a == b for a, b in zip(outputs["qkv"], outputs["transformers"], strict=True))
+    speeds = {
+        library: f"{library} {num_tokens / seconds:10,.1f} tokens/s"
+        for library, seconds in best.items()
+    }
     print(
-        f"{name:<10} ours {ids / best['ours']:10,.1f} ids/s   theirs {ids / best['theirs']:10,.1f} ids/s   "
-        f"{best['theirs'] / best['ours']:5.2f} x   {best['ours'] / new * 1e3:7.2f} ms a step   "
-        f"{same} of {len(prompts)} rows the same",
+        f"{name:<10} {speeds['qkv']}   {speeds['transformers']}   "
+        f"{best['transformers'] / best['qkv']:5.2f} x   {best['qkv'] / new * 1e3:7.2f} ms a step   "
+        f"{num_equal} of {len(prompts)} rows equal",
         flush=True,
     )
 
@@ -134,7 +144,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default=None)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--small", action="store_true", help="tiny sizes: does it run?")
+    parser.add_argument("--small", action="store_true", help="tiny sizes: check that it runs")
     options = parser.parse_args()
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
     print(f"{versions}, {torch.get_num_threads()} threads")

@@ -1,10 +1,10 @@
-"""Local, banded, strided and fixed patterns against dense attention, in time and memory.
+"""Block-sparse attention (local, banded, strided, fixed) compared with dense attention: time and memory.
 
     python bench/sparse.py [--device cuda] [--dtype bfloat16] [--heads 8] [--length 16384]
 
-Forward and backward of one attention call on q, k, v of (1, heads, T, 64). Dense is what the same rule costs
-without blocks: scaled_dot_product_attention under its T x T mask; `causal` is that kernel without a mask.
-The first call makes the masks, which the layers of a model share: they count in memory, not in time."""
+Forward and backward of one attention call on q, k, v of (1, heads, T, 64). Dense is the same pattern without
+blocks: scaled_dot_product_attention under its T x T mask; `causal` is that kernel without a mask. The first
+call makes the masks, which the layers of a model share: they count in memory, not in time."""
 
 from __future__ import annotations
 
@@ -20,52 +20,68 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from qkv.kernels.bias import Where
-from qkv.kernels.block_sparse import sparse_attention
-from qkv.spec import Banded, Causal, Chunk, Local, Pattern, Strided, Summary
+from qkv.kernels.bias import AttentionBias
+from qkv.kernels.block_sparse import block_sparse_attention
+from qkv.spec import Banded, Causal, Chunk, ChunkEnds, Local, Pattern, Strided
 
 PATTERNS: dict[str, Pattern] = {
     "causal": Causal(),
     "local 128": Local(128),
     "banded 256": Banded(256),
     "strided 128": Banded(128) | Strided(128),
-    "fixed 128/8": Chunk(128) | Summary(128, 8),
+    "fixed 128/8": Chunk(128) | ChunkEnds(128, 8),
 }
 
 
-def attention(form: str, where: Where, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    if form == "blocks":
-        return sparse_attention(q, k, v, where.pattern, where.cut, 0.125)
-    if isinstance(where.pattern, Causal):
+def attention(
+    method: str, bias: AttentionBias, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> torch.Tensor:
+    if method == "blocks":
+        return block_sparse_attention(q, k, v, bias.pattern, bias.block_layout, 0.125)
+    if isinstance(bias.pattern, Causal):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=where.bias(None))
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.bias(None))
 
 
-def measure(name: str, form: str, length: int, heads: int, device: str, dtype: str) -> dict[str, float]:
-    """Seconds and bytes over the inputs' own; the best of a few runs."""
+def measure(
+    name: str, method: str, length: int, heads: int, device: str, dtype: str
+) -> dict[str, float]:
+    """Return seconds, the best of a few runs, and peak bytes beyond those of the inputs."""
     torch.manual_seed(0)
-    kind = getattr(torch, dtype)
+    torch_dtype = getattr(torch, dtype)
     q, k, v = (
-        torch.randn(1, heads, length, 64, device=device, dtype=kind, requires_grad=True) for _ in range(3)
+        torch.randn(1, heads, length, 64, device=device, dtype=torch_dtype, requires_grad=True)
+        for _ in range(3)
     )
     gpu = device == "cuda"
-    held = torch.cuda.memory_allocated() if gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    bytes_before = (
+        torch.cuda.memory_allocated()
+        if gpu
+        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    )
     positions, best = torch.arange(length, device=device)[None], float("inf")
-    where = Where(pattern=PATTERNS[name], q=positions, k=positions, full=True, same=True, dtype=kind)
+    bias = AttentionBias(
+        pattern=PATTERNS[name],
+        q_positions=positions,
+        k_positions=positions,
+        is_full=True,
+        is_self_attention=True,
+        dtype=torch_dtype,
+    )
     for _ in range(6 if gpu else 2):
         if gpu:
             torch.cuda.synchronize()
         start = time.perf_counter()
-        attention(form, where, q, k, v).sum().backward()
+        attention(method, bias, q, k, v).sum().backward()
         if gpu:
             torch.cuda.synchronize()
         best = min(best, time.perf_counter() - start)
-    most = (
+    peak_bytes = (
         torch.cuda.max_memory_allocated()
         if gpu
         else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     )
-    return {"seconds": best, "bytes": most - held}
+    return {"seconds": best, "bytes": peak_bytes - bytes_before}
 
 
 def main() -> None:
@@ -74,27 +90,44 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--one", nargs=2, metavar=("PATTERN", "FORM"), help="measure one, in this process")
+    parser.add_argument(
+        "--one", nargs=2, metavar=("PATTERN", "METHOD"), help="measure one in this process"
+    )
     options = parser.parse_args()
     settings = (options.length, options.heads, options.device, options.dtype)
     if options.one:
         print(json.dumps(measure(*options.one, *settings)))
         return
     print(f"T {options.length}, {options.heads} heads of 64, {options.dtype} on {options.device}")
-    titles = ("blocks s", "dense s", "share", "blocks MB", "dense MB", "share")
+    titles = ("blocks s", "dense s", "ratio", "blocks MB", "dense MB", "ratio")
     print(f"{'pattern':<14}" + "".join(f"{title:>10}" for title in titles))
     for name in PATTERNS:
-        found = {}
-        for form in ("blocks", "dense"):
-            if name == "causal" and form == "blocks":
+        measured = {}
+        for method in ("blocks", "dense"):
+            if name == "causal" and method == "blocks":
                 continue
-            command = [sys.executable, __file__, "--one", name, form, "--length", str(options.length)]
-            command += ["--heads", str(options.heads), "--device", options.device, "--dtype", options.dtype]
+            command = [
+                sys.executable,
+                __file__,
+                "--one",
+                name,
+                method,
+                "--length",
+                str(options.length),
+            ]
+            command += [
+                "--heads",
+                str(options.heads),
+                "--device",
+                options.device,
+                "--dtype",
+                options.dtype,
+            ]
             run = subprocess.run(command, capture_output=True, text=True, check=False)
-            found[form] = json.loads(run.stdout) if run.returncode == 0 else None
+            measured[method] = json.loads(run.stdout) if run.returncode == 0 else None
             if run.returncode:
-                print(f"{name} {form}: {run.stderr.strip().splitlines()[-1]}")
-        dense, blocks = found.get("dense"), found.get("blocks")
+                print(f"{name} {method}: {run.stderr.strip().splitlines()[-1]}")
+        dense, blocks = measured.get("dense"), measured.get("blocks")
         if dense is None:
             continue
         cells = ["-", f"{dense['seconds']:.4f}", "-", "-", f"{dense['bytes'] / 1e6:.0f}", "-"]

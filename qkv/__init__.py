@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from qkv.attention_weights import look
-    from qkv.batch import Batch, Rows
+    from qkv.batch import Batch, Inputs
     from qkv.families import list_families
     from qkv.model.build import build
     from qkv.model.load import load
@@ -15,12 +15,23 @@ if TYPE_CHECKING:
     from qkv.train.fit import fit
 
 __version__ = "0.2.0"
-__all__ = ["Batch", "Model", "Rows", "Tokenizer", "build", "fit", "list_families", "load", "look", "task"]
+__all__ = [
+    "Batch",
+    "Inputs",
+    "Model",
+    "Tokenizer",
+    "build",
+    "fit",
+    "list_families",
+    "load",
+    "look",
+    "task",
+]
 
 _MODULES = {
     "Batch": "qkv.batch",
+    "Inputs": "qkv.batch",
     "Model": "qkv.model.model",
-    "Rows": "qkv.batch",
     "Tokenizer": "qkv.text",
     "build": "qkv.model.build",
     "list_families": "qkv.families",

@@ -1,4 +1,4 @@
-"""look: attention weights of every layer, computed beside the fast kernels from what enters them.
+"""look: the attention weights of every layer, computed beside the fast kernels from their inputs.
 
 The output of the model is the same to the bit whether or not anyone looks."""
 
@@ -10,51 +10,68 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.nn.attention import Mix
-from qkv.nn.transformer import Tower
+from qkv.nn.attention import AttentionKernel
+from qkv.nn.transformer import Stack
+from qkv.torch_compat import eager_call, get_compiled_call, set_compiled_call
 
 
 @contextmanager
-def look(model: Any, only: str | Callable[[str], object] | None = None) -> Iterator[dict[str, Tensor]]:
-    """Within, every forward fills the dict that is yielded: path -> weights (B, H, T, S) of the last.
+def look(
+    model: Any, paths: str | Callable[[str], object] | None = None
+) -> Iterator[dict[str, Tensor]]:
+    """Record the attention weights of every forward within the block: path -> (B, H, T, S).
 
-    `only` is a regular expression or a test of paths. Layers that share their weights are told apart
-    by the depth at which they ran. A compiled network runs once more, uncompiled, for those who look."""
+    `paths` is a regular expression or a predicate on paths such as `decoder.layers.3.attention`.
+    Layers that share their weights are told apart by depth. A compiled network runs once more,
+    uncompiled, to be recorded."""
     net: nn.Module = getattr(model, "net", model)
-    seen: dict[str, Tensor] = {}
-    every = mixes(net)
-    wanted = only if callable(only) else re.compile(only or ".*").fullmatch
-    if not any(map(wanted, every)):
-        raise ValueError(f"only={only!r} matches none of the paths {', '.join(every)}")
-    ran: dict[Mix, list[str]] = {}  # the paths by which one module goes, in the order in which they run
-    for path, mix in every.items():
-        ran.setdefault(mix, []).append(path)
+    weights: dict[str, Tensor] = {}
+    kernels = attention_kernels(net)
+    is_selected = paths if callable(paths) else re.compile(paths or ".*").fullmatch
+    if not any(map(is_selected, kernels)):
+        raise ValueError(f"paths={paths!r} matches none of the paths {', '.join(kernels)}")
+    paths_of: dict[AttentionKernel, list[str]] = {}  # of one module, in the order in which they run
+    for path, kernel in kernels.items():
+        paths_of.setdefault(kernel, []).append(path)
 
-    def after(mix: Mix, inputs: tuple[Any, ...], output: Tensor) -> None:
-        path = ran[mix][0]
-        ran[mix] = [*ran[mix][1:], path]
-        if wanted(path):
-            q, k, _, where, *extra = inputs
+    def record(kernel: AttentionKernel, inputs: tuple[Any, ...], output: Tensor) -> None:
+        path, *later = paths_of[kernel]
+        paths_of[kernel] = [*later, path]
+        if is_selected(path):
+            q, k, _, bias, *layer_bias = inputs
             with torch.no_grad():
-                seen[path] = mix.weights(q, k, where, *extra)
+                weights[path] = kernel.weights(q, k, bias, *layer_bias)
 
-    handles = [mix.register_forward_hook(after) for mix in ran]
-    compiled = net._compiled_call_impl
+    handles = [kernel.register_forward_hook(record) for kernel in paths_of]
+    compiled = get_compiled_call(net)
     if compiled is not None:  # hooks do not fire inside a compiled graph
-        net._compiled_call_impl = lambda *args: (compiled(*args), net._call_impl(*args))[0]
+
+        def call_twice(*args: Any) -> Any:
+            out = compiled(*args)
+            eager_call(net, *args)
+            return out
+
+        set_compiled_call(net, call_twice)
     try:
-        yield seen
+        yield weights
     finally:
-        net._compiled_call_impl = compiled
+        set_compiled_call(net, compiled)
         for handle in handles:
             handle.remove()
-    if not seen:
-        raise ValueError("nothing was seen: no forward ran inside `with look(...)`")
+    if not weights:
+        raise ValueError("no attention weights: no forward ran inside `with look(...)`")
 
 
-def mixes(net: nn.Module) -> dict[str, Mix]:
-    """Every attention by its path, shared layers once for each depth."""
-    towers = [(name, tower) for name, tower in net.named_modules() if isinstance(tower, Tower)]
-    blocks = [(f"{n}.layers.{depth}", t.layers[at]) for n, t in towers for depth, at in enumerate(t.order)]
-    both = [(f"{path}.{x}", getattr(block, x)) for path, block in blocks for x in ("attend", "cross")]
-    return {path: part.mix for path, part in both if part is not None}
+def attention_kernels(net: nn.Module) -> dict[str, AttentionKernel]:
+    """Every attention kernel by its path; shared layers once for each depth."""
+    kernels: dict[str, AttentionKernel] = {}
+    for name, stack in net.named_modules():
+        if not isinstance(stack, Stack):
+            continue
+        for depth, index in enumerate(stack.layer_order):
+            layer = stack.layers[index]
+            for part in ("attention", "cross_attention"):
+                attention = getattr(layer, part)
+                if attention is not None:
+                    kernels[f"{name}.layers.{depth}.{part}"] = attention.kernel
+    return kernels

@@ -1,4 +1,5 @@
-"""Batch: the rows a network reads. Masks are positions; what the host knows of them is settled here, once."""
+"""Inputs and Batch: what a network reads. Masks are positions; what the host knows about them is
+decided here, once."""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -6,108 +7,144 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+IGNORE_INDEX = -100  # a label that has no loss
+
 
 @dataclass(frozen=True, kw_only=True)
-class Rows:
-    """One side of a batch: ids (B, T) or embeds (B, T, W), where each token stands, of which text it is."""
+class Inputs:
+    """The inputs of one stack: input_ids (B, T), inputs_embeds (B, T, W) or pixel_values."""
 
-    positions: Tensor  # (B, T), or (1, T) where all rows are alike
-    ids: Tensor | None = None
-    embeds: Tensor | None = None
-    images: Tensor | None = None
-    types: Tensor | None = None
-    seat: Tensor | None = None  # (B, T) true where a token stands; None: everywhere
-    document: Tensor | None = None  # (B, T) tells packed texts apart; None: one text a row
-    even: bool = True  # within a text, positions rise by one along the row: index distance is distance
-    counted: bool = True  # positions start at 0 and shift by what a memory already holds
-    reach: int = 0  # no two positions are further apart
-    edges: Tensor | None = None  # where texts begin in the flat (B * T) row, and the end: no pads among them
+    position_ids: Tensor  # (B, T), or (1, T) if all rows are alike
+    input_ids: Tensor | None = None
+    inputs_embeds: Tensor | None = None
+    pixel_values: Tensor | None = None
+    token_type_ids: Tensor | None = None
+    attention_mask: Tensor | None = (
+        None  # (B, T), true for tokens, false for padding; None: no padding
+    )
+    document_ids: Tensor | None = None  # (B, T), tells packed documents apart; None: one a row
+    contiguous: bool = True  # positions rise by one along each document
+    offset_by_cache: bool = True  # positions start at 0 and are shifted by the length of a cache
+    max_distance: int = 0  # an upper bound on the distance of two positions
+    cu_seqlens: Tensor | None = (
+        None  # starts of packed documents in the flat (B * T) row, and its end
+    )
 
     @staticmethod
-    def of(
-        ids: Tensor | None = None, *, mask: Tensor | None = None, positions: Tensor | None = None,
-        document: Tensor | None = None, types: Tensor | None = None, embeds: Tensor | None = None,
-        images: Tensor | None = None, cells: int = 0,
-    ) -> "Rows":  # fmt: skip
-        """Rows with positions counted over the seats of each text, unless given; an image has `cells`."""
-        body = next(x for x in (ids, embeds, images) if x is not None)
-        size, length = len(body), cells or body.shape[1]
-        seat = None if mask is None or bool(mask.all()) else mask.bool()
-        even, counted, edges = positions is None, positions is None, None
-        reach = length - 1 if positions is None else int(positions.max())
-        if positions is None and seat is None and document is None:
-            positions = torch.arange(length, device=body.device)[None]
-        elif positions is None:
-            stands = torch.ones(size, length, dtype=torch.bool, device=body.device) if seat is None else seat
-            text = torch.zeros_like(stands, dtype=torch.long) if document is None else document
-            starts = text != text.roll(1, dims=1)
+    def create(
+        input_ids: Tensor | None = None, *, attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None, document_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
+        pixel_values: Tensor | None = None, num_patches: int = 0,
+    ) -> "Inputs":  # fmt: skip
+        """Inputs with positions counted over the tokens of each document, unless they are given.
+
+        An image has `num_patches` positions."""
+        body = next(x for x in (input_ids, inputs_embeds, pixel_values) if x is not None)
+        batch_size = len(body)
+        length = num_patches or body.shape[1]
+        mask = (
+            None if attention_mask is None or bool(attention_mask.all()) else attention_mask.bool()
+        )
+        contiguous = offset_by_cache = position_ids is None
+        cu_seqlens = None
+        max_distance = length - 1 if position_ids is None else int(position_ids.max())
+        if position_ids is None and mask is None and document_ids is None:
+            position_ids = torch.arange(length, device=body.device)[None]
+        elif position_ids is None:
+            valid = (
+                torch.ones(batch_size, length, dtype=torch.bool, device=body.device)
+                if mask is None
+                else mask
+            )
+            documents = (
+                torch.zeros_like(valid, dtype=torch.long) if document_ids is None else document_ids
+            )
+            starts = documents != documents.roll(1, dims=1)
             starts[:, 0] = True
-            count = stands.cumsum(1)  # tokens up to here, less those before the text began
-            positions = (count - 1 - ((count - stands.long()) * starts).cummax(1).values).clamp(min=0)
-            gaps = (stands != stands.roll(1, dims=1)) & ~starts  # pads on one side of a text are no hole
-            even = seat is None or (document is None and bool((gaps.sum(1) <= 1).all()))
-            edges = None if document is None or seat is not None else edges_of(starts)
-            if size and even and document is None and bool(stands[:, 0].all()):  # pads come last: count alike
-                positions = positions[count[:, -1:].argmax(0)]  # as the longest row does
-        return Rows(
-            ids=ids, embeds=embeds, images=images, types=types, positions=positions, seat=seat,
-            document=document, even=even, counted=counted, reach=reach, edges=edges,
+            count = valid.cumsum(1)  # tokens up to here, less those before the document began
+            before = ((count - valid.long()) * starts).cummax(1).values
+            position_ids = (count - 1 - before).clamp(min=0)
+            # Padding on one side of a row leaves no gap between its tokens.
+            gaps = (valid != valid.roll(1, dims=1)) & ~starts
+            contiguous = mask is None or (document_ids is None and bool((gaps.sum(1) <= 1).all()))
+            cu_seqlens = (
+                None if document_ids is None or mask is not None else cumulative_lengths(starts)
+            )
+            padded_right = contiguous and document_ids is None and bool(valid[:, 0].all())
+            if batch_size and padded_right:  # all rows count alike, as the longest does
+                position_ids = position_ids[count[:, -1:].argmax(0)]
+        return Inputs(
+            input_ids=input_ids, inputs_embeds=inputs_embeds, pixel_values=pixel_values,
+            token_type_ids=token_type_ids, position_ids=position_ids, attention_mask=mask,
+            document_ids=document_ids, contiguous=contiguous, offset_by_cache=offset_by_cache,
+            max_distance=max_distance, cu_seqlens=cu_seqlens,
         )  # fmt: skip
 
     @property
-    def size(self) -> int:
-        return len(next(x for x in (self.ids, self.embeds, self.images) if x is not None))
+    def batch_size(self) -> int:
+        bodies = (self.input_ids, self.inputs_embeds, self.pixel_values)
+        return len(next(x for x in bodies if x is not None))
 
     @property
     def length(self) -> int:
-        return self.positions.shape[1]
+        return self.position_ids.shape[1]
 
     @property
-    def seats(self) -> Tensor:
-        """Positions, -1 where no token stands."""
-        return self.positions if self.seat is None else self.positions.masked_fill(~self.seat, -1)
+    def masked_position_ids(self) -> Tensor:
+        """Position ids, -1 for padding."""
+        if self.attention_mask is None:
+            return self.position_ids
+        return self.position_ids.masked_fill(~self.attention_mask, -1)
 
 
-def edges_of(starts: Tensor) -> Tensor:
-    """Where texts begin, and the end (N + 1,); N + 1 is made a power of 2 by empty texts: few shapes."""
-    size = len(found := starts.flatten().nonzero()[:, 0])
-    spare = (64 << (size // 64).bit_length()) - size
-    return torch.nn.functional.pad(found, (0, spare), value=starts.numel()).int()
+def cumulative_lengths(starts: Tensor) -> Tensor:
+    """Where documents begin in the flat row, and its end: (N + 1,).
+
+    N + 1 is rounded up to a power of 2 with empty documents, so that few shapes occur."""
+    indices = starts.flatten().nonzero()[:, 0]
+    size = len(indices)
+    padding = (64 << (size // 64).bit_length()) - size
+    return torch.nn.functional.pad(indices, (0, padding), value=starts.numel()).int()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What `net(batch)` reads: the rows, the decoder's rows, and the rarer things."""
+    """What `net(batch)` reads: the inputs of the encoder and of the decoder, and rarer things.
 
-    rows: Rows | None = None
-    target: Rows | None = None
-    image: Rows | None = None
-    source: Rows | None = None  # an encoder's states, given from outside as embeds
-    memory: Tensor | None = None  # (layers, B, M, W)
-    allowed: Tensor | None = None  # (B, T, T) who may see whom, beside the pattern (XLNet's permutation)
-    targets: Tensor | None = None  # (B, P) the tokens that the query stream predicts
-    choice: Tensor | None = None  # (B,) the token that a double head reads
-    read: Tensor | None = None  # (N,) indices into all tokens (B * T): the only ones a head for all reads
-    labels: dict[str, Tensor] = field(default_factory=dict)  # go through the net as they are, for a loss
-    keep: tuple[str, ...] = ()  # asks for more: "hiddens", "router"
+    A network with a single stack reads whichever of the two is given."""
+
+    encoder: Inputs | None = None
+    decoder: Inputs | None = None
+    image: Inputs | None = None
+    encoder_hidden_states: Inputs | None = None  # given from outside, as inputs_embeds
+    mems: Tensor | None = None  # (layers, B, M, W)
+    permutation_mask: Tensor | None = None  # (B, T, T), what may be attended to besides the pattern
+    target_positions: Tensor | None = None  # (B, P), the tokens that XLNet's query stream predicts
+    mc_token_ids: Tensor | None = None  # (B,), the token that a multiple-choice head reads
+    logit_positions: Tensor | None = None  # (N,), indices into (B * T): only these get logits
+    labels: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # passed through the network to the loss
+    extra_outputs: tuple[str, ...] = ()  # "hidden_states", "router_logits"
 
     def to(self, device: torch.device | str) -> "Batch":
-        return moved(self, device)
+        return move_to_device(self, device)
 
 
-Moved = TypeVar("Moved")
+Movable = TypeVar("Movable")
 
 
-def moved(x: Moved, device: torch.device | str) -> Moved:
-    """The same with every tensor in it on that device."""
-    whole: Any = x
-    if isinstance(whole, Tensor):
-        if torch.device(device).type == "cuda" and not whole.is_cuda:
-            whole = whole.pin_memory()  # from elsewhere a copy may wait for all that the device has to do
-        return whole.to(device, non_blocking=True)
-    if isinstance(whole, dict):
-        return {name: moved(value, device) for name, value in whole.items()}  # type: ignore[return-value]
-    if isinstance(whole, Rows | Batch):
-        parts = {part.name: moved(getattr(whole, part.name), device) for part in fields(whole)}
-        return replace(whole, **parts)  # type: ignore[return-value]
+def move_to_device(x: Movable, device: torch.device | str) -> Movable:
+    """A copy with every tensor in it on the device."""
+    value: Any = x
+    if isinstance(value, Tensor):
+        if torch.device(device).type == "cuda" and not value.is_cuda:
+            value = value.pin_memory()  # a copy from pageable memory may wait for the device
+        return value.to(device, non_blocking=True)
+    if isinstance(value, dict):
+        return {name: move_to_device(each, device) for name, each in value.items()}  # type: ignore[return-value]
+    if isinstance(value, Inputs | Batch):
+        moved = {f.name: move_to_device(getattr(value, f.name), device) for f in fields(value)}
+        return replace(value, **moved)  # type: ignore[return-value]
     return x

@@ -1,350 +1,381 @@
-"""What a model is: frozen dataclasses, and the patterns that say who sees whom. Knows no tensors."""
+"""What a model is: frozen dataclasses for its parts, and attention patterns. Knows no tensors."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, dataclass_transform
 
-# A position is an int, a numpy array or a tensor: whatever has comparison and arithmetic.
-Position = Any
+# An int, a numpy array or a tensor: whatever has comparison and arithmetic.
+PositionIds = Any
 
 
 @dataclass_transform(frozen_default=True)
 class Pattern:
-    """A rule on two positions: may the query at `i` see the key at `j`? A frozen dataclass, every one."""
+    """An attention pattern: whether the query at position `i` may attend to the key at position `j`.
+
+    Every pattern is a frozen dataclass. Patterns are joined with `&` and `|`."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
 
-    def __call__(self, i: Position, j: Position) -> Any:
-        raise TypeError(f"{type(self).__name__} is no rule")
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
+        raise TypeError(f"{type(self).__name__} is not a rule on two positions")
 
     def __and__(self, other: Pattern) -> Pattern:
-        return Both(self, other)
+        return And(self, other)
 
     def __or__(self, other: Pattern) -> Pattern:
-        return Either(self, other)
+        return Or(self, other)
 
-    def given(self, memory: int) -> Pattern:
-        """The rule once the length of the memory before this segment is known."""
+    def with_memory(self, length: int) -> Pattern:
+        """The pattern for a segment that follows a memory of this length."""
         return self
 
 
-class Everyone(Pattern):
-    def __call__(self, i: Position, j: Position) -> Any:
+class Full(Pattern):
+    """Every query attends to every key."""
+
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
         return (i == i) & (j == j)
 
 
 class Causal(Pattern):
-    def __call__(self, i: Position, j: Position) -> Any:
+    """A query attends to its own position and to earlier ones."""
+
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
         return j <= i
 
 
 class Local(Pattern):
-    """Both sides, no further than `width` away."""
+    """A query attends to positions on both sides, at most `window` away."""
 
-    width: int
+    window: int
 
-    def __call__(self, i: Position, j: Position) -> Any:
-        return (i - j <= self.width) & (j - i <= self.width)
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
+        return (i - j <= self.window) & (j - i <= self.window)
 
 
 class Banded(Pattern):
-    """The last `width` positions, oneself included."""
+    """A query attends to the last `window` positions, its own included."""
 
-    width: int
+    window: int
 
-    def __call__(self, i: Position, j: Position) -> Any:
-        return (j <= i) & (i - j < self.width)
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
+        return (j <= i) & (i - j < self.window)
 
 
 class Strided(Pattern):
-    """Every `stride`-th position back (Sparse Transformer, section 4.3)."""
+    """A query attends to every `stride`-th earlier position (Sparse Transformer, section 4.3)."""
 
     stride: int
 
-    def __call__(self, i: Position, j: Position) -> Any:
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
         return (j <= i) & ((i - j) % self.stride == 0)
 
 
 class Chunk(Pattern):
-    """One's own chunk of `stride` positions, up to oneself (the first head of the fixed pattern)."""
+    """A query attends within its own chunk of `stride` positions, causally (fixed pattern, head 1)."""
 
     stride: int
 
-    def __call__(self, i: Position, j: Position) -> Any:
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
         return (j <= i) & (i // self.stride == j // self.stride)
 
 
-class Summary(Pattern):
-    """The last `cells` positions of every chunk so far (the second head of the fixed pattern)."""
+class ChunkEnds(Pattern):
+    """A query attends to the last `count` positions of every chunk so far (fixed pattern, head 2)."""
 
     stride: int
-    cells: int
+    count: int
 
-    def __call__(self, i: Position, j: Position) -> Any:
-        return (j <= i) & (j % self.stride >= self.stride - self.cells)
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
+        return (j <= i) & (j % self.stride >= self.stride - self.count)
 
 
 class Prefix(Pattern):
-    """The first `length` positions see and are seen by all."""
+    """Causal, but every query attends to the first `length` positions."""
 
     length: int
 
-    def __call__(self, i: Position, j: Position) -> Any:
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
         return (j <= i) | (j < self.length)
 
 
-class Recent(Pattern):
-    """No further back than the memory is long (XLNet's `same_length`)."""
+class MemoryWindow(Pattern):
+    """A query attends no further back than the memory is long (XLNet's `same_length`)."""
 
-    def given(self, memory: int) -> Pattern:
-        return Banded(memory + 1)
-
-
-class Both(Pattern):
-    one: Pattern
-    two: Pattern
-
-    def __call__(self, i: Position, j: Position) -> Any:
-        return self.one(i, j) & self.two(i, j)
+    def with_memory(self, length: int) -> Pattern:
+        return Banded(length + 1)
 
 
-class Either(Pattern):
-    one: Pattern
-    two: Pattern
+class And(Pattern):
+    left: Pattern
+    right: Pattern
 
-    def __call__(self, i: Position, j: Position) -> Any:
-        return self.one(i, j) | self.two(i, j)
-
-
-class ByHead(Pattern):
-    """One rule a head."""
-
-    rules: tuple[Pattern, ...]
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
+        return self.left(i, j) & self.right(i, j)
 
 
-everyone, causal = Everyone(), Causal()
+class Or(Pattern):
+    left: Pattern
+    right: Pattern
+
+    def __call__(self, i: PositionIds, j: PositionIds) -> Any:
+        return self.left(i, j) | self.right(i, j)
+
+
+class PerHead(Pattern):
+    """One pattern for each head."""
+
+    patterns: tuple[Pattern, ...]
+
+
+full = Full()
+causal = Causal()
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
-class Part:
-    """A piece of a spec: every one is a frozen dataclass, its fields given by name."""
+class SpecPart:
+    """A part of a spec: a frozen dataclass with keyword-only fields."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True, kw_only=True)(cls)
 
 
-class Norm(Part):
-    kind: Literal["layer", "rms"] = "layer"
+class NormSpec(SpecPart):
+    type: Literal["layer", "rms"] = "layer"
     eps: float = 1e-5
     bias: bool = True
 
 
-class Rotary(Part):
-    """Positions turn the queries and keys. `scaling` is Llama's rope_parameters, sorted as pairs."""
+class RotarySpec(SpecPart):
+    """Rotary position embedding. `scaling` is Llama's rope_parameters as sorted pairs."""
 
-    base: float = 10000.0
+    theta: float = 10000.0
     scaling: tuple[tuple[str, Any], ...] = ()
 
 
-class XL(Part):
-    """Relative positions as Transformer-XL and XLNet learn them; `segments` adds XLNet's segment term."""
+class RelativeXLSpec(SpecPart):
+    """Learned relative positions (Transformer-XL, XLNet); `segment_bias` adds XLNet's segment term."""
 
     width: int
-    clamp: int = -1
-    segments: bool = False
-    shared: bool = False  # one pair of biases for all layers
-    drop: float = 0.0
+    clamp_length: int = -1
+    segment_bias: bool = False
+    share_biases: bool = False  # one pair of biases for all layers
+    dropout: float = 0.0
 
 
-class Attend(Part):
+class AttentionSpec(SpecPart):
     heads: int
     head_dim: int
-    kv_heads: int | None = None  # None: heads
-    pattern: Pattern = everyone
-    scale: float | None = None  # None: 1/sqrt(head_dim)
+    kv_heads: int | None = None  # None: as many as heads
+    pattern: Pattern = full
+    scale: float | None = None  # None: 1 / sqrt(head_dim)
     bias: bool = True
-    relate: Rotary | XL | None = None
-    drop: float = 0.0
+    relative_position: RotarySpec | RelativeXLSpec | None = None
+    dropout: float = 0.0
 
 
-class Dense(Part):
-    """down(act(up(x))), or down(act(gate(x)) * up(x))."""
+class FeedForwardSpec(SpecPart):
+    """down(activation(up(x))), or down(activation(gate(x)) * up(x)) if gated."""
 
     width: int
-    act: str = "gelu"
-    gated: bool = False
+    activation: str = "gelu"
+    is_gated: bool = False
     bias: bool = True
-    drop: float = 0.0
+    dropout: float = 0.0
 
 
-class Experts(Part):
-    """Switch: every token goes to one of `count` feeds, no more than `capacity` tokens of a row to each."""
+class MixtureOfExpertsSpec(SpecPart):
+    """Switch routing: each token goes to one expert, which takes at most `capacity` tokens of a row."""
 
-    each: Dense
-    count: int
+    expert: FeedForwardSpec
+    num_experts: int
     capacity: int
     router_bias: bool = False
-    jitter: float = 0.0
+    router_jitter: float = 0.0
 
 
-class Layer(Part):
-    attend: Attend
-    feed: Dense | Experts
-    cross: Attend | None = None
-    norm: Norm
-    place: str = "before"  # or "after" every step
-    bare: bool = False  # no norm before its attention (ModernBERT's first layer)
-    drop: float = 0.0
-    attend_drop: float | None = None  # after attention; None: as after the feed
+class LayerSpec(SpecPart):
+    attention: AttentionSpec
+    feed_forward: FeedForwardSpec | MixtureOfExpertsSpec
+    cross_attention: AttentionSpec | None = None
+    norm: NormSpec
+    norm_position: str = "pre"  # or "post": before or after each sublayer
+    skip_first_norm: bool = False  # no norm before the attention (ModernBERT's first layer)
+    dropout: float = 0.0
+    attention_output_dropout: float | None = None  # None: the same as `dropout`
 
 
-class Learned(Part):
+class LearnedPositions(SpecPart):
     count: int
     offset: int = 0
 
 
-class Sinusoid(Part):
-    layout: str = "halves"  # sines, then cosines; "pairs": in turn; "ends": halves, the last rate 1/10000
+class SinusoidalPositions(SpecPart):
+    """Layouts: "halves" (sines, then cosines), "pairs" (alternating), "ends" (halves, the last
+    frequency is 1/10000)."""
+
+    layout: str = "halves"
     offset: int = 0
 
 
-class Buckets(Part):
-    """T5: a learned bias for each bucket of distances, one table a stack."""
+class RelativeBucketsSpec(SpecPart):
+    """T5's relative position bias: one learned bias for each bucket of distances, one table a stack."""
 
     heads: int
-    count: int = 32
-    reach: int = 128
-    both_ways: bool = True
+    num_buckets: int = 32
+    max_distance: int = 128
+    is_bidirectional: bool = True
 
 
-class Alibi(Part):
+class AlibiSpec(SpecPart):
     heads: int
 
 
-class Patches(Part):
-    """An image as a row: a class token, then square patches."""
+class PatchSpec(SpecPart):
+    """An image as a sequence: a class token, then square patches."""
 
-    image: int
-    size: int
+    image_size: int
+    patch_size: int
     channels: int = 3
 
 
-class Embed(Part):
-    vocab: int
-    width: int | None = None  # given: narrower or wider than the stack, with a projection after it
-    pad: int | None = None  # a token that learns nothing from being looked up
-    positions: Learned | Sinusoid | None = None
-    types: int | Literal["tokens"] = 0  # "tokens": types are looked up among the tokens (GPT)
+class EmbeddingSpec(SpecPart):
+    vocab_size: int
+    width: int | None = None  # None: the width of the stack; else a projection follows
+    padding_idx: int | None = None  # this token's vector gets no gradient
+    positions: LearnedPositions | SinusoidalPositions | None = None
+    token_types: int | Literal["tokens"] = 0  # "tokens": looked up in the token table (GPT)
     scale: float = 1.0
-    scales_given: bool = False  # vectors given in place of ids are scaled too
-    norm: Norm | None = None
-    drop: float = 0.0
-    patches: Patches | None = None
-    query: bool = False  # XLNet's vector that stands for an unseen token
-    cutoffs: tuple[int, ...] | None = None  # adaptive: rarer words in narrower tables
-    divide: int = 1
+    scale_inputs_embeds: bool = False  # whether `inputs_embeds` are scaled too
+    norm: NormSpec | None = None
+    dropout: float = 0.0
+    patches: PatchSpec | None = None
+    query_stream: bool = False  # XLNet's learned vector of the query stream
+    cutoffs: tuple[int, ...] | None = None  # adaptive embedding: rarer tokens in narrower tables
+    div_val: int = 1
 
 
-class Recall(Part):
-    """Segment recurrence: the states of the last `length` tokens, before every layer, are seen again."""
+class SegmentRecurrence(SpecPart):
+    """The hidden states of the last `memory_length` tokens are attended to by the next segment."""
 
-    length: int | None
-    reuse: int | None = None  # of a segment, only the first `reuse` states are kept
-    zeros: bool = False  # the first segment sees a memory of zeros
+    memory_length: int | None
+    reuse_length: int | None = None  # keep only the first states of each segment
+    starts_with_zeros: bool = False  # the first segment attends to a memory of zeros
 
 
-class Stack(Part):
+class StackSpec(SpecPart):
+    """An encoder or a decoder."""
+
     width: int
-    layers: tuple[Layer, ...]
-    embed: Embed
-    order: tuple[int, ...] | None = None  # which stored layer runs at each depth; None: each once
-    final: Norm | None = None
-    distance: Buckets | Alibi | None = None
-    recall: Recall | None = None
-    drop: float = 0.0  # after the last layer
+    layers: tuple[LayerSpec, ...]
+    embedding: EmbeddingSpec
+    layer_order: tuple[int, ...] | None = None  # the stored layer at each depth; None: each once
+    final_norm: NormSpec | None = None
+    position_bias: RelativeBucketsSpec | AlibiSpec | None = None
+    recurrence: SegmentRecurrence | None = None
+    dropout: float = 0.0  # after the last layer
+
+    @property
+    def max_positions(self) -> int | None:
+        """The number of learned positions; None: not limited."""
+        table = self.embedding.positions
+        return table.count - table.offset if isinstance(table, LearnedPositions) else None
 
 
-class Head(Part):
-    """take states -> dense, act, norm -> project: every head, and BERT's pooler, is one of these."""
+class HeadSpec(SpecPart):
+    """A head: pool the states, then dense, activation, norm and projection. BERT's pooler is one too.
+
+    `pooling` is "none", "first", "last", "mean", "patch_mean", "mc_token" (at mc_token_ids), "eos"
+    or "first_eos" (at eos_token_id), "max_id" (at the largest id), or the output of an earlier
+    head."""
 
     name: str
-    out: tuple[str, ...] = ("logits",)
-    take: str = "all"  # all first last mean rest choice, end (see `end`), or an earlier output
-    end: int | None = None
-    dense: int | None = None
+    outputs: tuple[str, ...] = ("logits",)
+    pooling: str = "none"
+    eos_token_id: int | None = None
+    dense_width: int | None = None
     dense_bias: bool = True
-    act: str = "linear"
-    norm: Norm | None = None
-    size: int | None = None  # None: no projection
-    bias: bool | Literal["fixed"] = True  # "fixed": kept and added, never trained (BART's final_logits_bias)
-    tied: bool = False  # the projection is the token table
+    activation: str = "linear"
+    norm: NormSpec | None = None
+    out_features: int | None = None  # None: no projection
+    bias: bool | Literal["fixed"] = True  # "fixed": not trained (BART's final_logits_bias)
+    tie_embeddings: bool = False  # the projection is the token table
     scale: float = 1.0
-    drop: float = 0.0
-    mid_drop: float = 0.0
-    flat: bool = False  # one number a state: (B, T, 1) -> (B, T)
+    dropout: float = 0.0
+    classifier_dropout: float = 0.0
+    squeeze: bool = False  # (B, T, 1) -> (B, T)
 
 
-class AdaptiveHead(Part):
-    """Transformer-XL's softmax: frequent words and the rarer bands first, then the words of each band."""
-
-    name: str
-    tied: bool = True
-    tied_projects: tuple[bool, ...] = ()
-
-
-class BeamSpan(Part):
-    """XLNet's answer span: for each of the best `starts` where it would end, and whether there is one."""
+class AdaptiveSoftmaxSpec(SpecPart):
+    """Transformer-XL's adaptive softmax: frequent tokens and clusters first, then each cluster."""
 
     name: str
-    starts: int
+    tie_embeddings: bool = True
+    tie_projections: tuple[bool, ...] = ()
+
+
+class SpanBeamSpec(SpecPart):
+    """XLNet's answer head: end logits for each of the best `num_starts` starts, and answerability."""
+
+    name: str
+    num_starts: int
     eps: float
 
 
-class Shift(NamedTuple):
-    """One to the right: `first` stands in front, or the last token wraps around to it."""
+class ShiftRight(NamedTuple):
+    """How decoder inputs are made from labels. Mode "start": `start_token_id` comes first; "wrap":
+    the last token comes first."""
 
-    first: int
-    how: str = "start"
+    start_token_id: int
+    mode: str = "start"
 
 
-class Spec(Part):
+class Spec(SpecPart):
+    """A model: an encoder, a decoder or both, and the heads on the last of them."""
+
     family: str
-    encoder: Stack | None = None
-    decoder: Stack | None = None
-    heads: tuple[Head | AdaptiveHead | BeamSpan, ...] = ()
-    shared: bool = True  # the decoder looks tokens up in the encoder's table
-    shift: Shift | None = None  # makes the decoder's input out of ids
-    init: tuple[tuple[str, float | Literal["xavier"]], ...]  # name -> deviation; the first match
-    init_cut: float | None = None  # no value further off than so many deviations
-    norm_std: float = 0.0  # norms start so far around one
+    encoder: StackSpec | None = None
+    decoder: StackSpec | None = None
+    heads: tuple[HeadSpec | AdaptiveSoftmaxSpec | SpanBeamSpec, ...] = ()
+    share_embeddings: bool = True  # the decoder uses the encoder's token table
+    shift_right: ShiftRight | None = None  # makes decoder_input_ids from input_ids
+    init: tuple[
+        tuple[str, float | Literal["xavier"]], ...
+    ]  # pattern -> std; the first match counts
+    init_truncation: float | None = None  # cut the normal distribution at so many std
+    norm_init_std: float = 0.0  # std of norm weights around one
 
     @property
-    def choices(self) -> bool:
-        """Are ids (B, C, T)?"""
-        return any(isinstance(head, Head) and "choice" in head.out for head in self.heads)
+    def is_multiple_choice(self) -> bool:
+        """Whether input_ids are (B, C, T)."""
+        return any(
+            isinstance(head, HeadSpec) and "mc_logits" in head.outputs for head in self.heads
+        )
 
 
-class Two(Part):
-    """Two towers and the temperature between them (CLIP); one alone is its half."""
+class DualSpec(SpecPart):
+    """A text encoder and an image encoder in one embedding space (CLIP), or one of the two."""
 
     family: str
     text: Spec | None = None
     image: Spec | None = None
-    temperature: float | None = None
+    logit_scale: float | None = None
 
 
-def per_head(width: int, heads: int) -> int:
-    """The size of one head, where heads share the width."""
+def head_width(width: int, heads: int) -> int:
+    """The dimension of one head, if the heads share the width."""
     if width % heads:
-        raise ValueError(f"width {width} is no multiple of {heads} heads: change one of the two")
+        raise ValueError(f"width {width} is not a multiple of {heads} heads: change one of the two")
     return width // heads
 
 
-def patterned(spec: Spec, patterns: tuple[Pattern, ...]) -> Spec:
-    """The same decoder, its layers taking these patterns in turn."""
+def with_patterns(spec: Spec, patterns: tuple[Pattern, ...]) -> Spec:
+    """The same decoder with these attention patterns, repeated over its layers."""
     assert spec.decoder is not None
-    turns = [(layer, patterns[i % len(patterns)]) for i, layer in enumerate(spec.decoder.layers)]
-    layers = tuple(replace(layer, attend=replace(layer.attend, pattern=pattern)) for layer, pattern in turns)
+    layers = tuple(
+        replace(layer, attention=replace(layer.attention, pattern=patterns[i % len(patterns)]))
+        for i, layer in enumerate(spec.decoder.layers)
+    )
     return replace(spec, decoder=replace(spec.decoder, layers=layers))

@@ -1,4 +1,4 @@
-"""Live displays on a terminal, redrawn by a thread that is joined before the program goes on."""
+"""Live terminal displays, redrawn by a thread that is joined before the program continues."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from typing import Protocol
 
 
 class Display(Protocol):
-    """What can be redrawn: rich's `Live` and `Progress`."""
+    """A display that can be redrawn: rich's `Live` and `Progress`."""
 
     def refresh(self) -> None: ...
 
 
 @contextmanager
-def refreshed(display: Display, per_second: float) -> Iterator[None]:
+def refresh_periodically(display: Display, refresh_per_second: float) -> Iterator[None]:
     """Redraw the display at this rate until the block ends.
 
-    Rich's own refresh thread (`auto_refresh=True`) is told to stop but not joined. If it is still
-    drawing when the interpreter shuts down, it is unwound through native code, and the process
-    aborts."""
+    Rich's own refresh thread (`auto_refresh=True`) is stopped but not joined. If it still draws when
+    the interpreter shuts down, it is unwound through native code and the process aborts."""
     done = Event()
 
     def refresh() -> None:
-        while not done.wait(1 / per_second):
+        while not done.wait(1 / refresh_per_second):
             display.refresh()
 
     thread = Thread(target=refresh, name="terminal-refresh", daemon=True)

@@ -1,4 +1,4 @@
-"""What arguments must be, numbers in bounds and patterns that match; what is not is said in one line."""
+"""Checks of arguments: numbers within bounds, and name patterns that must match something."""
 
 import difflib
 import math
@@ -6,34 +6,55 @@ import operator
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-BOUNDS = dict(at_least=operator.ge, more_than=operator.gt, at_most=operator.le, less_than=operator.lt)
+BOUND_OPERATORS = dict(
+    at_least=operator.ge, more_than=operator.gt, at_most=operator.le, less_than=operator.lt
+)
 
 
-def number(name: str, value: object, *, whole: bool = False, **bounds: float) -> None:
-    """A finite number, or a whole one, in bounds: `number("decay", 0.1, at_least=0, less_than=1)`."""
-    real = isinstance(value, int if whole else int | float) and not isinstance(value, bool)
-    finite = isinstance(value, int) or (real and math.isfinite(value))  # type: ignore[arg-type]
-    if not real or not finite or not all(BOUNDS[b](value, at) for b, at in bounds.items()):  # type: ignore[arg-type]
-        said = " and ".join(f"{bound.replace('_', ' ')} {at:g}" for bound, at in bounds.items())
-        raise ValueError(f"{name} is {value!r}: expected a {'whole ' if whole else ''}number, {said}")
+def check_number(name: str, value: object, *, integer: bool = False, **bounds: float) -> None:
+    """Raise ValueError unless the value is a finite number (or an integer) within the bounds.
+
+    Example: `check_number("weight_decay", 0.1, at_least=0, less_than=1)`."""
+    is_number = isinstance(value, int if integer else int | float) and not isinstance(value, bool)
+    is_finite = isinstance(value, int) or (is_number and math.isfinite(value))  # type: ignore[arg-type]
+    if (
+        not is_number
+        or not is_finite
+        or not all(BOUND_OPERATORS[kind](value, bound) for kind, bound in bounds.items())  # type: ignore[arg-type]
+    ):
+        limits = " and ".join(
+            f"{kind.replace('_', ' ')} {bound:g}" for kind, bound in bounds.items()
+        )
+        raise ValueError(
+            f"{name} is {value!r}: expected a {'whole ' if integer else ''}number, {limits}"
+        )
 
 
-def counted(problems: Sequence[str]) -> str:
-    """The first of several problems, and how many more there are."""
+def shorten_repr(value: object, max_length: int = 80) -> str:
+    """Return the repr of a value, shortened for an error message."""
+    text = repr(value)
+    if len(text) <= max_length:
+        return text
+    return f"{text[: max_length - 10]}... ({len(text)} characters)"
+
+
+def summarize_problems(problems: Sequence[str]) -> str:
+    """Return the first problem and the number of further ones."""
     more = f"; and {len(problems) - 1} more" if problems[1:] else ""
     return problems[0] + more
 
 
-def matching(what: str, patterns: str | Iterable[str], names: Iterable[str]) -> list[str]:
-    """The names that a pattern matches, whole or from a dot on; one that matches none is an error.
+def match_names(item_name: str, patterns: str | Iterable[str], names: Iterable[str]) -> list[str]:
+    """Return the names that match a pattern in full or from a dot on; every pattern must match one.
 
-    `q` is `encoder.layers.0.attend.q` and all like it; `layers.[01].*` is all of the first two layers."""
+    `q` matches `encoder.layers.0.attention.q`; `layers.[01].*` matches all of the first two layers."""
     names = list(names)
-    found: set[str] = set()
+    matches: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        hits = [name for name in names if fnmatchcase(f".{name}", f"*.{pattern}")]
-        if not hits:
-            near = ", ".join(difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)) or "there are none"
-            raise ValueError(f"pattern {pattern!r} matches no {what}; nearest: {near}")
-        found.update(hits)
-    return [name for name in names if name in found]
+        pattern_matches = [name for name in names if fnmatchcase(f".{name}", f"*.{pattern}")]
+        if not pattern_matches:
+            closest = difflib.get_close_matches(pattern, names, n=3, cutoff=0.0)
+            nearest = ", ".join(closest) or "there are none"
+            raise ValueError(f"pattern {pattern!r} matches no {item_name}; nearest: {nearest}")
+        matches.update(pattern_matches)
+    return [name for name in names if name in matches]

@@ -1,9 +1,8 @@
-"""Counts the lines of code of the core's rooms beside Hugging Face's for the same families.
+"""Count the lines of code of the core, and of Hugging Face for the same families.
 
-A line counts when it holds code: blanks, comments and docstrings do not. Nothing counted is imported.
-Left out of ours: files, tokenizers, data, training, decoding, tasks. Left out of theirs: the shared code that
-every modeling file imports (attention masks, caches, kernels, generation, weight loading).
-"""
+Blank lines, comments and docstrings do not count. No counted file is imported. Not counted of qkv: files,
+tokenizers, data, training, decoding, tasks. Not counted of Hugging Face: the shared code that every modeling
+file imports (attention masks, caches, kernels, generation, weight loading)."""
 
 import ast
 import io
@@ -15,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Whole rooms of the core.
+# The rooms of the core.
 CORE = {
     "spec": "qkv/spec.py",
     "batch": "qkv/batch.py",
@@ -23,19 +22,19 @@ CORE = {
     "nn": "qkv/nn/*.py",
     "look": "qkv/attention_weights.py",
     "names tables": "qkv/weights/names_table.py",
-    "config and limits": "qkv/model/[cl]*[gs].py",
+    "config and limits": "qkv/model/config.py qkv/model/limits.py",
     "families": "qkv/families/*.py",
 }
 
-# The families of ours that transformers has files of its own for, and what was counted in one version of it.
-THEIRS = (
+# The families that transformers has files for, and the number of lines counted in one version of it.
+HF_FAMILIES = (
     "bert roberta albert distilbert electra xlnet openai gpt2 ctrl "
     "bart mbart t5 marian switch_transformers clip"
 ).split()
-RECORDED = (12_739, "5.22.2")
+RECORDED_COUNT = (12_739, "5.22.2")
 
 # fmt: off
-SILENT = {
+IGNORED_TOKENS = {
     tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE,
     tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
 }
@@ -43,14 +42,18 @@ SILENT = {
 
 
 def code_lines(source: str) -> set[int]:
-    """The numbers of the lines that hold code."""
+    """Return the numbers of the lines that hold code."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    spans = [range(token.start[0], token.end[0] + 1) for token in tokens if token.type not in SILENT]
+    spans = [
+        range(token.start[0], token.end[0] + 1)
+        for token in tokens
+        if token.type not in IGNORED_TOKENS
+    ]
     return {line for span in spans for line in span} - set(docstring_lines(source))
 
 
 def docstring_lines(source: str) -> Iterator[int]:
-    """The numbers of the lines of every docstring."""
+    """Yield the numbers of the lines of every docstring."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case (
@@ -62,57 +65,64 @@ def docstring_lines(source: str) -> Iterator[int]:
                 yield from range(text.lineno, (text.end_lineno or text.lineno) + 1)
 
 
-def count(file: Path) -> int:
-    """How many lines of a file hold code."""
+def count_lines(file: Path) -> int:
+    """Return the number of lines of code of a file."""
     return len(code_lines(file.read_text(encoding="utf-8")))
 
 
-def core() -> dict[str, list[Path]]:
-    """The files of the core by room."""
-    return {room: sorted(ROOT.glob(pattern)) for room, pattern in CORE.items()}
+def list_core_files() -> dict[str, list[Path]]:
+    """Return the files of the core by room."""
+    return {
+        room: sorted(file for pattern in patterns.split() for file in ROOT.glob(pattern))
+        for room, patterns in CORE.items()
+    }
 
 
-def theirs() -> dict[str, list[Path]]:
-    """The modeling and configuration files of the installed transformers, by family; empty without it."""
-    found = find_spec("transformers")
-    if found is None or found.origin is None:
+def list_hf_files() -> dict[str, list[Path]]:
+    """Return the files of the installed transformers by family; empty if it is not installed."""
+    spec = find_spec("transformers")
+    if spec is None or spec.origin is None:
         return {}
-    models = Path(found.origin).parent / "models"
+    models = Path(spec.origin).parent / "models"
     files = {
         name: [models / name / f"{kind}_{name}.py" for kind in ("modeling", "configuration")]
-        for name in THEIRS
+        for name in HF_FAMILIES
     }
     return {name: pair for name, pair in files.items() if all(file.exists() for file in pair)}
 
 
 def main() -> None:
     """Print the tables."""
-    show("qkv", "lines")
+    print_row("qkv", "lines")
     total = 0
-    for room, files in core().items():
+    for room, files in list_core_files().items():
         for file in files:
-            show(f"    {file.relative_to(ROOT)}", count(file))
-        subtotal = sum(map(count, files))
-        show(f"  {room}", subtotal)
+            print_row(f"    {file.relative_to(ROOT)}", count_lines(file))
+        subtotal = sum(map(count_lines, files))
+        print_row(f"  {room}", subtotal)
         total += subtotal
-    show("total of 21 families", total)
+    print_row("total of 21 families", total)
 
     print()
-    show("Hugging Face", "lines", "modeling and configuration")
-    counts = {name: sum(map(count, files)) for name, files in theirs().items()}
+    print_row("Hugging Face", "lines", "modeling and configuration")
+    counts = {name: sum(map(count_lines, files)) for name, files in list_hf_files().items()}
     for name, lines in counts.items():
-        show(f"    {name}", lines)
+        print_row(f"    {name}", lines)
     if counts:
-        show(
+        print_row(
             f"total of {len(counts)} families",
             sum(counts.values()),
             f"transformers {version('transformers')}",
         )
     else:
-        show(f"total of {len(THEIRS)} families", RECORDED[0], f"transformers {RECORDED[1]}, as recorded")
+        print_row(
+            f"total of {len(HF_FAMILIES)} families",
+            RECORDED_COUNT[0],
+            f"transformers {RECORDED_COUNT[1]}, recorded",
+        )
 
 
-def show(name: str, number: int | str, note: int | str = "") -> None:
+def print_row(name: str, number: int | str, note: int | str = "") -> None:
     figure = f"{number:,}" if isinstance(number, int) else number
     print(f"{name:<34}{figure:>8}  {note}".rstrip())
 

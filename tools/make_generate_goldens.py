@@ -1,21 +1,20 @@
-"""Golden ids of the searches that transformers 5 no longer has: tiny random models, and what they wrote.
+"""Golden ids of the searches that transformers 5 no longer has, from tiny random models.
 
 Contrastive search left transformers with 4.56, group and constrained beam search with 4.57. So the
 reference is 4.55.4, the last to have all three; for Transformer-XL it is 4.35.2, as in make_xl_goldens.py.
-Each needs an environment of its own, apart from the project's. With Python 3.11 they were
+Each needs its own environment, separate from the project's. With Python 3.11 they were
 
     pip install torch==2.13.0
     pip install "transformers==4.55.4" safetensors           # or, in another,
     pip install "transformers==4.35.2" safetensors "numpy<2"
 
-The script writes a folder for every model whose reference it finds, on the CPU in float32, in two minutes:
+The script writes a folder for every model of the installed reference, on the CPU in float32, in two minutes:
 
     python tools/make_generate_goldens.py tests/goldens/generate
 
-tests/goldens/generate/README.md says what is in a folder. Every weight is random. The tool stops where a
-result is not one to hold others against: where weights moved by a hundred-thousandth give other ids (a near
-tie), a row alone gives other ids than in its batch, or forced words are missing.
-"""
+tests/goldens/generate/README.md describes a folder. Every weight is random. The tool stops if a result is not
+stable: if weights changed by 1e-5 give other ids (a near tie), a row alone gives other ids than in its batch,
+or forced words are missing."""
 
 import argparse
 import copy
@@ -28,7 +27,14 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from tools.goldens.common import randomise, reference, save_cases, save_tensors, say, shake
+from tools.goldens.common import (
+    perturb_weights,
+    print_size,
+    randomize_parameters,
+    reference,
+    save_cases,
+    save_tensors,
+)
 from tools.goldens.searches import RAGGED, Ids, Settings, remembered, searches
 
 SEARCH, XL = "4.55.4", "4.35.2"
@@ -59,55 +65,55 @@ class Tiny:
 
 
 MODELS = (
-    # The end is also the pad, as it usually is for GPT-2.
+    # EOS is also the pad token, as usual for GPT-2.
     Tiny("gpt2", "GPT2LMHeadModel", dict(
         vocab_size=48, n_embd=16, n_layer=2, n_head=2, n_positions=64, bos_token_id=0, eos_token_id=0,
         pad_token_id=0,
     ), seed=19),
-    # Rotary positions, two heads of queries to one of keys, a head of its own.
+    # Rotary positions, grouped-query attention, an untied head.
     Tiny("llama", "LlamaForCausalLM", dict(
         vocab_size=48, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=0,
     ), seed=56),
-    # The last token that fits is made the end.
+    # EOS is forced at the maximum length.
     Tiny("bart", "BartForConditionalGeneration", _PAIR, seed=43),
-    # The first token is the language.
+    # The first token is the language code.
     Tiny("mbart", "MBartForConditionalGeneration", _PAIR | dict(
         decoder_start_token_id=2, scale_embedding=True,
     ), seed=24, asks=dict(forced_bos_token_id=44)),
-    # The pad, with which it starts, is never written.
+    # The pad token, which is the start token, is never generated.
     Tiny("marian", "MarianMTModel", _PAIR | dict(
         pad_token_id=47, decoder_start_token_id=47, eos_token_id=0, forced_eos_token_id=0,
         scale_embedding=True,
     ), seed=16, asks=dict(bad_words_ids=[[47]])),
-    # Nothing is forced at its end.
+    # No forced EOS.
     Tiny("t5", "T5ForConditionalGeneration", dict(
         vocab_size=48, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=2,
         relative_attention_num_buckets=8, relative_attention_max_distance=12, decoder_start_token_id=0,
         feed_forward_proj="gated-gelu", tie_word_embeddings=False,
     ), seed=11),
     Tiny("transformer-xl", "TransfoXLLMHeadModel", _XL | dict(div_val=2), seed=67, version=XL),
-    # Far positions share one encoding; every query sees as many keys.
+    # Clamped positions; every query attends to as many keys.
     Tiny("transformer-xl-same", "TransfoXLLMHeadModel", _XL | dict(
         clamp_len=2, same_length=True, mem_len=4, untie_r=False,
     ), seed=47, version=XL),
-    # No memory: every step reads all again.
+    # No memory: every step reads the whole row.
     Tiny("transformer-xl-none", "TransfoXLLMHeadModel", _XL | dict(mem_len=0), seed=29, version=XL),
 )  # fmt: skip
 
 
 def make(tiny: Tiny) -> Any:
-    """The model, in eval mode, all its weights random."""
+    """Return the model in evaluation mode, with random weights."""
     transformers = reference(tiny.version)
     kind = getattr(transformers, tiny.kind)
     model = kind(kind.config_class(**tiny.sizes)).eval()
     model.generation_config.update(**tiny.asks)
-    randomise(model, tiny.seed)
+    randomize_parameters(model, tiny.seed)
     return model
 
 
 def pad(rows: Ids, token: int, left: bool) -> tuple[Tensor, Tensor]:
-    """Rows of one length, and where a token stands."""
+    """Return padded rows and their attention mask."""
     width = max(map(len, rows))
     pads = [[token] * (width - len(row)) for row in rows]
     ids = [[*more, *row] if left else [*row, *more] for row, more in zip(rows, pads, strict=True)]
@@ -116,7 +122,7 @@ def pad(rows: Ids, token: int, left: bool) -> tuple[Tensor, Tensor]:
 
 
 def write(model: Any, prompts: Ids, settings: Settings) -> tuple[list[Ids], list[list[Any]]]:
-    """What the model writes after each prompt, the end included, and the scores, both best first.
+    """Return the generated ids of each prompt, EOS included, and the scores, best first.
 
     A search by beams has a score a sequence; any other a log-probability a token.
     """
@@ -140,23 +146,23 @@ def write(model: Any, prompts: Ids, settings: Settings) -> tuple[list[Ids], list
 
 
 def check(model: Any, prompts: Ids, settings: Settings, written: list[Ids]) -> None:
-    """Stop where a near tie or the company of other rows decided, or forced words are not there."""
+    """Stop if a near tie or the other rows decide the result, or if forced words are missing."""
     for words in settings.get("force_words_ids", []):
         ways = words if isinstance(words[0], list) else [words]
-        for row in (row for found in written for row in found):
+        for row in (row for results in written for row in results):
             if not any(row[n : n + len(way)] == way for way in ways for n in range(len(row))):
                 raise RuntimeError(f"{row} lacks a forced word: {settings}")
     for seed in range(3):
         moved = copy.deepcopy(model)
-        shake(moved, seed)
+        perturb_weights(moved, seed)
         if write(moved, prompts, settings)[0] != written:
             raise RuntimeError(f"a near tie decides: {settings}")
     if [write(model, [row], settings)[0][0] for row in prompts] != written:
-        raise RuntimeError(f"a row alone gives something else: {settings}")
+        raise RuntimeError(f"a row alone gives other ids: {settings}")
 
 
 def forward(model: Any) -> dict[str, Tensor]:
-    """One forward: its inputs and the logits."""
+    """Return the inputs and the logits of one forward."""
     inputs = {"ids": torch.tensor(RAGGED[:1])}
     if model.config.is_encoder_decoder:
         inputs["target"] = torch.tensor([[model.config.decoder_start_token_id, *RAGGED[2]]])
@@ -167,7 +173,7 @@ def forward(model: Any) -> dict[str, Tensor]:
 
 
 def write_folder(tiny: Tiny, folder: Path) -> None:
-    """Make one model, run all its cases, and write the folder."""
+    """Build one model, run all its cases, and write the folder."""
     model = make(tiny)
     model.save_pretrained(folder, safe_serialization=True)
     save_tensors(folder / "golden.safetensors", forward(model))
@@ -190,7 +196,7 @@ def main() -> None:
     for tiny in MODELS:
         if tiny.version == version:
             write_folder(tiny, target / tiny.name)
-            say(target / tiny.name)
+            print_size(target / tiny.name)
 
 
 if __name__ == "__main__":

@@ -1,19 +1,18 @@
-"""Golden outputs of pipelines: tiny random models with tokenizers of their own, and what they answered.
+"""Golden outputs of pipelines, from tiny random models with small tokenizers.
 
 The reference is transformers 4.57.6: transformers 5 has no pipelines for questions, translation, summaries
-or text to text. So this script needs an environment of its own, apart from the project's. It was, with
-Python 3.11,
+or text to text. So this script needs its own environment, separate from the project's. With Python
+3.11 it was
 
     pip install torch==2.13.0
     pip install "transformers==4.57.6" sentencepiece protobuf safetensors pillow
 
-and without torchvision, with which pixels come out otherwise. It writes on the CPU in float32, in a minute:
+without torchvision, which gives other pixels. It writes on the CPU in float32, in a minute:
 
     python tools/make_pipeline_goldens.py tests/goldens/pipelines
 
-tests/goldens/pipelines/README.md says what is there. Every weight is random, every text is our own. The tool
-stops where weights moved by a hundred-thousandth give another answer.
-"""
+tests/goldens/pipelines/README.md describes the files. Every weight is random, every text is our own. The tool
+stops if weights changed by 1e-5 give another result."""
 
 import argparse
 import json
@@ -29,7 +28,14 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from tools.goldens import text
-from tools.goldens.common import randomise, reference, save_cases, save_tensors, say, shake
+from tools.goldens.common import (
+    perturb_weights,
+    print_size,
+    randomize_parameters,
+    reference,
+    save_cases,
+    save_tensors,
+)
 from tools.goldens.images import PREPROCESSORS, pixels, save_images
 from tools.goldens.pipelines import CASES, Case
 
@@ -59,7 +65,7 @@ _TOWER: Args = dict(
 
 
 def labels(words: str) -> Args:
-    """Labels by number, both ways."""
+    """Return id2label and label2id."""
     names = words.split()
     return dict(id2label=dict(enumerate(names)), label2id={name: n for n, name in enumerate(names)})
 
@@ -75,7 +81,10 @@ class Tiny:
 
 
 BERT, CASED = text.wordpiece(lower=True), text.wordpiece(lower=False)
-ROBERTA, BART = text.pairs_of_bytes("RobertaTokenizerFast"), text.pairs_of_bytes("BartTokenizerFast")
+ROBERTA, BART = (
+    text.pairs_of_bytes("RobertaTokenizerFast"),
+    text.pairs_of_bytes("BartTokenizerFast"),
+)
 MODELS: dict[str, Tiny] = {
     "bert":          Tiny("BertForMaskedLM", BERT, _BERT, seed=14),
     "bert-span":     Tiny("BertForQuestionAnswering", BERT, _BERT, seed=26),
@@ -103,7 +112,7 @@ MODELS: dict[str, Tiny] = {
 
 
 def make(transformers: Any, name: str, folder: Path) -> None:
-    """Write the model, its tokenizer, and one forward."""
+    """Write the model, its tokenizer, and the outputs of one forward."""
     tiny = MODELS[name]
     with tempfile.TemporaryDirectory() as work:
         tokenizer = tiny.tokenizer(transformers, Path(work))
@@ -112,53 +121,55 @@ def make(transformers: Any, name: str, folder: Path) -> None:
     model = kind(kind.config_class(**fitted(tiny, tokenizer))).eval()
     if tiny.kind == "MarianMTModel":
         model.generation_config.bad_words_ids = [[tokenizer.pad_token_id]]
-    randomise(model, tiny.seed)
+    randomize_parameters(model, tiny.seed)
     model.save_pretrained(folder)
-    said = tokenizer(text.ENGLISH[0], return_tensors="pt")
-    inputs = {"ids": said["input_ids"]}
+    encoded = tokenizer(text.ENGLISH[0], return_tensors="pt")
+    inputs = {"ids": encoded["input_ids"]}
     if model.config.is_encoder_decoder and "label" not in name:
         inputs["target"] = torch.tensor([[model.config.decoder_start_token_id, 7, 9, 8]])
-        said["decoder_input_ids"] = inputs["target"]
+        encoded["decoder_input_ids"] = inputs["target"]
     if name == "clip":
         processor = transformers.CLIPImageProcessor(**PREPROCESSORS["usual"])
         processor.save_pretrained(folder)
         inputs["images"] = torch.stack([*pixels(processor, folder.parent / "images").values()])
-        said["pixel_values"] = inputs["images"]
-    said.pop("token_type_ids", None)
-    out = model(**said)
+        encoded["pixel_values"] = inputs["images"]
+    encoded.pop("token_type_ids", None)
+    out = model(**encoded)
     kept = ("logits", "start_logits", "end_logits", "logits_per_image")
-    found = {key: out[key] for key in kept if key in out}
-    save_tensors(folder / "golden.safetensors", inputs | found, text=text.ENGLISH[0])
+    outputs = {key: out[key] for key in kept if key in out}
+    save_tensors(folder / "golden.safetensors", inputs | outputs, text=text.ENGLISH[0])
 
 
 def write_pixels(transformers: Any, folder: Path) -> None:
-    """Write the images, the preprocessors, each as its preprocessor_config.json has it, and all pixels."""
+    """Write the images, the preprocessors as in preprocessor_config.json, and all pixels."""
     save_images(folder)
     usual = transformers.CLIPImageProcessor().to_dict()
     rows: list[Args] = []
     tensors: dict[str, torch.Tensor] = {}
     for name, changes in PREPROCESSORS.items():
         rows.append({"name": name, "config": usual | changes})
-        found = pixels(transformers.CLIPImageProcessor(**rows[-1]["config"]), folder)
-        tensors |= {f"{name}.{image}": value for image, value in found.items()}
+        values = pixels(transformers.CLIPImageProcessor(**rows[-1]["config"]), folder)
+        tensors |= {f"{name}.{image}": value for image, value in values.items()}
     save_cases(folder / "preprocessors.json", rows)
     save_tensors(folder / "pixels.safetensors", tensors)
 
 
 def fitted(tiny: Tiny, tokenizer: Any) -> Args:
-    """The sizes with what only the tokenizer knows."""
+    """Return the sizes completed by the tokenizer."""
     sizes = tiny.sizes | dict(vocab_size=len(tokenizer))
     if tiny.kind == "CLIPModel":
         ids = dict(bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
         sizes["text_config"] = sizes["text_config"] | ids | dict(vocab_size=len(tokenizer))
     if tiny.kind == "MarianMTModel":
         pad, end = tokenizer.pad_token_id, tokenizer.eos_token_id
-        sizes |= dict(pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=end, forced_eos_token_id=end)
+        sizes |= dict(
+            pad_token_id=pad, decoder_start_token_id=pad, eos_token_id=end, forced_eos_token_id=end
+        )
     return sizes
 
 
 def ask(pipe: Any, case: Case, images: Path) -> Any:
-    """What a pipeline answers; of one that writes, the ids beside the text."""
+    """Return the result of a pipeline; of one that generates, the ids too."""
     given = case.inputs
     if pipe.task == "zero-shot-image-classification":
         given = [Image.open(images / f"{name}.png") for name in given]
@@ -170,29 +181,33 @@ def ask(pipe: Any, case: Case, images: Path) -> Any:
 
 
 def joined(one: Any, two: Any) -> Any:
-    """Two answers of one shape as one."""
+    """Merge two results of the same shape."""
     if isinstance(one, list):
         return [joined(*pair) for pair in zip(one, two, strict=True)]
     return one | two
 
 
 def alike(one: Any, two: Any) -> bool:
-    """Equal, but for the last digits of floats."""
+    """Return whether two results are equal, up to the last digits of floats."""
     if isinstance(one, dict):
-        return one.keys() == two.keys() and all(alike(value, two[key]) for key, value in one.items())
+        return one.keys() == two.keys() and all(
+            alike(value, two[key]) for key, value in one.items()
+        )
     if isinstance(one, list):
         return len(one) == len(two) and all(alike(*pair) for pair in zip(one, two, strict=True))
     return abs(one - two) < 1e-2 if isinstance(one, float) else bool(one == two)
 
 
 def answers(transformers: Any, task: str, target: Path) -> list[Args]:
-    """All cases of a task, with their answers."""
+    """Return all cases of a task with their results."""
     rows = []
     for case in CASES[task]:
-        pipe = transformers.pipeline(case.task or task, model=str(target / case.model), device="cpu")
+        pipe = transformers.pipeline(
+            case.task or task, model=str(target / case.model), device="cpu"
+        )
         answer = ask(pipe, case, target / "images")
         for seed in range(2):
-            shake(pipe.model, seed)
+            perturb_weights(pipe.model, seed)
             if not alike(answer, ask(pipe, case, target / "images")):
                 raise RuntimeError(f"{task}: a near tie decides: {case}")
         rows.append(case.row() | dict(output=answer))
@@ -202,19 +217,21 @@ def answers(transformers: Any, task: str, target: Path) -> list[Args]:
 def main() -> None:
     """Write images, models and answers under the folder named on the command line."""
     parser = argparse.ArgumentParser(description="Write the golden outputs of pipelines.")
-    parser.add_argument("target", type=Path, help="where to put models and answers: tests/goldens/pipelines")
+    parser.add_argument(
+        "target", type=Path, help="where to put models and answers: tests/goldens/pipelines"
+    )
     target: Path = parser.parse_args().target
     transformers = reference(VERSION)
     if transformers.utils.is_torchvision_available():
-        raise SystemExit("torchvision must not be there: with it, pixels come out otherwise")
-    warnings.simplefilter("ignore")  # on what pipelines are to become
+        raise SystemExit("torchvision is installed: expected none, it gives other pixels")
+    warnings.simplefilter("ignore")  # deprecations of pipelines
     write_pixels(transformers, target / "images")
     for name in MODELS:
         make(transformers, name, target / name)
-        say(target / name)
+        print_size(target / name)
     for task in CASES:
         save_cases(target / f"{task}.json", answers(transformers, task, target))
-    say(target)
+    print_size(target)
 
 
 if __name__ == "__main__":

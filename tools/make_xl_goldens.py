@@ -1,12 +1,12 @@
-"""Golden tensors of Transformer-XL: tiny random models, and what the reference implementation makes of them.
+"""Golden tensors of Transformer-XL: tiny random models, and the outputs of the reference implementation.
 
-The reference is `transformers` 4.35.2, which still has TransfoXL; transformers 5 has not. So this script
-needs an environment of its own, apart from the project's. It was run with Python 3.11 and
+The reference is `transformers` 4.35.2, which still has TransfoXL; transformers 5 does not. So this script
+needs its own environment, separate from the project's. It was run with Python 3.11 and
 
     pip install torch==2.13.0
     pip install "transformers==4.35.2" safetensors "numpy<2"
 
-and it writes one folder `xl-<case>` per case below, on the CPU in float32, within seconds:
+It writes one folder `xl-<case>` per case below, on the CPU in float32, within seconds:
 
     python tools/make_xl_goldens.py tests/goldens/xl
 
@@ -18,7 +18,7 @@ out (`tie_word_embeddings` is there only when it is false); `proj_share_all_but_
 effect is `tie_projs`.
 
 `model.safetensors`: the whole state dict under the reference's own names, as `pytorch_model.bin` holds it.
-A tied tensor stands under each of its names (as equal copies: safetensors knows no sharing), and the
+A tied tensor is stored under each of its names (as equal copies: safetensors has no sharing), and the
 constant buffer `transformer.pos_emb.inv_freq` is there too. Nothing is dropped. (The reference's own
 safetensors files are smaller: they keep a tied tensor under its first name only.)
 
@@ -77,7 +77,7 @@ BASE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One tiny model: its name, where its configuration differs from BASE, how long its segments are."""
+    """A tiny model: its name, its differences from BASE, and the lengths of its segments."""
 
     name: str
     changes: dict[str, Any] = field(default_factory=dict)
@@ -86,18 +86,18 @@ class Case:
 
 
 CASES = (
-    # Clusters of shrinking width, projections tied but for the first, heads that do not add up to the width
-    # of the model, and a second segment of another length.
+    # Clusters of decreasing width, all projections tied except the first, heads * head_dim != width, and a
+    # second segment of another length.
     Case("base", {"div_val": 2, "d_embed": 16, "d_head": 4}, lengths=(5, 3)),
-    # Far positions share one encoding, and every query sees mem_len keys: fewer than a segment has.
+    # Clamped positions, and every query attends to mem_len keys: fewer than a segment has.
     Case("clamp", {"clamp_len": 2, "same_length": True, "mem_len": 4}, lengths=(6, 6)),
-    # Norms before the blocks; no projection at all.
+    # Pre-norm; no projections.
     Case("prenorm", {"pre_lnorm": True, "untie_r": True}),
     # One pair of position biases for all layers; one projection of the embeddings, tied to those of the tail
     # clusters.
     Case("tied-r", {"untie_r": False, "d_embed": 10}),
     Case("nomem", {"mem_len": 0}),
-    # Nothing tied; widths that div_val does not divide (18, 4 and 1); an epsilon that shows.
+    # Nothing tied; widths that div_val does not divide (18, 4 and 1); a large epsilon.
     Case(
         "untied",
         {
@@ -112,7 +112,10 @@ CASES = (
     # Every projection tied, the first too.
     Case("all-tied", {"tie_projs": [True, True, True], "d_embed": 10, "n_layer": 1}),
     # No clusters: a plain softmax. A width that does not divide by the heads.
-    Case("plain", {"cutoffs": [], "d_model": 14, "d_embed": 14, "n_head": 3, "d_head": 4, "n_layer": 1}),
+    Case(
+        "plain",
+        {"cutoffs": [], "d_model": 14, "d_embed": 14, "n_head": 3, "d_head": 4, "n_layer": 1},
+    ),
     # The classifier, whose score layer is d_embed wide: the embedding width must be that of the model.
     Case(
         "label",
@@ -123,36 +126,36 @@ CASES = (
 
 
 def reference() -> Any:
-    """The transformers module, as Any: newer releases, which a type checker may see, lack these classes."""
+    """Return the transformers module as Any: the release that a type checker sees lacks these classes."""
     module: Any = importlib.import_module("transformers")
     if module.__version__ != REFERENCE:
         raise SystemExit(f"transformers {REFERENCE} is needed, this is {module.__version__}")
     return module
 
 
-def randomise(model: nn.Module) -> None:
-    """Draw every parameter anew: N(0, STD), about 1 for the scales of the norms. Tied ones are drawn once."""
+def randomize_parameters(model: nn.Module) -> None:
+    """Sample every parameter from N(0, STD), norm scales around 1. Tied ones are sampled once."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if name.endswith("layer_norm.weight") else 0.0, STD)
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Every further name of a tied parameter, and the first name, under which its gradient is."""
+    """Return every further name of a tied parameter with the first name, which has its gradient."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     every = model.named_parameters(remove_duplicate=False)
     return {name: first[id(parameter)] for name, parameter in every if first[id(parameter)] != name}
 
 
 def token_ids(vocab_size: int, batch: int, length: int) -> Tensor:
-    """Random ids, as many from each fourth of the vocabulary, so that no cluster is left out."""
+    """Return random ids, as many from each quarter of the vocabulary, so that all clusters are used."""
     quarter = vocab_size // 4
     ids = torch.randint(quarter, (batch * length,)) + quarter * (torch.arange(batch * length) % 4)
     return ids[torch.randperm(batch * length)].reshape(batch, length)
 
 
 def language_inputs(config: Any, length: int) -> dict[str, Tensor]:
-    """Two sequences, and labels equal to the ids but for two that do not count."""
+    """Return two sequences, and labels equal to the ids except for two that are ignored."""
     ids = token_ids(config.vocab_size, 2, length)
     labels = ids.clone()
     labels[0, -1] = IGNORE
@@ -161,7 +164,7 @@ def language_inputs(config: Any, length: int) -> dict[str, Tensor]:
 
 
 def classifier_inputs(config: Any, length: int) -> dict[str, Tensor]:
-    """Four sequences: without padding, with some at the end, in the middle, and in front.
+    """Return four sequences: without padding, padded at the end, in the middle, and at the start.
 
     The reference scores the position before the first padding token, and the last one where there is none.
     """
@@ -175,7 +178,7 @@ def classifier_inputs(config: Any, length: int) -> dict[str, Tensor]:
 def run_segment(
     model: Any, inputs: dict[str, Tensor], mems: list[Tensor] | None
 ) -> tuple[dict[str, Tensor], list[Tensor] | None]:
-    """Run one segment: inputs and results by the names of the golden file, and the reference's own memory."""
+    """Run one segment; return inputs and results by golden name, and the reference's memory."""
     output = model(inputs["ids"], mems=mems, output_hidden_states=True, output_attentions=True)
     with torch.no_grad():
         bare = model.transformer(inputs["ids"], mems=mems)
@@ -194,22 +197,24 @@ def run_segment(
 
 
 def write_case(case: Case, seed: int, folder: Path) -> None:
-    """Make the model of one case, run its two segments, and write the three files."""
+    """Build the model of a case, run its two segments, and write the three files."""
     transformers = reference()
     torch.manual_seed(seed)
     config = transformers.TransfoXLConfig(**{**BASE, **case.changes})
     model = getattr(transformers, case.architecture)(config).eval()
-    randomise(model)
+    randomize_parameters(model)
     classifier = case.architecture.endswith("Classification")
     make_inputs = classifier_inputs if classifier else language_inputs
     first, mems = run_segment(model, make_inputs(config, case.lengths[0]), None)
     second, _ = run_segment(model, make_inputs(config, case.lengths[1]), mems)
-    torch.stack([(part["logits"] * part["projection"]).sum() for part in (first, second)]).sum().backward()
+    torch.stack(
+        [(part["logits"] * part["projection"]).sum() for part in (first, second)]
+    ).sum().backward()
 
     golden = {**first, **{f"{name}2": tensor for name, tensor in second.items()}}
     for name, parameter in model.named_parameters():
         if parameter.grad is None:
-            raise RuntimeError(f"{case.name}: {name} takes no part in the output")
+            raise RuntimeError(f"{case.name}: {name} does not affect the output")
         golden[f"grad.{name}"] = parameter.grad
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -222,14 +227,16 @@ def write_case(case: Case, seed: int, folder: Path) -> None:
 
 
 def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no memory and no graph, as safetensors wants them."""
+    """Return copies that share no memory and no graph, as safetensors needs them."""
     return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 
 def main() -> None:
     """Write all cases under the folder named on the command line."""
     parser = argparse.ArgumentParser(description="Write the golden tensors of Transformer-XL.")
-    parser.add_argument("target", type=Path, help="where to put the folders xl-<case>: tests/goldens/xl")
+    parser.add_argument(
+        "target", type=Path, help="where to put the folders xl-<case>: tests/goldens/xl"
+    )
     target: Path = parser.parse_args().target
     for seed, case in enumerate(CASES):
         folder = target / f"xl-{case.name}"

@@ -1,9 +1,9 @@
-"""Breaks the core in single ways, runs fast tests against each, and says how many were noticed.
+"""Mutation testing of the core: change one line, run the tests that should fail, report survivors.
 
-A mutant is one text of one file put in place of another, in a copy. First the tests named in the table run on
-an unbroken copy, where all of them must pass. Then each mutant meets the tests named beside it, and, if these
-pass, a wider selection. It is caught when a test fails; not when nothing runs at all.
-"""
+A mutant replaces one text of one file, in a copy of the repository. First all tests named in the
+table run on the unchanged copy, where they must pass. Then each mutant runs against its own tests
+and, if these pass, against a wider selection. A mutant is caught if a test fails; it is not caught
+if no test runs at all."""
 
 import argparse
 import ast
@@ -21,373 +21,447 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("qkv", "tests", "tools", "pyproject.toml")
-OPTIONS = "-x -q -n 0 -p no:cacheprovider --tb=no -rfE -W ignore::pytest.PytestAssertRewriteWarning".split()
-LIMIT, WIDE_LIMIT = 120, 300  # seconds
-TOO_LONG, NOT_RUN = 124, 70  # exit statuses beside pytest's
-# Where a mutant goes that the tests beside it let pass.
-WIDE = """
-    nn/patterns nn/packed model/positions nn/cache families/original families/xl families/parity families/names
-    model/build
+COPIED_PATHS = ("qkv", "tests", "tools", "pyproject.toml")
+PYTEST_OPTIONS = """
+    -x -q -n 0 -p no:cacheprovider --tb=no -rfE -W ignore::pytest.PytestAssertRewriteWarning
 """.split()
-# What a broken core does not do: it computes something else.
-ACCIDENT = r"(Name|UnboundLocal|Import|ModuleNotFound|Syntax|Attribute|Type)Error"
-# Imported once, where all other processes are forked from: nothing of ours. The last takes long.
-PRELOADED = ["pytest", "numpy", "torch", "safetensors.torch", "transformers.modeling_utils"]
+TIMEOUT = 120  # seconds, for the tests of one mutant
+WIDE_TIMEOUT = 300  # seconds, for the wider selection
+EXIT_TIMEOUT = 124  # exit statuses that pytest does not use
+EXIT_NOT_RUN = 70
+# The wider selection, for mutants that survive their own tests.
+WIDE_MODULES = """
+    nn/patterns nn/packed model/positions nn/cache families/original families/xl families/parity
+    families/names model/build
+""".split()
+# A mutant must compute something else. These errors mean that it does not run at all.
+INVALID_MUTANT_ERRORS = r"(Name|UnboundLocal|Import|ModuleNotFound|Syntax|Attribute|Type)Error"
+# Imported once by the fork server; no module of this repository. The last one is slow to import.
+PRELOADED_MODULES = ["pytest", "numpy", "torch", "safetensors.torch", "transformers.modeling_utils"]
 
 
 class Mutant(NamedTuple):
+    """One change to the core. `tests` are those that should fail: `folder/module:test[case]`
+    without `test_`, or the name of a parity case."""
+
     name: str
     file: str  # below qkv/
-    old: str  # stands in the file once
+    old: str  # occurs exactly once in the file
     new: str
-    tests: str  # those that should notice: `folder/file:test[case]` without `test_`, or a case of the parity tests
+    tests: str
 
 
 # fmt: off
 TABLE = [Mutant(*row) for row in (
-    # who sees whom
-    ("causal-less-one", "spec.py", "return j <= i", "return j < i", "nn/patterns:rule[causal]"),
-    ("banded-one-more", "spec.py", "i - j < self.width", "i - j <= self.width", "nn/patterns:rule[banded]"),
-    ("local-less-one", "spec.py", "(i - j <= self.width)", "(i - j < self.width)", "nn/patterns:rule[local]"),
-    ("strided-next", "spec.py", "(i - j) % self.stride == 0", "(i - j) % self.stride == 1",
-     "nn/patterns:rule[strided]"),
-    ("chunk-slides", "spec.py", "i // self.stride == j // self.stride", "(i - j) // self.stride == 0",
-     "nn/patterns:rule[chunk]"),
-    ("summary-fewer-cells", "spec.py", "j % self.stride >= self.stride", "j % self.stride > self.stride",
-     "nn/patterns:rule[summary]"),
-    ("prefix-one-more", "spec.py", "(j < self.length)", "(j <= self.length)", "nn/patterns:rule[prefix]"),
-    ("recent-less-one", "spec.py", "Banded(memory + 1)", "Banded(memory)", "xlnet-XLNetModel-length"),
-    ("both-is-either", "spec.py", "self.one(i, j) & self.two(i, j)", "self.one(i, j) | self.two(i, j)",
-     "nn/patterns:rule[and]"),
-    ("patterns-not-in-turn", "spec.py", "patterns[i % len(patterns)]", "patterns[0]",
+    # attention patterns
+    ("causal-excludes-self", "spec.py", "return j <= i", "return j < i", "nn/patterns:pattern[causal]"),
+    ("banded-window-off-by-one", "spec.py", "i - j < self.window", "i - j <= self.window", "nn/patterns:pattern[banded]"),
+    ("local-window-off-by-one", "spec.py", "(i - j <= self.window)", "(i - j < self.window)",
+     "nn/patterns:pattern[local]"),
+    ("strided-wrong-remainder", "spec.py", "(i - j) % self.stride == 0", "(i - j) % self.stride == 1",
+     "nn/patterns:pattern[strided]"),
+    ("chunk-is-sliding-window", "spec.py", "i // self.stride == j // self.stride", "(i - j) // self.stride == 0",
+     "nn/patterns:pattern[chunk]"),
+    ("chunk-ends-off-by-one", "spec.py", "j % self.stride >= self.stride", "j % self.stride > self.stride",
+     "nn/patterns:pattern[chunk-ends]"),
+    ("prefix-off-by-one", "spec.py", "(j < self.length)", "(j <= self.length)", "nn/patterns:pattern[prefix]"),
+    ("memory-window-off-by-one", "spec.py", "Banded(length + 1)", "Banded(length)", "xlnet-XLNetModel-length"),
+    ("and-is-or", "spec.py", "self.left(i, j) & self.right(i, j)", "self.left(i, j) | self.right(i, j)",
+     "nn/patterns:pattern[and]"),
+    ("layer-patterns-not-alternating", "spec.py", "patterns[i % len(patterns)]", "patterns[0]",
      "nn/patterns:model_equals_dense_masks[gpt3-37-plain]"),
-    ("seat-ignored", "kernels/bias.py", "(keys >= 0)", "(keys >= -1)",
-     "model/positions:a_padded_row_equals_it_alone[bert-learned]"),
-    ("document-ignored", "kernels/bias.py", "(mine == theirs)", "(mine == mine)",
-     "nn/packed:a_packed_document_equals_it_alone[bert]"),
-    ("memory-of-no-document", "kernels/bias.py", " | (theirs < 0)", "",
-     "nn/packed:all_documents_of_a_row_see_its_memory[xlnet]"),
-    ("mask-forgotten-by-kernel", "kernels/bias.py", "open_ and self.full and", "open_ and",
-     "model/positions:a_padded_row_equals_it_alone[bert-learned]"),
-    ("permutation-ignored", "kernels/bias.py", "mask & self.allowed[:, None]", "mask",
-     "xlnet-XLNetLMHeadModel-permute"),
-    ("distance-not-added", "kernels/bias.py", "self.fill(self.distance)", "self.fill(None)",
-     "model/positions:t5_buckets"),
-    ("mask-soft", "kernels/bias.py", "least(scores.dtype)", "-8.0",
-     "nn/patterns:nobody_sees_what_comes_later[gpt3]"),
 
-    # few keys
-    ("blocks-never", "kernels/bias.py", ">= 256", ">= 1 << 40",
+    # mask and bias
+    ("padding-attended", "kernels/bias.py", "(keys >= 0)", "(keys >= -1)",
+     "model/positions:padded_row_equals_unpadded[bert-learned]"),
+    ("document-mask-ignored", "kernels/bias.py", "(q_documents == k_documents)", "(k_documents == k_documents)",
+     "nn/packed:a_packed_document_equals_the_document_alone[bert]"),
+    ("mems-hidden-from-documents", "kernels/bias.py", " | (k_documents < 0)", "",
+     "nn/packed:all_documents_of_a_row_attend_to_its_memory[xlnet]"),
+    ("kernel-choice-ignores-padding", "kernels/bias.py", "is_plain and self.is_full and", "is_plain and",
+     "model/positions:padded_row_equals_unpadded[bert-learned]"),
+    ("permutation-mask-ignored", "kernels/bias.py", "mask & self.permutation_mask[:, None]", "mask",
+     "xlnet-XLNetLMHeadModel-permute"),
+    ("position-bias-not-added", "kernels/bias.py", "self.apply_mask(self.position_bias)", "self.apply_mask(None)",
+     "model/positions:t5_buckets"),
+    ("mask-value-too-small", "kernels/bias.py", "min_score(scores.dtype)", "-8.0",
+     "nn/patterns:no_query_attends_to_later_keys[gpt3]"),
+    ("last-query-mask-on-every-query", "kernels/bias.py", "and self.q_positions.shape[1] == 1", "",
+     "nn/patterns:no_query_attends_to_later_keys[t5]"),
+
+    # block-sparse attention
+    ("block-sparse-never-used", "kernels/bias.py", "MIN_BLOCK_SPARSE_LENGTH = 256", "MIN_BLOCK_SPARSE_LENGTH = 1 << 40",
      "nn/patterns:no_square_tensor[strided-merged-plain]"),
-    ("blocks-narrow", "kernels/block_sparse.py", "-width, size", "1 - width, size",
+    ("block-window-too-narrow", "kernels/block_sparse.py", "-window, size", "1 - window, size",
      "nn/patterns:kernel_equals_dense_attention[36-local-plain]"),
-    ("blocks-not-ahead", "kernels/block_sparse.py", "ahead = width if", "ahead = 0 if",
+    ("block-window-no-lookahead", "kernels/block_sparse.py", "lookahead = window if", "lookahead = 0 if",
      "nn/patterns:kernel_equals_dense_attention[36-local-plain]"),
-    ("blocks-cut-short", "kernels/block_sparse.py", "-(-length // stride), step", "length // stride, step",
+    ("strided-blocks-truncated", "kernels/block_sparse.py", "-(-length // stride), step", "length // stride, step",
      "nn/patterns:kernel_equals_dense_attention[36-strided-plain]"),
-    ("blocks-counted-twice", "kernels/block_sparse.py", "piece.before + seen", "piece.before",
+    ("block-keys-counted-twice", "kernels/block_sparse.py", "block.earlier + earlier", "block.earlier",
      "nn/patterns:kernel_equals_dense_attention[36-merged-plain]"),
-    ("blocks-past-the-row", "kernels/block_sparse.py", "(piece.k >= 0) & ", "",
+    ("block-keys-before-row-start", "kernels/block_sparse.py", "(block.k >= 0) & ", "",
      "nn/patterns:kernel_equals_dense_attention[36-banded-plain]"),
-    ("blocks-cells-of-pads", "kernels/block_sparse.py", "(positions >= 0) & ", "",
+    ("chunk-ends-of-padding", "kernels/block_sparse.py", "(positions >= 0) & ", "",
      "nn/patterns:model_equals_dense_masks[fixed-merged-256-left]"),
-    ("blocks-fewer-cells", "kernels/block_sparse.py", "% stride >= stride - cells", "% stride > stride - cells",
+    ("block-chunk-ends-off-by-one", "kernels/block_sparse.py", "% stride >= stride - count", "% stride > stride - count",
      "nn/patterns:kernel_equals_dense_attention[36-fixed-plain]"),
-    ("blocks-apart", "kernels/block_sparse.py", "in (one, its[..., None]))", "in (one, 0 * its[..., None]))",
-     "nn/patterns:kernel_equals_dense_attention[36-merged-plain]"),
-    ("blocks-lost-weigh", "kernels/block_sparse.py", "least(q.dtype) / 2, torch.inf)", "2 * least(q.dtype), 0)",
-     "nn/patterns:kernel_equals_dense_attention[83-merged-left]"),
-    ("blocks-own-slope", "kernels/partial_attention.py", "- (grad * out).sum(-1, keepdim=True)) * scale", ") * scale",
-     "nn/patterns:the_kernel_equals_its_plain_reference"),
-    ("blocks-drop-anew", "kernels/partial_attention.py", "stays = kept[0] / (1 - drop) if drop else 1.0", "stays = 1.0",
-     "nn/patterns:what_drops_is_the_same_on_the_way_back[merged]"),
-    ("by-head-out-of-order", "kernels/block_sparse.py", "device=q.device).argsort()", "device=q.device)",
+    ("block-merge-ignores-lse", "kernels/block_sparse.py", "partial_lse = partial_lse[..., None]",
+     "partial_lse = 0 * partial_lse[..., None]", "nn/patterns:kernel_equals_dense_attention[36-merged-plain]"),
+    ("block-merge-maximum-for-logaddexp", "kernels/block_sparse.py", "torch.logaddexp(lse, partial_lse)",
+     "torch.maximum(lse, partial_lse)", "nn/patterns:kernel_equals_dense_attention[36-merged-plain]"),
+    ("query-without-keys-has-gradient", "kernels/block_sparse.py", "min_score(q.dtype) / 2, torch.inf)",
+     "2 * min_score(q.dtype), 0)", "nn/patterns:kernel_equals_dense_attention[83-merged-left]"),
+    ("per-head-outputs-not-reordered", "kernels/block_sparse.py", ").argsort()", ")",
      "nn/caught_mutants:every_head_keeps_its_pattern"),
 
-    # rows and positions
-    ("pads-counted", "batch.py", "count = stands.cumsum(1)", "count = torch.ones_like(stands).cumsum(1)",
-     "model/positions:a_padded_row_equals_it_alone[bert-learned]"),
-    ("documents-counted-through", "batch.py", "(count - stands.long()) * starts", "(count * 0) * starts",
-     "nn/packed:a_packed_document_equals_it_alone[gpt2]"),
-    ("empty-seat-has-a-position", "batch.py", "self.positions.masked_fill(~self.seat, -1)", "self.positions",
-     "model/positions:a_padded_row_equals_it_alone[bert-learned]"),
-    ("holes-are-even", "batch.py", "even = seat is None or", "even = True or",
-     "nn/caught_mutants:a_hole_in_a_row_is_no_distance"),
-    ("reach-less-one", "batch.py", "reach = length - 1", "reach = length - 2", "model/positions:xl_scores[bert]"),
-    ("reach-of-given-positions", "batch.py", "int(positions.max())", "length - 1",
-     "nn/caught_mutants:given_positions_may_lie_far_apart"),
-    ("given-positions-shifted", "nn/transformer.py", "len(past) and rows.counted", "len(past)",
-     "nn/caught_mutants:given_positions_stay_as_they_are_beside_a_memory"),
-    ("steps-count-empty-seats", "nn/cache.py", "self.positions.amax(dim=1, keepdim=True) + 1",
-     "0 * self.positions[:, :1] + len(self)", "nn/cache:ragged_prompts[left-gpt2]"),
-    ("offset-missing", "nn/embedding.py", "rows.positions + embed.positions.offset", "rows.positions",
-     "roberta-RobertaModel"),
-    ("offset-of-the-pad", "families/bert.py", "(pad or 0) + 1 if", "(pad or 0) if", "roberta-RobertaModel"),
-    ("sinusoid-cosine-first", "nn/embedding.py", "[angles.sin(), angles.cos()]", "[angles.cos(), angles.sin()]",
-     "families/original:numbers[after-none-fp32]"),
-    ("sinusoid-not-in-pairs", "nn/embedding.py", 'if layout == "pairs"', 'if layout == "twos"',
-     "families/original:numbers[after-none-fp32]"),
+    # partial attention
+    ("partial-gradient-without-output-term", "kernels/partial_attention.py",
+     "- (grad * out).sum(-1, keepdim=True)) * scale", ") * scale",
+     "nn/patterns:the_kernel_equals_its_reference"),
+    ("partial-backward-without-dropout", "kernels/partial_attention.py",
+     "keep = saved[0] / (1 - dropout) if dropout else 1.0", "keep = 1.0",
+     "nn/patterns:backward_has_the_dropout_of_the_forward[merged]"),
+    ("partial-dropout-not-rescaled", "kernels/partial_attention.py", "weights * keep / (1 - dropout)", "weights * keep",
+     "nn/patterns:backward_has_the_dropout_of_the_forward[merged]"),
+    ("partial-lse-is-maximum", "kernels/partial_attention.py", "lse = scores.logsumexp(-1)", "lse = scores.amax(-1)",
+     "nn/patterns:the_kernel_equals_its_reference"),
+    ("partial-key-gradient-scaled-twice", "kernels/partial_attention.py", "grad_scores.transpose(-1, -2) @ q",
+     "grad_scores.transpose(-1, -2) @ (q * scale)", "nn/patterns:the_kernel_equals_its_reference"),
+    ("partial-mask-inverted", "kernels/partial_attention.py", "masked_fill_(~visible,", "masked_fill_(visible,",
+     "nn/patterns:kernel_equals_dense_attention[36-banded-plain]"),
 
-    # distance
-    ("bucket-sign", "nn/relative_position.py", "torch.where(ahead > 0, count, 0)", "torch.where(ahead < 0, count, 0)",
+    # positions of the inputs
+    ("positions-count-padding", "batch.py", "count = valid.cumsum(1)", "count = torch.ones_like(valid).cumsum(1)",
+     "model/positions:padded_row_equals_unpadded[bert-learned]"),
+    ("positions-not-reset-per-document", "batch.py", "(count - valid.long()) * starts", "(count * 0) * starts",
+     "nn/packed:a_packed_document_equals_the_document_alone[gpt2]"),
+    ("padding-position-not-masked", "batch.py", "self.position_ids.masked_fill(~self.attention_mask, -1)",
+     "self.position_ids", "model/positions:padded_row_equals_unpadded[bert-learned]"),
+    ("gaps-treated-as-contiguous", "batch.py", "contiguous = mask is None or", "contiguous = True or",
+     "nn/caught_mutants:padding_inside_a_row_is_no_distance"),
+    ("max-distance-off-by-one", "batch.py", "max_distance = length - 1", "max_distance = length - 2",
+     "model/positions:xl_scores[bert]"),
+    ("max-distance-ignores-position-ids", "batch.py", "int(position_ids.max())", "length - 1",
+     "nn/caught_mutants:given_positions_may_be_far_apart"),
+    ("max-distance-ignores-cache", "nn/transformer.py", "inputs.max_distance + cached", "inputs.max_distance",
+     "nn/cache:token_by_token[transformer-xl]"),
+    ("position-ids-shifted-by-cache", "nn/transformer.py", "len(cache) and inputs.offset_by_cache", "len(cache)",
+     "nn/caught_mutants:given_positions_are_not_shifted_by_a_cache"),
+    ("next-position-counts-padding", "nn/cache.py", "self.positions.amax(dim=1, keepdim=True) + 1",
+     "0 * self.positions[:, :1] + len(self)", "nn/cache:prompts_of_different_lengths[left-gpt2]"),
+    ("position-offset-missing", "nn/embedding.py", "inputs.position_ids + spec.positions.offset", "inputs.position_ids",
+     "roberta-RobertaModel"),
+    ("position-offset-is-pad-id", "families/bert.py", "(pad_token_id or 0) + 1 if", "(pad_token_id or 0) if",
+     "roberta-RobertaModel"),
+    ("sinusoid-cosine-first", "nn/embedding.py", "[angles.sin(), angles.cos()]", "[angles.cos(), angles.sin()]",
+     "families/original:numbers[post-none-fp32]"),
+    ("sinusoid-not-interleaved", "nn/embedding.py", 'if layout == "pairs"', "if False",
+     "families/original:numbers[post-none-fp32]"),
+
+    # relative positions
+    ("t5-bucket-sign", "nn/relative_position.py", "torch.where(offset > 0, num_buckets, 0)",
+     "torch.where(offset < 0, num_buckets, 0)", "model/positions:t5_buckets"),
+    ("t5-exact-buckets-off-by-one", "nn/relative_position.py", "exact = num_buckets // 2", "exact = num_buckets // 2 + 1",
      "model/positions:t5_buckets"),
-    ("bucket-next", "nn/relative_position.py", "near = count // 2", "near = count // 2 + 1", "model/positions:t5_buckets"),
-    ("bucket-one-way", "nn/relative_position.py", "if self.buckets.both_ways:", "if False:", "model/positions:t5_buckets"),
-    ("bucket-one-less", "nn/relative_position.py", "clamp(max=count - 1)", "clamp(max=count - 2)",
+    ("t5-buckets-unidirectional", "nn/relative_position.py", "if self.spec.is_bidirectional:", "if False:",
      "model/positions:t5_buckets"),
-    ("bucket-both-ways", "families/t5.py", "both_ways=False", "both_ways=True", "t5-T5Model"),
-    ("bucket-both-ways-swapped", "model/transforms/positions.py", "isinstance(first.pattern, Everyone | Local)", "True",
-     "nn/caught_mutants:buckets_of_a_writer_look_back_only"),
-    ("alibi-slope", "nn/relative_position.py", "torch.arange(1, self.heads + 1,", "torch.arange(0, self.heads,",
+    ("t5-last-bucket-off-by-one", "nn/relative_position.py", "clamp(max=num_buckets - 1)", "clamp(max=num_buckets - 2)",
+     "model/positions:t5_buckets"),
+    ("t5-log-buckets-too-fast", "nn/relative_position.py", "growth * (num_buckets - exact)", "growth * num_buckets",
+     "model/positions:t5_buckets"),
+    ("t5-decoder-buckets-bidirectional", "families/t5.py", "is_bidirectional=False", "is_bidirectional=True",
+     "t5-T5Model"),
+    ("replaced-buckets-always-bidirectional", "model/transforms/positions.py",
+     "isinstance(attention.pattern, Full | Local)", "True",
+     "nn/caught_mutants:buckets_of_a_decoder_are_for_earlier_positions"),
+    ("alibi-slope-off-by-one", "nn/relative_position.py", "torch.arange(1, self.heads + 1,", "torch.arange(0, self.heads,",
      "model/positions:alibi_slopes"),
-    ("alibi-later-slopes", "nn/relative_position.py", "self.even - 0.5", "self.even",
+    ("alibi-extra-slopes", "nn/relative_position.py", "self.power_of_two - 0.5", "self.power_of_two",
      "model/positions:alibi_slopes"),
     ("rotary-sign", "nn/relative_position.py", "a * cos - b * sin, b * cos + a * sin",
-     "a * cos + b * sin, b * cos - a * sin", "model/positions:rotary_turns_complex_numbers"),
-    ("rotary-base", "nn/relative_position.py", "self.rotary.base **", "10000.0 **",
-     "model/positions:rotary_turns_complex_numbers[500000.0]"),
-    ("rotary-keys-unturned", "nn/attention.py", "self.rotate(k, new)", "k",
-     "model/positions:rotary_turns_queries_and_keys[gpt2]"),
-    ("rotary-stretch", "nn/relative_position.py", 'rates / scaling.get("factor", 1)', 'rates * scaling.get("factor", 1)',
-     "llama-LlamaModel-linear"),
-    ("xl-clamp", "nn/relative_position.py", "self.xl.clamp > 0", "self.xl.clamp > 1 << 30",
-     "nn/caught_mutants:distances_beyond_the_clamp_are_alike"),
+     "a * cos + b * sin, b * cos - a * sin", "model/positions:rotary_rotates_complex_numbers"),
+    ("rotary-theta-ignored", "nn/relative_position.py", "self.spec.theta **", "10000.0 **",
+     "model/positions:rotary_rotates_complex_numbers[500000.0]"),
+    ("rotary-keys-not-rotated", "nn/attention.py", "self.rotary(k, positions)", "k",
+     "model/positions:rotary_rotates_queries_and_keys[gpt2]"),
+    ("rotary-linear-scaling-inverted", "nn/relative_position.py", 'frequencies / scaling.get("factor", 1)',
+     'frequencies * scaling.get("factor", 1)', "llama-LlamaModel-linear"),
+    ("rotary-llama3-interpolation-inverted", "nn/relative_position.py", "scaled.lerp(frequencies,", "frequencies.lerp(scaled,",
+     "llama-LlamaModel-llama3"),
+    ("xl-clamp-ignored", "nn/relative_position.py", "self.spec.clamp_length > 0", "self.spec.clamp_length > 1 << 30",
+     "nn/caught_mutants:distances_beyond_clamp_len_are_alike"),
     ("xl-u-for-v", "nn/relative_position.py", "(q + self.v[:, None]) @ r", "(q + self.u[:, None]) @ r",
      "model/positions:xl_scores[gpt2]"),
-    ("xl-sign", "nn/relative_position.py", "where.q[:, :, None] - where.k[:, None, :]",
-     "where.k[:, None, :] - where.q[:, :, None]", "nn/caught_mutants:a_shift_is_what_a_gather_finds"),
-    ("xl-shift", "nn/relative_position.py", "torch.arange(reach, low - 1, -1,", "torch.arange(low, reach + 1, 1,",
+    ("xl-content-bias-missing", "nn/relative_position.py", "return q + self.u[:, None],", "return q,",
+     "model/positions:xl_scores[gpt2]"),
+    ("xl-distance-sign", "nn/relative_position.py", "bias.q_positions[:, :, None] - bias.k_positions[:, None, :]",
+     "bias.k_positions[:, None, :] - bias.q_positions[:, :, None]",
+     "nn/caught_mutants:shifted_scores_equal_gathered_scores"),
+    ("xl-distances-reversed", "nn/relative_position.py", "torch.arange(max_distance, min_distance - 1, -1,",
+     "torch.arange(min_distance, max_distance + 1, 1,", "model/positions:xl_scores[bert]"),
+    ("xl-never-bidirectional", "nn/relative_position.py", "isinstance(attention.pattern, Full | Local)", "False",
      "model/positions:xl_scores[bert]"),
-    ("xl-unscaled", "nn/relative_position.py", "extra * self.scale", "extra", "model/positions:xl_scores[gpt2]"),
-    ("xl-biases-shared", "nn/transformer.py", " and first.xl.shared", "", "families/xl:numbers[xl-base]"),
-    ("segment-index", "nn/relative_position.py", "e[..., 1:], e[..., :1]", "e[..., :1], e[..., 1:]",
+    ("xl-bias-not-scaled", "nn/relative_position.py", "scores * self.scale", "scores", "model/positions:xl_scores[gpt2]"),
+    ("xl-biases-always-shared", "nn/transformer.py", " and first.spec.share_biases", "", "families/xl:numbers[xl-base]"),
+    ("xlnet-segment-embeddings-swapped", "nn/relative_position.py", "e[..., 1:], e[..., :1]", "e[..., :1], e[..., 1:]",
+     "xlnet-XLNetLMHeadModel-clamp"),
+    ("xlnet-segment-bias-missing", "nn/relative_position.py", "q + self.s[:, None], self.e", "q, self.e",
      "xlnet-XLNetLMHeadModel-clamp"),
 
     # attention
-    ("keys-for-values", "nn/attention.py", "in (self.k, self.v)", "in (self.v, self.k)",
-     "families/original:numbers[after-none-fp32]"),
-    ("unscaled", "kernels/attention.py", '== "causal", scale=scale', '== "causal", scale=1.0',
-     "families/original:numbers[after-none-fp32]"),
-    ("scale-not-a-root", "nn/attention.py", "1 / math.sqrt(attend.head_dim)", "1 / attend.head_dim",
-     "families/original:numbers[after-none-fp32]"),
-    ("grouped-heads-in-turn", "kernels/attention.py", "x.repeat_interleave(heads // x.shape[1], dim=1)",
+    ("keys-and-values-swapped", "nn/attention.py", "self.kernel(q, k, v, bias, layer_bias)",
+     "self.kernel(q, v, k, bias, layer_bias)", "families/original:numbers[post-none-fp32]"),
+    ("scores-not-scaled", "kernels/attention.py", "is_causal, scale=scale", "is_causal, scale=1.0",
+     "families/original:numbers[post-none-fp32]"),
+    ("scale-without-square-root", "nn/attention.py", "1 / math.sqrt(spec.head_dim)", "1 / spec.head_dim",
+     "families/original:numbers[post-none-fp32]"),
+    ("grouped-query-heads-interleaved", "kernels/attention.py", "x.repeat_interleave(heads // x.shape[1], dim=1)",
      "x.repeat(1, heads // x.shape[1], 1, 1)", "llama-LlamaForCausalLM-keys"),
-    ("drops-in-use", "nn/attention.py", "self.drop if self.training else 0.0", "self.drop",
-     "model/build:drops_in_training_alone[bert]"),
-    ("scale-by-layer", "families/gpt2.py", "(i + 1 if", "(i + 2 if", "gpt2-GPT2LMHeadModel-inverse"),
-    ("t5-scaled", "families/t5.py", "bias=False, scale=1.0", "bias=False", "t5-T5Model"),
-    ("window-both-sides", "families/modernbert.py", "s.Local(window // 2)", "s.Local(window)",
+    ("attention-dropout-in-eval", "nn/attention.py", "self.dropout if self.training else 0.0", "self.dropout",
+     "model/build:dropout_only_in_training[bert]"),
+    ("inverse-layer-scale-off-by-one", "families/gpt2.py", "base_scale / (i + 1) if", "base_scale / (i + 2) if",
+     "gpt2-GPT2LMHeadModel-inverse"),
+    ("t5-scores-scaled", "families/t5.py", "bias=False, scale=1.0", "bias=False", "t5-T5Model"),
+    ("modernbert-window-doubled", "families/modernbert.py", "s.Local(local_attention // 2)", "s.Local(local_attention)",
      "modernbert-ModernBertModel"),
 
-    # feeds
-    ("gelu-erf", "nn/embedding.py", 'approximate="tanh"', 'approximate="none"',
+    # feed-forward
+    ("gelu-new-is-erf", "nn/embedding.py", 'approximate="tanh"', 'approximate="none"',
      "nn/patterns:model_equals_dense_masks[gpt3-37-plain]"),
-    ("gelu-tanh", "nn/embedding.py", '"gelu": F.gelu', '"gelu": tanh_gelu', "bert-BertModel"),
+    ("gelu-is-tanh", "nn/embedding.py", '"gelu": F.gelu', '"gelu": tanh_gelu', "bert-BertModel"),
     ("silu-is-mish", "nn/embedding.py", '"silu": F.silu', '"silu": F.mish', "bert-BertModel-keys"),
-    ("quick-gelu", "nn/embedding.py", "1.702", "1.7", "clip-CLIPTextModel"),
-    ("t5-gated-erf", "families/t5.py", 'act = "gelu_new" if', 'act = "gelu" if',
+    ("quick-gelu-factor", "nn/embedding.py", "1.702", "1.7", "clip-CLIPTextModel"),
+    ("t5-gated-gelu-is-erf", "families/t5.py", '"gelu_new" if feed_forward_proj', '"gelu" if feed_forward_proj',
      "t5-T5ForConditionalGeneration-gated"),
-    ("gpt-gelu-erf", "families/gpt.py", '{"afn": "gelu_new"} if', '{"afn": "gelu"} if',
+    ("gpt-gelu-is-erf", "families/gpt.py", '{"afn": "gelu_new"} if', '{"afn": "gelu"} if',
      "openai-OpenAIGPTModel"),
-    ("gate-on-the-other-side", "nn/feed_forward.py", "self.act(self.gate(x)) * self.up(x)",
-     "self.gate(x) * self.act(self.up(x))", "llama-LlamaModel"),
-    ("router-sigmoid", "nn/feed_forward.py", "logits.softmax(-1).to", "logits.sigmoid().to",
+    ("gate-activation-on-wrong-factor", "nn/feed_forward.py", "self.activation(self.gate(x)) * y",
+     "self.gate(x) * self.activation(y)", "llama-LlamaModel"),
+    ("router-sigmoid-for-softmax", "nn/feed_forward.py", "logits.softmax(-1).to", "logits.sigmoid().to",
      "switch_transformers-SwitchTransformersEncoderModel"),
-    ("jitter-in-use", "nn/feed_forward.py", "self.training and self.jitter", "self.jitter",
-     "model/build:drops_in_training_alone[switch]"),
-    ("router-share-left-out", "nn/feed_forward.py", "(share * kept)", "kept",
+    ("router-jitter-in-eval", "nn/feed_forward.py", "self.training and self.router_jitter", "self.router_jitter",
+     "model/build:dropout_only_in_training[switch]"),
+    ("router-probability-missing", "nn/feed_forward.py", "(prob * has_capacity)", "has_capacity",
      "switch_transformers-SwitchTransformersEncoderModel"),
-    ("capacity-one-more", "nn/feed_forward.py", "min(self.capacity,", "min(self.capacity + 1,",
+    ("expert-capacity-off-by-one", "nn/feed_forward.py", "min(self.capacity,", "min(self.capacity + 1,",
      "switch_transformers-SwitchTransformersForConditionalGeneration-overflow"),
-    ("overflow-let-through", "nn/feed_forward.py", "(share * kept)[", "share[",
+    ("overflow-tokens-not-dropped", "nn/feed_forward.py", "(prob * has_capacity)[", "prob[",
      "switch_transformers-SwitchTransformersForConditionalGeneration-overflow"),
-    ("balance-not-by-experts", "nn/feed_forward.py", "* count**2", "* count", "nn/caught_mutants:router_losses_are_the_papers"),
+    ("balance-loss-not-times-experts", "nn/feed_forward.py", "* count**2", "* count",
+     "nn/caught_mutants:router_losses_are_the_papers"),
     ("z-loss-not-squared", "nn/feed_forward.py", ".logsumexp(-1).square()", ".logsumexp(-1)",
      "nn/caught_mutants:router_losses_are_the_papers"),
-    ("experts-one-layer-early", "families/switch.py", "i % step == 1", "i % step == 0",
+    ("sparse-layers-off-by-one", "families/switch.py", "i % step == 1", "i % step == 0",
      "switch_transformers-SwitchTransformersEncoderModel"),
 
     # norms and residuals
-    ("epsilon", "nn/embedding.py", "eps=norm.eps", "eps=1e-5", "bert-BertModel-keys"),
-    ("rms-centred", "nn/embedding.py", "nn.RMSNorm if", "partial(nn.LayerNorm, bias=False) if",
+    ("layer-norm-epsilon", "nn/embedding.py", "nn.LayerNorm(width, eps=spec.eps", "nn.LayerNorm(width, eps=1e-5",
+     "bert-BertModel-keys"),
+    ("rms-norm-centered", "nn/embedding.py", "nn.RMSNorm(width, eps=spec.eps)", "nn.LayerNorm(width, eps=spec.eps, bias=False)",
      "llama-LlamaModel"),
-    ("epsilon-of-the-inner-norms", "families/gpt2.py", "eps=inner_eps or eps", "eps=eps",
+    ("ctrl-layer-norm-epsilon", "families/gpt2.py", "layer_norm_eps or norm_eps", "norm_eps",
      "ctrl-CTRLModel-keys"),
-    ("norm-side", "nn/transformer.py", "self.after_attend(x + ", "self.after_attend(y + ",
-     "families/original:numbers[before-none-fp32]"),
-    ("norm-skipped", "nn/transformer.py", "self.before_feed(x)", "x", "families/original:numbers[before-none-fp32]"),
-    ("final-norm-missing", "nn/transformer.py", "self.drop(self.norm(x))", "self.drop(x)",
+    ("attention-residual-missing", "nn/transformer.py", "self.post_attention_norm(x + ", "self.post_attention_norm(y + ",
+     "families/original:numbers[pre-none-fp32]"),
+    ("feed-forward-norm-missing", "nn/transformer.py", "self.pre_feed_forward_norm(x)", "x",
+     "families/original:numbers[pre-none-fp32]"),
+    ("final-norm-missing", "nn/transformer.py", "self.dropout(self.final_norm(x))", "self.dropout(x)",
      "families/original:numbers[final-none-fp32]"),
-    ("residual-dropped", "nn/transformer.py", "self.after_feed(x + self.drop(y))", "self.after_feed(self.drop(y))",
-     "families/original:numbers[after-none-fp32]"),
+    ("feed-forward-residual-missing", "nn/transformer.py", "self.post_feed_forward_norm(x + self.dropout(y))",
+     "self.post_feed_forward_norm(self.dropout(y))", "families/original:numbers[post-none-fp32]"),
+    ("residual-init-not-scaled", "families/gpt2.py", "init_std / (2 * depth) ** 0.5", "init_std",
+     "model/build:residual_projections_start_smaller[gpt2]"),
 
     # embeddings
-    ("embedding-scale", "nn/embedding.py", "x * embed.scale if", "x if", "families/original:numbers[after-none-fp32]"),
-    ("given-vectors-scaled", "nn/embedding.py", "rows.embeds is None or embed.scales_given", "True",
-     "nn/caught_mutants:given_vectors_are_scaled_where_the_original_does"),
-    ("given-vectors-unscaled", "families/gpt2.py", ", scales_given=True", "",
+    ("embedding-scale-missing", "nn/embedding.py", "self.tokens(inputs.input_ids) * spec.scale",
+     "self.tokens(inputs.input_ids)", "families/original:numbers[post-none-fp32]"),
+    ("inputs-embeds-always-scaled", "nn/embedding.py", "if spec.scale_inputs_embeds", "if True",
+     "nn/caught_mutants:inputs_embeds_are_scaled_as_in_the_original"),
+    ("inputs-embeds-never-scaled", "families/gpt2.py", ", scale_inputs_embeds=True", "",
      "families/parity:numbers[ctrl-CTRLModel-embeds-fp32]"),
-    ("types-default", "nn/embedding.py", "self.types.weight[0]", "self.types.weight[-1]",
-     "nn/caught_mutants:types_left_out_are_the_first"),
-    ("types-unscaled", "nn/embedding.py", "self.tokens(rows.types) * embed.scale", "self.tokens(rows.types)",
-     "ctrl-CTRLModel-keys"),
-    ("pad-learns", "nn/embedding.py", "padding_idx=embed.pad", "padding_idx=None",
-     "nn/caught_mutants:a_pad_learns_nothing_from_being_looked_up"),
-    ("class-token-last", "nn/embedding.py", "[self.first.expand(len(grid), 1, -1), grid]",
-     "[grid, self.first.expand(len(grid), 1, -1)]", "clip-CLIPVisionModel"),
-    ("adaptive-edge", "nn/embedding.py", "(ids >= low)", "(ids > low)", "families/xl:numbers[xl-base]"),
-    ("adaptive-unscaled", "nn/embedding.py", "self.scale = math.sqrt(width)", "self.scale = 1.0",
+    ("default-token-type-is-last", "nn/embedding.py", "self.token_types.weight[0]", "self.token_types.weight[-1]",
+     "nn/caught_mutants:token_types_default_to_zero"),
+    ("token-types-not-scaled", "nn/embedding.py", "self.tokens(inputs.token_type_ids) * spec.scale",
+     "self.tokens(inputs.token_type_ids)", "ctrl-CTRLModel-keys"),
+    ("padding-embedding-trained", "nn/embedding.py", "padding_idx=spec.padding_idx", "padding_idx=None",
+     "nn/caught_mutants:the_pad_embedding_has_no_gradient"),
+    ("class-token-last", "nn/embedding.py", "[self.class_token.expand(len(patches), 1, -1), patches]",
+     "[patches, self.class_token.expand(len(patches), 1, -1)]", "clip-CLIPVisionModel"),
+    ("adaptive-cutoff-off-by-one", "nn/embedding.py", "(input_ids >= low)", "(input_ids > low)",
      "families/xl:numbers[xl-base]"),
-    ("vocabularies-shared", "nn/transformer.py", "self.encoder and self.decoder and spec.shared",
+    ("adaptive-embedding-not-scaled", "nn/embedding.py", "self.scale = math.sqrt(width)", "self.scale = 1.0",
+     "families/xl:numbers[xl-base]"),
+    ("embeddings-always-shared", "nn/transformer.py", "self.encoder and self.decoder and spec.share_embeddings",
      "self.encoder and self.decoder", "families/original:numbers[two-none-fp32]"),
 
     # depth
-    ("albert-order", "families/bert.py", "int(i / (depth / groups)) * inner", "(i % groups) * inner",
-     "albert-AlbertModel-groups"),
+    ("albert-group-order", "families/albert.py", "int(i / (depth / num_groups)) * inner_group_num",
+     "(i % num_groups) * inner_group_num", "albert-AlbertModel-groups"),
 
-    # memory and recurrence
-    ("slot-forgets-positions", "nn/cache.py", "torch.cat([self.positions, positions], dim=1)",
-     "torch.cat([self.positions, 0 * positions], dim=1)", "nn/cache:one_at_a_time[gpt2]"),
-    ("slot-swaps-keys-and-values", "nn/attention.py", 'slot.read("k"), slot.read("v")',
-     'slot.read("v"), slot.read("k")', "nn/cache:one_at_a_time[gpt2]"),
-    ("slot-select-sorts", "nn/cache.py", "x[rows]", "x[rows.sort().values]", "nn/cache:rows_leave[gpt2]"),
-    ("slot-cut-less-one", "nn/cache.py", "seats > lengths[:, None]", "seats >= lengths[:, None]",
-     "nn/cache:rows_go_back[gpt2]"),
-    ("slot-keeps-one-more", "nn/cache.py", "len(self) - count, 0", "len(self) - count - 1, 0",
-     "nn/cache:the_last_seats_are_enough_for_a_band"),
-    ("slot-admits-seats", "nn/cache.py", "other.positions, length, -1", "other.positions, length, 0",
-     "nn/cache:rows_join[shorter-gpt2]"),
-    ("remembered-pads-seen", "nn/transformer.py", "(past.positions is None or past.full)",
-     "True", "nn/cache:ragged_prompts[left-gpt2]"),
-    ("memory-not-normed", "nn/transformer.py", "else self.before_attend(seen)", "else seen",
+    # caches and segment recurrence
+    ("cache-loses-positions", "nn/cache.py", "torch.cat([self.positions, positions], dim=1)",
+     "torch.cat([self.positions, 0 * positions], dim=1)", "nn/cache:token_by_token[gpt2]"),
+    ("cache-key-positions-zeroed", "nn/cache.py", "new.expand(batch_size, -1)]", "0 * new.expand(batch_size, -1)]",
+     "nn/cache:in_chunks[gpt2]"),
+    ("cache-swaps-keys-and-values", "nn/attention.py", 'cache.extend({"k": k, "v": v}', 'cache.extend({"k": v, "v": k}',
+     "nn/cache:token_by_token[gpt2]"),
+    ("cached-padding-attended", "nn/transformer.py", "(is_uncached or cache.is_full)", "True",
+     "nn/cache:prompts_of_different_lengths[left-gpt2]"),
+    ("mems-not-normed", "nn/transformer.py", "else self.pre_attention_norm(key_states)", "else key_states",
      "families/xl:numbers[xl-prenorm]"),
-    ("memory-not-detached", "nn/transformer.py", ".detach()", "", "families/xl:numbers[xl-base]"),
-    ("memory-one-more", "nn/transformer.py", "seen.shape[1] - (recall.length or 0)",
-     "seen.shape[1] - (recall.length or 0) - 1", "families/xl:numbers[xl-base]"),
-    ("memory-reuse", "nn/transformer.py", "- fresh + recall.reuse]", "- fresh + recall.reuse + 1]",
-     "xlnet-XLNetModel-memory"),
-    ("memory-not-of-zeros", "nn/transformer.py", "recall and recall.zeros and", "False and", "families/xl:numbers[xl-base]"),
-    ("memory-of-another-type", "nn/transformer.py", "pair(rows.types, 0)", "pair(rows.types, 1)",
-     "xlnet-XLNetModel-memory"),
-    ("memory-unseen", "nn/transformer.py", "allowed.new_ones", "allowed.new_zeros", "xlnet-XLNetLMHeadModel-both"),
+    ("mems-not-detached", "nn/transformer.py", ".detach()", "", "families/xl:numbers[xl-base]"),
+    ("mems-one-too-long", "nn/transformer.py", "states.shape[1] - (recurrence.memory_length or 0)",
+     "states.shape[1] - (recurrence.memory_length or 0) - 1", "families/xl:numbers[xl-base]"),
+    ("reuse-length-off-by-one", "nn/transformer.py", "- segment_length + recurrence.reuse_length]",
+     "- segment_length + recurrence.reuse_length + 1]", "xlnet-XLNetModel-memory"),
+    ("no-initial-zero-mems", "nn/transformer.py", "recurrence.starts_with_zeros and mems is None", "False",
+     "families/xl:numbers[xl-base]"),
+    ("mems-token-type", "nn/transformer.py", "of_queries_and_keys(inputs.token_type_ids, 0)",
+     "of_queries_and_keys(inputs.token_type_ids, 1)", "xlnet-XLNetModel-memory"),
+    ("mems-masked-by-permutation", "nn/transformer.py", "permutation_mask.new_ones", "permutation_mask.new_zeros",
+     "xlnet-XLNetLMHeadModel-both"),
 
-    # the decoder's source, two streams, two towers
-    ("cross-sees-pads", "nn/transformer.py", "full=source.seat is None", "full=True",
-     "model/positions:a_padded_row_equals_it_alone[bart-learned]"),
-    ("cross-sees-other-documents", "nn/transformer.py", "documents=both", "documents=None",
-     "nn/packed:a_packed_document_equals_it_alone[bart]"),
-    ("cross-remembers-pads-as-seats", "nn/transformer.py", "k=past.positions, full=past.full",
-     "k=past.positions, full=True", "nn/cache:one_at_a_time[bart]"),
-    ("query-stream-positions", "nn/transformer.py", "x.gather(1, targets)", "x[:, : targets.shape[1]]",
+    # cross-attention, query stream, dual encoder, decoder inputs
+    ("cross-attention-to-padding", "nn/transformer.py", "is_full=encoder_outputs.attention_mask is None", "is_full=True",
+     "model/positions:padded_row_equals_unpadded[bart-learned]"),
+    ("cross-attention-ignores-documents", "nn/transformer.py", "document_ids=documents", "document_ids=None",
+     "nn/packed:a_packed_document_equals_the_document_alone[bart]"),
+    ("cross-attention-to-cached-padding", "nn/transformer.py", "k_positions=cache.positions, is_full=cache.is_full",
+     "k_positions=cache.positions, is_full=True", "nn/cache:token_by_token[bart]"),
+    ("query-stream-positions", "nn/transformer.py", "x.gather(1, target_positions)", "x[:, : target_positions.shape[1]]",
      "xlnet-XLNetLMHeadModel-permute"),
-    ("query-stream-sees-itself", "model/inputs.py", "query = allowed.gather", "query = content.gather",
+    ("query-stream-attends-to-itself", "model/inputs.py", "query = allowed.gather", "query = content.gather",
      "xlnet-XLNetLMHeadModel-permute"),
-    ("permuted-token-unseen-by-itself", "model/inputs.py", "allowed | torch.eye(", "allowed & ~torch.eye(",
+    ("content-stream-excludes-itself", "model/inputs.py", "allowed | torch.eye(", "allowed & ~torch.eye(",
      "xlnet-XLNetLMHeadModel-permute"),
-    ("clip-not-normalised", "nn/transformer.py", "F.normalize(out[name], dim=-1)", "out[name]", "clip-CLIPModel"),
-    ("clip-temperature", "nn/transformer.py", "self.temperature.exp()", "self.temperature", "clip-CLIPModel"),
-    ("clip-other-way-round", "nn/transformer.py", 'out["scaled"] @ out["text"].T', 'out["text"] @ out["scaled"].T',
-     "clip-CLIPModel"),
-    ("shift-does-not-wrap", "model/inputs.py", 'if how == "wrap"', 'if how == "round"', "mbart-MBartModel-shift"),
-    ("shift-over-pads", "model/inputs.py", "seat & (seat.cumsum(1) == 1)", "torch.ones_like(seat).cumsum(1) == 1",
+    ("clip-not-normalized", "nn/transformer.py", "F.normalize(out[name], dim=-1)", "out[name]", "clip-CLIPModel"),
+    ("clip-logit-scale-without-exp", "nn/transformer.py", "self.logit_scale.exp()", "self.logit_scale", "clip-CLIPModel"),
+    ("clip-logits-transposed", "nn/transformer.py", 'out["scaled_image_embeds"] @ out["text_embeds"].T',
+     'out["text_embeds"] @ out["scaled_image_embeds"].T', "clip-CLIPModel"),
+    ("shift-right-does-not-wrap", "model/inputs.py", 'if mode == "wrap"', "if False", "mbart-MBartModel-shift"),
+    ("shift-right-counts-padding", "model/inputs.py", "mask & (mask.cumsum(1) == 1)", "torch.ones_like(mask).cumsum(1) == 1",
      "families/parity:padded_row_equals_row_alone[mbart-MBartModel-shift]"),
 
+    # loss
+    ("causal-loss-labels-not-shifted", "model/loss.py", "labels = labels[..., 1:]", "labels = labels[..., :-1]",
+     "nn/caught_mutants:causal_loss_shifts_labels"),
+    ("seq2seq-loss-shifted", "model/loss.py", "if spec.encoder is None:", "if True:",
+     "nn/caught_mutants:seq2seq_loss_matches_decoder_inputs"),
+    ("loss-counts-ignored-labels", "model/loss.py", "labels.flatten()", "labels.flatten().clamp(min=0)",
+     "nn/caught_mutants:causal_loss_shifts_labels"),
+    ("decoder-inputs-shifted-left", "model/loss.py", "tokens.roll(1, dims=-1)", "tokens.roll(-1, dims=-1)",
+     "nn/caught_mutants:seq2seq_loss_matches_decoder_inputs"),
+    ("decoder-inputs-do-not-wrap", "model/loss.py", 'if shift.mode == "wrap"', "if False",
+     "nn/caught_mutants:seq2seq_loss_matches_decoder_inputs"),
+    ("regression-loss-never-inferred", "model/loss.py", "if logits.shape[-1] == 1:", "if False:",
+     "nn/caught_mutants:classification_loss_follows_labels"),
+
     # heads
-    ("head-scale", "nn/heads.py", " * self.head.scale", "", "t5-T5ForConditionalGeneration"),
-    ("head-scale-of-mt5", "families/t5.py", "scaled and not multilingual", "scaled",
+    ("lm-head-scale-missing", "nn/heads.py", "x * self.spec.scale", "x", "t5-T5ForConditionalGeneration"),
+    ("mt5-lm-head-scaled", "families/t5.py", "scale_decoder_outputs and not multilingual", "scale_decoder_outputs",
      "mt5-MT5ForConditionalGeneration"),
-    ("head-norm-before-act", "nn/heads.py", "self.norm(self.act(self.dense(x)))",
-     "self.act(self.norm(self.dense(x)))", "bert-BertForMaskedLM"),
-    ("head-untied", "nn/heads.py", "self.out.weight = tokens.weight",
-     "self.out.weight = nn.Parameter(tokens.weight.detach().clone())", "bert-BertForMaskedLM"),
-    ("logits-bias-missing", "families/bart.py", 'Literal["fixed"] = "fixed"', 'Literal["fixed"] = False',
+    ("head-norm-before-activation", "nn/heads.py", "self.norm(self.activation(self.dense(x)))",
+     "self.activation(self.norm(self.dense(x)))", "bert-BertForMaskedLM"),
+    ("lm-head-not-tied", "nn/heads.py", "self.out.weight = token_embedding.weight",
+     "self.out.weight = nn.Parameter(token_embedding.weight.detach().clone())", "bert-BertForMaskedLM"),
+    ("final-logits-bias-missing", "families/bart.py", 'Literal["fixed"] = "fixed"', 'Literal["fixed"] = False',
      "bart-BartForConditionalGeneration"),
-    ("logits-bias-learns", "nn/heads.py", "bias.requires_grad_(False)", "bias.requires_grad_(True)",
+    ("final-logits-bias-trained", "nn/heads.py", "bias.requires_grad_(False)", "bias.requires_grad_(True)",
      "nn/caught_mutants:a_fixed_bias_is_never_trained"),
-    ("takes-first-column", "nn/heads.py", "pick(hidden, seat.int().argmax(1))", "hidden[:, 0]",
+    ("pooling-first-column", "nn/heads.py", "gather_states(hidden, mask.int().argmax(1))", "hidden[:, 0]",
      "families/parity:padded_row_equals_row_alone[bert-BertModel]"),
-    ("takes-last-column", "nn/heads.py", "pick(hidden, last(seat))", "hidden[:, -1]",
+    ("pooling-last-column", "nn/heads.py", "gather_states(hidden, last_true_index(mask))", "hidden[:, -1]",
      "families/parity:numbers[gpt2-GPT2ForSequenceClassification-right-fp32]"),
-    ("mean-of-pads", "nn/heads.py", "(hidden * seat[..., None]).sum(1)", "hidden.sum(1)",
+    ("mean-pooling-includes-padding", "nn/heads.py", "(hidden * mask[..., None]).sum(1)", "hidden.sum(1)",
      "families/parity:padded_row_equals_row_alone[modernbert-ModernBertForSequenceClassification-mean]"),
-    ("mean-of-the-class-token", "nn/heads.py", "hidden[:, 1:].mean(1)", "hidden.mean(1)",
+    ("patch-mean-includes-class-token", "nn/heads.py", "hidden[:, 1:].mean(1)", "hidden.mean(1)",
      "clip-CLIPForImageClassification"),
-    ("takes-first-of-ends", "nn/heads.py", "else last(ends)", "else ends.int().argmax(1)",
-     "nn/caught_mutants:a_text_is_read_at_its_last_end"),
-    ("takes-last-of-ends", "nn/heads.py", 'if head.take == "first end"', 'if head.take == "end"',
+    ("eos-pooling-first-for-last", "nn/heads.py", "else last_true_index(is_eos)", "else is_eos.int().argmax(1)",
+     "nn/caught_mutants:classification_reads_the_last_end_token"),
+    ("eos-pooling-last-for-first", "nn/heads.py", 'spec.pooling == "first_eos"', 'spec.pooling == "eos"',
      "clip-CLIPTextModel"),
-    ("end-by-the-highest-id", "families/clip.py", 'if t["end"] == 2', 'if t["end"] == -2',
+    ("clip-eos-is-not-largest-id", "families/clip.py", 'if args["eos_token_id"] == 2', 'if args["eos_token_id"] == -2',
      "clip-CLIPTextModel-highest"),
-    ("cluster-column", "nn/heads.py", "self.edges[1] + i - 1, None]", "self.edges[1] + i - 2, None]",
+    ("adaptive-softmax-wrong-cluster", "nn/heads.py", "self.cutoffs[1] + i - 1, None]", "self.cutoffs[1] + i - 2, None]",
      "families/xl:numbers[xl-base]"),
-    ("adaptive-projects-tied", "nn/heads.py", "if head.tied_projects[band]", "if True",
+    ("adaptive-projections-always-tied", "nn/heads.py", "if spec.tie_projections[band]", "if True",
      "families/xl:numbers[xl-base]"),
-    ("span-of-pads", "nn/heads.py", "start.masked_fill(~seat, torch.finfo(x.dtype).min)", "start",
+    ("answer-span-in-padding", "nn/heads.py", "start.masked_fill(~mask, torch.finfo(x.dtype).min)", "start",
      "families/parity:numbers[xlnet-XLNetForQuestionAnswering-right-fp32]"),
 
-    # looking
-    ("look-without-bias", "nn/attention.py", "scores if bias is None else scores + bias", "scores",
-     "model/positions:alibi_is_added_to_the_scores"),
-    ("look-unscaled", "nn/attention.py", "(q * self.scale) @", "q @", "families/original:attention_weights[after]"),
-    ("look-stored-layer-for-depth", "attention_weights.py", "layers.{depth}", "layers.{at}", "albert-AlbertModel"),
-    ("look-always-at-the-first-depth", "attention_weights.py", "*ran[mix][1:], path", "*ran[mix]", "albert-AlbertModel"),
-    ("look-at-more-than-asked", "attention_weights.py", ").fullmatch", ").match", "nn/caught_mutants:looks_only_where_asked"),
+    # attention weights
+    ("attention-weights-without-bias", "nn/attention.py", "scores if scores_bias is None else scores + scores_bias",
+     "scores", "model/positions:alibi_is_added_to_the_scores"),
+    ("attention-weights-not-scaled", "nn/attention.py", "(q * self.scale) @", "q @",
+     "families/original:attention_weights[post]"),
+    ("attention-weights-by-stored-layer", "attention_weights.py", "layers.{depth}", "layers.{index}", "albert-AlbertModel"),
+    ("attention-weights-always-first-depth", "attention_weights.py", "[*later, path]", "[path, *later]",
+     "albert-AlbertModel"),
+    ("attention-weights-path-prefix-matches", "attention_weights.py", ").fullmatch", ").match",
+     "nn/caught_mutants:look_records_only_matching_paths"),
 
-    # names
-    ("conv1d-not-turned", "weights/names_table.py", '"conv1d": (lambda x, n: x.T if x.dim() == 2 else x,',
+    # names tables
+    ("conv1d-not-transposed-on-load", "weights/names_table.py", '"conv1d": (lambda x, n: x.T if x.dim() == 2 else x,',
      '"conv1d": (lambda x, n: x,', "gpt2-GPT2Model"),
-    ("conv1d-not-turned-back", "weights/names_table.py", "lambda x, n: x.T if x.dim() == 2 else x),",
-     "lambda x, n: x),", "families/names:there_and_back[gpt2-GPT2Model]"),
-    ("fused-backwards", "weights/names_table.py", "for i in sorted(", "for i in reversed(", "gpt2-GPT2Model"),
-    ("heads-not-in-order", "weights/names_table.py", "x.flatten(1).T,", "x.transpose(1, 2).flatten(1).T,",
+    ("conv1d-not-transposed-on-save", "weights/names_table.py", "lambda x, n: x.T if x.dim() == 2 else x),",
+     "lambda x, n: x),", "families/names:load_and_save[gpt2-GPT2Model]"),
+    ("fused-projections-reversed", "weights/names_table.py", "for i in sorted(", "for i in reversed(", "gpt2-GPT2Model"),
+    ("xlnet-heads-transposed-on-load", "weights/names_table.py", "x.flatten(1).T,", "x.transpose(1, 2).flatten(1).T,",
      "xlnet-XLNetModel"),
-    ("row-from-the-end", "weights/names_table.py", "x.unflatten(1, (n, -1))", "x.flip(1).unflatten(1, (n, -1))",
-     "families/names:there_and_back[xlnet-XLNetModel]"),
-    ("alias-written", "weights/names_table.py", 'if word != "alias"', "if True",
-     "families/names:there_and_back[bert-BertForMaskedLM]"),
+    ("xlnet-heads-flipped-on-save", "weights/names_table.py", "x.unflatten(1, (n, -1))", "x.flip(1).unflatten(1, (n, -1))",
+     "families/names:load_and_save[xlnet-XLNetModel]"),
+    ("alias-written", "weights/names_table.py", 'if operation != "alias"', "if True",
+     "families/names:load_and_save[bert-BertForMaskedLM]"),
 )]
 # fmt: on
 
 
-class Verdict(NamedTuple):
+class Result(NamedTuple):
+    """The outcome of one mutant."""
+
     mutant: Mutant
-    word: str  # caught, SURVIVED, or NOT RUN: it broke more than it should
-    said: str
+    status: str  # caught, SURVIVED, or NOT RUN if the mutant is invalid
+    detail: str  # the test that failed, or the last line of pytest's output
     seconds: float
 
 
-def node(test: str) -> str:
-    """A test of the table as pytest writes it."""
-    file, colon, name = test.partition(":")
+def expand_test_id(test: str) -> str:
+    """Return the pytest id of a test of the table."""
+    module_path, colon, name = test.partition(":")
     if not colon:
         return f"tests/families/test_parity.py::test_numbers[{test}-none-fp32]"
-    folder, _, module = file.rpartition("/")
+    folder, _, module = module_path.rpartition("/")
     return f"tests/{folder}/test_{module}.py::test_{name}"
 
 
-def problems(table: Iterable[Mutant], root: Path = ROOT) -> list[str]:
-    """What is wrong with the rows: a text that does not stand in its file once, a test that is not there."""
-    found, names = [], set()
+def find_table_errors(table: Iterable[Mutant], root: Path = ROOT) -> list[str]:
+    """Return one line for each row that does not apply: `old` does not occur exactly once, or a
+    test does not exist."""
+    errors = []
+    names = set()
     for row in table:
         path = root / "qkv" / row.file
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         if (count := text.count(row.old)) != 1:
-            found.append(f"{row.name}: {row.old!r} stands {count} times in qkv/{row.file}, expected once")
+            errors.append(
+                f"{row.name}: {row.old!r} occurs {count} times in qkv/{row.file}, expected once"
+            )
         elif row.old == row.new or row.name in names:
-            found.append(f"{row.name}: changes nothing, or its name is taken")
-        elif not is_python(text.replace(row.old, row.new)):
-            found.append(f"{row.name}: {row.new!r} in place of {row.old!r} is no Python")
+            errors.append(f"{row.name}: the row changes nothing, or its name is not unique")
+        elif not is_valid_python(text.replace(row.old, row.new)):
+            errors.append(f"{row.name}: invalid Python with {row.new!r} for {row.old!r}")
         for test in row.tests.split():
-            file, _, name = node(test).partition("::")
-            held = root / file
-            if not held.is_file() or f"def {name.partition('[')[0]}(" not in held.read_text(encoding="utf-8"):
-                found.append(f"{row.name}: no test {test}")
+            test_file, _, test_name = expand_test_id(test).partition("::")
+            test_path = root / test_file
+            definition = f"def {test_name.partition('[')[0]}("
+            if not test_path.is_file() or definition not in test_path.read_text(encoding="utf-8"):
+                errors.append(f"{row.name}: test {test} does not exist")
         names.add(row.name)
-    return found
+    return errors
 
 
-def is_python(text: str) -> bool:
+def is_valid_python(text: str) -> bool:
     try:
         ast.parse(text)
     except SyntaxError:
@@ -395,43 +469,45 @@ def is_python(text: str) -> bool:
     return True
 
 
-def copy(root: Path, folder: Path) -> None:
-    """The parts of the repository that tests need, as they are now."""
-    for part in COPIED:
-        if (root / part).is_dir():
-            shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
+def copy_repository(root: Path, folder: Path) -> None:
+    """Copy what the tests need."""
+    for name in COPIED_PATHS:
+        if (root / name).is_dir():
+            shutil.copytree(
+                root / name, folder / name, ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
-            shutil.copy2(root / part, folder / part)
+            shutil.copy2(root / name, folder / name)
 
 
-def run(folder: Path, module: str, tests: Sequence[str], limit: int) -> tuple[int, str]:
-    """pytest's exit status and what it said, in a process of its own."""
+def run_tests(folder: Path, module: str, tests: Sequence[str], timeout: int) -> tuple[int, str]:
+    """Run pytest in a new process; return its exit status and output."""
     process = multiprocessing.get_context("forkserver").Process(
-        target=work, args=(str(folder), module, [*OPTIONS, *tests])
+        target=pytest_process, args=(str(folder), module, [*PYTEST_OPTIONS, *tests])
     )
     process.start()
-    process.join(limit)
+    process.join(timeout)
     if process.is_alive():
         process.kill()
         process.join()
-        return TOO_LONG, f"more than {limit} s"
-    return process.exitcode or 0, (folder / "said").read_text(encoding="utf-8")
+        return EXIT_TIMEOUT, f"more than {timeout} s"
+    return process.exitcode or 0, (folder / "output.txt").read_text(encoding="utf-8")
 
 
-def work(folder: str, module: str, arguments: list[str]) -> None:
-    """Imports the module from the folder and runs pytest there; never returns."""
+def pytest_process(folder: str, module: str, arguments: list[str]) -> None:
+    """Import the module from the folder, run pytest there and exit the process."""
     os.chdir(folder)
-    with Path("said").open("w") as said:
-        os.dup2(said.fileno(), 1)
-        os.dup2(said.fileno(), 2)
+    with Path("output.txt").open("w") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
     for name in [name for name in os.environ if name.startswith(("PYTEST", "CI", "BUILD_NUMBER"))]:
-        del os.environ[name]  # in CI pytest spells out every difference, which a mutant makes endless
+        del os.environ[name]  # in CI pytest prints every difference in full: too long for a mutant
     os.environ["COLUMNS"] = "300"
-    own = {str(ROOT), str(ROOT / "tools")}
-    sys.path[:] = [folder, *(path for path in sys.path if path not in own)]
-    for name in [name for name in sys.modules if name.partition(".")[0] in COPIED]:
+    repository_paths = {str(ROOT), str(ROOT / "tools")}
+    sys.path[:] = [folder, *(path for path in sys.path if path not in repository_paths)]
+    for name in [name for name in sys.modules if name.partition(".")[0] in COPIED_PATHS]:
         del sys.modules[name]
-    status = NOT_RUN
+    status = EXIT_NOT_RUN
     try:
         file = importlib.import_module(module).__file__ or ""
         if Path(file).is_relative_to(folder):
@@ -442,79 +518,104 @@ def work(folder: str, module: str, arguments: list[str]) -> None:
     os._exit(status)
 
 
-def attempt(mutant: Mutant, base: Path, wide: Sequence[str] = ()) -> Verdict:
-    """One mutant in a copy of its own, held against its tests and then against the wider ones."""
+def run_mutant(mutant: Mutant, base: Path, wide_tests: Sequence[str] = ()) -> Result:
+    """Apply a mutant to a copy of `base` and run its tests, then the wider ones if it survives."""
     start = time.monotonic()
     module = "qkv." + mutant.file.removesuffix(".py").replace("/", ".")
-    with TemporaryDirectory(prefix="mutant-") as place:
-        folder = Path(place).resolve() / "copy"
+    with TemporaryDirectory(prefix="mutant-") as temporary:
+        folder = Path(temporary).resolve() / "copy"
         shutil.copytree(base, folder)
         path = folder / "qkv" / mutant.file
         for stale in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
             stale.unlink()
-        whole = path.read_text(encoding="utf-8")
-        path.write_text(whole.replace(mutant.old, mutant.new), encoding="utf-8")
-        word, said = judge(*run(folder, module, [node(test) for test in mutant.tests.split()], LIMIT))
-        if word == "SURVIVED" and wide:
-            word, said = judge(*run(folder, module, wide, WIDE_LIMIT))
-            path.write_text(whole, encoding="utf-8")
-            if word == "caught" and run(folder, module, [said], LIMIT)[0]:
-                word, said = "SURVIVED", f"{said} fails without a mutant too"
-    return Verdict(mutant, word, said, time.monotonic() - start)
+        original = path.read_text(encoding="utf-8")
+        path.write_text(original.replace(mutant.old, mutant.new), encoding="utf-8")
+        tests = [expand_test_id(test) for test in mutant.tests.split()]
+        status, detail = classify_run(*run_tests(folder, module, tests, TIMEOUT))
+        if status == "SURVIVED" and wide_tests:
+            status, detail = classify_run(*run_tests(folder, module, wide_tests, WIDE_TIMEOUT))
+            path.write_text(original, encoding="utf-8")
+            if status == "caught" and run_tests(folder, module, [detail], TIMEOUT)[0]:
+                status, detail = "SURVIVED", f"{detail} fails without a mutant too"
+    return Result(mutant, status, detail, time.monotonic() - start)
 
 
-def judge(status: int, output: str) -> tuple[str, str]:
-    """What a run of pytest says of a mutant, and the test that failed."""
+def classify_run(exit_status: int, output: str) -> tuple[str, str]:
+    """Return the status of a mutant and its detail from a run of pytest."""
     failed = re.search(r"^FAILED (tests/.+?)(?: - (.*))?$", output, re.MULTILINE)
-    last = (output.strip().splitlines() or ["nothing was said"])[-1]
-    if status in (0, TOO_LONG):
-        return "SURVIVED", last
-    if status != 1 or failed is None or re.match(ACCIDENT, failed[2] or ""):
-        return "NOT RUN", failed[0] if failed else last
+    last_line = (output.strip().splitlines() or ["no output"])[-1]
+    if exit_status in (0, EXIT_TIMEOUT):
+        return "SURVIVED", last_line
+    if exit_status != 1 or failed is None or re.match(INVALID_MUTANT_ERRORS, failed[2] or ""):
+        return "NOT RUN", failed[0] if failed else last_line
     return "caught", failed[1]
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """0 when every mutant was caught."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 if every mutant was caught."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="these mutants")
-    parser.add_argument("--jobs", type=int, choices=(1, 2), default=2, help="how many at once")
-    parser.add_argument("--list", action="store_true", help="show the table and run nothing")
-    options = parser.parse_args(given)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these mutants")
+    parser.add_argument(
+        "--jobs", type=int, choices=(1, 2), default=2, help="number of mutants at a time"
+    )
+    parser.add_argument("--list", action="store_true", help="print the table and run nothing")
+    options = parser.parse_args(arguments)
     table = [row for row in TABLE if not options.only or row.name in options.only]
     unknown = {*(options.only or ())} - {row.name for row in table}
     if options.list:
         for row in table:
-            print(f"{row.name:<32} qkv/{row.file}\n    - {row.old}\n    + {row.new}\n    {row.tests}")
-    if wrong := [*problems(table), *(f"no mutant {name}" for name in sorted(unknown))]:
-        print("\n".join(wrong))
-    if wrong or options.list:
-        return int(bool(wrong))
+            print(
+                f"{row.name:<40} qkv/{row.file}\n    - {row.old}\n    + {row.new}\n    {row.tests}"
+            )
+    errors = [
+        *find_table_errors(table),
+        *(f"no mutant is named {name}" for name in sorted(unknown)),
+    ]
+    if errors:
+        print("\n".join(errors))
+    if errors or options.list:
+        return int(bool(errors))
 
     start = time.monotonic()
-    multiprocessing.set_forkserver_preload(PRELOADED if len(table) > 1 else PRELOADED[:-1])
-    with TemporaryDirectory(prefix="unbroken-") as place, ThreadPoolExecutor(options.jobs) as pool:
-        base = Path(place).resolve()
-        copy(ROOT, base)
-        tests = sorted({node(test) for row in table for test in row.tests.split()})
+    multiprocessing.set_forkserver_preload(
+        PRELOADED_MODULES if len(table) > 1 else PRELOADED_MODULES[:-1]
+    )
+    with (
+        TemporaryDirectory(prefix="unchanged-") as temporary,
+        ThreadPoolExecutor(options.jobs) as pool,
+    ):
+        base = Path(temporary).resolve()
+        copy_repository(ROOT, base)
+        tests = sorted({expand_test_id(test) for row in table for test in row.tests.split()})
         print(f"{len(tests)} tests without a mutant ...", flush=True)
-        status, output = run(base, "qkv", tests, 2 * WIDE_LIMIT)
-        if status:
-            print(f"{output}\nthe tests fail already where nothing is broken")
+        exit_status, output = run_tests(base, "qkv", tests, 2 * WIDE_TIMEOUT)
+        if exit_status:
+            print(f"{output}\nerror: these tests fail without a mutant")
             return 1
-        wide = [*(f"tests/{name.replace('/', '/test_')}.py" for name in WIDE), "-k", "not fp64"]
-        waiting = [pool.submit(attempt, row, base, wide) for row in table]
-        verdicts = [show(done.result(), n, len(table)) for n, done in enumerate(as_completed(waiting), 1)]
-    lost = [f"{each.word}: {each.mutant.name}" for each in verdicts if each.word != "caught"]
+        wide_tests = [
+            *(f"tests/{name.replace('/', '/test_')}.py" for name in WIDE_MODULES),
+            "-k",
+            "not fp64",
+        ]
+        futures = [pool.submit(run_mutant, row, base, wide_tests) for row in table]
+        results = []
+        for number, future in enumerate(as_completed(futures), 1):
+            results.append(future.result())
+            print_result(results[-1], number, len(table))
+    missed = [
+        f"{result.status}: {result.mutant.name}" for result in results if result.status != "caught"
+    ]
     minutes, seconds = divmod(round(time.monotonic() - start), 60)
-    print("\n".join([*lost, f"{len(table) - len(lost)} of {len(table)} caught ({minutes} min {seconds} s)"]))
-    return int(bool(lost))
+    summary = f"{len(table) - len(missed)} of {len(table)} caught ({minutes} min {seconds} s)"
+    print("\n".join([*missed, summary]))
+    return int(bool(missed))
 
 
-def show(verdict: Verdict, number: int, total: int) -> Verdict:
-    line = f"{number:>3}/{total}  {verdict.word:<8}  {verdict.mutant.name:<32}{verdict.seconds:>6.1f} s"
-    print(f"{line}  {verdict.said}", flush=True)
-    return verdict
+def print_result(result: Result, number: int, total: int) -> None:
+    line = (
+        f"{number:>3}/{total}  {result.status:<8}  {result.mutant.name:<40}{result.seconds:>6.1f} s"
+    )
+    print(f"{line}  {result.detail}", flush=True)
 
 
 if __name__ == "__main__":

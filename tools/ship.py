@@ -1,15 +1,16 @@
-"""Makes a model of a run into one that comes with the package: small files, and a card that says what it is.
+"""Export the model of a run as a built-in model: small files, and a model card.
 
-    python tools/ship.py runs/builtin/last OUT --card translate.json --beam 5 --max-new 128 --by sentence
+    python tools/ship.py runs/builtin/last OUT --card translate.json --num-beams 5 --max-new-tokens 128 \\
+        --unit sentence --language-detector german-english
 
-OUT/model.safetensors, config.json   the weights as int8, and what they are the weights of
-OUT/tokenizer.json ...               the tokenizer, without blanks between its pieces
-OUT/generation_config.json           how it searches, as the flags say
-OUT/recipe.toml                      the recipe of the run, as it is
-OUT/README.md                        the card: what the JSON file says, and what the model says of itself
+OUT/model.safetensors, config.json   the weights as int8, and the config
+OUT/tokenizer.json ...               the tokenizer, without whitespace in the JSON
+OUT/generation_config.json           the generation settings of the flags
+OUT/recipe.toml                      the recipe of the run
+OUT/README.md                        the model card: the JSON file, and facts about the model
 
 The JSON file holds `title`, `purpose`, `data`, `licence`, `attribution`, `command` and `date`, each a text;
-`scores`, an object of them by name; and `limits`, a list."""
+`scores`, an object of texts by name; and `limits`, a list."""
 
 from __future__ import annotations
 
@@ -25,13 +26,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
-from qkv.cli.folders import check_new, described, whole
-from qkv.decode.generation_config import read_how, write_how
-from qkv.text.files import read_json
+from qkv.builtin.language import LANGUAGE_DETECTORS
+from qkv.cli.folders import check_new_folder, describe_model, write_atomically
+from qkv.decode.generation_config import read_generation_config, write_generation_config
+from qkv.tasks.write.base import SAMPLING_SETTINGS
+from qkv.text.files import read_tokenizer_json_object
 
 TEXTS = ("title", "purpose", "data", "licence", "attribution", "command", "date")
-SEARCH = dict(
-    beams=int, length_penalty=float, max_new=int, temperature=float, top_p=float, top_k=int
+GENERATION_FLAGS = dict(
+    num_beams=int, length_penalty=float, max_new_tokens=int, temperature=float, top_p=float, top_k=int
 )  # fmt: skip
 CARD = """\
 # {title}
@@ -40,7 +43,7 @@ CARD = """\
 
 - Model: {model}, int8 weights, {size} MB
 - Made: {date}, with `{command}`; all settings are in its files
-{search}
+{defaults}
 ## Scores
 
 {scores}
@@ -49,67 +52,92 @@ CARD = """\
 
 {limits}
 
-## Data and licence
+## Data and license
 
 {data}
 
-Licence of the data: {licence}
+License of the data: {licence}
 
 {attribution}
 """
+SAMPLE_TEXTS = [
+    "Wo ist der Bahnhof?",
+    "Where's the station? 42 – it's “there”.",
+    "Ünïcode 東京 👍🏽",
+]
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """What is said of the model, all of it there and nothing else."""
-    found = read_json(path)
-    kinds: dict[str, type] = {**dict.fromkeys(TEXTS, str), "scores": dict, "limits": list}
-    wrong = [f"{name} is missing" for name in kinds if name not in found]
-    wrong += [f"{name} is unknown" for name in found if name not in kinds]
-    wrong += [
-        f"{name} is {found[name]!r}, expected a {kind.__name__} that says something"
-        for name, kind in kinds.items()
-        if name in found and not (isinstance(found[name], kind) and found[name])
+    """Read the JSON file of a card; report all missing, unknown and empty entries at once."""
+    entries = read_tokenizer_json_object(path)
+    types: dict[str, type] = {**dict.fromkeys(TEXTS, str), "scores": dict, "limits": list}
+    problems = [f"{name} is missing" for name in types if name not in entries]
+    problems += [f"{name} is unknown" for name in entries if name not in types]
+    problems += [
+        f"{name} is {entries[name]!r}, expected a {type_.__name__} that is not empty"
+        for name, type_ in types.items()
+        if name in entries and not (isinstance(entries[name], type_) and entries[name])
     ]
-    if wrong:
-        raise ValueError(f"{path}: {'; '.join(wrong)}")
-    return found
+    if problems:
+        raise ValueError(f"{path}: {'; '.join(problems)}")
+    return entries
 
 
-def card(said: dict[str, Any], model: qkv.Model, search: dict[str, Any], size: int) -> str:
-    how = ", ".join(f"{name} {value}" for name, value in search.items())
+def format_card(
+    entries: dict[str, Any], model: qkv.Model, generation_settings: dict[str, Any], size: int
+) -> str:
+    """Return the text of README.md; `size` is that of the weights in bytes."""
+    defaults = ", ".join(f"{name} {value}" for name, value in generation_settings.items())
     return CARD.format(
-        **{name: said[name] for name in TEXTS}, model=described(model), size=f"{size / 1e6:.1f}",
-        search=f"- Unless told otherwise: {how}\n" if how else "",
-        scores="\n".join(f"- {name}: {value}" for name, value in said["scores"].items()),
-        limits="\n".join(f"- {one}" for one in said["limits"]),
-    )  # fmt: skip
+        **{name: entries[name] for name in TEXTS},
+        model=describe_model(model),
+        size=f"{size / 1e6:.1f}",
+        defaults=f"- Defaults: {defaults}\n" if defaults else "",
+        scores="\n".join(f"- {name}: {value}" for name, value in entries["scores"].items()),
+        limits="\n".join(f"- {limit}" for limit in entries["limits"]),
+    )
 
 
-def compact(file: Path) -> None:
-    """The same JSON without blanks."""
+def compact_json(file: Path) -> None:
+    """Rewrite a JSON file without whitespace."""
     data = json.dumps(json.loads(file.read_bytes()), ensure_ascii=False, separators=(",", ":"))
     file.write_text(data + "\n", encoding="utf-8")
 
 
-def limit(file: Path, data: dict[str, Any]) -> None:
-    """No text may be longer than those that the model learnt from."""
-    if length := data.get("length"):
-        file.write_text(json.dumps({**read_json(file), "model_max_length": length}), encoding="utf-8")
+def set_model_max_length(file: Path, data_table: dict[str, Any]) -> None:
+    """Limit texts to the length of the training data."""
+    if max_length := data_table.get("max_length"):
+        config = {**read_tokenizer_json_object(file), "model_max_length": max_length}
+        file.write_text(json.dumps(config), encoding="utf-8")
 
 
-def one_blank(file: Path) -> None:
-    """Tabs, blanks in a row and the like are read as one blank, as they were in single sentences."""
-    found = read_json(file)
+def merge_whitespace(file: Path) -> None:
+    """Make the tokenizer read any run of whitespace as one space, as in single sentences."""
+    tokenizer = read_tokenizer_json_object(file)
     rules = [{"type": "Replace", "pattern": {"Regex": "[\\s\ufeff]+"}, "content": " "}]
-    own = [found["normalizer"]] if found["normalizer"] else []
-    found["normalizer"] = {"type": "Sequence", "normalizers": rules + own}
-    file.write_text(json.dumps(found), encoding="utf-8")
+    own_rules = [tokenizer["normalizer"]] if tokenizer["normalizer"] else []
+    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": rules + own_rules}
+    file.write_text(json.dumps(tokenizer), encoding="utf-8")
+
+
+def set_label_names(model: qkv.Model, label_names: list[str]) -> None:
+    num_labels = model.args.get("num_labels", 0)
+    if len(label_names) != num_labels:
+        raise ValueError(f"--labels {' '.join(label_names)}: expected {num_labels} of them")
+    model.config["id2label"] = {str(i): name for i, name in enumerate(label_names)}
+    model.config["label2id"] = {name: i for i, name in enumerate(label_names)}
 
 
 def ship(
-    run: Path, out: Path, said: dict[str, Any], search: dict[str, Any], labels: list[str] | None = None,
-    by: str | None = None,
-) -> None:  # fmt: skip
+    run: Path,
+    out: Path,
+    card: dict[str, Any],
+    generation_settings: dict[str, Any],
+    labels: list[str] | None = None,
+    unit: str | None = None,
+    language_detector: str | None = None,
+) -> None:
+    """Write the folder of a built-in model."""
     recipe = run.parent / "recipe.toml"
     if not recipe.is_file():
         raise ValueError(f"{recipe}: no such file; expected the model in the folder of its run")
@@ -117,48 +145,53 @@ def ship(
     if model.tokenizer is None:
         raise ValueError(f"{run}: no tokenizer; expected its files beside the weights")
     if labels is not None:
-        if len(labels) != model.args.get("labels", 0):
-            raise ValueError(f"--labels {' '.join(labels)}: expected {model.args.get('labels', 0)} of them")
-        model.config["id2label"] = {str(i): label for i, label in enumerate(labels)}
-        model.config["label2id"] = {label: i for i, label in enumerate(labels)}
-    if by is not None:
-        model.config["task_specific_params"] = {"translation": {"by": by}}
-    if search:
-        how = read_how(model.generation, model.config)
-        drawn = bool(search.keys() & {"temperature", "top_p", "top_k"})
-        wanted: dict[str, Any] = {"sample": how.sample or drawn, **search}
-        model.generation = write_how(replace(how, **wanted), model.generation)
-    with whole(out) as folder:
+        set_label_names(model, labels)
+    params = {"unit": unit, "language_detector": language_detector}
+    translation = {name: value for name, value in params.items() if value is not None}
+    if translation:
+        model.config["task_specific_params"] = {"translation": translation}
+    if generation_settings:
+        config = read_generation_config(model.generation_config, model.config)
+        do_sample = config.do_sample or any(
+            name in generation_settings for name in SAMPLING_SETTINGS
+        )
+        changes: dict[str, Any] = {"do_sample": do_sample, **generation_settings}
+        model.generation_config = write_generation_config(
+            replace(config, **changes), model.generation_config
+        )
+    with write_atomically(out) as folder:
         model.save(folder, weights="int8")
-        limit(folder / "tokenizer_config.json", tomllib.loads(recipe.read_text("utf-8")).get("data", {}))
-        if by == "sentence":
-            one_blank(folder / "tokenizer.json")
+        data_table = tomllib.loads(recipe.read_text("utf-8")).get("data", {})
+        set_model_max_length(folder / "tokenizer_config.json", data_table)
+        if unit == "sentence":
+            merge_whitespace(folder / "tokenizer.json")
         for file in folder.glob("*.json"):
-            compact(file)
+            compact_json(file)
         shutil.copyfile(recipe, folder / "recipe.toml")
-        text = card(said, model, search, (folder / "model.safetensors").stat().st_size)
+        size = (folder / "model.safetensors").stat().st_size
+        text = format_card(card, model, generation_settings, size)
         (folder / "README.md").write_text(text, encoding="utf-8")
-        check(model, folder)
+        check_tokenizer(model, folder)
 
 
-def check(model: qkv.Model, folder: Path) -> None:
-    """It opens, and its tokenizer says what it said."""
-    again = qkv.load(folder)
+def check_tokenizer(model: qkv.Model, folder: Path) -> None:
+    """Check that the folder can be loaded, and that its tokenizer is unchanged."""
+    loaded = qkv.load(folder)
     assert model.tokenizer is not None
-    assert again.tokenizer is not None
-    texts = ["Wo ist der Bahnhof?", "Where's the station? 42 – it's “there”.", "Ünïcode 東京 👍🏽"]
-    assert again.tokenizer.encode_ids(texts) == model.tokenizer.encode_ids(texts)
-    assert dict(again.tokenizer.languages) == dict(model.tokenizer.languages)
+    assert loaded.tokenizer is not None
+    assert loaded.tokenizer.encode_ids(SAMPLE_TEXTS) == model.tokenizer.encode_ids(SAMPLE_TEXTS)
+    assert dict(loaded.tokenizer.languages) == dict(model.tokenizer.languages)
 
 
-def tell(out: Path) -> None:
-    """The bytes of every file, and paths of this machine that are in them."""
+def print_files(out: Path) -> None:
+    """Print the size of every file, and absolute paths that the text files contain."""
     files = sorted(path for path in out.rglob("*") if path.is_file())
     rows = [(str(path.relative_to(out)), path.stat().st_size) for path in files]
     for name, size in [*rows, ("total", sum(size for _, size in rows))]:
         print(f"{name:<28}{size:>12,}")
     for name in ("recipe.toml", "config.json", "README.md"):
-        for path in re.findall(r"[\"'`( ](/[\w.-]+/[^\"'`) \n]+)", (out / name).read_text(encoding="utf-8")):
+        text = (out / name).read_text(encoding="utf-8")
+        for path in re.findall(r"[\"'`( ](/[\w.-]+/[^\"'`) \n]+)", text):
             print(f"{name} names {path}: a path of this machine?")
 
 
@@ -166,24 +199,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="the folder of a model in that of its run: runs/builtin/last")
-    parser.add_argument("out", type=Path, help="a new folder")
-    parser.add_argument("--card", type=Path, required=True, help="a JSON file, as above")
     parser.add_argument(
-        "--by", choices=("line", "sentence"), help="what a model that translates reads at once"
+        "run", type=Path, help="folder of a model in that of its run: runs/builtin/last"
     )
-    parser.add_argument("--labels", nargs="+", help="names of the labels of a model that classifies")
-    for name, kind in SEARCH.items():
-        flag = "beam" if name == "beams" else name.replace("_", "-")
-        parser.add_argument(f"--{flag}", dest=name, type=kind, help="for generation_config.json")
-    given = parser.parse_args()
-    search = {name: getattr(given, name) for name in SEARCH if getattr(given, name) is not None}
+    parser.add_argument("out", type=Path, help="new folder")
+    parser.add_argument("--card", type=Path, required=True, help="JSON file, as above")
+    parser.add_argument("--unit", choices=("line", "sentence"), help="unit of translation")
+    parser.add_argument(
+        "--language-detector", choices=[*LANGUAGE_DETECTORS], help="detector of the source language"
+    )
+    parser.add_argument("--labels", nargs="+", help="label names of a classifier")
+    for name, type_ in GENERATION_FLAGS.items():
+        flag = f"--{name.replace('_', '-')}"
+        parser.add_argument(flag, dest=name, type=type_, help="for generation_config.json")
+    options = parser.parse_args()
+    values = {name: getattr(options, name) for name in GENERATION_FLAGS}
+    generation_settings = {name: value for name, value in values.items() if value is not None}
     try:
-        check_new(given.out)
-        ship(given.run, given.out, read_card(given.card), search, given.labels, given.by)
+        check_new_folder(options.out)
+        ship(
+            options.run,
+            options.out,
+            read_card(options.card),
+            generation_settings,
+            options.labels,
+            options.unit,
+            options.language_detector,
+        )
     except (ValueError, OSError) as error:
         sys.exit(f"ship: {error}")
-    tell(given.out)
+    print_files(options.out)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Tatoeba's sentence pairs for the built-in model: both directions in one table, and pairs held out.
+"""Tatoeba's sentence pairs for the built-in model: both directions in one table, and held-out pairs.
 
     python tools/tatoeba.py deu-eng.tsv.xz OUT [fra-eng.tsv.xz]
 
-OUT/train.tsv   to, source, target: every pair twice; `to` is the language asked for, >>en<< or >>de<<
-OUT/valid.tsv   the same of 1,000 pairs                 OUT/test.de, OUT/test.en   2,000 pairs, line by line
-OUT/more.en     of a second file's English sentences those that are in no pair of the first
+OUT/train.tsv   to, source, target: every pair in both directions; `to` is the target code, >>en<< or >>de<<
+OUT/valid.tsv   the same for 1,000 pairs               OUT/test.de, OUT/test.en   2,000 pairs, line by line
+OUT/more.en     the English sentences of a second file that are in no pair of the first
 
 Neither side of a held-out pair occurs in the training data, in any pair."""
 
@@ -20,29 +20,30 @@ VALID, TEST = 1000, 2000
 Pair = tuple[str, str]  # English, German
 
 
-def read(path: Path) -> list[Pair]:
-    """Every different pair, in the order of the file; spaces are single, none at the ends."""
+def read_pairs(path: Path) -> list[Pair]:
+    """Return the distinct pairs in the order of the file, with normalized whitespace."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         rows = (tuple(" ".join(side.split()) for side in line.split("\t")[:2]) for line in file)
         return list(dict.fromkeys((row[0], row[1]) for row in rows if len(row) == 2 and all(row)))
 
 
-def split(pairs: list[Pair], rng: random.Random) -> tuple[list[Pair], list[Pair], list[Pair]]:
-    """To learn from, to choose by, to test with: no sentence is in two of them."""
-    order, held = rng.sample(pairs, len(pairs)), list[Pair]()
-    english, german = set[str](), set[str]()
-    for a, b in order:
-        if len(held) == VALID + TEST:
+def split_pairs(pairs: list[Pair], rng: random.Random) -> tuple[list[Pair], list[Pair], list[Pair]]:
+    """Return training, validation and test pairs; no sentence is in two of them."""
+    held_out: list[Pair] = []
+    english: set[str] = set()
+    german: set[str] = set()
+    for a, b in rng.sample(pairs, len(pairs)):
+        if len(held_out) == VALID + TEST:
             break
         if a not in english and b not in german:
-            held.append((a, b))
+            held_out.append((a, b))
             english.add(a)
             german.add(b)
     train = [(a, b) for a, b in pairs if a not in english and b not in german]
-    return train, held[:VALID], held[VALID:]
+    return train, held_out[:VALID], held_out[VALID:]
 
 
-def both_ways(pairs: Iterable[Pair]) -> str:
+def format_both_directions(pairs: Iterable[Pair]) -> str:
     rows = (row for a, b in pairs for row in ((">>en<<", b, a), (">>de<<", a, b)))
     return "to\tsource\ttarget\n" + "".join("\t".join(row) + "\n" for row in rows)
 
@@ -50,20 +51,24 @@ def both_ways(pairs: Iterable[Pair]) -> str:
 def main() -> None:
     if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    pairs, out, more = read(Path(sys.argv[1])), Path(sys.argv[2]), sys.argv[3:]
-    train, valid, test = split(pairs, random.Random(0))
+    pairs = read_pairs(Path(sys.argv[1]))
+    out = Path(sys.argv[2])
+    more = sys.argv[3:]
+    train, valid, test = split_pairs(pairs, random.Random(0))
     out.mkdir(parents=True, exist_ok=True)
-    (out / "train.tsv").write_text(both_ways(train), encoding="utf-8")
-    (out / "valid.tsv").write_text(both_ways(valid), encoding="utf-8")
+    (out / "train.tsv").write_text(format_both_directions(train), encoding="utf-8")
+    (out / "valid.tsv").write_text(format_both_directions(valid), encoding="utf-8")
     for name, side in (("en", 0), ("de", 1)):
-        (out / f"test.{name}").write_text("".join(pair[side] + "\n" for pair in test), encoding="utf-8")
+        (out / f"test.{name}").write_text(
+            "".join(pair[side] + "\n" for pair in test), encoding="utf-8"
+        )
     known = {english for english, _ in pairs}
     for path in more:
-        new = dict.fromkeys(english for english, _ in read(Path(path)) if english not in known)
+        new = dict.fromkeys(
+            english for english, _ in read_pairs(Path(path)) if english not in known
+        )
         (out / "more.en").write_text("".join(sentence + "\n" for sentence in new), encoding="utf-8")
-    print(
-        f"{out}: {len(train):,} pairs to learn from, {len(valid):,} to choose by, {len(test):,} to test with"
-    )
+    print(f"{out}: {len(train):,} training, {len(valid):,} validation and {len(test):,} test pairs")
 
 
 if __name__ == "__main__":

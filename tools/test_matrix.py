@@ -1,4 +1,4 @@
-"""Runs the whole test suite under several instruction sets, thread counts and loads, and prints a table.
+"""Run all tests under several instruction sets, thread counts and loads, and print a table.
 
     python tools/test_matrix.py [--only NAME ...] [--log-dir DIR] [PYTEST OPTION ...]
 
@@ -32,18 +32,18 @@ CASES: dict[str, dict[str, str]] = {
 
 
 def cpu_name() -> str:
-    """The CPU's model, family and number, as Linux tells them."""
+    """Return the name, family and model of the CPU from /proc/cpuinfo."""
     path = Path("/proc/cpuinfo")
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, flags=re.MULTILINE))
-    if "model name" not in found:
+    facts = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)$", text, flags=re.MULTILINE))
+    if "model name" not in facts:
         return platform.processor() or platform.machine()
-    return f"{found['model name']} (family {found.get('cpu family')} model {found.get('model')})"
+    return f"{facts['model name']} (family {facts.get('cpu family')} model {facts.get('model')})"
 
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Processes that each keep one core busy."""
+    """Run processes that each keep one core busy."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -54,22 +54,28 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def main() -> int:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
-    parser.add_argument("--only", action="append", choices=list(CASES), help="run this case; may be repeated")
-    parser.add_argument("--log-dir", type=Path, default=Path("test-matrix"), help="where the outputs go")
-    options, rest = parser.parse_known_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only", action="append", choices=list(CASES), help="run this case; may be repeated"
+    )
+    parser.add_argument(
+        "--log-dir", type=Path, default=Path("test-matrix"), help="folder of the outputs"
+    )
+    options, pytest_options = parser.parse_known_args()
     options.log_dir.mkdir(parents=True, exist_ok=True)
-    rows, failed = [], False
+    rows = []
+    failed = False
     for name in options.only or CASES:
         log = options.log_dir / (re.sub(r"\W+", "-", name) + ".log")
         start = time.monotonic()
         with log.open("w") as file, busy_loops(3 if name == "three busy loops" else 0):
-            command = [sys.executable, "-m", "pytest", "-q", *rest]
+            command = [sys.executable, "-m", "pytest", "-q", *pytest_options]
             code = subprocess.call(command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
                                    env={**os.environ, **CASES[name]})  # fmt: skip
-        last = log.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
-        rows.append(f"| {name} | {last.strip('= ')} | {time.monotonic() - start:.0f} s |")
+        last_line = log.read_text(errors="replace").strip().rsplit("\n", 1)[-1]
+        rows.append(f"| {name} | {last_line.strip('= ')} | {time.monotonic() - start:.0f} s |")
         failed = failed or code != 0
         print(rows[-1], flush=True)
     print(f"\n{cpu_name()}, {os.cpu_count()} cores\n")

@@ -1,31 +1,33 @@
-"""The models that come with the package, each a folder here. Wherever a folder or a hub id may stand, it is
-called `builtin:` and its task. Knows where they lie, and nothing of what is in them."""
+"""The models that come with the package, one folder each, named `builtin:` plus their task.
+
+The name can be used wherever a folder or hub id is expected. Knows paths, not file contents."""
 
 from pathlib import Path
 
-HOME = Path(__file__).parent
-TASKS = ("translate", "complete", "classify")  # that have one
-NAME = "builtin:"
+BUILTIN_FOLDER = Path(__file__).parent
+BUILTIN_TASKS = ("translate", "complete", "classify")  # tasks with a built-in model
+BUILTIN_PREFIX = "builtin:"
 
 
-def builtin(task: str) -> str:
-    """What the model of a task is called."""
-    return f"{NAME}{task}"
+def get_builtin_name(task: str) -> str:
+    """Return the name of the built-in model of a task."""
+    return f"{BUILTIN_PREFIX}{task}"
 
 
 def is_builtin(name: object) -> bool:
-    return isinstance(name, str) and name.startswith(NAME)
+    return isinstance(name, str) and name.startswith(BUILTIN_PREFIX)
 
 
 def find_builtin(name: str) -> Path:
-    """The folder of a model by that name; a checkout may be without it."""
-    task = name.removeprefix(NAME)
-    if task not in TASKS:
-        raise ValueError(f"{name}: no such model; expected one of {', '.join(map(builtin, TASKS))}")
-    folder = HOME / task
+    """Return the folder of a built-in model; a source checkout may not have its weights."""
+    task = name.removeprefix(BUILTIN_PREFIX)
+    if task not in BUILTIN_TASKS:
+        names = ", ".join(map(get_builtin_name, BUILTIN_TASKS))
+        raise ValueError(f"{name}: no such model; expected one of {names}")
+    folder = BUILTIN_FOLDER / task
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"{name}: this copy of qkv came without its weights (looked in {folder}); expected an installed "
-            "package, or another model: a folder or a hub id"
+            f"{name}: this copy of qkv came without its weights (looked in {folder}); "
+            "expected an installed package, or another model: a folder or a hub id"
         )
     return folder

@@ -1,4 +1,4 @@
-"""What a text was made of: the options that ask for it, a matrix of characters, and files. Knows no model."""
+"""Alignment of a generated text with its source: options, a character matrix, and files."""
 
 from __future__ import annotations
 
@@ -11,134 +11,154 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from qkv.cli.console import console, say
-from qkv.cli.tokenizers import visible
+from qkv.cli.console import make_console, print_rich
+from qkv.cli.tokenizers import show_control_characters
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from qkv.tasks.alignment import Alignment
 
-SHADES = {0.0: "·", 0.1: "░", 0.2: "▒", 0.4: "▓", 0.7: "█"}  # from this weight on
-TALLEST, LONGEST = 12, 16  # letters of a word above a column, and beside a row
+SHADES = {0.0: "·", 0.1: "░", 0.2: "▒", 0.4: "▓", 0.7: "█"}  # minimum weight -> shade
+MAX_COLUMN_LABEL = 12  # letters of a source word above its column
+MAX_ROW_LABEL = 16  # letters of a target word beside its row
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Aligned:
-    """What the words were made of.
+class AlignmentOptions:
+    """Cross-attention alignment of the output with the source.
 
     Parameters
     ----------
     alignment
-        show how much each word looked at each word of the source
-    layer
-        the decoder's layer that tells it: a number from 0 on, penultimate, or mean: all of them
-    page
-        write it as a page: a file .html
-    picture
-        write it as a picture: a file .svg
+        print the cross-attention weights between output words and source words
+    alignment_layer
+        decoder layer of the weights: a number from 0, penultimate, or mean (of all layers)
+    save
+        write the alignment to this file: .html or .svg
     """
 
     alignment: Annotated[bool, Parameter(negative="")] = False
-    layer: str | None = None
-    page: Path | None = None
-    picture: Path | None = None
+    alignment_layer: str | None = None
+    save: Path | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the task is asked for; a file that cannot be written is said before."""
-        for name, path, suffix in (("page", self.page, ".html"), ("picture", self.picture, ".svg")):
-            if path is not None and path.suffix != suffix:
-                raise ValueError(f"--{name} {path}: expected a name that ends in {suffix}")
-            if path is not None and (path.is_dir() or not path.parent.is_dir()):
-                raise ValueError(f"--{name} {path}: expected a file, in a folder that is there")
-        if not (self.alignment or self.page or self.picture):
-            if self.layer is not None:
-                raise ValueError(f"--layer {self.layer}: expected --alignment, --page or --picture too")
+        """Return the settings for the task; raise ValueError if the file cannot be written."""
+        if self.save is not None:
+            if self.save.suffix == ".png":
+                raise ValueError(
+                    f"--save {self.save}: PNG is not supported; expected .html or .svg"
+                )
+            if self.save.suffix not in (".html", ".svg"):
+                raise ValueError(
+                    f"--save {self.save}: expected a file name that ends in .html or .svg"
+                )
+            if self.save.is_dir() or not self.save.parent.is_dir():
+                raise ValueError(f"--save {self.save}: expected a file in an existing folder")
+        if not self.alignment and self.save is None:
+            if self.alignment_layer is not None:
+                raise ValueError(
+                    f"--alignment-layer {self.alignment_layer}: expected --alignment or --save too"
+                )
             return {}
-        layer = self.layer or "penultimate"
-        return {"alignment": int(layer) if layer.removeprefix("-").isdecimal() else layer}
+        layer = self.alignment_layer or "penultimate"
+        is_number = layer.removeprefix("-").isdecimal()
+        return {"alignment_layer": int(layer) if is_number else layer}
 
-    def write(self, title: str, found: Iterable[Alignment]) -> None:
-        """The files that are asked for; that they are there is said beside the results."""
-        if self.page is None and self.picture is None:
+    def write_file(self, title: str, alignments: Iterable[Alignment]) -> None:
+        """Write the alignments to the file of --save, if any; report it on stderr."""
+        if self.save is None:
             return
-        from qkv.view.page import page
-        from qkv.view.pictures import picture
+        from qkv.view.page import render_html
+        from qkv.view.pictures import render_svg
 
-        words = [one.words() for one in found]
-        for path, made in ((self.page, page), (self.picture, picture)):
-            if path is not None:
-                path.write_text(made(title, words), encoding="utf-8")
-                print(f"wrote {path}", file=sys.stderr)
-
-
-UNASKED = Aligned()
+        render = render_html if self.save.suffix == ".html" else render_svg
+        words = [alignment.merge_into_words() for alignment in alignments]
+        self.save.write_text(render(title, words), encoding="utf-8")
+        print(f"wrote {self.save}", file=sys.stderr)
 
 
-def show(found: Sequence[Alignment]) -> None:
-    """Words and what they looked at, on the screen; in parts where it is too narrow."""
+NO_ALIGNMENT = AlignmentOptions()
+
+
+def print_alignments(alignments: Sequence[Alignment]) -> None:
+    """Print alignment matrices; a matrix wider than the screen is split into parts."""
     from rich.text import Text
 
-    width = console().width
-    for part in (part for one in found for part in parts(one.words(), width)):
-        say(Text(), *part)
-    shades = "  ".join(f"{shaded(weight)} {weight}" for weight in SHADES if weight)
-    say(Text(), Text(f"weights from {shades}", "dim"))
+    width = make_console().width
+    for alignment in alignments:
+        for lines in render_alignment(alignment.merge_into_words(), width):
+            print_rich(Text(), *lines)
+    shades = "  ".join(f"{shade_weight(weight)} {weight}" for weight in SHADES if weight)
+    print_rich(Text(), Text(f"weights from {shades}", "dim"))
 
 
-def parts(matrix: Alignment, width: int) -> Iterator[list[Text]]:
-    """Lines of so many columns as fit: a row for each word of the target, which ends with the word of the
-    source that it looked at most, where that is among the columns."""
+def render_alignment(alignment: Alignment, width: int) -> Iterator[list[Text]]:
+    """Yield the parts of a matrix, each a list of lines of at most `width` cells.
+
+    A row is a target word. It ends with the source word of the largest weight, in the part that
+    has its column."""
     from rich.text import Text
 
-    names = [fitted(piece.text) for piece in matrix.source]
-    rows = [fitted(piece.text) for piece in matrix.target]
-    left, right = (max((each.cell_len for each in some), default=0) for some in (rows, names))
-    room = max((width - left - right - len(" 0.00") - 3) // 2, 1)
-    count = math.ceil(len(names) / room)
-    for part in range(count):
-        columns = range(len(names) * part // count, len(names) * (part + 1) // count)
-        heads = upright([matrix.source[column].text for column in columns])
-        lines = [Text(" " * (left + 1) + head) for head in heads]
-        for name, weights, best in zip(rows, matrix.weights, matrix.best(), strict=True):
-            line = Text(" " * (left - name.cell_len)) + name + Text(" ")
+    source_labels = [truncate_word(span.text) for span in alignment.source]
+    target_labels = [truncate_word(span.text) for span in alignment.target]
+    left_width = max((label.cell_len for label in target_labels), default=0)
+    right_width = max((label.cell_len for label in source_labels), default=0)
+    columns_per_part = max((width - left_width - right_width - len(" 0.00") - 3) // 2, 1)
+    num_parts = math.ceil(len(source_labels) / columns_per_part)
+    for part in range(num_parts):
+        first = len(source_labels) * part // num_parts
+        columns = range(first, len(source_labels) * (part + 1) // num_parts)
+        headings = stack_letters([alignment.source[column].text for column in columns])
+        lines = [Text(" " * (left_width + 1) + heading) for heading in headings]
+        for label, weights, best in zip(
+            target_labels, alignment.weights, alignment.argmax(), strict=True
+        ):
+            line = Text(" " * (left_width - label.cell_len)) + label + Text(" ")
             for column in columns:
-                weak = weights[column] < 0.1
-                line.append(shaded(weights[column]), "green" if column == best else "dim" if weak else "cyan")
+                weight = weights[column]
+                style = "green" if column == best else "dim" if weight < 0.1 else "cyan"
+                line.append(shade_weight(weight), style)
             if best is not None and best in columns:
-                line = line + Text("  ") + names[best] + Text(f" {weights[best]:.2f}", "dim")
+                line = (
+                    line + Text("  ") + source_labels[best] + Text(f" {weights[best]:.2f}", "dim")
+                )
             lines.append(line)
         yield lines
 
 
-def fitted(word: str) -> Text:
+def truncate_word(word: str) -> Text:
     from rich.text import Text
 
-    text = Text(visible(word))
-    text.truncate(LONGEST, overflow="ellipsis")
+    text = Text(show_control_characters(word))
+    text.truncate(MAX_ROW_LABEL, overflow="ellipsis")
     return text
 
 
-def shaded(weight: float) -> str:
-    shade = SHADES[max(least for least in SHADES if least <= weight)]
+def shade_weight(weight: float) -> str:
+    shade = SHADES[max(minimum for minimum in SHADES if minimum <= weight)]
     return shade * 2 if shade != SHADES[0.0] else f"{shade} "
 
 
-def upright(words: Sequence[str]) -> list[str]:
-    """Lines in which words stand side by side, a letter below the other, two places each."""
+def stack_letters(words: Sequence[str]) -> list[str]:
+    """Return lines of vertical headings: a word per column of two cells, a letter per line."""
     from rich.cells import cell_len, set_cell_size
 
     columns = []
-    for word in map(visible, words):
+    for word in map(show_control_characters, words):
         letters: list[str] = []
-        for letter in word:  # an accent that is a character of its own stays with its letter
+        for letter in word:  # a combining accent stays with its letter
             if letters and not cell_len(letter):
                 letters[-1] += letter
             else:
                 letters.append(letter)
-        columns.append(letters if len(letters) <= TALLEST else [*letters[: TALLEST - 1], "⋮"])
-    tall = max(map(len, columns), default=0)
-    filled = [[" "] * (tall - len(letters)) + letters for letters in columns]
-    return ["".join(set_cell_size(letter, 2) for letter in line) for line in zip(*filled, strict=True)]
+        if len(letters) > MAX_COLUMN_LABEL:
+            letters = [*letters[: MAX_COLUMN_LABEL - 1], "⋮"]
+        columns.append(letters)
+    height = max(map(len, columns), default=0)
+    padded = [[" "] * (height - len(letters)) + letters for letters in columns]
+    return [
+        "".join(set_cell_size(letter, 2) for letter in line) for line in zip(*padded, strict=True)
+    ]

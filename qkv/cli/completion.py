@@ -1,4 +1,4 @@
-"""Completion: the shell proposes commands, options and their values, by a script that asks nobody."""
+"""Shell completion of commands, options and their values, by a static script."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ from typing import Literal
 from cyclopts import App
 
 
-def installs(app: App) -> Callable[..., None]:
-    """The command that sets it up for an app."""
+def make_completion_command(app: App) -> Callable[..., None]:
+    """Return the command that installs the completion script of an app."""
 
     def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None) -> None:
-        """Let the shell complete commands, options and their values.
+        """Install shell completion of commands, options and their values.
 
         qkv --install-completion --shell zsh
 
         Parameters
         ----------
         shell
-            which; without it, the one that runs this
+            shell to install it for; default: the current shell
         """
         from cyclopts.completion.detect import ShellDetectionError, detect_shell
 
         try:
-            found = shell or detect_shell()
+            shell_name = shell or detect_shell()
         except ShellDetectionError:
-            raise ValueError("which shell? Expected --shell and bash, zsh or fish") from None
-        script, startup = app.install_completion(shell=found), Path.home() / f".{found}rc"
+            raise ValueError("unknown shell; expected --shell bash, zsh or fish") from None
+        script = app.install_completion(shell=shell_name)
+        startup_file = Path.home() / f".{shell_name}rc"
         print(f"wrote {script}")
-        if found == "zsh" and "compinit" not in startup.read_text(errors="replace"):  # who asks the script
-            with startup.open("a") as file:
+        # zsh reads the script only after compinit
+        if shell_name == "zsh" and "compinit" not in startup_file.read_text(errors="replace"):
+            with startup_file.open("a") as file:
                 file.write("autoload -Uz compinit && compinit\n")
-        if startup.is_file() and str(script.parent) in startup.read_text(errors="replace"):
-            print(f"which {startup} reads")
-        print(f"every {found} that is opened from now on completes qkv")
+        if startup_file.is_file() and str(script.parent) in startup_file.read_text(
+            errors="replace"
+        ):
+            print(f"loaded by {startup_file}")
+        print(f"completion is active in every new {shell_name}")
 
     return install_completion

@@ -1,4 +1,4 @@
-"""The screen: how commands print, in the width and the colours that there are. Knows no command."""
+"""The terminal: how commands print, with the available width and colors. Knows no command."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from qkv.terminal import refreshed
+from qkv.terminal import refresh_periodically
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from qkv.train.evaluate.validation import Tell
+    from qkv.train.evaluate.validation import ProgressReporter
 
 
-LINE = 4000  # characters of a complaint
-PAUSE = 10.0  # seconds between lines, where no bar can be drawn
+MAX_ERROR_CHARACTERS = 4000
+PROGRESS_LINE_INTERVAL = 10.0  # seconds between lines where no progress bar can be drawn
 
 
-def complain(message: str) -> None:
-    """One line on stderr; what a terminal would obey is not in it, and no more than people read."""
+def print_error(message: str) -> None:
+    """Print an error as one line on stderr, without control characters and of limited length."""
     line = "".join(letter if letter.isprintable() else "�" for letter in " ".join(message.split()))
-    print(
-        "qkv:", line if len(line) <= LINE else f"{line[: LINE // 2]} … {line[-LINE // 2 :]}", file=sys.stderr
-    )
+    if len(line) > MAX_ERROR_CHARACTERS:
+        half = MAX_ERROR_CHARACTERS // 2
+        line = f"{line[:half]} … {line[-half:]}"
+    print("qkv:", line, file=sys.stderr)
 
 
-def console() -> Console:
-    """As wide as the terminal; where there is none, as COLUMNS says, or 100."""
+def make_console() -> Console:
+    """Return a console as wide as the terminal; without a terminal, as COLUMNS says, or 100."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((100, 24)).columns
@@ -39,36 +40,46 @@ def console() -> Console:
 
 
 @contextmanager
-def progress(what: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Tell]:
-    """A bar on a terminal, a line now and then elsewhere; beside the results, which may go into a file."""
+def show_progress_bar(
+    description: str, clock: Callable[[], float] = time.monotonic
+) -> Iterator[ProgressReporter]:
+    """Show progress on stderr: a bar on a terminal, an occasional line elsewhere."""
     from rich.console import Console
 
     screen = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if screen.is_terminal and not screen.is_dumb_terminal:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+        )
         bar = Progress(*columns, console=screen, transient=True, auto_refresh=False)
-        with bar, refreshed(bar, per_second=10):
-            task = bar.add_task(what, total=None)
-            yield lambda words, done, of: bar.update(task, description=words, completed=done, total=of)
+        with bar, refresh_periodically(bar, refresh_per_second=10):
+            task = bar.add_task(description, total=None)
+            yield lambda text, done, total: bar.update(
+                task, description=text, completed=done, total=total
+            )
         return
-    last = clock()
+    last_time = clock()
 
-    def line(words: str, done: int, of: int | None) -> None:
-        nonlocal last
-        if clock() - last >= PAUSE:
-            last = clock()
-            print(words, file=sys.stderr, flush=True)
+    def print_line(text: str, done: int, total: int | None) -> None:
+        nonlocal last_time
+        if clock() - last_time >= PROGRESS_LINE_INTERVAL:
+            last_time = clock()
+            print(text, file=sys.stderr, flush=True)
 
-    yield line
+    yield print_line
 
 
-def say(*parts: RenderableType) -> None:
-    """Prints as rich draws it; off a terminal without the blanks that fill its lines."""
-    screen = console()
-    with screen.capture() as caught:
-        for part in parts:
-            screen.print(part, soft_wrap=bool(getattr(part, "no_wrap", False)))  # print forgets it of a text
-    text = caught.get()
+def print_rich(*renderables: RenderableType) -> None:
+    """Print with rich; without a terminal, strip trailing blanks from lines."""
+    screen = make_console()
+    with screen.capture() as capture:
+        for renderable in renderables:
+            # Console.print ignores Text.no_wrap
+            screen.print(renderable, soft_wrap=bool(getattr(renderable, "no_wrap", False)))
+    text = capture.get()
     sys.stdout.write(text if screen.is_terminal else re.sub(r" +$", "", text, flags=re.MULTILINE))

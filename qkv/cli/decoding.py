@@ -1,4 +1,4 @@
-"""How the commands of tasks that write are told to search for words. Knows no task."""
+"""Generation options of the commands that generate text. Knows no task."""
 
 from __future__ import annotations
 
@@ -7,40 +7,44 @@ from typing import Any
 
 from cyclopts import Parameter
 
-from qkv.cli.inputs import Whole
+from qkv.cli.inputs import StrictInt
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """How words are searched for; what is not given is as the model's folder says.
+class GenerationOptions:
+    """Generation settings; defaults come from the model's generation_config.json.
 
     Parameters
     ----------
-    beam
-        so many beams
-    best
-        so many results, the best first
+    num_beams
+        beam width of beam search; 1 is greedy search
+    num_return_sequences
+        number of results, best first
     length_penalty
-        above 0: longer results are better
-    max_new
-        words that are written at most, in pieces
+        exponent of the length that divides a beam's score; above 0 favors longer results
+    max_new_tokens
+        maximum number of generated tokens
     """
 
-    beam: Whole | None = None
-    best: Whole | None = None
+    num_beams: StrictInt | None = None
+    num_return_sequences: StrictInt | None = None
     length_penalty: float | None = None
-    max_new: Whole | None = None
+    max_new_tokens: StrictInt | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        return given(
-            beams=self.beam, results=self.best, length_penalty=self.length_penalty, max_new=self.max_new
+        return drop_none(
+            num_beams=self.num_beams,
+            num_return_sequences=self.num_return_sequences,
+            length_penalty=self.length_penalty,
+            max_new_tokens=self.max_new_tokens,
         )
 
 
-USUAL = Search()
+DEFAULT_GENERATION = GenerationOptions()
 
 
-def given(**settings: Any) -> dict[str, Any]:
+def drop_none(**settings: Any) -> dict[str, Any]:
+    """Return the settings that are not None."""
     return {name: value for name, value in settings.items() if value is not None}

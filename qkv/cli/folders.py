@@ -1,4 +1,4 @@
-"""Folders of models that commands write: whole or not at all, and what is told of them. Knows no command."""
+"""Model folders that commands write: atomically, with a printed summary. Knows no command."""
 
 from __future__ import annotations
 
@@ -10,61 +10,75 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qkv.cli.console import say
-from qkv.formatting import human
+from qkv.cli.console import print_rich
+from qkv.formatting import format_count
 
 if TYPE_CHECKING:
     from qkv.model.model import Model
 
-# What stands beside weights, and goes with them unchanged.
-BESIDE = """
-    *token*.json *vocab*.json *vocab*.txt merges.txt dict.txt *.model *.spm *.jinja generation_config.json
-    preprocessor_config.json processor_config.json modules.json *sentence*.json *_*/config.json
-    LICENSE* README.md
+# Files of a model folder that are copied unchanged with the weights.
+COMPANION_FILES = """
+    *token*.json *vocab*.json *vocab*.txt merges.txt dict.txt *.model *.spm *.jinja
+    generation_config.json preprocessor_config.json processor_config.json modules.json
+    *sentence*.json *_*/config.json LICENSE* README.md
 """.split()
-KEPT = "generation_config.json preprocessor_config.json processor_config.json LICENSE*".split()  # of a base
+# Files of the base model that are copied when an adapter is merged into it.
+BASE_COMPANION_FILES = (
+    "generation_config.json preprocessor_config.json processor_config.json LICENSE*".split()
+)
 
 
-def check_new(target: Path) -> None:
-    """Nothing is written over what is there."""
+def check_new_folder(target: Path) -> None:
+    """Raise ValueError unless `target` is missing or an empty folder."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target}: there is something already; expected a new or an empty folder")
+        raise ValueError(f"{target}: already exists; expected a new or an empty folder")
 
 
-def described(model: Model) -> str:
-    """Its family, its size and its heads."""
+def describe_model(model: Model) -> str:
+    """Return the family, number of parameters and heads of a model."""
     from qkv.spec import Spec
 
-    count, spec = sum(p.numel() for p in model.net.parameters()), model.spec
-    heads = ", ".join(head.name for head in spec.heads) if isinstance(spec, Spec) else "contrast"
-    return f"{model.family.name}, {count:,} parameters, heads: {heads or 'none'}"
+    num_parameters = sum(p.numel() for p in model.net.parameters())
+    spec = model.spec
+    heads = (
+        ", ".join(head.name.replace("_", "-") for head in spec.heads)
+        if isinstance(spec, Spec)
+        else "contrastive"
+    )
+    return f"{model.family.name}, {num_parameters:,} parameters, heads: {heads or 'none'}"
 
 
-def listed(folder: Path) -> list[tuple[str, str]]:
-    """A row for each file of a folder: how large it is."""
-    units, entries = (" B", " kB", " MB", " GB", " TB"), sorted(folder.iterdir())
-    longest = max(len(each.name) for each in entries)
-    return [("", f"{each.name:<{longest}}  {human(each.stat().st_size, units):>8}") for each in entries]
+def list_file_sizes(folder: Path) -> list[tuple[str, str]]:
+    """Return a summary row with the name and size of each file of a folder."""
+    units = (" B", " kB", " MB", " GB", " TB")
+    files = sorted(folder.iterdir())
+    name_width = max(len(file.name) for file in files)
+    return [
+        ("", f"{file.name:<{name_width}}  {format_count(file.stat().st_size, units):>8}")
+        for file in files
+    ]
 
 
-def tell(*rows: tuple[str, str], copied: list[str]) -> None:
-    """What was read and written, and what was copied beside it."""
+def print_summary(*rows: tuple[str, str], copied_files: list[str]) -> None:
+    """Print what was read, written and copied."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
-    for row in [*rows, *([("copied", ", ".join(copied))] if copied else [])]:
+    for row in rows:
         table.add_row(*row)
-    say(table)
+    if copied_files:
+        table.add_row("copied", ", ".join(copied_files))
+    print_rich(table)
 
 
 @contextmanager
-def whole(target: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `target` at the end, or nothing does."""
-    near = next(each for each in target.absolute().parents if each.is_dir())
-    if not os.access(near, os.W_OK):
-        raise ValueError(f"{target}: nothing can be written in {near}; expected a folder of yours")
-    with tempfile.TemporaryDirectory(prefix=".qkv-", dir=near) as room:
-        folder = Path(room) / "whole"
+def write_atomically(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `target`, or removed after an error."""
+    parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+    if not os.access(parent, os.W_OK):
+        raise ValueError(f"{target}: {parent} is not writable; expected a writable folder")
+    with tempfile.TemporaryDirectory(prefix=".qkv-", dir=parent) as temporary:
+        folder = Path(temporary) / "model"
         yield folder
         target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
@@ -72,13 +86,19 @@ def whole(target: Path) -> Iterator[Path]:
         folder.rename(target)
 
 
-def copy_beside(source: Path, target: Path, patterns: Sequence[str] = BESIDE) -> list[str]:
-    """Copies what belongs to the weights and is none; returns the names. No link leads out of the folder."""
-    from qkv.weights import tensors
+def copy_companion_files(
+    source: Path, target: Path, patterns: Sequence[str] = COMPANION_FILES
+) -> list[str]:
+    """Copy the files that belong to the weights and return their names.
 
-    found = [each for pattern in patterns for each in sorted(source.glob(pattern)) if each.is_file()]
-    names = [each.relative_to(source) for each in dict.fromkeys(found)]
+    A symbolic link out of the source folder is an error."""
+    from qkv.files import resolve_inside
+
+    files = [
+        file for pattern in patterns for file in sorted(source.glob(pattern)) if file.is_file()
+    ]
+    names = [file.relative_to(source) for file in dict.fromkeys(files)]
     for name in names:
         (target / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(tensors._inside((source / name).parent, name.name), target / name)
+        shutil.copyfile(resolve_inside((source / name).parent, name.name), target / name)
     return [str(name) for name in names]

@@ -1,4 +1,4 @@
-"""The commands of models: list the families, draw one, write one in another form, or its adapter into it."""
+"""Model commands: list the families, show a model, export it, merge an adapter into it."""
 
 from __future__ import annotations
 
@@ -10,86 +10,124 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.console import console, say
-from qkv.cli.folders import KEPT, check_new, copy_beside, described, listed, tell, whole
-from qkv.formatting import human
+from qkv.cli.console import make_console, print_rich
+from qkv.cli.folders import (
+    BASE_COMPANION_FILES,
+    check_new_folder,
+    copy_companion_files,
+    describe_model,
+    list_file_sizes,
+    print_summary,
+    write_atomically,
+)
+from qkv.formatting import format_count
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from qkv.families.family import Family
     from qkv.model.model import Model
-    from qkv.nn.transformer import Pair, Transformer
-    from qkv.spec import Spec, Two
+    from qkv.nn.transformer import DualEncoder, Transformer
+    from qkv.spec import DualSpec, Spec
 
-WIDE = 130  # columns from which every fact about a family has a column of its own
-MOST = 50_000  # layers and experts in a drawing
-FORMATS = {False: "Hugging Face's", True: "qkv's own"}
-UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+MIN_WIDE_SCREEN = 130  # screen width from which each fact about a family has its own column
+MAX_DRAWN_LAYERS = 50_000  # layers and experts
+FORMAT_NAMES = {False: "Hugging Face", True: "qkv"}  # is model_type "qkv"?
+BYTE_UNITS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "KIB": 2**10,
+    "MIB": 2**20,
+    "GIB": 2**30,
+}
 
 
 # --- families ---
 
 
 def families(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
-    """List the families: shape, sizes, parameters, paper, what each is for and what makes it different.
+    """List the model families: architecture, sizes, parameters, paper, purpose and differences.
 
     qkv families --json
 
     Parameters
     ----------
     as_json
-        for machines
+        print JSON
     """
-    from qkv.families import list_families as every
-    from qkv.model.build import make_spec
-    from qkv.view.tree import parameters
+    from qkv.families import list_families
+    from qkv.model.build import build_model_spec
+    from qkv.view.tree import count_spec_parameters
 
+    all_families = list_families()
     sizes = {
-        kin.name: {size: parameters(make_spec(kin, kin.arguments(size))) for size in kin.sizes}
-        for kin in every()
+        family.name: {
+            size: count_spec_parameters(build_model_spec(family, family.arguments(size)))
+            for size in family.sizes
+        }
+        for family in all_families
     }
     if as_json:
-        rows = [dict(name=kin.name, shape=kin.shape, **about(kin), sizes=sizes[kin.name]) for kin in every()]
+        rows = [
+            dict(
+                name=family.name,
+                shape=family.shape,
+                **get_family_facts(family),
+                sizes=sizes[family.name],
+            )
+            for family in all_families
+        ]
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
-    shapes = list(dict.fromkeys(kin.shape for kin in every()))
-    say(_table(sorted(every(), key=lambda kin: shapes.index(kin.shape)), sizes, console().width))
+    shapes = list(dict.fromkeys(family.shape for family in all_families))
+    by_shape = sorted(all_families, key=lambda family: shapes.index(family.shape))
+    print_rich(_build_family_table(by_shape, sizes, make_console().width))
 
 
-def _table(every: Sequence[Family], sizes: dict[str, dict[str, int]], width: int) -> Table:
-    """A column for each fact; on a narrow screen the facts of a family stand in one, below each other."""
+def _build_family_table(
+    all_families: Sequence[Family], sizes: dict[str, dict[str, int]], width: int
+) -> Table:
+    """Build the table of families; on a narrow screen the facts of a family share one column."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    wide = width >= WIDE
-    facts = dict(purpose="what it is for", differs="what makes it different", paper="paper")
+    is_wide = width >= MIN_WIDE_SCREEN
+    facts = dict(purpose="purpose", differs="differences", paper="paper")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("family", "shape", "sizes, parameters") if wide else ("family", "sizes, parameters"):
+    for title in (
+        ("family", "shape", "sizes, parameters") if is_wide else ("family", "sizes, parameters")
+    ):
         table.add_column(title, no_wrap=True)
-    for title in facts.values() if wide else (", ".join(facts.values()),):
+    for title in facts.values() if is_wide else (", ".join(facts.values()),):
         table.add_column(title)
-    longest = max(len(size) for each in sizes.values() for size in each)
-    for kin, following in zip(every, [*every[1:], None], strict=True):
-        held = "\n".join(f"{size:<{longest}} {human(count):>6}" for size, count in sizes[kin.name].items())
-        purpose, differs, paper = (about(kin)[fact] for fact in facts)
-        name = Text(kin.name, "bold")
-        if wide:
-            table.add_row(name, kin.shape, held, purpose, differs, Text(paper.replace(", ", "\n"), "dim"))
+    size_width = max(len(size) for family_sizes in sizes.values() for size in family_sizes)
+    for family, next_family in zip(all_families, [*all_families[1:], None], strict=True):
+        size_lines = "\n".join(
+            f"{size:<{size_width}} {format_count(count):>6}"
+            for size, count in sizes[family.name].items()
+        )
+        purpose, differs, paper = (get_family_facts(family)[fact] for fact in facts)
+        name = Text(family.name, "bold")
+        if is_wide:
+            paper_lines = Text(paper.replace(", ", "\n"), "dim")
+            table.add_row(name, family.shape, size_lines, purpose, differs, paper_lines)
         else:
-            said = Text.assemble(f"{purpose}\n{differs}\n", (paper, "dim"))
-            table.add_row(Text.assemble(name, f"\n{kin.shape}"), held, said)
-        if following is None or not wide or following.shape != kin.shape:
+            description = Text.assemble(f"{purpose}\n{differs}\n", (paper, "dim"))
+            table.add_row(Text.assemble(name, f"\n{family.shape}"), size_lines, description)
+        if next_family is None or not is_wide or next_family.shape != family.shape:
             table.add_section()
     return table
 
 
-def about(kin: Family) -> dict[str, str]:
-    """paper, purpose and differs: the lines of a family's docstring that begin so."""
-    lines = (line.partition(" ") for line in (kin.doc or "").splitlines())
-    found = {word: rest.strip() for word, _, rest in lines}
-    return {word: found.get(word, "") for word in ("paper", "purpose", "differs")}
+def get_family_facts(family: Family) -> dict[str, str]:
+    """Return the lines of a family's docstring that begin with paper, purpose and differs."""
+    lines = (line.partition(" ") for line in (family.doc or "").splitlines())
+    facts = {word: rest.strip() for word, _, rest in lines}
+    return {word: facts.get(word, "") for word in ("paper", "purpose", "differs")}
 
 
 # --- show ---
@@ -97,204 +135,242 @@ def about(kin: Family) -> dict[str, str]:
 
 def show(
     model: str, /, *, adapter: str | None = None, size: str | None = None,
-    layers: Annotated[bool, Parameter(negative="")] = False,
+    all_layers: Annotated[bool, Parameter(negative="")] = False,
 ) -> None:  # fmt: skip
-    """Draw a model as a tree: parts, shapes, parameters, and who sees whom in each layer.
+    """Show a model as a tree: modules, shapes, parameters, and the attention pattern of each layer.
 
     qkv show gpt2 --size large
 
     Parameters
     ----------
     model
-        the folder of a model or of an adapter, the name of a family, or a hub id
+        folder of a model or an adapter, name of a family, or hub id
     adapter
-        the folder of an adapter, to be drawn on its model
+        folder of a LoRA adapter to load onto the model
     size
-        which size of the family; without it, the first
-    layers
-        draw every layer, equal ones too
+        size of the family; default: the first
+    all_layers
+        show each layer, identical ones too
     """
     from rich.table import Table
     from rich.text import Text
 
-    from qkv.model.parameters import skeleton
-    from qkv.view.patterns import BLIND, SEES
-    from qkv.view.tree import pieces, render, tree
+    from qkv.model.parameters import build_meta_network
+    from qkv.view.patterns import MASKED_MARK, VISIBLE_MARK
+    from qkv.view.tree import build_module_tree, count_layers, render_tree
 
-    title, kin, spec, net = _understand(model, size, adapter)
-    if pieces(spec) > MOST:
-        raise ValueError(f"{model}: {pieces(spec):,} layers and experts, expected at most {MOST:,} to draw")
-    root = tree(net or skeleton(spec), title, fold=not layers)
+    title, family, spec, net = _resolve_model(model, size, adapter)
+    num_layers = count_layers(spec)
+    if num_layers > MAX_DRAWN_LAYERS:
+        raise ValueError(
+            f"{model}: {num_layers:,} layers and experts, expected at most {MAX_DRAWN_LAYERS:,}"
+        )
+    root = build_module_tree(net or build_meta_network(spec), title, fold_layers=not all_layers)
     facts = Table.grid(padding=(0, 2))
-    for label, fact in (("for", "purpose"), ("different", "differs"), ("paper", "paper")):
-        facts.add_row(Text(label, "dim"), about(kin)[fact])
-    key = f"\n{SEES} the query of this row sees the key of this column, {BLIND} it does not"
-    head = Text.assemble((title, "bold"), f": {kin.shape}, {root.count:,} parameters")
-    say(head, facts, "", render(root, console().width), Text(key, "dim"))
+    for label, fact in (("purpose", "purpose"), ("differences", "differs"), ("paper", "paper")):
+        facts.add_row(Text(label, "dim"), get_family_facts(family)[fact])
+    legend = f"\nrows: queries, columns: keys; {VISIBLE_MARK} attends, {MASKED_MARK} masked"
+    heading = Text.assemble(
+        (title, "bold"), f": {family.shape}, {root.num_parameters:,} parameters"
+    )
+    print_rich(heading, facts, "", render_tree(root, make_console().width), Text(legend, "dim"))
 
 
-def _understand(
+def _resolve_model(
     model: str, size: str | None, adapter: str | None
-) -> tuple[str, Family, Spec | Two, Transformer | Pair | None]:
-    """A title, the family and the spec for a folder, a family's name or a hub id; the network, if opened."""
-    from qkv.families import NAMES, family
+) -> tuple[str, Family, Spec | DualSpec, Transformer | DualEncoder | None]:
+    """Return title, family, spec and, if loaded, network of a folder, a family or a hub id."""
+    from qkv.families import FAMILY_NAMES, get_family
+    from qkv.files import read_json_object
     from qkv.model.adapters.config import is_adapter
-    from qkv.model.build import make_spec
-    from qkv.model.config import understand
+    from qkv.model.build import build_model_spec
+    from qkv.model.config import parse_config
     from qkv.model.ctranslate2 import is_ctranslate2
     from qkv.model.fairseq import is_fairseq
-    from qkv.model.hub import find
+    from qkv.model.hub import find_model_folder
     from qkv.model.load import load
-    from qkv.weights.tensors import read_json
 
-    named = model in NAMES and (size is not None or not (Path(model) / "config.json").is_file())
-    if named and adapter is not None:
-        raise ValueError(f"--adapter {adapter} with {model}: expected the folder of the model that it is of")
-    if named:
-        kin = family(model)
-        size = size or next(iter(kin.sizes))
-        return f"{kin.name} {size}", kin, make_spec(kin, kin.arguments(size)), None
+    has_config = (Path(model) / "config.json").is_file()
+    if model in FAMILY_NAMES and (size is not None or not has_config):
+        if adapter is not None:
+            raise ValueError(
+                f"--adapter {adapter} with {model}: expected the folder of its model, not a family"
+            )
+        family = get_family(model)
+        size = size or next(iter(family.sizes))
+        return (
+            f"{family.name} {size}",
+            family,
+            build_model_spec(family, family.arguments(size)),
+            None,
+        )
     if size is not None:
-        raise ValueError(f"--size {size} with {model}: expected the name of a family, a folder has one size")
+        raise ValueError(
+            f"--size {size} with {model}: expected the name of a family; a folder has one size"
+        )
     try:
-        path = find(model, None)
+        path = find_model_folder(model, None)
     except ValueError as error:
-        others = "" if "/" in model else f"; nor is it a family, which are {', '.join(NAMES)}"
-        raise ValueError(f"{error}{others}") from None
-    if adapter is not None or any(kind(path) for kind in (is_fairseq, is_ctranslate2, is_adapter)):
-        opened = load(model, adapter=adapter)
-        return path.name, opened.family, opened.spec, opened.net
-    config = read_json(path / "config.json")
+        hint = (
+            ""
+            if "/" in model
+            else f"; it is no family either, expected one of {', '.join(FAMILY_NAMES)}"
+        )
+        raise ValueError(f"{error}{hint}") from None
+    if adapter is not None or is_fairseq(path) or is_ctranslate2(path) or is_adapter(path):
+        loaded = load(model, adapter=adapter)
+        return path.name, loaded.family, loaded.spec, loaded.net
+    config = read_json_object(path / "config.json")
     try:
-        kin, args, positions = understand(config)
-        return path.resolve().name, kin, make_spec(kin, args, positions), None
+        family, arguments, position_embedding_type = parse_config(config)
+        spec = build_model_spec(family, arguments, position_embedding_type)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
+    return path.resolve().name, family, spec, None
 
 
-# --- convert ---
+# --- export ---
 
 
-def convert(
+def export(
     source: str,
     target: Path,
     /,
     *,
-    form: Literal["safetensors", "bin"] = "safetensors",
-    shard: str = "5GB",
-    to: Literal["auto", "hf", "qkv"] = "auto",
+    weights_format: Literal["safetensors", "bin"] = "safetensors",
+    max_shard_size: str = "5GB",
+    format: Literal["auto", "hf", "qkv"] = "auto",
     weights: Literal["full", "int8"] = "full",
     head: str | None = None,
 ) -> None:
-    """Write a model in another form: safetensors, .bin, shards; out of fairseq's or CTranslate2's too.
+    """Write a model in another format; reads Hugging Face, fairseq and CTranslate2 models.
 
-    qkv convert Helsinki-NLP/opus-mt-de-en small --weights int8
+    qkv export Helsinki-NLP/opus-mt-de-en small --weights int8
 
     Parameters
     ----------
     source
-        a folder, a hub id, builtin:translate, a .pt file of fairseq, or a folder of CTranslate2
+        folder, hub id, builtin:translate, fairseq .pt file, or CTranslate2 folder
     target
-        a new folder
-    form
-        the kind of the files of weights
-    shard
-        the most that one file of weights holds: 2GB, 500MB
-    to
-        Hugging Face's format, or qkv's own; auto: Hugging Face's where it has a class
+        new folder
+    weights_format
+        file format of the weights
+    max_shard_size
+        maximum size of one weights file: 2GB, 500MB
+    format
+        hf: Hugging Face, qkv: native; auto: Hugging Face if it has a class for the model
     weights
-        int8: a byte for each, which only qkv opens
+        int8: weight-only 8-bit quantization, readable by qkv only
     head
-        of a fairseq checkpoint with several heads: lm, or the name of one
+        head of a fairseq checkpoint with several heads: lm, or its name
     """
+    from qkv.files import read_json_object
     from qkv.model.adapters.config import is_adapter
-    from qkv.model.hub import find
-    from qkv.weights.tensors import read_json, read_tensors, write_tensors
+    from qkv.model.hub import find_model_folder
+    from qkv.weights.tensors import read_tensors, write_tensors
 
-    limit = size_in_bytes(shard)
-    path = find(source, None)
+    shard_bytes = parse_byte_size(max_shard_size)
+    path = find_model_folder(source, None)
     if is_adapter(path):
-        raise ValueError(f"{path}: an adapter; qkv merge {source} --out {target} folds it into its model")
+        raise ValueError(
+            f"{path}: an adapter; qkv merge {source} --out {target} merges it into its model"
+        )
     if target.exists() and target.samefile(path):
         raise ValueError(f"{target}: the source itself; expected another folder")
-    check_new(target)
-    model, kind = _open(path, head)
-    with whole(target) as folder:
-        model.save(folder, form=to, weights=weights, shard_bytes=limit)
-        if form == "bin":
-            write_tensors(folder, read_tensors(folder), form="bin", shard_bytes=limit)
+    check_new_folder(target)
+    model, source_format = _open_model(path, head)
+    with write_atomically(target) as folder:
+        model.save(folder, file_format=format, weights=weights, max_shard_size=shard_bytes)
+        if weights_format == "bin":
+            write_tensors(
+                folder, read_tensors(folder), file_format="bin", max_shard_size=shard_bytes
+            )
         tensors = read_tensors(folder)
-        rows = listed(folder)
-        own = read_json(folder / "config.json").get("model_type") == "qkv"
-        copied = copy_beside(path if path.is_dir() else path.parent, folder)
+        file_rows = list_file_sizes(folder)
+        is_native = read_json_object(folder / "config.json").get("model_type") == "qkv"
+        copied_files = copy_companion_files(path if path.is_dir() else path.parent, folder)
     dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
-    held = f"{FORMATS[own]} format, {len(tensors)} tensors of {dtypes}"
-    read = [("read", str(path)), ("", kind), ("model", described(model))]
-    tell(*read, ("wrote", str(target)), ("", held), *rows, copied=copied)
+    print_summary(
+        ("read", str(path)),
+        ("", source_format),
+        ("model", describe_model(model)),
+        ("wrote", str(target)),
+        ("", f"{FORMAT_NAMES[is_native]} format, {len(tensors)} tensors of {dtypes}"),
+        *file_rows,
+        copied_files=copied_files,
+    )
 
 
-def _open(path: Path, head: str | None = None) -> tuple[Model, str]:
-    """The model in a folder or file, and what that is."""
-    from qkv.model.ctranslate2 import is_ctranslate2, open_ctranslate2
-    from qkv.model.fairseq import is_fairseq, open_fairseq
-    from qkv.model.load import load_folder
-    from qkv.weights.tensors import HEADS
+def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
+    """Return the model of a folder or file, and the name of its format."""
+    from qkv.model.ctranslate2 import is_ctranslate2, load_ctranslate2
+    from qkv.model.fairseq import is_fairseq, load_fairseq
+    from qkv.model.load import load_hf_folder
+    from qkv.weights.tensors import WEIGHT_FILES
 
     if is_fairseq(path):
-        return open_fairseq(path, head), "a checkpoint of fairseq"
+        return load_fairseq(path, head), "fairseq checkpoint"
     if head is not None:
-        raise ValueError(f"--head {head} with {path}: expected a checkpoint of fairseq, this is none")
+        raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; leave --head out")
     if is_ctranslate2(path):
-        return open_ctranslate2(path), "a model of CTranslate2"
-    model = load_folder(path)
-    start = next(name for name in HEADS if (path / name).exists())
-    shards = " in shards" if start.endswith(".index.json") else ""
-    own = model.config.get("model_type") == "qkv"
-    return model, f"{FORMATS[own]} format, {start.removesuffix('.index.json')}{shards}"
+        return load_ctranslate2(path), "CTranslate2 model"
+    model = load_hf_folder(path)
+    weights_file = next(name for name in WEIGHT_FILES if (path / name).exists())
+    shards = " in shards" if weights_file.endswith(".index.json") else ""
+    is_native = model.config.get("model_type") == "qkv"
+    return (
+        model,
+        f"{FORMAT_NAMES[is_native]} format, {weights_file.removesuffix('.index.json')}{shards}",
+    )
 
 
 # --- merge ---
 
 
 def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
-    """Fold an adapter into the weights of its model, and write the model that they make.
+    """Merge a LoRA adapter into the weights of its model, and write the merged model.
 
     qkv merge runs/lora/best --out mine
 
     Parameters
     ----------
     model
-        a folder or hub id; or an adapter, which names its model
+        folder or hub id of a model, or folder of an adapter, which names its model
     out
-        a new folder
+        new folder
     adapter
-        the folder of an adapter that is of this model
+        folder of an adapter of this model
     """
-    from qkv.model.adapters.config import base_of, is_adapter
-    from qkv.model.hub import find
+    from qkv.model.adapters.config import find_base_model, is_adapter
+    from qkv.model.hub import find_model_folder
     from qkv.model.load import load
-    from qkv.nn.lora import merge as fold
+    from qkv.nn.lora import merge_lora
 
-    check_new(out)
-    path = find(model, None)
+    check_new_folder(out)
+    path = find_model_folder(model, None)
     if adapter is None and not is_adapter(path):
-        raise ValueError(
-            f"{model}: a model, and no adapter to fold into it; expected --adapter and its folder"
-        )
-    base = base_of(path)[1] if is_adapter(path) else path
-    made = load(model, adapter=adapter)
-    layers = fold(made.net)
-    with whole(out) as folder:
-        made.save(folder)
-        rows = listed(folder)
-        copied = copy_beside(base if base.is_dir() else base.parent, folder, KEPT)
-    read = [("read", str(base)), ("folded", f"{adapter or model}, {len(layers)} layers")]
-    tell(*read, ("model", described(made)), ("wrote", str(out)), *rows, copied=copied)
+        raise ValueError(f"{model}: a model without an adapter; expected --adapter and its folder")
+    base = find_base_model(path)[1] if is_adapter(path) else path
+    merged = load(model, adapter=adapter)
+    layers = merge_lora(merged.net)
+    with write_atomically(out) as folder:
+        merged.save(folder)
+        file_rows = list_file_sizes(folder)
+        base_folder = base if base.is_dir() else base.parent
+        copied_files = copy_companion_files(base_folder, folder, BASE_COMPANION_FILES)
+    print_summary(
+        ("read", str(base)),
+        ("merged", f"{adapter or model}, {len(layers)} layers"),
+        ("model", describe_model(merged)),
+        ("wrote", str(out)),
+        *file_rows,
+        copied_files=copied_files,
+    )
 
 
-def size_in_bytes(text: str) -> int:
-    """2GB, 1.5 GiB, 500000."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?B?)", text.strip().upper())
-    if found is None or found[2] not in UNITS or not float(found[1]):
-        raise ValueError(f"--shard {text}: expected a size, such as 2GB or 500MB")
-    return int(float(found[1]) * UNITS[found[2]])
+def parse_byte_size(text: str) -> int:
+    """Parse a size in bytes: 2GB, 1.5 GiB, 500000."""
+    size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?B?)", text.strip().upper())
+    if size is None or size[2] not in BYTE_UNITS or not float(size[1]):
+        raise ValueError(f"--max-shard-size {text}: expected a size, such as 2GB or 500MB")
+    return int(float(size[1]) * BYTE_UNITS[size[2]])

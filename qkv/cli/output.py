@@ -1,48 +1,60 @@
-"""What commands tell of results: tables for people, lines of JSON for machines. Knows no task."""
+"""Output of results: tables for people, JSON lines for programs. Knows no task."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from qkv.cli.console import say
-from qkv.cli.tokenizers import visible
+from qkv.cli.console import print_rich
+from qkv.cli.tokenizers import show_control_characters
 
-MANY = 2000  # rows that are laid out in a second
-NUMBERS = ("#", "gap", "score", "from", "to", "perplexity", "log-probability", "tokens")
+MAX_RICH_ROWS = 2000  # rich lays out this many rows in about a second
+NUMERIC_TITLES = ("#", "mask", "score", "start", "end", "perplexity", "log-probability", "tokens")
 
 
-def as_json(rows: Iterable[dict[str, Any]]) -> None:
+def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
         print(json.dumps(row, ensure_ascii=False))
 
 
-def plain(result: Any) -> dict[str, Any]:
-    """A result as a dict; the best of several have no best of their own."""
-    found = asdict(result)
-    return found | {"best": [{k: v for k, v in one.items() if k != "best"} for one in found["best"]]}
+def result_to_dict(result: Any) -> dict[str, Any]:
+    """Return a result as a dict; its candidates have no candidates of their own."""
+    row = asdict(result)
+    row["candidates"] = [
+        {name: value for name, value in candidate.items() if name != "candidates"}
+        for candidate in row["candidates"]
+    ]
+    return row
 
 
-def told(machine: bool, given: Sequence[str], found: Sequence[Any], name: str, titles: str, row: Any) -> None:
-    """What was found in every text: several texts have numbers."""
-    if machine:
-        return as_json(
-            {"text": text, name: [asdict(one) for one in every]}
-            for text, every in zip(given, found, strict=True)
+def print_results(
+    as_json: bool,
+    texts: Sequence[str],
+    results: Sequence[Any],
+    key: str,
+    titles: str,
+    make_row: Callable[[Any], Sequence[object]],
+) -> None:
+    """Print a list of items per text; several texts are numbered."""
+    if as_json:
+        return print_json_lines(
+            {"text": text, key: [asdict(item) for item in items]}
+            for text, items in zip(texts, results, strict=True)
         )
-    rows = [(number, *row(one)) for number, every in enumerate(found, 1) for one in every]
-    alone = len(given) == 1
-    table(titles if alone else f"# {titles}", [each[1:] if alone else each for each in rows])
+    rows = [(number, *make_row(item)) for number, items in enumerate(results, 1) for item in items]
+    if len(texts) == 1:
+        return print_table(titles, [row[1:] for row in rows])
+    print_table(f"# {titles}", rows)
 
 
-def score(value: float) -> str:
+def format_score(value: float) -> str:
     return f"{value:.4f}"
 
 
-def table(titles: str, rows: Iterable[Sequence[object]]) -> None:
-    """Rows under titles; numbers stand to the right."""
+def print_table(titles: str, rows: Iterable[Sequence[object]]) -> None:
+    """Print rows under titles, numbers right-aligned."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -50,21 +62,24 @@ def table(titles: str, rows: Iterable[Sequence[object]]) -> None:
     rows = list(rows)
     if not rows:
         return print("nothing found")
-    if len(rows) > MANY:
-        return print_plainly(titles.split(), rows)
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
+    if len(rows) > MAX_RICH_ROWS:
+        return print_plain_table(titles.split(), rows)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
     for title in titles.split():
-        right = title in NUMBERS
-        shown.add_column(title, justify="right" if right else "left", no_wrap=right)
+        is_numeric = title in NUMERIC_TITLES
+        table.add_column(title, justify="right" if is_numeric else "left", no_wrap=is_numeric)
     for row in rows:
-        shown.add_row(*(Text(visible(str(cell))) for cell in row))
-    say(shown)
+        table.add_row(*(Text(show_control_characters(str(cell))) for cell in row))
+    print_rich(table)
 
 
-def print_plainly(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """The same as plain lines, a cell never in two: quick, for more rows than people read."""
-    lines = [[*titles], *([visible(str(cell)) for cell in row] for row in rows)]
+def print_plain_table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print the same table without rich, one line per row: fast for many rows."""
+    lines = [[*titles], *([show_control_characters(str(cell)) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        cells = zip(line, widths, titles, strict=True)
-        print("  ".join(c.rjust(width) if t in NUMBERS else c.ljust(width) for c, width, t in cells).rstrip())
+        cells = [
+            cell.rjust(width) if title in NUMERIC_TITLES else cell.ljust(width)
+            for cell, width, title in zip(line, widths, titles, strict=True)
+        ]
+        print("  ".join(cells).rstrip())

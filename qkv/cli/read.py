@@ -1,4 +1,4 @@
-"""The commands of tasks that read: what a model says of texts, and of images. Torch comes with the model."""
+"""Commands of the tasks that analyze texts and images. Torch is imported with the model."""
 
 from __future__ import annotations
 
@@ -9,329 +9,441 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkv.builtin import builtin
-from qkv.cli.card import tell_card
-from qkv.cli.console import progress
-from qkv.cli.decoding import USUAL, Search, given
-from qkv.cli.flags import in_flags
-from qkv.cli.inputs import Whole, is_file, read_texts, read_whole
-from qkv.cli.output import as_json, plain, score, table, told
-from qkv.cli.tokenizers import Dashed
-from qkv.validate import number
+from qkv.builtin import get_builtin_name
+from qkv.cli.card import print_model_card
+from qkv.cli.console import show_progress_bar
+from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions, drop_none
+from qkv.cli.inputs import StrictInt, is_text_file, read_text_argument, read_text_arguments
+from qkv.cli.output import (
+    format_score,
+    print_json_lines,
+    print_results,
+    print_table,
+    result_to_dict,
+)
+from qkv.cli.tokenizers import TextArgument
+from qkv.validate import check_number
 
 if TYPE_CHECKING:
     from qkv.tasks.base import Task
 
-Flag = Annotated[bool, Parameter(negative="")]
-Words = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+BoolFlag = Annotated[bool, Parameter(negative="")]
+StringList = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class On:
-    """Which model, where, and how.
+class ModelOptions:
+    """Model, device and batching.
 
     Parameters
     ----------
     model
-        the folder of a model, or a hub id
+        folder of a model, or hub id
     adapter
-        the folder of an adapter to put on it
+        folder of a LoRA adapter to load onto the model
     device
         auto, cpu, cuda or mps
-    batch
-        tokens that are read at once
-    long
-        what becomes of a text that is longer than the model reads: refuse, cut or window
+    batch_tokens
+        maximum number of tokens per batch, with padding
+    overflow
+        for a text longer than the model's maximum length: error, truncate or window
     as_json
-        for machines: an object a line for each text
+        print JSON, one object per line and text
     """
 
     model: str | None
     adapter: str | None = None
     device: str = "auto"
-    batch: Whole = 4096
-    long: Literal["refuse", "cut", "window"] | None = None
+    batch_tokens: StrictInt = 4096
+    overflow: Literal["error", "truncate", "window"] | None = None
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
 
-    def task(self, name: str, **settings: Any) -> Task[Any, Any]:
+    def make_task(self, name: str, **settings: Any) -> Task[Any, Any]:
+        """Load the model and return the task on it."""
         from qkv.tasks.registry import task
 
-        given = settings | ({} if self.long is None else {"long": self.long})
-        with in_flags():
-            number("batch", self.batch, whole=True, at_least=1)
-            return task(name, self.model, adapter=self.adapter, device=self.device, **given)
+        check_number("batch_tokens", self.batch_tokens, integer=True, at_least=1)
+        settings |= drop_none(overflow=self.overflow)
+        return task(name, self.model, adapter=self.adapter, device=self.device, **settings)
 
-    def many(self, task: Task[Any, Any], given: Sequence[Any]) -> Any:
-        """The results for all; how far it is goes beside them."""
-        with in_flags(), progress(task.name) as tell:
-            return task.many(given, batch_tokens=self.batch, progress=tell)
+    def run_task(self, task: Task[Any, Any], inputs: Sequence[Any]) -> Any:
+        """Return the results for all inputs, with progress on stderr."""
+        with show_progress_bar(task.name) as report_progress:
+            return task.map(inputs, batch_tokens=self.batch_tokens, progress=report_progress)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Built(On):
-    """The same, where a model comes with the package.
+class BuiltinModelOptions(ModelOptions):
+    """Options of a task for which the package has a built-in model.
 
     Parameters
     ----------
     model
-        the folder of a model, or a hub id; without it, the one that comes with qkv
-    about
-        tell what the model is: its data, licence, scores and limits
+        folder of a model, or hub id; default: the built-in model
+    show_card
+        print the model card: data, license, scores and limitations
     """
 
     model: str | None = None
-    about: Flag = False
+    show_card: BoolFlag = False
 
-    def tell_about(self, name: str) -> None:
-        """The card of the model that the task of this name would take."""
-        tell_card(builtin(name) if self.model is None else self.model, self.as_json)
+    def print_card(self, task_name: str) -> None:
+        """Print the card of the model that this task would use."""
+        print_model_card(
+            get_builtin_name(task_name) if self.model is None else self.model, self.as_json
+        )
 
 
-BUILT = Built()
+DEFAULT_BUILTIN_MODEL = BuiltinModelOptions()
 
 
 def classify(
-    *texts: Dashed, on: Built = BUILT, top: Whole = 5, labels: Words = (),
-    template: str | None = None, several: Flag = False,
-) -> None:  # fmt: skip
-    """Tell the labels of texts, or, by a model of entailment, which of your own labels fit.
+    *texts: TextArgument,
+    options: BuiltinModelOptions = DEFAULT_BUILTIN_MODEL,
+    top_k: StrictInt = 5,
+    candidate_labels: StringList = (),
+    hypothesis_template: str | None = None,
+    multi_label: BoolFlag = False,
+) -> None:
+    """Classify texts; with --candidate-labels, zero-shot by an entailment (NLI) model.
 
     qkv classify "A fine film."
 
     Parameters
     ----------
     texts
-        a text, a file with one a line, or - for standard input
-    top
-        so many labels
-    labels
-        labels of your own: --labels sports politics "food and drink"
-    template
-        the sentence that a label of your own is put into; without it: This example is {}.
-    several
-        each of your own labels for itself: several may fit
+        text, file with one text per line, or - for standard input
+    top_k
+        number of labels to print
+    candidate_labels
+        labels for zero-shot classification: --candidate-labels sports politics "food and drink"
+    hypothesis_template
+        hypothesis that a candidate label is inserted into; default: This example is {}.
+    multi_label
+        score each candidate label independently; several may apply
     """
-    if on.about:
-        return on.tell_about("classify")
-    for flag, used in (("--several", several), ("--template", template is not None)):
-        if used and not labels:
-            raise ValueError(f"{flag} is for labels of your own: expected --labels too")
-    read = read_texts(texts)
-    task = on.task("classify", top=top, labels=labels, several=several, **given(template=template))
-    found = on.many(task, read)
-    if on.as_json:
-        return as_json({"text": text, **plain(one)} for text, one in zip(read, found, strict=True))
-    if len(read) == 1:
-        return table("label score", [(one.label, score(one.score)) for one in found[0].best])
-    table(
+    if options.show_card:
+        return options.print_card("classify")
+    for flag, is_used in (
+        ("--multi-label", multi_label),
+        ("--hypothesis-template", hypothesis_template is not None),
+    ):
+        if is_used and not candidate_labels:
+            raise ValueError(
+                f"{flag} is for zero-shot classification: expected --candidate-labels too"
+            )
+    input_texts = read_text_arguments(texts)
+    task = options.make_task(
+        "classify",
+        top_k=top_k,
+        candidate_labels=candidate_labels,
+        multi_label=multi_label,
+        **drop_none(hypothesis_template=hypothesis_template),
+    )
+    results = options.run_task(task, input_texts)
+    if options.as_json:
+        return print_json_lines(
+            {"text": text, **result_to_dict(result)}
+            for text, result in zip(input_texts, results, strict=True)
+        )
+    if len(input_texts) == 1:
+        candidates = results[0].candidates
+        return print_table(
+            "label score",
+            [(candidate.label, format_score(candidate.score)) for candidate in candidates],
+        )
+    print_table(
         "label score text",
-        [(one.label, score(one.score), text) for text, one in zip(read, found, strict=True)],
+        [
+            (result.label, format_score(result.score), text)
+            for text, result in zip(input_texts, results, strict=True)
+        ],
     )
 
 
 def tag(
-    *texts: Dashed, on: On, join: Literal["none", "simple", "first", "average", "max"] = "first",
-    stride: Whole | None = None,
-) -> None:  # fmt: skip
-    """Tell the entities of texts, and at which characters they stand.
+    *texts: TextArgument,
+    options: ModelOptions,
+    aggregation: Literal["none", "simple", "first", "average", "max"] = "first",
+    stride: StrictInt | None = None,
+) -> None:
+    """Tag the named entities of texts, with their character offsets.
 
     qkv tag "Clara lives in Zurich." --model dslim/bert-base-NER
 
     Parameters
     ----------
     texts
-        a text, a file with one a line, or - for standard input
-    join
+        text, file with one text per line, or - for standard input
+    aggregation
         none: tokens; simple: entities; first, average, max: entities of whole words
     stride
-        tokens that the windows of a long text share
+        number of tokens by which the windows of a long text overlap
     """
-    given = read_texts(texts)
-    found = on.many(on.task("tag", join=join, stride=stride), given)
-    told(on.as_json, given, found, "entities", "label score from to entity", lambda one: (
-        one.label, score(one.score), one.start, one.end, one.text,
-    ))  # fmt: skip
+    input_texts = read_text_arguments(texts)
+    task = options.make_task("tag", aggregation=aggregation, stride=stride)
+    results = options.run_task(task, input_texts)
+    print_results(
+        options.as_json,
+        input_texts,
+        results,
+        "entities",
+        "label score start end entity",
+        lambda entity: (
+            entity.label,
+            format_score(entity.score),
+            entity.start,
+            entity.end,
+            entity.text,
+        ),
+    )
 
 
-def fill(*texts: Dashed, on: On, top: Whole = 5, targets: Words = ()) -> None:
-    """Fill the masks of texts with words; of several in a text, each by itself, then all with their best.
+def fill(
+    *texts: TextArgument, options: ModelOptions, top_k: StrictInt = 5, targets: StringList = ()
+) -> None:
+    """Fill the mask tokens of texts; several masks in a text are predicted independently.
 
     qkv fill "Paris is the [MASK] of France." --model bert-base-uncased
 
     Parameters
     ----------
     texts
-        a text, a file with one a line, or - for standard input
-    top
-        so many words for each mask
+        text, file with one text per line, or - for standard input
+    top_k
+        number of predictions per mask
     targets
-        only these words
+        restrict the predictions to these words
     """
-    given = read_texts(texts)
-    found = on.many(on.task("fill", top=top, targets=targets), given)
-    if on.as_json:
-        return as_json(
-            asdict(one) | {"text": text, "filled": one.text} for text, one in zip(given, found, strict=True)
+    input_texts = read_text_arguments(texts)
+    results = options.run_task(options.make_task("fill", top_k=top_k, targets=targets), input_texts)
+    if options.as_json:
+        return print_json_lines(
+            asdict(result) | {"text": text, "filled": result.text}
+            for text, result in zip(input_texts, results, strict=True)
         )
-    gaps = [(number, gap) for one in found for number, gap in enumerate(one.gaps, 1)]
-    rows = [(number, score(word.score), word.word, word.text) for number, gap in gaps for word in gap.best]
-    alone = all(len(one.gaps) == 1 for one in found)
-    table("score word text" if alone else "gap score word text", [row[alone:] for row in rows])
-    for one in found if not alone else ():
-        print(one.text)
+    has_one_mask = all(len(result.masks) == 1 for result in results)
+    rows = [
+        (number, format_score(candidate.score), candidate.token_str, candidate.sequence)
+        for result in results
+        for number, mask in enumerate(result.masks, 1)
+        for candidate in mask.candidates
+    ]
+    if has_one_mask:
+        return print_table("score word text", [row[1:] for row in rows])
+    print_table("mask score word text", rows)
+    for result in results:
+        print(result.text)
 
 
 def answer(
-    question: str, /, *, inside: Annotated[Dashed, Parameter(name="--in")], on: On,
-    search: Search = USUAL, generative: bool | None = None, template: str | None = None,
-    top: Whole | None = None, longest: Whole | None = None, none: Flag = False, stride: Whole | None = None,
-) -> None:  # fmt: skip
-    """Answer a question with a part of a text, or, by an encoder-decoder, in words about it.
+    question: str,
+    /,
+    *,
+    context: TextArgument,
+    options: ModelOptions,
+    generation: GenerationOptions = DEFAULT_GENERATION,
+    generative: bool | None = None,
+    template: str | None = None,
+    top_k: StrictInt | None = None,
+    max_answer_tokens: StrictInt | None = None,
+    allow_no_answer: BoolFlag = False,
+    stride: StrictInt | None = None,
+) -> None:
+    """Answer a question about a context: extractive, or generative by an encoder-decoder.
 
-    qkv answer "Who wrote it?" --in article.txt --model distilbert-base-cased-distilled-squad
+    qkv answer "Who wrote it?" --context article.txt --model distilbert-base-cased-distilled-squad
 
     Parameters
     ----------
     question
-        the question
-    inside
-        the file of the text, - for standard input, or the text itself
+        question
+    context
+        file with the context, - for standard input, or the context itself
     generative
-        write the answer, or find it; without it, as the model can
+        generate the answer, or extract it; default: what the model supports
     template
-        what is read where it is written: a text with {question} and {context}
-    top
-        so many answers
-    longest
-        tokens that an answer may have
-    none
-        that there is no answer may be the answer
+        input of a generative model: a text with {question} and {context}
+    top_k
+        number of answers
+    max_answer_tokens
+        maximum number of tokens of an answer
+    allow_no_answer
+        allow the empty answer (SQuAD 2.0)
     stride
-        tokens that the windows of a long text share
+        number of tokens by which the windows of a long context overlap
     """
-    text = read_whole(inside)
-    settings = given(top=top, longest=longest, template=template) | search.settings
-    task = on.task("answer", generative=generative, none=none, stride=stride, **settings)
-    (found,) = on.many(task, [(question, text)])
-    if on.as_json:
-        return as_json([{"question": question, **plain(found)}])
-    places = [["" if at is None else at for at in (one.start, one.end)] for one in found.best]
-    shown = zip(found.best, places, strict=True)
-    table(
-        "score from to answer",
-        [(score(one.score), *place, one.text or "(no answer)") for one, place in shown],
+    context_text = read_text_argument(context)
+    settings = drop_none(top_k=top_k, max_answer_tokens=max_answer_tokens, template=template)
+    settings |= generation.settings
+    task = options.make_task(
+        "answer", generative=generative, allow_no_answer=allow_no_answer, stride=stride, **settings
     )
+    (result,) = options.run_task(task, [(question, context_text)])
+    if options.as_json:
+        return print_json_lines([{"question": question, **result_to_dict(result)}])
+    rows = [
+        (
+            format_score(candidate.score),
+            "" if candidate.start is None else candidate.start,
+            "" if candidate.end is None else candidate.end,
+            candidate.text or "(no answer)",
+        )
+        for candidate in result.candidates
+    ]
+    print_table("score start end answer", rows)
 
 
 def embed(
-    *texts: Dashed, on: On, out: Path | None = None,
-    pool: Literal["mean", "first", "last", "pooled"] | None = None, unit: bool | None = None,
-) -> None:  # fmt: skip
-    """Make a vector of each text, and write them as a numpy array.
+    *texts: TextArgument,
+    options: ModelOptions,
+    out: Path | None = None,
+    pooling: Literal["mean", "first", "last", "pooler_output"] | None = None,
+    normalize: bool | None = None,
+) -> None:
+    """Embed each text as a vector, and write the vectors as a numpy array.
 
     qkv embed sentences.txt --model sentence-transformers/all-MiniLM-L6-v2 --out vectors.npy
 
     Parameters
     ----------
     texts
-        a text, a file with one a line, or - for standard input
+        text, file with one text per line, or - for standard input
     out
-        the file to write, (texts, width)
-    pool
-        what the vector is of; without it, as the model's folder says
-    unit
-        of length one or not; without it, as the model's folder says
+        .npy file to write, of shape (texts, width)
+    pooling
+        pooling of the hidden states; default: as the model folder says
+    normalize
+        scale the vectors to unit length; default: as the model folder says
     """
-    if (out is None) != on.as_json:
-        raise ValueError("expected --out and a file to write, or --json")
-    if out is not None and (out.exists() or out.suffix != ".npy" or not out.parent.is_dir()):
-        wrong = "there is something already" if out.exists() else "expected a name that ends in .npy"
-        wrong = wrong if out.parent.is_dir() else f"no folder {out.parent}, expected one that is there"
-        raise ValueError(f"--out {out}: {wrong}")
-    given = read_texts(texts)
-    found = on.many(on.task("embed", pool=pool, unit=unit), given)
+    if (out is None) != options.as_json:
+        raise ValueError("expected either --out and a file to write, or --json")
+    if out is not None:
+        if not out.parent.is_dir():
+            raise ValueError(f"--out {out}: no folder {out.parent}, expected an existing folder")
+        if out.exists():
+            raise ValueError(f"--out {out}: already exists; expected a new file")
+        if out.suffix != ".npy":
+            raise ValueError(f"--out {out}: expected a file name that ends in .npy")
+    input_texts = read_text_arguments(texts)
+    task = options.make_task("embed", pooling=pooling, normalize=normalize)
+    vectors = options.run_task(task, input_texts)
     if out is None:
-        return as_json({"text": text, "vector": row.tolist()} for text, row in zip(given, found, strict=True))
+        return print_json_lines(
+            {"text": text, "vector": vector.tolist()}
+            for text, vector in zip(input_texts, vectors, strict=True)
+        )
     import numpy as np
 
     with out.open("xb") as file:
-        np.save(file, found)
-    print(f"wrote {out}: {found.shape[0]:,} × {found.shape[1]:,}")
+        np.save(file, vectors)
+    print(f"wrote {out}: {vectors.shape[0]:,} × {vectors.shape[1]:,}")
 
 
-def match(image: Path, labels: Path, /, *, on: On, template: str = "{}", top: Whole = 5) -> None:
-    """Tell which texts fit an image.
+def match(
+    image: Path,
+    labels_file: Path,
+    /,
+    *,
+    options: ModelOptions,
+    hypothesis_template: str = "{}",
+    top_k: StrictInt = 5,
+) -> None:
+    """Match an image with texts: zero-shot image classification by CLIP.
 
-    qkv match image.png labels.txt --model openai/clip-vit-base-patch32 --template "a photo of a {}"
+    qkv match image.png labels.txt --model openai/clip-vit-base-patch32
 
     Parameters
     ----------
     image
-        the file of an image
-    labels
-        a file with a text a line
-    template
-        a text that each of them is put into
-    top
-        so many of them
+        image file
+    labels_file
+        file with one text per line
+    hypothesis_template
+        text that each label is inserted into
+    top_k
+        number of texts to print
     """
-    if not is_file(str(labels)):
-        raise ValueError(f"{labels}: no such file; expected one with a text in each line")
-    texts = read_texts([str(labels)])
-    task: Any = on.task("match", labels=texts, template=template, top=top)
-    (found,) = on.many(task, [image])
-    if on.as_json:
-        return as_json([{"image": str(image), **plain(found)}])
-    table("label score", [(one.label, score(one.score)) for one in found.best])
+    if not is_text_file(str(labels_file)):
+        raise ValueError(f"{labels_file}: no such file; expected a file with one text per line")
+    labels = read_text_arguments([str(labels_file)])
+    task = options.make_task(
+        "match", candidate_labels=labels, hypothesis_template=hypothesis_template, top_k=top_k
+    )
+    (result,) = options.run_task(task, [image])
+    if options.as_json:
+        return print_json_lines([{"image": str(image), **result_to_dict(result)}])
+    print_table(
+        "label score",
+        [(candidate.label, format_score(candidate.score)) for candidate in result.candidates],
+    )
 
 
-def detect(*texts: Dashed, on: On, above: float = 0.5) -> None:
-    """Tell which tokens of texts were replaced, by a discriminator of ELECTRA.
+def detect(*texts: TextArgument, options: ModelOptions, threshold: float = 0.5) -> None:
+    """Detect replaced tokens of texts, by an ELECTRA discriminator.
 
     qkv detect "The chef ate the meal." --model google/electra-small-discriminator
 
     Parameters
     ----------
     texts
-        a text, a file with one a line, or - for standard input
-    above
-        the score from which on a token counts as replaced
+        text, file with one text per line, or - for standard input
+    threshold
+        minimum score of a replaced token
     """
-    given = read_texts(texts)
-    found = on.many(on.task("detect", above=above), given)
-    if not on.as_json:
-        found = [[token for token in tokens if token.replaced] for tokens in found]
-    told(on.as_json, given, found, "tokens", "score from to replaced", lambda one: (
-        score(one.score), one.start, one.end, one.text,
-    ))  # fmt: skip
+    input_texts = read_text_arguments(texts)
+    results = options.run_task(options.make_task("detect", threshold=threshold), input_texts)
+    if not options.as_json:
+        results = [[token for token in tokens if token.is_replaced] for tokens in results]
+    print_results(
+        options.as_json,
+        input_texts,
+        results,
+        "tokens",
+        "score start end replaced",
+        lambda token: (format_score(token.score), token.start, token.end, token.text),
+    )
 
 
 def score_text(
-    text: Dashed | None = None, /, *, on: On, stride: Whole | None = None, tokens: Flag = False
+    text: TextArgument | None = None,
+    /,
+    *,
+    options: ModelOptions,
+    stride: StrictInt | None = None,
+    show_tokens: BoolFlag = False,
 ) -> None:
-    """Tell how likely a text is: its perplexity and its log-probability.
+    """Score a text: perplexity and log-probability.
 
     qkv score text.txt --model gpt2
 
     Parameters
     ----------
     text
-        a file, - for standard input, or the text itself
+        file, - for standard input, or the text itself
     stride
-        tokens that the windows of a long text share
-    tokens
-        each token too
+        number of tokens by which the windows of a long text overlap
+    show_tokens
+        print the log-probability of each token too
     """
-    given = read_whole("-" if text is None else text)
-    (found,) = on.many(on.task("score", stride=stride), [given])
-    if on.as_json:
-        return as_json([asdict(found)])
-    table(
+    input_text = read_text_argument("-" if text is None else text)
+    (result,) = options.run_task(options.make_task("score", stride=stride), [input_text])
+    if options.as_json:
+        return print_json_lines([asdict(result)])
+    print_table(
         "perplexity log-probability tokens",
-        [(f"{found.perplexity:.4g}", f"{found.score:.4f}", len(found.tokens))],
+        [(f"{result.perplexity:.4g}", f"{result.score:.4f}", len(result.tokens))],
     )
-    if tokens:
-        rows = [("" if t.score is None else f"{t.score:.4f}", t.start, t.end, t.text) for t in found.tokens]
-        table("log-probability from to token", rows)
+    if show_tokens:
+        rows = [
+            (
+                "" if token.score is None else f"{token.score:.4f}",
+                token.start,
+                token.end,
+                token.text,
+            )
+            for token in result.tokens
+        ]
+        print_table("log-probability start end token", rows)

@@ -1,4 +1,4 @@
-"""The commands of text: train a tokenizer, and show what one makes of a text. They need no torch."""
+"""Tokenizer commands: train a tokenizer, show how one splits a text. They need no torch."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.console import console, progress, say
-from qkv.cli.folders import check_new
-from qkv.cli.inputs import Whole
-from qkv.formatting import human
+from qkv.cli.console import make_console, print_rich, show_progress_bar
+from qkv.cli.folders import check_new_folder
+from qkv.cli.inputs import StrictInt
+from qkv.formatting import format_count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,209 +26,253 @@ if TYPE_CHECKING:
     from qkv.data.read.corpus import Corpus
     from qkv.text import Encoding, Tokenizer
 
-SAMPLE, LONGEST = 1000, 10_000  # texts that the compression is counted on, and the characters of each
-COLOURS = ("#264653", "#7b2d26", "#3d5a1f", "#5a3d7a", "#1f5a5a", "#7a5a1f")  # white is read on all of them
-MARKS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
+MAX_SAMPLE_TEXTS = 1000  # texts that characters per token are measured on
+MAX_SAMPLE_CHARACTERS = 10_000  # characters of each of them
+# Background colors on which white text is legible.
+TOKEN_COLORS = ("#264653", "#7b2d26", "#3d5a1f", "#5a3d7a", "#1f5a5a", "#7a5a1f")
+CONTROL_CHARACTERS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
-Dashed = Annotated[str, Parameter(allow_leading_hyphen=True)]  # a lone - is standard input
+TextArgument = Annotated[str, Parameter(allow_leading_hyphen=True)]  # a single - is standard input
 
 
 def train(
-    *files: Dashed,
+    *files: TextArgument,
     out: Path,
-    kind: Literal["char", "word", "wordpiece", "bpe", "byte", "unigram"] = "byte",
-    vocab: Whole = 8000,
-    purpose: str = "gpt",
-    lower: Annotated[bool, Parameter(negative="")] = False,
-    sentinels: Whole = 0,
-    codes: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
-    form: str | None = None,
+    type: Literal["char", "word", "wordpiece", "bpe", "byte", "unigram"] = "byte",
+    vocab_size: StrictInt = 8000,
+    template: str = "gpt",
+    lowercase: Annotated[bool, Parameter(negative="")] = False,
+    num_sentinels: StrictInt = 0,
+    extra_tokens: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
+    format: str | None = None,
     columns: dict[str, str] | None = None,
 ) -> None:
-    """Train a tokenizer on texts, and write it as Hugging Face's files.
+    """Train a tokenizer on texts, and write it in Hugging Face format.
 
-    qkv tokenizer train corpus.txt more.txt.xz --kind bpe --vocab 8000 --out tok
+    qkv tokenizer train corpus.txt more.txt.xz --type bpe --vocab-size 8000 --out tok
 
     Parameters
     ----------
     files
-        texts, or tables with a column of them: .txt .jsonl .csv .tsv ..., packed or not; - is standard input
+        text files, or tables with a text column (.jsonl .csv .tsv ...); - for standard input
     out
-        a new folder
-    kind
-        how words are cut
-    vocab
-        tokens in all, special ones too
-    purpose
-        the special tokens: bert, roberta, gpt, llama, seq2seq, bos-eos, t5, xlnet or plain
-    lower
-        in small letters
-    sentinels
-        so many of T5's marks
-    codes
-        languages or controls, each a token that may stand in front of a text
-    form
-        of the files, where their names do not tell: txt, jsonl, csv ...
+        new folder
+    type
+        tokenization algorithm; byte is byte-level BPE
+    vocab_size
+        vocabulary size, with special tokens
+    template
+        special tokens: bert, roberta, gpt, llama, seq2seq, bos-eos, t5, xlnet or plain
+    lowercase
+        lowercase the texts
+    num_sentinels
+        number of T5 sentinel tokens
+    extra_tokens
+        language or control codes, each a token that can precede a text
+    format
+        file format, if the file names do not show it: txt, jsonl, csv ...
     columns
-        where a column of text has another name: --columns.text review
+        name of the text column, if it is not text: --columns.text review
     """
     from rich.table import Table
 
     from qkv.data.read.corpus import Corpus
     from qkv.text import Tokenizer
 
-    wrong = [name for name in files if name.startswith("-") and name != "-"]
-    if wrong or not files:
-        found = f"unknown option {wrong[0]}" if wrong else "no file"
+    unknown_options = [name for name in files if name.startswith("-") and name != "-"]
+    if unknown_options or not files:
+        problem = f"unknown option {unknown_options[0]}" if unknown_options else "no file"
         raise ValueError(
-            f"{found}; expected files to learn from, - for standard input, and options of --help"
+            f"{problem}; expected training files or - for standard input, and options of --help"
         )
-    if vocab < 1 or sentinels < 0:
-        raise ValueError(f"--vocab {vocab} --sentinels {sentinels}, expected numbers of tokens")
-    check_new(out)
-    corpus = Corpus(files, form=form or ("txt" if "-" in files else None), columns=columns)
-    seen, clock = Sample(), time.perf_counter()
-    with reading(corpus) as advance:
-        learned = Tokenizer.train(
-            seen.of(texts(corpus), advance), kind=kind, vocab=vocab, purpose=purpose, lower=lower,
-            sentinels=sentinels, codes=codes,
-        )  # fmt: skip
-    spent = time.perf_counter() - clock
-    learned.save(out)
-    tokens = sum(map(len, learned.encode_ids(seen.kept, special=False)))
+    if vocab_size < 1 or num_sentinels < 0:
+        raise ValueError(
+            f"--vocab-size {vocab_size} --num-sentinels {num_sentinels}:"
+            " expected at least 1 and at least 0"
+        )
+    check_new_folder(out)
+    corpus = Corpus(files, format=format or ("txt" if "-" in files else None), columns=columns)
+    sample = TextSample()
+    start_time = time.perf_counter()
+    with show_reading_progress(corpus) as advance:
+        tokenizer = Tokenizer.train(
+            sample.collect(read_corpus_texts(corpus), advance),
+            type=type,
+            vocab_size=vocab_size,
+            template=template,
+            lowercase=lowercase,
+            num_sentinels=num_sentinels,
+            extra_tokens=extra_tokens,
+        )
+    seconds = time.perf_counter() - start_time
+    tokenizer.save(out)
+    num_tokens = sum(map(len, tokenizer.encode_ids(sample.samples, add_special_tokens=False)))
+    characters_per_token = sum(map(len, sample.samples)) / max(num_tokens, 1)
     table = Table.grid(padding=(0, 2))
-    table.add_row("read", f"{seen.texts:,} texts, {human(seen.characters)} characters")
-    table.add_row("learned", f"{len(learned):,} pieces ({kind}) in {spent:.1f} s")
-    rate = sum(map(len, seen.kept)) / max(tokens, 1)
-    table.add_row("packs", f"{rate:.2f} characters a token, on {len(seen.kept):,} of the texts")
+    table.add_row(
+        "read", f"{sample.num_texts:,} texts, {format_count(sample.num_characters)} characters"
+    )
+    table.add_row("trained", f"{len(tokenizer):,} tokens ({type}) in {seconds:.1f} s")
+    table.add_row(
+        "ratio",
+        f"{characters_per_token:.2f} characters per token,"
+        f" measured on {len(sample.samples):,} texts",
+    )
     table.add_row("wrote", str(out))
-    say(table)
+    print_rich(table)
 
 
-def texts(corpus: Corpus) -> Iterator[str]:
-    """Every text with a line end, so that this is a known character too."""
-    from qkv.data.read.record import TEXTS, listed
+def read_corpus_texts(corpus: Corpus) -> Iterator[str]:
+    """Yield every text of a corpus with a newline, so that newline is in the alphabet."""
+    from qkv.data.read.record import TEXT_COLUMNS, quote_names
 
     for record in corpus:
-        found = [f"{text}\n" for text in record.texts()]
-        if not found:
-            wanted = f"expected one of {listed(TEXTS)}; --columns.text names another"
-            raise ValueError(f"{record.place}: no column of text among {listed(record)}; {wanted}")
-        yield from found
+        texts = [f"{text}\n" for text in record.iter_texts()]
+        if not texts:
+            raise ValueError(
+                f"{record.location}: no text column in {quote_names(record)};"
+                f" expected one of {quote_names(TEXT_COLUMNS)}; --columns.text names another"
+            )
+        yield from texts
 
 
-class Sample:
-    """What goes by is counted, and some of it kept: of all texts alike, the same ones each time."""
+class TextSample:
+    """Counts of a stream of texts, and a uniform sample (reservoir sampling, fixed seed)."""
 
     def __init__(self) -> None:
-        self.texts = self.characters = 0
-        self.kept: list[str] = []
+        self.num_texts = 0
+        self.num_characters = 0
+        self.samples: list[str] = []
         self._random = random.Random(0)
 
-    def of(self, stream: Iterable[str], advance: Callable[[int], None]) -> Iterator[str]:
-        for text in stream:
+    def collect(self, texts: Iterable[str], advance: Callable[[int], None]) -> Iterator[str]:
+        """Yield the texts unchanged while they are counted and sampled."""
+        for text in texts:
             advance(len(text))
-            self.texts, self.characters = self.texts + 1, self.characters + len(text)
-            if len(self.kept) < SAMPLE:
-                self.kept.append(text[:LONGEST])
-            elif (place := self._random.randrange(self.texts)) < SAMPLE:
-                self.kept[place] = text[:LONGEST]
+            self.num_texts += 1
+            self.num_characters += len(text)
+            if len(self.samples) < MAX_SAMPLE_TEXTS:
+                self.samples.append(text[:MAX_SAMPLE_CHARACTERS])
+            elif (index := self._random.randrange(self.num_texts)) < MAX_SAMPLE_TEXTS:
+                self.samples[index] = text[:MAX_SAMPLE_CHARACTERS]
             yield text
 
 
 @contextmanager
-def reading(corpus: Corpus) -> Iterator[Callable[[int], None]]:
-    """Told the characters that were read; there is an end to them where no file is packed."""
-    paths = corpus.files()
-    plain = all(path.endswith(".txt") and os.path.isfile(path) for path in paths)
-    total = sum(map(os.path.getsize, paths)) if plain else None
-    with progress("reading") as tell:
-        read = 0
+def show_reading_progress(corpus: Corpus) -> Iterator[Callable[[int], None]]:
+    """Yield a function that is called with the number of characters read.
 
-        def advance(count: int) -> None:
-            nonlocal read
-            read += count
-            tell(f"read {human(read)} characters, learning", read, total)
+    The total is known only if all files are uncompressed text files."""
+    paths = corpus.list_files()
+    has_total = all(path.endswith(".txt") and os.path.isfile(path) for path in paths)
+    total = sum(map(os.path.getsize, paths)) if has_total else None
+    with show_progress_bar("reading") as report_progress:
+        num_read = 0
+
+        def advance(num_characters: int) -> None:
+            nonlocal num_read
+            num_read += num_characters
+            report_progress(f"read {format_count(num_read)} characters, training", num_read, total)
 
         yield advance
 
 
 def show(
     folder: str,
-    text: Dashed,
+    text: TextArgument,
     /,
     *,
-    pair: str | None = None,
+    text_pair: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Show what a tokenizer makes of a text: its pieces, their ids, and which characters each covers.
+    """Show how a tokenizer splits a text: tokens, ids and character offsets.
 
     qkv tokenizer show tok "Run, rabbit run."
 
     Parameters
     ----------
     folder
-        a folder with tokenizer files of any kind, or a hub id
+        folder with tokenizer files of any kind, or hub id
     text
-        the text; - reads it from standard input
-    pair
-        a second text, as of a question and its passage
+        text; - reads it from standard input
+    text_pair
+        second text of a pair, such as the context of a question
     as_json
-        for machines
+        print JSON
     """
-    tokenizer = opened(folder)
-    whole = sys.stdin.read().removesuffix("\n") if text == "-" else text
-    encoding = tokenizer.encode(whole, pair)
-    pieces = [tokenizer.token(number) for number in encoding.ids]
+    tokenizer = open_tokenizer(folder)
+    input_text = sys.stdin.read().removesuffix("\n") if text == "-" else text
+    encoding = tokenizer.encode(input_text, text_pair)
+    tokens = [tokenizer.id_to_token(token_id) for token_id in encoding.input_ids]
     if as_json:
-        print(json.dumps({"pieces": pieces, **vars(encoding)}, ensure_ascii=False))
-    else:
-        say(coloured(pieces, encoding), listed(pieces, encoding, (whole, pair or "")))
+        print(json.dumps({"tokens": tokens, **vars(encoding)}, ensure_ascii=False))
+        return
+    table = build_token_table(tokens, encoding, (input_text, text_pair or ""))
+    print_rich(color_tokens(tokens, encoding), table)
 
 
-def opened(folder: str) -> Tokenizer:
+def open_tokenizer(folder: str) -> Tokenizer:
+    """Load the tokenizer of a folder or hub id."""
     from qkv.text import Tokenizer
 
     if not Path(folder).exists():
-        from qkv.model.hub import find
+        from qkv.model.hub import find_model_folder
 
-        return Tokenizer.load(find(folder, None))
+        return Tokenizer.load(find_model_folder(folder, None))
     return Tokenizer.load(folder)
 
 
-def coloured(pieces: list[str], encoding: Encoding) -> Text:
-    """The pieces in a row, each on a colour of its own; without colours, a bar stands between them."""
+def color_tokens(tokens: list[str], encoding: Encoding) -> Text:
+    """Return the tokens in one line, each on its own color; without colors, separated by bars."""
     from rich.text import Text
 
-    screen = console()
-    between = "" if screen.is_terminal and not screen.no_color else "|"
-    styles = [
-        "dim" if special else f"white on {COLOURS[place % len(COLOURS)]}"
-        for place, special in enumerate(encoding.special)
+    screen = make_console()
+    separator = "" if screen.is_terminal and not screen.no_color else "|"
+    styled = [
+        Text(show_control_characters(token), get_token_style(index, bool(is_special)))
+        for index, (token, is_special) in enumerate(
+            zip(tokens, encoding.special_tokens_mask, strict=True)
+        )
     ]
-    shown = [(visible(piece), style) for piece, style in zip(pieces, styles, strict=True)]
-    return Text(between).join(Text(*each) for each in shown)
+    return Text(separator).join(styled)
 
 
-def listed(pieces: list[str], encoding: Encoding, both: tuple[str, str]) -> Table:
-    """A row a piece: its id, and the characters of the text that it covers."""
+def get_token_style(index: int, is_special: bool) -> str:
+    return "dim" if is_special else f"white on {TOKEN_COLORS[index % len(TOKEN_COLORS)]}"
+
+
+def build_token_table(tokens: list[str], encoding: Encoding, texts: tuple[str, str]) -> Table:
+    """Build a table with one row per token: id, offsets and the text it covers."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 2, 0, 0))
-    for title in ("piece", "id", "from", "to", "text"):
-        table.add_column(title, justify="left" if title in ("piece", "text") else "right", no_wrap=True)
-    rows = zip(pieces, encoding.ids, encoding.offsets, encoding.special, encoding.sequence, strict=True)
-    for place, (piece, number, (start, end), special, owner) in enumerate(rows):
-        style = "dim" if special else f"white on {COLOURS[place % len(COLOURS)]}"
-        covered = "" if owner is None else visible(both[owner][start:end])
-        where = ("", "") if owner is None else (str(start), str(end))
-        table.add_row(Text(visible(piece), style), str(number), *where, covered)
+    for title in ("token", "id", "start", "end", "text"):
+        table.add_column(
+            title, justify="left" if title in ("token", "text") else "right", no_wrap=True
+        )
+    rows = zip(
+        tokens,
+        encoding.input_ids,
+        encoding.offset_mapping,
+        encoding.special_tokens_mask,
+        encoding.sequence_ids,
+        strict=True,
+    )
+    for index, (token, token_id, (start, end), is_special, sequence_id) in enumerate(rows):
+        label = Text(show_control_characters(token), get_token_style(index, bool(is_special)))
+        if sequence_id is None:
+            table.add_row(label, str(token_id), "", "", "")
+        else:
+            covered_text = show_control_characters(texts[sequence_id][start:end])
+            table.add_row(label, str(token_id), str(start), str(end), covered_text)
     return table
 
 
-def visible(text: str) -> str:
-    """A text in which line ends and tabs are seen."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text.translate(MARKS))
+def show_control_characters(text: str) -> str:
+    """Return a text with visible symbols for control characters."""
+    return "".join(
+        letter if letter.isprintable() else "�" for letter in text.translate(CONTROL_CHARACTERS)
+    )

@@ -1,4 +1,4 @@
-"""The commands of learning: train as a recipe says, and evaluate what came of it."""
+"""Training commands: train a model from a recipe, evaluate a run."""
 
 from __future__ import annotations
 
@@ -12,242 +12,304 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.console import console, progress, say
-from qkv.cli.decoding import given
-from qkv.cli.inputs import Whole
-from qkv.formatting import human, lasting
+from qkv.cli.console import make_console, print_rich, show_progress_bar
+from qkv.cli.decoding import drop_none
+from qkv.cli.inputs import StrictInt
+from qkv.formatting import format_count, format_duration
+from qkv.validate import check_number
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from qkv.model.model import Model
-    from qkv.train.loop.trainer import Report, State
+    from qkv.train.evaluate.validation import ProgressReporter
+    from qkv.train.loop.trainer import Report, TrainerState
     from qkv.train.recipe import Recipe
-    from qkv.train.report.console import Callback, Course
-    from qkv.train.report.history import History
-    from qkv.train.run import Prepared
+    from qkv.train.report.console import ReportCallback, TrainingProgress
+    from qkv.train.report.history import MetricsHistory
+    from qkv.train.setup import TrainingSetup
 
-Flags = Annotated[str, Parameter(allow_leading_hyphen=True)]
+RecipeOverride = Annotated[str, Parameter(allow_leading_hyphen=True)]  # --table.key value
 
 
 def train(
-    recipe: Path, /, *settings: Flags, run: str | None = None, device: str | None = None,
+    recipe: Path,
+    /,
+    *overrides: RecipeOverride,
+    run: str | None = None,
+    device: str | None = None,
     resume: Literal["auto", "changed"] | None = None,
-) -> None:  # fmt: skip
-    """Train a model as a recipe says: a TOML file, of which every setting is a flag too.
+) -> None:
+    """Train a model from a recipe: a TOML file whose settings are flags too.
 
-    qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --learn.steps 500
+    qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --train.steps 500
 
     Parameters
     ----------
     recipe
-        a TOML file with the tables model, text, data, objective, learn and, for adapters, lora
-    settings
-        any setting of the recipe in the place of what stands there: --learn.rate 3e-4
+        TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora
+    overrides
+        settings that replace those of the recipe: --train.lr 3e-4
     run
-        the folder that everything is written to; runs/ and the recipe's name, unless given
+        output folder; default: runs/ and the name of the recipe
     device
         auto, cpu, cuda or mps
     resume
-        go on with the run that the folder holds: auto, if the recipe is what it was; changed, if it is not
+        resume the run of the folder: auto, if the recipe is unchanged; changed, if it is not
     """
-    from qkv.train.recipe import read_recipe, written
+    from qkv.train.recipe import format_toml_value, read_recipe
 
-    own = [f"--{name}={written(value)}" for name, value in given(run=run, device=device).items()]
-    made = read_recipe(recipe, [*settings, *own])  # what is wrong in it is told before torch is imported
-    learn(made, resume)
+    flags = drop_none(run=run, device=device)
+    settings = [f"--{name}={format_toml_value(value)}" for name, value in flags.items()]
+    # Errors in the recipe are reported before torch is imported.
+    run_training(read_recipe(recipe, [*overrides, *settings]), resume)
 
 
-def learn(recipe: Recipe, resume: str | None) -> None:
-    """A summary, then the panel until the end, then what came of it."""
+def run_training(recipe: Recipe, resume: str | None) -> None:
+    """Train: print a summary, show the progress panel, print the result."""
     import torch
 
-    from qkv.train.distributed import is_first
-    from qkv.train.evaluate.validation import silent
-    from qkv.train.report.console import shown
-    from qkv.train.report.history import History
-    from qkv.train.run import Interrupted, train
+    from qkv.train.distributed import is_main_process
+    from qkv.train.evaluate.validation import ignore_progress
+    from qkv.train.report.console import show_progress
+    from qkv.train.report.history import MetricsHistory
+    from qkv.train.run import TrainingInterrupted, train_recipe
 
-    screen, clock, interrupted = console(), time.monotonic(), False
-    tell: list[Callback] = []
+    screen = make_console()
+    start_time = time.monotonic()
+    interrupted = False
+    report_callbacks: list[ReportCallback] = []  # set when training starts
     with ExitStack() as stack:
-        waiting = stack.enter_context(ExitStack())
-        reading = progress(f"reading {told(recipe.data.train)}")
-        far = waiting.enter_context(reading) if is_first() else silent
+        reading = stack.enter_context(ExitStack())
+        progress: ProgressReporter = ignore_progress
+        if is_main_process():
+            progress = reading.enter_context(
+                show_progress_bar(f"reading {format_paths(recipe.data.train)}")
+            )
 
-        def begun(made: Prepared, state: State) -> None:
-            waiting.close()
-            say(summary(recipe, made, state))
-            tell.append(stack.enter_context(shown(course(recipe, made, state), screen)))
+        def start_panel(prepared: TrainingSetup, state: TrainerState) -> None:
+            reading.close()
+            print_rich(build_run_summary(recipe, prepared, state))
+            training_progress = build_training_progress(recipe, prepared, state)
+            report_callbacks.append(stack.enter_context(show_progress(training_progress, screen)))
 
         try:
-            state = train(
-                recipe, resume=resume is not None, accept=resume == "changed",
-                callbacks=[lambda report: tell[0](report)], begun=begun,
-                writer=Beam(beams=recipe.learn.beams), tell=far,
-            )  # fmt: skip
-        except Interrupted as stop:
-            (state,), interrupted = stop.args, True
+            state = train_recipe(
+                recipe,
+                resume=resume is not None,
+                accept_changes=resume == "changed",
+                callbacks=[lambda report: report_callbacks[0](report)],
+                on_start=start_panel,
+                generator=BeamSearchGenerator(num_beams=recipe.train.eval_num_beams),
+                progress=progress,
+            )
+        except TrainingInterrupted as interruption:
+            (state,) = interruption.args
+            interrupted = True
         except (torch.OutOfMemoryError, MemoryError):
-            less = "fewer data.rows or data.tokens, or more learn.accumulate, take less"
-            raise ValueError(f"device {recipe.device}: not enough memory; {less}") from None
-    if is_first():
-        say(result(recipe, state, History.read(Path(recipe.run)), time.monotonic() - clock))
+            hint = (
+                "use a smaller data.batch_size or data.batch_tokens, or a larger train.grad_accum"
+            )
+            raise ValueError(f"device {recipe.device}: out of memory; {hint}") from None
+    if is_main_process():
+        seconds = time.monotonic() - start_time
+        print_rich(build_run_result(recipe, state, MetricsHistory.read(Path(recipe.run)), seconds))
     if interrupted:
         raise KeyboardInterrupt
 
 
-def told(path: str | list[str]) -> str:
-    return path if isinstance(path, str) else ", ".join(path)
+def format_paths(paths: str | list[str]) -> str:
+    return paths if isinstance(paths, str) else ", ".join(paths)
 
 
-def sized(documents: int, tokens: int) -> str:
-    return f"{documents:,} document{'s' * (documents != 1)}, {human(tokens)} tokens"
-
-
-def course(recipe: Recipe, made: Prepared, state: State) -> Course:
-    """What the panel shows of this run; the peak is measured when it is first asked for."""
-    from qkv.train.distributed import processes
-    from qkv.train.loop.trainer import DTYPES
-    from qkv.train.report.console import Course
-    from qkv.train.report.history import History
-    from qkv.train.report.throughput import peak, work
-
-    folder = Path(recipe.run)
-    return Course(
-        title=str(folder), learn=recipe.learn, work=work(made.model.net), step=state.step,
-        measure_peak=lambda: processes() * peak(made.model.device, DTYPES[recipe.learn.precision]),
-        history=History.read(folder),
-    )  # fmt: skip
-
-
-def summary(recipe: Recipe, made: Prepared, state: State) -> Table:
-    """What is trained, on what, where and for how long."""
-    from qkv.data.store.shards import Index
-    from qkv.train.distributed import processes
-    from qkv.train.evaluate.run_evaluation import count
-
-    every = list(made.model.net.parameters())
-    weights, learn = sum(p.numel() for p in every), sum(p.numel() for p in every if p.requires_grad)
-    few = f", {learn:,} of them learn" if learn < weights else ""
-    index = Index.read(Path(recipe.run) / "data" / "train")
-    held = f", {sized(index.documents, count(index))}" if index else ""
-    many = f", {processes()} processes" if processes() > 1 else ""
-    steps = f"{recipe.learn.steps:,}" + (f", going on after {state.step:,}" if state.step else "")
-    return rows(
-        model=f"{made.model.family.name}, {weights:,} parameters" + few,
-        data=f"{told(recipe.data.train)}{held}",
-        objective=recipe.objective.name,
-        device=f"{made.model.device}, {recipe.learn.precision}{many}",
-        steps=steps,
+def format_corpus_size(num_documents: int, num_tokens: int) -> str:
+    return (
+        f"{num_documents:,} document{'s' * (num_documents != 1)}, {format_count(num_tokens)} tokens"
     )
 
 
-def result(recipe: Recipe, state: State, history: History, seconds: float) -> Table:
-    """How far it came, the best that was measured, and where the models are."""
-    folder, learn = Path(recipe.run), recipe.learn
-    best: Report | None = history.best(learn.watch, highest=learn.rising)
-    done = f"{state.step:,} of {learn.steps:,} steps in {lasting(seconds)}"
-    if state.step > learn.steps:
-        done = f"{state.step:,} steps, no more than {learn.steps:,} were asked for"
-    if state.step < learn.steps:
-        early = 0 < learn.patience <= state.stale
-        done += f", {learn.watch} no longer got better" if early else "; --resume auto goes on"
-    found = {"done": done}
+def build_training_progress(
+    recipe: Recipe, prepared: TrainingSetup, state: TrainerState
+) -> TrainingProgress:
+    """Return what the progress panel of this run shows; peak FLOP/s are measured on first use."""
+    from qkv.train.distributed import get_world_size
+    from qkv.train.loop.trainer import AUTOCAST_DTYPES
+    from qkv.train.report.console import TrainingProgress
+    from qkv.train.report.history import MetricsHistory
+    from qkv.train.report.throughput import estimate_flops_per_token, measure_peak_flops
+
+    folder = Path(recipe.run)
+    device = prepared.model.device
+    dtype = AUTOCAST_DTYPES[recipe.train.precision]
+    return TrainingProgress(
+        title=str(folder),
+        train_config=recipe.train,
+        flops_per_token=estimate_flops_per_token(prepared.model.net),
+        step=state.step,
+        measure_peak_flops=lambda: get_world_size() * measure_peak_flops(device, dtype),
+        history=MetricsHistory.read(folder),
+    )
+
+
+def build_run_summary(recipe: Recipe, prepared: TrainingSetup, state: TrainerState) -> Table:
+    """Build the table of model, data, objective, device and steps."""
+    from qkv.data.store.shards import ShardIndex
+    from qkv.train.distributed import get_world_size
+    from qkv.train.evaluate.run_evaluation import count_text_tokens
+
+    parameters = list(prepared.model.net.parameters())
+    num_parameters = sum(p.numel() for p in parameters)
+    num_trainable = sum(p.numel() for p in parameters if p.requires_grad)
+    model = f"{prepared.model.family.name}, {num_parameters:,} parameters"
+    if num_trainable < num_parameters:
+        model += f", {num_trainable:,} trainable"
+    data = format_paths(recipe.data.train)
+    index = ShardIndex.read(Path(recipe.run) / "data" / "train")
+    if index:
+        data += f", {format_corpus_size(index.num_documents, count_text_tokens(index))}"
+    device = f"{prepared.model.device}, {recipe.train.precision}"
+    if get_world_size() > 1:
+        device += f", {get_world_size()} processes"
+    steps = f"{recipe.train.steps:,}"
+    if state.step:
+        steps += f", resumed after {state.step:,}"
+    return build_facts_table(
+        model=model, data=data, objective=recipe.objective.name, device=device, steps=steps
+    )
+
+
+def build_run_result(
+    recipe: Recipe, state: TrainerState, history: MetricsHistory, seconds: float
+) -> Table:
+    """Build the table of steps done, best metric and saved models."""
+    folder = Path(recipe.run)
+    config = recipe.train
+    metric = config.best_metric
+    best: Report | None = history.find_best(metric, higher_is_better=config.maximizes_metric)
+    done = f"{state.step:,} of {config.steps:,} steps in {format_duration(seconds)}"
+    if state.step > config.steps:
+        done = f"{state.step:,} steps, more than the {config.steps:,} of the recipe"
+    elif state.step < config.steps:
+        stopped_early = 0 < config.patience <= state.evals_since_best
+        done += f", early stopping on {metric}" if stopped_early else "; --resume auto continues"
+    facts = {"done": done}
     if best is not None:
-        found["best"] = (
-            f"{folder / 'best'}, {learn.watch} {best.values[learn.watch]:.4g} at step {best.step:,}"
+        facts["best"] = (
+            f"{folder / 'best'}, {metric} {best.metrics[metric]:.4g} at step {best.step:,}"
         )
-    return rows(**found, last=str(folder / "last"), curve=str(folder / "loss.svg"))
+    return build_facts_table(**facts, last=str(folder / "last"), curve=str(folder / "loss.svg"))
 
 
 def eval(
     run: Path,
     /,
-    *settings: Flags,
-    beams: Whole = 5,
-    penalty: float = 1.0,
-    longest: Whole = 200,
-    lower: Annotated[bool, Parameter(negative="")] = False,
+    *overrides: RecipeOverride,
+    num_beams: StrictInt = 5,
+    length_penalty: float = 1.0,
+    max_new_tokens: StrictInt = 200,
+    lowercase: Annotated[bool, Parameter(negative="")] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
-    """Measure the best model of a run on texts that it has not seen.
+    """Evaluate the best model of a run on test data.
 
     qkv eval runs/imdb --data.test test.jsonl
 
     Parameters
     ----------
     run
-        the folder of a run
-    settings
-        settings of its recipe in the place of what stands there: --data.test test.jsonl
-    beams
-        of the search, where texts are written; 1 is greedy
-    penalty
-        a result is scored by the mean of its log-probabilities at 1, by their sum at 0
-    longest
-        tokens that a written text may have
-    lower
-        BLEU in small letters too
+        folder of a run
+    overrides
+        settings that replace those of its recipe: --data.test test.jsonl
+    num_beams
+        beam width, where texts are generated; 1 is greedy search
+    length_penalty
+        exponent of the length that divides a beam's score: 1 is the mean log-probability, 0 the sum
+    max_new_tokens
+        maximum number of generated tokens
+    lowercase
+        compute lowercased BLEU too
     as_json
-        for machines: one object
+        print JSON
     """
     from qkv.train.evaluate.run_evaluation import evaluate
 
     if not (run / "recipe.toml").exists():
-        which = f", which is {run.parent}" if (run.parent / "recipe.toml").exists() else ""
-        raise ValueError(f"{run}: no recipe.toml; expected the folder of a run{which}")
-    if beams < 1 or longest < 1 or not math.isfinite(penalty):
-        raise ValueError(
-            f"--beams {beams} --longest {longest} --penalty {penalty}, expected 1 or more, and a number"
-        )
-    with progress(f"reading {run}") as tell:
-        beam = Beam(beams=beams, penalty=penalty, longest=longest)
-        found = evaluate(run, settings, beam, lower=lower, tell=tell)
+        has_parent_run = (run.parent / "recipe.toml").exists()
+        hint = f", which is {run.parent}" if has_parent_run else ""
+        raise ValueError(f"{run}: no recipe.toml; expected the folder of a run{hint}")
+    check_number("num_beams", num_beams, integer=True, at_least=1)
+    check_number("max_new_tokens", max_new_tokens, integer=True, at_least=1)
+    if not math.isfinite(length_penalty):
+        raise ValueError(f"length_penalty is {length_penalty}: expected a finite number")
+    generator = BeamSearchGenerator(
+        num_beams=num_beams, length_penalty=length_penalty, max_new_tokens=max_new_tokens
+    )
+    with show_progress_bar(f"reading {run}") as progress:
+        result = evaluate(run, overrides, generator, lowercase=lowercase, progress=progress)
     if as_json:
-        print(json.dumps(asdict(found) | {"model": str(found.model)}))
+        print(json.dumps(asdict(result) | {"checkpoint": str(result.checkpoint)}))
         return
-    values = {name.replace("_", " "): f"{value:.4g}" for name, value in found.values.items()}
-    how = {"how": ", ".join(f"{name} {value}" for name, value in found.how.items())} if found.how else {}
-    signatures = {f"{name.replace('_', ' ')} is": text for name, text in found.signatures.items()}
-    data = f"{told(found.data)}, {sized(found.n, found.tokens)}"
-    say(rows(model=str(found.model), data=data, **values, **how, **signatures))
+    corpus_size = format_corpus_size(result.num_records, result.num_tokens)
+    facts = {
+        "checkpoint": str(result.checkpoint),
+        "data": f"{format_paths(result.data)}, {corpus_size}",
+    }
+    facts |= {name.replace("_", " "): f"{value:.4g}" for name, value in result.metrics.items()}
+    if result.settings:
+        facts["settings"] = ", ".join(f"{name} {value}" for name, value in result.settings.items())
+    facts |= {f"{name.replace('_', ' ')} is": text for name, text in result.signatures.items()}
+    print_rich(build_facts_table(**facts))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beam:
-    """Writes what a model answers to sources, by a search of so many beams."""
+class BeamSearchGenerator:
+    """Generates the targets of source sequences by beam search, for evaluation."""
 
-    beams: int = 5
-    penalty: float = 1.0
-    longest: int = 200
+    num_beams: int = 5
+    length_penalty: float = 1.0
+    max_new_tokens: int = 200
 
     @property
-    def how(self) -> dict[str, float]:
+    def settings(self) -> dict[str, float]:
         return asdict(self)
 
-    def __call__(self, model: Model, sources: list[list[int]], /) -> list[list[int]]:
-        from qkv.decode import How, generate
+    def __call__(self, model: Model, source_ids: list[list[int]], /) -> list[list[int]]:
+        """Return the best generated ids of each source, without the end token."""
+        from qkv.decode import GenerationConfig, generate
         from qkv.nn.transformer import Transformer
 
-        text = model.tokenizer
-        assert text is not None
+        tokenizer = model.tokenizer
+        assert tokenizer is not None
         assert isinstance(model.net, Transformer)
-        start, end = model.args.get("start"), text.eos
-        if start is None or end is None:
-            raise ValueError(f"{model.family.name}: it has no token to start or end with; expected both")
-        how = How(
-            beams=self.beams, length_penalty=self.penalty, max_new=self.longest, start=start, ends=(end,)
+        start_token_id = model.args.get("decoder_start_token_id")
+        eos_token_id = tokenizer.eos_token_id
+        if start_token_id is None or eos_token_id is None:
+            raise ValueError(
+                f"{model.family.name}: no start or end token;"
+                " expected decoder_start_token_id and eos_token"
+            )
+        config = GenerationConfig(
+            num_beams=self.num_beams,
+            length_penalty=self.length_penalty,
+            max_new_tokens=self.max_new_tokens,
+            decoder_start_token_id=start_token_id,
+            eos_token_id=(eos_token_id,),
         )
-        given = [source or [text.pad or 0] for source in sources]
-        found = generate(model.net, sources=given, how=how, batch=64)
-        return [[number for number in best.ids if number != end] for best, *_ in found]
+        sources = [source or [tokenizer.pad_token_id or 0] for source in source_ids]
+        results = generate(model.net, sources=sources, generation_config=config, batch_size=64)
+        return [
+            [token_id for token_id in best.token_ids if token_id != eos_token_id]
+            for best, *_ in results
+        ]
 
 
-def rows(**facts: str) -> Table:
+def build_facts_table(**facts: str) -> Table:
+    """Build a table of names and values."""
     from rich.table import Column, Table
 
-    table = Table.grid("", Column(overflow="fold"), padding=(0, 2))  # a path or a signature is one long word
+    table = Table.grid(
+        "", Column(overflow="fold"), padding=(0, 2)
+    )  # a path or signature is one long word
     for name, fact in facts.items():
         table.add_row(name, fact)
     return table

@@ -1,142 +1,200 @@
-"""The commands of tasks that write: translate, complete, summarise. Torch comes with the model."""
+"""Commands of the tasks that generate text. Torch is imported with the model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.alignment import UNASKED, Aligned, show
-from qkv.cli.decoding import USUAL, Search, given
-from qkv.cli.flags import in_flags
-from qkv.cli.inputs import Whole, read_whole
-from qkv.cli.output import as_json, plain, score, table
-from qkv.cli.read import BUILT, Built, Flag, On, Words
-from qkv.cli.tokenizers import Dashed
+from qkv.cli.alignment import NO_ALIGNMENT, AlignmentOptions, print_alignments
+from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions, drop_none
+from qkv.cli.inputs import StrictInt, read_text_argument
+from qkv.cli.output import format_score, print_json_lines, print_table, result_to_dict
+from qkv.cli.read import (
+    DEFAULT_BUILTIN_MODEL,
+    BoolFlag,
+    BuiltinModelOptions,
+    ModelOptions,
+    StringList,
+)
+from qkv.cli.tokenizers import TextArgument
+
+LANGUAGE_FLAGS = {
+    "src_lang": "--from",
+    "tgt_lang": "--to",
+}  # the only flags not named like their setting
 
 
 def translate(
-    *texts: Dashed, on: Built = BUILT, search: Search = USUAL,
-    source: Annotated[str | None, Parameter(name="--from")] = None,
-    target: Annotated[str | None, Parameter(name="--to")] = None,
-    by: Literal["line", "sentence"] | None = None, aligned: Aligned = UNASKED,
-) -> None:  # fmt: skip
-    """Translate texts; what is in lines stays in lines.
+    *texts: TextArgument,
+    options: BuiltinModelOptions = DEFAULT_BUILTIN_MODEL,
+    generation: GenerationOptions = DEFAULT_GENERATION,
+    src_lang: Annotated[str | None, Parameter(name="--from")] = None,
+    tgt_lang: Annotated[str | None, Parameter(name="--to")] = None,
+    unit: Literal["line", "sentence"] | None = None,
+    alignment: AlignmentOptions = NO_ALIGNMENT,
+) -> None:
+    """Translate texts; line breaks are kept.
 
     qkv translate "Wo ist der Bahnhof?"
 
     Parameters
     ----------
     texts
-        a text, a file, or - for standard input
-    source
-        the language of the texts, where the model has several; German and English are told apart
-    target
-        the language to translate into, where the model has several
-    by
-        what is read at once: a line, or a sentence of one; unless given, what the model has learnt from
+        text, file, or - for standard input
+    src_lang
+        source language of a multilingual model; German and English are detected
+    tgt_lang
+        target language of a multilingual model
+    unit
+        translate line by line or sentence by sentence; default: the unit the model was trained on
     """
-    if on.about:
-        return on.tell_about("translate")
-    settings = given(source=source, target=target, by=by) | search.settings | aligned.settings
-    rewritten(on, "translate", texts, aligned, **settings)
+    if options.show_card:
+        return options.print_card("translate")
+    settings = drop_none(src_lang=src_lang, tgt_lang=tgt_lang, unit=unit)
+    settings |= generation.settings | alignment.settings
+    with name_language_flags():
+        run_text_to_text(options, "translate", texts, alignment, **settings)
 
 
-def summarise(
-    *texts: Dashed, on: On, search: Search = USUAL, min_length: Whole | None = None, again: Flag = False
+@contextmanager
+def name_language_flags() -> Iterator[None]:
+    """Replace src_lang and tgt_lang by their flags in error messages."""
+    try:
+        yield
+    except ValueError as error:
+        message = str(error)
+        for setting, flag in LANGUAGE_FLAGS.items():
+            message = message.replace(setting, flag)
+        raise ValueError(message) from None
+
+
+def summarize(
+    *texts: TextArgument,
+    options: ModelOptions,
+    generation: GenerationOptions = DEFAULT_GENERATION,
+    min_length: StrictInt | None = None,
+    recursive: BoolFlag = False,
 ) -> None:
-    """Summarise texts, each a file as a whole.
+    """Summarize texts; each file is one text.
 
-    qkv summarise article.txt --model facebook/bart-large-cnn
+    qkv summarize article.txt --model facebook/bart-large-cnn
 
     Parameters
     ----------
     texts
-        a file, - for standard input, or the text itself
+        file, - for standard input, or the text itself
     min_length
-        words that are written at least, in pieces
-    again
-        with --long window: summarise what comes of the parts, until it is one part
+        minimum number of generated tokens
+    recursive
+        with --overflow window: summarize the joined summaries until they fit into one window
     """
-    if again and on.long != "window":
-        raise ValueError("--again is for texts that are read in parts: expected --long window too")
-    settings = given(min_length=min_length) | search.settings
-    rewritten(on, "summarise", texts, again=again, **settings)
+    if recursive and options.overflow != "window":
+        raise ValueError("--recursive is for texts read in windows: expected --overflow window too")
+    settings = drop_none(min_length=min_length) | generation.settings
+    run_text_to_text(options, "summarize", texts, recursive=recursive, **settings)
 
 
-def rewritten(on: On, name: str, texts: Sequence[str], aligned: Aligned = UNASKED, **settings: Any) -> None:
-    """Tells the new texts, and what they were made of, where that was asked for."""
-    read = [read_whole(text) for text in texts or ["-"]]
-    found = on.many(on.task(name, **settings), read)
-    if on.as_json:
-        as_json({"source": text, **plain(one)} for text, one in zip(read, found, strict=True))
-    for one in found if not on.as_json else ():
-        tell(one)
-        if aligned.alignment:
-            show(one.alignments)
-    aligned.write(
-        " · ".join(filter(None, (name, on.model))), [each for one in found for each in one.alignments]
-    )
+def run_text_to_text(
+    options: ModelOptions,
+    task_name: str,
+    texts: Sequence[str],
+    alignment: AlignmentOptions = NO_ALIGNMENT,
+    **settings: Any,
+) -> None:
+    """Run a text-to-text task; print the results and, if requested, their alignments."""
+    input_texts = [read_text_argument(text) for text in texts or ["-"]]
+    results = options.run_task(options.make_task(task_name, **settings), input_texts)
+    if options.as_json:
+        print_json_lines(
+            {"source": text, **result_to_dict(result)}
+            for text, result in zip(input_texts, results, strict=True)
+        )
+    else:
+        for result in results:
+            print_result(result)
+            if alignment.alignment:
+                print_alignments(result.alignments)
+    title = " · ".join(filter(None, (task_name, options.model)))
+    alignment.write_file(title, [part for result in results for part in result.alignments])
 
 
-def tell(found: Any) -> None:
-    """A text alone, or several with their scores."""
-    if len(found.best) > 1:
-        return table("score text", [(score(each.score), each.text) for each in found.best])
-    print(found.text)
+def print_result(result: Any) -> None:
+    """Print one text, or several candidates with their scores."""
+    if len(result.candidates) > 1:
+        return print_table(
+            "score text",
+            [(format_score(candidate.score), candidate.text) for candidate in result.candidates],
+        )
+    print(result.text)
 
 
 def complete(
-    text: Dashed | None = None, /, *, on: Built = BUILT, search: Search = USUAL,
-    temperature: float | None = None, top_p: float | None = None, top_k: Whole | None = None,
-    sample: bool | None = None, seed: Whole = 0, stop: Words = (), code: str | None = None,
-    stream: Flag = False,
-) -> None:  # fmt: skip
-    """Go on with a text.
+    text: TextArgument | None = None,
+    /,
+    *,
+    options: BuiltinModelOptions = DEFAULT_BUILTIN_MODEL,
+    generation: GenerationOptions = DEFAULT_GENERATION,
+    temperature: float | None = None,
+    top_p: float | None = None,
+    top_k: StrictInt | None = None,
+    do_sample: bool | None = None,
+    seed: StrictInt = 0,
+    stop_strings: StringList = (),
+    control_code: str | None = None,
+    stream: BoolFlag = False,
+) -> None:
+    """Complete a text with a language model.
 
     qkv complete "Once upon a time" --temperature 0.8 --top-p 0.9 --stream
 
     Parameters
     ----------
     text
-        the text, a file, or - for standard input
+        text, file, or - for standard input
     temperature
-        draw, from scores over this: below 1 likelier words, above 1 stranger ones
+        sampling temperature; implies --do-sample
     top_p
-        draw, from the likeliest words that have this share together
+        nucleus sampling threshold; implies --do-sample
     top_k
-        draw, from so many of the likeliest words
-    sample
-        draw or not; without it, as the model's folder says
+        sample from the k most probable tokens; implies --do-sample
+    do_sample
+        sample instead of greedy or beam search; default: the model's generation_config.json
     seed
-        of what is drawn
-    stop
-        texts before which it ends
-    code
-        a control code, such as CTRL's Links or Books
+        random seed of sampling
+    stop_strings
+        stop before the first of these strings
+    control_code
+        control code of CTRL, such as Links or Books
     stream
-        print words as they come
+        print the text while it is generated
     """
-    if on.about:
-        return on.tell_about("complete")
+    if options.show_card:
+        return options.print_card("complete")
     if temperature == 0:
-        raise ValueError("--temperature 0: expected above 0; --no-sample takes the likeliest word each time")
-    prompt = read_whole("-" if text is None else text)
-    settings = given(temperature=temperature, top_p=top_p, top_k=top_k, sample=sample, code=code)
-    settings |= search.settings
-    task: Any = on.task("complete", stop=stop, seed=seed, **settings)
+        raise ValueError("--temperature 0: expected above 0; use --no-do-sample for greedy search")
+    prompt = read_text_argument("-" if text is None else text)
+    settings = drop_none(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        do_sample=do_sample,
+        control_code=control_code,
+    )
+    settings |= generation.settings
+    task: Any = options.make_task("complete", stop_strings=stop_strings, seed=seed, **settings)
     if stream:
-        if on.as_json:
-            raise ValueError("--stream prints words and --json an object at the end: take one of them")
+        if options.as_json:
+            raise ValueError("--stream and --json cannot be combined: expected one of them")
         parts = task.stream(prompt)
-        with in_flags():
-            first = next(parts, "")  # what is wrong is said before anything is printed
-        print(prompt + first, end="", flush=True)
+        first_part = next(parts, "")  # raises errors before anything is printed
+        print(prompt + first_part, end="", flush=True)
         for part in parts:
             print(part, end="", flush=True)
         return print()
-    (found,) = on.many(task, [prompt])
-    if on.as_json:
-        return as_json([{"prompt": prompt, **plain(found)}])
-    tell(found)
+    (result,) = options.run_task(task, [prompt])
+    if options.as_json:
+        return print_json_lines([{"prompt": prompt, **result_to_dict(result)}])
+    print_result(result)

@@ -1,1 +1,1 @@
-"""Files on their way to batches: records, then token shards."""
+"""Data: files become records, records become token shards, shards become batches."""

@@ -1,9 +1,19 @@
-"""Decoding: ids out of a network, one step at a time, for many rows at once. Knows no text."""
+"""Decoding: generate token ids with a network, for many requests at once. Knows no text."""
 
-from qkv.decode.config import How
-from qkv.decode.engine import Engine, generate, stream
-from qkv.decode.generation_config import read_how, write_how
-from qkv.decode.optimize_for_inference import prepare
-from qkv.decode.request import Event, Found
+from qkv.decode.config import GenerationConfig
+from qkv.decode.engine import Engine, generate, stream_generate
+from qkv.decode.generation_config import read_generation_config, write_generation_config
+from qkv.decode.optimize_for_inference import optimize_model
+from qkv.decode.request import RequestOutput, Result
 
-__all__ = ["Engine", "Event", "Found", "How", "generate", "prepare", "read_how", "stream", "write_how"]
+__all__ = [
+    "Engine",
+    "GenerationConfig",
+    "RequestOutput",
+    "Result",
+    "generate",
+    "optimize_model",
+    "read_generation_config",
+    "stream_generate",
+    "write_generation_config",
+]

@@ -1,169 +1,224 @@
-"""Slots written in place: every row is filled from column 0 on, so that a token's column is its position.
+"""Static KV cache: preallocated buffers in which the column of a token is its position.
 
             columns 0 1 2 3 4 5 .  .
-    row 0           a b c d e -         5 filled
-    row 1           a b - - - -         2 filled: what lies further right is old, and nobody sees it
+    row 0           a b c d e -         length 5
+    row 1           a b - - - -         length 2: later columns are stale and masked
 
-Nothing is joined or shifted at a step. A row goes back by being filled less; rows leave and fork by copying.
-Buffers grow by doubling. B rows, S columns, T new tokens."""
+A step writes in place, without concatenation. Rows are truncated by setting their length; rows
+leave and fork by copying. Buffers grow by doubling. B rows, S columns, T new tokens."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from qkv.decode.transfer import sent
-from qkv.nn.cache import Slot
+from qkv.decode.transfer import copy_to_device
 
-LEAST = 64  # columns of the first buffers
-BLOCK = 64  # columns of a static shape come in so many at a time
-WORD = 8  # columns of any tensor are whole words of 8 bytes if there are so many
+INITIAL_CACHE_LENGTH = 64  # columns of the first buffers
+STATIC_LENGTH_MULTIPLE = 64  # static shapes have a multiple of this many columns
+COPY_ALIGNMENT = 8  # this many columns of any dtype are a multiple of 8 bytes
 
 
-class Columns:
-    """How far rows are filled, and which of them take part in the step to come: shared by the Slots of a net.
+class CacheLayout:
+    """Lengths of the cached rows and the rows and columns of the next step, shared by all layers.
 
-    `static`: shapes change rarely, and what rows differ in is read from the device alone (CUDA graphs)."""
+    With `static_shapes`, shapes change rarely and values that differ between rows are read from the
+    device only, as CUDA graphs require."""
 
-    def __init__(self, device: torch.device, width: int = 1, static: bool = False) -> None:
-        self.device, self.width, self.static = device, width, static
-        self.began: list[int] = []  # columns of each row when they were last set, as the host knows it
-        self.since, self.low, self.high = 0, 0, 0  # written to every row since; the least and the most now
-        self.count = torch.zeros(0, dtype=torch.long, device=device)  # the same on the device, with room
-        self.room = (0, 0)  # rows and columns of all buffers
-        self.rows = slice(0, 0)  # of the step to come
-        self.start, self.stop = 0, 0  # its new columns, where they are the same in all rows
-        self.index: Tensor | None = None  # (B * T,) where they go otherwise, in the buffers laid flat
-        self.shape = (0, 0)  # rows and columns of a static step
-        self.mixed = static  # some row has columns that it never wrote, and that others have
+    def __init__(
+        self, device: torch.device, rows_per_prompt: int = 1, static_shapes: bool = False
+    ) -> None:
+        self.device = device
+        self.rows_per_prompt = rows_per_prompt
+        self.static_shapes = static_shapes
+        self.base_lengths: list[int] = []  # row lengths when they were last set, on the host
+        self.num_appended = 0  # columns appended to every row since then
+        self.min_length = 0
+        self.max_length = 0
+        self.device_lengths = torch.zeros(0, dtype=torch.long, device=device)  # (capacity[0],)
+        self.capacity = (0, 0)  # rows and columns of the buffers
+        self.active_rows = slice(0, 0)  # rows of the next step
+        self.start = 0  # its new columns, if they are the same in all rows
+        self.stop = 0
+        self.write_index: Tensor | None = None  # (B * T,) otherwise: flat indices
+        self.static_shape = (0, 0)  # rows and columns of a static step
+        self.is_ragged = static_shapes  # some row has unwritten columns that other rows have
 
     def __len__(self) -> int:
-        return len(self.began)
+        """Number of rows."""
+        return len(self.base_lengths)
 
     @property
-    def filled(self) -> list[int]:
-        return [each + self.since for each in self.began]
+    def lengths(self) -> list[int]:
+        """Lengths of all rows, without waiting for the device."""
+        return [length + self.num_appended for length in self.base_lengths]
 
-    def make_room(self, rows: int, columns: int) -> None:
-        """Buffers for at least so many; they follow when they are next written."""
-        if rows > self.room[0] or columns > self.room[1]:
-            self.room = doubled(self.room[0] or self.width, rows), doubled(self.room[1] or LEAST, columns)
-            fresh = self.count.new_zeros(self.room[0])
-            fresh[: len(self.count)] = self.count
-            self.count = fresh
+    def reserve(self, num_rows: int, num_columns: int) -> None:
+        """Increase the capacity if necessary; buffers are reallocated at their next use."""
+        if num_rows > self.capacity[0] or num_columns > self.capacity[1]:
+            self.capacity = (
+                double_until(self.capacity[0] or self.rows_per_prompt, num_rows),
+                double_until(self.capacity[1] or INITIAL_CACHE_LENGTH, num_columns),
+            )
+            new_lengths = self.device_lengths.new_zeros(self.capacity[0])
+            new_lengths[: len(self.device_lengths)] = self.device_lengths
+            self.device_lengths = new_lengths
 
-    def set(self, filled: list[int]) -> None:
-        self.began, self.since = filled, 0
-        self.low, self.high = min(filled, default=0), max(filled, default=0)
-        self.count.zero_()
-        self.count[: len(filled)] = sent(filled, self.device)
+    def set_lengths(self, lengths: list[int]) -> None:
+        """Set the number of rows and their lengths."""
+        self.base_lengths = lengths
+        self.num_appended = 0
+        self.min_length = min(lengths, default=0)
+        self.max_length = max(lengths, default=0)
+        self.device_lengths.zero_()
+        self.device_lengths[: len(lengths)] = copy_to_device(lengths, self.device)
 
-    def add(self, filled: list[int]) -> None:
-        """Rows below those that are there, filled so far."""
-        self.make_room(len(self) + len(filled), 0)
-        self.set([*self.filled, *filled])
+    def append_rows(self, lengths: list[int]) -> None:
+        """Append rows of these lengths."""
+        self.reserve(len(self) + len(lengths), 0)
+        self.set_lengths([*self.lengths, *lengths])
 
-    def begin(self, rows: slice, length: int) -> None:
-        """The next forward writes `length` columns of fresh rows."""
-        self.rows, self.start, self.stop, self.index = rows, 0, length, None
-        self.make_room(rows.stop, length)
+    def begin_prefill(self, rows: slice, length: int) -> None:
+        """Prepare a forward pass that writes the first `length` columns of new rows."""
+        self.active_rows = rows
+        self.start = 0
+        self.stop = length
+        self.write_index = None
+        self.reserve(rows.stop, length)
 
-    def settle(self, new: int) -> tuple[int, int]:
-        """The static shape in which `new` tokens come to every row: rows and columns that are read."""
-        self.shape = doubled(self.width, len(self)), up_to(self.high + new, BLOCK)
-        self.make_room(*self.shape)
-        return self.shape
+    def set_static_shape(self, num_new_tokens: int) -> tuple[int, int]:
+        """Set and return the rows and columns of a static step."""
+        self.static_shape = (
+            double_until(self.rows_per_prompt, len(self)),
+            round_up_to_multiple(self.max_length + num_new_tokens, STATIC_LENGTH_MULTIPLE),
+        )
+        self.reserve(*self.static_shape)
+        return self.static_shape
 
-    def go_on(self, new: int) -> tuple[Tensor, Tensor, bool]:
-        """The next forward writes `new` tokens to every row: (their positions, those of all keys, full?)."""
-        rows, low, high = len(self), self.low, self.high
-        self.make_room(rows, high + new)
-        self.rows, self.start, self.stop = slice(0, rows), high, high + new
-        if low == high and not self.static:
-            self.index = None
-            along = torch.arange(self.stop, device=self.device)[None]  # (1, S)
-            return along[:, self.start :], along, True
-        self.mixed = True
-        if self.static:
-            self.rows, self.stop = slice(0, self.shape[0]), self.shape[1]
-        count = self.count[self.rows, None]
-        at = count + torch.arange(new, device=self.device)  # (B, T)
-        self.index = (at + torch.arange(len(at), device=self.device)[:, None] * self.room[1]).flatten()
-        along = torch.arange(self.stop, device=self.device)
-        return at, torch.where(along < count + new, along, -1), False
+    def begin_step(self, num_new_tokens: int) -> tuple[Tensor, Tensor, bool]:
+        """Prepare a forward pass that appends tokens to every row.
 
-    def places(self, rows: list[int], count: int) -> Tensor:
-        """The first `count` columns of these rows, in the buffers laid flat."""
-        along = torch.arange(count, device=self.device)
-        return (sent(rows, self.device)[:, None] * self.room[1] + along).flatten()
+        Returns the positions of the new tokens (B|1, T), those of all keys (B|1, S) with -1 where a
+        column is not valid, and whether all columns are valid."""
+        num_rows = len(self)
+        self.reserve(num_rows, self.max_length + num_new_tokens)
+        self.active_rows = slice(0, num_rows)
+        self.start = self.max_length
+        self.stop = self.max_length + num_new_tokens
+        if self.min_length == self.max_length and not self.static_shapes:
+            self.write_index = None
+            key_positions = torch.arange(self.stop, device=self.device)[None]  # (1, S)
+            return key_positions[:, self.start :], key_positions, True
+        self.is_ragged = True
+        if self.static_shapes:
+            self.active_rows = slice(0, self.static_shape[0])
+            self.stop = self.static_shape[1]
+        lengths = self.device_lengths[self.active_rows, None]
+        positions = lengths + torch.arange(num_new_tokens, device=self.device)  # (B, T)
+        row_offsets = torch.arange(len(positions), device=self.device)[:, None] * self.capacity[1]
+        self.write_index = (positions + row_offsets).flatten()
+        columns = torch.arange(self.stop, device=self.device)
+        return positions, torch.where(columns < lengths + num_new_tokens, columns, -1), False
 
-    def written(self, new: int) -> None:
-        """The tokens of the last step stand."""
-        self.since, self.low, self.high = self.since + new, self.low + new, self.high + new
-        self.count[: len(self)] += new
+    def get_flat_indices(self, rows: list[int], num_columns: int) -> Tensor:
+        """Return the indices of the first columns of rows in the flattened buffers."""
+        columns = torch.arange(num_columns, device=self.device)
+        return (copy_to_device(rows, self.device)[:, None] * self.capacity[1] + columns).flatten()
+
+    def advance(self, num_new_tokens: int) -> None:
+        """Add the tokens of a step to the length of every row."""
+        self.num_appended += num_new_tokens
+        self.min_length += num_new_tokens
+        self.max_length += num_new_tokens
+        self.device_lengths[: len(self)] += num_new_tokens
 
 
-def doubled(have: int, wanted: int) -> int:
-    while have < wanted:
-        have *= 2
-    return have
+def double_until(size: int, minimum: int) -> int:
+    """Double a size until it is at least the minimum."""
+    while size < minimum:
+        size *= 2
+    return size
 
 
-def up_to(count: int, step: int) -> int:
-    return -(-count // step) * step
+def round_up_to_multiple(value: int, multiple: int) -> int:
+    """Return the smallest multiple that is not less than the value."""
+    return -(-value // multiple) * multiple
 
 
-class Kept(Slot):
-    """A Slot in buffers: what is new goes where its Columns say."""
+class StaticKVCache:
+    """KV cache in preallocated buffers; its layout says where new tokens are written."""
 
-    def __init__(self, columns: Columns) -> None:
-        super().__init__()
-        self.columns, self.clean = columns, False
+    def __init__(self, layout: CacheLayout) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.positions: Tensor | None = None
+        self.is_full = False
+        self.layout = layout
+        self.is_zero_filled = False
 
     def __len__(self) -> int:
-        return self.columns.start
+        """Number of columns before those of the next step."""
+        return self.layout.start
 
     def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
-        columns = self.columns
+        """Write the new tokens at the place that the layout gives."""
+        layout = self.layout
         for name, new in tensors.items():
-            buffer = self.fitting(name, new)
-            if columns.index is None:
-                buffer[columns.rows, columns.start : columns.stop] = new
+            buffer = self.get_buffer(name, new)
+            if layout.write_index is None:
+                buffer[layout.active_rows, layout.start : layout.stop] = new
             else:
-                buffer.flatten(0, 1).index_copy_(0, columns.index, new.flatten(0, 1))
+                buffer.flatten(0, 1).index_copy_(0, layout.write_index, new.flatten(0, 1))
 
-    def fitting(self, name: str, like: Tensor) -> Tensor:
-        """The buffer of a name, as large as the room is; what was never written is a number at least."""
-        columns, old = self.columns, self.tensors.get(name)
-        if old is None or old.shape[:2] != columns.room:
-            make = like.new_zeros if columns.mixed else like.new_empty
-            fresh = self.tensors[name] = make((*columns.room, *like.shape[2:]))
+    def get_buffer(self, name: str, like: Tensor) -> Tensor:
+        """Return a buffer of the layout's capacity; if ragged, its unwritten columns are finite."""
+        layout = self.layout
+        old = self.tensors.get(name)
+        if old is None or old.shape[:2] != layout.capacity:
+            allocate = like.new_zeros if layout.is_ragged else like.new_empty
+            new = self.tensors[name] = allocate((*layout.capacity, *like.shape[2:]))
             if old is not None:
-                fresh[: old.shape[0], : old.shape[1]] = old
-        if columns.mixed and not self.clean:
-            unwritten = torch.arange(columns.room[1], device=columns.device) >= columns.count[:, None]
+                new[: old.shape[0], : old.shape[1]] = old
+        if layout.is_ragged and not self.is_zero_filled:
+            columns = torch.arange(layout.capacity[1], device=layout.device)
+            is_unwritten = columns >= layout.device_lengths[:, None]
             for buffer in self.tensors.values():
-                rows, length, *rest = buffer.shape
-                buffer.masked_fill_(unwritten[:rows, :length].view(rows, length, *[1] * len(rest)), 0)
-            self.clean = True
+                num_rows, num_columns, *rest = buffer.shape
+                mask = is_unwritten[:num_rows, :num_columns].view(
+                    num_rows, num_columns, *[1] * len(rest)
+                )
+                buffer.masked_fill_(mask, 0)
+            self.is_zero_filled = True
         return self.tensors[name]
 
-    def joined(self, new: Tensor, rows: int) -> Tensor:
+    def key_positions(self, new: Tensor, batch_size: int) -> Tensor:
+        """Return the positions of all keys, which the runner has set for a step."""
         return new if self.positions is None else self.positions
 
+    def next_positions(self) -> Tensor:
+        """Return the position of each row's next token, (B, 1)."""
+        return self.layout.device_lengths[self.layout.active_rows, None]
+
     def read(self, name: str) -> Tensor:
-        buffer = self.fitting(name, self.tensors[name])
-        return buffer[self.columns.rows, : self.columns.stop]
+        """Return the rows and columns of the current step."""
+        buffer = self.get_buffer(name, self.tensors[name])
+        return buffer[self.layout.active_rows, : self.layout.stop]
 
-    def move(self, source: Tensor, target: Tensor) -> None:
-        """Copies what stands at these places of the buffers laid flat to those."""
+    def copy_flat(self, source_index: Tensor, target_index: Tensor) -> None:
+        """Copy columns from one set of indices in the flattened buffers to another."""
         for name, buffer in [*self.tensors.items()]:
-            flat = self.fitting(name, buffer).flatten(0, 1)
-            flat.index_copy_(0, target, flat.index_select(0, source))
+            flat = self.get_buffer(name, buffer).flatten(0, 1)
+            flat.index_copy_(0, target_index, flat.index_select(0, source_index))
 
-    def take(self, rows: Tensor, start: int, stop: int) -> None:
-        """Row i becomes as row rows[i] is, in these columns and a few around; words of 8 bytes go fastest."""
-        start, stop = start // WORD * WORD, up_to(stop, WORD)
+    def reorder_rows(self, parents: Tensor, start: int, stop: int) -> None:
+        """Replace row i by row parents[i] in at least these columns.
+
+        The range is widened to whole multiples of 8 bytes, which are copied fastest."""
+        start = start // COPY_ALIGNMENT * COPY_ALIGNMENT
+        stop = round_up_to_multiple(stop, COPY_ALIGNMENT)
         for name, buffer in [*self.tensors.items()]:
-            part = self.fitting(name, buffer)[: len(rows), start:stop].flatten(1).view(torch.long)
-            part.copy_(part.index_select(0, rows))
+            part = (
+                self.get_buffer(name, buffer)[: len(parents), start:stop]
+                .flatten(1)
+                .view(torch.long)
+            )
+            part.copy_(part.index_select(0, parents))

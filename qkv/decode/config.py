@@ -1,196 +1,296 @@
-"""How: every setting of decoding, checked when it is made. Knows no network and no text."""
+"""GenerationConfig: the settings of decoding, validated on creation. Knows no network and no text.
+
+The fields are the keys of generation_config.json, and `best_of` and `stop_ids` in its style."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-MOST = 1_000  # beams, results, words drafted at once
-IDS = 1 << 28  # no vocabulary is larger
-Ids = tuple[int, ...]
+MAX_COUNT = 1_000  # upper limit of beams, returned sequences and draft tokens
+MAX_VOCAB_SIZE = 1 << 28  # upper limit of token ids and lengths
+MAX_NUMBER = 1e6  # upper limit of penalties and of the temperature
+TokenIds = tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
-    """How ids are chosen. A value at its default changes nothing."""
+class GenerationConfig:
+    """Decoding settings. A field at its default value has no effect."""
 
-    # what comes back
-    results: int = 1  # of a beam, or drawn
-    best_of: int | None = None  # so many are drawn, the likeliest `results` of them come back
-    # beams
-    beams: int = 1
-    length_penalty: float = 1.0  # a result scores its log-probability over its length to this power
-    early: bool | Literal["never"] = False  # when a row has as many results as beams: go on while it pays
-    groups: int = 1  # beams in so many groups, each kept from the words of those before it
-    diversity: float = 0.0
-    words: tuple[tuple[Ids, ...], ...] = ()  # one phrase of each must be in the result
-    # drawing
-    sample: bool = False
+    # Returned sequences.
+    num_return_sequences: int = 1  # from beam search or from sampling
+    best_of: int | None = None  # sample this many, return the num_return_sequences of highest score
+    # Beam search.
+    num_beams: int = 1
+    length_penalty: float = 1.0  # score = sum of log-probabilities / length ** length_penalty
+    # When num_beams hypotheses are finished: True stops, False stops if no running beam is likely
+    # to be better, "never" only if none can be.
+    early_stopping: bool | Literal["never"] = False
+    num_beam_groups: int = 1  # diverse beam search (Vijayakumar et al. 2016)
+    diversity_penalty: float = 0.0  # subtracted per beam of earlier groups with the same token
+    force_words_ids: tuple[tuple[TokenIds, ...], ...] = ()  # one phrase of each must be generated
+    # Sampling.
+    do_sample: bool = False
     temperature: float = 1.0
-    top_k: int = 0  # 0: all
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical: float = 1.0
-    epsilon: float = 0.0
-    eta: float = 0.0
-    # contrastive search, with top_k candidates
-    contrast: float = 0.0
-    # lengths: of all ids of a row, or of the new ones, which count where both are given
+    top_k: int = 0  # number of candidate tokens; 0: all
+    top_p: float = 1.0  # nucleus sampling threshold
+    min_p: float = 0.0  # minimum probability relative to the most likely token
+    typical_p: float = 1.0  # locally typical sampling threshold
+    epsilon_cutoff: float = 0.0  # minimum probability
+    eta_cutoff: float = 0.0  # minimum probability that depends on the entropy
+    # Contrastive search with top_k candidates.
+    penalty_alpha: float = 0.0  # degeneration penalty
+    # Lengths in tokens: of prompt and new tokens, or of the new tokens only, which take precedence.
     min_length: int = 0
     max_length: int | None = None
-    min_new: int | None = None
-    max_new: int | None = None
-    decay: tuple[int, float] | None = None  # after so many new ids the end grows likelier by this factor
-    # what may be said
-    repetition: float = 1.0
-    no_repeat: int = 0  # no run of so many ids twice
-    source_repetition: float = 1.0
-    source_no_repeat: int = 0  # no run of so many ids of the source
-    bad_words: tuple[Ids, ...] = ()
-    bias: tuple[tuple[Ids, float], ...] = ()
-    suppress: Ids = ()
-    first_suppress: Ids = ()  # as the first new id
-    first: int | None = None  # the id after a row's first
-    last: Ids = ()  # one of these where the length ends
-    finite: bool = False  # scores that are no numbers become some
-    renormalise: bool = False
-    stop: tuple[Ids, ...] = ()  # a row that ends so is done
-    # ids with a meaning
-    start: int | None = None  # of an encoder-decoder's row; None: as the model has it
-    ends: Ids = ()
-    pad: int | None = None
-    begin: int | None = None
-    # a draft model
-    drafts: int = 5  # ids that it proposes at a time
+    min_new_tokens: int | None = None
+    max_new_tokens: int | None = None
+    exponential_decay_length_penalty: tuple[int, float] | None = None  # start, factor of EOS
+    # Logits processors.
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice
+    encoder_repetition_penalty: float = 1.0
+    encoder_no_repeat_ngram_size: int = 0  # no n-gram of this size is copied from the source
+    bad_words_ids: tuple[TokenIds, ...] = ()
+    sequence_bias: tuple[tuple[TokenIds, float], ...] = ()
+    suppress_tokens: TokenIds = ()
+    begin_suppress_tokens: TokenIds = ()  # not generated as the first new token
+    forced_bos_token_id: int | None = None  # the second token of a sequence
+    forced_eos_token_id: TokenIds = ()  # one of these is the token at the maximum length
+    remove_invalid_values: bool = False  # replace NaN and infinite logits
+    renormalize_logits: bool = False
+    stop_ids: tuple[TokenIds, ...] = ()  # finished when the new tokens end with one of these
+    # Special tokens.
+    decoder_start_token_id: int | None = None  # of an encoder-decoder; None: that of the model
+    eos_token_id: TokenIds = ()
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    # Speculative decoding.
+    num_assistant_tokens: int = 5  # draft tokens per step
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            check(field.name, getattr(self, field.name))
-        check_together(self)
+            check_generation_field(field.name, getattr(self, field.name))
+        check_field_combinations(self)
 
     @property
-    def copies(self) -> int:
-        """Rows that are drawn of one prompt."""
-        return max(self.results, self.best_of or 1) if self.sample and self.beams == 1 else 1
+    def num_samples(self) -> int:
+        """Number of sequences sampled for a prompt; 1 without sampling and for beam search."""
+        if not self.do_sample or self.num_beams > 1:
+            return 1
+        return max(self.num_return_sequences, self.best_of or 1)
 
     @property
-    def ids(self) -> Iterator[int]:
-        """All ids that are named anywhere."""
-        for one in (self.start, self.first):
-            yield from () if one is None else (one,)
-        yield from (*self.suppress, *self.first_suppress, *self.last, *self.ends)
-        phrases = (*self.bad_words, *self.stop, *(phrase for phrase, _ in self.bias))
-        yield from (each for phrase in phrases for each in phrase)
-        yield from (each for phrases in self.words for phrase in phrases for each in phrase)
+    def all_token_ids(self) -> Iterator[int]:
+        """Token ids of all fields that must be in the vocabulary; padding and BOS need not be."""
+        for token_id in (self.decoder_start_token_id, self.forced_bos_token_id):
+            if token_id is not None:
+                yield token_id
+        yield from self.suppress_tokens
+        yield from self.begin_suppress_tokens
+        yield from self.forced_eos_token_id
+        yield from self.eos_token_id
+        for phrase in (*self.bad_words_ids, *self.stop_ids):
+            yield from phrase
+        for phrase, _ in self.sequence_bias:
+            yield from phrase
+        for phrases in self.force_words_ids:
+            for phrase in phrases:
+                yield from phrase
 
 
-# What a field may be: whole numbers and numbers from and up to, ids, phrases.
-WHOLE = {
-    "results": (1, MOST), "best_of": (1, MOST), "beams": (1, MOST), "groups": (1, MOST), "top_k": (0, IDS),
-    "min_length": (0, IDS), "max_length": (1, IDS), "min_new": (0, IDS), "max_new": (1, IDS),
-    "no_repeat": (0, IDS), "source_no_repeat": (0, IDS), "first": (0, IDS), "start": (0, IDS),
-    "pad": (0, IDS), "begin": (0, IDS), "drafts": (1, MOST),
-}  # fmt: skip
-BIG = 1e6
-NUMBER = {
-    "length_penalty": (-10.0, 10.0), "diversity": (0.0, BIG), "temperature": (1e-6, BIG), "top_p": (0.0, 1.0),
-    "min_p": (0.0, 1.0), "typical": (1e-6, 1.0), "epsilon": (0.0, 1.0), "eta": (0.0, 1.0),
-    "contrast": (0.0, 1.0), "repetition": (1e-6, BIG), "source_repetition": (1e-6, BIG),
-}  # fmt: skip
-FLAGS = ("sample", "finite", "renormalise")
-SOME_IDS = ("suppress", "first_suppress", "last", "ends")
-PHRASES = ("bad_words", "stop")
+INTEGER_RANGES = {
+    "num_return_sequences": (1, MAX_COUNT),
+    "best_of": (1, MAX_COUNT),
+    "num_beams": (1, MAX_COUNT),
+    "num_beam_groups": (1, MAX_COUNT),
+    "top_k": (0, MAX_VOCAB_SIZE),
+    "min_length": (0, MAX_VOCAB_SIZE),
+    "max_length": (1, MAX_VOCAB_SIZE),
+    "min_new_tokens": (0, MAX_VOCAB_SIZE),
+    "max_new_tokens": (1, MAX_VOCAB_SIZE),
+    "no_repeat_ngram_size": (0, MAX_VOCAB_SIZE),
+    "encoder_no_repeat_ngram_size": (0, MAX_VOCAB_SIZE),
+    "forced_bos_token_id": (0, MAX_VOCAB_SIZE),
+    "decoder_start_token_id": (0, MAX_VOCAB_SIZE),
+    "pad_token_id": (0, MAX_VOCAB_SIZE),
+    "bos_token_id": (0, MAX_VOCAB_SIZE),
+    "num_assistant_tokens": (1, MAX_COUNT),
+}
+REQUIRED_INTEGER_FIELDS = {  # not None
+    "num_return_sequences",
+    "num_beams",
+    "num_beam_groups",
+    "top_k",
+    "min_length",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "num_assistant_tokens",
+}
+NUMBER_RANGES = {
+    "length_penalty": (-10.0, 10.0),
+    "diversity_penalty": (0.0, MAX_NUMBER),
+    "temperature": (1e-6, MAX_NUMBER),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "typical_p": (1e-6, 1.0),
+    "epsilon_cutoff": (0.0, 1.0),
+    "eta_cutoff": (0.0, 1.0),
+    "penalty_alpha": (0.0, 1.0),
+    "repetition_penalty": (1e-6, MAX_NUMBER),
+    "encoder_repetition_penalty": (1e-6, MAX_NUMBER),
+}
+BOOLEAN_FIELDS = ("do_sample", "remove_invalid_values", "renormalize_logits")
+TOKEN_ID_FIELDS = (
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_eos_token_id",
+    "eos_token_id",
+)
+PHRASE_FIELDS = ("bad_words_ids", "stop_ids")
 
 
-def check(name: str, value: Any, called: str | None = None) -> None:
-    """One setting by itself; `called` is its name where it was read."""
-    wanted = problem(name, value)
-    if wanted:
-        raise ValueError(f"{called or name} is {short(value)}, expected {wanted}")
+def check_generation_field(name: str, value: Any) -> None:
+    """Raise an error if the value of one field is invalid by itself."""
+    expected = find_field_problem(name, value)
+    if expected:
+        raise ValueError(f"{name} is {format_setting_value(value)}, expected {expected}")
 
 
-def problem(name: str, value: Any) -> str | None:
-    """None, or what was expected of a setting."""
-    if name in WHOLE:
-        low, high = WHOLE[name]
-        good = (value is None and name not in NEEDED) or (whole(value) and low <= value <= high)
-        return None if good else f"a whole number from {low:,} to {high:,}"
-    if name in NUMBER:
-        least, most = NUMBER[name]
-        good = number(value) and least <= value <= most
-        return None if good else f"a number from {least:,g} to {most:,g}"
-    if name in FLAGS:
+def find_field_problem(name: str, value: Any) -> str | None:
+    """Return what was expected of a field, or None if its value is valid."""
+    if name in INTEGER_RANGES:
+        low, high = INTEGER_RANGES[name]
+        if value is None and name not in REQUIRED_INTEGER_FIELDS:
+            return None
+        is_valid = _is_integer(value) and low <= value <= high
+        return None if is_valid else f"an integer from {low:,} to {high:,}"
+    if name in NUMBER_RANGES:
+        minimum, maximum = NUMBER_RANGES[name]
+        is_valid = _is_finite_number(value) and minimum <= value <= maximum
+        return None if is_valid else f"a number from {minimum:,g} to {maximum:,g}"
+    if name in BOOLEAN_FIELDS:
         return None if isinstance(value, bool) else "true or false"
-    if name == "early":
+    if name == "early_stopping":
         return None if isinstance(value, bool) or value == "never" else 'true, false or "never"'
-    if name in SOME_IDS:
-        return None if ids(value, empty=True) else "ids from 0 on"
-    if name in PHRASES:
-        return None if many(value, ids) else "phrases of one id or more each"
-    if name == "words":
-        good = many(value, lambda each: bool(each) and many(each, ids))
-        return None if good else "phrases of one id or more each, or lists of them to choose one from"
-    if name == "bias":
-        good = many(value, lambda each: pair(each) and ids(each[0]) and not_nan(each[1]))
-        return None if good else "pairs of a phrase and a number"
-    good = value is None or (pair(value) and whole(value[0]) and value[0] >= 0 and number(value[1]))
-    return None if good and (value is None or value[1] > 0) else "a length from 0 on and a factor above 0"
+    if name in TOKEN_ID_FIELDS:
+        return (
+            None if _is_token_id_tuple(value, allow_empty=True) else "token ids (integers from 0)"
+        )
+    if name in PHRASE_FIELDS:
+        return (
+            None if _is_tuple_of(value, _is_token_id_tuple) else "phrases of one token id or more"
+        )
+    if name == "force_words_ids":
+        is_valid = _is_tuple_of(value, _is_phrase_choice)
+        return None if is_valid else "phrases of one token id or more, or lists of alternatives"
+    if name == "sequence_bias":
+        return None if _is_tuple_of(value, _is_phrase_bias) else "pairs of a phrase and a number"
+    assert name == "exponential_decay_length_penalty"
+    is_valid = value is None or _is_length_decay(value)
+    return None if is_valid else "a pair of a start from 0 and a factor above 0"
 
 
-def check_together(how: How) -> None:
-    """Settings that are right by themselves: do they go together?"""
-    if how.beams % how.groups:
-        raise ValueError(f"groups is {how.groups}, expected a divisor of the {how.beams} beams")
-    if how.diversity and how.groups == 1:
-        raise ValueError(f"diversity is {how.diversity:g} in one group of beams: set groups too")
-    if how.groups > 1 and (how.sample or how.words):
-        raise ValueError("groups of beams go without sample and words: take one of them")
-    if how.words and (how.beams == 1 or how.sample):
-        raise ValueError("words are found by beams, without sample: set beams to 2 or more")
-    most = how.beams if how.beams > 1 else (how.best_of or MOST) if how.sample else 1
-    if how.results > most:
-        among = f"{how.beams} beams" if how.beams > 1 else f"{most} drawn" if how.sample else "a greedy row"
-        raise ValueError(f"results is {how.results}, expected no more than come of {among}")
-    if how.best_of is not None and (how.beams > 1 or not how.sample):
-        raise ValueError(f"best_of is {how.best_of}, and nothing is drawn: set sample, and no beams")
-    if how.contrast and (how.beams > 1 or how.sample or how.top_k < 2):
-        raise ValueError("contrast goes with top_k of 2 or more, without sample and beams")
-    forced = {"first": () if how.first is None else (how.first,), "last": how.last}
-    for name, some in forced.items():
-        if some and {*some} <= {*how.suppress}:
-            raise ValueError(f"{name} is {short(some)}, and suppress forbids it: drop one of the two")
+def check_field_combinations(config: GenerationConfig) -> None:
+    """Raise an error if fields that are valid by themselves contradict each other."""
+    if config.num_beams % config.num_beam_groups:
+        raise ValueError(
+            f"num_beam_groups is {config.num_beam_groups}, expected a divisor of num_beams={config.num_beams}"
+        )
+    if config.diversity_penalty and config.num_beam_groups == 1:
+        raise ValueError(
+            f"diversity_penalty is {config.diversity_penalty:g}, expected 0 with one beam group: "
+            "set num_beam_groups to 2 or more"
+        )
+    if config.num_beam_groups > 1 and (config.do_sample or config.force_words_ids):
+        raise ValueError(
+            f"num_beam_groups is {config.num_beam_groups}, expected 1 with do_sample or force_words_ids"
+        )
+    if config.force_words_ids and (config.num_beams == 1 or config.do_sample):
+        raise ValueError(
+            "force_words_ids needs beam search without do_sample: set num_beams to 2 or more"
+        )
+    _check_num_return_sequences(config)
+    if config.best_of is not None and (config.num_beams > 1 or not config.do_sample):
+        raise ValueError(
+            f"best_of is {config.best_of}, expected do_sample=True and num_beams=1 with it"
+        )
+    if config.penalty_alpha and (config.num_beams > 1 or config.do_sample or config.top_k < 2):
+        raise ValueError(
+            f"penalty_alpha is {config.penalty_alpha:g}, expected top_k of 2 or more with it, "
+            "without do_sample and num_beams"
+        )
+    forced_bos = () if config.forced_bos_token_id is None else (config.forced_bos_token_id,)
+    forced = {"forced_bos_token_id": forced_bos, "forced_eos_token_id": config.forced_eos_token_id}
+    for name, token_ids in forced.items():
+        if token_ids and {*token_ids} <= {*config.suppress_tokens}:
+            raise ValueError(
+                f"{name} is {format_setting_value(token_ids)}, and suppress_tokens forbids it: remove one"
+            )
 
 
-NEEDED = {"results", "beams", "groups", "top_k", "min_length", "no_repeat", "source_no_repeat", "drafts"}
+def _check_num_return_sequences(config: GenerationConfig) -> None:
+    if config.num_beams > 1:
+        maximum = config.num_beams
+        reason = f"num_beams={config.num_beams}"
+    elif config.do_sample:
+        maximum = config.best_of or MAX_COUNT
+        reason = f"best_of={maximum}"
+    else:
+        maximum = 1
+        reason = "greedy search"
+    if config.num_return_sequences > maximum:
+        raise ValueError(
+            f"num_return_sequences is {config.num_return_sequences}, expected at most {maximum} with {reason}"
+        )
 
 
-def whole(value: Any) -> bool:
+def _is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def number(value: Any) -> bool:
-    return (isinstance(value, float) or whole(value)) and math.isfinite(value)
+def _is_finite_number(value: Any) -> bool:
+    return (isinstance(value, float) or _is_integer(value)) and math.isfinite(value)
 
 
-def not_nan(value: Any) -> bool:
-    return number(value) or value in (math.inf, -math.inf)
+def _is_number_or_inf(value: Any) -> bool:
+    return _is_finite_number(value) or value in (math.inf, -math.inf)
 
 
-def pair(value: Any) -> bool:
+def _is_pair(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2
 
 
-def many(value: Any, good: Any) -> bool:
-    return isinstance(value, tuple) and all(good(each) for each in value)
+def _is_tuple_of(value: Any, predicate: Callable[[Any], bool]) -> bool:
+    return isinstance(value, tuple) and all(predicate(item) for item in value)
 
 
-def ids(value: Any, empty: bool = False) -> bool:
-    return many(value, lambda each: whole(each) and 0 <= each < IDS) and (empty or len(value) > 0)
+def _is_token_id(value: Any) -> bool:
+    return _is_integer(value) and 0 <= value < MAX_VOCAB_SIZE
 
 
-def short(value: Any) -> str:
-    """A value as it is shown in one line."""
+def _is_token_id_tuple(value: Any, allow_empty: bool = False) -> bool:
+    return _is_tuple_of(value, _is_token_id) and (allow_empty or len(value) > 0)
+
+
+def _is_phrase_choice(value: Any) -> bool:
+    return bool(value) and _is_tuple_of(value, _is_token_id_tuple)
+
+
+def _is_phrase_bias(value: Any) -> bool:
+    return _is_pair(value) and _is_token_id_tuple(value[0]) and _is_number_or_inf(value[1])
+
+
+def _is_length_decay(value: Any) -> bool:
+    if not _is_pair(value):
+        return False
+    start, factor = value
+    return _is_integer(start) and start >= 0 and _is_finite_number(factor) and factor > 0
+
+
+def format_setting_value(value: Any) -> str:
+    """Return the repr of a value, shortened to 60 characters for an error message."""
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -1,6 +1,6 @@
-"""Graphs: a step of static shapes is recorded once by CUDA, and then replayed as one call.
+"""CUDA graphs: a step with static shapes is captured once and then replayed as one call.
 
-What is recorded reads and writes the same memory ever after: buffers, counts, and the ids that are given."""
+A graph always uses the same memory: cache buffers, lengths, and its own input and output."""
 
 from __future__ import annotations
 
@@ -10,43 +10,48 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Run = Callable[[Tensor], tuple[Tensor, Tensor]]
+ForwardFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-class Recorded(NamedTuple):
+class CapturedGraph(NamedTuple):
     graph: torch.cuda.CUDAGraph
-    ids: Tensor  # where those of a step are put
-    out: tuple[Tensor, Tensor]  # where its results are found
+    input_ids: Tensor  # input buffer
+    outputs: tuple[Tensor, Tensor]  # output buffers
 
 
-class Graphs:
-    """Recorded steps by what their shapes depend on; a new room for buffers makes the old ones useless."""
+class CUDAGraphCache:
+    """Captured steps by shape; they are discarded when the cache buffers are reallocated."""
 
     def __init__(self) -> None:
-        self.room: Hashable = None
-        self.made: dict[Hashable, Recorded] = {}
+        self.buffer_shape: Hashable = None
+        self.graphs: dict[Hashable, CapturedGraph] = {}
 
-    def __call__(self, run: Run, ids: Tensor, room: Hashable, shape: Hashable) -> tuple[Tensor, Tensor]:
-        if ids.device.type != "cuda":
-            return run(ids)
-        if room != self.room:
-            self.room, self.made = room, {}
-        if shape not in self.made:
-            self.made[shape] = record(run, ids)
-        graph, given, out = self.made[shape]
-        given.copy_(ids)
-        graph.replay()
-        return out
+    def __call__(
+        self, forward: ForwardFunction, input_ids: Tensor, buffer_shape: Hashable, shape: Hashable
+    ) -> tuple[Tensor, Tensor]:
+        """Run `forward`, on a GPU by replaying the graph of this shape."""
+        if input_ids.device.type != "cuda":
+            return forward(input_ids)
+        if buffer_shape != self.buffer_shape:
+            self.buffer_shape = buffer_shape
+            self.graphs = {}
+        if shape not in self.graphs:
+            self.graphs[shape] = capture_cuda_graph(forward, input_ids)
+        captured = self.graphs[shape]
+        captured.input_ids.copy_(input_ids)
+        captured.graph.replay()
+        return captured.outputs
 
 
-def record(run: Run, ids: Tensor) -> Recorded:
-    """A run to make what is made once, on a stream of its own as CUDA wants it; then one that is recorded."""
-    given, stream = ids.clone(), torch.cuda.Stream()
+def capture_cuda_graph(forward: ForwardFunction, input_ids: Tensor) -> CapturedGraph:
+    """Capture a call as a CUDA graph, after a warm-up call on a side stream as torch requires."""
+    static_input_ids = input_ids.clone()
+    stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        run(given)
+        forward(static_input_ids)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = run(given)
-    return Recorded(graph, given, out)
+        outputs = forward(static_input_ids)
+    return CapturedGraph(graph, static_input_ids, outputs)

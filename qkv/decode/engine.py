@@ -1,9 +1,9 @@
-"""Engine: prompts come, step together, and go. Knows ids, no text.
+"""Engine: continuous batching of generation requests. Knows token ids, no text.
 
 engine = Engine(net)
-ticket = engine.admit([15, 27], how=How(max_new=20))     # at any time
-while engine.busy:
-    for event in engine.step():                          # ids as they are said; results at the end
+request_id = engine.add_request([15, 27], generation_config=GenerationConfig(max_new_tokens=20))
+while engine.has_unfinished_requests:
+    for output in engine.step():  # new token ids, and the results when a request is finished
         ...
 """
 
@@ -15,278 +15,426 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from qkv.decode.config import How, short
-from qkv.decode.generation_config import check_ids
-from qkv.decode.logits.forced_words import least_room
-from qkv.decode.logits.processors import Allowed
-from qkv.decode.pool import Pool, method_of
-from qkv.decode.request import Entry, Event, Found, Stop
-from qkv.decode.runner import Reader, room_of
-from qkv.decode.search.speculative import Speculating
-from qkv.decode.segment_runner import Recurrence
+from qkv.decode.config import GenerationConfig, format_setting_value
+from qkv.decode.generation_config import check_config_token_ids
+from qkv.decode.logits.forced_words import count_forced_tokens
+from qkv.decode.logits.processors import PrefixAllowedTokensFn
+from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria
+from qkv.decode.runner import ModelRunner
+from qkv.decode.running_batch import RunningBatch, get_search_method
+from qkv.decode.search.speculative import SpeculativeBatch
+from qkv.decode.segment_runner import SegmentRunner
 from qkv.kernels.attention import without_cudnn
 from qkv.nn.transformer import Transformer
 
-LENGTH = 256  # new ids, where no setting says how many
-MOST = 1 << 30  # rows, where there is no limit
-
+DEFAULT_MAX_NEW_TOKENS = 256  # when the settings have no maximum length
+UNLIMITED_BATCH_SIZE = 1 << 30
 
 Source = Sequence[int] | Tensor
 
 
 class Engine:
-    """Reads for many at once; each request has settings of its own, and no row depends on another.
+    """Generates for many requests at once; a result does not depend on the other requests.
 
-    `draft`: a smaller net with the same words, which proposes ids. `rows`: no more of them at a time."""
+    Requests may be added at any time and have different settings. `assistant_model` is a smaller
+    network with the same vocabulary for speculative decoding. `max_batch_size` limits the rows
+    that run at the same time; requests above it wait. `static_shapes` keeps the shapes of a step
+    constant and replays it as a CUDA graph on a GPU."""
 
     def __init__(
-        self, net: Transformer, *, draft: Transformer | None = None, rows: int | None = None,
-        static: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        net: Transformer,
+        *,
+        assistant_model: Transformer | None = None,
+        max_batch_size: int | None = None,
+        static_shapes: bool = False,
+    ) -> None:
         if net.training:
-            raise ValueError("the net is in training mode, and would drop what it reads: call net.eval()")
-        self.net, self.draft, self.limit, self.static = net, draft, rows, static
-        self.pair, self.recurs = net.encoder is not None and net.decoder is not None, recurs(net)
-        self.words, self.room = words_of(net), room_of(net.tower)
-        if draft is not None:
-            check_draft(net, draft)
-        self.waiting: list[Entry] = []
-        self.pools: dict[Hashable, Pool] = {}
-        self.found: dict[int, dict[int, list[Found]]] = {}  # by ticket and copy
-        self.last, self.steps = -1, 0
+            raise ValueError("the network is in training mode, expected eval mode: call net.eval()")
+        self.net = net
+        self.assistant_model = assistant_model
+        self.max_batch_size = max_batch_size
+        self.static_shapes = static_shapes
+        self.is_encoder_decoder = net.encoder is not None and net.decoder is not None
+        self.is_recurrent = is_recurrent_model(net)
+        self.vocab_size = get_vocab_size(net)
+        self.max_positions = net.last_stack.spec.max_positions
+        if assistant_model is not None:
+            check_assistant_model(net, assistant_model)
+        self.waiting_requests: list[Request] = []
+        self.running_batches: dict[Hashable, RunningBatch] = {}
+        self.partial_results: dict[int, dict[int, list[Result]]] = {}  # request_id, sample_index
+        self.last_request_id = -1
+        self.num_steps = 0
 
     @property
-    def busy(self) -> bool:
-        return bool(self.waiting) or any(pool.entries for pool in self.pools.values())
+    def has_unfinished_requests(self) -> bool:
+        """True while requests wait or run."""
+        return bool(self.waiting_requests) or any(
+            batch.requests for batch in self.running_batches.values()
+        )
 
-    def admit(
-        self, prompt: Sequence[int] = (), *, source: Source | None = None,
-        how: How | None = None, seed: int = 0, allowed: Allowed | None = None, stop: Stop | None = None,
-    ) -> int:  # fmt: skip
-        """A request, which is read at the next step; a `source` is ids, or states (S, W) to cross to.
+    def add_request(
+        self,
+        prompt: Sequence[int] = (),
+        *,
+        source: Source | None = None,
+        generation_config: GenerationConfig | None = None,
+        seed: int = 0,
+        prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
+        stopping_criteria: StoppingCriteria | None = None,
+    ) -> int:
+        """Add a request to the queue and return its id; it is processed from the next step on.
 
-        `allowed` gives the ids that may follow the new ids so far; `stop` ends a row after them."""
-        how = how or How()
-        self.check(how)
-        ids = self.begun(list(prompt), source, how)
-        most = self.most(ids, how)
-        self.last += 1
-        self.waiting += [
-            Entry(
-                ticket=self.last, how=how, prompt=ids, most=most, seed=seed + (copy << 32), copy=copy,
-                source=list(source) if isinstance(source, Sequence) else source, allowed=allowed, stop=stop,
+        `source` is the encoder's token ids, or hidden states (S, W) for cross-attention.
+        `prefix_allowed_tokens_fn` returns the token ids allowed after the new token ids so far;
+        `stopping_criteria` returns True after the last of them."""
+        generation_config = generation_config or GenerationConfig()
+        self.check_config(generation_config)
+        prompt_ids = self.prepare_prompt(list(prompt), source, generation_config)
+        max_length = self.compute_max_length(prompt_ids, generation_config)
+        self.last_request_id += 1
+        self.waiting_requests += [
+            Request(
+                request_id=self.last_request_id,
+                config=generation_config,
+                prompt=prompt_ids,
+                max_length=max_length,
+                seed=seed + (sample_index << 32),
+                sample_index=sample_index,
+                source=list(source) if isinstance(source, Sequence) else source,
+                prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+                stopping_criteria=stopping_criteria,
             )
-            for copy in range(how.copies)
-        ]  # fmt: skip
-        return self.last
+            for sample_index in range(generation_config.num_samples)
+        ]
+        return self.last_request_id
 
-    def check(self, how: How) -> None:
-        """Can this net do that?"""
-        check_ids(how, self.words)
-        if how.contrast and how.top_k > self.words:
+    def check_config(self, config: GenerationConfig) -> None:
+        """Raise an error if this network cannot decode with these settings."""
+        check_config_token_ids(config, self.vocab_size)
+        if config.penalty_alpha and config.top_k > self.vocab_size:
             raise ValueError(
-                f"top_k is {how.top_k} with contrast, expected no more than {self.words:,} words"
+                f"top_k is {config.top_k} with penalty_alpha, expected at most the vocabulary size "
+                f"{self.vocab_size:,}"
             )
-        if self.recurs and (how.contrast or self.draft is not None):
-            what = "contrast" if how.contrast else "a draft"
-            raise ValueError(f"{what} takes steps back, which a recurrence cannot: leave it out")
-        if self.draft is not None and (how.beams > 1 or how.contrast):
-            raise ValueError("a draft serves rows that are greedy or drawn: leave out beams and contrast")
+        if self.is_recurrent and (config.penalty_alpha or self.assistant_model is not None):
+            setting = "penalty_alpha" if config.penalty_alpha else "assistant_model"
+            raise ValueError(
+                f"{setting} needs a cache that can be truncated, and a recurrent model has none: remove it"
+            )
+        if self.assistant_model is not None and (config.num_beams > 1 or config.penalty_alpha):
+            raise ValueError(
+                "assistant_model works with greedy search and sampling: remove num_beams and penalty_alpha"
+            )
 
-    def begun(self, prompt: list[int], source: Source | None, how: How) -> list[int]:
-        """What the row begins with."""
-        check_prompt("prompt", prompt, self.words)
-        if not self.pair:
-            prompt = prompt or ([] if how.begin is None else [how.begin])
+    def prepare_prompt(
+        self, prompt: list[int], source: Source | None, config: GenerationConfig
+    ) -> list[int]:
+        """Check prompt and source, and return the prompt with the start token."""
+        check_prompt("prompt", prompt, self.vocab_size)
+        if not self.is_encoder_decoder:
+            prompt = prompt or ([] if config.bos_token_id is None else [config.bos_token_id])
             if not prompt:
-                raise ValueError("prompt is empty, expected one id at least, or `begin` among the settings")
-            self.check_room(prompt)
+                raise ValueError(
+                    "prompt is empty, expected at least one token id: add one or set bos_token_id"
+                )
+            self.check_assistant_length(prompt)
             return prompt
         if source is None or not len(source):
-            raise ValueError("source is empty, expected the ids that the encoder reads")
+            raise ValueError("source is empty, expected the token ids of the encoder")
         encoder = self.net.encoder
         assert encoder is not None
-        check_prompt("source", source, encoder.stack.embed.vocab)
-        room = room_of(encoder)
-        if room is not None and len(source) > room:
-            raise ValueError(f"a source of {len(source)} ids, and the encoder has {room} positions: cut it")
-        shift = self.net.spec.shift
-        start = how.start if how.start is not None else shift.first if shift else how.begin
-        if start is None:
-            raise ValueError("an encoder-decoder's row needs an id to begin with: set `start`")
-        return prompt if prompt[:1] == [start] else [start, *prompt]
+        check_prompt("source", source, encoder.spec.embedding.vocab_size)
+        max_positions = encoder.spec.max_positions
+        if max_positions is not None and len(source) > max_positions:
+            raise ValueError(
+                f"source has {len(source)} tokens, "
+                f"expected at most the encoder's {max_positions} positions: truncate it"
+            )
+        shift = self.net.spec.shift_right
+        start_token_id = config.decoder_start_token_id
+        if start_token_id is None:
+            start_token_id = shift.start_token_id if shift else config.bos_token_id
+        if start_token_id is None:
+            raise ValueError("an encoder-decoder needs a start token: set decoder_start_token_id")
+        return prompt if prompt[:1] == [start_token_id] else [start_token_id, *prompt]
 
-    def check_room(self, prompt: list[int]) -> None:
-        """Does a draft read as much? The net itself is asked by `most`."""
-        room = None if self.draft is None else room_of(self.draft.tower)
-        if room is not None and len(prompt) > room:
-            raise ValueError(f"a prompt of {len(prompt)} ids, and the draft has {room} positions: cut it")
+    def check_assistant_length(self, prompt: list[int]) -> None:
+        """Raise an error if the prompt is too long for the assistant model."""
+        if self.assistant_model is None:
+            return
+        max_positions = self.assistant_model.last_stack.spec.max_positions
+        if max_positions is not None and len(prompt) > max_positions:
+            raise ValueError(
+                f"prompt has {len(prompt)} tokens, "
+                f"expected at most the assistant_model's {max_positions} positions: truncate it"
+            )
 
-    def most(self, ids: list[int], how: How) -> int:
-        """How long the row may become."""
-        wanted = len(ids) + LENGTH if how.max_length is None else how.max_length
-        wanted = wanted if how.max_new is None else len(ids) + how.max_new
-        most = wanted if self.room is None else min(wanted, self.room)
-        if len(ids) >= most:
-            by = f"max_length is {wanted}" if most == wanted else f"the model has {self.room} positions"
-            raise ValueError(f"a prompt of {len(ids)} ids leaves no room: {by}")
-        needed = least_room(how.words)
-        if needed > most - len(ids):
-            raise ValueError(f"words of {needed} ids, and room for {most - len(ids)}: set max_new higher")
-        return most
+    def compute_max_length(self, token_ids: list[int], config: GenerationConfig) -> int:
+        """Return the maximum length of a sequence, prompt included."""
+        if config.max_new_tokens is not None:
+            requested = len(token_ids) + config.max_new_tokens
+        elif config.max_length is not None:
+            requested = config.max_length
+        else:
+            requested = len(token_ids) + DEFAULT_MAX_NEW_TOKENS
+        max_length = requested if self.max_positions is None else min(requested, self.max_positions)
+        if len(token_ids) >= max_length:
+            limit = (
+                f"max_length is {requested}"
+                if max_length == requested
+                else f"the model has {self.max_positions} positions"
+            )
+            raise ValueError(
+                f"prompt has {len(token_ids)} tokens and leaves no room for new tokens: {limit}"
+            )
+        num_forced = count_forced_tokens(config.force_words_ids)
+        if num_forced > max_length - len(token_ids):
+            raise ValueError(
+                f"force_words_ids needs {num_forced} tokens, "
+                f"and {max_length - len(token_ids)} are left: set max_new_tokens higher"
+            )
+        return max_length
 
     @torch.inference_mode()
     @without_cudnn()
-    def step(self) -> list[Event]:
-        """All rows that go on say their next ids, and requests that wait their first."""
-        events: list[Event] = []
-        self.steps += 1
-        for pool in self.pools.values():
-            events += self.tell(*pool.step()) if pool.entries else []
-        self.clear()
-        for pool, entries in self.seated(self.taken()):
-            events += self.tell(*pool.join(entries))
-        self.clear()
-        return events
+    def step(self) -> list[RequestOutput]:
+        """Generate the next tokens of all running requests and the first of waiting ones."""
+        outputs: list[RequestOutput] = []
+        self.num_steps += 1
+        for batch in self.running_batches.values():
+            if batch.requests:
+                outputs += self.attach_results(*batch.step())
+        self.remove_empty_batches()
+        for batch, requests in self.assign_batches(self.schedule_requests()):
+            outputs += self.attach_results(*batch.add_requests(requests))
+        self.remove_empty_batches()
+        return outputs
 
-    def clear(self) -> None:
-        """Pools without rows are given up where no other will be like them; the rest keep their buffers."""
-        if self.recurs or self.draft is not None:
-            self.pools = {key: pool for key, pool in self.pools.items() if pool.entries}
+    def remove_empty_batches(self) -> None:
+        """Remove empty batches that cannot be reused; the others keep their buffers."""
+        if self.is_recurrent or self.assistant_model is not None:
+            self.running_batches = {
+                key: batch for key, batch in self.running_batches.items() if batch.requests
+            }
 
-    def taken(self) -> list[Entry]:
-        """Those that wait, as far as there is room for their rows; copies of one prompt go together."""
-        used = sum(len(pool.entries) * pool.width for pool in self.pools.values())
-        room = MOST if self.limit is None else self.limit - used
-        count, tickets = 0, {entry.ticket: 0 for entry in self.waiting}
-        for entry in self.waiting:
-            tickets[entry.ticket] += method_of(entry.how)[1]
-        taken: set[int] = set()
-        for ticket, rows in tickets.items():
-            if count + rows > room and (count or used):  # one that is too large goes alone
+    def schedule_requests(self) -> list[Request]:
+        """Take the requests that fit into max_batch_size from the queue, in order.
+
+        All samples of a prompt are scheduled together. A request with more rows than max_batch_size
+        runs alone."""
+        num_running = sum(
+            len(batch.requests) * batch.rows_per_prompt for batch in self.running_batches.values()
+        )
+        available = (
+            UNLIMITED_BATCH_SIZE
+            if self.max_batch_size is None
+            else self.max_batch_size - num_running
+        )
+        rows_by_request_id = {request.request_id: 0 for request in self.waiting_requests}
+        for request in self.waiting_requests:
+            rows_by_request_id[request.request_id] += get_search_method(request.config)[1]
+        num_scheduled = 0
+        scheduled_ids: set[int] = set()
+        for request_id, num_rows in rows_by_request_id.items():
+            if num_scheduled + num_rows > available and (num_scheduled or num_running):
                 break
-            taken, count = taken | {ticket}, count + rows
-        found = [entry for entry in self.waiting if entry.ticket in taken]
-        self.waiting = [entry for entry in self.waiting if entry.ticket not in taken]
-        return found
+            scheduled_ids.add(request_id)
+            num_scheduled += num_rows
+        scheduled = [
+            request for request in self.waiting_requests if request.request_id in scheduled_ids
+        ]
+        self.waiting_requests = [
+            request for request in self.waiting_requests if request.request_id not in scheduled_ids
+        ]
+        return scheduled
 
-    def seated(self, entries: list[Entry]) -> list[tuple[Pool, list[Entry]]]:
-        """The pools that entries join."""
-        found: dict[Hashable, list[Entry]] = {}
-        for entry in entries:
-            width = method_of(entry.how)[1]
-            key: Hashable = width if self.draft is None else (width, entry.how)
-            if self.recurs:  # rows begin together, with prompts of one length
-                key = (width, len(entry.prompt), self.steps)
-            if key not in self.pools:
-                self.pools[key] = self.pool(width)
-            found.setdefault(key, []).append(entry)
-        return [(self.pools[key], part) for key, some in found.items() for part in alike(some)]
+    def assign_batches(self, requests: list[Request]) -> list[tuple[RunningBatch, list[Request]]]:
+        """Return the batches that requests join, created if needed, and the requests of each."""
+        requests_by_key: dict[Hashable, list[Request]] = {}
+        for request in requests:
+            rows_per_prompt = get_search_method(request.config)[1]
+            key: Hashable = (
+                rows_per_prompt
+                if self.assistant_model is None
+                else (rows_per_prompt, request.config)
+            )
+            if self.is_recurrent:  # rows start in the same step, with prompts of equal length
+                key = (rows_per_prompt, len(request.prompt), self.num_steps)
+            if key not in self.running_batches:
+                self.running_batches[key] = self.create_running_batch(rows_per_prompt)
+            requests_by_key.setdefault(key, []).append(request)
+        return [
+            (self.running_batches[key], group)
+            for key, batch_requests in requests_by_key.items()
+            for group in group_by_length(batch_requests)
+        ]
 
-    def pool(self, width: int) -> Pool:
-        if self.recurs:
-            return Pool(Recurrence(self.net, width))
-        reader = Reader(self.net, width, self.static)
-        return Pool(reader) if self.draft is None else Speculating(reader, Reader(self.draft))
+    def create_running_batch(self, rows_per_prompt: int) -> RunningBatch:
+        """Return an empty batch with the runner that the network needs."""
+        if self.is_recurrent:
+            return RunningBatch(SegmentRunner(self.net, rows_per_prompt))
+        runner = ModelRunner(self.net, rows_per_prompt, self.static_shapes)
+        if self.assistant_model is None:
+            return RunningBatch(runner)
+        return SpeculativeBatch(runner, ModelRunner(self.assistant_model))
 
-    def tell(self, events: list[Event], done: list[tuple[Entry, list[Found]]]) -> list[Event]:
-        """Events, with the results where all rows of a request are done."""
-        ready: dict[tuple[int, int], list[Found]] = {}
-        for entry, found in done:
-            mine = self.found.setdefault(entry.ticket, {})
-            mine[entry.copy] = found
-            if len(mine) == entry.how.copies:
-                del self.found[entry.ticket]
-                ready[entry.ticket, entry.copy] = ranked(entry.how, mine)
+    def attach_results(
+        self, request_outputs: list[RequestOutput], finished: list[tuple[Request, list[Result]]]
+    ) -> list[RequestOutput]:
+        """Return the outputs with the results of requests of which all samples are finished."""
+        ready: dict[tuple[int, int], list[Result]] = {}
+        for request, results in finished:
+            results_by_sample = self.partial_results.setdefault(request.request_id, {})
+            results_by_sample[request.sample_index] = results
+            if len(results_by_sample) == request.config.num_samples:
+                del self.partial_results[request.request_id]
+                key = (request.request_id, request.sample_index)
+                ready[key] = rank_results(request.config, results_by_sample)
         if not ready:
-            return events
-        return [event._replace(results=ready.get((event.ticket, event.copy))) for event in events]
+            return request_outputs
+        return [
+            output._replace(results=ready.get((output.request_id, output.sample_index)))
+            for output in request_outputs
+        ]
 
     @torch.inference_mode()
-    def drop(self, ticket: int) -> None:
-        """Forgets a request."""
-        self.waiting = [entry for entry in self.waiting if entry.ticket != ticket]
-        self.found.pop(ticket, None)
-        for pool in self.pools.values():
-            gone = {entry for entry in pool.entries if entry.ticket == ticket}
-            if gone:
-                pool.leave(gone)
-        self.clear()
+    def abort_request(self, request_id: int) -> None:
+        """Remove a request, waiting or running, without results."""
+        self.waiting_requests = [
+            request for request in self.waiting_requests if request.request_id != request_id
+        ]
+        self.partial_results.pop(request_id, None)
+        for batch in self.running_batches.values():
+            aborted = {request for request in batch.requests if request.request_id == request_id}
+            if aborted:
+                batch.remove_requests(aborted)
+        self.remove_empty_batches()
 
 
-def ranked(how: How, found: dict[int, list[Found]]) -> list[Found]:
-    """The results of all copies: in their order, or the likeliest first where only some come back."""
-    every = [one for copy in sorted(found) for one in found[copy]]
-    if how.best_of is not None:
-        every = sorted(every, key=lambda one: -one.score)
-    return every[: how.results]
+def rank_results(
+    config: GenerationConfig, results_by_sample: dict[int, list[Result]]
+) -> list[Result]:
+    """Return the results of all samples in sampling order, or by score with `best_of`."""
+    results = [result for index in sorted(results_by_sample) for result in results_by_sample[index]]
+    if config.best_of is not None:
+        results = sorted(results, key=lambda result: -result.score)
+    return results[: config.num_return_sequences]
 
 
 def generate(
-    net: Transformer | Engine, prompts: Sequence[Sequence[int]] | None = None, *,
-    sources: Sequence[Sequence[int]] | None = None, how: How | None = None, seed: int = 0,
-    allowed: Allowed | None = None, stop: Stop | None = None, draft: Transformer | None = None,
-    batch: int | None = None,
-) -> list[list[Found]]:  # fmt: skip
-    """The results of every prompt, or source, in their order; `batch` of them at a time, of like length.
+    net: Transformer | Engine,
+    prompts: Sequence[Sequence[int]] | None = None,
+    *,
+    sources: Sequence[Sequence[int]] | None = None,
+    generation_config: GenerationConfig | None = None,
+    seed: int = 0,
+    prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
+    stopping_criteria: StoppingCriteria | None = None,
+    assistant_model: Transformer | None = None,
+    batch_size: int | None = None,
+) -> list[list[Result]]:
+    """Return the results of every prompt (decoder) or source (encoder-decoder), in their order.
 
-    Row i draws with `seed` + i; the rest is as in `Engine.admit`. An engine that is given goes on living."""
-    engine = net if isinstance(net, Engine) else Engine(net, draft=draft)
-    if engine.busy:
-        raise ValueError("the engine has rows of others, expected one that is idle: their results were lost")
+    `batch_size` prompts of similar length are processed at a time; None: all. Prompt i is sampled
+    with `seed` + i. An idle engine may be passed in place of a network and can be used again. The
+    other arguments are those of `Engine.add_request`."""
+    engine = net if isinstance(net, Engine) else Engine(net, assistant_model=assistant_model)
+    if engine.has_unfinished_requests:
+        raise ValueError(
+            "the engine has unfinished requests, expected an idle one: their results would be lost"
+        )
     rows = [*zip_longest(prompts or [], sources or [])]
-    order = sorted(range(len(rows)), key=lambda i: sum(len(each) for each in rows[i] if each is not None))
-    size, found = batch or max(len(rows), 1), dict[int, list[Found]]()
-    for some in (order[i : i + size] for i in range(0, len(order), size)):
-        tickets = {}
-        for i in some:
+    order = sorted(
+        range(len(rows)), key=lambda i: sum(len(ids) for ids in rows[i] if ids is not None)
+    )
+    size = batch_size or max(len(rows), 1)
+    results: dict[int, list[Result]] = {}
+    for start in range(0, len(order), size):
+        row_by_request_id: dict[int, int] = {}
+        for i in order[start : start + size]:
             prompt, source = rows[i]
-            ticket = engine.admit(
-                prompt or (), source=source, how=how, seed=seed + i, allowed=allowed, stop=stop
+            request_id = engine.add_request(
+                prompt or (),
+                source=source,
+                generation_config=generation_config,
+                seed=seed + i,
+                prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
+                stopping_criteria=stopping_criteria,
             )
-            tickets[ticket] = i
-        while engine.busy:
-            found |= {tickets[e.ticket]: e.results for e in engine.step() if e.results is not None}
-    return [found[i] for i in range(len(rows))]
+            row_by_request_id[request_id] = i
+        while engine.has_unfinished_requests:
+            for output in engine.step():
+                if output.results is not None:
+                    results[row_by_request_id[output.request_id]] = output.results
+    return [results[i] for i in range(len(rows))]
 
 
-def stream(
-    net: Transformer, prompt: Sequence[int] = (), *, source: Sequence[int] | None = None,
-    how: How | None = None, seed: int = 0, draft: Transformer | None = None,
-) -> Iterator[Event]:  # fmt: skip
-    """What comes of one prompt, event by event; the last one has the results."""
-    engine = Engine(net, draft=draft)
-    engine.admit(prompt, source=source, how=how, seed=seed)
-    while engine.busy:
+def stream_generate(
+    net: Transformer,
+    prompt: Sequence[int] = (),
+    *,
+    source: Sequence[int] | None = None,
+    generation_config: GenerationConfig | None = None,
+    seed: int = 0,
+    assistant_model: Transformer | None = None,
+) -> Iterator[RequestOutput]:
+    """Yield the outputs of one prompt step by step; the last one has the results."""
+    engine = Engine(net, assistant_model=assistant_model)
+    engine.add_request(prompt, source=source, generation_config=generation_config, seed=seed)
+    while engine.has_unfinished_requests:
         yield from engine.step()
 
 
-def alike(entries: list[Entry]) -> list[list[Entry]]:
-    """Entries in parts of like length: what is read together is filled up to the longest."""
-    parts: list[list[Entry]] = []
-    for entry in sorted(entries, key=lambda entry: entry.reads):
-        if not parts or (entry.reads > 1.25 * parts[-1][0].reads + 4 and len(parts[-1]) >= 4):
-            parts.append([])
-        parts[-1].append(entry)
-    return parts
+def group_by_length(requests: list[Request]) -> list[list[Request]]:
+    """Split requests into groups of similar input length, to limit the padding of the prefill."""
+    groups: list[list[Request]] = []
+    for request in sorted(requests, key=lambda request: request.num_input_tokens):
+        if not groups or (
+            request.num_input_tokens > 1.25 * groups[-1][0].num_input_tokens + 4
+            and len(groups[-1]) >= 4
+        ):
+            groups.append([])
+        groups[-1].append(request)
+    return groups
 
 
-def words_of(net: Transformer) -> int:
-    return net.tower.stack.embed.vocab
+def get_vocab_size(net: Transformer) -> int:
+    """Return the vocabulary size of the stack that generates."""
+    return net.last_stack.spec.embedding.vocab_size
 
 
-def recurs(net: Transformer) -> bool:
-    return net.tower.stack.recall is not None
+def is_recurrent_model(net: Transformer) -> bool:
+    """Return whether the network has segment-level recurrence (Transformer-XL, XLNet)."""
+    return net.last_stack.spec.recurrence is not None
 
 
-def check_prompt(name: str, ids: Source, words: int) -> None:
-    wrong = [each for each in ids if type(each) is not int or not 0 <= each < words]
-    if wrong:
-        raise ValueError(f"{name} holds {short(wrong[0])}, expected ids from 0 to {words - 1:,}")
+def check_prompt(name: str, token_ids: Source, vocab_size: int) -> None:
+    """Raise an error if an element is not a token id of the vocabulary."""
+    invalid = [
+        token_id
+        for token_id in token_ids
+        if type(token_id) is not int or not 0 <= token_id < vocab_size
+    ]
+    if invalid:
+        raise ValueError(
+            f"{name} contains {format_setting_value(invalid[0])}, expected token ids from 0 to "
+            f"{vocab_size - 1:,}"
+        )
 
 
-def check_draft(net: Transformer, draft: Transformer) -> None:
-    if words_of(net) != words_of(draft):
-        raise ValueError(f"the draft has {words_of(draft):,} words, expected the net's {words_of(net):,}")
-    if (net.encoder is None) != (draft.encoder is None) or recurs(draft):
-        raise ValueError("the draft is of another shape, expected a decoder to a decoder, a pair to a pair")
+def check_assistant_model(net: Transformer, assistant_model: Transformer) -> None:
+    """Raise an error if a network cannot draft for another."""
+    if get_vocab_size(net) != get_vocab_size(assistant_model):
+        raise ValueError(
+            f"assistant_model has a vocabulary of {get_vocab_size(assistant_model):,}, "
+            f"expected {get_vocab_size(net):,} as the model has"
+        )
+    if (net.encoder is None) != (assistant_model.encoder is None) or is_recurrent_model(
+        assistant_model
+    ):
+        raise ValueError(
+            "assistant_model has another architecture, expected a decoder for a decoder, "
+            "an encoder-decoder for an encoder-decoder, and no recurrence"
+        )

@@ -1,4 +1,4 @@
-"""How and generation_config.json, both ways; older folders have the same keys in config.json."""
+"""Read and write generation_config.json; older folders have the same keys in config.json."""
 
 from __future__ import annotations
 
@@ -6,116 +6,123 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from qkv.decode.config import How, check, short
+from qkv.decode.config import GenerationConfig, check_generation_field, format_setting_value
 
-# Our names, and those of the files.
-THEIRS = dict(
-    results="num_return_sequences", best_of="best_of",
-    beams="num_beams", length_penalty="length_penalty", early="early_stopping", groups="num_beam_groups",
-    diversity="diversity_penalty", words="force_words_ids",
-    sample="do_sample", temperature="temperature", top_k="top_k", top_p="top_p", min_p="min_p",
-    typical="typical_p", epsilon="epsilon_cutoff", eta="eta_cutoff",
-    contrast="penalty_alpha",
-    min_length="min_length", max_length="max_length", min_new="min_new_tokens", max_new="max_new_tokens",
-    decay="exponential_decay_length_penalty",
-    repetition="repetition_penalty", no_repeat="no_repeat_ngram_size",
-    source_repetition="encoder_repetition_penalty", source_no_repeat="encoder_no_repeat_ngram_size",
-    bad_words="bad_words_ids", bias="sequence_bias", suppress="suppress_tokens",
-    first_suppress="begin_suppress_tokens", first="forced_bos_token_id", last="forced_eos_token_id",
-    finite="remove_invalid_values", renormalise="renormalize_logits", stop="stop_ids",
-    start="decoder_start_token_id", ends="eos_token_id", pad="pad_token_id", begin="bos_token_id",
-    drafts="num_assistant_tokens",
-)  # fmt: skip
-DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(How)}
-SEVERAL = ("ends", "last")  # one id, or a list of them
-USUAL_TOP_K = 50  # what these files mean where they draw and say nothing
-Raw = Mapping[str, Any]
+GENERATION_DEFAULTS: dict[str, Any] = {
+    field.name: field.default for field in fields(GenerationConfig)
+}
+ID_OR_LIST_FIELDS = ("eos_token_id", "forced_eos_token_id")  # an id or a list in the file
+DEFAULT_TOP_K = 50  # Hugging Face's default when the file samples and has no top_k
+RawConfig = Mapping[str, Any]
 
 
-def read_how(generation: Raw | None, config: Raw | None = None, task: str | None = None) -> How:
-    """The settings of a folder: of generation_config.json, else of config.json; a task's own come on top."""
-    config = config or {}
-    raw = older(config) if generation is None else dict(generation)
-    parts = config.get("task_specific_params")
-    own = parts.get(task) if task and isinstance(parts, Mapping) else None
-    own = own if isinstance(own, Mapping) else {}
-    raw |= {key: value for key, value in own.items() if key in THEIRS.values()}
-    return How(**read_fields(raw))
+def read_generation_config(
+    generation_json: RawConfig | None, config_json: RawConfig | None = None, task: str | None = None
+) -> GenerationConfig:
+    """Return the settings of a model folder.
+
+    They come from generation_config.json if it exists, else from config.json. The entry of `task`
+    in config.json's task_specific_params overrides them."""
+    config_json = config_json or {}
+    raw = read_legacy_fields(config_json) if generation_json is None else dict(generation_json)
+    all_task_params = config_json.get("task_specific_params")
+    task_params = (
+        all_task_params.get(task) if task and isinstance(all_task_params, Mapping) else None
+    )
+    if isinstance(task_params, Mapping):
+        raw |= {key: value for key, value in task_params.items() if key in GENERATION_DEFAULTS}
+    return GenerationConfig(**read_generation_fields(raw))
 
 
-def read_fields(raw: Raw) -> dict[str, Any]:
-    """What a file states, under our names; a key that says nothing is left out."""
-    found: dict[str, Any] = {}
-    for ours, key in THEIRS.items():
-        if raw.get(key) is not None:
-            found[ours] = ours_of(ours, raw[key])
-            check(ours, found[ours], key)
-    if found.get("sample") and "top_k" not in found:
-        found["top_k"] = USUAL_TOP_K
-    if not found.get("sample") and not found.get("contrast"):
-        found.pop("top_k", None)  # older files state a default that nothing reads
-    if found.get("groups", 1) == 1:
-        found.pop("diversity", None)
-    return found
+def read_generation_fields(raw: RawConfig) -> dict[str, Any]:
+    """Return the fields that a JSON object sets, validated one by one; null means not set."""
+    values: dict[str, Any] = {}
+    for name in GENERATION_DEFAULTS:
+        if raw.get(name) is not None:
+            values[name] = parse_field_value(name, raw[name])
+            check_generation_field(name, values[name])
+    if values.get("do_sample"):
+        values.setdefault("top_k", DEFAULT_TOP_K)
+    elif not values.get("penalty_alpha"):
+        values.pop("top_k", None)  # older files contain the default, which has no effect
+    if values.get("num_beam_groups", 1) == 1:
+        values.pop("diversity_penalty", None)
+    return values
 
 
-def older(config: Raw) -> dict[str, Any]:
-    """The settings in a config.json, from before they had a file of their own."""
-    raw = {key: config[key] for key in THEIRS.values() if config.get(key) is not None}
-    if config.get("force_bos_token_to_be_generated") and config.get("bos_token_id") is not None:
-        raw.setdefault("forced_bos_token_id", config["bos_token_id"])
+def read_legacy_fields(config_json: RawConfig) -> dict[str, Any]:
+    """Return the generation settings of a config.json."""
+    raw = {
+        name: config_json[name] for name in GENERATION_DEFAULTS if config_json.get(name) is not None
+    }
+    if (
+        config_json.get("force_bos_token_to_be_generated")
+        and config_json.get("bos_token_id") is not None
+    ):
+        raw.setdefault("forced_bos_token_id", config_json["bos_token_id"])
     return raw
 
 
-def write_how(how: How, raw: Raw | None = None) -> dict[str, Any]:
-    """A generation_config.json that states these settings; of `raw` all stays that they do not change."""
-    out, held = dict(raw or {}), {**DEFAULTS, **read_fields(raw or {})}
-    for ours, key in THEIRS.items():
-        value = getattr(how, ours)
-        if value == held[ours]:
+def write_generation_config(
+    config: GenerationConfig, raw: RawConfig | None = None
+) -> dict[str, Any]:
+    """Return the JSON object of a config; keys of `raw` that it does not change are kept."""
+    output = dict(raw or {})
+    previous = {**GENERATION_DEFAULTS, **read_generation_fields(output)}
+    for name, previous_value in previous.items():
+        value = getattr(config, name)
+        if value == previous_value:
             continue
         if value in (None, ()):
-            out.pop(key, None)
+            output.pop(name, None)
         else:
-            out[key] = theirs_of(ours, value)
-    if how.sample and how.top_k == 0:
-        out["top_k"] = 0  # or a reader would take its own
-    return out
+            output[name] = serialize_field_value(name, value)
+    if config.do_sample and config.top_k == 0:
+        output["top_k"] = 0  # without it a reader takes DEFAULT_TOP_K
+    return output
 
 
-def ours_of(name: str, value: Any) -> Any:
-    """A value of a JSON file as a field holds it."""
-    if name in SEVERAL and not isinstance(value, list | tuple):
+def parse_field_value(name: str, value: Any) -> Any:
+    """Convert a JSON value to the value of a field."""
+    if name in ID_OR_LIST_FIELDS and not isinstance(value, list | tuple):
         value = [value]
-    if name == "bias" and isinstance(value, Mapping):
+    if name == "sequence_bias" and isinstance(value, Mapping):
         value = list(value.items())
-    value = frozen(value)
-    if name == "words" and isinstance(value, tuple):
-        plain = [isinstance(each, tuple) and all(isinstance(x, int) for x in each) for each in value]
-        value = tuple((each,) if one else each for each, one in zip(value, plain, strict=True))
+    value = convert_lists_to_tuples(value)
+    if name == "force_words_ids" and isinstance(value, tuple):
+        value = tuple((item,) if _is_single_phrase(item) else item for item in value)
     return value
 
 
-def theirs_of(name: str, value: Any) -> Any:
-    """And back."""
-    if name in SEVERAL and len(value) == 1:
+def _is_single_phrase(value: Any) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, int) for item in value)
+
+
+def serialize_field_value(name: str, value: Any) -> Any:
+    """Convert the value of a field to a JSON value."""
+    if name in ID_OR_LIST_FIELDS and len(value) == 1:
         return value[0]
-    if name == "words":
-        return [thawed(each[0] if len(each) == 1 else each) for each in value]
-    return thawed(value)
+    if name == "force_words_ids":
+        phrases = [choices[0] if len(choices) == 1 else choices for choices in value]
+        return [convert_tuples_to_lists(item) for item in phrases]
+    return convert_tuples_to_lists(value)
 
 
-def frozen(value: Any) -> Any:
-    """Lists become tuples, and what is in them."""
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
+def convert_lists_to_tuples(value: Any) -> Any:
+    """Convert nested lists to tuples."""
+    return tuple(map(convert_lists_to_tuples, value)) if isinstance(value, list | tuple) else value
 
 
-def thawed(value: Any) -> Any:
-    return [*map(thawed, value)] if isinstance(value, tuple) else value
+def convert_tuples_to_lists(value: Any) -> Any:
+    """Convert nested tuples to lists."""
+    return [*map(convert_tuples_to_lists, value)] if isinstance(value, tuple) else value
 
 
-def check_ids(how: How, vocab: int) -> None:
-    """No setting names an id that the vocabulary has not."""
-    wrong = sorted({each for each in how.ids if each >= vocab})
-    if wrong:
-        raise ValueError(f"the settings name the ids {short(wrong)}, expected less than {vocab:,}")
+def check_config_token_ids(config: GenerationConfig, vocab_size: int) -> None:
+    """Raise an error if a setting contains a token id outside the vocabulary."""
+    invalid = sorted({token_id for token_id in config.all_token_ids if token_id >= vocab_size})
+    if invalid:
+        raise ValueError(
+            f"generation_config has the token ids {format_setting_value(invalid)}, "
+            f"expected ids below the vocabulary size {vocab_size:,}"
+        )

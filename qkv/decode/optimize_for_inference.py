@@ -1,8 +1,8 @@
-"""prepare: the same network for reading alone, its weights laid out for speed. Training never sees it.
+"""optimize_model: a copy of a network with weights laid out for inference. Not for training.
 
-q, k and v of a self-attention become one product; on a CPU weights lie with the inputs first, or packed, as
-its kernels like them; nothing is dropped any more. The numbers are the network's, up to the last bits; with
-precision "half", weights of linear layers are kept in fp16 (CPU, FBGEMM): half the memory to read."""
+The q, k and v projections of self-attention are fused; on a CPU weights are transposed or packed
+for its kernels; dropout is removed. Outputs are equal up to rounding. With precision "half", the
+weights of linear layers are fp16 (CPU, FBGEMM), which halves the memory traffic."""
 
 from __future__ import annotations
 
@@ -13,59 +13,73 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.vocab_linear import Wide
+from qkv.kernels.vocab_linear import VocabLinear
 from qkv.nn.attention import Attention
-from qkv.nn.feed_forward import Feed
-from qkv.nn.heads import Reader
-from qkv.nn.transformer import Block, Transformer
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.heads import PredictionHead
+from qkv.nn.transformer import Layer, Transformer
+from qkv.torch_compat import (
+    has_packed_linear,
+    pack_linear_fp16,
+    pack_linear_weight,
+    packed_linear,
+    packed_linear_fp16,
+)
 
-PRECISIONS = (None, "half")
-MANY = 4  # rows from which on packed weights are read faster
+INFERENCE_PRECISIONS = (None, "half")
+MIN_PACKED_ROWS = 4  # packed weights are faster from this many rows on
 
 
-def prepare(net: Transformer, precision: str | None = None) -> Transformer:
-    """A network that reads faster; it shares what it does not lay out anew, and follows no later change."""
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision is {precision!r}, expected half, or none for the network's own")
+def optimize_model(net: Transformer, precision: str | None = None) -> Transformer:
+    """Return an optimized copy of a network in evaluation mode.
+
+    Tensors that need no new layout are shared; the others do not follow changes of the network."""
+    if precision not in INFERENCE_PRECISIONS:
+        raise ValueError(f"precision is {precision!r}, expected 'half', or None for the network's")
     device = next(net.parameters()).device
     if precision == "half" and device.type != "cpu":
         raise ValueError(
-            f"precision half is for a CPU, the network is on {device}: convert its dtype instead"
+            f"precision is 'half', expected None for a network on {device}: convert its dtype instead"
         )
-    held = [*net.parameters(), *net.buffers()]
-    lean = deepcopy(net, {id(tensor): tensor for tensor in held})
-    for block in [module for module in lean.modules() if isinstance(module, Block)]:
-        if lean.tower.stack.recall is None and joinable(block.attend):
-            join(block.attend)
-    for module in [*lean.modules()]:
+    shared_tensors = [*net.parameters(), *net.buffers()]
+    optimized = deepcopy(net, {id(tensor): tensor for tensor in shared_tensors})
+    for layer in [module for module in optimized.modules() if isinstance(module, Layer)]:
+        if optimized.last_stack.spec.recurrence is None and can_fuse_qkv(layer.attention):
+            fuse_qkv(layer.attention)
+    for module in [*optimized.modules()]:
         for name, child in module.named_children():
-            setattr(module, name, lighter(module, child, precision, device))
-    return lean.eval()
+            setattr(module, name, optimize_layer(module, child, precision, device))
+    return optimized.eval()
 
 
-def lighter(owner: nn.Module, layer: nn.Module, precision: str | None, device: torch.device) -> nn.Module:
-    """What a layer becomes."""
+def optimize_layer(
+    parent: nn.Module, layer: nn.Module, precision: str | None, device: torch.device
+) -> nn.Module:
+    """Return the replacement of a module, or the module itself."""
     if isinstance(layer, nn.Dropout):
         return nn.Identity()
-    if not isinstance(layer, nn.Linear) or not isinstance(owner, CALLED):
+    if not isinstance(layer, nn.Linear) or not isinstance(parent, LINEAR_PARENT_TYPES):
         return layer
     if precision == "half":
-        return Half(layer)
-    if isinstance(layer, Wide):
-        packs = device.type == "cpu" and layer.weight.dtype == torch.float32 and has_mkldnn()
-        return Packed(layer) if packs else plain(layer)
-    return Turned(layer) if device.type == "cpu" else layer
+        return FP16Linear(layer)
+    if isinstance(layer, VocabLinear):
+        can_pack = (
+            device.type == "cpu" and layer.weight.dtype == torch.float32 and has_packed_linear()
+        )
+        return PackedLinear(layer) if can_pack else unpad_vocab_linear(layer)
+    return TransposedLinear(layer) if device.type == "cpu" else layer
 
 
-def plain(wide: Wide) -> nn.Linear:
-    """The layer onto the vocabulary without rows of zeros, which would be added at every step."""
-    linear = nn.Linear(wide.in_features, wide.out_features, device="meta")
-    linear.weight, linear.bias = wide.weight, wide.bias
+def unpad_vocab_linear(vocab_linear: VocabLinear) -> nn.Linear:
+    """Return the vocabulary projection as a linear layer, which does not pad its weight."""
+    linear = nn.Linear(vocab_linear.in_features, vocab_linear.out_features, device="meta")
+    linear.weight = vocab_linear.weight
+    linear.bias = vocab_linear.bias
     return linear
 
 
-class Turned(nn.Module):
-    """A linear layer whose weight is (in, out)."""
+class TransposedLinear(nn.Module):
+    """Linear layer with a weight (in, out)."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -74,80 +88,89 @@ class Turned(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.reshape(-1, x.shape[-1])
-        out = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
-        return out.view(*x.shape[:-1], -1)
+        output = (
+            flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
+        )
+        return output.view(*x.shape[:-1], -1)
 
 
-class Packed(nn.Module):
-    """The layer onto the vocabulary: few rows read the weight as it is, many a copy packed for them."""
+class PackedLinear(nn.Module):
+    """Vocabulary projection that uses a packed copy of the weight from MIN_PACKED_ROWS rows on."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.weight = linear.weight.detach()
         self.bias = None if linear.bias is None else linear.bias.detach()
-        self.packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(self.weight.contiguous(), 32 * MANY)
+        self.packed_weight = pack_linear_weight(self.weight, 32 * MIN_PACKED_ROWS)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[:-1].numel() < MANY:
+        if x.shape[:-1].numel() < MIN_PACKED_ROWS:
             return F.linear(x, self.weight, self.bias)
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
-        return found
+        return packed_linear(x, self.packed_weight, self.bias)
 
 
-def has_mkldnn() -> bool:
-    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-class Half(nn.Module):
-    """A linear layer whose weight is in fp16; it takes and gives fp32."""
+class FP16Linear(nn.Module):
+    """Linear layer with an fp16 weight; it computes in fp32."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         bias = None if linear.bias is None else linear.bias.detach().float()
-        self.packed = torch.ops.quantized.linear_prepack_fp16(linear.weight.detach().float(), bias)
+        self.packed_weight = pack_linear_fp16(linear.weight.detach().float(), bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.ops.quantized.linear_dynamic_fp16(x.float(), self.packed).to(x.dtype)
+        return packed_linear_fp16(x.float(), self.packed_weight).to(x.dtype)
 
 
-def joinable(attend: Attention) -> bool:
-    return all(type(layer) is nn.Linear for layer in (attend.q, attend.k, attend.v))
+def can_fuse_qkv(attention: Attention) -> bool:
+    """Return whether the q, k and v projections are plain linear layers."""
+    return all(type(layer) is nn.Linear for layer in (attention.q, attention.k, attention.v))
 
 
 @torch.no_grad()
-def join(attend: Attention) -> None:
-    """One product for q, k and v, which the attention asks for in this order."""
-    parts = (attend.q, attend.k, attend.v)
-    sizes = [part.out_features for part in parts]
-    biased = attend.q.bias is not None
-    joint = nn.Linear(attend.q.in_features, sum(sizes), bias=biased, device=attend.q.weight.device)
-    joint.weight = nn.Parameter(torch.cat([part.weight for part in parts]))
-    if biased:
-        joint.bias = nn.Parameter(torch.cat([part.bias for part in parts]))
-    rest = Rest()
-    attend.q, attend.k, attend.v = First(joint, sizes, rest), rest, rest  # type: ignore[assignment]
+def fuse_qkv(attention: Attention) -> None:
+    """Replace the q, k and v projections, which are called in this order, by a fused one."""
+    projections = (attention.q, attention.k, attention.v)
+    split_sizes = [projection.out_features for projection in projections]
+    has_bias = attention.q.bias is not None
+    qkv_proj = nn.Linear(
+        attention.q.in_features, sum(split_sizes), bias=has_bias, device=attention.q.weight.device
+    )
+    qkv_proj.weight = nn.Parameter(torch.cat([projection.weight for projection in projections]))
+    if has_bias:
+        qkv_proj.bias = nn.Parameter(torch.cat([projection.bias for projection in projections]))
+    kv_output = FusedKVOutput()
+    attention.q = FusedQKVProjection(qkv_proj, split_sizes, kv_output)  # type: ignore[assignment]
+    attention.k = kv_output  # type: ignore[assignment]
+    attention.v = kv_output  # type: ignore[assignment]
 
 
-class Rest(nn.Module):
-    """Gives what First has made besides the queries: the keys, then the values; to each thread its own."""
+class FusedKVOutput(nn.Module):
+    """Returns the keys, then the values, that FusedQKVProjection computed in the same thread."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.made: dict[int, list[Tensor]] = {}
+        self.outputs_by_thread: dict[int, list[Tensor]] = {}
 
     def forward(self, context: Tensor) -> Tensor:
-        return self.made[get_ident()].pop(0)
+        return self.outputs_by_thread[get_ident()].pop(0)
 
 
-class First(nn.Module):
-    def __init__(self, joint: nn.Linear, sizes: list[int], rest: Rest) -> None:
+class FusedQKVProjection(nn.Module):
+    """Computes q, k and v in one product; returns q and leaves k and v to FusedKVOutput."""
+
+    def __init__(
+        self, qkv_proj: nn.Linear, split_sizes: list[int], kv_output: FusedKVOutput
+    ) -> None:
         super().__init__()
-        self.joint, self.sizes, self.rest = joint, sizes, rest
+        self.qkv_proj = qkv_proj
+        self.split_sizes = split_sizes
+        self.kv_output = kv_output
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.joint(x).split(self.sizes, dim=-1)
-        self.rest.made[get_ident()] = [k, v]
+        q, k, v = self.qkv_proj(x).split(self.split_sizes, dim=-1)
+        self.kv_output.outputs_by_thread[get_ident()] = [k, v]
         return q
 
 
-CALLED = (Attention, First, Feed, Reader)  # they call their linear layers; others look at the weights
+# Modules that call their linear layers; other modules access the weights.
+LINEAR_PARENT_TYPES = (Attention, FusedQKVProjection, FeedForward, PredictionHead)

@@ -1,4 +1,6 @@
-"""Entries: what one prompt has been asked for and has said. Knows no tensors' whereabouts."""
+"""Requests and their results, and groups of requests with the same settings. Knows no network.
+
+P requests of a group, N rows."""
 
 from __future__ import annotations
 
@@ -10,155 +12,188 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.decode.config import How
-from qkv.decode.logits.processors import Allowed, Rule, Seen, rules_of
-from qkv.decode.logits.sampling import Filter, filters_of
-from qkv.decode.transfer import sent
+from qkv.decode.config import GenerationConfig
+from qkv.decode.logits.processors import (
+    LogitsContext,
+    LogitsProcessor,
+    PrefixAllowedTokensFn,
+    build_logits_processors,
+)
+from qkv.decode.logits.sampling import SamplingFilter, build_sampling_filters
+from qkv.decode.transfer import copy_to_device
 
-Stop = Callable[[list[int]], bool]  # new ids so far -> is the row done?
-
-
-class Found(NamedTuple):
-    """One result: its new ids, the end among them; its score; that of each id; and why it ended."""
-
-    ids: list[int]
-    score: float  # the sum of the scores over the number of ids ** length_penalty
-    scores: list[float]
-    reason: str  # end, stop, length; nothing: no id may follow
+StoppingCriteria = Callable[[list[int]], bool]  # new token ids so far -> is the sequence finished?
 
 
-class Event(NamedTuple):
-    """What a step brought to one request."""
+class Result(NamedTuple):
+    """A generated sequence."""
 
-    ticket: int
-    ids: list[int]  # said in this step; a beam says all of them when it is done
-    copy: int = 0  # which of several rows drawn for one prompt
-    results: list[Found] | None = None  # the best first, once all is said
+    token_ids: list[int]  # new tokens, EOS included
+    score: float  # sum of log_probs / len(token_ids) ** length_penalty
+    log_probs: list[float]  # one per token
+    finish_reason: str  # end (EOS), stop (stop_ids, criteria), length, nothing (no token allowed)
+
+
+class RequestOutput(NamedTuple):
+    """Output of a step for one request."""
+
+    request_id: int
+    new_token_ids: list[int]  # of this step; beam search outputs all tokens when it is finished
+    sample_index: int = 0  # which of the samples of a prompt
+    results: list[Result] | None = None  # best first; set when the request is finished
 
 
 @dataclass(kw_only=True, eq=False)
-class Entry:
-    """A prompt in a pool; no other is the same."""
+class Request:
+    """State of a prompt, or of one sample of it, in a batch; compared by identity."""
 
-    ticket: int
-    how: How
+    request_id: int
+    config: GenerationConfig
     prompt: list[int]
-    most: int  # ids that the row may have in all
+    max_length: int  # tokens of the prompt and new tokens
     source: list[int] | Tensor | None = None
     seed: int = 0
-    copy: int = 0
-    allowed: Allowed | None = None
-    stop: Stop | None = None
-    place: int = 0
+    sample_index: int = 0
+    prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None
+    stopping_criteria: StoppingCriteria | None = None
+    batch_index: int = 0
     length: int = field(init=False)
-    ids: list[int] = field(default_factory=list)
-    scores: list[float] = field(default_factory=list)
+    new_token_ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.length = len(self.prompt)
 
     @property
-    def reads(self) -> int:
-        """How many ids, or states, are read at first."""
+    def num_input_tokens(self) -> int:
+        """Number of tokens, or hidden states, of the prefill."""
         return len(self.prompt) + (0 if self.source is None else len(self.source))
 
     @property
-    def read_before(self) -> list[int]:
-        """What counts as the source: ids that an encoder reads, else the prompt."""
+    def source_token_ids(self) -> list[int]:
+        """Token ids for the encoder_* penalties: those of the encoder, else the prompt."""
         return self.source if isinstance(self.source, list) else self.prompt
 
-    def say(self, id_: int, score: float) -> str | None:
-        """Takes the next id; why the row is done, if it is."""
+    def append_token(self, token_id: int, log_prob: float) -> str | None:
+        """Append a token and return the finish reason, or None if the sequence goes on."""
         self.length += 1
-        if score != score:  # not a number: all ids are forbidden
+        if log_prob != log_prob:  # NaN: all logits are -inf
             return "nothing"
-        self.ids.append(id_)
-        self.scores.append(score)
-        return why(self, self.ids)
+        self.new_token_ids.append(token_id)
+        self.log_probs.append(log_prob)
+        return get_finish_reason(self, self.new_token_ids)
 
-    def found(self, reason: str) -> Found:
-        return Found(self.ids, total(self.scores, self.how.length_penalty), self.scores, reason)
+    def build_result(self, finish_reason: str) -> Result:
+        """Return the new tokens as a result."""
+        return Result(
+            self.new_token_ids,
+            compute_sequence_score(self.log_probs, self.config.length_penalty),
+            self.log_probs,
+            finish_reason,
+        )
 
 
-def why(entry: Entry, ids: list[int]) -> str | None:
-    """Why a row that has said these new ids is done, if it is."""
-    if ids[-1] in entry.how.ends:
+def get_finish_reason(request: Request, new_token_ids: list[int]) -> str | None:
+    """Return why a sequence with these new tokens is finished, or None if it is not."""
+    if new_token_ids[-1] in request.config.eos_token_id:
         return "end"
-    if entry.how.stop and any(ids[-len(phrase) :] == [*phrase] for phrase in entry.how.stop):
+    if any(new_token_ids[-len(phrase) :] == [*phrase] for phrase in request.config.stop_ids):
         return "stop"
-    if entry.stop is not None and entry.stop(ids):
+    if request.stopping_criteria is not None and request.stopping_criteria(new_token_ids):
         return "stop"
-    return "length" if len(entry.prompt) + len(ids) >= entry.most else None
+    return "length" if len(request.prompt) + len(new_token_ids) >= request.max_length else None
 
 
-def total(scores: list[float], penalty: float) -> float:
-    return sum(scores) / max(len(scores), 1) ** penalty
+def compute_sequence_score(log_probs: list[float], length_penalty: float) -> float:
+    """Return the sum of log-probabilities over the length to the power of the penalty."""
+    return sum(log_probs) / max(len(log_probs), 1) ** length_penalty
 
 
-class News(NamedTuple):
-    """What the host hears of a choice."""
+class HostStepOutput(NamedTuple):
+    """The part of a step's output that the host reads."""
 
-    events: Sequence[Event] = ()
-    done: Mapping[int, list[Found]] = MappingProxyType({})  # entries of the group, and what they have found
-
-
-def no_news() -> News:
-    return News()
+    request_outputs: Sequence[RequestOutput] = ()
+    finished_results: Mapping[int, list[Result]] = MappingProxyType({})  # by index in the group
 
 
-class Choice(NamedTuple):
-    """What the N rows of a group do next."""
-
-    feed: Tensor  # (N,) the ids that they read
-    said: Tensor | None = None  # (N,) the ids that they have said; None: nothing yet
-    parents: Tensor | None = None  # (N,) the rows of the group that they go on from; None: themselves
-    tell: Callable[[], News] = no_news  # asked last, when the device has its work: the host may have to wait
+def make_empty_host_output() -> HostStepOutput:
+    return HostStepOutput()
 
 
-See = Callable[[], Seen]
+class StepOutput(NamedTuple):
+    """Next tokens of the N rows of a group."""
+
+    next_input_ids: Tensor  # (N,) input of the next step
+    new_token_ids: Tensor | None = None  # (N,) tokens appended to the rows; None: none in this step
+    parents: Tensor | None = None  # (N,) rows to continue from; None: the rows themselves
+    # Called after all work of the step is queued on the device, because it may wait for the device.
+    get_host_output: Callable[[], HostStepOutput] = make_empty_host_output
 
 
-class Group:
-    """Entries of one pool with the same settings; `state` holds what a method knows of each, one a row."""
+ContextFn = Callable[[], LogitsContext]
 
-    def __init__(self, how: How, entries: list[Entry], device: torch.device) -> None:
-        self.how, self.entries, self.device = how, entries, device
-        self.rules: list[Rule] = rules_of(how, guided=any(entry.allowed for entry in entries))
-        self.filters: list[Filter] = filters_of(how) if how.sample else []
-        self.fresh = True  # it has not chosen yet
+
+class RequestGroup:
+    """Requests of a batch with the same settings.
+
+    `state` holds the tensors of the search method, (P, ...) with one entry per request."""
+
+    def __init__(
+        self, config: GenerationConfig, requests: list[Request], device: torch.device
+    ) -> None:
+        self.config = config
+        self.requests = requests
+        self.device = device
+        self.logits_processors: list[LogitsProcessor] = self._build_logits_processors()
+        self.sampling_filters: list[SamplingFilter] = (
+            build_sampling_filters(config) if config.do_sample else []
+        )
+        self.is_new = True  # until its first step is applied
         self.state: dict[str, Tensor] = {}
-        self.ends = self.tensor([*how.ends])
-        if how.source_repetition != 1 or how.source_no_repeat:
-            before = [entry.read_before for entry in entries]
-            longest = max(map(len, before))
-            lists = [[each + 1 for each in ids] + [0] * (longest - len(ids)) for ids in before]
-            self.state["source"] = self.tensor(lists)  # (P, S) ids + 1; 0: none
-        if how.sample:
-            self.state["seed"] = self.tensor([entry.seed for entry in entries])
+        self.eos_token_ids = self.to_tensor([*config.eos_token_id])
+        if config.encoder_repetition_penalty != 1 or config.encoder_no_repeat_ngram_size:
+            sources = [request.source_token_ids for request in requests]
+            max_length = max(map(len, sources))
+            shifted = [
+                [token_id + 1 for token_id in source] + [0] * (max_length - len(source))
+                for source in sources
+            ]
+            self.state["source_ids"] = self.to_tensor(shifted)  # (P, S) token ids + 1; 0: padding
+        if config.do_sample:
+            self.state["seed"] = self.to_tensor([request.seed for request in requests])
 
-    def tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
-        return sent(values, self.device)
+    def _build_logits_processors(self) -> list[LogitsProcessor]:
+        has_allowed_tokens_fn = any(request.prefix_allowed_tokens_fn for request in self.requests)
+        return build_logits_processors(self.config, has_allowed_tokens_fn=has_allowed_tokens_fn)
 
-    def admit(self, other: Group) -> None:
-        """Entries join below these; what is shorter along a later axis is filled with zeros."""
-        self.entries += other.entries
-        self.rules = rules_of(self.how, guided=any(entry.allowed for entry in self.entries))
-        self.state = {name: below(x, other.state[name]) for name, x in self.state.items()}
+    def to_tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
+        """Return integers as a tensor on the group's device."""
+        return copy_to_device(values, self.device)
 
-    def keep(self, index: list[int]) -> None:
-        """These entries, in this order."""
-        self.entries = [self.entries[i] for i in index]
-        places = self.tensor(index)
-        self.state = {name: x.index_select(0, places) for name, x in self.state.items()}
+    def merge(self, other: RequestGroup) -> None:
+        """Append the requests of another group; state is zero-padded to the larger size."""
+        self.requests += other.requests
+        self.logits_processors = self._build_logits_processors()
+        self.state = {name: concat_padded(x, other.state[name]) for name, x in self.state.items()}
 
-
-def below(above: Tensor, other: Tensor) -> Tensor:
-    """Two tensors one below the other, both as large along the other axes as the larger is."""
-    sizes = [max(a, b) for a, b in zip(above.shape[1:], other.shape[1:], strict=True)]
-    return torch.cat([grown(above, sizes), grown(other, sizes)])
+    def select_requests(self, indices: list[int]) -> None:
+        """Keep the requests at these indices, in this order."""
+        self.requests = [self.requests[i] for i in indices]
+        index = self.to_tensor(indices)
+        self.state = {name: x.index_select(0, index) for name, x in self.state.items()}
 
 
-def grown(x: Tensor, sizes: list[int]) -> Tensor:
-    """Zeros are added at the end of every axis but the first."""
-    gaps = [gap for have, want in zip(x.shape[:0:-1], sizes[::-1], strict=True) for gap in (0, want - have)]
-    return torch.nn.functional.pad(x, gaps) if any(gaps) else x
+def concat_padded(first: Tensor, second: Tensor) -> Tensor:
+    """Concatenate along the first axis; the other axes are zero-padded to the larger size."""
+    sizes = [max(a, b) for a, b in zip(first.shape[1:], second.shape[1:], strict=True)]
+    return torch.cat([pad_trailing_axes(first, sizes), pad_trailing_axes(second, sizes)])
+
+
+def pad_trailing_axes(x: Tensor, sizes: list[int]) -> Tensor:
+    """Zero-pad the end of every axis but the first to these sizes."""
+    padding = [
+        pad
+        for current, target in zip(x.shape[:0:-1], sizes[::-1], strict=True)
+        for pad in (0, target - current)
+    ]
+    return torch.nn.functional.pad(x, padding) if any(padding) else x

@@ -1,225 +1,283 @@
-"""Reader: rows of ids go through a network, some tokens at a time, and what it has read is kept in Slots.
+"""ModelRunner: runs the network on the rows of a batch and stores keys and values in caches.
 
-The rows of one prompt, its beams, stand together: `width` of them. An encoder reads their source once, and
-its keys are kept once. B rows, P prompts, T new tokens, V words, W width of the states."""
+The `rows_per_prompt` rows of a prompt (beams, candidates) are adjacent. The encoder runs once per
+prompt, and its rows share the cross-attention cache.
+B rows, P prompts, T new tokens, V vocabulary size, W width of the hidden states."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.batch import Batch, Rows
-from qkv.decode.cache import Columns, Kept
-from qkv.decode.cuda_graphs import Graphs
-from qkv.decode.transfer import sent
-from qkv.nn.transformer import Memory, Tower, Transformer
-from qkv.spec import Both, ByHead, Either, Everyone, Learned, Local, Pattern, Prefix
+from qkv.batch import Batch, Inputs
+from qkv.decode.cache import CacheLayout, StaticKVCache
+from qkv.decode.cuda_graphs import CUDAGraphCache
+from qkv.decode.transfer import copy_to_device
+from qkv.nn.transformer import LayerCache, Transformer
+from qkv.spec import And, Full, Local, Or, Pattern, PerHead, Prefix
 
 Prompts = Sequence[Sequence[int]]
 Sources = Sequence[Sequence[int] | Tensor | None]
-Moves = list[tuple[int, int]]  # of prompts: from this place to that
+PromptMoves = list[tuple[int, int]]  # (from, to) prompt indices
 
 
-class Read(NamedTuple):
+class RunnerOutput(NamedTuple):
     logits: Tensor  # (N, V), or (B, T, V) after a step of several tokens
-    hidden: Tensor  # (N, T, W)
+    last_hidden_state: Tensor  # (N, T, W)
 
 
-class Reads(Protocol):
-    """What a pool asks of a reader."""
+class Runner(Protocol):
+    """The interface between a RunningBatch and a network."""
 
-    width: int
+    rows_per_prompt: int
     device: torch.device
 
-    def enter(self, prompts: Prompts, sources: Sources) -> Read: ...
-    def repeat(self, places: list[int]) -> None: ...
-    def step(self, ids: Tensor) -> Read: ...
-    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None: ...
-    def leave(self, moves: Moves, count: int) -> None: ...
+    def prefill(self, prompts: Prompts, sources: Sources) -> RunnerOutput: ...
+    def duplicate_prompts(self, prompt_indices: list[int]) -> None: ...
+    def step(self, input_ids: Tensor) -> RunnerOutput: ...
+    def reorder_rows(self, parents: Tensor, token_ids: Tensor, shared_length: int) -> None: ...
+    def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None: ...
 
 
-class Reader:
-    """Keys and values in Slots; rows may join at any time, and are of any length."""
+class ModelRunner:
+    """Runner with a KV cache; rows of any length may join at any time."""
 
-    def __init__(self, net: Transformer, width: int = 1, static: bool = False) -> None:
+    def __init__(
+        self, net: Transformer, rows_per_prompt: int = 1, static_shapes: bool = False
+    ) -> None:
         self.device = device = next(net.parameters()).device
-        self.net, self.width, self.static, self.graphs = net, width, static, Graphs()
-        self.columns, self.sources = Columns(device, width, static), Columns(device, 1, static)
-        self.memory: list[Any] = [Memory(Kept(self.columns), Kept(self.sources)) for _ in net.tower.order]
-        layers = net.tower.stack.layers
-        self.crosses = any(layer.cross for layer in layers)
-        self.pair = net.encoder is not None and net.decoder is not None
-        self.ahead = any(looks_ahead(layer.attend.pattern) for layer in layers)
-        self.room = room_of(net.tower)
-        self.sparing = device.type == "cpu"
-        self.last = torch.zeros(0, 1, dtype=torch.long, device=device)  # (B, 1) what rows have read last
+        self.net = net
+        self.rows_per_prompt = rows_per_prompt
+        self.static_shapes = static_shapes
+        self.cuda_graphs = CUDAGraphCache()
+        self.cache_layout = CacheLayout(device, rows_per_prompt, static_shapes)
+        self.source_layout = CacheLayout(device, 1, static_shapes)
+        num_layers = len(net.last_stack.layer_order)
+        self.attention_caches = [StaticKVCache(self.cache_layout) for _ in range(num_layers)]
+        self.cross_attention_caches = [StaticKVCache(self.source_layout) for _ in range(num_layers)]
+        self.caches = [
+            LayerCache(attention, cross_attention)
+            for attention, cross_attention in zip(
+                self.attention_caches, self.cross_attention_caches, strict=True
+            )
+        ]
+        layers = net.last_stack.spec.layers
+        self.has_cross_attention = any(layer.cross_attention for layer in layers)
+        self.is_encoder_decoder = net.encoder is not None and net.decoder is not None
+        self.has_lookahead = any(attends_to_future(layer.attention.pattern) for layer in layers)
+        self.max_positions = net.last_stack.spec.max_positions
+        self.minimize_copies = device.type == "cpu"
+        self.last_input_ids = torch.zeros(0, 1, dtype=torch.long, device=device)  # (B, 1)
 
-    def enter(self, prompts: Prompts, sources: Sources) -> Read:
-        """Reads prompts below the rows that are there: the scores of what follows (P, V), and all states.
+    def prefill(self, prompts: Prompts, sources: Sources) -> RunnerOutput:
+        """Run the network on new prompts: logits of the next tokens (P, V), and all hidden states.
 
-        They are filled up on the right, where no token of theirs looks."""
-        device, width, first = self.device, self.width, len(self.columns)
-        ids, lengths = laid(prompts, device)
-        size, length = ids.shape
-        along = torch.arange(length, device=device)
-        seat = along < lengths[:, None] if self.ahead and len({*map(len, prompts)}) > 1 else None
-        rows = Rows(ids=ids, positions=along[None], seat=seat, reach=length - 1)
-        last = torch.arange(size, device=device) * length + lengths - 1
-        self.columns.begin(slice(first, first + size * width, width), length)
-        attend, cross = self.memory[0]
-        attend.positions = cross.positions = None  # nothing is remembered of these rows
-        out = self.net(self.first_batch(rows, sources, last), self.memory)
-        self.columns.set([*self.columns.filled, *(len(each) for each in prompts for _ in range(width))])
-        forks = [first + i for i in range(size * width) if i % width]
-        self.copy([row - (row - first) % width for row in forks], forks)
-        return Read(out["logits"], out["hidden"])
-
-    def first_batch(self, rows: Rows, sources: Sources, last: Tensor) -> Batch:
-        """With what an encoder reads, or with states that were given."""
-        if not self.crosses or sources[0] is None:
-            return Batch(rows=rows, read=last)
-        device, first, given = (
-            self.device,
-            len(self.sources),
-            [each for each in sources if each is not None],
+        Prompts are padded on the right, where a causal network does not attend."""
+        rows_per_prompt = self.rows_per_prompt
+        first_row = len(self.cache_layout)
+        input_ids, lengths = pad_sequences_to_tensor(prompts, self.device)
+        num_prompts, max_length = input_ids.shape
+        positions = torch.arange(max_length, device=self.device)
+        needs_mask = self.has_lookahead and len({*map(len, prompts)}) > 1
+        inputs = Inputs(
+            input_ids=input_ids,
+            position_ids=positions[None],
+            attention_mask=positions < lengths[:, None] if needs_mask else None,
+            max_distance=max_length - 1,
         )
-        counts = [len(each) for each in given]
-        self.sources.begin(slice(first, first + len(counts)), max(counts))
-        self.sources.set([*self.sources.filled, *counts])
-        mask = torch.arange(max(counts), device=device) < sent(counts, device)[:, None]
-        if self.pair:
-            source = Rows.of(laid([[*each] for each in given], device)[0], mask=mask)
-            return Batch(rows=source, target=rows, read=last)
-        states = [each for each in given if isinstance(each, Tensor)]
-        source = Rows.of(embeds=torch.nn.utils.rnn.pad_sequence(states, True).to(device), mask=mask)
-        return Batch(rows=rows, source=source, read=last)
+        last_indices = torch.arange(num_prompts, device=self.device) * max_length + lengths - 1
+        end_row = first_row + num_prompts * rows_per_prompt
+        self.cache_layout.begin_prefill(slice(first_row, end_row, rows_per_prompt), max_length)
+        self.attention_caches[0].positions = None  # the new rows have no cached tokens
+        self.cross_attention_caches[0].positions = None
+        output = self.net(self.build_prefill_batch(inputs, sources, last_indices), self.caches)
+        new_lengths = [len(prompt) for prompt in prompts for _ in range(rows_per_prompt)]
+        self.cache_layout.set_lengths([*self.cache_layout.lengths, *new_lengths])
+        copies = [row for row in range(first_row, end_row) if (row - first_row) % rows_per_prompt]
+        self.copy_rows([row - (row - first_row) % rows_per_prompt for row in copies], copies)
+        return RunnerOutput(output["logits"], output["last_hidden_state"])
 
-    def step(self, ids: Tensor) -> Read:
-        """Reads the next tokens (B, T) of all rows; the scores after each of them: (B, V), or (B, T, V)."""
-        count, new = ids.shape
-        if self.static:
-            shape = new, self.columns.settle(new), self.sources.settle(0)
-            padded = F.pad(ids, (0, 0, 0, self.columns.shape[0] - count))
-            logits, hidden = self.graphs(self.forward, padded, (self.columns.room, self.sources.room), shape)
+    def build_prefill_batch(self, inputs: Inputs, sources: Sources, last_indices: Tensor) -> Batch:
+        """Return the batch of a prefill, with the encoder's inputs or the given encoder states."""
+        valid_sources = [source for source in sources if source is not None]
+        if not self.has_cross_attention or sources[0] is None:
+            return Batch(encoder=inputs, logit_positions=last_indices)
+        first_row = len(self.source_layout)
+        lengths = [len(source) for source in valid_sources]
+        self.source_layout.begin_prefill(slice(first_row, first_row + len(lengths)), max(lengths))
+        self.source_layout.set_lengths([*self.source_layout.lengths, *lengths])
+        positions = torch.arange(max(lengths), device=self.device)
+        mask = positions < copy_to_device(lengths, self.device)[:, None]
+        if self.is_encoder_decoder:
+            source_ids, _ = pad_sequences_to_tensor(
+                [[*source] for source in valid_sources], self.device
+            )
+            encoder_inputs = Inputs.create(source_ids, attention_mask=mask)
+            return Batch(encoder=encoder_inputs, decoder=inputs, logit_positions=last_indices)
+        states = [source for source in valid_sources if isinstance(source, Tensor)]
+        padded_states = torch.nn.utils.rnn.pad_sequence(states, True).to(self.device)
+        encoder_states = Inputs.create(inputs_embeds=padded_states, attention_mask=mask)
+        return Batch(
+            encoder=inputs, encoder_hidden_states=encoder_states, logit_positions=last_indices
+        )
+
+    def step(self, input_ids: Tensor) -> RunnerOutput:
+        """Run the network on the next tokens (B, T): logits (B, V) if T is 1, else (B, T, V)."""
+        batch_size, num_new_tokens = input_ids.shape
+        if self.static_shapes:
+            shape = (
+                num_new_tokens,
+                self.cache_layout.set_static_shape(num_new_tokens),
+                self.source_layout.set_static_shape(0),
+            )
+            padded = F.pad(input_ids, (0, 0, 0, self.cache_layout.static_shape[0] - batch_size))
+            buffer_shape = (self.cache_layout.capacity, self.source_layout.capacity)
+            logits, hidden = self.cuda_graphs(self.forward, padded, buffer_shape, shape)
         else:
-            logits, hidden = self.forward(ids)
-        self.columns.written(new)
-        self.last = ids[:, -1:]
-        return Read(logits[:count, 0] if new == 1 else logits[:count], hidden[:count])
+            logits, hidden = self.forward(input_ids)
+        self.cache_layout.advance(num_new_tokens)
+        self.last_input_ids = input_ids[:, -1:]
+        logits = logits[:batch_size, 0] if num_new_tokens == 1 else logits[:batch_size]
+        return RunnerOutput(logits, hidden[:batch_size])
 
-    def forward(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Of tokens (B, T) scores and states; whatever rows differ in is read from the device."""
-        positions, keys, full = self.columns.go_on(ids.shape[1])
-        if self.room is not None:  # drafts may go over the end
-            positions = positions.clamp(max=self.room - 1)
-        attend, cross = self.memory[0]
-        attend.positions, attend.full = keys, full
-        if self.sources:
-            _, cross.positions, cross.full = self.sources.go_on(0)
-        rows = Rows(ids=ids, positions=positions, counted=False, even=False)
-        out = self.net(Batch(target=rows) if self.pair else Batch(rows=rows), self.memory)
-        return out["logits"], out["hidden"]
+    def forward(self, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and hidden states of tokens (B, T).
 
-    def repeat(self, places: list[int]) -> None:
-        """What these prompts have read, once more below all rows."""
-        first, filled = len(self.columns), self.columns.filled
-        rows = of_places(places, self.width)
-        self.columns.add([filled[row] for row in rows])
-        self.copy(rows, [*range(first, first + len(rows))])
-        if self.sources:
-            first, filled = len(self.sources), self.sources.filled
-            self.sources.add([filled[place] for place in places])
-            self.copy_sources(places, [*range(first, first + len(places))])
+        With static shapes, values that differ between rows are read from device tensors only."""
+        positions, key_positions, is_full = self.cache_layout.begin_step(input_ids.shape[1])
+        if self.max_positions is not None:  # draft tokens may go beyond the last position
+            positions = positions.clamp(max=self.max_positions - 1)
+        attention_cache = self.attention_caches[0]
+        attention_cache.positions = key_positions
+        attention_cache.is_full = is_full
+        if self.source_layout:
+            cross_attention_cache = self.cross_attention_caches[0]
+            _, source_positions, source_is_full = self.source_layout.begin_step(0)
+            cross_attention_cache.positions = source_positions
+            cross_attention_cache.is_full = source_is_full
+        inputs = Inputs(
+            input_ids=input_ids, position_ids=positions, offset_by_cache=False, contiguous=False
+        )
+        batch = Batch(decoder=inputs) if self.is_encoder_decoder else Batch(encoder=inputs)
+        output = self.net(batch, self.caches)
+        return output["logits"], output["last_hidden_state"]
 
-    def copy(self, source: list[int], target: list[int]) -> None:
-        """What the rows `source` have read, over the rows `target`."""
-        if source:
-            stop = self.columns.high
-            places = self.columns.places(source, stop), self.columns.places(target, stop)
-            for layer in self.memory:
-                layer.attend.move(*places)
+    def duplicate_prompts(self, prompt_indices: list[int]) -> None:
+        """Append copies of the cached rows of these prompts."""
+        first_row = len(self.cache_layout)
+        lengths = self.cache_layout.lengths
+        rows = expand_prompt_indices(prompt_indices, self.rows_per_prompt)
+        self.cache_layout.append_rows([lengths[row] for row in rows])
+        self.copy_rows(rows, [*range(first_row, first_row + len(rows))])
+        if self.source_layout:
+            first_row = len(self.source_layout)
+            lengths = self.source_layout.lengths
+            self.source_layout.append_rows([lengths[index] for index in prompt_indices])
+            self.copy_source_rows(
+                prompt_indices, [*range(first_row, first_row + len(prompt_indices))]
+            )
 
-    def copy_sources(self, source: list[int], target: list[int]) -> None:
-        """The same of what the encoder has read, prompt by prompt."""
-        if source:
-            stop = self.sources.high
-            places = self.sources.places(source, stop), self.sources.places(target, stop)
-            for layer in self.memory:
-                layer.cross.move(*places)
+    def copy_rows(self, source_rows: list[int], target_rows: list[int]) -> None:
+        """Copy rows of the self-attention caches to other rows."""
+        _copy_cache_rows(self.cache_layout, self.attention_caches, source_rows, target_rows)
 
-    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
-        """Row i goes on from row parents[i] (B,); in their first columns, `alike` of them, they are the same.
+    def copy_source_rows(self, source_rows: list[int], target_rows: list[int]) -> None:
+        """Copy rows of the cross-attention caches, one per prompt, to other rows."""
+        _copy_cache_rows(self.source_layout, self.cross_attention_caches, source_rows, target_rows)
 
-        A CPU copies only what differs of what both have read; a GPU has copied all before it could tell what
-        that is. Rows have said the ids (B, L), and the last that they have read may not be among them."""
-        if not self.sparing:
-            for layer in self.memory:
-                layer.attend.take(parents, alike, self.columns.high)
+    def reorder_rows(self, parents: Tensor, token_ids: Tensor, shared_length: int) -> None:
+        """Replace the cache of row i by that of row parents[i] (B,).
+
+        Row and parent have their first `shared_length` tokens in common. On a CPU only the columns
+        with different tokens are copied, by comparing `token_ids` (B, L); the last input may not be
+        among them. On a GPU copying all columns is faster than comparing."""
+        if not self.minimize_copies:
+            for cache in self.attention_caches:
+                cache.reorder_rows(parents, shared_length, self.cache_layout.max_length)
             return
-        columns, wide = self.columns, self.columns.room[1]
-        filled = columns.count[: len(parents), None]
-        ids = F.pad(ids, (0, 1)).scatter(1, filled - 1, self.last)
-        apart = (ids != ids[parents]).cumsum(1) > 0  # from the first id on that is another
-        along = torch.arange(ids.shape[1], device=self.device)
-        row, column = (apart & (along < filled)).nonzero().unbind(1)
+        num_columns = self.cache_layout.capacity[1]
+        lengths = self.cache_layout.device_lengths[: len(parents), None]
+        token_ids = F.pad(token_ids, (0, 1)).scatter(1, lengths - 1, self.last_input_ids)
+        # True from the first different token on.
+        differs = (token_ids != token_ids[parents]).cumsum(1) > 0
+        positions = torch.arange(token_ids.shape[1], device=self.device)
+        row, column = (differs & (positions < lengths)).nonzero().unbind(1)
         if len(row):
-            for layer in self.memory:
-                layer.attend.move(parents[row] * wide + column, row * wide + column)
+            for cache in self.attention_caches:
+                cache.copy_flat(parents[row] * num_columns + column, row * num_columns + column)
 
-    def leave(self, moves: Moves, count: int) -> None:
-        """Prompts come to stand in the places of others, `count` of them remain."""
-        old, new = [place for place, _ in moves], [place for _, place in moves]
-        rows, there = of_places(old, self.width), of_places(new, self.width)
-        self.copy(rows, there)
-        self.columns.set(held(self.columns.filled, rows, there, count * self.width))
-        if self.sources:
-            self.copy_sources(old, new)
-            self.sources.set(held(self.sources.filled, old, new, count))
+    def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None:
+        """Move prompts to the indices of removed ones and keep the first `num_remaining`."""
+        old = [source for source, _ in moves]
+        new = [target for _, target in moves]
+        old_rows = expand_prompt_indices(old, self.rows_per_prompt)
+        new_rows = expand_prompt_indices(new, self.rows_per_prompt)
+        num_rows = num_remaining * self.rows_per_prompt
+        self.copy_rows(old_rows, new_rows)
+        self.cache_layout.set_lengths(
+            move_and_truncate(self.cache_layout.lengths, old_rows, new_rows, num_rows)
+        )
+        if self.source_layout:
+            self.copy_source_rows(old, new)
+            self.source_layout.set_lengths(
+                move_and_truncate(self.source_layout.lengths, old, new, num_remaining)
+            )
 
-    def cut(self, lengths: list[int]) -> None:
-        """Rows go back to their first tokens."""
-        self.columns.set(lengths)
+    def truncate(self, lengths: list[int]) -> None:
+        """Truncate the cached rows to these lengths."""
+        self.cache_layout.set_lengths(lengths)
 
 
-def room_of(tower: Tower) -> int | None:
-    """How many positions there are; None: any number."""
-    positions = tower.stack.embed.positions
-    return positions.count - positions.offset if isinstance(positions, Learned) else None
+def _copy_cache_rows(
+    layout: CacheLayout, caches: list[StaticKVCache], source_rows: list[int], target_rows: list[int]
+) -> None:
+    if not source_rows:
+        return
+    source_index = layout.get_flat_indices(source_rows, layout.max_length)
+    target_index = layout.get_flat_indices(target_rows, layout.max_length)
+    for cache in caches:
+        cache.copy_flat(source_index, target_index)
 
 
-def looks_ahead(pattern: Pattern) -> bool:
-    """May a token see what comes after it?"""
+def attends_to_future(pattern: Pattern) -> bool:
+    """Return whether a token may attend to later tokens."""
     match pattern:
-        case Everyone() | Local() | Prefix():
+        case Full() | Local() | Prefix():
             return True
-        case Both(one, two):
-            return looks_ahead(one) and looks_ahead(two)
-        case Either(one, two):
-            return looks_ahead(one) or looks_ahead(two)
-        case ByHead(rules):
-            return any(map(looks_ahead, rules))
+        case And(first, second):
+            return attends_to_future(first) and attends_to_future(second)
+        case Or(first, second):
+            return attends_to_future(first) or attends_to_future(second)
+        case PerHead(patterns):
+            return any(map(attends_to_future, patterns))
     return False
 
 
-def laid(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids one row below the other (P, T), the shorter filled with 0 on the right, and their lengths."""
-    longest = max(map(len, rows))
-    ids = sent([[*row, *[0] * (longest - len(row))] for row in rows], device)
-    return ids, sent([len(row) for row in rows], device)
+def pad_sequences_to_tensor(
+    sequences: Sequence[Sequence[int]], device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Return sequences padded with 0 on the right (P, T), and their lengths (P,)."""
+    max_length = max(map(len, sequences))
+    padded = [[*sequence, *[0] * (max_length - len(sequence))] for sequence in sequences]
+    return copy_to_device(padded, device), copy_to_device(
+        [len(sequence) for sequence in sequences], device
+    )
 
 
-def of_places(places: list[int], width: int) -> list[int]:
-    """The rows of the prompts at these places."""
-    return [place * width + k for place in places for k in range(width)]
+def expand_prompt_indices(prompt_indices: list[int], rows_per_prompt: int) -> list[int]:
+    """Return the row indices of prompts."""
+    return [index * rows_per_prompt + k for index in prompt_indices for k in range(rows_per_prompt)]
 
 
-def held(values: list[int], old: list[int], new: list[int], count: int) -> list[int]:
-    """The first `count` values, after those of the `old` places have come to the `new` ones."""
-    out = list(values)
-    for source, target in zip(old, new, strict=True):
-        out[target] = values[source]
-    return out[:count]
+def move_and_truncate(
+    values: list[int], source_indices: list[int], target_indices: list[int], count: int
+) -> list[int]:
+    """Copy values from source to target indices and return the first `count`."""
+    output = list(values)
+    for source, target in zip(source_indices, target_indices, strict=True):
+        output[target] = values[source]
+    return output[:count]

@@ -1,7 +1,7 @@
-"""Recurrence: Transformer-XL and XLNet read on from the states of what they have read.
+"""SegmentRunner: decoding with the segment-level recurrence of Transformer-XL and XLNet.
 
-Rows begin together, with prompts of one length, and so have as many states ever after.
-B rows, M states remembered, T tokens, W width."""
+All rows start in the same step with prompts of equal length, so their memories are equally long.
+B rows, M remembered states, T tokens, W width."""
 
 from __future__ import annotations
 
@@ -9,69 +9,114 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.batch import Batch, Rows
-from qkv.decode.runner import Moves, Prompts, Read, Sources, held, of_places
-from qkv.decode.transfer import sent
+from qkv.batch import Batch, Inputs
+from qkv.decode.runner import (
+    PromptMoves,
+    Prompts,
+    RunnerOutput,
+    Sources,
+    expand_prompt_indices,
+    move_and_truncate,
+)
+from qkv.decode.transfer import copy_to_device
 from qkv.nn.transformer import Transformer
 
-MOST = 8192  # tokens of a prompt that are read at once
-SEGMENT = 1024  # tokens at a time of a longer one, each with the states that are kept of those before it
+MAX_PREFILL_TOKENS = 8192  # a longer prompt is processed in segments
+SEGMENT_LENGTH = 1024
 
 
-class Recurrence:
-    def __init__(self, net: Transformer, width: int = 1) -> None:
-        self.net, self.width = net, width
+class SegmentRunner:
+    """Runner that keeps the hidden states of earlier tokens as memory."""
+
+    def __init__(self, net: Transformer, rows_per_prompt: int = 1) -> None:
+        self.net = net
+        self.rows_per_prompt = rows_per_prompt
         self.device = next(net.parameters()).device
-        self.states: Tensor | None = None  # (layers, B, M, W)
-        self.said = torch.zeros(0, 0, dtype=torch.long, device=self.device)  # (B, L) all ids so far
-        self.asks = net.tower.stack.embed.query  # a second stream predicts a token that nobody sees
-        recall = net.tower.stack.recall
-        assert recall is not None
-        # XLNet's states look both ways, so that the last token is read once more with what follows it;
-        # a net that keeps no states reads all again.
-        self.again = None if recall.zeros and not recall.length else 1 if self.asks else 0
+        self.mems: Tensor | None = None  # (layers, B, M, W)
+        self.token_ids = torch.zeros(0, 0, dtype=torch.long, device=self.device)  # (B, L) so far
+        self.has_query_stream = net.last_stack.spec.embedding.query_stream  # XLNet
+        recurrence = net.last_stack.spec.recurrence
+        assert recurrence is not None
+        # Tokens of earlier segments to process again; None: all, for a network without memory.
+        # XLNet's states are bidirectional, so the last token is processed again with its successor.
+        self.num_reread_tokens: int | None
+        if recurrence.starts_with_zeros and not recurrence.memory_length:
+            self.num_reread_tokens = None
+        else:
+            self.num_reread_tokens = 1 if self.has_query_stream else 0
 
-    def enter(self, prompts: Prompts, sources: Sources) -> Read:
-        self.said = sent([[*each] for each in prompts], self.device)
-        length, again = self.said.shape[1], self.again or 0
-        size = length if length <= MOST or self.again is None else SEGMENT
-        for start in range(0, length, size):
-            found = self.read(self.said[:, max(start - again, 0) : start + size])
-        self.pick(sent([place for place in range(len(prompts)) for _ in range(self.width)], self.device))
-        return found
+    def prefill(self, prompts: Prompts, sources: Sources) -> RunnerOutput:
+        """Run the network on all prompts, in segments if they are long."""
+        self.token_ids = copy_to_device([[*prompt] for prompt in prompts], self.device)
+        length = self.token_ids.shape[1]
+        num_reread = self.num_reread_tokens or 0
+        is_single_segment = length <= MAX_PREFILL_TOKENS or self.num_reread_tokens is None
+        segment_length = length if is_single_segment else SEGMENT_LENGTH
+        for start in range(0, length, segment_length):
+            output = self.run_segment(
+                self.token_ids[:, max(start - num_reread, 0) : start + segment_length]
+            )
+        rows = [index for index in range(len(prompts)) for _ in range(self.rows_per_prompt)]
+        self.select_rows(copy_to_device(rows, self.device))
+        return output
 
-    def step(self, ids: Tensor) -> Read:
-        self.said = torch.cat([self.said, ids], dim=1)
-        return self.read(self.said if self.again is None else self.said[:, -1 - self.again :])
+    def step(self, input_ids: Tensor) -> RunnerOutput:
+        """Run the network on the next token (B, 1) of all rows."""
+        self.token_ids = torch.cat([self.token_ids, input_ids], dim=1)
+        if self.num_reread_tokens is None:
+            return self.run_segment(self.token_ids)
+        return self.run_segment(self.token_ids[:, -1 - self.num_reread_tokens :])
 
-    def read(self, ids: Tensor) -> Read:
-        (size, length), device = ids.shape, ids.device
-        if not self.asks:
-            last = torch.arange(1, size + 1, device=device) * length - 1
-            out = self.net(Batch(rows=Rows.of(ids), memory=self.states, read=last))
-            self.states = out["memory"]
-            return Read(out["logits"], out["hidden"])
-        unseen = torch.arange(length + 1, device=device) == length
-        itself = torch.eye(length + 1, dtype=torch.bool, device=device)
-        allowed = torch.cat([~unseen | itself, ~unseen[None]]).expand(size, -1, -1)
-        targets = torch.full((size, 1), length, device=device)
-        rows = Rows.of(F.pad(ids, (0, 1)))
-        out = self.net(Batch(rows=rows, memory=self.states, allowed=allowed, targets=targets))
-        self.states = out["memory"][:, :, :-2]  # without the last token, and the one that nobody sees
-        return Read(out["logits"][:, -1], out["hidden"])
+    def run_segment(self, input_ids: Tensor) -> RunnerOutput:
+        """Return the logits after the last of the tokens (B, T) and update the memory."""
+        batch_size, length = input_ids.shape
+        device = input_ids.device
+        if not self.has_query_stream:
+            last_indices = torch.arange(1, batch_size + 1, device=device) * length - 1
+            output = self.net(
+                Batch(
+                    encoder=Inputs.create(input_ids), mems=self.mems, logit_positions=last_indices
+                )
+            )
+            self.mems = output["mems"]
+            return RunnerOutput(output["logits"], output["last_hidden_state"])
+        # The query stream predicts an additional token that no other token attends to.
+        is_target = torch.arange(length + 1, device=device) == length
+        is_self = torch.eye(length + 1, dtype=torch.bool, device=device)
+        mask = torch.cat([~is_target | is_self, ~is_target[None]]).expand(batch_size, -1, -1)
+        target_positions = torch.full((batch_size, 1), length, device=device)
+        output = self.net(
+            Batch(
+                encoder=Inputs.create(F.pad(input_ids, (0, 1))),
+                mems=self.mems,
+                permutation_mask=mask,
+                target_positions=target_positions,
+            )
+        )
+        self.mems = output["mems"][:, :, :-2]  # without the last token and the predicted one
+        return RunnerOutput(output["logits"][:, -1], output["last_hidden_state"])
 
-    def repeat(self, places: list[int]) -> None:
-        self.pick(sent([*range(len(self.said)), *of_places(places, self.width)], self.device))
+    def duplicate_prompts(self, prompt_indices: list[int]) -> None:
+        """Append copies of the rows of these prompts."""
+        copies = expand_prompt_indices(prompt_indices, self.rows_per_prompt)
+        self.select_rows(copy_to_device([*range(len(self.token_ids)), *copies], self.device))
 
-    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
-        self.pick(parents)
+    def reorder_rows(self, parents: Tensor, token_ids: Tensor, shared_length: int) -> None:
+        """Replace row i by row parents[i] (B,)."""
+        self.select_rows(parents)
 
-    def leave(self, moves: Moves, count: int) -> None:
-        old, new = [place for place, _ in moves], [place for _, place in moves]
-        places = held([*range(len(self.said) // self.width)], old, new, count)
-        self.pick(sent(of_places(places, self.width), self.device))
+    def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None:
+        """Move prompts to the indices of removed ones and keep the first `num_remaining`."""
+        old = [source for source, _ in moves]
+        new = [target for _, target in moves]
+        num_prompts = len(self.token_ids) // self.rows_per_prompt
+        order = move_and_truncate([*range(num_prompts)], old, new, num_remaining)
+        self.select_rows(
+            copy_to_device(expand_prompt_indices(order, self.rows_per_prompt), self.device)
+        )
 
-    def pick(self, index: Tensor) -> None:
-        """These rows, in this order."""
-        assert self.states is not None
-        self.states, self.said = self.states[:, index], self.said[index]
+    def select_rows(self, row_indices: Tensor) -> None:
+        """Keep the rows at these indices, in this order."""
+        assert self.mems is not None
+        self.mems = self.mems[:, row_indices]
+        self.token_ids = self.token_ids[row_indices]

@@ -1,4 +1,4 @@
-"""Wire: numbers between host and device, sent so that neither waits for the other before it must."""
+"""Transfers between host and device that do not block before the value is needed."""
 
 from __future__ import annotations
 
@@ -9,29 +9,31 @@ import torch
 from torch import Tensor
 
 
-def sent(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Whole numbers of the host on the device. From pinned memory: else a GPU would first finish its work."""
+def copy_to_device(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Return integers as a tensor on a device; pinned memory avoids waiting for a GPU's queue."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=torch.long, device=device)
     return torch.tensor(values, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
 
 
-class Told:
-    """A tensor of the device on its way to the host."""
+class HostCopy:
+    """An asynchronous copy of a device tensor to the host."""
 
     def __init__(self, x: Tensor) -> None:
-        self.values, self.there = x, None
+        self.values = x
+        self.copy_event: torch.cuda.Event | None = None
         if x.device.type == "cuda":
-            self.values, self.there = x.to("cpu", non_blocking=True), torch.cuda.Event()
-            self.there.record(torch.cuda.current_stream(x.device))
+            self.values = x.to("cpu", non_blocking=True)
+            self.copy_event = torch.cuda.Event()
+            self.copy_event.record(torch.cuda.current_stream(x.device))
 
-    def list(self) -> Any:
-        """Its numbers; waits until they are there."""
-        if self.there is not None:
-            self.there.synchronize()
+    def tolist(self) -> Any:
+        """Wait for the copy and return its values."""
+        if self.copy_event is not None:
+            self.copy_event.synchronize()
         return self.values.tolist()
 
 
-def known_empty(flags: Tensor) -> bool:
-    """Does the host know that none is true? A GPU is not asked."""
+def is_known_all_false(flags: Tensor) -> bool:
+    """Return True if no flag is set; always False on a GPU, which is not asked."""
     return flags.device.type == "cpu" and not flags.any()

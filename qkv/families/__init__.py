@@ -1,28 +1,30 @@
-"""The families, by name. Each is one file of data: a function of sizes, rows of sizes, tables of names."""
+"""The model families by name. Each is one file: a function of sizes, presets and a names table."""
 
 from functools import cache
 from importlib import import_module
 
-from qkv.families.family import Family, one_of
+from qkv.families.family import Family, lookup
 
-NAMES = """
-    bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse transformer bart
-    mbart marian t5 switch clip llama modernbert
+FAMILY_NAMES = """
+    bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse
+    transformer bart mbart marian t5 switch clip llama modernbert
 """.split()
 
 
 @cache
-def family(name: str) -> Family:
-    """The family of that name; ValueError lists the names there are."""
-    one_of("family", name, dict.fromkeys(NAMES))
-    found: Family = import_module(f"qkv.families.{name.replace('-', '_')}").FAMILY
-    return found
+def get_family(name: str) -> Family:
+    """Return the family of this name; ValueError lists the known names."""
+    lookup("family", name, dict.fromkeys(FAMILY_NAMES))
+    module = import_module(f"qkv.families.{name.replace('-', '_')}")
+    family: Family = module.FAMILY
+    return family
 
 
 def list_families() -> list[Family]:
-    return [family(name) for name in NAMES]
+    return [get_family(name) for name in FAMILY_NAMES]
 
 
-def by_model_type(kind: str) -> Family:
-    """The family that a config.json of this `model_type` belongs to."""
-    return one_of("model_type", kind, {kind: each for each in list_families() for kind in each.model_types})
+def family_of_model_type(model_type: str) -> Family:
+    """Return the family that reads a config.json of this `model_type`."""
+    by_model_type = {name: family for family in list_families() for name in family.model_types}
+    return lookup("model_type", model_type, by_model_type)

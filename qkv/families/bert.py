@@ -1,114 +1,191 @@
-"""BERT, and the one function that RoBERTa, ALBERT, DistilBERT and ELECTRA share with it.
+"""BERT, and the encoder that RoBERTa, ALBERT, DistilBERT and ELECTRA share with it.
 
 paper    Devlin et al. 2018, arXiv:1810.04805
-purpose  understand: classify, tag, answer
-differs  masked words and next sentence; post-norm, learned positions, segment types"""
+purpose  understand text: classify, tag, answer questions
+differs  masked LM and next sentence prediction; post-norm, learned positions, token types"""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from qkv import spec as s
-from qkv.families.family import COMMON, Args, Family, classes, readers, summary
+from qkv.families.family import COMMON_CONFIG, Args, Family, common_heads, head_classes
+
+Heads = tuple[s.HeadSpec | s.AdaptiveSoftmaxSpec | s.SpanBeamSpec, ...]
 
 
 def bert(
-    vocab: int = 30522, width: int = 768, depth: int = 12, heads: int = 12, feed: int = 3072,
-    act: str = "gelu", length: int = 512, types: int = 2, eps: float = 1e-12, drop: float = 0.1,
-    attend_drop: float = 0.1, label_drop: float | None = None, pad: int | None = 0, std: float = 0.02,
-    tied: bool = True, decoder: bool = False, cross: bool = False, labels: int = 2, head: str = "none",
-    family: str = "bert", embed_width: int | None = None, groups: int | None = None, inner: int = 1,
-    after_pad: bool = False, lm_act: str | None = None, read_act: str | None = None, span_drop: float = 0.0,
-    summary_kind: str | None = None, summary_project: bool = True, summary_act: str | None = None,
-    summary_drop: float = 0.0, label_take: str | None = None,
+    vocab_size: int = 30522, width: int = 768, depth: int = 12, heads: int = 12,
+    ffn_width: int = 3072, activation: str = "gelu", max_positions: int = 512,
+    type_vocab_size: int = 2, norm_eps: float = 1e-12, dropout: float = 0.1,
+    attention_dropout: float = 0.1, classifier_dropout: float | None = None,
+    pad_token_id: int | None = 0, init_std: float = 0.02, tie_embeddings: bool = True,
+    is_decoder: bool = False, add_cross_attention: bool = False, num_labels: int = 2,
+    head: str = "none", family: str = "bert", embedding_width: int | None = None,
+    positions_after_pad: bool = False, lm_activation: str | None = None,
+    classifier_pooling: str | None = None,
 ) -> s.Spec:  # fmt: skip
-    """`groups` of `inner` layers share their weights over the depth; `read_act`: the first token is read.
+    """`positions_after_pad`: positions start at pad_token_id + 1.
 
-    `label_take`: a label is read off these states ("mean", in a model that was not pretrained), no pooler."""
-    norm, pattern = s.Norm(eps=eps), s.causal if decoder else s.everyone
-    last = drop if label_drop is None else label_drop
-    attend = s.Attend(heads=heads, head_dim=s.per_head(width, heads), drop=attend_drop, pattern=pattern)
-    layer = s.Layer(attend=attend, feed=s.Dense(width=feed, act=act), norm=norm, place="after", drop=drop)
-    layer = replace(layer, attend_drop=0.0) if read_act == "relu" else layer
-    if cross and decoder:
-        layer = replace(layer, cross=replace(attend, pattern=s.everyone))
-    places = s.Learned(count=length, offset=(pad or 0) + 1 if after_pad else 0)
-    narrow = embed_width if groups or embed_width != width else None
-    embed = s.Embed(vocab=vocab, types=types, norm=norm, drop=drop, pad=pad, width=narrow, positions=places)
-    stack = s.Stack(width=width, embed=embed, layers=(layer,) * depth)
-    if groups:
-        order = [int(i / (depth / groups)) * inner + j for i in range(depth) for j in range(inner)]
-        stack = replace(stack, layers=(layer,) * (groups * inner), order=tuple(order))
-    lm = s.Head(name="lm", dense=embed_width or width, act=lm_act or act, norm=norm, size=vocab, tied=tied)
-    pooler = s.Head(name="pooler", out=("pooled",), take="first", dense=width, act="tanh")
-    kinds, gap = (labels, last) if groups else (2, 0.0)
-    pair = s.Head(name="pair", out=("pair",), take="pooled", size=kinds, drop=gap)
-    pooled = readers(labels, drop if read_act else last, lm, vector=dict(take="pooled"))
-    gap, other = (0.0, drop) if read_act == "relu" else (last, last)
-    first = dict(take="first", dense=width, act=read_act, mid_drop=last, drop=gap)
-    read = readers(labels, other, lm, vector=first) if read_act else pooled
-    plain = readers(labels, last, vector=dict(take=label_take))["label"] if label_take else None
-    choice = read["choice"] if read_act == "relu" else (pooler, *pooled["choice"])
-    if summary_kind:
-        how = summary_kind, summary_project, summary_act
-        vector = summary(width, *how, out=("summary",), mid_drop=summary_drop)
-        choice = vector, *readers(labels, 0.0, vector=dict(take="summary"))["choice"]
-    found = read | {
-        "none": (pooler,) if read_act in (None, "tanh") else (), "pretrain": (pooler, lm, pair),
-        "pair": (pooler, pair), "label": plain or (read["label"] if read_act else (pooler, *pooled["label"])),
-        "choice": choice, "span": (replace(read["span"][0], drop=span_drop),),
-        "replaced": (s.Head(name="replaced", dense=width, act=act, size=1, flat=True),),
-    }  # fmt: skip
-    return s.Spec(family=family, encoder=stack, heads=found[head], init=(("*", std),))
+    `classifier_pooling`: sequence classification pools the states so ("mean") and has no pooler."""
+    norm = s.NormSpec(eps=norm_eps)
+    attention = s.AttentionSpec(
+        heads=heads,
+        head_dim=s.head_width(width, heads),
+        dropout=attention_dropout,
+        pattern=s.causal if is_decoder else s.full,
+    )
+    layer = s.LayerSpec(
+        attention=attention,
+        cross_attention=replace(attention, pattern=s.full)
+        if add_cross_attention and is_decoder
+        else None,
+        feed_forward=s.FeedForwardSpec(width=ffn_width, activation=activation),
+        norm=norm,
+        norm_position="post",
+        dropout=dropout,
+    )
+    position_offset = (pad_token_id or 0) + 1 if positions_after_pad else 0
+    embedding = s.EmbeddingSpec(
+        vocab_size=vocab_size,
+        width=None if embedding_width == width else embedding_width,
+        positions=s.LearnedPositions(count=max_positions, offset=position_offset),
+        token_types=type_vocab_size,
+        norm=norm,
+        dropout=dropout,
+        padding_idx=pad_token_id,
+    )
+    stack = s.StackSpec(width=width, embedding=embedding, layers=(layer,) * depth)
+    lm = s.HeadSpec(
+        name="lm",
+        dense_width=embedding_width or width,
+        activation=lm_activation or activation,
+        norm=norm,
+        out_features=vocab_size,
+        tie_embeddings=tie_embeddings,
+    )
+    pooler = pooler_head(width)
+    next_sentence = s.HeadSpec(
+        name="next_sentence_prediction",
+        outputs=("seq_relationship_logits",),
+        pooling="pooler_output",
+        out_features=2,
+    )
+    head_dropout = dropout if classifier_dropout is None else classifier_dropout
+    head_specs = common_heads(num_labels, head_dropout, lm, pooling=dict(pooling="pooler_output"))
+    head_specs |= {
+        "none": (pooler,),
+        "pretraining": (pooler, lm, next_sentence),
+        "next-sentence-prediction": (pooler, next_sentence),
+        "sequence-classification": (pooler, *head_specs["sequence-classification"]),
+        "multiple-choice": (pooler, *head_specs["multiple-choice"]),
+    }
+    if classifier_pooling:
+        pooled_heads = common_heads(
+            num_labels, head_dropout, pooling=dict(pooling=classifier_pooling)
+        )
+        head_specs["sequence-classification"] = pooled_heads["sequence-classification"]
+    return s.Spec(family=family, encoder=stack, heads=head_specs[head], init=(("*", init_std),))
+
+
+def pooler_head(width: int) -> s.HeadSpec:
+    return s.HeadSpec(
+        name="pooler",
+        outputs=("pooler_output",),
+        pooling="first",
+        dense_width=width,
+        activation="tanh",
+    )
+
+
+def bert_with_heads(head_specs: Mapping[str, Heads], args: Args) -> s.Spec:
+    """Return BERT's spec with these heads for its own, unless `classifier_pooling` is set."""
+    head = args["head"]
+    if head not in head_specs or (head == "sequence-classification" and args["classifier_pooling"]):
+        return bert(**args)
+    return replace(bert(**args | {"head": "none"}), heads=head_specs[head])
+
+
+def get_classifier_dropout(args: Args) -> float:
+    return args["dropout"] if args["classifier_dropout"] is None else args["classifier_dropout"]
+
+
+def first_token_pooling(args: Args, activation: str, dropout: float) -> Args:
+    """Return the settings of a head that has a dense layer of its own on the first token."""
+    return dict(
+        pooling="first",
+        dropout=dropout,
+        dense_width=args["width"],
+        activation=activation,
+        classifier_dropout=get_classifier_dropout(args),
+    )
 
 
 SIZES = {
-    "tiny":   dict(width=128, depth=2, heads=2, feed=512),
-    "mini":   dict(width=256, depth=4, heads=4, feed=1024),
-    "small":  dict(width=512, depth=4, heads=8, feed=2048),
-    "medium": dict(width=512, depth=8, heads=8, feed=2048),
+    "tiny":   dict(width=128, depth=2, heads=2, ffn_width=512),
+    "mini":   dict(width=256, depth=4, heads=4, ffn_width=1024),
+    "small":  dict(width=512, depth=4, heads=8, ffn_width=2048),
+    "medium": dict(width=512, depth=8, heads=8, ffn_width=2048),
     "base":   {},
-    "large":  dict(width=1024, depth=24, heads=16, feed=4096),
+    "large":  dict(width=1024, depth=24, heads=16, ffn_width=4096),
 }  # fmt: skip
 
-CONFIG = COMMON | dict(
-    types="type_vocab_size", eps="layer_norm_eps", drop="hidden_dropout_prob", decoder="is_decoder",
-    attend_drop="attention_probs_dropout_prob", label_drop="classifier_dropout", cross="add_cross_attention",
+CONFIG = COMMON_CONFIG | dict(
+    type_vocab_size="type_vocab_size", norm_eps="layer_norm_eps", dropout="hidden_dropout_prob",
+    is_decoder="is_decoder", attention_dropout="attention_probs_dropout_prob",
+    classifier_dropout="classifier_dropout", add_cross_attention="add_cross_attention",
 )  # fmt: skip
 
-EMBED = """
-    encoder.embed.(tokens|positions|types)  bert.embeddings.(word|position|token_type)_embeddings
-    encoder.embed.norm                      bert.embeddings.LayerNorm
-    -                                       bert.embeddings.position_ids
-    heads.(label|tag|choice|span).out       (classifier|classifier|classifier|qa_outputs)
+EMBEDDING_KEYS = """
+    encoder.embedding.(tokens|positions|token_types)  bert.embeddings.(word|position|token_type)_embeddings
+    encoder.embedding.norm                            bert.embeddings.LayerNorm
+    -                                                 bert.embeddings.position_ids
 """
-STACK = """
-    encoder.layers.{}.attend.(q|k|v)        bert.encoder.layer.{}.attention.self.(query|key|value)
-    encoder.layers.{}.attend.o              bert.encoder.layer.{}.attention.output.dense
-    encoder.layers.{}.after_attend          bert.encoder.layer.{}.attention.output.LayerNorm
-    encoder.layers.{}.cross.(q|k|v)         bert.encoder.layer.{}.crossattention.self.(query|key|value)
-    encoder.layers.{}.cross.o               bert.encoder.layer.{}.crossattention.output.dense
-    encoder.layers.{}.after_cross           bert.encoder.layer.{}.crossattention.output.LayerNorm
-    encoder.layers.{}.feed.(up|down)        bert.encoder.layer.{}.(intermediate|output).dense
-    encoder.layers.{}.after_feed            bert.encoder.layer.{}.output.LayerNorm
-    -                                       bert.embeddings.token_type_ids
-    heads.pooler.dense                      bert.pooler.dense
+LAYER_KEYS = """
+    encoder.layers.{}.attention.(q|k|v)          bert.encoder.layer.{}.attention.self.(query|key|value)
+    encoder.layers.{}.attention.o                bert.encoder.layer.{}.attention.output.dense
+    encoder.layers.{}.post_attention_norm        bert.encoder.layer.{}.attention.output.LayerNorm
+    encoder.layers.{}.cross_attention.(q|k|v)    bert.encoder.layer.{}.crossattention.self.(query|key|value)
+    encoder.layers.{}.cross_attention.o          bert.encoder.layer.{}.crossattention.output.dense
+    encoder.layers.{}.post_cross_attention_norm  bert.encoder.layer.{}.crossattention.output.LayerNorm
+    encoder.layers.{}.feed_forward.(up|down)     bert.encoder.layer.{}.(intermediate|output).dense
+    encoder.layers.{}.post_feed_forward_norm     bert.encoder.layer.{}.output.LayerNorm
+    -                                            bert.embeddings.token_type_ids
+    heads.pooler.dense                           bert.pooler.dense
+"""
+HEAD_KEYS = """
+    heads.sequence_classification.out  classifier
+    heads.token_classification.out     classifier
+    heads.multiple_choice.out          classifier
+    heads.question_answering.out       qa_outputs
 """
 KEYS = """
-    heads.lm.(dense|norm)                   cls.predictions.transform.(dense|LayerNorm)
-    heads.lm.out.weight                     cls.predictions.decoder.weight
-    heads.pair.out                          cls.seq_relationship
+    heads.lm.(dense|norm)               cls.predictions.transform.(dense|LayerNorm)
+    heads.lm.out.weight                 cls.predictions.decoder.weight
+    heads.next_sentence_prediction.out  cls.seq_relationship
 """
 
 
-def lm_bias(args: Args, theirs: str) -> str:
-    """Tied, the bias lies beside the decoder; untied, that one is written but never read."""
-    used, unused = ("", ".decoder") if args["tied"] else (".decoder", "")
-    word = "alias" if args["tied"] else "copy"
-    return f"heads.lm.out.bias {theirs}{used}.bias\nheads.lm.out.bias {theirs}{unused}.bias {word}\n"
+def lm_bias_rows(args: Args, lm_head: str) -> str:
+    """Return the rows of the LM head's bias, which files hold under two names.
+
+    The model uses `{lm_head}.bias` if embeddings are tied, else `{lm_head}.decoder.bias`. Hugging
+    Face writes both."""
+    if args["tie_embeddings"]:
+        return f"heads.lm.out.bias {lm_head}.bias\nheads.lm.out.bias {lm_head}.decoder.bias alias\n"
+    return f"heads.lm.out.bias {lm_head}.decoder.bias\nheads.lm.out.bias {lm_head}.bias copy\n"
 
 
+def names_table(args: Args) -> str:
+    return EMBEDDING_KEYS + LAYER_KEYS + HEAD_KEYS + KEYS + lm_bias_rows(args, "cls.predictions")
+
+
+HEADS = """
+    none masked-lm lm pretraining next-sentence-prediction sequence-classification multiple-choice
+    token-classification question-answering
+"""
 FAMILY = Family(
-    name="bert", doc=__doc__, make=bert, sizes=SIZES, config=CONFIG, model_types=("bert",),
-    prefixes=("bert.",), keys=lambda args: EMBED + STACK + KEYS + lm_bias(args, "cls.predictions"),
-    only={"position_embedding_type": ("absolute",)},
-    heads=classes("Bert", "none masked-lm lm pretrain pair label choice tag span"),
+    name="bert", doc=__doc__, build_spec=bert, sizes=SIZES,
+    config=CONFIG, supported_values={"position_embedding_type": ("absolute",)},
+    model_types=("bert",), heads=head_classes("Bert", HEADS),
+    names_table=names_table, prefixes=("bert.",),
 )  # fmt: skip

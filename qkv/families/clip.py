@@ -1,113 +1,212 @@
-"""CLIP: a text tower and an image tower that meet in one space.
+"""CLIP: a text encoder and an image encoder in one embedding space.
 
 paper    Radford et al. 2021, arXiv:2103.00020
 purpose  match images and texts
-differs  two towers trained by contrast; the image is a row of patches"""
+differs  two encoders trained with a contrastive loss; an image is a sequence of patches"""
 
 from typing import Any
 
 from qkv import spec as s
-from qkv.families.family import COMMON, Args, Family, classes
+from qkv.families.family import COMMON_CONFIG, Args, Family, head_classes
 
-SAME: Args = dict(act="quick_gelu", eps=1e-5, attend_drop=0.0, std=0.02, factor=1.0, project=512, depth=12)
-TEXT = SAME | dict(vocab=49408, width=512, heads=8, feed=2048, length=77, end=49407)
-IMAGE = SAME | dict(image=224, patch=32, channels=3, width=768, heads=12, feed=3072)
-
-
-def tower(a: Args, text: bool, embed: s.Embed, heads: tuple[s.Head | None, ...]) -> s.Spec:
-    norm, width, wide = s.Norm(eps=a["eps"]), a["width"], a["factor"] * a["width"] ** -0.5
-    pattern = s.causal if text else s.everyone
-    size = s.per_head(width, a["heads"])
-    attend = s.Attend(heads=a["heads"], head_dim=size, pattern=pattern, drop=a["attend_drop"])
-    layer = s.Layer(attend=attend, feed=s.Dense(width=a["feed"], act=a["act"]), norm=norm)
-    stack = s.Stack(width=width, embed=embed, layers=(layer,) * a["depth"], final=norm if text else None)
-    deep, table = wide * (2 * a["depth"]) ** -0.5, a["factor"] * (0.02 if text else a["std"])
-    init = (
-        ("*.attend.o.*", wide), ("*.attend.*", deep), ("*.up.*", wide * 0.5**0.5), ("*.down.*", deep),
-        ("*.embed.first", wide), ("*.embed.*", table), ("heads.*", wide), ("*", a["std"]),
-    )  # fmt: skip
-    return s.Spec(family="clip", encoder=stack, heads=tuple(head for head in heads if head), init=init)
+TOWER: Args = dict(
+    activation="quick_gelu", norm_eps=1e-5, attention_dropout=0.0, init_std=0.02,
+    initializer_factor=1.0, projection_dim=512, depth=12,
+)  # fmt: skip
+TEXT = TOWER | dict(
+    vocab_size=49408, width=512, heads=8, ffn_width=2048, max_positions=77, eos_token_id=49407,
+)  # fmt: skip
+IMAGE = TOWER | dict(
+    image_size=224, patch_size=32, num_channels=3, width=768, heads=12, ffn_width=3072,
+)  # fmt: skip
 
 
 def clip(
-    text: dict[str, Any] | None = None, image: dict[str, Any] | None = None, project: int = 512,
-    temperature: float = 2.6592, labels: int = 2, head: str = "both",
-) -> s.Two:  # fmt: skip
-    """`text` and `image` change the sizes of the towers, which are TEXT and IMAGE."""
-    t, i, both = TEXT | (text or {}), IMAGE | (image or {}), head == "both"
-    takes = "top" if t["end"] == 2 else "first end"  # as first published, the end is the largest id
-    pooled = s.Head(name="pooler", out=("pooled",), take=takes, end=t["end"])
-    first = s.Head(name="pooler", out=("pooled",), take="first", norm=s.Norm(eps=i["eps"]))
-    sizes = (project, project) if both else (t["project"], i["project"])
-    text_vector = s.Head(name="vector", out=("text",), take="pooled", size=sizes[0], bias=False)
-    image_vector = s.Head(name="vector", out=("image",), take="pooled", size=sizes[1], bias=False)
-    words = s.Embed(vocab=t["vocab"], positions=s.Learned(count=t["length"]))
-    patches = s.Patches(image=i["image"], size=i["patch"], channels=i["channels"])
-    places = s.Learned(count=(patches.image // patches.size) ** 2 + 1)
-    cells = s.Embed(vocab=1, positions=places, norm=s.Norm(eps=i["eps"]), patches=patches)
-    label = s.Head(name="label", take="rest", size=labels)
-    texts = {"both": text_vector, "text": None, "text-vector": text_vector}
-    images = {"both": image_vector, "image": None, "image-vector": image_vector, "image-label": label}
-    return s.Two(
-        family="clip", temperature=temperature if both else None,
-        text=tower(t, True, words, (pooled, texts[head])) if head in texts else None,
-        image=tower(i, False, cells, (first, images[head])) if head in images else None,
-    )  # fmt: skip
+    text: dict[str, Any] | None = None, image: dict[str, Any] | None = None,
+    projection_dim: int = 512, logit_scale: float = 2.6592, num_labels: int = 2, head: str = "both",
+) -> s.DualSpec:  # fmt: skip
+    """`text` and `image` are changes to the arguments TEXT and IMAGE of the two encoders.
+
+    `projection_dim` is that of the pair; an encoder alone has its own."""
+    text_args = TEXT | (text or {})
+    image_args = IMAGE | (image or {})
+    if head == "both":
+        text_args["projection_dim"] = projection_dim
+        image_args["projection_dim"] = projection_dim
+    return s.DualSpec(
+        family="clip",
+        text=text_encoder(text_args, head) if head in ("both", "text", "text-embedding") else None,
+        image=None
+        if head in ("text", "text-embedding")
+        else image_encoder(image_args, head, num_labels),
+        logit_scale=logit_scale if head == "both" else None,
+    )
+
+
+def text_encoder(args: Args, head: str) -> s.Spec:
+    norm = s.NormSpec(eps=args["norm_eps"])
+    embedding = s.EmbeddingSpec(
+        vocab_size=args["vocab_size"], positions=s.LearnedPositions(count=args["max_positions"])
+    )
+    # Configs of the first release say eos_token_id 2, but their end token is the largest id.
+    pooler = s.HeadSpec(
+        name="pooler",
+        outputs=("pooler_output",),
+        pooling="max_id" if args["eos_token_id"] == 2 else "first_eos",
+        eos_token_id=args["eos_token_id"],
+    )
+    projection = () if head == "text" else (projection_head("text_embeds", args["projection_dim"]),)
+    stack = s.StackSpec(
+        width=args["width"],
+        embedding=embedding,
+        layers=(tower_layer(args, s.causal),) * args["depth"],
+        final_norm=norm,
+    )
+    init = tower_init(args, embedding_std=args["initializer_factor"] * 0.02)
+    return s.Spec(family="clip", encoder=stack, heads=(pooler, *projection), init=init)
+
+
+def image_encoder(args: Args, head: str, num_labels: int) -> s.Spec:
+    norm = s.NormSpec(eps=args["norm_eps"])
+    patches = s.PatchSpec(
+        image_size=args["image_size"], patch_size=args["patch_size"], channels=args["num_channels"]
+    )
+    num_patches = (patches.image_size // patches.patch_size) ** 2
+    embedding = s.EmbeddingSpec(
+        vocab_size=1,
+        positions=s.LearnedPositions(count=num_patches + 1),  # and the class token
+        norm=norm,
+        patches=patches,
+    )
+    pooler = s.HeadSpec(name="pooler", outputs=("pooler_output",), pooling="first", norm=norm)
+    classifier = s.HeadSpec(
+        name="sequence_classification", pooling="patch_mean", out_features=num_labels
+    )
+    projection = projection_head("image_embeds", args["projection_dim"])
+    head_specs = {"image": (), "image-classification": (classifier,)}
+    stack = s.StackSpec(
+        width=args["width"],
+        embedding=embedding,
+        layers=(tower_layer(args, s.full),) * args["depth"],
+    )
+    init = tower_init(args, embedding_std=args["initializer_factor"] * args["init_std"])
+    heads = (pooler, *head_specs.get(head, (projection,)))
+    return s.Spec(family="clip", encoder=stack, heads=heads, init=init)
+
+
+def projection_head(output: str, projection_dim: int) -> s.HeadSpec:
+    return s.HeadSpec(
+        name="projection",
+        outputs=(output,),
+        pooling="pooler_output",
+        out_features=projection_dim,
+        bias=False,
+    )
+
+
+def tower_layer(args: Args, pattern: s.Pattern) -> s.LayerSpec:
+    attention = s.AttentionSpec(
+        heads=args["heads"],
+        head_dim=s.head_width(args["width"], args["heads"]),
+        pattern=pattern,
+        dropout=args["attention_dropout"],
+    )
+    feed_forward = s.FeedForwardSpec(width=args["ffn_width"], activation=args["activation"])
+    return s.LayerSpec(
+        attention=attention, feed_forward=feed_forward, norm=s.NormSpec(eps=args["norm_eps"])
+    )
+
+
+def tower_init(args: Args, embedding_std: float) -> tuple[tuple[str, float], ...]:
+    width_std = args["initializer_factor"] * args["width"] ** -0.5
+    depth_std = width_std * (2 * args["depth"]) ** -0.5
+    return (
+        ("*.attention.o.*", width_std),
+        ("*.attention.*", depth_std),
+        ("*.up.*", width_std * 0.5**0.5),
+        ("*.down.*", depth_std),
+        ("*.embedding.class_token", width_std),
+        ("*.embedding.*", embedding_std),
+        ("heads.*", width_std),
+        ("*", args["init_std"]),
+    )
 
 
 SIZES: dict[str, Args] = {
     "base-32":  {},
-    "base-16":  dict(image=dict(patch=16)),
+    "base-16":  dict(image=dict(patch_size=16)),
     "large-14": dict(
-        text=dict(width=768, heads=12, feed=3072, project=768), project=768,
-        image=dict(patch=14, width=1024, depth=24, heads=16, feed=4096, project=768),
+        text=dict(width=768, heads=12, ffn_width=3072, projection_dim=768), projection_dim=768,
+        image=dict(
+            patch_size=14, width=1024, depth=24, heads=16, ffn_width=4096, projection_dim=768,
+        ),
     ),
 }  # fmt: skip
 
 KEYS = """
-    (-|-)                                                (text|vision)_model.embeddings.position_ids
-    (text|image).encoder.embed.positions                 (text|vision)_model.embeddings.position_embedding
-    text.encoder.layers.{}.attend.(q|k|v|o)         text_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
-    image.encoder.layers.{}.attend.(q|k|v|o)        vision_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
-    (text|image).encoder.layers.{}.before_(attend|feed)  (text|vision)_model.encoder.layers.{}.layer_norm(1|2)
-    (text|image).encoder.layers.{}.feed.(up|down)        (text|vision)_model.encoder.layers.{}.mlp.(fc1|fc2)
-    (text|image).heads.vector.out                        (text|visual)_projection
-    text.encoder.embed.tokens                            text_model.embeddings.token_embedding
-    text.encoder.norm                                    text_model.final_layer_norm
-    image.encoder.embed.(first|patches)                  vision_model.embeddings.(class|patch)_embedding
-    image.encoder.embed.norm                             vision_model.pre_layrnorm
-    image.heads.pooler.norm                              vision_model.post_layernorm
-    image.heads.label.out                                classifier
-    temperature                                          logit_scale
+    (-|-)                                              (text|vision)_model.embeddings.position_ids
+    (text|image).encoder.embedding.positions           (text|vision)_model.embeddings.position_embedding
+    text.encoder.layers.{}.attention.(q|k|v|o)         text_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
+    image.encoder.layers.{}.attention.(q|k|v|o)        vision_model.encoder.layers.{}.self_attn.(q|k|v|out)_proj
+    (text|image).encoder.layers.{}.pre_attention_norm  (text|vision)_model.encoder.layers.{}.layer_norm1
+    text.encoder.layers.{}.pre_feed_forward_norm       text_model.encoder.layers.{}.layer_norm2
+    image.encoder.layers.{}.pre_feed_forward_norm      vision_model.encoder.layers.{}.layer_norm2
+    (text|image).encoder.layers.{}.feed_forward.up     (text|vision)_model.encoder.layers.{}.mlp.fc1
+    (text|image).encoder.layers.{}.feed_forward.down   (text|vision)_model.encoder.layers.{}.mlp.fc2
+    (text|image).heads.projection.out                  (text|visual)_projection
+    text.encoder.embedding.tokens                      text_model.embeddings.token_embedding
+    text.encoder.final_norm                            text_model.final_layer_norm
+    image.encoder.embedding.(class_token|patches)      vision_model.embeddings.(class|patch)_embedding
+    image.encoder.embedding.norm                       vision_model.pre_layrnorm
+    image.heads.pooler.norm                            vision_model.post_layernorm
+    image.heads.sequence_classification.out            classifier
+    logit_scale                                        logit_scale
 """
-BARE = {"text": "", "image": ""}
-ALONE = {"clip_text_model": "text_config", "clip_vision_model": "vision_config"}
-TOWER = COMMON | dict(eps="layer_norm_eps", factor="initializer_factor", project="projection_dim")
-WORDS = {ours: TOWER.get(ours, "eos_token_id") for ours in TEXT}
-CELLS = TOWER | dict(image="image_size", patch="patch_size", channels="num_channels")
-ENDS = dict(
-    both="Model", text="TextModel", image="VisionModel", **{"text-vector": "TextModelWithProjection"},
-    **{"image-vector": "VisionModelWithProjection", "image-label": "ForImageClassification"},
+CLASSES = {
+    "both": "Model",
+    "text": "TextModel",
+    "image": "VisionModel",
+    "text-embedding": "TextModelWithProjection",
+    "image-embedding": "VisionModelWithProjection",
+    "image-classification": "ForImageClassification",
+}
+TOWER_CONFIG = COMMON_CONFIG | dict(
+    norm_eps="layer_norm_eps", initializer_factor="initializer_factor",
+    projection_dim="projection_dim",
 )  # fmt: skip
+TEXT_CONFIG = {name: TOWER_CONFIG.get(name, "eos_token_id") for name in TEXT}
+IMAGE_CONFIG = TOWER_CONFIG | dict(
+    image_size="image_size", patch_size="patch_size", num_channels="num_channels"
+)  # fmt: skip
+# The `model_type` of one encoder alone: its key in the config.json of both.
+TOWER_KEYS = {"clip_text_model": "text_config", "clip_vision_model": "vision_config"}
+HEAD_TOWER_KEYS = {
+    "text": "text_config",
+    "text-embedding": "text_config",
+    "image": "vision_config",
+    "image-embedding": "vision_config",
+}
 
 
-def older(config: Args) -> Args:
-    side = ALONE.get(config.get("model_type", ""))
-    return {side: config, **config} if side else config
+def upgrade_config(config: Args) -> Args:
+    """The config.json of one encoder alone has the keys of the tower at the top level."""
+    key = TOWER_KEYS.get(config.get("model_type", ""))
+    return {key: config, **config} if key else config
 
 
-def newer(config: Args, args: Args) -> Args:
-    for kind, side in ALONE.items():
-        config[side] = (config[side] or {}) | {"model_type": kind}
-        if args["head"].split("-")[0] in side.replace("vision", "image") and args["head"] != "image-label":
-            return config[side] | {"architectures": config["architectures"]}
-    return config
+def finish_config(config: Args, args: Args) -> Args:
+    for model_type, key in TOWER_KEYS.items():
+        config[key] = (config[key] or {}) | {"model_type": model_type}
+    if args["head"] not in HEAD_TOWER_KEYS:
+        return config
+    return config[HEAD_TOWER_KEYS[args["head"]]] | {"architectures": config["architectures"]}
 
 
 FAMILY = Family(
-    name="clip", doc=__doc__, make=clip, sizes=SIZES, keys=KEYS, shape="two towers", older=older, newer=newer,
-    model_types=("clip", *ALONE), prefixes=("text_model.", "vision_model."), prefixed=BARE,
-    config=dict(project="projection_dim", temperature="logit_scale_init_value"),
-    heads=classes("CLIP", " ".join(ENDS), **ENDS),
-    nested=dict(text=("text_config", WORDS), image=("vision_config", CELLS)),
+    name="clip", doc=__doc__, shape="two towers", build_spec=clip, sizes=SIZES,
+    config=dict(projection_dim="projection_dim", logit_scale="logit_scale_init_value"),
+    nested=dict(text=("text_config", TEXT_CONFIG), image=("vision_config", IMAGE_CONFIG)),
+    upgrade_config=upgrade_config, finish_config=finish_config, model_types=("clip", *TOWER_KEYS),
+    heads=head_classes("CLIP", " ".join(CLASSES), **CLASSES), names_table=KEYS,
+    prefixes=("text_model.", "vision_model."), head_prefixes={"text": "", "image": ""},
 )  # fmt: skip

@@ -1,28 +1,31 @@
 """CTRL: a causal decoder whose text begins with a control code.
 
 paper    Keskar et al. 2019, arXiv:1909.05858
-purpose  write in a style named by a code
-differs  control codes; waves added to scaled tokens, pre-norm, ReLU"""
+purpose  generate text in the style of a control code
+differs  control codes; sinusoidal positions, scaled embeddings, pre-norm, ReLU"""
 
-from qkv.families.family import Family, classes
+from qkv.families.family import Family, head_classes
 from qkv.families.gpt2 import CONFIG, gpt2
 
 KEYS = """
-    decoder.embed.tokens                    transformer.w
-    -                                       transformer.pos_encoding
-    decoder.layers.{}.attend.(q|k|v|o)      transformer.h.{}.multi_head_attention.(Wq|Wk|Wv|dense)
-    decoder.layers.{}.before_(attend|feed)  transformer.h.{}.layernorm(1|2)
-    decoder.layers.{}.feed.(up|down)        transformer.h.{}.ffn.(0|2)
-    decoder.norm                            transformer.layernorm
-    heads.(lm|label).out                    (lm_head|classifier)
+    decoder.embedding.tokens                  transformer.w
+    -                                         transformer.pos_encoding
+    decoder.layers.{}.attention.(q|k|v|o)     transformer.h.{}.multi_head_attention.(Wq|Wk|Wv|dense)
+    decoder.layers.{}.pre_attention_norm      transformer.h.{}.layernorm1
+    decoder.layers.{}.pre_feed_forward_norm   transformer.h.{}.layernorm2
+    decoder.layers.{}.feed_forward.(up|down)  transformer.h.{}.ffn.(0|2)
+    decoder.final_norm                        transformer.layernorm
+    heads.(lm|sequence_classification).out    (lm_head|classifier)
 """
 
 FAMILY = Family(
-    name="ctrl", doc=__doc__, make=gpt2, sizes={"base": {}}, keys=KEYS, model_types=("ctrl",),
-    prefixes=("transformer.",),
-    given=dict(
-        vocab=246534, width=1280, depth=48, heads=16, feed=8192, act="relu", length=256, eps=1e-6,
-        attend_drop=0.0, inner_eps=1e-6, sinusoid=True, lm_bias=True, small_ends=False, family="ctrl",
+    name="ctrl", doc=__doc__, shape="decoder", build_spec=gpt2, sizes={"base": {}},
+    default_overrides=dict(
+        vocab_size=246534, width=1280, depth=48, heads=16, ffn_width=8192, activation="relu",
+        max_positions=256, norm_eps=1e-6, attention_dropout=0.0, layer_norm_eps=1e-6,
+        sinusoidal=True, lm_bias=True, scale_residual_init=False, family="ctrl",
     ),
-    config=CONFIG | dict(feed="dff"), heads=classes("CTRL", "none lm label"), shape="decoder",
+    config=CONFIG | dict(ffn_width="dff"),
+    model_types=("ctrl",), heads=head_classes("CTRL", "none lm sequence-classification"),
+    names_table=KEYS, prefixes=("transformer.",),
 )  # fmt: skip

@@ -1,31 +1,56 @@
-"""DistilBERT: half of BERT's layers, no types, taught by BERT.
+"""DistilBERT: half of BERT's layers, distilled from it.
 
 paper    Sanh et al. 2019, arXiv:1910.01108
-purpose  understand, at half the cost
-differs  half of BERT's layers, distilled; no segment types, no pooler"""
+purpose  understand text at half the cost
+differs  half of BERT's layers, trained by distillation; no token types, no pooler"""
 
-from qkv.families.bert import bert
-from qkv.families.family import COMMON, Family, classes
+from dataclasses import replace
+from typing import Any
+
+from qkv import spec as s
+from qkv.families.bert import bert, bert_with_heads, first_token_pooling
+from qkv.families.family import COMMON_CONFIG, Family, common_heads, head_classes
+
+
+def distilbert(qa_dropout: float = 0.1, **args: Any) -> s.Spec:
+    """No dropout after attention; heads read the first token through a dense layer with ReLU."""
+    pooling = first_token_pooling(args, activation="relu", dropout=0.0)
+    head_specs = common_heads(args["num_labels"], args["dropout"], pooling=pooling)
+    question_answering = replace(head_specs["question-answering"][0], dropout=qa_dropout)
+    head_specs["question-answering"] = (question_answering,)
+    lm_heads = ("lm", "masked-lm")  # BERT's
+    spec = bert_with_heads({k: v for k, v in head_specs.items() if k not in lm_heads}, args)
+    assert spec.encoder is not None
+    layers = tuple(replace(layer, attention_output_dropout=0.0) for layer in spec.encoder.layers)
+    return replace(spec, encoder=replace(spec.encoder, layers=layers))
+
 
 KEYS = """
-    encoder.embed.(tokens|positions)       distilbert.embeddings.(word|position)_embeddings
-    encoder.embed.norm                     distilbert.embeddings.LayerNorm
-    -                                      distilbert.embeddings.position_ids
-    encoder.layers.{}.attend.(q|k|v|o)     distilbert.transformer.layer.{}.attention.(q|k|v|out)_lin
-    encoder.layers.{}.feed.(up|down)       distilbert.transformer.layer.{}.ffn.(lin1|lin2)
-    encoder.layers.{}.after_(attend|feed)  distilbert.transformer.layer.{}.(sa|output)_layer_norm
-    heads.lm.(dense|norm|out)              vocab_(transform|layer_norm|projector)
-    heads.(label|choice).dense             (pre_classifier|pre_classifier)
-    heads.(label|choice|tag|span).out      (classifier|classifier|classifier|qa_outputs)
+    encoder.embedding.(tokens|positions)       distilbert.embeddings.(word|position)_embeddings
+    encoder.embedding.norm                     distilbert.embeddings.LayerNorm
+    -                                          distilbert.embeddings.position_ids
+    encoder.layers.{}.attention.(q|k|v|o)      distilbert.transformer.layer.{}.attention.(q|k|v|out)_lin
+    encoder.layers.{}.feed_forward.(up|down)   distilbert.transformer.layer.{}.ffn.(lin1|lin2)
+    encoder.layers.{}.post_attention_norm      distilbert.transformer.layer.{}.sa_layer_norm
+    encoder.layers.{}.post_feed_forward_norm   distilbert.transformer.layer.{}.output_layer_norm
+    heads.lm.(dense|norm|out)                  vocab_(transform|layer_norm|projector)
+    heads.sequence_classification.(dense|out)  (pre_classifier|classifier)
+    heads.multiple_choice.(dense|out)          (pre_classifier|classifier)
+    heads.token_classification.out             classifier
+    heads.question_answering.out               qa_outputs
 """
 
+HEADS = """
+    none masked-lm sequence-classification multiple-choice token-classification question-answering
+"""
 FAMILY = Family(
-    name="distilbert", doc=__doc__, make=bert, sizes={"base": {}}, keys=KEYS, model_types=("distilbert",),
-    prefixes=("distilbert.",),
-    given=dict(depth=6, types=0, label_drop=0.2, span_drop=0.1, read_act="relu", family="distilbert"),
-    config=COMMON | dict(
-        width="dim", depth="n_layers", heads="n_heads", feed="hidden_dim", act="activation", drop="dropout",
-        label_drop="seq_classif_dropout", span_drop="qa_dropout",
+    name="distilbert", doc=__doc__, build_spec=distilbert, base_function=bert, sizes={"base": {}},
+    default_overrides=dict(depth=6, type_vocab_size=0, classifier_dropout=0.2, family="distilbert"),
+    config=COMMON_CONFIG | dict(
+        width="dim", depth="n_layers", heads="n_heads", ffn_width="hidden_dim",
+        activation="activation", dropout="dropout", classifier_dropout="seq_classif_dropout",
+        qa_dropout="qa_dropout",
     ),
-    heads=classes("DistilBert", "none masked-lm label choice tag span"),
+    model_types=("distilbert",), heads=head_classes("DistilBert", HEADS),
+    names_table=KEYS, prefixes=("distilbert.",),
 )  # fmt: skip

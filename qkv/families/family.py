@@ -1,114 +1,175 @@
-"""Family: what one file of data says. The rest are heads that many families share."""
+"""Family: how a model family builds its Spec, and what its arguments and tensors are called in
+published checkpoints. Also the heads and class names that many families share. Knows no tensors."""
 
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
-from qkv.spec import Head, Part, Spec, Two
-from qkv.weights.names_table import KeyMap
+from qkv.spec import DualSpec, HeadSpec, Spec, SpecPart
+from qkv.weights.names_table import NamesTable
 
 Args = dict[str, Any]
-Make = Callable[..., Spec | Two]
+SpecFunction = Callable[..., Spec | DualSpec]
 
-COMMON = dict(  # the words that most config.json have
-    vocab="vocab_size", width="hidden_size", depth="num_hidden_layers", heads="num_attention_heads",
-    act="hidden_act", feed="intermediate_size", length="max_position_embeddings",
-    attend_drop="attention_dropout", pad="pad_token_id", std="initializer_range", tied="tie_word_embeddings",
+COMMON_CONFIG = dict(  # argument = key of config.json, in most families
+    vocab_size="vocab_size", width="hidden_size", depth="num_hidden_layers",
+    heads="num_attention_heads", activation="hidden_act", ffn_width="intermediate_size",
+    max_positions="max_position_embeddings", attention_dropout="attention_dropout",
+    pad_token_id="pad_token_id", init_std="initializer_range", tie_embeddings="tie_word_embeddings",
 )  # fmt: skip
-WRITER = "ForConditionalGeneration"
-CLASSES = {  # how Hugging Face names the class of a head
-    "none": "Model", "encoder": "EncoderModel", "lm": "LMHeadModel", "causal": "ForCausalLM",
-    "span": "ForQuestionAnswering", "masked-lm": "ForMaskedLM", "pretrain": "ForPreTraining",
-    "pair": "ForNextSentencePrediction", "tag": "ForTokenClassification",
-    "label": "ForSequenceClassification", "choice": "ForMultipleChoice", "double": "DoubleHeadsModel",
-}  # fmt: skip
+CONDITIONAL_GENERATION = "ForConditionalGeneration"
+CLASS_SUFFIXES = {  # head: the end of its class name in Hugging Face
+    "none": "Model",
+    "encoder": "EncoderModel",
+    "lm": "LMHeadModel",
+    "causal-lm": "ForCausalLM",
+    "masked-lm": "ForMaskedLM",
+    "pretraining": "ForPreTraining",
+    "next-sentence-prediction": "ForNextSentencePrediction",
+    "sequence-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "multiple-choice": "ForMultipleChoice",
+    "question-answering": "ForQuestionAnswering",
+    "double-heads": "DoubleHeadsModel",
+}
 
 
-class Family(Part):
-    """`make` turns arguments into a Spec; `config` and `keys` are what others call the arguments and tensors.
+class Family(SpecPart):
+    """A model family: `build_spec` turns arguments into a Spec; other fields describe checkpoints.
 
-    `doc`, the docstring of the family's file, has a title, then a line each: paper, purpose, differs."""
+    `doc` is the docstring of the family's file: a title, then the lines paper, purpose, differs."""
 
     name: str
     doc: str | None
-    make: Make
-    base: Make | None = None  # takes the arguments that `make` hands on
-    given: Args = field(default_factory=dict)  # arguments with another default here
-    sizes: Mapping[str, Args]
-    config: Mapping[str, str] = field(default_factory=dict)  # our argument -> their key
-    nested: Mapping[str, tuple[str, Mapping[str, str]]] = field(
-        default_factory=dict
-    )  # an object in config.json
-    keys: str | Callable[[Args], str] = ""  # the names table
-    heads: Mapping[str, str] = field(default_factory=dict)  # our head -> their class
-    model_types: tuple[str, ...] = ()
-    prefixes: tuple[str, ...] = ()  # of their names, as they stand in the table
-    prefixed: Mapping[str, str] = field(default_factory=lambda: {"none": ""})  # heads whose class has another
-    only: Mapping[str, tuple[Any, ...]] = field(
-        default_factory=dict
-    )  # keys with the values that are supported
-    older: Callable[[Args], Args] = dict  # older spellings of config.json -> newer
-    newer: Callable[[Args, Args], Args] = lambda config, args: config  # the finished config.json
-    removed: bool = False  # Hugging Face had a class for it, and has no more
     shape: str = "encoder"
+    build_spec: SpecFunction
+    # The function that `build_spec` passes its **kwargs to.
+    base_function: SpecFunction | None = None
+    # Defaults that differ from those in the signatures.
+    default_overrides: Args = field(default_factory=dict)
+    sizes: Mapping[str, Args]
+
+    # config.json: argument -> key; argument -> (key of an object, its argument -> key)
+    config: Mapping[str, str] = field(default_factory=dict)
+    nested: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
+    supported_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    # Replaces older keys by newer ones when a config.json is read.
+    upgrade_config: Callable[[Args], Args] = dict
+    # Returns the keys of config.json that follow from other keys, with the values they must have.
+    derive_config: Callable[[Args], Args] = lambda config: {}
+    # Completes a config.json, given the arguments, before it is written.
+    finish_config: Callable[[Args, Args], Args] = lambda config, args: config
+
+    model_types: tuple[str, ...] = ()
+    heads: Mapping[str, str] = field(default_factory=dict)  # head -> class in Hugging Face
+    removed_from_hf: bool = False  # Hugging Face no longer has the classes
+    names_table: str | Callable[[Args], str] = ""
+    prefixes: tuple[str, ...] = ()  # of tensor names, as the table has them
+    # Heads whose class has another prefix.
+    head_prefixes: Mapping[str, str] = field(default_factory=lambda: {"none": ""})
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        """What `make` takes, with what it hands on."""
-        both = [p for f in (self.base, self.make) if f for p in inspect.signature(f).parameters.values()]
-        return {p.name: p for p in both if p.kind is not p.VAR_KEYWORD}
+        """The parameters of `base_function` and `build_spec` by name."""
+        functions = [function for function in (self.base_function, self.build_spec) if function]
+        parameters = [
+            p for function in functions for p in inspect.signature(function).parameters.values()
+        ]
+        return {p.name: p for p in parameters if p.kind is not p.VAR_KEYWORD}
 
     @property
     def defaults(self) -> Args:
-        return {name: p.default for name, p in self.parameters.items()} | self.given
+        return {name: p.default for name, p in self.parameters.items()} | self.default_overrides
 
     def arguments(self, size: str | None = None, **changes: Any) -> Args:
-        """All arguments: the defaults, then a size's, then the changes."""
+        """Return all arguments: the defaults, then those of the size, then the changes."""
         defaults = self.defaults
         for name in changes:
-            one_of(f"{self.name} argument", name, defaults)
-        chosen = one_of(f"{self.name} size", size, self.sizes) if size is not None else {}
-        args = defaults | dict(chosen) | changes
+            lookup(f"{self.name} argument", name, defaults)
+        preset = lookup(f"{self.name} size", size, self.sizes) if size is not None else {}
+        args = defaults | dict(preset) | changes
         if self.heads:
-            one_of(f"{self.name} head", args["head"], self.heads)
+            lookup(f"{self.name} head", args["head"], self.heads)
         return args
 
-    def keymap(self, args: Args, prefix: str | None = None) -> KeyMap:
-        """The names table for these arguments, under the prefix that a file uses; None: the usual one."""
-        table = self.keys if isinstance(self.keys, str) else self.keys(args)
-        prefix = self.prefixed.get(args.get("head", "")) if prefix is None else prefix
-        return KeyMap(table) if prefix is None else KeyMap(table, self.prefixes, prefix)
+    def build_names_table(self, args: Args, prefix: str | None = None) -> NamesTable:
+        """Return the names table for these arguments; `prefix` None: that of the head's class."""
+        table = self.names_table if isinstance(self.names_table, str) else self.names_table(args)
+        prefix = self.head_prefixes.get(args.get("head", "")) if prefix is None else prefix
+        return NamesTable(table) if prefix is None else NamesTable(table, self.prefixes, prefix)
 
 
-def one_of(what: str, value: Any, options: Mapping[Any, Any]) -> Any:
-    """The option of that name; what is not among them is an error that lists them."""
+def lookup(what: str, value: Any, options: Mapping[Any, Any]) -> Any:
+    """Return options[value]; ValueError lists the options if it is not one of them."""
     if value not in [*options]:
         raise ValueError(f"{what} is {value!r}: expected one of {', '.join(map(str, options))}")
     return options[value]
 
 
-def classes(stems: str, heads: str, **own: str) -> dict[str, str]:
-    """Our heads and the classes of theirs, for one or several stems."""
-    ends = {head: own.get(head, CLASSES.get(head, "")) for head in heads.split()}
-    return {head: " ".join(stem + end for stem in stems.split()) for head, end in ends.items()}
+def head_classes(class_prefixes: str, heads: str, **suffixes: str) -> dict[str, str]:
+    """Return head -> Hugging Face's class names, one for each class prefix.
 
-
-def readers(
-    labels: int, drop: float, lm: Head | None = None, vector: Args | None = None, **each: Any
-) -> dict[str, Any]:
-    """The heads that most families have; `vector` is how a row is read, `each` how every state is."""
-    row = {"drop": drop, **each, **(vector or {"take": "last", "bias": False, "drop": 0.0})}
+    `suffixes` replace those of CLASS_SUFFIXES."""
+    suffix_by_head = {
+        head: suffixes.get(head, CLASS_SUFFIXES.get(head, "")) for head in heads.split()
+    }
     return {
-        "none": (), "lm": (lm,), "masked-lm": (lm,),
-        "tag": (Head(name="tag", size=labels, **{"drop": drop, **each}),),
-        "label": (Head(name="label", size=labels, **row),),
-        "choice": (Head(name="choice", out=("choice",), size=1, **row),),
-        "span": (Head(name="span", out=("start", "end"), size=2, **each),),
-    }  # fmt: skip
+        head: " ".join(prefix + suffix for prefix in class_prefixes.split())
+        for head, suffix in suffix_by_head.items()
+    }
 
 
-def summary(width: int | None, kind: str, project: bool, act: str | None, **more: Any) -> Head:
-    """One vector for a row, as the `summary_*` keys state it; projected to `width`."""
-    take = one_of("summary_type", kind, dict(cls_index="choice", first="first", last="last", mean="mean"))
-    return Head(name="summary", take=take, dense=width if project else None, act=act or "linear", **more)
+def common_heads(
+    num_labels: int,
+    dropout: float,
+    lm: HeadSpec | None = None,
+    pooling: Args | None = None,
+    **shared: Any,
+) -> dict[str, Any]:
+    """Return the heads that most families have, by name.
+
+    `pooling` are the settings of heads on one vector a sequence (None: the last token, no bias, no
+    dropout), `shared` those of every head but the LM head."""
+    per_token = {"dropout": dropout, **shared}
+    pooled = per_token | (pooling or {"pooling": "last", "bias": False, "dropout": 0.0})
+    return {
+        "none": (),
+        "lm": (lm,),
+        "masked-lm": (lm,),
+        "token-classification": (
+            HeadSpec(name="token_classification", out_features=num_labels, **per_token),
+        ),
+        "sequence-classification": (
+            HeadSpec(name="sequence_classification", out_features=num_labels, **pooled),
+        ),
+        "multiple-choice": (
+            HeadSpec(name="multiple_choice", outputs=("mc_logits",), out_features=1, **pooled),
+        ),
+        "question-answering": (
+            HeadSpec(
+                name="question_answering",
+                outputs=("start_logits", "end_logits"),
+                out_features=2,
+                **shared,
+            ),
+        ),
+    }
+
+
+def summary_head(
+    width: int | None,
+    summary_type: str,
+    use_projection: bool,
+    activation: str | None,
+    **settings: Any,
+) -> HeadSpec:
+    """Return the head that Hugging Face's `summary_*` keys describe: one vector a sequence."""
+    poolings = {"cls_index": "mc_token", "first": "first", "last": "last", "mean": "mean"}
+    return HeadSpec(
+        name="summary",
+        pooling=lookup("summary_type", summary_type, poolings),
+        dense_width=width if use_projection else None,
+        activation=activation or "linear",
+        **settings,
+    )

@@ -1,36 +1,47 @@
-"""GPT: the first of them, with norms after the steps.
+"""GPT: GPT-2's predecessor, with post-norm.
 
 paper    Radford et al. 2018
-purpose  write; choose an ending
-differs  a language model first, then a task; post-norm, tanh GELU"""
+purpose  generate text; choose an ending
+differs  language model pretraining, then fine-tuning; post-norm, tanh GELU"""
 
-from qkv.families.family import Args, Family, classes
-from qkv.families.gpt2 import CONFIG, KEYS, SUMMARY, gpt2
+from qkv.families.family import Args, Family, head_classes
+from qkv.families.gpt2 import CONFIG, SHARED_KEYS, SUMMARY_CONFIG, gpt2
 
-ROWS = """
-    decoder.embed.positions                transformer.positions_embed
-    decoder.layers.{}.after_(attend|feed)  transformer.h.{}.ln_(1|2)
-    -                                      transformer.position_ids
-    heads.lm.out                           lm_head
-    decoder.embed.tokens                   transformer.tokens_embed
+KEYS = """
+    decoder.embedding.positions               transformer.positions_embed
+    decoder.layers.{}.post_attention_norm     transformer.h.{}.ln_1
+    decoder.layers.{}.post_feed_forward_norm  transformer.h.{}.ln_2
+    -                                         transformer.position_ids
+    heads.lm.out                              lm_head
 """
+TOKENS = "decoder.embedding.tokens transformer.tokens_embed"
 
 
-def keys(args: Args) -> str:
-    """The double-headed class writes a tied table under the head's name."""
-    if args["head"] == "double" and args["tied"]:
-        return KEYS + ROWS.rstrip() + " alias\ndecoder.embed.tokens lm_head\n"
-    return KEYS + ROWS
+def names_table(args: Args) -> str:
+    """The double-heads class writes tied embeddings under the name of the LM head."""
+    if args["head"] == "double-heads" and args["tie_embeddings"]:
+        return SHARED_KEYS + KEYS + f"{TOKENS} alias\ndecoder.embedding.tokens lm_head\n"
+    return SHARED_KEYS + KEYS + f"{TOKENS}\n"
 
 
-def older(config: Args) -> Args:
+def upgrade_config(config: Args) -> Args:
+    """`afn` "gelu" is the tanh approximation."""
     return config | ({"afn": "gelu_new"} if config.get("afn") == "gelu" else {})
 
 
+def finish_config(config: Args, args: Args) -> Args:
+    return config | ({"afn": "gelu"} if config["afn"] == "gelu_new" else {})
+
+
 FAMILY = Family(
-    name="gpt", doc=__doc__, make=gpt2, sizes={"base": {}}, keys=keys, model_types=("openai-gpt",),
-    shape="decoder", given=dict(vocab=40478, length=512, norms="after", small_ends=False, family="gpt"),
-    prefixes=("transformer.",), config=CONFIG | SUMMARY | dict(act="afn"),
-    heads=classes("OpenAIGPT", "none lm double label"), older=older, newer=lambda config,
-    args: config | ({"afn": "gelu"} if config["afn"] == "gelu_new" else {}),
+    name="gpt", doc=__doc__, shape="decoder", build_spec=gpt2, sizes={"base": {}},
+    default_overrides=dict(
+        vocab_size=40478, max_positions=512, norm_position="post", scale_residual_init=False,
+        family="gpt",
+    ),
+    config=CONFIG | SUMMARY_CONFIG | dict(activation="afn"),
+    upgrade_config=upgrade_config, finish_config=finish_config,
+    model_types=("openai-gpt",),
+    heads=head_classes("OpenAIGPT", "none lm double-heads sequence-classification"),
+    names_table=names_table, prefixes=("transformer.",),
 )  # fmt: skip

@@ -1,18 +1,18 @@
-"""GPT-3: GPT-2 at scale, with dense and locally banded layers in turn.
+"""GPT-3: GPT-2 at scale, with alternating dense and locally banded attention layers.
 
 paper    Brown et al. 2020, arXiv:2005.14165
-purpose  write, from a few examples
-differs  dense and locally banded layers in turn (Sparse Transformer's idea)"""
+purpose  generate text from few examples (in-context learning)
+differs  alternating dense and locally banded attention layers, as in Sparse Transformer"""
 
 from typing import Any
 
 from qkv.families.family import Family
 from qkv.families.gpt2 import gpt2
-from qkv.spec import Banded, Spec, causal, patterned
+from qkv.spec import Banded, Spec, causal, with_patterns
 
 
-def gpt3(band: int = 256, **sizes: Any) -> Spec:
-    return patterned(gpt2(**sizes), (causal, Banded(band)))
+def gpt3(window: int = 256, **args: Any) -> Spec:
+    return with_patterns(gpt2(**args), (causal, Banded(window)))
 
 
 SIZES = {
@@ -27,7 +27,9 @@ SIZES = {
 }  # fmt: skip
 
 FAMILY = Family(
-    name="gpt3", doc=__doc__, make=gpt3, base=gpt2, sizes=SIZES, shape="decoder",
+    name="gpt3", doc=__doc__, shape="decoder", build_spec=gpt3, base_function=gpt2, sizes=SIZES,
+    default_overrides=dict(
+        max_positions=2048, dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0, family="gpt3"
+    ),
     heads={"none": "", "lm": ""},
-    given=dict(length=2048, drop=0.0, embed_drop=0.0, attend_drop=0.0, family="gpt3"),
 )  # fmt: skip

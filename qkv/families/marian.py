@@ -1,22 +1,27 @@
-"""Marian: the OPUS-MT translators, post-norm with sinusoids.
+"""Marian: the OPUS-MT translation models, post-norm with sinusoidal positions.
 
 paper    Junczys-Dowmunt et al. 2018, arXiv:1804.00344
-purpose  translate one pair of languages, fast
-differs  the original with swish, and two vocabularies if asked"""
+purpose  translate between two languages, fast
+differs  the original Transformer with swish and, optionally, two vocabularies"""
 
-from qkv.families.bart import CONFIG, ONLY, bart, keys
-from qkv.families.family import Family, classes
+from qkv.families.bart import CONFIG, SUPPORTED_VALUES, bart, names_table
+from qkv.families.family import Family, head_classes
 from qkv.families.transformer import BASE
 
 FAMILY = Family(
-    name="marian", doc=__doc__, make=bart, keys=keys, model_types=("marian",), prefixes=("model.",),
-    shape="encoder-decoder",
-    given=dict(
-        vocab=58101, embed_norm=False, sinusoid="halves", offset=0, shift=None, start=58100, pad=58100, end=0,
-        labels=2, family="marian",
+    name="marian", doc=__doc__, shape="encoder-decoder", build_spec=bart,
+    sizes={"base": BASE | dict(activation="swish", max_positions=512, scale_embedding=True)},
+    default_overrides=dict(
+        vocab_size=58101, embedding_norm=False, sinusoidal="halves", position_offset=0,
+        shift_right=None, decoder_start_token_id=58100, pad_token_id=58100, eos_token_id=0,
+        num_labels=2, family="marian",
     ),
-    config=CONFIG | dict(target_vocab="decoder_vocab_size", shared="share_encoder_decoder_embeddings"),
-    sizes={"base": BASE | dict(act="swish", length=512, scaled=True)},
-    heads=classes("Marian", "none lm causal", lm="MTModel"),
-    only=ONLY | {"static_position_embeddings": (True,), "normalize_embedding": (False,)},
+    config=CONFIG | dict(
+        decoder_vocab_size="decoder_vocab_size", share_embeddings="share_encoder_decoder_embeddings"
+    ),
+    supported_values=SUPPORTED_VALUES | {
+        "static_position_embeddings": (True,), "normalize_embedding": (False,)
+    },
+    model_types=("marian",), heads=head_classes("Marian", "none lm causal-lm", lm="MTModel"),
+    names_table=names_table, prefixes=("model.",),
 )  # fmt: skip

@@ -1,16 +1,23 @@
-"""mBART: BART for many languages, with norms before the steps.
+"""mBART: BART for many languages, with pre-norm.
 
 paper    Liu et al. 2020, arXiv:2001.08210
-purpose  translate among many languages
-differs  pre-norm BART; the language's code wraps around to begin the target"""
+purpose  translate between many languages
+differs  pre-norm BART; decoder inputs start with the language code, wrapped around from the end"""
 
-from qkv.families.bart import CONFIG, HEADS, ONLY, bart, keys
-from qkv.families.family import WRITER, Family, classes
+from qkv.families.bart import CONFIG, HEADS, SUPPORTED_VALUES, bart, names_table
+from qkv.families.family import CONDITIONAL_GENERATION, Family, head_classes
 
 FAMILY = Family(
-    name="mbart", doc=__doc__, make=bart, config=CONFIG, keys=keys, model_types=("mbart",),
-    prefixes=("model.",),
-    given=dict(norms="before", final_norm=True, shift="wrap", start=None, labels=2, family="mbart"),
-    sizes={"large": dict(vocab=250027, scaled=True)}, heads=classes("MBart", HEADS, lm=WRITER),
-    shape="encoder-decoder", only=ONLY | {"normalize_before": (True,), "add_final_layer_norm": (True,)},
+    name="mbart", doc=__doc__, shape="encoder-decoder", build_spec=bart,
+    sizes={"large": dict(vocab_size=250027, scale_embedding=True)},
+    default_overrides=dict(
+        norm_position="pre", final_norm=True, shift_right="wrap", decoder_start_token_id=None,
+        num_labels=2, family="mbart",
+    ),
+    config=CONFIG,
+    supported_values=SUPPORTED_VALUES | {
+        "normalize_before": (True,), "add_final_layer_norm": (True,)
+    },
+    model_types=("mbart",), heads=head_classes("MBart", HEADS, lm=CONDITIONAL_GENERATION),
+    names_table=names_table, prefixes=("model.",),
 )  # fmt: skip

@@ -1,83 +1,143 @@
-"""ModernBERT: an encoder of local and global layers; proof that a family is one file.
+"""ModernBERT: an encoder with alternating local and global attention layers.
 
 paper    Warner et al. 2024, arXiv:2412.13663
-purpose  understand long texts; here to show that a family is one file
-differs  two layers see only their neighbours, every third sees all; rotary, gated feed"""
+purpose  understand long texts; an example of a family in one file
+differs  two local layers, then a global one; rotary positions, gated feed-forward"""
 
 from dataclasses import replace
 from typing import Any
 
 from qkv import spec as s
-from qkv.families.family import COMMON, Args, Family, classes, one_of, readers
-from qkv.families.llama import rotary
+from qkv.families.family import COMMON_CONFIG, Args, Family, common_heads, head_classes, lookup
+from qkv.families.llama import rotary_spec
 
 
 def modernbert(
-    vocab: int = 50368, width: int = 768, depth: int = 22, heads: int = 12, feed: int = 1152,
-    act: str = "gelu", length: int = 8192, eps: float = 1e-5, norm_bias: bool = False,
-    attend_bias: bool = False, feed_bias: bool = False, kinds: tuple[str, ...] | None = None, every: int = 3,
-    rope: dict[str, Any] | None = None, window: int = 128, embed_drop: float = 0.0, attend_drop: float = 0.0,
-    feed_drop: float = 0.0, label_drop: float = 0.0, pooling: str = "cls", head_bias: bool = False,
-    head_act: str = "gelu", lm_bias: bool = True, pad: int | None = 50283, std: float = 0.02,
-    tied: bool = True, labels: int = 2, head: str = "none",
+    vocab_size: int = 50368, width: int = 768, depth: int = 22, heads: int = 12,
+    ffn_width: int = 1152, activation: str = "gelu", max_positions: int = 8192,
+    norm_eps: float = 1e-5, norm_bias: bool = False, attention_bias: bool = False,
+    ffn_bias: bool = False, layer_types: tuple[str, ...] | None = None,
+    global_attn_every_n_layers: int = 3, rope_parameters: dict[str, Any] | None = None,
+    local_attention: int = 128, embedding_dropout: float = 0.0, attention_dropout: float = 0.0,
+    mlp_dropout: float = 0.0, classifier_dropout: float = 0.0, classifier_pooling: str = "cls",
+    classifier_bias: bool = False, classifier_activation: str = "gelu", lm_bias: bool = True,
+    pad_token_id: int | None = 50283, init_std: float = 0.02, tie_embeddings: bool = True,
+    num_labels: int = 2, head: str = "none",
 ) -> s.Spec:  # fmt: skip
-    norm = s.Norm(eps=eps, bias=norm_bias)
-    size, turns = s.per_head(width, heads), rope or {}
-    far, close = rotary(turns.get("full_attention"), 160000.0), rotary(turns.get("sliding_attention"))
-    wide = s.Attend(heads=heads, head_dim=size, bias=attend_bias, drop=attend_drop, relate=far)
-    near = replace(wide, pattern=s.Local(window // 2), relate=close)
-    dense = s.Dense(width=feed, act=act, gated=True, bias=feed_bias, drop=feed_drop)
-    layer = s.Layer(attend=wide, feed=dense, norm=norm, attend_drop=attend_drop)
-    kinds = kinds or tuple("sliding_attention" if i % every else "full_attention" for i in range(depth))
-    layers = [replace(layer, attend=wide if kind == "full_attention" else near) for kind in kinds]
-    layers[0] = replace(layers[0], bare=True)
-    embed = s.Embed(vocab=vocab, norm=norm, drop=embed_drop, pad=pad)
-    stack = s.Stack(width=width, embed=embed, final=norm, layers=tuple(layers))
-    take = one_of("classifier_pooling", pooling, {"cls": "first", "mean": "mean"})
-    inner: dict[str, Any] = dict(dense=width, dense_bias=head_bias, act=head_act, norm=norm)
-    lm = s.Head(name="lm", size=vocab, bias=lm_bias, tied=tied, **inner)
-    found = readers(labels, 0.0, lm, vector=dict(take=take), mid_drop=label_drop, **inner)
-    small, ends = std / (2 * depth) ** 0.5, ("*.o.weight", "*.down.weight", "heads.*.dense.*", "heads.lm.*")
-    init = (*((name, small) for name in ends), ("heads.*", width**-0.5), ("*", std))
-    return s.Spec(family="modernbert", encoder=stack, heads=found[head], init=init, init_cut=2.0)
+    """`layer_types` None: every `global_attn_every_n_layers`-th layer is global, as is the first."""
+    norm = s.NormSpec(eps=norm_eps, bias=norm_bias)
+    rope = rope_parameters or {}
+    global_attention = s.AttentionSpec(
+        heads=heads,
+        head_dim=s.head_width(width, heads),
+        bias=attention_bias,
+        dropout=attention_dropout,
+        relative_position=rotary_spec(rope.get("full_attention"), 160000.0),
+    )
+    attentions = {
+        "full_attention": global_attention,
+        "sliding_attention": replace(
+            global_attention,
+            pattern=s.Local(local_attention // 2),
+            relative_position=rotary_spec(rope.get("sliding_attention")),
+        ),
+    }
+    layer = s.LayerSpec(
+        attention=global_attention,
+        feed_forward=s.FeedForwardSpec(
+            width=ffn_width,
+            activation=activation,
+            is_gated=True,
+            bias=ffn_bias,
+            dropout=mlp_dropout,
+        ),
+        norm=norm,
+        attention_output_dropout=attention_dropout,
+    )
+    layer_types = layer_types or tuple(
+        "sliding_attention" if i % global_attn_every_n_layers else "full_attention"
+        for i in range(depth)
+    )
+    layers = [replace(layer, attention=attentions[layer_type]) for layer_type in layer_types]
+    layers[0] = replace(layers[0], skip_first_norm=True)
+    embedding = s.EmbeddingSpec(
+        vocab_size=vocab_size, norm=norm, dropout=embedding_dropout, padding_idx=pad_token_id
+    )
+    stack = s.StackSpec(width=width, embedding=embedding, final_norm=norm, layers=tuple(layers))
+    pooling = lookup("classifier_pooling", classifier_pooling, {"cls": "first", "mean": "mean"})
+    dense: dict[str, Any] = dict(
+        dense_width=width, dense_bias=classifier_bias, activation=classifier_activation, norm=norm
+    )
+    lm = s.HeadSpec(
+        name="lm", out_features=vocab_size, bias=lm_bias, tie_embeddings=tie_embeddings, **dense
+    )
+    head_specs = common_heads(
+        num_labels,
+        0.0,
+        lm,
+        pooling=dict(pooling=pooling),
+        classifier_dropout=classifier_dropout,
+        **dense,
+    )
+    output_std = init_std / (2 * depth) ** 0.5
+    init = (
+        ("*.o.weight", output_std),
+        ("*.down.weight", output_std),
+        ("heads.*.dense.*", output_std),
+        ("heads.lm.*", output_std),
+        ("heads.*", width**-0.5),
+        ("*", init_std),
+    )
+    return s.Spec(
+        family="modernbert", encoder=stack, heads=head_specs[head], init=init, init_truncation=2.0
+    )
 
 
 SIZES = {
     "base":  {},
-    "large": dict(width=1024, depth=28, heads=16, feed=2624),
+    "large": dict(width=1024, depth=28, heads=16, ffn_width=2624),
 }  # fmt: skip
 
 KEYS = """
-    encoder.embed.(tokens|norm)                 model.embeddings.(tok_embeddings|norm)
-    encoder.layers.{}.before_(attend|feed)      model.layers.{}.(attn|mlp)_norm
-    encoder.layers.{}.attend.q,k,v              model.layers.{}.attn.Wqkv
-    encoder.layers.{}.feed.gate,up              model.layers.{}.mlp.Wi
-    encoder.layers.{}.(attend.o|feed.down)      model.layers.{}.(attn|mlp).Wo
-    encoder.norm                                model.final_norm
-    heads.(lm|label|tag|span|choice).dense      (head|head|head|head|head).dense
-    heads.(lm|label|tag|span|choice).norm       (head|head|head|head|head).norm
-    heads.(lm|label|tag|span|choice).out        (decoder|classifier|classifier|classifier|classifier)
+    encoder.embedding.(tokens|norm)                    model.embeddings.(tok_embeddings|norm)
+    encoder.layers.{}.pre_attention_norm               model.layers.{}.attn_norm
+    encoder.layers.{}.pre_feed_forward_norm            model.layers.{}.mlp_norm
+    encoder.layers.{}.attention.q,k,v                  model.layers.{}.attn.Wqkv
+    encoder.layers.{}.feed_forward.gate,up             model.layers.{}.mlp.Wi
+    encoder.layers.{}.(attention.o|feed_forward.down)  model.layers.{}.(attn|mlp).Wo
+    encoder.final_norm                                 model.final_norm
+    heads.lm.(dense|norm|out)                          (head.dense|head.norm|decoder)
+    heads.sequence_classification.(dense|norm|out)     (head.dense|head.norm|classifier)
+    heads.token_classification.(dense|norm|out)        (head.dense|head.norm|classifier)
+    heads.question_answering.(dense|norm|out)          (head.dense|head.norm|classifier)
+    heads.multiple_choice.(dense|norm|out)             (head.dense|head.norm|classifier)
 """
 
 
-def older(config: Args) -> Args:
-    """`global_attn_every_n_layers` became `layer_types`, and two thetas became `rope_parameters`."""
-    rope = {
+def upgrade_config(config: Args) -> Args:
+    """`global_rope_theta` and `local_rope_theta` became `rope_parameters`."""
+    rope_parameters = {
         "full_attention": {"rope_theta": config.get("global_rope_theta", 160000.0)},
         "sliding_attention": {"rope_theta": config.get("local_rope_theta", 10000.0)},
     }
-    return {"rope_parameters": rope} | config
+    return {"rope_parameters": rope_parameters} | config
 
 
+HEADS = """
+    none masked-lm sequence-classification multiple-choice token-classification question-answering
+"""
 FAMILY = Family(
-    name="modernbert", doc=__doc__, make=modernbert, sizes=SIZES, keys=KEYS, model_types=("modernbert",),
-    prefixes=("model.",), older=older,
-    config=COMMON | dict(
-        act="hidden_activation", eps="norm_eps", norm_bias="norm_bias", attend_bias="attention_bias",
-        feed_bias="mlp_bias", kinds="layer_types", every="global_attn_every_n_layers", rope="rope_parameters",
-        window="local_attention", embed_drop="embedding_dropout", feed_drop="mlp_dropout",
-        label_drop="classifier_dropout", pooling="classifier_pooling", head_bias="classifier_bias",
-        head_act="classifier_activation", lm_bias="decoder_bias",
+    name="modernbert", doc=__doc__, build_spec=modernbert, sizes=SIZES,
+    config=COMMON_CONFIG | dict(
+        activation="hidden_activation", norm_eps="norm_eps", norm_bias="norm_bias",
+        attention_bias="attention_bias", ffn_bias="mlp_bias", layer_types="layer_types",
+        global_attn_every_n_layers="global_attn_every_n_layers", rope_parameters="rope_parameters",
+        local_attention="local_attention", embedding_dropout="embedding_dropout",
+        mlp_dropout="mlp_dropout", classifier_dropout="classifier_dropout",
+        classifier_pooling="classifier_pooling", classifier_bias="classifier_bias",
+        classifier_activation="classifier_activation", lm_bias="decoder_bias",
     ),
-    heads=classes("ModernBert", "none masked-lm label choice tag span"),
+    upgrade_config=upgrade_config,
+    model_types=("modernbert",), heads=head_classes("ModernBert", HEADS),
+    names_table=KEYS, prefixes=("model.",),
 )  # fmt: skip

@@ -1,37 +1,51 @@
-"""Sparse Transformer: every token sees few others, in strided or fixed patterns.
+"""Sparse Transformer: strided or fixed attention patterns, in which a token attends to few others.
 
 paper    Child et al. 2019, arXiv:1904.10509
-purpose  write very long rows: text, images, sound
-differs  strided and fixed patterns, merged, by head or by layer: no T x T on long rows"""
+purpose  generate very long sequences: text, images, audio
+differs  strided and fixed patterns, merged, by head or by layer; no T x T tensor"""
 
 from typing import Any
 
-from qkv.families.family import Family, one_of
+from qkv.families.family import Family, lookup
 from qkv.families.gpt2 import gpt2
-from qkv.spec import Banded, ByHead, Chunk, Spec, Strided, Summary, patterned
+from qkv.spec import Banded, Chunk, ChunkEnds, PerHead, Spec, Strided, with_patterns
 
 
 def sparse(
-    pattern: str = "fixed", stride: int = 128, cells: int = 8, split: str = "merged", **sizes: Any
+    pattern: str = "fixed",
+    stride: int = 128,
+    num_summary: int = 8,
+    split: str = "merged",
+    **args: Any,
 ) -> Spec:
-    """`split` is how the two parts of a pattern are shared out: merged in each head, by head, or by layer."""
-    chunk, cell = Chunk(stride), Summary(stride, cells)  # by cells alone, the first tokens would see nobody
-    parts = {"strided": (Banded(stride), Strided(stride)), "fixed": (chunk, cell | Banded(1))}
-    one, two = one_of("pattern", pattern, parts)
-    by_head = ByHead(tuple((one, two)[i % 2] for i in range(sizes["heads"])))
-    merged = chunk | cell if pattern == "fixed" else one | two
-    turns = {"merged": (merged,), "heads": (by_head,), "layers": (one, two)}
-    return patterned(gpt2(**sizes), one_of("split", split, turns))
+    """`num_summary`: the positions at the end of a chunk that later chunks attend to.
+
+    `split`: the two parts of a pattern are merged in each head, or alternate by heads or layers."""
+    chunk = Chunk(stride)
+    chunk_ends = ChunkEnds(stride, num_summary)
+    patterns = {
+        "strided": (Banded(stride), Strided(stride)),
+        # Without Banded(1), the tokens before the first chunk's end would have no key.
+        "fixed": (chunk, chunk_ends | Banded(1)),
+    }
+    first, second = lookup("pattern", pattern, patterns)
+    merged = chunk | chunk_ends if pattern == "fixed" else first | second
+    by_head = PerHead(tuple((first, second)[i % 2] for i in range(args["heads"])))
+    splits = {"merged": (merged,), "heads": (by_head,), "layers": (first, second)}
+    return with_patterns(gpt2(**args), lookup("split", split, splits))
 
 
 SIZES = {
     "enwik8":  {},
-    "cifar10": dict(width=256, depth=128, heads=2, length=3072, pattern="strided", split="layers"),
-    "music":   dict(width=512, depth=152, heads=4, length=65536, pattern="strided", split="layers"),
+    "cifar10": dict(width=256, depth=128, heads=2, max_positions=3072, pattern="strided", split="layers"),
+    "music":   dict(width=512, depth=152, heads=4, max_positions=65536, pattern="strided", split="layers"),
 }  # fmt: skip
 
 FAMILY = Family(
-    name="sparse", doc=__doc__, make=sparse, base=gpt2, sizes=SIZES, shape="decoder",
+    name="sparse", doc=__doc__, shape="decoder", build_spec=sparse, base_function=gpt2, sizes=SIZES,
+    default_overrides=dict(
+        vocab_size=256, width=512, depth=30, heads=8, max_positions=12288, attention_dropout=0.0,
+        family="sparse",
+    ),
     heads={"none": "", "lm": ""},
-    given=dict(vocab=256, width=512, depth=30, heads=8, length=12288, attend_drop=0.0, family="sparse"),
 )  # fmt: skip

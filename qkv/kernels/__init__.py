@@ -1,1 +1,1 @@
-"""Fast forms of single operations, each beside its plain reference."""
+"""Attention kernels and fast forms of single operations, each beside its plain reference."""

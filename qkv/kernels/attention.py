@@ -1,6 +1,6 @@
-"""softmax(qk' * scale + bias) v by the kernel that the mask asks for. Knows no parameters.
+"""softmax(qk' * scale + bias) v by the kernel that the mask allows. Knows no parameters.
 
-B batch, H heads, G heads of keys, T queries, S keys, D size of a head."""
+B batch, H heads, G key-value heads, T queries, S keys, D head dimension."""
 
 from __future__ import annotations
 
@@ -12,67 +12,77 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.kernels.bias import Where
-from qkv.kernels.block_sparse import sparse_attention
+from qkv.kernels.bias import AttentionBias
+from qkv.kernels.block_sparse import block_sparse_attention
 from qkv.spec import Causal
+from qkv.torch_compat import flash_attention_varlen
 
-LOCK = threading.Lock()
-USERS: list[bool] = []  # who does without cuDNN, each with what was before all of them
+CUDNN_LOCK = threading.Lock()
+CUDNN_USERS: list[
+    bool
+] = []  # one entry for each user of `without_cudnn`: the setting before the first
 
 
-def mix(
-    q: Tensor, k: Tensor, v: Tensor, where: Where, extra: Tensor | None, scale: float, drop: float
-) -> Tensor:
-    """q (B, H, T, D), k and v (B, G, S, D), extra (B|1, H|1, T, S) or none -> (B, H, T, D)."""
-    k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-    kernel = where.kernel if extra is None else "mask"
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: AttentionBias, layer_bias: Tensor | None, scale: float,
+    dropout: float,
+) -> Tensor:  # fmt: skip
+    """q (B, H, T, D), k and v (B, G, S, D), layer_bias (B|1, H|1, T, S) or None -> (B, H, T, D)."""
+    k = repeat_heads(k, q.shape[1])
+    v = repeat_heads(v, q.shape[1])
+    kernel = bias.kernel if layer_bias is None else "mask"
     if kernel == "blocks":
-        return sparse_attention(q, k, v, where.pattern, where.cut, scale, drop)
-    if kernel == "packed" and where.edges is not None and can_pack(q):
-        return packed_attention(q, k, v, where.edges, isinstance(where.pattern, Causal), scale, drop)
-    bias = where.bias(extra) if kernel in ("mask", "packed") else None
-    return F.scaled_dot_product_attention(q, k, v, bias, drop, kernel == "causal", scale=scale)
+        return block_sparse_attention(q, k, v, bias.pattern, bias.block_layout, scale, dropout)
+    if kernel == "packed" and bias.cu_seqlens is not None and supports_varlen(q):
+        is_causal = isinstance(bias.pattern, Causal)
+        return varlen_attention(q, k, v, bias.cu_seqlens, is_causal, scale, dropout)
+    scores_bias = bias.bias(layer_bias) if kernel in ("mask", "packed") else None
+    is_causal = kernel == "causal"
+    return F.scaled_dot_product_attention(q, k, v, scores_bias, dropout, is_causal, scale=scale)
 
 
-def can_pack(q: Tensor) -> bool:
-    """The kernel for texts one after another is CUDA's, in half precision."""
-    return (
-        q.is_cuda
-        and q.dtype in (torch.float16, torch.bfloat16)
-        and q.shape[-1] % 8 == 0
-        and q.shape[-1] <= 256
-    )
+def supports_varlen(q: Tensor) -> bool:
+    """Whether the variable-length kernel can run: on CUDA, in half precision."""
+    is_half = q.dtype in (torch.float16, torch.bfloat16)
+    return q.is_cuda and is_half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
 
 
-def packed_attention(
-    q: Tensor, k: Tensor, v: Tensor, edges: Tensor, causal: bool, scale: float, drop: float
+def varlen_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens: Tensor,
+    is_causal: bool,
+    scale: float,
+    dropout: float,
 ) -> Tensor:
-    """Texts one after another, each among itself; its plain reference is dense attention under their mask."""
+    """Attention within each packed document. Its reference is dense attention under their mask."""
     batch, length = q.shape[0], q.shape[2]
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B*T, H, D)
-    out: Tensor = torch.ops.aten._flash_attention_forward(
-        q, k, v, edges, edges, length, length, drop, causal, False, scale=scale
-    )[0]
+    out = flash_attention_varlen(q, k, v, cu_seqlens, length, dropout, is_causal, scale)
     return out.unflatten(0, (batch, length)).transpose(1, 2)
 
 
 @contextmanager
 def without_cudnn() -> Iterator[None]:
-    """Leaves out cuDNN's kernel, which torch may choose under a mask: it spends half a second on every shape
-    that it has not seen, and its gradients are NaN where all scores of a row are far below zero (torch 2.11;
-    T5, which does not scale them, has such rows)."""
-    with LOCK:  # the switch is the process's: the first thread turns it off, the last one on again
-        USERS.append(USERS[0] if USERS else torch.backends.cuda.cudnn_sdp_enabled())
+    """Disable cuDNN's attention kernel, which torch may choose under a mask.
+
+    It plans half a second for every new shape, and its gradients are NaN if all scores of a row
+    are far below zero (torch 2.11; T5, which does not scale its scores, has such rows)."""
+    with CUDNN_LOCK:  # the setting is global: the first thread turns it off, the last one on again
+        CUDNN_USERS.append(
+            CUDNN_USERS[0] if CUDNN_USERS else torch.backends.cuda.cudnn_sdp_enabled()
+        )
         torch.backends.cuda.enable_cudnn_sdp(False)
     try:
         yield
     finally:
-        with LOCK:
-            before = USERS.pop()
-            if not USERS:
-                torch.backends.cuda.enable_cudnn_sdp(before)
+        with CUDNN_LOCK:
+            previous = CUDNN_USERS.pop()
+            if not CUDNN_USERS:
+                torch.backends.cuda.enable_cudnn_sdp(previous)
 
 
 def repeat_heads(x: Tensor, heads: int) -> Tensor:
-    """Grouped heads: each key head serves several query heads."""
+    """Repeat key-value heads for grouped-query attention: (B, G, S, D) -> (B, H, S, D)."""
     return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], dim=1)

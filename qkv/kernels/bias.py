@@ -1,4 +1,5 @@
-"""Where: who sees whom, in the form that each kernel asks for it.
+"""AttentionBias: what is masked from the attention scores or added to them, in the form that each
+kernel needs.
 
 B batch, H heads, T queries, S keys; n blocks of b queries and m keys."""
 
@@ -8,105 +9,122 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.kernels.block_sparse import Cut, at, cut, few_keys
-from qkv.kernels.partial_attention import least
-from qkv.spec import ByHead, Causal, Everyone, Pattern
+from qkv.kernels.block_sparse import BlockLayout, build_block_layout, gather_rows, is_block_sparse
+from qkv.kernels.partial_attention import min_score
+from qkv.spec import Causal, Full, Pattern, PerHead
+
+MIN_BLOCK_SPARSE_LENGTH = 256
 
 
 @dataclass(frozen=True, kw_only=True)
-class Where:
-    """Who sees whom, made once for every pattern of a stack: pattern & seat & same document & allowed."""
+class AttentionBias:
+    """The mask and bias of one attention pattern, made once a forward and shared by its layers:
+
+    pattern(q, k) & k is a token & same document & permutation mask."""
 
     pattern: Pattern
-    q: Tensor  # (B|1, T) positions of the queries
-    k: Tensor  # (B|1, S) positions of the keys, -1 where no token stands
-    full: bool = False  # a token stands everywhere
-    new: Tensor | None = None  # (B|1, T) those of the keys that are made now, where others are remembered
-    documents: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys; -1: of every text
-    allowed: Tensor | None = None  # (B, T, S)
-    distance: Tensor | None = None  # (B|1, H, T, S) added to the scores
-    same: bool = False  # queries and keys are the same even row, nothing remembered
-    even: bool = False  # query t of T and key s of S are S - T + t - s apart
-    reach: int = 0  # no two positions are further apart
-    types: tuple[Tensor, Tensor] | None = None  # of the queries and of the keys
-    edges: Tensor | None = None  # where the texts of a full row begin, if that is all the documents say
+    q_positions: Tensor  # (B|1, T)
+    k_positions: Tensor  # (B|1, S), -1 for padding
+    is_full: bool = False  # no key is padding
+    new_k_positions: Tensor | None = None  # (B|1, T), of the keys that are not in the cache yet
+    document_ids: tuple[Tensor, Tensor] | None = None  # of queries and keys; -1: of every document
+    permutation_mask: Tensor | None = None  # (B, T, S)
+    position_bias: Tensor | None = None  # (B|1, H, T, S), added to the scores
+    is_self_attention: bool = False  # queries and keys are the same contiguous row, without a cache
+    contiguous: bool = False  # query t of T and key s of S have distance S - T + t - s
+    max_distance: int = 0  # an upper bound on the distance of two positions
+    token_type_ids: tuple[Tensor, Tensor] | None = None  # of queries and keys
+    cu_seqlens: Tensor | None = None  # starts of packed documents, if documents are the only mask
     dtype: torch.dtype = torch.float32
-    made: dict[str, Tensor | None] = field(default_factory=dict)  # what every layer asks for, made once
-    cuts: dict[Pattern, Cut] = field(default_factory=dict)  # and the same of its blocks
+    computed: dict[str, Tensor | None] = field(default_factory=dict)  # the dense mask and bias
+    block_layouts: dict[Pattern, BlockLayout] = field(default_factory=dict)
 
     @property
     def kernel(self) -> str:
-        """Settled on the host: what this needs of a kernel."""
-        open_ = self.distance is None and self.allowed is None and self.same
-        plain = open_ and self.full and self.documents is None
-        if plain and isinstance(self.pattern, Causal | Everyone):
-            return "causal" if isinstance(self.pattern, Causal) else "all"
-        if open_ and self.edges is not None and isinstance(self.pattern, Causal | Everyone):
+        """The kernel that this bias allows, decided on the host: full, causal, packed, blocks, mask."""
+        is_pattern_only = (
+            self.position_bias is None and self.permutation_mask is None and self.is_self_attention
+        )
+        is_plain = isinstance(self.pattern, Causal | Full)
+        if is_pattern_only and is_plain and self.is_full and self.document_ids is None:
+            return "causal" if isinstance(self.pattern, Causal) else "full"
+        if is_pattern_only and is_plain and self.cu_seqlens is not None:
             return "packed"
-        return "blocks" if open_ and self.q.shape[1] >= 256 and few_keys(self.pattern) else "mask"
+        is_long = self.q_positions.shape[1] >= MIN_BLOCK_SPARSE_LENGTH
+        return "blocks" if is_pattern_only and is_long and is_block_sparse(self.pattern) else "mask"
 
-    def cut(self, rule: Pattern) -> Cut:
-        """The blocks of a rule: of the pattern, or of some of its heads."""
-        if rule not in self.cuts:
-            self.cuts[rule] = cut(rule, self.visible, self.k)
-        return self.cuts[rule]
+    def block_layout(self, pattern: Pattern) -> BlockLayout:
+        """The blocks of the pattern, or of one head's pattern."""
+        if pattern not in self.block_layouts:
+            self.block_layouts[pattern] = build_block_layout(
+                pattern, self.visible, self.k_positions
+            )
+        return self.block_layouts[pattern]
 
-    def visible(self, rule: Pattern, q: Tensor, k: Tensor) -> Tensor:
-        """(B|1, n, b, m): may the queries at indices q (1, n, b) see the keys at indices k (B|1, n, m)?"""
-        keys = at(self.k.int(), k)[..., None, :]  # half the memory of a long for each pair
-        seen: Tensor = rule(at(self.q.int(), q)[..., :, None], keys)
-        if not self.full:
-            seen = seen & (keys >= 0)
-        if self.documents is not None:
-            mine, theirs = at(self.documents[0], q)[..., :, None], at(self.documents[1], k)[..., None, :]
-            seen = seen & ((mine == theirs) | (theirs < 0))
-        return seen
+    def visible(self, pattern: Pattern, q: Tensor, k: Tensor) -> Tensor:
+        """(B|1, n, b, m): whether queries at indices q (1, n, b) may attend to keys at k (B|1, n, m)."""
+        keys = gather_rows(self.k_positions.int(), k)[
+            ..., None, :
+        ]  # int: half the memory of a long
+        visible: Tensor = pattern(gather_rows(self.q_positions.int(), q)[..., :, None], keys)
+        if not self.is_full:
+            visible = visible & (keys >= 0)
+        if self.document_ids is not None:
+            q_documents = gather_rows(self.document_ids[0], q)[..., :, None]
+            k_documents = gather_rows(self.document_ids[1], k)[..., None, :]
+            visible = visible & ((q_documents == k_documents) | (k_documents < 0))
+        return visible
 
     @property
     def mask(self) -> Tensor | None:
-        """(B|1, H|1, T, S) true where a query may see a key; None: everywhere. Made once."""
-        if "mask" not in self.made:
-            self.made["mask"] = self.make_mask()
-        return self.made["mask"]
+        """The dense mask (B|1, H|1, T, S), true where attended to; None: everywhere. Computed once."""
+        if "mask" not in self.computed:
+            self.computed["mask"] = self.compute_mask()
+        return self.computed["mask"]
 
-    def make_mask(self) -> Tensor | None:
-        """(B|1, H|1, T, S) true where a query may see a key; None: everywhere."""
-        last = isinstance(self.pattern, Causal) and self.q.shape[1] == 1  # a lone query comes last
-        seen = self.full and (last or isinstance(self.pattern, Everyone))
-        if seen and self.documents is None and self.allowed is None:
+    def compute_mask(self) -> Tensor | None:
+        is_last_query = isinstance(self.pattern, Causal) and self.q_positions.shape[1] == 1
+        sees_all = self.is_full and (is_last_query or isinstance(self.pattern, Full))
+        if sees_all and self.document_ids is None and self.permutation_mask is None:
             return None
-        rules = self.pattern.rules if isinstance(self.pattern, ByHead) else (self.pattern,)
-        q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in (self.q, self.k))
-        mask = torch.cat([self.visible(rule, q, k) for rule in rules], dim=1)
-        return mask if self.allowed is None else mask & self.allowed[:, None]
+        patterns = self.pattern.patterns if isinstance(self.pattern, PerHead) else (self.pattern,)
+        positions = (self.q_positions, self.k_positions)
+        q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in positions)
+        mask = torch.cat([self.visible(pattern, q, k) for pattern in patterns], dim=1)
+        return mask if self.permutation_mask is None else mask & self.permutation_mask[:, None]
 
-    def bias(self, extra: Tensor | None) -> Tensor | None:
-        """What is added to the scores of a layer, which may add something of its own."""
-        if extra is not None:
-            return self.fill(extra if self.distance is None else extra + self.distance)
-        if "bias" not in self.made:
-            self.made["bias"] = self.fill(self.distance)
-        return self.made["bias"]
+    def bias(self, layer_bias: Tensor | None) -> Tensor | None:
+        """What is added to the scores of a layer, which may have a bias of its own; None: nothing."""
+        if layer_bias is not None:
+            if self.position_bias is not None:
+                layer_bias = layer_bias + self.position_bias
+            return self.apply_mask(layer_bias)
+        if "bias" not in self.computed:
+            self.computed["bias"] = self.apply_mask(self.position_bias)
+        return self.computed["bias"]
 
-    def fill(self, scores: Tensor | None) -> Tensor | None:
-        """A query that sees nobody sees all alike, and never becomes NaN."""
+    def apply_mask(self, scores: Tensor | None) -> Tensor | None:
+        """Scores with masked ones at `min_score`, never -inf: a query without keys gets no NaN."""
         mask = self.mask
         if scores is None:
             if mask is None:
                 return None
             scores = torch.zeros((), dtype=self.dtype, device=mask.device)
-        scores = halved(scores)
-        return in_words(scores if mask is None else scores.masked_fill(~mask, least(scores.dtype)))
+        scores = to_autocast_dtype(scores)
+        masked = scores if mask is None else scores.masked_fill(~mask, min_score(scores.dtype))
+        return align_rows(masked)
 
 
-def halved(scores: Tensor) -> Tensor:
-    """In the type that autocast gives a kernel: once for all layers, not in each."""
-    kind = scores.device.type
-    return scores.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else scores
+def to_autocast_dtype(scores: Tensor) -> Tensor:
+    """Cast to the dtype that autocast gives a kernel: once for all layers."""
+    device = scores.device.type
+    is_autocast = torch.is_autocast_enabled(device)
+    return scores.to(torch.get_autocast_dtype(device)) if is_autocast else scores
 
 
-def in_words(scores: Tensor) -> Tensor:
-    """On a GPU, rows that begin where a kernel reads words of 16 bytes, whatever their length: else torch
-    moves them in every layer, and compiles anew for every remainder."""
+def align_rows(scores: Tensor) -> Tensor:
+    """On a GPU, start each row at a multiple of 16 bytes.
+
+    Otherwise torch copies the bias in every layer, and recompiles for every remainder."""
     keys = scores.shape[-1]
     return F.pad(scores, (0, 8 - keys % 8))[..., :keys] if scores.is_cuda else scores

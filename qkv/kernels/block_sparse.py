@@ -1,14 +1,14 @@
-"""Attention over few keys: local, banded, strided and fixed patterns without a T x T tensor.
+"""Block-sparse attention: local, banded, strided and fixed patterns without a T x T tensor.
 
-A pattern is cut into pieces. In a piece, queries are grouped into blocks that share their keys:
+A pattern is a union of block patterns. In each, queries are grouped into blocks that share keys:
 
-    window    q |0123|4567|    k |..0123|234567|          a block and what lies just before (and after) it
-    stride    q |048|159|..    k the same                 one block a remainder
-    cells     q |0123|4567|    k |3|  |3|7|               the last cells of every chunk so far
+    window    q |0123|4567|    k |..0123|234567|     a block and the keys just before (and after) it
+    stride    q |048|159|..    k the same            one block for each remainder
+    ends      q |0123|4567|    k |3|  |3|7|          the ends of every chunk so far
 
-A piece knows the log-sum-exp of its scores, so that pieces are computed apart, a few blocks at a time, and
-then weighed into one softmax. The plain reference is dense attention under the pattern's mask.
-B batch, H heads, T tokens, D size of a head; n blocks of b queries and m keys."""
+A block pattern computes the log-sum-exp of its scores, so that several are computed apart, a few
+blocks at a time, and merged into one softmax. The plain reference is dense attention under the mask.
+B batch, H heads, T tokens, D head dimension; n blocks of b queries and m keys."""
 
 from __future__ import annotations
 
@@ -20,257 +20,313 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.kernels.partial_attention import Kept, attend, attend_back, bias_of, least, precise
-from qkv.spec import Banded, ByHead, Chunk, Either, Local, Pattern, Strided, Summary
+from qkv.kernels.partial_attention import (
+    SavedForBackward,
+    accumulate_dtype,
+    mask_to_bias,
+    min_score,
+    partial_attention,
+    partial_attention_backward,
+)
+from qkv.spec import Banded, Chunk, ChunkEnds, Local, Or, Pattern, PerHead, Strided
+from qkv.torch_compat import unfold_backward
 
-WIDE = 512  # queries of a block: wide ones read fewer keys twice, narrow ones fewer keys in vain
-ROOM = 3 << 24  # bytes of masks and of gradients of keys at a time
-Visible = Callable[[Pattern, Tensor, Tensor], Tensor]  # (rule, q (1, n, b), k (B|1, n, m)) -> (B|1, n, b, m)
+MIN_BLOCK = 16  # queries
+MAX_BLOCK = 512  # wide blocks read fewer keys twice, narrow blocks fewer masked keys
+WORKSPACE_BYTES = 3 << 24  # for masks and gradients of keys at a time
+# (pattern, q (1, n, b), k (B|1, n, m)) -> (B|1, n, b, m)
+VisibleFunction = Callable[[Pattern, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Piece:
-    rule: Pattern
-    before: tuple[Pattern, ...]  # pieces already counted: what they see is left out here
-    form: str  # window, stride or cells
+class BlockPattern:
+    """Query and key indices of the blocks of one pattern."""
+
+    pattern: Pattern
+    earlier: tuple[Pattern, ...]  # block patterns already computed: their keys are left out here
+    layout: str  # window, stride or ends
     q: Tensor  # (1, n, b) query indices, each once; past the end of the row: no query
     k: Tensor  # (B|1, n, m) key indices; outside the row: no key
-    left: int = 0  # a window begins so many keys before its block
+    lookback: int = 0  # a window starts this many keys before its block
 
     @property
     def sizes(self) -> tuple[int, int, int]:
         return self.q.shape[1], self.q.shape[2], self.k.shape[2]
 
-    def queries(self, x: Tensor) -> Tensor:
-        """(B, L, H, D), L being at least n*b -> (B, n, H, b, D), a view."""
+    def query_blocks(self, x: Tensor) -> Tensor:
+        """(B, L, H, D) with L >= n*b -> (B, n, H, b, D), a view."""
         n, b, _ = self.sizes
-        if self.form == "stride":  # every n-th token is of one block
+        if self.layout == "stride":  # every n-th token is in one block
             return x[:, : n * b].unflatten(1, (b, n)).permute(0, 2, 3, 1, 4)
         return x[:, : n * b].unflatten(1, (n, b)).transpose(2, 3)
 
-    def keys(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """The keys of these blocks out of a pool (B, L, H, D) -> (B * blocks, H, m, D)."""
-        if self.form == "stride":
-            return flat(self.queries(x)[:, start:stop])
-        if self.form == "cells":
-            return flat(x[:, None, : self.near(stop)].transpose(2, 3).expand(-1, stop - start, -1, -1, -1))
-        (low, high), m, b = self.span(start, stop), self.k.shape[2], self.q.shape[2]
+    def key_blocks(self, x: Tensor, start: int, stop: int) -> Tensor:
+        """The keys of blocks `start` to `stop`, from `gather_keys`: -> (B * blocks, H, m, D)."""
+        if self.layout == "stride":
+            return flatten_blocks(self.query_blocks(x)[:, start:stop])
+        if self.layout == "ends":
+            keys = x[:, None, : self.num_visible_keys(stop)].transpose(2, 3)
+            return flatten_blocks(keys.expand(-1, stop - start, -1, -1, -1))
+        _, b, m = self.sizes
+        low, high = self.key_range(start, stop)
         inside = x[:, max(low, 0) : high]
-        short = (max(-low, 0), high - max(low, 0) - inside.shape[1])
-        inside = F.pad(inside, (0, 0, 0, 0, *short)) if any(short) else inside
-        return flat(inside.unfold(1, m, b).transpose(-1, -2))
+        padding = (max(-low, 0), high - max(low, 0) - inside.shape[1])
+        inside = F.pad(inside, (0, 0, 0, 0, *padding)) if any(padding) else inside
+        return flatten_blocks(inside.unfold(1, m, b).transpose(-1, -2))
 
-    def add_keys(self, into: Tensor, x: Tensor, start: int, stop: int) -> None:
-        """The way back of `keys`: adds (B, blocks, H, m, D) to where they came from."""
-        if self.form == "stride":
-            self.queries(into)[:, start:stop] += x
-        elif self.form == "cells":
+    def scatter_add_keys(self, into: Tensor, x: Tensor, start: int, stop: int) -> None:
+        """The backward of `key_blocks`: add (B, blocks, H, m, D) to where the keys came from."""
+        if self.layout == "stride":
+            self.query_blocks(into)[:, start:stop] += x
+        elif self.layout == "ends":
             into[:, : x.shape[3]] += x.sum(1, dtype=into.dtype).transpose(1, 2)
         else:
-            (low, high), m, b = self.span(start, stop), self.k.shape[2], self.q.shape[2]
+            _, b, m = self.sizes
+            low, high = self.key_range(start, stop)
             sizes = [len(x), high - low, x.shape[2], x.shape[4]]
-            x = torch.ops.aten.unfold_backward(x.transpose(-1, -2), sizes, 1, m, b)
+            x = unfold_backward(x.transpose(-1, -2), sizes, 1, m, b)
             inside = into[:, max(low, 0) : high]
             inside += x[:, max(-low, 0) :][:, : inside.shape[1]]
 
-    def pool(self, x: Tensor) -> Tensor:
-        """What `keys` reads: all of x, or the cells of it, copied once."""
-        return at(x, self.k)[:, 0] if self.form == "cells" else x
+    def gather_keys(self, x: Tensor) -> Tensor:
+        """What `key_blocks` reads: all of x, or a copy of the chunk ends."""
+        return gather_rows(x, self.k)[:, 0] if self.layout == "ends" else x
 
-    def basin(self, x: Tensor) -> Tensor:
-        """Where gradients of keys gather: x itself, or for cells, which many blocks see, a finer one."""
-        if self.form != "cells":
+    def gradient_buffer(self, x: Tensor) -> Tensor:
+        """Where gradients of keys are summed: x itself, or, for chunk ends, which many blocks read,
+        a buffer of higher precision."""
+        if self.layout != "ends":
             return x
-        return torch.zeros(len(x), self.k.shape[2], *x.shape[2:], dtype=precise(x.dtype), device=x.device)
+        dtype = accumulate_dtype(x.dtype)
+        return torch.zeros(len(x), self.k.shape[2], *x.shape[2:], dtype=dtype, device=x.device)
 
-    def pour(self, basin: Tensor, into: Tensor) -> None:
-        """Adds a basin of its own to where the cells lie."""
-        if self.form == "cells":
+    def flush_gradients(self, buffer: Tensor, into: Tensor) -> None:
+        """Add a separate gradient buffer to the positions of the chunk ends."""
+        if self.layout == "ends":
             index = self.k[:, 0, :, None, None].expand(len(into), -1, *into.shape[2:])
-            into.scatter_add_(1, index, basin.to(into.dtype))
+            into.scatter_add_(1, index, buffer.to(into.dtype))
 
-    def bias(self, seen: Tensor, start: int, stop: int, q: Tensor) -> Tensor:
-        """(B|1, n, b, m) -> (B * blocks, 1, b, m) of these blocks, as a kernel adds it."""
-        seen = seen[:, start:stop, :, : self.near(stop)].expand(len(q), -1, -1, -1)
-        return bias_of(flat(seen)[:, None], q.dtype)
+    def bias(self, visible: Tensor, start: int, stop: int, q: Tensor) -> Tensor:
+        """(B|1, n, b, m) -> the bias (B * blocks, 1, b, m) of blocks `start` to `stop`."""
+        visible = visible[:, start:stop, :, : self.num_visible_keys(stop)].expand(
+            len(q), -1, -1, -1
+        )
+        return mask_to_bias(flatten_blocks(visible)[:, None], q.dtype)
 
-    def near(self, stop: int) -> int:
-        """Keys that blocks up to `stop` may see: of cells, those that came so far."""
+    def num_visible_keys(self, stop: int) -> int:
+        """How many keys the blocks up to `stop` can see: of chunk ends, those so far."""
         m = self.k.shape[2]
-        if not isinstance(self.rule, Summary):
+        if not isinstance(self.pattern, ChunkEnds):
             return m
-        return min(most_cells(self.rule, stop * self.q.shape[2]), m)
+        return min(max_chunk_ends(self.pattern, stop * self.q.shape[2]), m)
 
-    def span(self, start: int, stop: int) -> tuple[int, int]:
-        """The indices of the keys of a window's blocks, from and up to."""
-        b, m = self.q.shape[2], self.k.shape[2]
-        return start * b - self.left, (stop - 1) * b - self.left + m
+    def key_range(self, start: int, stop: int) -> tuple[int, int]:
+        """The first key index of a window's blocks, and the index after the last."""
+        _, b, m = self.sizes
+        return start * b - self.lookback, (stop - 1) * b - self.lookback + m
 
-    def groups(self, q: Tensor) -> Iterator[tuple[int, int]]:
-        """Blocks that are computed together, from and up to."""
-        room = len(q) * (self.q.shape[2] + 2 * q.shape[2:].numel()) * self.k.shape[2] * q.element_size()
-        each = max(1, ROOM // room)
-        each = min(each, -(-self.sizes[0] // 4)) if self.form == "cells" else each  # early ones see fewer
-        yield from ((i, min(i + each, self.sizes[0])) for i in range(0, self.sizes[0], each))
+    def block_groups(self, q: Tensor) -> Iterator[tuple[int, int]]:
+        """Ranges of blocks that are computed together."""
+        n, b, m = self.sizes
+        block_bytes = len(q) * (b + 2 * q.shape[2:].numel()) * m * q.element_size()
+        count = max(1, WORKSPACE_BYTES // block_bytes)
+        if self.layout == "ends":  # in several groups: early blocks see fewer keys
+            count = min(count, -(-n // 4))
+        yield from ((i, min(i + count, n)) for i in range(0, n, count))
 
 
-def few_keys(pattern: Pattern) -> bool:
-    """Is this a pattern that pieces can be made of?"""
+def is_block_sparse(pattern: Pattern) -> bool:
+    """Whether block patterns exist for this pattern."""
     match pattern:
-        case Either(one, two):
-            return few_keys(one) and few_keys(two)
-        case ByHead(rules):
-            return all(map(few_keys, rules))
-    return isinstance(pattern, Banded | Local | Strided | Chunk | Summary)
+        case Or(left, right):
+            return is_block_sparse(left) and is_block_sparse(right)
+        case PerHead(patterns):
+            return all(map(is_block_sparse, patterns))
+    return isinstance(pattern, Banded | Local | Strided | Chunk | ChunkEnds)
 
 
-def at(x: Tensor, index: Tensor) -> Tensor:
-    """(B|1, T, ...) at the indices (B|1, n, m) of each row, or of all -> (B, n, m, ...)."""
+def gather_rows(x: Tensor, index: Tensor) -> Tensor:
+    """(B|1, T, ...) at the indices (B|1, n, m) of each row -> (B, n, m, ...)."""
     if len(index) == 1:
         return x[:, index[0]]
     rows = torch.arange(len(index), device=index.device)[:, None, None]
     return x.expand(len(index), *x.shape[1:])[rows, index]
 
 
-def pieces(pattern: Pattern, positions: Tensor) -> list[Piece]:
-    """The pieces of a pattern over rows whose tokens have these positions (B|1, T), -1 where none stands."""
-    length, device = positions.shape[1], positions.device
-    wide = max(16, min(WIDE, length // 8))
+def block_patterns(pattern: Pattern, positions: Tensor) -> list[BlockPattern]:
+    """The block patterns of a pattern over rows with these positions (B|1, T), -1 for padding."""
+    length = positions.shape[1]
+    device = positions.device
+    block_size = max(MIN_BLOCK, min(MAX_BLOCK, length // 8))
 
-    def blocks(count: int, start: int, stop: int, step: int = 1, skip: int = 1) -> Tensor:
-        lead = torch.arange(count, device=device)[:, None] * skip
-        return (lead + torch.arange(start, stop, device=device) * step)[None]
+    def indices(count: int, start: int, stop: int, step: int = 1, skip: int = 1) -> Tensor:
+        first = torch.arange(count, device=device)[:, None] * skip
+        return (first + torch.arange(start, stop, device=device) * step)[None]
 
     match pattern:
-        case Banded(width) | Local(width) | Chunk(width):  # a chunk lies among the last `width` tokens
-            size = max(width, wide)
-            ahead = width if isinstance(pattern, Local) else 0
+        case Banded(window) | Local(window) | Chunk(window):  # a chunk is within the last tokens
+            size = max(window, block_size)
+            lookahead = window if isinstance(pattern, Local) else 0
             count = -(-length // size)
-            q, k = blocks(count, 0, size, skip=size), blocks(count, -width, size + ahead, skip=size)
-            return [Piece(pattern, (), "window", q, k, left=width)]
+            q = indices(count, 0, size, skip=size)
+            k = indices(count, -window, size + lookahead, skip=size)
+            return [BlockPattern(pattern, (), "window", q, k, lookback=window)]
         case Strided(stride):
-            q = blocks(stride, 0, -(-length // stride), step=stride)
-            return [Piece(pattern, (), "stride", q, q)]
-        case Summary(stride, cells):  # where they lie depends on where each text begins
-            cell = (positions >= 0) & (positions % stride >= stride - cells)
-            most = min(most_cells(pattern, length), length)
-            q = blocks(-(-length // wide), 0, wide, skip=wide)
-            k = cell.int().argsort(dim=1, descending=True, stable=True)[:, None, :most]
-            return [Piece(pattern, (), "cells", q, k)]
-        case Either(one, two):
-            first, second = pieces(one, positions), pieces(two, positions)
-            seen = tuple(piece.rule for piece in first)
-            return first + [replace(piece, before=piece.before + seen) for piece in second]
-    raise TypeError(f"{pattern} has no pieces")
+            q = indices(stride, 0, -(-length // stride), step=stride)
+            return [BlockPattern(pattern, (), "stride", q, q)]
+        case ChunkEnds(stride, count):  # their indices depend on where each document begins
+            is_end = (positions >= 0) & (positions % stride >= stride - count)
+            most = min(max_chunk_ends(pattern, length), length)
+            q = indices(-(-length // block_size), 0, block_size, skip=block_size)
+            k = is_end.int().argsort(dim=1, descending=True, stable=True)[:, None, :most]
+            return [BlockPattern(pattern, (), "ends", q, k)]
+        case Or(left, right):
+            first = block_patterns(left, positions)
+            second = block_patterns(right, positions)
+            earlier = tuple(block.pattern for block in first)
+            return first + [replace(block, earlier=block.earlier + earlier) for block in second]
+    raise TypeError(f"{pattern} has no block patterns")
 
 
-def most_cells(rule: Summary, tokens: int) -> int:
-    """No row of so many tokens has more summary cells, however many texts are in it."""
-    return -(-tokens * rule.cells // rule.stride) + rule.cells
+def max_chunk_ends(pattern: ChunkEnds, tokens: int) -> int:
+    """An upper bound on the chunk ends in a row of so many tokens, however many documents it has."""
+    return -(-tokens * pattern.count // pattern.stride) + pattern.count
 
 
-class Cut(NamedTuple):
-    """What every layer asks for, made once for a pattern over the rows of a batch."""
+class BlockLayout(NamedTuple):
+    """What all layers with a pattern share, made once a batch."""
 
-    parts: list[Piece]
-    seen: list[Tensor]  # (B|1, n, b, m) of every piece
-
-
-def cut(pattern: Pattern, visible: Visible, positions: Tensor) -> Cut:
-    """Pieces and their masks over rows whose tokens have these positions (B|1, T), -1 where none stands."""
-    parts = pieces(pattern, positions)
-    return Cut(parts, [shown(part, visible, positions.shape[1]) for part in parts])
+    blocks: list[BlockPattern]
+    visible: list[Tensor]  # (B|1, n, b, m) of each
 
 
-def shown(piece: Piece, visible: Visible, length: int) -> Tensor:
-    """(B|1, n, b, m) true where a query of a block sees a key of it that no piece before has counted."""
-    q, k = piece.q.clamp(max=length - 1), piece.k.clamp(0, length - 1)
-    seen = visible(piece.rule, q, k) & ((piece.k >= 0) & (piece.k < length))[:, :, None]
-    for rule in piece.before:
-        seen = seen & ~visible(rule, q, k)
-    return seen
+def build_block_layout(
+    pattern: Pattern, visible: VisibleFunction, positions: Tensor
+) -> BlockLayout:
+    """Block patterns and their masks over rows with these positions (B|1, T), -1 for padding."""
+    blocks = block_patterns(pattern, positions)
+    return BlockLayout(blocks, [visible_in_blocks(b, visible, positions.shape[1]) for b in blocks])
 
 
-def sparse_attention(
-    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, cuts: Callable[[Pattern], Cut], scale: float,
-    drop: float = 0.0,
+def visible_in_blocks(block: BlockPattern, visible: VisibleFunction, length: int) -> Tensor:
+    """(B|1, n, b, m), true where a query attends to a key that no earlier block pattern has."""
+    q = block.q.clamp(max=length - 1)
+    k = block.k.clamp(0, length - 1)
+    mask = visible(block.pattern, q, k) & ((block.k >= 0) & (block.k < length))[:, :, None]
+    for pattern in block.earlier:
+        mask = mask & ~visible(pattern, q, k)
+    return mask
+
+
+def block_sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, layouts: Callable[[Pattern], BlockLayout],
+    scale: float, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """softmax(qk' * scale) v over the keys the pattern shows; q, k, v are (B, H, T, D)."""
-    if isinstance(pattern, ByHead):
-        groups = {rule: [i for i, r in enumerate(pattern.rules) if r == rule] for rule in pattern.rules}
+    """softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D)."""
+    if isinstance(pattern, PerHead):
+        groups = {
+            p: [i for i, other in enumerate(pattern.patterns) if other == p]
+            for p in pattern.patterns
+        }
         outs = [
-            sparse_attention(q[:, own], k[:, own], v[:, own], rule, cuts, scale, drop)
-            for rule, own in groups.items()
+            block_sparse_attention(
+                q[:, heads], k[:, heads], v[:, heads], p, layouts, scale, dropout
+            )
+            for p, heads in groups.items()
         ]
-        back = torch.tensor([i for own in groups.values() for i in own], device=q.device).argsort()
-        return torch.cat(outs, dim=1)[:, back]
-    parts, seen = cuts(pattern)
+        order = torch.tensor(
+            [i for heads in groups.values() for i in heads], device=q.device
+        ).argsort()
+        return torch.cat(outs, dim=1)[:, order]
+    blocks, visible = layouts(pattern)
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (B, T, H, D)
-    out: Tensor = Joined.apply(q, k, v, scale, drop, parts, *seen)  # type: ignore[no-untyped-call]
+    out: Tensor = BlockSparseAttention.apply(q, k, v, scale, dropout, blocks, *visible)  # type: ignore[no-untyped-call]
     return out.transpose(1, 2)
 
 
-class Joined(torch.autograd.Function):
-    """Several pieces under one softmax; q, k, v and out are (B, T, H, D)."""
+class BlockSparseAttention(torch.autograd.Function):
+    """Several block patterns under one softmax; q, k, v and out are (B, T, H, D)."""
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, drop: float, parts: list[Piece],
-        *seen: Tensor,
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, dropout: float,
+        blocks: list[BlockPattern], *visible: Tensor,
     ) -> Tensor:  # fmt: skip
-        length, whole = q.shape[1], max(part.q[0].numel() for part in parts)
-        q, k, v = (F.pad(x, (0, 0, 0, 0, 0, whole - length)) if whole > length else x for x in (q, k, v))
+        length = q.shape[1]
+        padded = max(block.q[0].numel() for block in blocks)
+        if padded > length:
+            q, k, v = (F.pad(x, (0, 0, 0, 0, 0, padded - length)) for x in (q, k, v))
         out = torch.zeros_like(q, memory_format=torch.contiguous_format)
-        lse = torch.full((*q.shape[:3], 1), -torch.inf, dtype=precise(q.dtype), device=q.device)
-        kept: list[Kept] = []
-        for part, mask in zip(parts, seen, strict=True):
-            ks, vs, outs, sums = part.pool(k), part.pool(v), part.queries(out), part.queries(lse)
-            for i, j in part.groups(q):
-                qs, among = flat(part.queries(q)[:, i:j]), part.bias(mask, i, j, q)
-                one, its, more = attend(qs, part.keys(ks, i, j), part.keys(vs, i, j), among, scale, drop)
-                one, its = (x.unflatten(0, (len(q), -1)) for x in (one, its[..., None]))
-                join(outs[:, i:j], sums[:, i:j], one, its, first=part is parts[0])
-                kept.append(more)
-        # A query that sees nobody weighs nothing on the way back.
-        lse.masked_fill_(lse < least(q.dtype) / 2, torch.inf)
-        ctx.save_for_backward(q, k, v, out, lse, *seen, *(x for more in kept for x in more))
-        ctx.settings, ctx.each = (length, scale, drop, parts), len(kept[0])
+        dtype = accumulate_dtype(q.dtype)
+        lse = torch.full((*q.shape[:3], 1), -torch.inf, dtype=dtype, device=q.device)
+        saved: list[SavedForBackward] = []
+        for block, mask in zip(blocks, visible, strict=True):
+            keys, values = block.gather_keys(k), block.gather_keys(v)
+            out_blocks, lse_blocks = block.query_blocks(out), block.query_blocks(lse)
+            for i, j in block.block_groups(q):
+                partial, partial_lse, to_save = partial_attention(
+                    flatten_blocks(block.query_blocks(q)[:, i:j]), block.key_blocks(keys, i, j),
+                    block.key_blocks(values, i, j), block.bias(mask, i, j, q), scale, dropout,
+                )  # fmt: skip
+                partial = partial.unflatten(0, (len(q), -1))
+                partial_lse = partial_lse[..., None].unflatten(0, (len(q), -1))
+                is_first = block is blocks[0]
+                merge_partial(
+                    out_blocks[:, i:j], lse_blocks[:, i:j], partial, partial_lse, is_first
+                )
+                saved.append(to_save)
+        # A query without keys has no gradient.
+        lse.masked_fill_(lse < min_score(q.dtype) / 2, torch.inf)
+        ctx.save_for_backward(q, k, v, out, lse, *visible, *(x for each in saved for x in each))
+        ctx.settings = (length, scale, dropout, blocks)
+        ctx.num_saved = len(saved[0])
         return out[:, :length]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        length, scale, drop, parts = ctx.settings
+        length: int
+        blocks: list[BlockPattern]
+        length, scale, dropout, blocks = ctx.settings
         q, k, v, out, lse, *rest = ctx.saved_tensors
-        seen, kept = rest[: len(parts)], iter(rest[len(parts) :])
-        grad = F.pad(grad, (0, 0, 0, 0, 0, q.shape[1] - length)) if q.shape[1] > length else grad
+        visible = rest[: len(blocks)]
+        saved = iter(rest[len(blocks) :])
+        if q.shape[1] > length:
+            grad = F.pad(grad, (0, 0, 0, 0, 0, q.shape[1] - length))
         dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
-        for part, mask in zip(parts, seen, strict=True):
-            ks, vs, into_k, into_v = part.pool(k), part.pool(v), part.basin(dk), part.basin(dv)
-            for i, j in part.groups(q):
-                up, qs, outs, sums = (flat(part.queries(x)[:, i:j]) for x in (grad, q, out, lse))
-                more = tuple(next(kept) for _ in range(ctx.each))
-                sides, among = (part.keys(ks, i, j), part.keys(vs, i, j)), part.bias(mask, i, j, q)
-                found = attend_back(up, qs, *sides, among, outs, sums[..., 0], more, scale, drop)
-                to_q, to_k, to_v = (x.unflatten(0, (len(q), -1)) for x in found)
-                part.queries(dq)[:, i:j] += to_q
-                part.add_keys(into_k, to_k, i, j)
-                part.add_keys(into_v, to_v, i, j)
-            part.pour(into_k, dk)
-            part.pour(into_v, dv)
-        return dq[:, :length], dk[:, :length], dv[:, :length], *(None,) * (3 + len(parts))
+        for block, mask in zip(blocks, visible, strict=True):
+            keys, values = block.gather_keys(k), block.gather_keys(v)
+            dk_buffer, dv_buffer = block.gradient_buffer(dk), block.gradient_buffer(dv)
+            for i, j in block.block_groups(q):
+                grad_block, q_block, out_block, lse_block = (
+                    flatten_blocks(block.query_blocks(x)[:, i:j]) for x in (grad, q, out, lse)
+                )
+                gradients = partial_attention_backward(
+                    grad_block, q_block, block.key_blocks(keys, i, j), block.key_blocks(values, i, j),
+                    block.bias(mask, i, j, q), out_block, lse_block[..., 0],
+                    tuple(next(saved) for _ in range(ctx.num_saved)), scale, dropout,
+                )  # fmt: skip
+                dq_block, dk_block, dv_block = (x.unflatten(0, (len(q), -1)) for x in gradients)
+                block.query_blocks(dq)[:, i:j] += dq_block
+                block.scatter_add_keys(dk_buffer, dk_block, i, j)
+                block.scatter_add_keys(dv_buffer, dv_block, i, j)
+            block.flush_gradients(dk_buffer, dk)
+            block.flush_gradients(dv_buffer, dv)
+        return dq[:, :length], dk[:, :length], dv[:, :length], *(None,) * (3 + len(blocks))
 
 
-def flat(x: Tensor) -> Tensor:
+def flatten_blocks(x: Tensor) -> Tensor:
     """(B, n, ...) -> (B*n, ...)."""
     return x.flatten(0, 1)
 
 
-def join(out: Tensor, lse: Tensor, more: Tensor, its: Tensor, first: bool) -> None:
-    """Weighs a further piece into what is there, in place."""
+def merge_partial(
+    out: Tensor, lse: Tensor, partial: Tensor, partial_lse: Tensor, first: bool
+) -> None:
+    """Merge the output of a further block pattern into `out` and `lse`, in place."""
     if first:
-        out.copy_(more)
-        lse.copy_(its)
+        out.copy_(partial)
+        lse.copy_(partial_lse)
         return
-    both = torch.logaddexp(lse, its)
-    out.copy_(out * (lse - both).exp() + more * (its - both).exp())
-    lse.copy_(both)
+    combined = torch.logaddexp(lse, partial_lse)
+    out.copy_(out * (lse - combined).exp() + partial * (partial_lse - combined).exp())
+    lse.copy_(combined)

@@ -1,1 +1,1 @@
-"""The model: built, loaded, run and saved."""
+"""Models: build, load, run and save."""

@@ -1,4 +1,4 @@
-"""build: a new model of a family, its weights initialized as the paper says."""
+"""build: a new model of a family, with weights initialized as in its paper."""
 
 from __future__ import annotations
 
@@ -6,64 +6,99 @@ import fnmatch
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from qkv.families import family
+from qkv.families import get_family
 from qkv.families.family import Args, Family
-from qkv.model.config import write_config
-from qkv.model.limits import check_kinds, check_together
+from qkv.model.config import build_hf_config
+from qkv.model.limits import check_argument_combinations, check_argument_types
 from qkv.model.model import Model
-from qkv.model.transforms.pooling import Vector, with_vector
-from qkv.model.transforms.positions import with_positions
-from qkv.nn.transformer import Pair, Transformer, make_net
-from qkv.spec import Spec, Two
+from qkv.model.transforms.pooling import Pooling, add_pooling
+from qkv.model.transforms.positions import replace_positions
+from qkv.nn.transformer import DualEncoder, Transformer, build_network
+from qkv.spec import DualSpec, Spec
 
 
 def build(
-    name: str, size: str | None = None, *, positions: str | None = None, vector: str | None = None,
+    name: str,
+    size: str | None = None,
+    *,
+    position_embedding_type: str | None = None,
+    pooling: str | None = None,
     **changes: Any,
-) -> Model:  # fmt: skip
-    """A fresh model of a family, initialised as its paper says; `vector` adds one of length one a text."""
-    kin = family(name)
-    size = size or next(iter(kin.sizes))
-    check_kinds(kin, changes)
-    args = kin.arguments(size, **changes)
-    check_together(kin, args)
-    pooled = None if vector is None else Vector(vector)
-    net = make_net(make_spec(kin, args, positions, pooled))
-    initialise(net)
-    config = {} if positions or not kin.model_types else write_config(kin, args)
-    return Model(kin, args, net.eval(), config, positions=positions, vector=pooled)
+) -> Model:
+    """Return a new model of a family, with weights initialized as in its paper.
+
+    `pooling` (mean, first or last) adds a normalized sentence embedding."""
+    family = get_family(name)
+    size = size or next(iter(family.sizes))
+    check_argument_types(family, changes)
+    args = family.arguments(size, **changes)
+    check_argument_combinations(family, args)
+    pooling_config = None if pooling is None else Pooling(pooling)
+    net = build_network(build_model_spec(family, args, position_embedding_type, pooling_config))
+    initialize_weights(net)
+    config = (
+        {} if position_embedding_type or not family.model_types else build_hf_config(family, args)
+    )
+    return Model(
+        family,
+        args,
+        net.eval(),
+        config,
+        position_embedding_type=position_embedding_type,
+        pooling=pooling_config,
+    )
 
 
-def make_spec(
-    kin: Family, args: Args, positions: str | None = None, vector: Vector | None = None
-) -> Spec | Two:
-    spec = kin.make(**args)
-    spec = with_positions(spec, positions) if positions else spec
-    return with_vector(spec, vector) if vector else spec
+def build_model_spec(
+    family: Family,
+    args: Args,
+    position_embedding_type: str | None = None,
+    pooling: Pooling | None = None,
+) -> Spec | DualSpec:
+    """Return the spec of a family with these arguments, position embeddings and pooling."""
+    spec = family.build_spec(**args)
+    spec = replace_positions(spec, position_embedding_type) if position_embedding_type else spec
+    return add_pooling(spec, pooling) if pooling else spec
 
 
 @torch.no_grad()
-def initialise(net: Transformer | Pair) -> None:
-    """Norms to one, biases to zero, every other tensor normal with the deviation its spec gives."""
-    halves = [net] if isinstance(net, Transformer) else [net.text, net.image]
-    for part in [half for half in halves if half is not None]:
-        for name, tensor in part.named_parameters():
-            owner = part.get_submodule(name.rpartition(".")[0])
-            std = next(value for pattern, value in part.spec.init if fnmatch.fnmatch(name, pattern))
-            if isinstance(owner, nn.LayerNorm | nn.RMSNorm):
-                tensor.normal_(1.0, part.spec.norm_std) if name.endswith("weight") else tensor.zero_()
+def initialize_weights(net: Transformer | DualEncoder) -> None:
+    """Set norms to one, biases to zero, and draw other tensors with the deviation that the spec
+    gives."""
+    towers = [net] if isinstance(net, Transformer) else [net.text, net.image]
+    for tower in [tower for tower in towers if tower is not None]:
+        for name, tensor in tower.named_parameters():
+            module = tower.get_submodule(name.rpartition(".")[0])
+            std = next(
+                value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
+            )
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+                tensor.normal_(1.0, tower.spec.norm_init_std) if name.endswith(
+                    "weight"
+                ) else tensor.zero_()
             elif name.endswith(".bias"):
                 tensor.zero_()
             elif std == "xavier" and tensor.dim() > 1:
                 nn.init.xavier_uniform_(tensor)
             else:
-                std, cut = std if isinstance(std, float) else 0.02, part.spec.init_cut
-                nn.init.trunc_normal_(tensor, 0.0, std, -cut * std, cut * std) if cut else tensor.normal_(
-                    0.0, std
+                draw_normal(
+                    tensor, std if isinstance(std, float) else 0.02, tower.spec.init_truncation
                 )
-                if isinstance(owner, nn.Embedding) and owner.padding_idx is not None:
-                    tensor[owner.padding_idx] = 0
-    if isinstance(net, Pair) and net.temperature is not None and net.spec.temperature is not None:
-        net.temperature.fill_(net.spec.temperature)
+                if isinstance(module, nn.Embedding) and module.padding_idx is not None:
+                    tensor[module.padding_idx] = 0
+    if (
+        isinstance(net, DualEncoder)
+        and net.logit_scale is not None
+        and net.spec.logit_scale is not None
+    ):
+        net.logit_scale.fill_(net.spec.logit_scale)
+
+
+def draw_normal(tensor: Tensor, std: float, truncation: float | None) -> None:
+    """Fill a tensor from a normal distribution, truncated at so many deviations."""
+    if truncation:
+        nn.init.trunc_normal_(tensor, 0.0, std, -truncation * std, truncation * std)
+    else:
+        tensor.normal_(0.0, std)

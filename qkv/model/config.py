@@ -1,100 +1,143 @@
-"""config.json and a family's arguments, both ways. Knows no weights."""
+"""Conversion between config.json and a family's arguments. Knows no weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from qkv.families import by_model_type, family
+from qkv.families import family_of_model_type, get_family
 from qkv.families.family import Args, Family
-from qkv.model.limits import check_config, check_kinds, check_together
+from qkv.model.limits import check_argument_combinations, check_argument_types, check_config_json
+
+MODEL_FORMAT_VERSION = 2  # of config.json with model_type "qkv"
 
 
-def understand(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
-    """Family, arguments and swapped positions that a config.json states."""
-    kind = config.get("model_type")
-    if kind == "qkv":
-        kin, args = family(str(config.get("family"))), config.get("arguments", {})
+def parse_config(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
+    """Return the family, the arguments and the replaced position embedding type of a
+    config.json."""
+    model_type = config.get("model_type")
+    if model_type == "qkv":
+        _check_format_version(config)
+        family = get_family(str(config.get("family")))
+        args = config.get("arguments", {})
         if not isinstance(args, dict):
             raise ValueError(f"arguments is {args!r}, expected an object")
         if config.get("weights", "int8") != "int8":
             raise ValueError(f"weights is {config['weights']!r}, expected 'int8', or no such key")
-        check_kinds(kin, args)
-        args = kin.arguments(None, **args)
-        check_together(kin, args)
-        return kin, args, config.get("positions")
-    if not isinstance(kind, str):
-        raise ValueError(f"model_type is {kind!r}, expected the name of a family, such as 'bert'")
-    kin = by_model_type(kind)
-    return kin, read_config(kin, config), None
+        check_argument_types(family, args)
+        args = family.arguments(None, **args)
+        check_argument_combinations(family, args)
+        return family, args, config.get("position_embedding_type")
+    if not isinstance(model_type, str):
+        raise ValueError(
+            f"model_type is {model_type!r}, expected the name of a model, such as 'bert'"
+        )
+    family = family_of_model_type(model_type)
+    return family, parse_hf_config(family, config), None
 
 
-def read_config(kin: Family, config: Mapping[str, Any]) -> Args:
-    """The arguments that a config.json states; an unsupported value is an error that names the key."""
-    config = by_own_name(kin, config)
-    check_config(kin, config)
-    config = kin.older(config)
-    for key, allowed in kin.only.items():
-        if key in config and not any(
-            type(config[key]) is type(each) and config[key] == each for each in allowed
-        ):
-            right = " or ".join(map(repr, allowed))
-            raise ValueError(f"{key} is {config[key]!r}, supported: {right}")
-    args = {ours: config[key] for ours, key in kin.config.items() if key in config}
-    for name, (key, words) in kin.nested.items():
-        inner = config.get(key) or {}
-        args[name] = {ours: inner[theirs] for ours, theirs in words.items() if theirs in inner}
-    labels = config.get("num_labels") if config.get("id2label") is None else len(config["id2label"])
-    if labels is not None:
-        args["labels"] = labels
-    names = config.get("architectures") or []
-    if names and "head" in kin.defaults:
-        heads = [ours for ours, theirs in kin.heads.items() if names[0] in theirs.split()]
+def _check_format_version(config: Mapping[str, Any]) -> None:
+    version = config.get("format_version")
+    if version != MODEL_FORMAT_VERSION:
+        saved_by = "saved by qkv 0.2" if version is None else "saved by another version of qkv"
+        raise ValueError(
+            f"format_version is {version!r}, expected {MODEL_FORMAT_VERSION}: the model was {saved_by}; "
+            "train it again, or export it in Hugging Face's format with that version"
+        )
+
+
+def parse_hf_config(family: Family, config: Mapping[str, Any]) -> Args:
+    """Return the arguments of Hugging Face's config.json; an unsupported value is an error with its
+    key."""
+    config = resolve_config_aliases(family, config)
+    check_config_json(family, config)
+    config = family.upgrade_config(config)
+    for key, supported in family.supported_values.items():
+        if key in config and not any(is_same_value(config[key], value) for value in supported):
+            raise ValueError(
+                f"{key} is {config[key]!r}, supported: {' or '.join(map(repr, supported))}"
+            )
+    args = {name: config[key] for name, key in family.config.items() if key in config}
+    for name, (key, tower_keys) in family.nested.items():
+        tower = config.get(key) or {}
+        args[name] = {
+            inner: tower[inner_key] for inner, inner_key in tower_keys.items() if inner_key in tower
+        }
+    num_labels = (
+        config.get("num_labels") if config.get("id2label") is None else len(config["id2label"])
+    )
+    if num_labels is not None:
+        args["num_labels"] = num_labels
+    class_names = config.get("architectures") or []
+    if class_names and "head" in family.defaults:
+        heads = [
+            head for head, classes in family.heads.items() if class_names[0] in classes.split()
+        ]
         if not heads:
-            known = ", ".join(kin.heads.values())
-            raise ValueError(f"architectures is {names!r}, expected one of {known}")
+            known = ", ".join(family.heads.values())
+            raise ValueError(f"architectures is {class_names!r}, expected one of {known}")
         args["head"] = heads[0]
-    called = {**kin.config, "labels": "id2label"}
-    check_kinds(kin, args, called)
-    args = kin.arguments(None, **args)
-    check_together(kin, args, called)
+    config_keys = {**family.config, "num_labels": "id2label"}
+    check_argument_types(family, args, config_keys)
+    args = family.arguments(None, **args)
+    check_argument_combinations(family, args, config_keys)
     return args
 
 
-ALIASES = {  # other names that Hugging Face takes for a family's own
-    "hidden_size": "n_embd d_model dim", "max_position_embeddings": "n_positions", "n_token": "vocab_size",
-    "num_attention_heads": "n_head n_heads num_heads encoder_attention_heads", "head_dim": "d_kv",
-    "num_hidden_layers": "n_layer n_layers num_layers encoder_layers",
-}  # fmt: skip
+def is_same_value(left: object, right: object) -> bool:
+    """Whether two JSON values are equal and of the same type: 1 is not True."""
+    return type(left) is type(right) and left == right
 
 
-def by_own_name(kin: Family, config: Mapping[str, Any]) -> Args:
-    """A key under another of its names counts where its own is not there."""
-    own, found = set(kin.config.values()), dict(config)
-    for alias, keys in ALIASES.items():
-        if alias in config and alias not in own:
-            found = {key: config[alias] for key in keys.split() if key in own} | found
-    return found
+CONFIG_KEY_ALIASES = {  # keys that Hugging Face's classes accept for a key of their own
+    "hidden_size": ("n_embd", "d_model", "dim"),
+    "max_position_embeddings": ("n_positions",),
+    "n_token": ("vocab_size",),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads", "encoder_attention_heads"),
+    "head_dim": ("d_kv",),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers", "encoder_layers"),
+}
 
 
-def write_config(kin: Family, args: Args) -> Args:
-    """A config.json that states these arguments."""
-    config = {key: args[ours] for ours, key in kin.config.items()}
-    for name, (key, words) in kin.nested.items():
-        config[key] = {words[ours]: value for ours, value in (args[name] or {}).items()}
-    labels = args.get("labels", 2)
-    if labels != kin.defaults.get("labels", 2):
-        config["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
-        config["label2id"] = {f"LABEL_{i}": i for i in range(labels)}
-    names = [kin.heads[args["head"]].split()[0]] if args.get("head") in kin.heads else []
-    return kin.newer({"model_type": kin.model_types[0], "architectures": names, **config}, args)
+def resolve_config_aliases(family: Family, config: Mapping[str, Any]) -> Args:
+    """Return the config with aliases replaced by the family's keys, where those are absent."""
+    family_keys = set(family.config.values())
+    resolved = dict(config)
+    for alias, keys in CONFIG_KEY_ALIASES.items():
+        if alias in config and alias not in family_keys:
+            resolved = {key: config[alias] for key in keys if key in family_keys} | resolved
+    return resolved
 
 
-def prefix_in(kin: Family, names: Iterable[str], args: Args) -> str | None:
-    """The prefix that a file really uses: bare and headed classes open each other's files."""
-    names, usual = list(names), kin.prefixed.get(args.get("head", ""))
-    known = (*kin.prefixes, *kin.prefixed.values())
-    found = [p for p in known if p and any(name.startswith(p) for name in names)]
-    if usual is None:
-        return None if not kin.prefixes or any(p in found for p in kin.prefixes) else (found or [""])[0]
-    return usual if usual in found or not found else found[0]
+def build_hf_config(family: Family, args: Args) -> Args:
+    """Return Hugging Face's config.json for these arguments."""
+    config = {key: args[name] for name, key in family.config.items()}
+    for name, (key, tower_keys) in family.nested.items():
+        config[key] = {tower_keys[inner]: value for inner, value in (args[name] or {}).items()}
+    num_labels = args.get("num_labels", 2)
+    if num_labels != family.defaults.get("num_labels", 2):
+        config["id2label"] = {str(i): f"LABEL_{i}" for i in range(num_labels)}
+        config["label2id"] = {f"LABEL_{i}": i for i in range(num_labels)}
+    class_names = (
+        [family.heads[args["head"]].split()[0]] if args.get("head") in family.heads else []
+    )
+    start = {"model_type": family.model_types[0], "architectures": class_names}
+    return family.finish_config({**start, **config}, args)
+
+
+def detect_prefix(family: Family, tensor_names: Iterable[str], args: Args) -> str | None:
+    """Return the prefix of tensor names in a file: classes with and without a head open each
+    other's files."""
+    tensor_names = list(tensor_names)
+    default = family.head_prefixes.get(args.get("head", ""))
+    known = (*family.prefixes, *family.head_prefixes.values())
+    used = [
+        prefix
+        for prefix in known
+        if prefix and any(name.startswith(prefix) for name in tensor_names)
+    ]
+    if default is None:
+        if not family.prefixes or any(prefix in used for prefix in family.prefixes):
+            return None
+        return used[0] if used else ""
+    return default if default in used or not used else used[0]

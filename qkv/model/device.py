@@ -1,4 +1,4 @@
-"""Devices: the one that is asked for, or the fastest there is."""
+"""Choice of a torch device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def pick_device(device: str, dtype: object = None) -> str:
-    """`auto` is the fastest device there is."""
+    """Return a device that exists; `auto` is cuda, mps or cpu, the first there is."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype {dtype}: expected a floating point torch.dtype")
     if device != "auto":
@@ -14,6 +14,10 @@ def pick_device(device: str, dtype: object = None) -> str:
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError, TypeError) as error:
             cause = str(error).splitlines()[0]
-            raise ValueError(f"device {device!r}: expected auto, cpu, cuda or mps ({cause})") from None
+            raise ValueError(
+                f"device {device!r}: expected auto, cpu, cuda or mps ({cause})"
+            ) from None
         return device
-    return "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"

@@ -12,167 +12,224 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.families import family
+from qkv.families import get_family
 from qkv.families.family import Args
 from qkv.families.roberta import FAIRSEQ
-from qkv.model.config import write_config
-from qkv.model.foreign import Foreign, _arguments, _check_heads, _open, _table
+from qkv.model.config import build_hf_config
+from qkv.model.foreign import (
+    ForeignCheckpoint,
+    build_foreign_model,
+    check_heads,
+    complete_arguments,
+    get_matrix,
+)
 from qkv.model.model import Model
-from qkv.weights.tensors import read_torch
+from qkv.weights.tensors import read_torch_file
 
 
 def is_fairseq(path: str | Path) -> bool:
-    """Is it a .pt file, or a folder without a config.json that holds one? Nothing is opened."""
+    """Whether it is a .pt file, or a folder with one and without a config.json; no file is
+    opened."""
     path = Path(path)
     if path.is_dir():
         return not (path / "config.json").exists() and any(path.glob("*.pt"))
     return path.suffix == ".pt" and path.is_file()
 
 
-def open_fairseq(path: str | Path, head: str | None = None) -> Model:
-    """A RoBERTa that fairseq saved: a .pt file, or the folder with it and its dict.txt.
+def load_fairseq(path: str | Path, head: str | None = None) -> Model:
+    """Load a RoBERTa of fairseq: a .pt file, or the folder with it and its dict.txt.
 
-    `head` is "lm" or the name of a classification head; None: the only classification head, else "lm"."""
-    return _open(read_fairseq(Path(path), head))
+    `head` is "lm" or the name of a classification head; None: the only classification head, else
+    "lm"."""
+    return build_foreign_model(read_fairseq_checkpoint(Path(path), head))
 
 
-# Settings that change the numbers, with the only value that the family has for each.
-FAIRSEQ_ONLY: dict[str, Any] = dict(
-    activation_fn="gelu", adaptive_input=False, encoder_layers_to_keep=None, encoder_learned_pos=True,
-    encoder_normalize_before=False, layernorm_embedding=True, no_scale_embedding=True,
+# Settings that change the outputs, with the only value that the family supports.
+FAIRSEQ_SUPPORTED_VALUES: dict[str, Any] = dict(
+    activation_fn="gelu", adaptive_input=False, encoder_layers_to_keep=None,
+    encoder_learned_pos=True, encoder_normalize_before=False, layernorm_embedding=True,
+    no_scale_embedding=True,
     no_token_positional_embeddings=False, pooler_activation_fn="tanh",
     spectral_norm_classification_head=False,
 )  # fmt: skip
-
-
-FAIRSEQ_SIZES = dict(width="encoder_embed_dim", depth="encoder_layers", feed="encoder_ffn_embed_dim")
-
-
-FAIRSEQ_NUMBERS = dict(heads="encoder_attention_heads", drop="dropout", attend_drop="attention_dropout")
-
-
-FAIRSEQ_MORE = """
-    encoder.embed.types                  types
-    heads.label.(dense|out)              classifier.(dense|out_proj)
+FAIRSEQ_SIZE_KEYS = dict(
+    width="encoder_embed_dim", depth="encoder_layers", ffn_width="encoder_ffn_embed_dim"
+)
+FAIRSEQ_SETTING_KEYS = dict(
+    heads="encoder_attention_heads", dropout="dropout", attention_dropout="attention_dropout"
+)
+FAIRSEQ_EXTRA_NAMES = """
+    encoder.embedding.token_types              token_types
+    heads.sequence_classification.(dense|out)  classifier.(dense|out_proj)
 """
+FAIRSEQ_ENCODER_PREFIX = "encoder.sentence_encoder"
+FAIRSEQ_PAD_TOKEN_ID = 1  # fairseq's dictionaries begin with <s> <pad> </s> <unk>
 
 
-STACK = "encoder.sentence_encoder"
-
-
-PAD = 1  # fairseq's dictionaries begin with <s> <pad> </s> <unk>
-
-
-def read_fairseq(path: Path, head: str | None = None) -> Foreign:
-    """The settings and the tensors of a checkpoint, names of older versions made new."""
-    path = _checkpoint(path)
-    state = read_torch(path, allow=(argparse.Namespace,))
-    held = state.get("model") if isinstance(state, dict) else None
-    if not isinstance(state, dict) or not isinstance(held, dict) or not _is_roberta(held):
-        raise ValueError(f"{path}: no RoBERTa of fairseq in it; expected `model` with a sentence_encoder")
-    settings = _settings(state, path)
-    tensors = _respelled(held, path)
-    chosen, left = _choose_head(tensors, head, path)
-    if left:
-        warnings.warn(f"{path}: opened with the head {chosen}, without {', '.join(left)}", stacklevel=4)
-    gone = tuple("encoder.lm_head." if name == "lm" else f"classification_heads.{name}." for name in left)
-    start = f"classification_heads.{chosen}."
-    tensors = {
-        f"classifier.{name.removeprefix(start)}" if name.startswith(start) else name: x
-        for name, x in tensors.items()
-        if not name.startswith(gone)
+def read_fairseq_checkpoint(path: Path, head: str | None = None) -> ForeignCheckpoint:
+    """Read the arguments and the tensors of a checkpoint, with tensor names of the newest
+    version."""
+    path = _find_checkpoint_file(path)
+    checkpoint = read_torch_file(path, allowed_types=(argparse.Namespace,))
+    state_dict = checkpoint.get("model") if isinstance(checkpoint, dict) else None
+    if (
+        not isinstance(checkpoint, dict)
+        or not isinstance(state_dict, dict)
+        or not _is_roberta(state_dict)
+    ):
+        raise ValueError(
+            f"{path}: not a RoBERTa of fairseq; expected `model` with a sentence_encoder"
+        )
+    settings = _read_settings(checkpoint, path)
+    tensors = _upgrade_tensor_names(state_dict, path)
+    head, other_heads = _choose_head(tensors, head, path)
+    if other_heads:
+        others = ", ".join(other_heads)
+        warnings.warn(f"{path}: opened with the head {head}, without {others}", stacklevel=4)
+    tensors = _keep_head(tensors, head, other_heads)
+    token_embedding = get_matrix(tensors, f"{FAIRSEQ_ENCODER_PREFIX}.embed_tokens.weight", path)
+    position_embedding = get_matrix(
+        tensors, f"{FAIRSEQ_ENCODER_PREFIX}.embed_positions.weight", path
+    )
+    first_linear = get_matrix(tensors, f"{FAIRSEQ_ENCODER_PREFIX}.layers.0.fc1.weight", path)
+    layers = {
+        name.split(".")[3]
+        for name in tensors
+        if name.startswith(f"{FAIRSEQ_ENCODER_PREFIX}.layers.")
     }
-    tokens = _table(tensors, f"{STACK}.embed_tokens.weight", path)
-    places = _table(tensors, f"{STACK}.embed_positions.weight", path)
-    feed = len(_table(tensors, f"{STACK}.layers.0.fc1.weight", path))
-    layers = {name.split(".")[3] for name in tensors if name.startswith(f"{STACK}.layers.")}
-    args: Args = dict(width=tokens.shape[1], depth=len(layers), feed=feed)
-    for ours, theirs in FAIRSEQ_SIZES.items():
-        if settings.get(theirs, args[ours]) != args[ours]:
-            raise ValueError(f"{path}: {theirs} is {settings[theirs]!r}, but its tensors say {args[ours]}")
-    args |= {ours: settings[theirs] for ours, theirs in FAIRSEQ_NUMBERS.items() if theirs in settings}
+    args: Args = dict(
+        width=token_embedding.shape[1], depth=len(layers), ffn_width=len(first_linear)
+    )
+    for name, key in FAIRSEQ_SIZE_KEYS.items():
+        if settings.get(key, args[name]) != args[name]:
+            raise ValueError(
+                f"{path}: {key} is {settings[key]!r}, but its tensors have {args[name]}"
+            )
+    args |= {name: settings[key] for name, key in FAIRSEQ_SETTING_KEYS.items() if key in settings}
     if "heads" not in args:
-        raise ValueError(f"{path}: no {FAIRSEQ_NUMBERS['heads']} in its settings, expected a number")
-    _check_heads(args["width"], args["heads"], path)
-    if chosen == "lm":
-        out = tensors.get("encoder.lm_head.weight", tokens)
-        args |= dict(head="masked-lm", tied=torch.equal(out, tokens))
+        raise ValueError(
+            f"{path}: no {FAIRSEQ_SETTING_KEYS['heads']} in its settings, expected a number"
+        )
+    check_heads(args["width"], args["heads"], path)
+    if head == "lm":
+        output = tensors.get("encoder.lm_head.weight", token_embedding)
+        args |= dict(head="masked-lm", tie_embeddings=torch.equal(output, token_embedding))
     else:
-        labels = len(_table(tensors, "classifier.out_proj.weight", path))
-        args |= dict(head="label", labels=labels, label_drop=settings.get("pooler_dropout"))
-    kin = family("roberta")
-    args |= dict(vocab=len(tokens), length=len(places), types=1, eps=1e-5, pad=PAD)
-    args = _arguments(kin, path, **args)
-    tensors["types.weight"] = tokens.new_zeros(1, tokens.shape[1])  # fairseq has no types: ours adds 0
+        args |= dict(
+            head="sequence-classification",
+            num_labels=len(get_matrix(tensors, "classifier.out_proj.weight", path)),
+            classifier_dropout=settings.get("pooler_dropout"),
+        )
+    args |= dict(
+        vocab_size=len(token_embedding),
+        max_positions=len(position_embedding),
+        type_vocab_size=1,
+        norm_eps=1e-5,
+        pad_token_id=FAIRSEQ_PAD_TOKEN_ID,
+    )
+    family = get_family("roberta")
+    args = complete_arguments(family, path, **args)
+    # fairseq has no token types: the family's only one is zero.
+    tensors["token_types.weight"] = token_embedding.new_zeros(1, args["width"])
     rows = [row for row in FAIRSEQ.splitlines() if "in_proj" not in row]
-    return Foreign(path, kin, args, write_config(kin, args), "\n".join(rows) + FAIRSEQ_MORE, tensors)
+    names_table = "\n".join(rows) + FAIRSEQ_EXTRA_NAMES
+    return ForeignCheckpoint(
+        path, family, args, build_hf_config(family, args), names_table, tensors
+    )
 
 
-def _checkpoint(path: Path) -> Path:
-    """The file itself, or the one that counts in a folder."""
+def _find_checkpoint_file(path: Path) -> Path:
+    """Return the file itself, or the checkpoint of a folder."""
     if not path.is_dir():
         return path
-    found = sorted(path.glob("*.pt"))
+    files = sorted(path.glob("*.pt"))
     names = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt", "checkpoint.pt")
-    usual = [path / name for name in names if path / name in found]
-    if usual or len(found) == 1:
-        return (usual or found)[0]
-    held = ", ".join(each.name for each in found) or "none"
-    raise ValueError(f"{path}: which .pt file? It holds {held}; give the path of one")
+    preferred = [path / name for name in names if path / name in files]
+    if preferred or len(files) == 1:
+        return (preferred or files)[0]
+    listing = ", ".join(file.name for file in files) or "none"
+    raise ValueError(f"{path}: which .pt file? It holds {listing}; give the path of one")
 
 
-def _is_roberta(held: Mapping[Any, Any]) -> bool:
-    named = any(".sentence_encoder." in str(name) for name in held)
-    return named and all(isinstance(x, Tensor) for x in held.values())
+def _is_roberta(tensors: Mapping[Any, Any]) -> bool:
+    has_encoder = any(".sentence_encoder." in str(name) for name in tensors)
+    return has_encoder and all(isinstance(x, Tensor) for x in tensors.values())
 
 
-def _settings(state: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`args`, or the part `model` of `cfg` in newer files: a Namespace, or a dict."""
-    cfg = state.get("cfg")
-    stated = state.get("args") or (cfg.get("model") if isinstance(cfg, dict) else None)
-    settings = vars(stated) if isinstance(stated, argparse.Namespace) else stated
+def _read_settings(checkpoint: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """Return `args`, or `cfg.model` of newer files: a Namespace or a dict."""
+    cfg = checkpoint.get("cfg")
+    settings = checkpoint.get("args") or (cfg.get("model") if isinstance(cfg, dict) else None)
+    settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
     if not isinstance(settings, dict):
-        raise ValueError(f"{path}: neither args nor cfg.model in it; expected the settings of its training")
-    wrong = [
+        raise ValueError(f"{path}: neither args nor cfg.model; expected its training settings")
+    problems = [
         f"{key} is {settings[key]!r}, supported: {value!r}"
-        for key, value in FAIRSEQ_ONLY.items()
+        for key, value in FAIRSEQ_SUPPORTED_VALUES.items()
         if key in settings and settings[key] != value
     ]
-    for key in (*FAIRSEQ_NUMBERS.values(), "pooler_dropout"):
-        number, kinds = settings.get(key, 0), (int, float) if key.endswith("dropout") else (int,)
-        if type(number) not in kinds:
-            wrong.append(f"{key} is {number!r}, expected a number")
-    if wrong:
-        raise ValueError(f"{path}: {'; '.join(wrong)}")
+    for key in (*FAIRSEQ_SETTING_KEYS.values(), "pooler_dropout"):
+        value = settings.get(key, 0)
+        types = (int, float) if key.endswith("dropout") else (int,)
+        if type(value) not in types:
+            problems.append(f"{key} is {value!r}, expected a number")
+    if problems:
+        raise ValueError(f"{path}: {'; '.join(problems)}")
     return settings
 
 
-def _respelled(held: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Tensors as the newest fairseq names and splits them; buffers that hold no weight go."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in held.items():
-        new = re.sub(r"^decoder\.", "encoder.", name).replace(".layernorm_embedding.", ".emb_layer_norm.")
-        at, fused, leaf = new.partition(".in_proj_")  # before 0.8: q, k and v in one
-        if name.endswith((".version", "._float_tensor")):
+def _upgrade_tensor_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
+    """Return the tensors as the newest fairseq names and splits them, without buffers."""
+    upgraded: dict[str, Tensor] = {}
+    for old_name, tensor in tensors.items():
+        if old_name.endswith((".version", "._float_tensor")):
             continue
-        parts = {f"{at}.{q}_proj.{leaf}": x for q, x in zip("qkv", tensor.chunk(3), strict=False)}
-        for each, x in parts.items() if fused else [(new, tensor)]:
-            if each in found:
-                raise ValueError(f"{path}: {each} is there twice, once under an older name; is it damaged?")
-            found[each] = x
-    return found
+        name = re.sub(r"^decoder\.", "encoder.", old_name)
+        name = name.replace(".layernorm_embedding.", ".emb_layer_norm.")
+        module, is_fused, leaf = name.partition(".in_proj_")  # before 0.8: q, k and v in one
+        if is_fused:
+            chunks = zip("qkv", tensor.chunk(3), strict=False)
+            parts = {f"{module}.{letter}_proj.{leaf}": chunk for letter, chunk in chunks}
+        else:
+            parts = {name: tensor}
+        for part_name, part in parts.items():
+            if part_name in upgraded:
+                raise ValueError(
+                    f"{path}: {part_name} is there twice, once under an older name; is the file damaged?"
+                )
+            upgraded[part_name] = part
+    return upgraded
 
 
-def _choose_head(tensors: Mapping[str, Tensor], head: str | None, path: Path) -> tuple[str, list[str]]:
-    """The head to open, and the others that the file holds."""
-    starts = ("classification_heads.", "encoder.lm_head.")
-    held = [name.split(".")[:2] for name in tensors if name.startswith(starts)]
-    heads = list(dict.fromkeys("lm" if first == "encoder" else name for first, name in held))
-    heads.sort(key="lm".__eq__)  # the last
+def _choose_head(
+    tensors: Mapping[str, Tensor], head: str | None, path: Path
+) -> tuple[str, list[str]]:
+    """Return the head to open, and the other heads of the file."""
+    prefixes = ("classification_heads.", "encoder.lm_head.")
+    starts = [name.split(".")[:2] for name in tensors if name.startswith(prefixes)]
+    heads = list(dict.fromkeys("lm" if first == "encoder" else name for first, name in starts))
+    heads.sort(key="lm".__eq__)  # lm is last
     if head is None and (len(heads) == 1 or heads[1:] == ["lm"]):
         head = heads[0]
     if head is None or head not in heads:
-        what = f"no head {head!r} in it" if head else "which head" if heads else "no head in it"
+        problem = f"no head {head!r}" if head else "which head" if heads else "no head"
         known = ", ".join(heads) or "encoder.lm_head, classification_heads"
-        raise ValueError(f"{path}: {what}; expected one of {known}")
+        raise ValueError(f"{path}: {problem}; expected one of {known}")
     return head, [name for name in heads if name != head]
+
+
+def _keep_head(
+    tensors: Mapping[str, Tensor], head: str, other_heads: list[str]
+) -> dict[str, Tensor]:
+    """Return the tensors without other heads; the chosen classification head is named
+    `classifier`."""
+    removed = tuple(
+        "encoder.lm_head." if name == "lm" else f"classification_heads.{name}."
+        for name in other_heads
+    )
+    prefix = f"classification_heads.{head}."
+    return {
+        f"classifier.{name.removeprefix(prefix)}" if name.startswith(prefix) else name: x
+        for name, x in tensors.items()
+        if not name.startswith(removed)
+    }

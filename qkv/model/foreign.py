@@ -1,4 +1,4 @@
-"""What the readers of other programs' checkpoints share."""
+"""Checkpoints of other programs: what their readers share."""
 
 from __future__ import annotations
 
@@ -10,52 +10,58 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from qkv.families.family import Args, Family
-from qkv.model.build import make_spec
+from qkv.model.build import build_model_spec
 from qkv.model.model import Model
-from qkv.model.parameters import fill, skeleton
-from qkv.weights.names_table import KeyMap
-from qkv.weights.tensors import nonfinite
+from qkv.model.parameters import build_meta_network, load_parameters
+from qkv.weights.names_table import NamesTable
+from qkv.weights.tensors import find_nonfinite
 
 
-class Foreign(NamedTuple):
-    """What a file of another program holds, in our terms."""
+class ForeignCheckpoint(NamedTuple):
+    """The content of another program's checkpoint: a family, its arguments, and tensors with a
+    names table."""
 
     path: Path
-    kin: Family
+    family: Family
     args: Args
     config: dict[str, Any]
-    table: str  # our names and theirs
+    names_table: str
     tensors: dict[str, Tensor]
 
 
-def _open(found: Foreign) -> Model:
-    path, kin, args, config, table, tensors = found
+def build_foreign_model(checkpoint: ForeignCheckpoint) -> Model:
+    """Return the model of a checkpoint."""
+    path, family, args, config, names_table, tensors = checkpoint
     try:
-        net = skeleton(make_spec(kin, args))
+        net = build_meta_network(build_model_spec(family, args))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    fill(net, KeyMap(table), tensors, path)
-    for name in nonfinite(dict(net.named_parameters())):
+    load_parameters(net, NamesTable(names_table), tensors, path)
+    for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=3)
-    return Model(kin, args, net.eval(), config)
+    return Model(family, args, net.eval(), config)
 
 
-def _table(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
-    """A tensor of two axes that sizes are read from."""
+def get_matrix(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
+    """Return a tensor of two dimensions; ValueError if it is missing or has others."""
     tensor = tensors.get(name)
     if tensor is None or tensor.dim() != 2:
-        found = "missing" if tensor is None else list(tensor.shape)
-        raise ValueError(f"{path}: {name} is {found}, expected a tensor of two axes")
+        shape = "missing" if tensor is None else list(tensor.shape)
+        raise ValueError(f"{path}: {name} is {shape}, expected a tensor of two dimensions")
     return tensor
 
 
-def _check_heads(width: int, heads: int, path: Path) -> None:
+def check_heads(width: int, heads: int, path: Path) -> None:
+    """Raise ValueError unless the number of heads divides the width."""
     if not 0 < heads <= width or width % heads:
-        raise ValueError(f"{path}: {heads} heads in a width of {width}, expected a number that divides it")
+        raise ValueError(
+            f"{path}: {heads} heads in a width of {width}, expected a divisor of the width"
+        )
 
 
-def _arguments(kin: Family, path: Path, **stated: Any) -> Args:
+def complete_arguments(family: Family, path: Path, **arguments: Any) -> Args:
+    """Return all arguments of a family; an error names the file."""
     try:
-        return kin.arguments(None, **stated)
+        return family.arguments(None, **arguments)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

@@ -1,7 +1,10 @@
-"""The border of `Model.run`: what is wrong with the tensors given, in one line, before the network sees them.
+"""Inputs of `Model.run`: checks of their names, dtypes, shapes and values, and the Batch made of
+them.
 
-Reads names, kinds and shapes, and of values the smallest and largest, in one wait for the device; in a second
-where a head looks for the end token."""
+    B rows   C choices   N = B*C   T tokens   U decoder tokens   S encoder states   P targets   M mems
+
+Of the values only the smallest and largest are read, in one synchronization with the device; a
+second one is needed where a head reads at the end-of-sequence token."""
 
 from __future__ import annotations
 
@@ -11,285 +14,434 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qkv.batch import Batch, Rows
-from qkv.nn.heads import last
-from qkv.spec import XL, Experts, Head, Learned, Spec, Stack, Two
+from qkv.batch import Batch, Inputs
+from qkv.nn.heads import last_true_index
+from qkv.spec import (
+    DualSpec,
+    HeadSpec,
+    MixtureOfExpertsSpec,
+    RelativeXLSpec,
+    Spec,
+    StackSpec,
+)
 
-WHOLE, WORDS = (torch.int64,), (torch.int64, torch.int32)
-KINDS: dict[str, tuple[torch.dtype, ...]] = {
-    "ids": WORDS, "target": WORDS, "types": WORDS, "positions": WHOLE, "choice": WHOLE
-}  # fmt: skip
-MASKS = {"mask", "target_mask", "source_mask"}
-FLOATS = {"embeds", "source", "memory", "images"}
-BESIDE = {"mask": "ids", "positions": "ids", "types": "ids", "target_mask": "target", "source_mask": "source"}
-LACKS = {  # what a model that does not read it lacks
-    "types": "token types", "target": "decoder beside its encoder", "source": "cross-attention",
-    "memory": "segment recurrence", "permute": "second stream", "targets": "second stream",
-    "choice": "head that reads one token", "images": "image tower", "ids": "text tower",
-}  # fmt: skip
-KEEPS = ("hiddens", "router")
+TOKEN_DTYPES = (torch.int64, torch.int32)
+POSITION_DTYPES = (torch.int64,)
+INPUT_DTYPES: dict[str, tuple[torch.dtype, ...]] = {
+    "input_ids": TOKEN_DTYPES,
+    "decoder_input_ids": TOKEN_DTYPES,
+    "token_type_ids": TOKEN_DTYPES,
+    "position_ids": POSITION_DTYPES,
+    "mc_token_ids": POSITION_DTYPES,
+}
+MASK_INPUTS = {"attention_mask", "decoder_attention_mask", "encoder_attention_mask"}
+FLOAT_INPUTS = {"inputs_embeds", "encoder_hidden_states", "mems", "pixel_values"}
+REQUIRED_INPUT = {  # an input -> the input that it needs
+    "attention_mask": "input_ids",
+    "position_ids": "input_ids",
+    "token_type_ids": "input_ids",
+    "decoder_attention_mask": "decoder_input_ids",
+    "encoder_attention_mask": "encoder_hidden_states",
+}
+REQUIRED_MODEL_PART = {  # an input -> the part of a model that reads it
+    "token_type_ids": "token types",
+    "decoder_input_ids": "decoder next to its encoder",
+    "encoder_hidden_states": "cross-attention",
+    "mems": "segment recurrence",
+    "perm_mask": "query stream",
+    "target_mapping": "query stream",
+    "mc_token_ids": "head that reads one token",
+    "pixel_values": "image tower",
+    "input_ids": "text tower",
+}
+EXTRA_OUTPUTS = ("hidden_states", "router_logits")
 
 
-def check_inputs(spec: Spec | Two, given: Mapping[str, object], keep: object = ()) -> None:
-    """What `Model.run` was given, None left out: raises ValueError where this model cannot run on it."""
-    check_keep(spec, keep)
+def check_inputs(
+    spec: Spec | DualSpec, inputs: Mapping[str, object], extra_outputs: object = ()
+) -> None:
+    """Raise ValueError where a model cannot run on these inputs of `Model.run`, without those that
+    are None."""
+    check_extra_outputs(spec, extra_outputs)
     tensors: dict[str, Tensor] = {}
-    for name, value in given.items():
+    for name, value in inputs.items():
         if not isinstance(value, Tensor):
             raise ValueError(f"{name} is a {type(value).__name__}, expected a tensor")
         tensors[name] = value
-    check_names(spec, tensors)
+    check_input_names(spec, tensors)
     for name, tensor in tensors.items():
-        check_kind(name, tensor)
+        check_input_dtype(name, tensor)
     sizes: dict[str, int] = {}
-    highs: dict[str, int | None] = {}
-    text = spec.text if isinstance(spec, Two) else spec
-    if text is not None:
-        check_text(text, tensors, sizes, highs)
-    if isinstance(spec, Two) and "images" in tensors:
-        check_images(spec, tensors["images"])
-    check_values({name: (tensors[name], high) for name, high in highs.items()})
+    upper_bounds: dict[str, int | None] = {}
+    text_spec = spec.text if isinstance(spec, DualSpec) else spec
+    if text_spec is not None:
+        check_text_inputs(text_spec, tensors, sizes, upper_bounds)
+    if isinstance(spec, DualSpec) and "pixel_values" in tensors:
+        check_pixel_values(spec, tensors["pixel_values"])
+    check_value_ranges({name: (tensors[name], bound) for name, bound in upper_bounds.items()})
 
 
-def check_keep(spec: Spec | Two, keep: object) -> None:
-    if not isinstance(keep, tuple | list | set | frozenset):
-        raise ValueError(f"keep is {keep!r}, expected a tuple of names, such as ('hiddens',)")
-    for name in keep:
-        if name not in KEEPS:
-            raise ValueError(f"keep holds {name!r}, expected {' or '.join(KEEPS)}")
-    routed = any(isinstance(layer.feed, Experts) for stack in stacks(spec) for layer in stack.layers)
-    if "router" in keep and not routed:
-        raise ValueError("keep holds 'router', but this model has no experts")
+def check_extra_outputs(spec: Spec | DualSpec, extra_outputs: object) -> None:
+    """Raise ValueError unless the model has all of these extra outputs."""
+    if not isinstance(extra_outputs, tuple | list | set | frozenset):
+        raise ValueError(
+            f"extra_outputs is {extra_outputs!r}, expected a tuple of names, such as ('hidden_states',)"
+        )
+    for name in extra_outputs:
+        if name not in EXTRA_OUTPUTS:
+            raise ValueError(f"extra_outputs holds {name!r}, expected {' or '.join(EXTRA_OUTPUTS)}")
+    layers = [layer for stack in list_stack_specs(spec) for layer in stack.layers]
+    has_experts = any(isinstance(layer.feed_forward, MixtureOfExpertsSpec) for layer in layers)
+    if "router_logits" in extra_outputs and not has_experts:
+        raise ValueError("extra_outputs holds 'router_logits', but this model has no experts")
 
 
-def check_names(spec: Spec | Two, tensors: Mapping[str, Tensor]) -> None:
-    """Is everything given read, and everything there that has to be?"""
-    known = reads(spec)
+def check_input_names(spec: Spec | DualSpec, tensors: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless the model reads all of these inputs and no required one is
+    missing."""
+    accepted = list_accepted_inputs(spec)
     for name in tensors:
-        if name not in known:
-            lack = LACKS.get(name) or LACKS[BESIDE.get(name, "ids")]
-            raise ValueError(f"{name}: this model has no {lack}; it reads {', '.join(sorted(known))}")
-        if name in BESIDE and not tensors.keys() & (
-            {"ids", "embeds"} if BESIDE[name] == "ids" else {BESIDE[name]}
-        ):
-            raise ValueError(f"{name} without {BESIDE[name]}: expected both")
-    if "ids" in tensors and "embeds" in tensors:
-        raise ValueError("ids and embeds: expected one of them, embeds stand in for ids")
-    pair = isinstance(spec, Spec) and spec.encoder is not None and spec.decoder is not None
-    starts = {"ids", "embeds"} & known | ({"source"} if pair else set()) | ({"images"} & known)
-    if not tensors.keys() & starts:
-        raise ValueError(f"nothing to read: expected {' or '.join(sorted(starts))}")
-    text = spec.text if isinstance(spec, Two) else spec
-    if text and "embeds" in tensors and {*map(take, text.heads)} & {"end", "first end", "top"}:
-        raise ValueError("embeds: a head of this model looks for the end token, expected ids")
-    if not isinstance(spec, Spec) or not pair or "target" in tensors:
+        if name not in accepted:
+            part = (
+                REQUIRED_MODEL_PART.get(name)
+                or REQUIRED_MODEL_PART[REQUIRED_INPUT.get(name, "input_ids")]
+            )
+            raise ValueError(
+                f"{name}: this model has no {part}; it reads {', '.join(sorted(accepted))}"
+            )
+        if name in REQUIRED_INPUT:
+            required = REQUIRED_INPUT[name]
+            alternatives = {"input_ids", "inputs_embeds"} if required == "input_ids" else {required}
+            if not tensors.keys() & alternatives:
+                raise ValueError(f"{name} without {required}: expected both")
+    if "input_ids" in tensors and "inputs_embeds" in tensors:
+        raise ValueError(
+            "input_ids and inputs_embeds: expected one of them, inputs_embeds replace input_ids"
+        )
+    is_encoder_decoder = (
+        isinstance(spec, Spec) and spec.encoder is not None and spec.decoder is not None
+    )
+    main_inputs = {"input_ids", "inputs_embeds", "pixel_values"} & accepted
+    if is_encoder_decoder:
+        main_inputs.add("encoder_hidden_states")
+    if not tensors.keys() & main_inputs:
+        raise ValueError(f"no input: expected {' or '.join(sorted(main_inputs))}")
+    text_spec = spec.text if isinstance(spec, DualSpec) else spec
+    poolings = {get_head_pooling(head) for head in text_spec.heads} if text_spec else set()
+    if "inputs_embeds" in tensors and poolings & {"eos", "first_eos", "max_id"}:
+        raise ValueError(
+            "inputs_embeds: a head of this model reads at the end-of-sequence token; expected input_ids"
+        )
+    if not isinstance(spec, Spec) or not is_encoder_decoder or "decoder_input_ids" in tensors:
         return
-    if spec.shift is None or "ids" not in tensors:
-        why = "it is made out of ids only" if spec.shift else "this model does not make it by itself"
-        raise ValueError(f"target is missing: expected the decoder's input ids, {why}")
+    if spec.shift_right is None or "input_ids" not in tensors:
+        reason = (
+            "only input_ids can be shifted"
+            if spec.shift_right
+            else "this model does not shift input_ids"
+        )
+        raise ValueError(
+            f"decoder_input_ids is missing: expected the token ids of the decoder, {reason}"
+        )
 
 
-def check_kind(name: str, tensor: Tensor) -> None:
-    kind, wanted = tensor.dtype, ""
-    if name in KINDS and kind not in KINDS[name]:
-        wanted = " or ".join(str(each).removeprefix("torch.") for each in KINDS[name])
-    elif name in MASKS and (kind.is_floating_point or kind.is_complex):
-        wanted = "bool, true where a token stands"
-    elif name in FLOATS and not kind.is_floating_point:
-        wanted = "floating point"
-    if wanted:
-        raise ValueError(f"{name} is {str(kind).removeprefix('torch.')}, expected {wanted}")
+def check_input_dtype(name: str, tensor: Tensor) -> None:
+    """Raise ValueError unless the input has one of its dtypes."""
+    dtype = tensor.dtype
+    expected = ""
+    if name in INPUT_DTYPES and dtype not in INPUT_DTYPES[name]:
+        expected = " or ".join(format_dtype(allowed) for allowed in INPUT_DTYPES[name])
+    elif name in MASK_INPUTS and (dtype.is_floating_point or dtype.is_complex):
+        expected = "bool, true for tokens and false for padding"
+    elif name in FLOAT_INPUTS and not dtype.is_floating_point:
+        expected = "floating point"
+    if expected:
+        raise ValueError(f"{name} is {format_dtype(dtype)}, expected {expected}")
 
 
-def check_text(
-    spec: Spec, tensors: Mapping[str, Tensor], sizes: dict[str, int], highs: dict[str, int | None]
+def format_dtype(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without `torch.`."""
+    return str(dtype).removeprefix("torch.")
+
+
+def check_text_inputs(
+    spec: Spec,
+    tensors: Mapping[str, Tensor],
+    sizes: dict[str, int],
+    upper_bounds: dict[str, int | None],
 ) -> None:
-    """The shapes of what belongs to rows of tokens; what its values must stay below goes to `highs`."""
-    both = [stack for stack in (spec.encoder, spec.decoder) if stack]
-    first, last = both[0], both[-1]
-    embed, rows, each = first.embed, ("B", "C") if spec.choices else ("B",), "N" if spec.choices else "B"
-    given = first.width if embed.cutoffs is not None or embed.width is None else embed.width
+    """Check the shapes of text inputs; add the sizes of axes, and the upper bounds of values to
+    check later."""
+    stacks = list_stack_specs(spec)
+    first = stacks[0]
+    last = stacks[-1]
+    embedding = first.embedding
+    rows = ("B", "C") if spec.is_multiple_choice else ("B",)
+    flat = "N" if spec.is_multiple_choice else "B"
+    embedding_width = first.width
+    if embedding.cutoffs is None and embedding.width is not None:
+        embedding_width = embedding.width
     axes: dict[str, tuple[str | int, ...]] = {
-        "ids": (*rows, "T"), "embeds": (*rows, "T", given), "mask": (*rows, "T"), "positions": (*rows, "T"),
-        "types": (*rows, "T"), "choice": rows, "target": (each, "U"), "target_mask": (each, "U"),
-        "source": (each, "S", last.width), "source_mask": (each, "S"), "permute": (each, "T", "T"),
-        "targets": (each, "P", "T"), "memory": (len(first.order or first.layers), each, "M", first.width),
-    }  # fmt: skip
-    for name, wanted in axes.items():
-        if name in tensors:
-            check_shape(name, tensors[name], wanted, sizes)
-            if name in ("ids", "embeds") and spec.choices:
-                sizes["N"] = sizes["B"] * sizes["C"]
-    highs |= {
-        name: stack.embed.vocab for name, stack in (("ids", first), ("target", last)) if name in tensors
+        "input_ids": (*rows, "T"),
+        "inputs_embeds": (*rows, "T", embedding_width),
+        "attention_mask": (*rows, "T"),
+        "position_ids": (*rows, "T"),
+        "token_type_ids": (*rows, "T"),
+        "mc_token_ids": rows,
+        "decoder_input_ids": (flat, "U"),
+        "decoder_attention_mask": (flat, "U"),
+        "encoder_hidden_states": (flat, "S", last.width),
+        "encoder_attention_mask": (flat, "S"),
+        "perm_mask": (flat, "T", "T"),
+        "target_mapping": (flat, "P", "T"),
+        "mems": (len(first.layer_order or first.layers), flat, "M", first.width),
     }
-    if "types" in tensors:
-        highs["types"] = embed.vocab if embed.types == "tokens" else int(embed.types) or None
-    if "choice" in tensors:
-        highs["choice"] = sizes["T"]
-    if "positions" in tensors:
-        highs["positions"] = room(first)
+    for name, expected in axes.items():
+        if name in tensors:
+            check_input_shape(name, tensors[name], expected, sizes)
+            if name in ("input_ids", "inputs_embeds") and spec.is_multiple_choice:
+                sizes["N"] = sizes["B"] * sizes["C"]
+    for name, stack in (("input_ids", first), ("decoder_input_ids", last)):
+        if name in tensors:
+            upper_bounds[name] = stack.embedding.vocab_size
+    if "token_type_ids" in tensors:
+        token_types = embedding.token_types
+        upper_bounds["token_type_ids"] = (
+            embedding.vocab_size if token_types == "tokens" else int(token_types) or None
+        )
+    if "mc_token_ids" in tensors:
+        upper_bounds["mc_token_ids"] = sizes["T"]
+    if "position_ids" in tensors:
+        upper_bounds["position_ids"] = first.max_positions
     elif "T" in sizes:
-        body = "ids" if "ids" in tensors else "embeds"
-        shifts = spec.shift is not None and "target" not in tensors
-        check_length(body, sizes["T"], tensors.get("mask"), first, *([last] if shifts else []))
-    if "target" in tensors:
-        check_length("target", sizes["U"], tensors.get("target_mask"), last)
+        name = "input_ids" if "input_ids" in tensors else "inputs_embeds"
+        is_shifted = spec.shift_right is not None and "decoder_input_ids" not in tensors
+        readers = [first, last] if is_shifted else [first]
+        check_input_length(name, sizes["T"], tensors.get("attention_mask"), *readers)
+    if "decoder_input_ids" in tensors:
+        check_input_length(
+            "decoder_input_ids", sizes["U"], tensors.get("decoder_attention_mask"), last
+        )
     for head in spec.heads:
-        if take(head) == "end" and isinstance(head, Head) and "ids" in tensors:
-            check_end(tensors["ids"], head)
-            if "target" in tensors and sizes["U"] != sizes["T"]:
+        if (
+            get_head_pooling(head) == "eos"
+            and isinstance(head, HeadSpec)
+            and "input_ids" in tensors
+        ):
+            check_eos_token(tensors["input_ids"], head)
+            if "decoder_input_ids" in tensors and sizes["U"] != sizes["T"]:
                 raise ValueError(
-                    f"target has {sizes['U']} tokens, expected {sizes['T']} as ids, for the {head.name} head"
+                    f"decoder_input_ids has {sizes['U']} tokens, expected {sizes['T']} as "
+                    "input_ids, "
+                    f"for the {head.name} head"
                 )
 
 
-def check_end(ids: Tensor, head: Head) -> None:
-    lost = torch.ne(ids, head.end or 0).all(-1)
-    if bool(lost.any()):
-        row = int(lost.int().argmax())
+def check_eos_token(input_ids: Tensor, head: HeadSpec) -> None:
+    """Raise ValueError unless each row has the end-of-sequence token that the head reads at."""
+    has_no_eos = torch.ne(input_ids, head.eos_token_id or 0).all(-1)
+    if bool(has_no_eos.any()):
+        row = int(has_no_eos.int().argmax())
         raise ValueError(
-            f"ids: no end token {head.end} in row {row}, expected one: the {head.name} head reads there"
+            f"input_ids: no end-of-sequence token {head.eos_token_id} in row {row}, expected one "
+            "for the "
+            f"{head.name} head"
         )
 
 
-def check_images(spec: Two, images: Tensor) -> None:
-    patches = spec.image.encoder.embed.patches if spec.image and spec.image.encoder else None
+def check_pixel_values(spec: DualSpec, pixel_values: Tensor) -> None:
+    """Raise ValueError unless the images have the size of the image tower."""
+    patches = spec.image.encoder.embedding.patches if spec.image and spec.image.encoder else None
     if patches is not None:
-        check_shape("images", images, ("B", patches.channels, patches.image, patches.image), {})
+        expected = ("B", patches.channels, patches.image_size, patches.image_size)
+        check_input_shape("pixel_values", pixel_values, expected, {})
 
 
-def check_shape(name: str, tensor: Tensor, wanted: tuple[str | int, ...], sizes: dict[str, int]) -> None:
-    """A letter stands for any number that is the same wherever the letter is."""
-    found = tuple(tensor.shape)
-    known = {axis: sizes[axis] for axis in wanted if isinstance(axis, str) and axis in sizes}
-    words = f"({', '.join(map(str, wanted))})" + "".join(f", {axis} = {size}" for axis, size in known.items())
-    if len(found) != len(wanted):
-        raise ValueError(f"{name} is {found}, expected {words}")
-    for axis, size in zip(wanted, found, strict=True):
-        right = sizes.setdefault(axis, size) if isinstance(axis, str) else axis
-        if size != right:
-            raise ValueError(f"{name} is {found}, expected {words}")
+def check_input_shape(
+    name: str, tensor: Tensor, expected: tuple[str | int, ...], sizes: dict[str, int]
+) -> None:
+    """Check a shape against numbers and letters; a letter is any size that is the same for all
+    inputs."""
+    shape = tuple(tensor.shape)
+    known = {axis: sizes[axis] for axis in expected if isinstance(axis, str) and axis in sizes}
+    description = f"({', '.join(map(str, expected))})"
+    description += "".join(f", {axis} = {size}" for axis, size in known.items())
+    if len(shape) != len(expected):
+        raise ValueError(f"{name} is {shape}, expected {description}")
+    for axis, size in zip(expected, shape, strict=True):
+        expected_size = sizes.setdefault(axis, size) if isinstance(axis, str) else axis
+        if size != expected_size:
+            raise ValueError(f"{name} is {shape}, expected {description}")
         if size == 0 and axis != "M":
-            raise ValueError(f"{name} is {found}, expected at least one of each")
+            raise ValueError(f"{name} is {shape}, expected no axis of size 0")
 
 
-def check_length(name: str, length: int, mask: Tensor | None, *read_by: Stack) -> None:
-    """No row has more tokens than there are positions; the mask is looked at only if that could be."""
-    limit = min((size for stack in read_by if (size := room(stack)) is not None), default=length)
-    if length > limit and mask is not None:
-        length = int(mask.bool().sum(-1).max())
+def check_input_length(
+    name: str, length: int, attention_mask: Tensor | None, *stack_specs: StackSpec
+) -> None:
+    """Check that no row has more tokens than positions; the mask is read only if one could have."""
+    limits = [limit for stack in stack_specs if (limit := stack.max_positions) is not None]
+    limit = min(limits, default=length)
+    if length > limit and attention_mask is not None:
+        length = int(attention_mask.bool().sum(-1).max())
     if length > limit:
         raise ValueError(
-            f"{name}: {length} tokens in a row, expected at most {limit}, the positions this model knows"
+            f"{name}: {length} tokens in a row, expected at most {limit}, the number of positions "
+            "of this model"
         )
 
 
-def check_values(bounds: Mapping[str, tuple[Tensor, int | None]]) -> None:
-    """Every value from 0 to below its bound."""
+def check_value_ranges(bounds: Mapping[str, tuple[Tensor, int | None]]) -> None:
+    """Check that all values are from 0 to below their bound; None is no bound."""
     if not bounds:
         return
     tensors = [tensor for tensor, _ in bounds.values()]
-    ends = [end.to(tensors[0].device).long() for tensor in tensors for end in tensor.aminmax()]
-    values = torch.stack(ends).tolist()
-    for (name, (_, high)), low, top in zip(bounds.items(), values[::2], values[1::2], strict=True):
-        right = "0 or more" if high is None else f"0 to {high - 1}"
+    extremes = [
+        value.to(tensors[0].device).long() for tensor in tensors for value in tensor.aminmax()
+    ]
+    values = torch.stack(extremes).tolist()
+    for (name, (_, bound)), low, high in zip(
+        bounds.items(), values[::2], values[1::2], strict=True
+    ):
+        expected = "0 or more" if bound is None else f"0 to {bound - 1}"
         if low < 0:
-            raise ValueError(f"{name} holds {low}, expected {right}")
-        if high is not None and top >= high:
-            raise ValueError(f"{name} holds {top}, expected {right}")
+            raise ValueError(f"{name} holds {low}, expected {expected}")
+        if bound is not None and high >= bound:
+            raise ValueError(f"{name} holds {high}, expected {expected}")
 
 
-def reads(spec: Spec | Two) -> set[str]:
-    """The arguments that mean something to this model."""
-    rows = {"ids", "embeds", "mask", "positions"}
-    if isinstance(spec, Two):
-        return (rows if spec.text else set()) | ({"images"} if spec.image else set())
-    both = stacks(spec)
-    segments = isinstance(relate := both[0].layers[0].attend.relate, XL) and relate.segments
-    crossed, streams = both[-1].layers[0].cross is not None, both[0].embed.query
-    more = {
-        "choice": "choice" in map(take, spec.heads), "types": bool(both[0].embed.types) or segments,
-        "target": len(both) == 2, "target_mask": len(both) == 2, "source": crossed, "source_mask": crossed,
-        "memory": both[0].recall is not None, "permute": streams, "targets": streams,
-    }  # fmt: skip
-    return rows | {name for name, yes in more.items() if yes}
+def list_accepted_inputs(spec: Spec | DualSpec) -> set[str]:
+    """Return the names of the inputs that this model reads."""
+    text_inputs = {"input_ids", "inputs_embeds", "attention_mask", "position_ids"}
+    if isinstance(spec, DualSpec):
+        return (text_inputs if spec.text else set()) | ({"pixel_values"} if spec.image else set())
+    stacks = list_stack_specs(spec)
+    embedding = stacks[0].embedding
+    relative_position = stacks[0].layers[0].attention.relative_position
+    has_segment_bias = (
+        isinstance(relative_position, RelativeXLSpec) and relative_position.segment_bias
+    )
+    has_cross_attention = stacks[-1].layers[0].cross_attention is not None
+    conditions = {
+        "mc_token_ids": "mc_token" in map(get_head_pooling, spec.heads),
+        "token_type_ids": bool(embedding.token_types) or has_segment_bias,
+        "decoder_input_ids": len(stacks) == 2,
+        "decoder_attention_mask": len(stacks) == 2,
+        "encoder_hidden_states": has_cross_attention,
+        "encoder_attention_mask": has_cross_attention,
+        "mems": stacks[0].recurrence is not None,
+        "perm_mask": embedding.query_stream,
+        "target_mapping": embedding.query_stream,
+    }
+    return text_inputs | {name for name, is_accepted in conditions.items() if is_accepted}
 
 
-def stacks(spec: Spec | Two) -> list[Stack]:
-    if isinstance(spec, Two):
-        return [stack for half in (spec.text, spec.image) if half for stack in stacks(half)]
+def list_stack_specs(spec: Spec | DualSpec) -> list[StackSpec]:
+    """Return the encoder and decoder of a spec, or those of both towers."""
+    if isinstance(spec, DualSpec):
+        return [
+            stack for tower in (spec.text, spec.image) if tower for stack in list_stack_specs(tower)
+        ]
     return [stack for stack in (spec.encoder, spec.decoder) if stack]
 
 
-def take(head: object) -> str:
-    return head.take if isinstance(head, Head) else ""
+def get_head_pooling(head: object) -> str:
+    """Return where a head reads a row."""
+    return head.pooling if isinstance(head, HeadSpec) else ""
 
 
-def room(stack: Stack) -> int | None:
-    """How many positions it can tell apart; None: any number."""
-    table = stack.embed.positions
-    return table.count - table.offset if isinstance(table, Learned) else None
-
-
-def make_batch(spec: Spec | Two, *, keep: tuple[str, ...] = (), **given: Tensor) -> Batch:
-    """The Batch for tensors named as `Model.run` names them; what is wrong with them is said here."""
-    ids, embeds, images = given.get("ids"), given.get("embeds"), given.get("images")
-    rows = target = image = source = None
-    if ids is not None or embeds is not None:
-        rows = Rows.of(
-            ids,
-            embeds=embeds,
-            mask=given.get("mask"),
-            positions=given.get("positions"),
-            types=given.get("types"),
+def build_input_batch(
+    spec: Spec | DualSpec, *, extra_outputs: tuple[str, ...] = (), **tensors: Tensor
+) -> Batch:
+    """Return the Batch of checked inputs of `Model.run`."""
+    input_ids = tensors.get("input_ids")
+    inputs_embeds = tensors.get("inputs_embeds")
+    pixel_values = tensors.get("pixel_values")
+    encoder = decoder = image = encoder_hidden_states = None
+    if input_ids is not None or inputs_embeds is not None:
+        encoder = Inputs.create(
+            input_ids,
+            inputs_embeds=inputs_embeds,
+            attention_mask=tensors.get("attention_mask"),
+            position_ids=tensors.get("position_ids"),
+            token_type_ids=tensors.get("token_type_ids"),
         )
-    if isinstance(spec, Two):
-        if images is not None and spec.image is not None:
-            patches = spec.image.encoder.embed.patches  # type: ignore[union-attr]
-            image = Rows.of(images=images, cells=(patches.image // patches.size) ** 2 + 1)  # type: ignore[union-attr]
-        return Batch(rows=rows, image=image, keep=keep)
-    if given.get("target") is not None:
-        target = Rows.of(given["target"], mask=given.get("target_mask"))
-    elif spec.shift is not None and rows is not None and ids is not None:
-        target = shift_right(rows, spec.shift)
-    if given.get("source") is not None:
-        source = Rows.of(embeds=given["source"], mask=given.get("source_mask"))
-    allowed, index = None, None
-    if given.get("permute") is not None or given.get("targets") is not None:
-        assert rows is not None
-        allowed, index = permutation(rows, given.get("permute"), given.get("targets"))
+    if isinstance(spec, DualSpec):
+        if pixel_values is not None and spec.image is not None:
+            assert spec.image.encoder is not None
+            patches = spec.image.encoder.embedding.patches
+            assert patches is not None
+            num_patches = (patches.image_size // patches.patch_size) ** 2 + 1
+            image = Inputs.create(pixel_values=pixel_values, num_patches=num_patches)
+        return Batch(encoder=encoder, image=image, extra_outputs=extra_outputs)
+    if tensors.get("decoder_input_ids") is not None:
+        decoder = Inputs.create(
+            tensors["decoder_input_ids"], attention_mask=tensors.get("decoder_attention_mask")
+        )
+    elif spec.shift_right is not None and encoder is not None and input_ids is not None:
+        decoder = shift_tokens_right(encoder, spec.shift_right)
+    if tensors.get("encoder_hidden_states") is not None:
+        encoder_hidden_states = Inputs.create(
+            inputs_embeds=tensors["encoder_hidden_states"],
+            attention_mask=tensors.get("encoder_attention_mask"),
+        )
+    permutation_mask = target_positions = None
+    perm_mask = tensors.get("perm_mask")
+    target_mapping = tensors.get("target_mapping")
+    if perm_mask is not None or target_mapping is not None:
+        assert encoder is not None
+        permutation_mask, target_positions = build_permutation_mask(
+            encoder, perm_mask, target_mapping
+        )
     return Batch(
-        rows=rows, target=target, source=source, memory=given.get("memory"),
-        allowed=allowed, targets=index, choice=given.get("choice"), keep=keep,
-    )  # fmt: skip
+        encoder=encoder,
+        decoder=decoder,
+        encoder_hidden_states=encoder_hidden_states,
+        mems=tensors.get("mems"),
+        permutation_mask=permutation_mask,
+        target_positions=target_positions,
+        mc_token_ids=tensors.get("mc_token_ids"),
+        extra_outputs=extra_outputs,
+    )
 
 
-def permutation(rows: Rows, permute: Tensor | None, targets: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """XLNet's masks: who may see whom (B, T + P, T), and which tokens are targets (B, P)."""
-    length = rows.length
-    free = torch.ones(rows.size, length, length, dtype=torch.bool, device=rows.positions.device)
-    allowed = free if permute is None else ~permute.bool()
-    content = allowed | torch.eye(
-        length, dtype=torch.bool, device=allowed.device
-    )  # a token always sees itself
-    if targets is None:
+def build_permutation_mask(
+    inputs: Inputs, perm_mask: Tensor | None, target_mapping: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Return XLNet's attention mask (B, T + P, T), true where attention is allowed, and target
+    positions (B, P)."""
+    length = inputs.length
+    device = inputs.position_ids.device
+    if perm_mask is None:
+        allowed = torch.ones(inputs.batch_size, length, length, dtype=torch.bool, device=device)
+    else:
+        allowed = ~perm_mask.bool()
+    # In the content stream a token always sees itself.
+    content = allowed | torch.eye(length, dtype=torch.bool, device=allowed.device)
+    if target_mapping is None:
         return content, None
-    targets = targets.float()
-    if not bool((targets.sum(-1) == 1).all()) or not bool((targets.max(-1).values == 1).all()):
-        raise ValueError("targets: expected one 1 in each row of (B, P, T), the token it stands for")
-    index = targets.argmax(-1)
-    query = allowed.gather(1, index[..., None].expand(-1, -1, length))
-    return torch.cat([content, query], dim=1), index
+    target_mapping = target_mapping.float()
+    if not bool((target_mapping.sum(-1) == 1).all()) or not bool(
+        (target_mapping.max(-1).values == 1).all()
+    ):
+        raise ValueError("target_mapping: expected one 1 and zeros in each row of (B, P, T)")
+    target_positions = target_mapping.argmax(-1)
+    query = allowed.gather(1, target_positions[..., None].expand(-1, -1, length))
+    return torch.cat([content, query], dim=1), target_positions
 
 
-def shift_right(rows: Rows, shift: tuple[int, str]) -> Rows:
-    """The decoder's input for these labels: one to the right, the first or the wrapped last one in front."""
-    start, how = shift
-    assert rows.ids is not None
-    seat = torch.ones_like(rows.ids, dtype=torch.bool) if rows.seat is None else rows.seat
-    first = torch.full_like(rows.ids, start)
-    if how == "wrap":
-        first = rows.ids.gather(1, last(seat)[:, None]).expand_as(rows.ids)
-    begins = seat & (seat.cumsum(1) == 1)
-    return replace(rows, ids=torch.where(begins, first, rows.ids.roll(1, dims=1)), types=None)
+def shift_tokens_right(inputs: Inputs, shift: tuple[int, str]) -> Inputs:
+    """Return the decoder's inputs for these labels: shifted right, with the start token or the last
+    one first."""
+    start_token_id, mode = shift
+    assert inputs.input_ids is not None
+    mask = inputs.attention_mask
+    if mask is None:
+        mask = torch.ones_like(inputs.input_ids, dtype=torch.bool)
+    first_token = torch.full_like(inputs.input_ids, start_token_id)
+    if mode == "wrap":
+        last_token = inputs.input_ids.gather(1, last_true_index(mask)[:, None])
+        first_token = last_token.expand_as(inputs.input_ids)
+    is_first = mask & (mask.cumsum(1) == 1)
+    input_ids = torch.where(is_first, first_token, inputs.input_ids.roll(1, dims=1))
+    return replace(inputs, input_ids=input_ids, token_type_ids=None)

@@ -1,6 +1,7 @@
-"""What a model may be asked to be: the kind and range of every argument, and which of them must go together.
+"""Checks of a family's arguments: the type and range of each, and which combinations are possible.
 
-Looked at before anything is made of them, so that no file can ask for what no memory holds."""
+They run before anything is built, so that no file can ask for more memory than there is. Knows no
+single family: what only one family requires is in its file."""
 
 from __future__ import annotations
 
@@ -10,251 +11,345 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from qkv.families.family import Args, Family
-from qkv.nn.embedding import ACTS
-from qkv.spec import Spec, Two
+from qkv.nn.embedding import ACTIVATIONS
+from qkv.spec import DualSpec, Spec
+from qkv.validate import shorten_repr
 
-LIMIT, MOST = 1 << 28, 10_000  # of any size; of modules
-MOSTS = dict.fromkeys("depth decoder_depth image_depth groups inner experts".split(), MOST)
-# Where sizes multiply, or make a list: together they stay far from what a shape or a memory can hold.
-MOSTS |= dict.fromkeys("width embed_width memory reuse".split(), 1 << 20)
-MOSTS |= dict.fromkeys("heads decoder_heads kv_heads head_dim".split(), 1 << 16)
-MOSTS |= dict(image=1 << 14, patch=1 << 14, channels=1 << 10)
-FROM_ZERO = "types memory reuse sparse decoder_sparse start end offset".split()
-NULLABLE = (
-    "pad start end memory reuse target_vocab decoder_depth summary_act sinusoid shift".split()
-)  # whatever the default is
-LAYER_KINDS = ("full_attention", "sliding_attention")
-ROPES = {
-    "default": (), "linear": ("factor",),
-    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
-}  # fmt: skip
-
-# Keys of config.json that are read on the way to the arguments: what they may be, None apart.
-OBJECT, WHOLE, NUMBER, ABSENT = (
-    "an object",
-    "a whole number from 1 on",
-    "a number above 0",
-    "none: not supported",
+MAX_SIZE = 1 << 28
+MAX_MODULES = 10_000
+# Sizes that multiply or become the length of a list have smaller limits: together they must fit in
+# a shape.
+MAX_VALUES = {
+    **dict.fromkeys(
+        ("depth", "decoder_depth", "image_depth", "num_groups", "inner_group_num", "num_experts"),
+        MAX_MODULES,
+    ),
+    **dict.fromkeys(("width", "embedding_width", "mem_len", "reuse_len"), 1 << 20),
+    **dict.fromkeys(("heads", "decoder_heads", "kv_heads", "head_dim"), 1 << 16),
+    "image_size": 1 << 14,
+    "patch_size": 1 << 14,
+    "num_channels": 1 << 10,
+}
+ZERO_ALLOWED = (
+    "type_vocab_size",
+    "mem_len",
+    "reuse_len",
+    "num_sparse_encoder_layers",
+    "num_sparse_decoder_layers",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "position_offset",
 )
-RAW: dict[str, str] = {
-    "text_config": OBJECT, "vision_config": OBJECT, "rope_parameters": OBJECT, "rope_scaling": OBJECT,
-    "id2label": OBJECT, "num_labels": WHOLE, "global_attn_every_n_layers": WHOLE, "rope_theta": NUMBER,
-    "global_rope_theta": NUMBER, "local_rope_theta": NUMBER, "quantization_config": ABSENT,
-}  # fmt: skip
+NONE_ALLOWED = (  # whatever the default is
+    "pad_token_id",
+    "decoder_start_token_id",
+    "eos_token_id",
+    "mem_len",
+    "reuse_len",
+    "decoder_vocab_size",
+    "decoder_depth",
+    "summary_activation",
+    "sinusoidal",
+    "shift_right",
+)
+LAYER_TYPES = ("full_attention", "sliding_attention")
+ROPE_REQUIRED_KEYS = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+# Keys of config.json that are not arguments themselves, and their types; None is always allowed.
+JSON_OBJECT = "an object"
+JSON_POSITIVE_INTEGER = "an integer of at least 1"
+JSON_POSITIVE_NUMBER = "a number above 0"
+NOT_SUPPORTED = "none: not supported"
+CONFIG_KEY_TYPES: dict[str, str] = {
+    "text_config": JSON_OBJECT,
+    "vision_config": JSON_OBJECT,
+    "rope_parameters": JSON_OBJECT,
+    "rope_scaling": JSON_OBJECT,
+    "id2label": JSON_OBJECT,
+    "num_labels": JSON_POSITIVE_INTEGER,
+    "global_attn_every_n_layers": JSON_POSITIVE_INTEGER,
+    "rope_theta": JSON_POSITIVE_NUMBER,
+    "global_rope_theta": JSON_POSITIVE_NUMBER,
+    "local_rope_theta": JSON_POSITIVE_NUMBER,
+    "quantization_config": NOT_SUPPORTED,
+}
 
 
-def check_config(kin: Family, config: Mapping[str, Any]) -> None:
-    """A config.json as it lies in the file, before any older spelling in it is read."""
-    for key, wanted in RAW.items():
+def check_config_json(family: Family, config: Mapping[str, Any]) -> None:
+    """Check a config.json as it is in the file, before keys of older versions are converted."""
+    for key, expected in CONFIG_KEY_TYPES.items():
         value = config.get(key)
-        good = {
-            OBJECT: isinstance(value, dict), WHOLE: whole(value, 1, LIMIT), ABSENT: False,
-            NUMBER: above_zero(value),
-        }  # fmt: skip
-        if value is not None and not good[wanted]:
-            raise ValueError(f"{key} is {short(value)}, expected {wanted}")
-    check_worked_out(kin, config)
+        is_valid = {
+            JSON_OBJECT: isinstance(value, dict),
+            JSON_POSITIVE_INTEGER: is_integer_in_range(value, 1, MAX_SIZE),
+            JSON_POSITIVE_NUMBER: is_positive_number(value),
+            NOT_SUPPORTED: False,
+        }
+        if value is not None and not is_valid[expected]:
+            raise ValueError(f"{key} is {shorten_repr(value)}, expected {expected}")
     names = config.get("architectures")
-    if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
-        raise ValueError(f"architectures is {short(names)}, expected a list of the names of classes")
-    check_kinds(kin, {ours: config[key] for ours, key in kin.config.items() if key in config}, kin.config)
+    if names is not None and not (
+        isinstance(names, list) and all(isinstance(name, str) for name in names)
+    ):
+        raise ValueError(f"architectures is {shorten_repr(names)}, expected a list of class names")
+    args = {name: config[key] for name, key in family.config.items() if key in config}
+    check_argument_types(family, args, family.config)
+    check_derived_keys(family, config)
 
 
-def check_kinds(kin: Family, args: Args, called: Mapping[str, str] | None = None) -> None:
-    """Each argument by itself, against its annotation and its name; `called` says what the file calls it."""
-    hints: dict[str, Any] = {}
-    for function in (kin.base, kin.make):
-        hints |= get_type_hints(function) if function else {}
-    for name, value in args.items():
-        if name not in kin.defaults:
-            continue
-        kinds = options(hints[name])
-        if value is None and NoneType in kinds and (kin.defaults[name] is None or name in NULLABLE):
-            continue
-        check_kind(
-            name, value, [kind for kind in kinds if kind is not NoneType], (called or {}).get(name, name)
-        )
-        if name in kin.nested:
-            check_tower(name, value, kin.nested[name][1], bool(called))
-
-
-def check_tower(name: str, args: Args, theirs: Mapping[str, str], called: bool) -> None:
-    """The arguments of one of two towers, whose names tell their kinds."""
-    for inner, value in args.items():
-        if inner not in theirs:
-            raise ValueError(f"{name} holds {inner!r}, expected some of {', '.join(theirs)}")
-        kind: type = float if inner.endswith(("eps", "drop", "std", "factor")) else int
-        kind = {"act": str, "tied": bool}.get(inner, kind)
-        if value is not None or inner != "pad":
-            check_kind(inner, value, [kind], theirs[inner] if called else inner)
-
-
-def check_kind(name: str, value: Any, kinds: list[Any], key: str) -> None:
-    if not any(fits(name, value, kind) for kind in kinds):
-        wanted = " or ".join(words(name, kind) for kind in kinds)
-        raise ValueError(f"{key} is {short(value)}, expected {wanted}")
-
-
-def check_together(kin: Family, args: Args, called: Mapping[str, str] | None = None) -> None:
-    """Complete arguments of the right kinds: do they go together?"""
-    for name, (_, theirs) in kin.nested.items():
-        check_pairs(args[name] or {}, theirs if called else {})
-    check_pairs(args, called or {})
-    if "cutoffs" in args:
-        bands = [0, *args["cutoffs"], args["vocab"]]
-        narrow = args["embed_width"] // args["divide"] ** len(args["cutoffs"])
-        demand(bands == sorted(set(bands)), args, "cutoffs", called, f"rising ids below {args['vocab']}")
-        demand(narrow > 0, args, "divide", called, f"less: it leaves nothing of {args['embed_width']}")
-    if args.get("same_length") and "tied_projects" in args:  # the window of Transformer-XL is its memory
-        demand(
-            args["memory"] > 0, args, "memory", called, "1 or more: same_length shows as much as it is long"
-        )
-    if args.get("kinds") is not None:
-        good = len(args["kinds"]) == args["depth"] and set(args["kinds"]) <= {*LAYER_KINDS}
-        demand(good, args, "kinds", called, f"{args['depth']} of {' or '.join(LAYER_KINDS)}")
-    if "rope" in args:
-        ropes = args["rope"] or {}
-        size = number(args, "head_dim", args["width"] // args["heads"])
-        owner = "width" if args.get("head_dim") is None else "head_dim"
-        demand(size % 2 == 0, args, owner, called, "heads of an even size: rotary turns pairs")
-        for rope in (ropes, *(each for each in ropes.values() if isinstance(each, dict))):
-            check_rope(rope)
-
-
-def check_pairs(args: Args, called: Mapping[str, str]) -> None:
-    """Arguments of which one is a limit for the other, where both are there."""
-    most, depth = number(args, "vocab", LIMIT), number(args, "depth", 1)
-    limits = {
-        "pad": most - 1,
-        "start": number(args, "target_vocab", most) - 1,
-        "patch": number(args, "image", LIMIT),
-        "cells": number(args, "stride", LIMIT),
-        "sparse": depth,
-        "decoder_sparse": number(args, "decoder_depth", depth),
-        "inner": MOST // max(depth, number(args, "groups", 1)),
-    }
-    for name, limit in limits.items():
-        if args.get(name) is not None:
-            demand(args[name] <= limit, args, name, called, f"at most {limit:,}")
-    demand(number(args, "pad", 0) >= -most, args, "pad", called, f"at least {-most}")
-    shares = number(args, "heads", 1) % number(args, "kv_heads", 1) == 0
-    demand(shares, args, "kv_heads", called, f"a divisor of {args.get('heads')} heads")
-    demand(number(args, "buckets", 4) >= 4, args, "buckets", called, "4 or more")
-    near = (number(args, "buckets", 0) // 2, number(args, "buckets", 0) // 4)  # beyond these, bins grow
-    demand(
-        number(args, "reach", -1) not in near, args, "reach", called, f"other than {near[0]} and {near[1]}"
-    )
-
-
-def number(args: Args, name: str, other: int) -> int:
-    return other if args.get(name) is None else args[name]
-
-
-def demand(good: bool, args: Args, name: str, called: Mapping[str, str] | None, wanted: str) -> None:
-    if not good:
-        raise ValueError(f"{(called or {}).get(name, name)} is {short(args[name])}, expected {wanted}")
-
-
-def check_worked_out(kin: Family, config: Mapping[str, Any]) -> None:
-    """Keys that follow from others may stand beside them, and must agree."""
-    right: dict[str, object] = {}
-    kind = config.get("feed_forward_proj", "gated-gelu" if config.get("model_type") == "mt5" else "relu")
-    if kin.name == "t5" and isinstance(kind, str):
-        act = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
-        right = {"is_gated_act": kind.startswith("gated-"), "dense_act_fn": act}
-    for side, layers in (("encoder", "num_layers"), ("decoder", "num_decoder_layers")):
-        depth, count = config.get(layers, 12), config.get(f"num_sparse_{side}_layers", 3)
-        if kin.name == "switch" and whole(depth, 1, MOST) and whole(count, 0, MOST):
-            right[f"{side}_sparse_step"] = depth // count if count else depth
-    for key, value in right.items():
+def check_derived_keys(family: Family, config: Mapping[str, Any]) -> None:
+    """Check that keys which follow from other keys agree with them."""
+    for key, value in family.derive_config(dict(config)).items():
         if config.get(key, value) != value:
+            value_repr = shorten_repr(config[key])
             raise ValueError(
-                f"{key} is {short(config[key])}, supported: {value!r}, as the other keys have it"
+                f"{key} is {value_repr}, supported: {value!r}, which follows from the other keys"
             )
 
 
-def check_rope(rope: Mapping[str, Any]) -> None:
-    kind = rope.get("rope_type", "default")
-    if not isinstance(kind, str) or kind not in ROPES:
-        raise ValueError(f"rope_type is {short(kind)}, expected {' or '.join(ROPES)}")
-    if rope.get("partial_rotary_factor", 1.0) != 1.0:
-        raise ValueError(f"partial_rotary_factor is {short(rope['partial_rotary_factor'])}, supported: 1.0")
-    needed = {key: rope.get(key) for key in ROPES[kind]} | {"rope_theta": rope.get("rope_theta", 1.0)}
-    for key, value in needed.items():
-        if not above_zero(value):
-            raise ValueError(f"{key} is {short(value)}, expected {NUMBER}: rope_type is {kind!r}")
+def check_argument_types(
+    family: Family, args: Args, config_keys: Mapping[str, str] | None = None
+) -> None:
+    """Check each argument by its annotation and its name; `config_keys` are their names in error
+    messages."""
+    annotations: dict[str, Any] = {}
+    for function in (family.base_function, family.build_spec):
+        annotations |= get_type_hints(function) if function else {}
+    defaults = family.defaults
+    for name, value in args.items():
+        if name not in defaults:
+            continue
+        members = list_union_members(annotations[name])
+        if (
+            value is None
+            and NoneType in members
+            and (defaults[name] is None or name in NONE_ALLOWED)
+        ):
+            continue
+        members = [member for member in members if member is not NoneType]
+        check_argument_type(name, value, members, (config_keys or {}).get(name, name))
+        if name in family.nested:
+            check_tower_arguments(name, value, family.nested[name][1], bool(config_keys))
 
 
-def check_size(spec: Spec | Two, tensors: int) -> None:
-    """No more layers and experts than there are tensors for: a network of them is not even begun."""
-    halves = [spec.text, spec.image] if isinstance(spec, Two) else [spec]
-    stacks = [stack for half in halves if half for stack in (half.encoder, half.decoder) if stack]
-    counts = [getattr(layer.feed, "count", 1) for stack in stacks for layer in stack.layers]
-    if sum(counts) > tensors:
-        most = f" with {max(counts)} experts" if max(counts) > 1 else ""
-        depths = " and ".join(str(len(stack.layers)) for stack in stacks)
-        raise ValueError(f"{depths} layers{most}, but the weights hold no more than {tensors} tensors")
+def check_tower_arguments(
+    name: str, args: Args, config_keys: Mapping[str, str], show_config_keys: bool
+) -> None:
+    """Check the arguments of a tower of a dual encoder, whose types follow from their names."""
+    for inner, value in args.items():
+        if inner not in config_keys:
+            raise ValueError(f"{name} holds {inner!r}, expected some of {', '.join(config_keys)}")
+        annotation: type = float if inner.endswith(("eps", "dropout", "std", "factor")) else int
+        annotation = {"activation": str, "tie_embeddings": bool}.get(inner, annotation)
+        if value is not None or inner != "pad_token_id":
+            check_argument_type(
+                inner, value, [annotation], config_keys[inner] if show_config_keys else inner
+            )
 
 
-def options(hint: Any) -> list[Any]:
-    return list(get_args(hint)) if get_origin(hint) in (Union, UnionType) else [hint]
+def check_argument_type(name: str, value: Any, annotations: list[Any], key: str) -> None:
+    """Raise ValueError unless the value matches one of the annotations."""
+    if not any(matches_annotation(name, value, annotation) for annotation in annotations):
+        expected = " or ".join(describe_annotation(name, annotation) for annotation in annotations)
+        raise ValueError(f"{key} is {shorten_repr(value)}, expected {expected}")
 
 
-def fits(name: str, value: Any, kind: Any) -> bool:
-    origin = get_origin(kind)
-    if origin is tuple:
-        inner = "" if get_args(kind)[0] is int else name
-        return isinstance(value, list | tuple) and all(fits(inner, each, get_args(kind)[0]) for each in value)
-    if origin is Literal:
-        return isinstance(value, str) and value in get_args(kind)
-    if kind is int:
-        return whole(value, *whole_range(name))
-    if kind is float:
-        low, high = real_range(name)
-        return type(value) in (int, float) and low <= value <= high
-    if kind is str and name.endswith(("act", "feed_kind")):
-        return isinstance(value, str) and value.removeprefix("gated-" if name == "feed_kind" else "") in ACTS
-    return isinstance(value, origin or kind) if kind is not Any else True
-
-
-def words(name: str, kind: Any) -> str:
-    """What would have been right."""
-    low, high = whole_range(name)
-    if kind is int:
-        return f"a whole number from {low} to {high:,}"
-    if kind is float:
-        least, most = real_range(name)
-        return (
-            "a number"
-            if least < 0
-            else f"a number from {least:g}" + (f" to {most:g}" if most == 1 else " on")
+def check_argument_combinations(
+    family: Family, args: Args, config_keys: Mapping[str, str] | None = None
+) -> None:
+    """Check that complete arguments of the right types are possible together."""
+    for name, (_, tower_keys) in family.nested.items():
+        check_argument_limits(args[name] or {}, tower_keys if config_keys else {})
+    check_argument_limits(args, config_keys or {})
+    if "cutoffs" in args:
+        bounds = [0, *args["cutoffs"], args["vocab_size"]]
+        is_rising = bounds == sorted(set(bounds))
+        require_argument(
+            is_rising, args, "cutoffs", config_keys, f"rising ids below {args['vocab_size']}"
         )
-    if kind is str and name.endswith(("act", "feed_kind")):
-        return f"one of {', '.join(ACTS)}"
-    if get_origin(kind) is Literal:
-        return " or ".join(map(repr, get_args(kind)))
-    return {bool: "true or false", str: "a word", tuple: "a list", dict: OBJECT}[get_origin(kind) or kind]
+        embedding_width = args["embedding_width"]
+        last_width = embedding_width // args["div_val"] ** len(args["cutoffs"])
+        expected = f"less: it divides the width {embedding_width} to 0"
+        require_argument(last_width > 0, args, "div_val", config_keys, expected)
+    if args.get("layer_types") is not None:
+        layer_types = args["layer_types"]
+        is_valid = len(layer_types) == args["depth"] and set(layer_types) <= {*LAYER_TYPES}
+        expected = f"{args['depth']} of {' or '.join(LAYER_TYPES)}"
+        require_argument(is_valid, args, "layer_types", config_keys, expected)
+    if "rope_parameters" in args:
+        head_dim = get_integer_argument(args, "head_dim", args["width"] // args["heads"])
+        name = "width" if args.get("head_dim") is None else "head_dim"
+        expected = "heads of an even size for rotary embeddings"
+        require_argument(head_dim % 2 == 0, args, name, config_keys, expected)
+        rope_parameters = args["rope_parameters"] or {}
+        by_layer_type = [value for value in rope_parameters.values() if isinstance(value, dict)]
+        for parameters in (rope_parameters, *by_layer_type):
+            check_rope_parameters(parameters)
 
 
-def whole_range(name: str) -> tuple[int, int]:
-    low = -LIMIT if name in ("clamp", "pad") else 0 if name in FROM_ZERO else 1
-    return low, MOSTS.get(name, LIMIT)
+def check_argument_limits(args: Args, config_keys: Mapping[str, str]) -> None:
+    """Check the arguments that are limited by another argument."""
+    vocab_size = get_integer_argument(args, "vocab_size", MAX_SIZE)
+    depth = get_integer_argument(args, "depth", 1)
+    limits = {
+        "pad_token_id": vocab_size - 1,
+        "decoder_start_token_id": get_integer_argument(args, "decoder_vocab_size", vocab_size) - 1,
+        "patch_size": get_integer_argument(args, "image_size", MAX_SIZE),
+        "num_summary": get_integer_argument(args, "stride", MAX_SIZE),
+        "num_sparse_encoder_layers": depth,
+        "num_sparse_decoder_layers": get_integer_argument(args, "decoder_depth", depth),
+        "inner_group_num": MAX_MODULES // max(depth, get_integer_argument(args, "num_groups", 1)),
+    }
+    for name, limit in limits.items():
+        if args.get(name) is not None:
+            require_argument(args[name] <= limit, args, name, config_keys, f"at most {limit:,}")
+    pad_token_id = get_integer_argument(args, "pad_token_id", 0)
+    require_argument(
+        pad_token_id >= -vocab_size, args, "pad_token_id", config_keys, f"at least {-vocab_size}"
+    )
+    divides = (
+        get_integer_argument(args, "heads", 1) % get_integer_argument(args, "kv_heads", 1) == 0
+    )
+    require_argument(
+        divides, args, "kv_heads", config_keys, f"a divisor of {args.get('heads')} heads"
+    )
+    name = "relative_attention_num_buckets"
+    require_argument(get_integer_argument(args, name, 4) >= 4, args, name, config_keys, "4 or more")
+    num_buckets = get_integer_argument(args, name, 0)
+    # From these distances on buckets are logarithmic; the last one must not begin there too.
+    exact_distances = (num_buckets // 2, num_buckets // 4)
+    name = "relative_attention_max_distance"
+    is_valid = get_integer_argument(args, name, -1) not in exact_distances
+    expected = f"other than {exact_distances[0]} and {exact_distances[1]}"
+    require_argument(is_valid, args, name, config_keys, expected)
 
 
-def real_range(name: str) -> tuple[float, float]:
-    if name == "temperature":
+def get_integer_argument(args: Args, name: str, default: int) -> int:
+    """Return an argument, or the default where it is None or absent."""
+    return default if args.get(name) is None else args[name]
+
+
+def require_argument(
+    condition: bool, args: Args, name: str, config_keys: Mapping[str, str] | None, expected: str
+) -> None:
+    """Raise ValueError about an argument unless the condition holds."""
+    if not condition:
+        key = (config_keys or {}).get(name, name)
+        raise ValueError(f"{key} is {shorten_repr(args[name])}, expected {expected}")
+
+
+def check_rope_parameters(rope_parameters: Mapping[str, Any]) -> None:
+    """Check the parameters of rotary position embeddings."""
+    rope_type = rope_parameters.get("rope_type", "default")
+    if not isinstance(rope_type, str) or rope_type not in ROPE_REQUIRED_KEYS:
+        known = " or ".join(ROPE_REQUIRED_KEYS)
+        raise ValueError(f"rope_type is {shorten_repr(rope_type)}, expected {known}")
+    partial_rotary_factor = rope_parameters.get("partial_rotary_factor", 1.0)
+    if partial_rotary_factor != 1.0:
+        raise ValueError(
+            f"partial_rotary_factor is {shorten_repr(partial_rotary_factor)}, supported: 1.0"
+        )
+    required = {key: rope_parameters.get(key) for key in ROPE_REQUIRED_KEYS[rope_type]}
+    required["rope_theta"] = rope_parameters.get("rope_theta", 1.0)
+    for key, value in required.items():
+        if not is_positive_number(value):
+            value_repr = shorten_repr(value)
+            raise ValueError(
+                f"{key} is {value_repr}, expected {JSON_POSITIVE_NUMBER} for rope_type {rope_type!r}"
+            )
+
+
+def check_layer_count(spec: Spec | DualSpec, num_tensors: int) -> None:
+    """Check that there are no more layers and experts than tensors, before a network is built for
+    them."""
+    towers = [spec.text, spec.image] if isinstance(spec, DualSpec) else [spec]
+    stacks = [
+        stack for tower in towers if tower for stack in (tower.encoder, tower.decoder) if stack
+    ]
+    counts = [
+        getattr(layer.feed_forward, "num_experts", 1) for stack in stacks for layer in stack.layers
+    ]
+    if sum(counts) > num_tensors:
+        experts = f" with {max(counts)} experts" if max(counts) > 1 else ""
+        depths = " and ".join(str(len(stack.layers)) for stack in stacks)
+        raise ValueError(
+            f"{depths} layers{experts}, but the weights hold only {num_tensors} tensors"
+        )
+
+
+def list_union_members(annotation: Any) -> list[Any]:
+    """Return the members of a union, or the annotation itself."""
+    return (
+        list(get_args(annotation)) if get_origin(annotation) in (Union, UnionType) else [annotation]
+    )
+
+
+def matches_annotation(name: str, value: Any, annotation: Any) -> bool:
+    """Whether a value fits an annotation, within the range that its name implies."""
+    origin = get_origin(annotation)
+    if origin is tuple:
+        item_annotation = get_args(annotation)[0]
+        item_name = "" if item_annotation is int else name
+        return isinstance(value, list | tuple) and all(
+            matches_annotation(item_name, item, item_annotation) for item in value
+        )
+    if origin is Literal:
+        return isinstance(value, str) and value in get_args(annotation)
+    if annotation is int:
+        return is_integer_in_range(value, *get_integer_range(name))
+    if annotation is float:
+        low, high = get_float_range(name)
+        return type(value) in (int, float) and low <= value <= high
+    if annotation is str and name.endswith(("activation", "feed_forward_proj")):
+        prefix = "gated-" if name == "feed_forward_proj" else ""
+        return isinstance(value, str) and value.removeprefix(prefix) in ACTIVATIONS
+    return isinstance(value, origin or annotation) if annotation is not Any else True
+
+
+def describe_annotation(name: str, annotation: Any) -> str:
+    """Return what an argument may be, for an error message."""
+    if annotation is int:
+        low, high = get_integer_range(name)
+        return f"an integer from {low} to {high:,}"
+    if annotation is float:
+        least, most = get_float_range(name)
+        if least < 0:
+            return "a number"
+        return (
+            f"a number from {least:g} to {most:g}"
+            if most == 1
+            else f"a number of at least {least:g}"
+        )
+    if annotation is str and name.endswith(("activation", "feed_forward_proj")):
+        return f"one of {', '.join(ACTIVATIONS)}"
+    if get_origin(annotation) is Literal:
+        return " or ".join(map(repr, get_args(annotation)))
+    descriptions = {bool: "true or false", str: "a string", tuple: "a list", dict: JSON_OBJECT}
+    return descriptions[get_origin(annotation) or annotation]
+
+
+def get_integer_range(name: str) -> tuple[int, int]:
+    """Return the smallest and largest value of an integer argument."""
+    low = -MAX_SIZE if name in ("clamp_len", "pad_token_id") else 0 if name in ZERO_ALLOWED else 1
+    return low, MAX_VALUES.get(name, MAX_SIZE)
+
+
+def get_float_range(name: str) -> tuple[float, float]:
+    """Return the smallest and largest value of a float argument."""
+    if name == "logit_scale":
         return -1e30, 1e30
-    return 0.0, 1.0 if name.endswith("drop") else 1e30
+    return 0.0, 1.0 if name.endswith("dropout") else 1e30
 
 
-def whole(value: Any, low: int, high: int) -> bool:
+def is_integer_in_range(value: Any, low: int, high: int) -> bool:
+    """Whether a value is an integer (not a bool) between `low` and `high`, both included."""
     return type(value) is int and low <= value <= high
 
 
-def above_zero(value: Any) -> bool:
+def is_positive_number(value: Any) -> bool:
+    """Whether a value is a finite number above 0."""
     return type(value) in (int, float) and 0 < value < math.inf
-
-
-def short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:50]}... ({len(text)} characters)"

@@ -1,7 +1,7 @@
-"""Whatever lies in a folder, opened: Hugging Face's and our own by `model`, adapters by `adapter`, fairseq's
-and CTranslate2's here.
+"""load: a model from a folder of Hugging Face, qkv, PEFT, fairseq or CTranslate2, or from the
+Hugging Face hub.
 
-Knows how those programs state sizes and name tensors; imports none of them, and runs no code in a file."""
+Runs no code in a file."""
 
 from __future__ import annotations
 
@@ -10,107 +10,126 @@ from pathlib import Path
 
 import torch
 
-from qkv.model.adapters.config import base_of, is_adapter
+from qkv.files import read_json_object
+from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
-from qkv.model.build import make_spec
-from qkv.model.config import prefix_in, understand
-from qkv.model.ctranslate2 import (
-    is_ctranslate2,
-    open_ctranslate2,
-)
+from qkv.model.build import build_model_spec
+from qkv.model.config import detect_prefix, parse_config
+from qkv.model.ctranslate2 import is_ctranslate2, load_ctranslate2
 from qkv.model.device import pick_device
-from qkv.model.fairseq import (
-    is_fairseq,
-    open_fairseq,
+from qkv.model.fairseq import is_fairseq, load_fairseq
+from qkv.model.hub import find_model_folder
+from qkv.model.limits import check_layer_count
+from qkv.model.model import Model, list_tokenizer_files
+from qkv.model.parameters import (
+    build_meta_network,
+    has_untied_weights,
+    load_parameters,
+    upgrade_norm_name,
 )
-from qkv.model.hub import find
-from qkv.model.limits import check_size
-from qkv.model.model import Model, tokenizer_files
-from qkv.model.parameters import apart, fill, newer_name, skeleton
-from qkv.model.transforms.pooling import read_vector
-from qkv.weights.int8 import from_int8
-from qkv.weights.names_table import KeyMap
-from qkv.weights.tensors import nonfinite, read_json, read_tensors
+from qkv.model.transforms.pooling import read_pooling
+from qkv.weights.int8 import dequantize_int8
+from qkv.weights.names_table import NamesTable
+from qkv.weights.tensors import find_nonfinite, read_tensors
 
 
 def load(
-    folder_or_id: str | Path,
+    name_or_path: str | Path,
     *,
     adapter: str | Path | None = None,
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
-    """Opens a folder of Hugging Face's, ours, CTranslate2's or fairseq's, or fetches one by its hub id.
+    """Load a model from a folder (Hugging Face, qkv, CTranslate2 or fairseq), or download it by its
+    hub id.
 
-    `adapter` is put onto it. A folder that is an adapter itself is opened with the model it names."""
-    place = pick_device(device, dtype)
-    path, named = find(folder_or_id, revision), str(folder_or_id)
+    `adapter` is added to it. A folder that is an adapter itself is loaded with the base model it
+    names."""
+    target_device = pick_device(device, dtype)
+    path = find_model_folder(name_or_path, revision)
+    base_model_name = str(name_or_path)
     if is_adapter(path) and adapter is None:
-        adapter, (named, path) = path, base_of(path)
+        adapter = path
+        base_model_name, path = find_base_model(path)
     if is_adapter(path):
         raise ValueError(
-            f"{path}: an adapter itself, expected a model to put {adapter} on; qkv merge it first"
+            f"{path}: an adapter itself, expected a model to put {adapter} on; run `qkv merge` on it first"
         )
     if is_fairseq(path) or is_ctranslate2(path):
-        model = (open_fairseq if is_fairseq(path) else open_ctranslate2)(path)
-        model.net.to(device=place, dtype=dtype)
+        model = (load_fairseq if is_fairseq(path) else load_ctranslate2)(path)
+        model.net.to(device=target_device, dtype=dtype)
     else:
-        model = load_folder(path, device=device, dtype=dtype)
+        model = load_hf_folder(path, device=device, dtype=dtype)
     if adapter is not None:
-        home = find(adapter, None)
-        model = read_adapter(model, home)
-        model.base = named
-        if tokenizer_files(home):
-            model.home = home
+        adapter_folder = find_model_folder(adapter, None)
+        model = read_adapter(model, adapter_folder)
+        model.base_model_name = base_model_name
+        if list_tokenizer_files(adapter_folder):
+            model.tokenizer_folder = adapter_folder
     return model
 
 
-# --- fairseq ---
-
-
-# --- CTranslate2 ---
-
-
-def load_folder(
-    folder_or_id: str | Path,
+def load_hf_folder(
+    name_or_path: str | Path,
     *,
     device: str = "cpu",
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
-    """Opens a Hugging Face folder, or fetches one by its hub id into the hub's cache."""
-    place_on = pick_device(device, dtype)
-    folder = find(folder_or_id, revision)
-    config = read_json(folder / "config.json")
+    """Load a folder of Hugging Face's or qkv's format, or download it by its hub id into the hub's
+    cache."""
+    target_device = pick_device(device, dtype)
+    folder = find_model_folder(name_or_path, revision)
+    config = read_json_object(folder / "config.json")
+    is_native = config.get("model_type") == "qkv"
     try:
-        kin, args, positions = understand(config)
-        vector = read_vector(folder)
-        spec = make_spec(kin, args, positions, vector)
+        family, args, position_embedding_type = parse_config(config)
+        pooling = read_pooling(folder)
+        spec = build_model_spec(family, args, position_embedding_type, pooling)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
-    tensors = {newer_name(name): x for name, x in read_tensors(folder).items()}
-    if config.get("model_type") == "qkv" and config.pop("weights", None) is not None:
-        tensors = from_int8(tensors, folder)
+    tensors = {upgrade_norm_name(name): x for name, x in read_tensors(folder).items()}
+    if is_native and config.pop("weights", None) is not None:
+        tensors = dequantize_int8(tensors, folder)
     try:
-        check_size(spec, len(tensors))
-        net = skeleton(spec)
+        check_layer_count(spec, len(tensors))
+        net = build_meta_network(spec)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
-    if args.get("tied") and config.get("model_type") != "qkv" and apart(kin, args, net, tensors):
-        args = {**args, "tied": False}  # the config says tied, the file holds two different tables
-        net = skeleton(make_spec(kin, args, positions, vector))
-    if config.get("model_type") == "qkv":
-        names = KeyMap("\n".join(f"{name} {name}" for name, _ in net.named_parameters()))
-        prefix, spare = None, fill(net, names, tensors, folder)
+    if (
+        args.get("tie_embeddings")
+        and not is_native
+        and has_untied_weights(family, args, net, tensors)
+    ):
+        args = {
+            **args,
+            "tie_embeddings": False,
+        }  # the config says tied, the file holds two different tables
+        net = build_meta_network(build_model_spec(family, args, position_embedding_type, pooling))
+    if is_native:
+        checkpoint_prefix = None
+        names_table = NamesTable("\n".join(f"{name} {name}" for name, _ in net.named_parameters()))
     else:
-        prefix = prefix_in(kin, tensors, args)
-        spare = fill(net, kin.keymap(args, prefix), tensors, folder)
-    for name in nonfinite(dict(net.named_parameters())):
+        checkpoint_prefix = detect_prefix(family, tensors, args)
+        names_table = family.build_names_table(args, checkpoint_prefix)
+    extra_tensors = load_parameters(net, names_table, tensors, folder)
+    for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=2)
-    net = net.to(device=place_on, dtype=dtype)
-    beside = folder / "generation_config.json"
+    net = net.to(device=target_device, dtype=dtype)
+    generation_config_path = folder / "generation_config.json"
+    has_generation_config = generation_config_path.exists()
     return Model(
-        kin, args, net.eval(), config, positions=positions, vector=vector, prefix=prefix, spare=spare,
-        home=folder, generation=read_json(beside) if beside.exists() else None,
-    )  # fmt: skip
+        family,
+        args,
+        net.eval(),
+        config,
+        position_embedding_type=position_embedding_type,
+        pooling=pooling,
+        checkpoint_prefix=checkpoint_prefix,
+        extra_tensors=extra_tensors,
+        tokenizer_folder=folder,
+        generation_config=read_json_object(generation_config_path)
+        if has_generation_config
+        else None,
+    )

@@ -1,191 +1,333 @@
-"""Model: a spec, its network, its config and its tokenizer; load, save, build and run."""
+"""Model: a network with its spec, config and tokenizer; call it, generate with it, save it."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.families.family import Args, Family
-from qkv.model.config import write_config
-from qkv.model.inputs import check_inputs, make_batch
-from qkv.model.transforms.pooling import Vector, write_vector
-from qkv.nn.lora import adapters
-from qkv.nn.transformer import Pair, Transformer
-from qkv.spec import Spec, Two
+from qkv.files import write_json
+from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
+from qkv.model.inputs import build_input_batch, check_inputs
+from qkv.model.loss import compute_loss, shift_labels_right
+from qkv.model.output import ModelOutput
+from qkv.model.transforms.pooling import Pooling, write_pooling
+from qkv.nn.lora import lora_layers
+from qkv.nn.transformer import DualEncoder, Transformer
+from qkv.spec import DualSpec, ShiftRight, Spec
 from qkv.text import Tokenizer
-from qkv.weights.int8 import to_int8
-from qkv.weights.names_table import KeyMap
-from qkv.weights.tensors import write_json, write_tensors
+from qkv.weights.int8 import quantize_int8
+from qkv.weights.names_table import NamesTable
+from qkv.weights.tensors import write_tensors
 
-VOCABULARIES = """
-    tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model tokenizer.model
-    source.spm bpe_simple_vocab_16e6.txt.gz
+VOCABULARY_FILES = """
+    tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model
+    tokenizer.model source.spm bpe_simple_vocab_16e6.txt.gz
 """.split()
-ABOUT_TOKENS = """
+TOKENIZER_CONFIG_FILES = """
     tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt vocab.bpe target.spm
 """.split()
+# Inputs (B, C, ...) of multiple choice that become (B * C, ...).
+CHOICE_INPUTS = {
+    "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds", "mc_token_ids",
+}  # fmt: skip
+EXTRA_OUTPUT_SUFFIXES = ("hidden_states", "router_logits")
 
 
 class Model:
     """A network with everything that is needed to run it and to write it back."""
 
     def __init__(
-        self, kin: Family, args: Args, net: Transformer | Pair, config: Mapping[str, Any], *,
-        positions: str | None = None, vector: Vector | None = None, prefix: str | None = None,
-        spare: dict[str, Tensor] | None = None, home: Path | None = None,
-        generation: Mapping[str, Any] | None = None,
+        self, family: Family, args: Args, net: Transformer | DualEncoder, config: Mapping[str, Any], *,
+        position_embedding_type: str | None = None, pooling: Pooling | None = None,
+        checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
+        tokenizer_folder: Path | None = None, generation_config: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        self.family, self.args, self.net = kin, args, net
-        self.positions, self.vector = positions, vector
+        self.family = family
+        self.args = args
+        self.net = net
         self.config: dict[str, Any] = dict(config)
-        self.generation = None if generation is None else dict(generation)  # generation_config.json, as it is
-        self.prefix, self.spare = prefix, spare or {}  # as a file of theirs has it; what it holds besides
-        self.home = home  # the folder whose tokenizer it has
-        self.base: str | None = None  # the model that its adapters are of, as the user named it
-        self.beside: tuple[str, ...] = ()  # tensors that belong to its adapters and not to the base
+        self.position_embedding_type = position_embedding_type
+        self.pooling = pooling
+        self.generation_config = None if generation_config is None else dict(generation_config)
+        self.checkpoint_prefix = checkpoint_prefix  # of the tensor names in the checkpoint
+        self.extra_tensors = extra_tensors or {}  # of the checkpoint, not used by this network
+        self.tokenizer_folder = tokenizer_folder
+        self.base_model_name: str | None = None  # the base model of its adapters
+        self.adapter_parameters_to_save: tuple[str, ...] = ()  # parameters that are not in the base
         self._tokenizer: Tokenizer | None = None
 
     @property
-    def spec(self) -> Spec | Two:
-        """What the network was made of."""
+    def spec(self) -> Spec | DualSpec:
+        """The spec that the network was built from."""
         return self.net.spec
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the folder that the model is from, opened when it is first asked for."""
-        if self._tokenizer is None and self.home is not None and tokenizer_files(self.home):
-            self._tokenizer = Tokenizer.load(self.home)
+        """The tokenizer of the model's folder, loaded when it is first used."""
+        folder = self.tokenizer_folder
+        if self._tokenizer is None and folder is not None and list_tokenizer_files(folder):
+            self._tokenizer = Tokenizer.load(folder)
         return self._tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer, self.home = tokenizer, None
-
-    @property
-    def device(self) -> torch.device:
-        """Where the weights lie."""
-        return next(self.net.parameters()).device
+        self._tokenizer = tokenizer
+        self.tokenizer_folder = None
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.net.parameters())
         return f"qkv.Model({self.family.name}, {count:,} parameters)"
 
-    def run(
-        self, ids: Tensor | None = None, *, mask: Tensor | None = None, positions: Tensor | None = None,
-        types: Tensor | None = None, target: Tensor | None = None, target_mask: Tensor | None = None,
-        images: Tensor | None = None, embeds: Tensor | None = None, source: Tensor | None = None,
-        source_mask: Tensor | None = None, memory: Tensor | None = None, permute: Tensor | None = None,
-        targets: Tensor | None = None, choice: Tensor | None = None, keep: tuple[str, ...] = (),
-    ) -> dict[str, Tensor]:  # fmt: skip
-        """Runs the network on a batch and returns its tensors by name; gradients flow as ever."""
-        given = {k: v for k, v in locals().items() if v is not None and k not in ("self", "keep")}
-        check_inputs(self.spec, given, keep)
-        moved = {name: value.to(self.device) for name, value in given.items()}
-        spec = self.spec
-        choices = isinstance(spec, Spec) and spec.choices
-        outer = None
-        if choices:
-            outer = (ids if ids is not None else embeds).shape[:2]  # type: ignore[union-attr]
-            flat = ("ids", "mask", "positions", "types", "embeds", "choice")
-            moved = {k: v.flatten(0, 1) if k in flat else v for k, v in moved.items()}
-        out = self.net(make_batch(spec, keep=tuple(keep), **moved))
-        out = {
-            name: value
-            for name, value in out.items()
-            if not name.endswith(("hiddens", "router")) or name.removeprefix("encoded_") in keep
-        }
-        if outer is not None:
-            out = {
-                name: x if name in ("hiddens", "memory") else x.unflatten(0, outer) for name, x in out.items()
-            }
-            out["choice"] = out["choice"].squeeze(-1)
-            out.setdefault("logits", out["choice"])
-        return out
+    # --- as a torch module ---
 
-    def theirs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors under our parameter names, as the published checkpoints name and lay them out."""
-        links = self._keymap().links(name for name, _ in self.net.named_parameters() if name in tensors)
-        return {link.theirs: link.to_theirs(tensors) for link in links if link.word != "copy"}
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return next(self.net.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return next(self.net.parameters()).dtype
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Move or cast the weights, as `torch.nn.Module.to` does."""
+        self.net.to(*args, **kwargs)
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Set training mode: dropout is active."""
+        self.net.train(mode)
+        return self
+
+    def eval(self) -> Self:
+        """Set evaluation mode."""
+        return self.train(False)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """The parameters, for an optimizer."""
+        return self.net.parameters()
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters with their paths."""
+        return self.net.named_parameters()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The token embedding of the encoder, or of a decoder-only model."""
+        net = self.net.text if isinstance(self.net, DualEncoder) else self.net
+        if net is None:
+            raise ValueError("get_input_embeddings: this model has no text encoder")
+        stack = net.encoder or net.decoder
+        assert stack is not None
+        return stack.embedding.tokens
+
+    # --- forward ---
+
+    def __call__(
+        self, input_ids: Tensor | None = None, *, attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None, position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None, decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None, pixel_values: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None, encoder_attention_mask: Tensor | None = None,
+        mems: Tensor | None = None, perm_mask: Tensor | None = None,
+        target_mapping: Tensor | None = None, mc_token_ids: Tensor | None = None,
+        labels: Tensor | None = None, extra_outputs: tuple[str, ...] = (),
+    ) -> ModelOutput:  # fmt: skip
+        """Run the network; inputs have Hugging Face's names, outputs too. Gradients flow as usual.
+
+        With `labels` the outputs hold a `loss`. `extra_outputs` asks for "hidden_states" or
+        "router_logits". Attention weights are recorded by `qkv.look`."""
+        named = {
+            "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
+            "position_ids": position_ids, "inputs_embeds": inputs_embeds,
+            "decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask,
+            "pixel_values": pixel_values, "encoder_hidden_states": encoder_hidden_states,
+            "encoder_attention_mask": encoder_attention_mask, "mems": mems, "perm_mask": perm_mask,
+            "target_mapping": target_mapping, "mc_token_ids": mc_token_ids,
+        }  # fmt: skip
+        inputs = {name: value for name, value in named.items() if value is not None}
+        if labels is not None and decoder_input_ids is None:
+            inputs |= self._decoder_inputs(labels)
+        check_inputs(self.spec, inputs, extra_outputs)
+        tensors = {name: value.to(self.device) for name, value in inputs.items()}
+        choices = None
+        if isinstance(self.spec, Spec) and self.spec.is_multiple_choice:
+            choices = tensors["inputs_embeds" if input_ids is None else "input_ids"].shape[:2]
+            tensors = {k: x.flatten(0, 1) if k in CHOICE_INPUTS else x for k, x in tensors.items()}
+        batch = build_input_batch(self.spec, extra_outputs=tuple(extra_outputs), **tensors)
+        outputs = ModelOutput(
+            (name, value)
+            for name, value in self.net(batch).items()
+            if _is_requested(name, extra_outputs)
+        )
+        if choices is not None:
+            for name, value in outputs.items():
+                if name not in ("hidden_states", "mems"):
+                    outputs[name] = value.unflatten(0, choices)
+            outputs["mc_logits"] = outputs["mc_logits"].squeeze(-1)
+            outputs.setdefault("logits", outputs["mc_logits"])
+        if labels is not None:
+            if not isinstance(self.spec, Spec):
+                raise ValueError("labels: a dual encoder has no labels; expected none")
+            head = str(self.args.get("head"))
+            outputs["loss"] = compute_loss(
+                self.spec, head, self.config, outputs, labels.to(self.device)
+            )
+        return outputs
+
+    def _decoder_inputs(self, labels: Tensor) -> dict[str, Tensor]:
+        """decoder_input_ids made from labels, for an encoder-decoder with a language model head."""
+        spec = self.spec
+        if not isinstance(spec, Spec) or spec.encoder is None or spec.decoder is None:
+            return {}
+        if self.args.get("head") != "lm":
+            return {}
+        start = self.args.get("decoder_start_token_id")
+        shift = spec.shift_right
+        if shift is None and start is None:
+            raise ValueError(
+                "labels: this model has no decoder_start_token_id; give decoder_input_ids"
+            )
+        shift = shift or ShiftRight(int(start or 0))
+        pad = self.args.get("pad_token_id", self.config.get("pad_token_id"))
+        return {"decoder_input_ids": shift_labels_right(labels, shift, int(pad or 0))}
+
+    def generate(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        seed: int = 0,
+        **settings: Any,
+    ) -> Tensor:
+        """Generate token ids (B, T), as Hugging Face's `generate` returns them.
+
+        `settings` are fields of GenerationConfig: max_new_tokens, num_beams, do_sample, top_p, …"""
+        from qkv.model.generate import generate_ids
+
+        return generate_ids(self, input_ids, attention_mask, seed=seed, **settings)
+
+    # --- saving ---
+
+    def to_checkpoint_tensors(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors by parameter name, renamed and laid out as in the published checkpoints."""
+        names = (name for name, _ in self.net.named_parameters() if name in parameters)
+        return {
+            mapping.checkpoint_name: mapping.to_checkpoint(parameters)
+            for mapping in self._build_names_table().map_parameters(names)
+            if mapping.operation != "copy"
+        }
 
     def save(
-        self, folder: str | Path, *, form: str = "auto", weights: str = "full",
-        shard_bytes: int = 5_000_000_000,
+        self, folder: str | Path, *, file_format: str = "auto", weights: str = "full",
+        max_shard_size: int = 5_000_000_000,
     ) -> None:  # fmt: skip
-        """Writes config.json and weights; `form` is "hf", "qkv", or "auto": "hf" where it has a class.
+        """Write config.json, the weights and the tokenizer.
 
-        `weights` is "full", or "int8": a quarter of the bytes, for qkv alone to open."""
-        if form not in ("auto", "hf", "qkv"):
-            raise ValueError(f"form {form!r}: expected auto, hf or qkv")
+        `file_format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it can hold the model.
+        `weights` is "full", or "int8": a quarter of the size, for qkv only."""
+        if file_format not in ("auto", "hf", "qkv"):
+            raise ValueError(f"file_format {file_format!r}: expected auto, hf or qkv")
         if weights not in ("full", "int8"):
             raise ValueError(f"weights {weights!r}: expected full or int8")
-        folder, hf = Path(folder), "int8 weights" if weights == "int8" else self.no_class()
-        if adapters(self.net):
+        folder = Path(folder)
+        incompatibility = "int8 weights" if weights == "int8" else self.find_hf_incompatibility()
+        if lora_layers(self.net):
             raise ValueError(
-                f"{folder}: not written, the model has adapters on it: merge or write_adapter first"
+                f"{folder}: not written, the model has adapters; merge them or use write_adapter"
             )
-        if form == "hf" and hf is not None:
-            raise ValueError(f"Hugging Face's format cannot hold {hf}: save with form='qkv'")
+        if file_format == "hf" and incompatibility is not None:
+            raise ValueError(
+                f"Hugging Face's format cannot hold {incompatibility}: save with file_format='qkv'"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: p.detach() for name, p in self.net.named_parameters()}
-        if hf is None and form != "qkv":
-            copies = {link.theirs: link.to_theirs(tensors) for link in self._keymap().links(tensors)}
-            tensors = copies | self.spare
-            own = self.config.get("model_type", "qkv") == "qkv"
-            config = self._as_theirs() if own else self.config
+        if incompatibility is None and file_format != "qkv":
+            mappings = self._build_names_table().map_parameters(tensors)
+            tensors = {m.checkpoint_name: m.to_checkpoint(tensors) for m in mappings}
+            tensors |= self.extra_tensors
+            is_own = self.config.get("model_type", "qkv") == "qkv"
+            config = self._to_hf_config() if is_own else self.config
         else:
-            args = {name: value for name, value in self.args.items() if value != self.family.defaults[name]}
-            config = {**self.config, "model_type": "qkv", "family": self.family.name, "arguments": args}
-            if self.positions:
-                config["positions"] = self.positions
-        dtype = str(next(self.net.parameters()).dtype).removeprefix("torch.")
-        old = next((key for key in ("dtype", "torch_dtype") if key in config), "dtype")
+            config = self._to_qkv_config()
+        dtype = str(self.dtype).removeprefix("torch.")
+        dtype_key = "torch_dtype" if "torch_dtype" in config and "dtype" not in config else "dtype"
         if weights == "int8":
-            tensors, dtype, config = to_int8(tensors), "float32", {**config, "weights": "int8"}
-        write_tensors(folder, tensors, shard_bytes=shard_bytes)
-        write_json(folder / "config.json", {**config, old: dtype})
-        if self.generation is not None:
-            write_json(folder / "generation_config.json", self.generation)
-        self.save_text(folder)
+            tensors = quantize_int8(tensors)
+            dtype = "float32"
+            config = {**config, "weights": "int8"}
+        write_tensors(folder, tensors, max_shard_size=max_shard_size)
+        write_json(folder / "config.json", {**config, dtype_key: dtype})
+        if self.generation_config is not None:
+            write_json(folder / "generation_config.json", self.generation_config)
+        self.save_tokenizer_and_pooling(folder)
 
-    def _as_theirs(self) -> dict[str, Any]:
-        """A config of ours as one of theirs: what it says besides, such as the names of labels, stays."""
-        stated = write_config(self.family, self.args)
-        named = ("id2label", "label2id")
-        gone = {"family", "arguments", "positions", *stated} - {*named}
-        return stated | {key: value for key, value in self.config.items() if key not in gone}
+    def _to_qkv_config(self) -> dict[str, Any]:
+        """The config of qkv's own format: the family and its arguments that are not defaults."""
+        defaults = self.family.defaults
+        args = {name: value for name, value in self.args.items() if value != defaults[name]}
+        config = {
+            **self.config, "model_type": "qkv", "format_version": MODEL_FORMAT_VERSION,
+            "family": self.family.name, "arguments": args,
+        }  # fmt: skip
+        if self.position_embedding_type:
+            config["position_embedding_type"] = self.position_embedding_type
+        return config
 
-    def save_text(self, folder: Path) -> None:
-        """Writes what stands between text and weights: the tokenizer, and how a text becomes a vector."""
-        if self.home is not None:  # as they are, whether anyone has asked for the tokenizer or not
-            for path in tokenizer_files(self.home):
+    def _to_hf_config(self) -> dict[str, Any]:
+        """A config of qkv's format as Hugging Face's; other keys, such as label names, stay."""
+        stated = build_hf_config(self.family, self.args)
+        replaced = {"format_version", "family", "arguments", "position_embedding_type", *stated} - {
+            "id2label",
+            "label2id",
+        }
+        return stated | {key: value for key, value in self.config.items() if key not in replaced}
+
+    def save_tokenizer_and_pooling(self, folder: Path) -> None:
+        """Write the tokenizer, and the files of sentence-transformers if the model pools."""
+        if self.tokenizer_folder is not None:  # copied as they are, used or not
+            for path in list_tokenizer_files(self.tokenizer_folder):
                 if path.resolve().parent != folder.resolve():
                     shutil.copyfile(path, folder / path.name)
         elif self._tokenizer is not None:
             self._tokenizer.save(folder)
-        if self.vector is not None and isinstance(self.net, Transformer):
-            write_vector(folder, self.vector, self.net.tower.stack.width)
+        if self.pooling is not None and isinstance(self.net, Transformer):
+            write_pooling(folder, self.pooling, self.net.last_stack.spec.width)
 
-    def no_class(self) -> str | None:
-        """None, or what of this model Hugging Face has no class for."""
-        kin = self.family
-        if not kin.model_types or kin.removed:
-            return f"the {kin.name} family"
-        if self.positions:
-            return f"positions={self.positions!r} in {kin.name}"
-        held = {*kin.config, *kin.nested, "labels", "head"}
-        odd = [f"{k}={v!r}" for k, v in self.args.items() if k not in held and v != kin.defaults[k]]
-        return f"{', '.join(odd)} in {kin.name}" if odd else None
+    def find_hf_incompatibility(self) -> str | None:
+        """What Hugging Face's format cannot hold of this model, or None."""
+        family = self.family
+        if not family.model_types or family.removed_from_hf:
+            return f"the {family.name} family"
+        if self.position_embedding_type:
+            return f"position_embedding_type={self.position_embedding_type!r} in {family.name}"
+        known = {*family.config, *family.nested, "num_labels", "head"}
+        unknown = [
+            f"{name}={value!r}"
+            for name, value in self.args.items()
+            if name not in known and value != family.defaults[name]
+        ]
+        return f"{', '.join(unknown)} in {family.name}" if unknown else None
 
-    def _keymap(self) -> KeyMap:
-        return self.family.keymap(self.args, self.prefix)
+    def _build_names_table(self) -> NamesTable:
+        return self.family.build_names_table(self.args, self.checkpoint_prefix)
 
 
-def tokenizer_files(folder: Path) -> list[Path]:
-    """The files of a folder that tell its tokenizer; none where there is no vocabulary among them."""
-    found = {name: folder / name for name in (*VOCABULARIES, *ABOUT_TOKENS) if (folder / name).is_file()}
-    return list(found.values()) if found.keys() & {*VOCABULARIES} else []
+def _is_requested(name: str, extra_outputs: tuple[str, ...]) -> bool:
+    """Whether an output is always returned, or asked for."""
+    return (
+        not name.endswith(EXTRA_OUTPUT_SUFFIXES) or name.removeprefix("encoder_") in extra_outputs
+    )
+
+
+def list_tokenizer_files(folder: Path) -> list[Path]:
+    """The tokenizer files of a folder; none if it has no vocabulary."""
+    names = (*VOCABULARY_FILES, *TOKENIZER_CONFIG_FILES)
+    files = {name: folder / name for name in names if (folder / name).is_file()}
+    return list(files.values()) if files.keys() & {*VOCABULARY_FILES} else []

@@ -1,4 +1,4 @@
-"""Parameters: a network without memory, filled with the tensors of a file."""
+"""Parameters of a network: built without memory, then set to the tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.families.family import Args, Family
-from qkv.model.config import prefix_in
-from qkv.nn.transformer import Pair, Transformer, make_net
-from qkv.spec import Spec, Two
-from qkv.weights.names_table import KeyMap
-from qkv.weights.safetensors import aligned
+from qkv.model.config import detect_prefix
+from qkv.nn.transformer import DualEncoder, Transformer, build_network
+from qkv.spec import DualSpec, Spec
+from qkv.weights.names_table import NamesTable
+from qkv.weights.safetensors import align_tensor
 
 
-class NoFirstValues(TorchFunctionMode):
-    """What comes from a file is not drawn first. Drawn without memory, it would need torch's compiler."""
+class SkipInitialization(TorchFunctionMode):
+    """Skips torch.nn.init: on the meta device it would import torch's compiler."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -27,88 +27,113 @@ class NoFirstValues(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def skeleton(spec: Spec | Two) -> Transformer | Pair:
-    """The network without memory for its weights."""
-    with torch.device("meta"), NoFirstValues():
-        return make_net(spec)
+def build_meta_network(spec: Spec | DualSpec) -> Transformer | DualEncoder:
+    """Return the network with its parameters on the meta device."""
+    with torch.device("meta"), SkipInitialization():
+        return build_network(spec)
 
 
-def newer_name(name: str) -> str:
-    """TensorFlow's names for the two tensors of a norm, as the oldest checkpoints still have them."""
-    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+def upgrade_norm_name(name: str) -> str:
+    """Replace TensorFlow's names of a norm's weight and bias, which the oldest checkpoints have."""
+    return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+        "LayerNorm.beta", "LayerNorm.bias"
+    )
 
 
-def apart(kin: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]) -> bool:
-    """Does the file hold two different tensors where the config ties a head to the tokens?"""
-    every = dict(net.named_parameters(remove_duplicate=False))
-    names = kin.keymap(args, prefix_in(kin, tensors, args))
-    table = {
-        id(every[link.ours[0]]): tensors.get(link.theirs)
-        for link in names.links(dict(net.named_parameters()))
+def has_untied_weights(
+    family: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]
+) -> bool:
+    """Whether a file holds two different tensors for the embedding and the head that config.json
+    ties."""
+    parameters = dict(net.named_parameters(remove_duplicate=False))
+    names_table = family.build_names_table(args, detect_prefix(family, tensors, args))
+    tensors_by_parameter = {
+        id(parameters[mapping.parameter_names[0]]): tensors.get(mapping.checkpoint_name)
+        for mapping in names_table.map_parameters(dict(net.named_parameters()))
     }
-    for link in names.links(name for name in every if name.startswith("heads.")):
-        mine, first = tensors.get(link.theirs), table.get(id(every[link.ours[0]]))
-        if mine is not None and first is not None and mine is not first and not torch.equal(mine, first):
+    for mapping in names_table.map_parameters(
+        name for name in parameters if name.startswith("heads.")
+    ):
+        head = tensors.get(mapping.checkpoint_name)
+        tied = tensors_by_parameter.get(id(parameters[mapping.parameter_names[0]]))
+        if (
+            head is not None
+            and tied is not None
+            and head is not tied
+            and not torch.equal(head, tied)
+        ):
             return True
     return False
 
 
-def fill(net: nn.Module, names: KeyMap, tensors: dict[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """Puts tensors into the net; returns those of heads it has not. All problems in one message."""
-    wanted = dict(net.named_parameters())
-    shapes = {name: p.shape for name, p in wanted.items()}
-    problems: list[str] = []
-    found: dict[str, Tensor] = {}
-    used: set[str] = set()
-    for link in names.links(wanted):
-        have = tensors.get(link.theirs)
-        if link.word == "copy":
-            continue
-        used.add(link.theirs)
-        expected = link.to_theirs(wanted).shape
-        if have is None:
-            problems.append(f"{link.theirs} is missing, expected {list(expected)}")
-        elif not have.dtype.is_floating_point or have.element_size() < 2:
-            problems.append(
-                f"{link.theirs} is {str(have.dtype).removeprefix('torch.')}, expected floating point"
-            )
-        elif have.shape != expected:
-            problems.append(f"{link.theirs} is {list(have.shape)}, expected {list(expected)}")
-        else:
-            found |= link.to_ours(have, shapes)
-    tied = dict(net.named_parameters(remove_duplicate=False))
-    owner = {id(p): name for name, p in wanted.items()}
-    spare = {}
-    for name in tensors.keys() - used:
-        known = names.ours(name)
-        if known is None:
-            problems.append(f"{name if name.isprintable() else repr(name)} is unknown")
-        elif known == ("-", ""):
-            continue
-        elif known[1] not in ("copy", "keep") and known[0] in tied:
-            first = found.get(owner[id(tied[known[0]])])
-            if first is not None and not torch.equal(tensors[name], first):
-                problems.append(f"{name} differs from the tensor that it is tied to")
-        elif known[1] in ("copy", "keep") or known[0].startswith("heads."):
-            spare[name] = tensors[name]
-        else:
-            problems.append(f"{name} has no place in this model")
-    if problems:
-        raise ValueError(f"{folder}: weights and config.json do not fit: " + "; ".join(sorted(problems)))
-    place(net, found)
-    return spare
+def load_parameters(
+    net: nn.Module, names_table: NamesTable, tensors: dict[str, Tensor], folder: Path
+) -> dict[str, Tensor]:
+    """Set the parameters of a network and return the tensors of heads that it does not have.
 
-
-def place(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Sets parameters, ties included; copies only what does not lie at a 64-byte boundary."""
+    One error lists every problem."""
     parameters = dict(net.named_parameters())
-    fresh = {
-        id(parameters[name]): nn.Parameter(
-            aligned(x), requires_grad=parameters[name].requires_grad and x.is_floating_point()
+    shapes = {name: p.shape for name, p in parameters.items()}
+    problems: list[str] = []
+    values: dict[str, Tensor] = {}
+    used: set[str] = set()
+    for mapping in names_table.map_parameters(parameters):
+        if mapping.operation == "copy":
+            continue
+        name = mapping.checkpoint_name
+        used.add(name)
+        tensor = tensors.get(name)
+        expected = mapping.to_checkpoint(parameters).shape
+        if tensor is None:
+            problems.append(f"{name} is missing, expected {list(expected)}")
+        elif not tensor.dtype.is_floating_point or tensor.element_size() < 2:
+            problems.append(
+                f"{name} is {str(tensor.dtype).removeprefix('torch.')}, expected floating point"
+            )
+        elif tensor.shape != expected:
+            problems.append(f"{name} is {list(tensor.shape)}, expected {list(expected)}")
+        else:
+            values |= mapping.to_parameters(tensor, shapes)
+    all_parameters = dict(net.named_parameters(remove_duplicate=False))
+    first_names = {id(p): name for name, p in parameters.items()}
+    extra_tensors = {}
+    for name in tensors.keys() - used:
+        match = names_table.find_parameter(name)
+        if match is None:
+            problems.append(f"{name if name.isprintable() else repr(name)} is unknown")
+            continue
+        parameter_name, operation = match
+        if match == ("-", ""):
+            continue
+        if operation in ("copy", "keep"):
+            extra_tensors[name] = tensors[name]
+        elif parameter_name in all_parameters:
+            value = values.get(first_names[id(all_parameters[parameter_name])])
+            if value is not None and not torch.equal(tensors[name], value):
+                problems.append(f"{name} differs from the tensor that it is tied to")
+        elif parameter_name.startswith("heads."):
+            extra_tensors[name] = tensors[name]
+        else:
+            problems.append(f"{name} has no parameter in this model")
+    if problems:
+        raise ValueError(
+            f"{folder}: weights do not match config.json: " + "; ".join(sorted(problems))
         )
-        for name, x in tensors.items()
-    }
+    set_parameters(net, values)
+    return extra_tensors
+
+
+def set_parameters(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Replace parameters, tied ones too; only tensors that are not at a 64-byte boundary are
+    copied."""
+    parameters = dict(net.named_parameters())
+    replacements = {}
+    for name, tensor in tensors.items():
+        requires_grad = parameters[name].requires_grad and tensor.is_floating_point()
+        replacements[id(parameters[name])] = nn.Parameter(
+            align_tensor(tensor), requires_grad=requires_grad
+        )
     for module in net.modules():
-        for name, old in list(module._parameters.items()):
-            if old is not None:
-                module._parameters[name] = fresh[id(old)]
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                module._parameters[name] = replacements[id(parameter)]

@@ -1,0 +1,1 @@
+"""The network: layers, attention, feed-forward, embeddings and heads, built from a Spec."""

@@ -1,64 +1,87 @@
-"""Mix (the kernel call) and Attention (the projections around it).
+"""AttentionKernel (the kernel call) and Attention (the projections around it).
 
-B batch, H heads, T queries, S keys, D size of a head."""
+B batch, H heads, T queries, S keys, D head dimension, W width."""
 
 import math
 
 from torch import Tensor, nn
 
-from qkv.kernels.attention import mix, repeat_heads
-from qkv.kernels.bias import Where
-from qkv.nn.cache import Slot
-from qkv.nn.relative_position import Relative, Rotate
-from qkv.spec import XL, Attend, Rotary
+from qkv.kernels.attention import attention, repeat_heads
+from qkv.kernels.bias import AttentionBias
+from qkv.nn.cache import Cache
+from qkv.nn.relative_position import RelativeXL, RotaryEmbedding
+from qkv.spec import AttentionSpec, RelativeXLSpec, RotarySpec
 
 
-class Mix(nn.Module):
+class AttentionKernel(nn.Module):
     """softmax(qk' * scale + bias) v by the fastest kernel; q is (B, H, T, D), k and v (B, G, S, D)."""
 
-    def __init__(self, scale: float, drop: float) -> None:
+    def __init__(self, scale: float, dropout: float) -> None:
         super().__init__()
-        self.scale, self.drop = scale, drop
+        self.scale = scale
+        self.dropout = dropout
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, where: Where, extra: Tensor | None = None) -> Tensor:
-        return mix(q, k, v, where, extra, self.scale, self.drop if self.training else 0.0)
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: AttentionBias, layer_bias: Tensor | None = None
+    ) -> Tensor:
+        return attention(
+            q, k, v, bias, layer_bias, self.scale, self.dropout if self.training else 0.0
+        )
 
-    def weights(self, q: Tensor, k: Tensor, where: Where, extra: Tensor | None = None) -> Tensor:
-        """What the kernel does not show: (B, H, T, S)."""
+    def weights(
+        self, q: Tensor, k: Tensor, bias: AttentionBias, layer_bias: Tensor | None = None
+    ) -> Tensor:
+        """The attention weights (B, H, T, S), which the fast kernels do not return."""
         scores = (q * self.scale) @ repeat_heads(k, q.shape[1]).transpose(-1, -2)
-        bias = where.bias(extra)
-        return (scores if bias is None else scores + bias).softmax(-1)
+        scores_bias = bias.bias(layer_bias)
+        return (scores if scores_bias is None else scores + scores_bias).softmax(-1)
 
 
 class Attention(nn.Module):
-    """Projections to queries (of x), keys and values (of the context), and back."""
+    """Multi-head attention: projections to queries (of x), keys and values (of the context), and back."""
 
-    def __init__(self, attend: Attend, width: int) -> None:
+    def __init__(self, spec: AttentionSpec, width: int) -> None:
         super().__init__()
-        self.head_dim, relate = attend.head_dim, attend.relate
-        inner, keys = attend.heads * attend.head_dim, (attend.kv_heads or attend.heads) * attend.head_dim
-        self.q, self.o = nn.Linear(width, inner, bias=attend.bias), nn.Linear(inner, width, bias=attend.bias)
-        self.k, self.v = nn.Linear(width, keys, bias=attend.bias), nn.Linear(width, keys, bias=attend.bias)
-        scale = 1 / math.sqrt(attend.head_dim) if attend.scale is None else attend.scale
-        self.mix = Mix(scale, attend.drop)
-        self.rotate = Rotate(relate, attend.head_dim) if isinstance(relate, Rotary) else None
-        self.relative = Relative(attend, relate, scale) if isinstance(relate, XL) else None
+        self.head_dim = spec.head_dim
+        q_width = spec.heads * spec.head_dim
+        kv_width = (spec.kv_heads or spec.heads) * spec.head_dim
+        self.q = nn.Linear(width, q_width, bias=spec.bias)
+        self.o = nn.Linear(q_width, width, bias=spec.bias)
+        self.k = nn.Linear(width, kv_width, bias=spec.bias)
+        self.v = nn.Linear(width, kv_width, bias=spec.bias)
+        scale = 1 / math.sqrt(spec.head_dim) if spec.scale is None else spec.scale
+        position = spec.relative_position
+        self.kernel = AttentionKernel(scale, spec.dropout)
+        self.rotary = (
+            RotaryEmbedding(position, spec.head_dim) if isinstance(position, RotarySpec) else None
+        )
+        self.relative = (
+            RelativeXL(spec, position, scale) if isinstance(position, RelativeXLSpec) else None
+        )
 
-    def forward(self, x: Tensor, context: Tensor | None, where: Where, slot: Slot | None = None) -> Tensor:
-        """No context: all keys are remembered already."""
+    def forward(
+        self, x: Tensor, context: Tensor | None, bias: AttentionBias, cache: Cache | None = None
+    ) -> Tensor:
+        """Without a context, all keys and values are in the cache already."""
         q = self.q(x).unflatten(-1, (-1, self.head_dim))  # (B, T, W) -> (B, T, H, D)
         if context is not None:
-            k, v = (project(context).unflatten(-1, (-1, self.head_dim)) for project in (self.k, self.v))
-            new = where.k if where.new is None else where.new
-            if self.rotate is not None:
-                q, k = self.rotate(q, where.q), self.rotate(k, new)
-            if slot is not None:
-                slot.extend({"k": k, "v": v}, new.expand(len(k), -1))
-        if slot is not None:
-            k, v = slot.read("k"), slot.read("v")
-        q = q.reshape(len(k), -1, *q.shape[2:])  # rows that share their keys, as beams do a source, are one
-        q, k, v, extra = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None  # (B, H, T, D)
+            k = self.k(context).unflatten(-1, (-1, self.head_dim))
+            v = self.v(context).unflatten(-1, (-1, self.head_dim))
+            positions = bias.k_positions if bias.new_k_positions is None else bias.new_k_positions
+            if self.rotary is not None:
+                q = self.rotary(q, bias.q_positions)
+                k = self.rotary(k, positions)
+            if cache is not None:
+                cache.extend({"k": k, "v": v}, positions.expand(len(k), -1))
+        if cache is not None:
+            k = cache.read("k")
+            v = cache.read("v")
+        q = q.reshape(
+            len(k), -1, *q.shape[2:]
+        )  # beams that share their keys are folded into one row
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
+        layer_bias = None
         if self.relative is not None:
-            q, extra = self.relative(q, where)
-        out = self.mix(q, k, v, where, extra)
+            q, layer_bias = self.relative(q, bias)
+        out = self.kernel(q, k, v, bias, layer_bias)
         return self.o(out.transpose(1, 2).reshape(*x.shape[:2], -1))  # (B, H, T, D) -> (B, T, W)

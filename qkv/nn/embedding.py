@@ -1,6 +1,6 @@
-"""The small parts: norms, activations, sinusoids and embeddings. They know no attention.
+"""Embeddings, norms and activations. They know no attention.
 
-B batch, T tokens of a row, W width."""
+B batch, T tokens, W width."""
 
 import math
 from collections.abc import Callable
@@ -11,112 +11,137 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.batch import Rows
-from qkv.spec import Embed, Learned, Norm, Sinusoid, Stack
+from qkv.batch import Inputs
+from qkv.spec import EmbeddingSpec, LearnedPositions, NormSpec, SinusoidalPositions, StackSpec
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
-ACTS: dict[str, Callable[[Tensor], Tensor]] = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": lambda x: x, "relu": F.relu, "relu2": lambda x: F.relu(x) ** 2, "tanh": torch.tanh,
     "sigmoid": torch.sigmoid, "gelu": F.gelu, "gelu_python": F.gelu, "gelu_new": tanh_gelu,
     "gelu_fast": tanh_gelu, "gelu_pytorch_tanh": tanh_gelu,
-    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "silu": F.silu, "swish": F.silu, "mish": F.mish,
-    "unit": partial(F.normalize, dim=-1),  # a vector's, not a number's: its length becomes one
+    "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "silu": F.silu, "swish": F.silu,
+    "mish": F.mish, "unit": partial(F.normalize, dim=-1),  # of the vector: its norm becomes one
 }  # fmt: skip
 
 
-def activation(name: str) -> Callable[[Tensor], Tensor]:
-    if name not in ACTS:
-        raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTS)}")
-    return ACTS[name]
+def get_activation(name: str) -> Callable[[Tensor], Tensor]:
+    if name not in ACTIVATIONS:
+        raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
 
 
-def make_norm(norm: Norm | None, width: int) -> nn.Module:
-    """The norm, or an Identity where there is none."""
-    if norm is None:
+def build_norm(spec: NormSpec | None, width: int) -> nn.Module:
+    """LayerNorm or RMSNorm, or an Identity if there is none."""
+    if spec is None:
         return nn.Identity()
-    make = nn.RMSNorm if norm.kind == "rms" else partial(nn.LayerNorm, bias=norm.bias)
-    return make(width, eps=norm.eps)
+    if spec.type == "rms":
+        return nn.RMSNorm(width, eps=spec.eps)
+    return nn.LayerNorm(width, eps=spec.eps, bias=spec.bias)
 
 
-def exact(device: torch.device) -> torch.dtype:
-    """Angles want more digits than weights have."""
+def angle_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of angles: more precise than the weights."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
-def waves(positions: Tensor, width: int, layout: str = "halves", base: float = 10000.0) -> Tensor:
-    """sin and cos of each position at falling frequencies: first all sines, then all cosines, or in pairs."""
-    steps = torch.arange(0, width, 2, device=positions.device, dtype=exact(positions.device))
-    rates = base ** (-steps / (width - 2 if layout == "ends" else width))
-    angles = positions[..., None] * rates  # (..., W/2)
-    both = [angles.sin(), angles.cos()]
-    laid = torch.stack(both, dim=-1).flatten(-2) if layout == "pairs" else torch.cat(both, dim=-1)
-    return laid[..., :width]
+def sinusoids(
+    positions: Tensor, width: int, layout: str = "halves", base: float = 10000.0
+) -> Tensor:
+    """Sinusoidal position embeddings (..., W): sines then cosines, or in pairs."""
+    steps = torch.arange(0, width, 2, device=positions.device, dtype=angle_dtype(positions.device))
+    frequencies = base ** (-steps / (width - 2 if layout == "ends" else width))
+    angles = positions[..., None] * frequencies  # (..., W/2)
+    parts = [angles.sin(), angles.cos()]
+    if layout == "pairs":
+        return torch.stack(parts, dim=-1).flatten(-2)[..., :width]
+    return torch.cat(parts, dim=-1)[..., :width]
 
 
-class Adaptive(nn.Module):
-    """Token vectors from one table a band of frequency, rarer bands narrower, each projected to one width."""
+class AdaptiveEmbedding(nn.Module):
+    """Adaptive input embedding: one table for each band of token frequency, rarer ones narrower,
+    each projected to the same width."""
 
-    def __init__(self, embed: Embed, width: int) -> None:
+    def __init__(self, spec: EmbeddingSpec, width: int) -> None:
         super().__init__()
-        first = embed.width or width
-        self.edges = (0, *(embed.cutoffs or ()), embed.vocab)
-        bands = [high - low for low, high in pairwise(self.edges)] if embed.divide > 1 else [embed.vocab]
-        self.sizes = [(count, first // embed.divide**i) for i, count in enumerate(bands)]
+        first = spec.width or width
+        self.cutoffs = (0, *(spec.cutoffs or ()), spec.vocab_size)
+        is_divided = spec.div_val > 1
+        bands = (
+            [high - low for low, high in pairwise(self.cutoffs)]
+            if is_divided
+            else [spec.vocab_size]
+        )
+        self.sizes = [(count, first // spec.div_val**i) for i, count in enumerate(bands)]
         self.tables = nn.ModuleList(nn.Embedding(count, size) for count, size in self.sizes)
-        sizes = [size for _, size in self.sizes] if embed.divide > 1 or first != width else []
-        self.projects = nn.ModuleList(nn.Linear(size, width, bias=False) for size in sizes)
+        widths = [size for _, size in self.sizes] if is_divided or first != width else []
+        self.projections = nn.ModuleList(nn.Linear(size, width, bias=False) for size in widths)
         self.scale = math.sqrt(width)
 
-    def forward(self, ids: Tensor) -> Tensor:
-        out, low = torch.zeros((), device=ids.device), 0
+    def forward(self, input_ids: Tensor) -> Tensor:
+        out = torch.zeros((), device=input_ids.device)
+        low = 0
         for i, (count, _) in enumerate(self.sizes):
-            x = self.tables[i]((ids - low).clamp(0, count - 1))
-            x = self.projects[i](x) if len(self.projects) else x
-            out = torch.where((ids >= low)[..., None], x, out.to(x.dtype))  # a later band overwrites
+            x = self.tables[i]((input_ids - low).clamp(0, count - 1))
+            x = self.projections[i](x) if len(self.projections) else x
+            out = torch.where(
+                (input_ids >= low)[..., None], x, out.to(x.dtype)
+            )  # later bands overwrite
             low += count
         return out * self.scale
 
 
 class Embedding(nn.Module):
-    """What enters the first layer: tokens (or patches), positions and types, then norm and projection."""
+    """The input of the first layer: tokens or patches, positions and token types, norm, projection."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, stack: StackSpec) -> None:
         super().__init__()
-        embed, width = stack.embed, stack.embed.width or stack.width
-        self.embed, adaptive = embed, embed.cutoffs is not None
-        if embed.patches:
-            size = embed.patches.size
-            self.first = nn.Parameter(torch.empty(width))
-            self.patches = nn.Conv2d(embed.patches.channels, width, size, stride=size, bias=False)
-        elif adaptive:
-            self.tokens: nn.Module = Adaptive(embed, stack.width)
+        spec = stack.embedding
+        width = spec.width or stack.width
+        is_adaptive = spec.cutoffs is not None
+        self.spec = spec
+        if spec.patches:
+            size = spec.patches.patch_size
+            self.class_token = nn.Parameter(torch.empty(width))
+            self.patches = nn.Conv2d(spec.patches.channels, width, size, stride=size, bias=False)
+        elif is_adaptive:
+            self.tokens: nn.Module = AdaptiveEmbedding(spec, stack.width)
         else:
-            self.tokens = nn.Embedding(embed.vocab, width, padding_idx=embed.pad)
-        if isinstance(embed.positions, Learned):
-            self.positions = nn.Embedding(embed.positions.count, width)
-        kinds = 0 if embed.types == "tokens" else embed.types
-        self.types = nn.Embedding(kinds, width) if kinds else None
-        self.norm, self.drop = make_norm(embed.norm, width), nn.Dropout(embed.drop)
-        self.project = nn.Linear(width, stack.width) if embed.width and not adaptive else nn.Identity()
-        if embed.query:
+            self.tokens = nn.Embedding(spec.vocab_size, width, padding_idx=spec.padding_idx)
+        if isinstance(spec.positions, LearnedPositions):
+            self.positions = nn.Embedding(spec.positions.count, width)
+        num_types = 0 if spec.token_types == "tokens" else spec.token_types
+        self.token_types = nn.Embedding(num_types, width) if num_types else None
+        self.norm = build_norm(spec.norm, width)
+        self.dropout = nn.Dropout(spec.dropout)
+        is_projected = spec.width and not is_adaptive
+        self.projection = nn.Linear(width, stack.width) if is_projected else nn.Identity()
+        if spec.query_stream:
             self.query = nn.Parameter(torch.empty(1, 1, width))
 
-    def forward(self, rows: Rows) -> Tensor:
-        embed = self.embed
-        if embed.patches:
-            grid = self.patches(rows.images).flatten(2).transpose(1, 2)  # (B, C, H, W) -> (B, cells, W)
-            x = torch.cat([self.first.expand(len(grid), 1, -1), grid], dim=1)
+    def forward(self, inputs: Inputs) -> Tensor:
+        spec = self.spec
+        if spec.patches:
+            patches = (
+                self.patches(inputs.pixel_values).flatten(2).transpose(1, 2)
+            )  # -> (B, patches, W)
+            x = torch.cat([self.class_token.expand(len(patches), 1, -1), patches], dim=1)
+        elif inputs.inputs_embeds is None:
+            x = self.tokens(inputs.input_ids) * spec.scale
         else:
-            x = self.tokens(rows.ids) if rows.embeds is None else rows.embeds
-            x = x * embed.scale if rows.embeds is None or embed.scales_given else x
-        if embed.types == "tokens" and rows.types is not None:
-            x = x + self.tokens(rows.types) * embed.scale
-        if self.types is not None:
-            x = x + (self.types(rows.types) if rows.types is not None else self.types.weight[0])
-        if embed.positions is not None:
-            at = rows.positions + embed.positions.offset
-            if isinstance(embed.positions, Sinusoid):
-                x = x + waves(at, x.shape[-1], embed.positions.layout).to(x.dtype)
+            x = (
+                inputs.inputs_embeds * spec.scale
+                if spec.scale_inputs_embeds
+                else inputs.inputs_embeds
+            )
+        if spec.token_types == "tokens" and inputs.token_type_ids is not None:
+            x = x + self.tokens(inputs.token_type_ids) * spec.scale
+        if self.token_types is not None:
+            types = inputs.token_type_ids
+            x = x + (self.token_types(types) if types is not None else self.token_types.weight[0])
+        if spec.positions is not None:
+            positions = inputs.position_ids + spec.positions.offset
+            if isinstance(spec.positions, SinusoidalPositions):
+                x = x + sinusoids(positions, x.shape[-1], spec.positions.layout).to(x.dtype)
             else:
-                x = x + self.positions(at)
-        return self.project(self.drop(self.norm(x)))
+                x = x + self.positions(positions)
+        return self.projection(self.dropout(self.norm(x)))

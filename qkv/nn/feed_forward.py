@@ -1,66 +1,84 @@
-"""What follows attention in a block: a dense feed, a gated one, or Switch's experts."""
+"""The feed-forward sublayer: dense, gated, or a mixture of experts.
+
+B batch, T tokens, W width, E experts."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.embedding import activation
-from qkv.spec import Dense, Experts
+from qkv.nn.embedding import get_activation
+from qkv.spec import FeedForwardSpec, MixtureOfExpertsSpec
 
 
-class Feed(nn.Module):
-    def __init__(self, dense: Dense, width: int) -> None:
+class FeedForward(nn.Module):
+    """down(activation(up(x))), or down(activation(gate(x)) * up(x))."""
+
+    def __init__(self, spec: FeedForwardSpec, width: int) -> None:
         super().__init__()
-        self.up = nn.Linear(width, dense.width, bias=dense.bias)
-        self.gate = nn.Linear(width, dense.width, bias=dense.bias) if dense.gated else None
-        self.down = nn.Linear(dense.width, width, bias=dense.bias)
-        self.act, self.drop = activation(dense.act), nn.Dropout(dense.drop)
+        self.up = nn.Linear(width, spec.width, bias=spec.bias)
+        self.gate = nn.Linear(width, spec.width, bias=spec.bias) if spec.is_gated else None
+        self.down = nn.Linear(spec.width, width, bias=spec.bias)
+        self.activation = get_activation(spec.activation)
+        self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        y = self.act(self.up(x)) if self.gate is None else self.act(self.gate(x)) * self.up(x)
-        return self.down(self.drop(y)), None
+        y = self.up(x)
+        y = self.activation(y) if self.gate is None else self.activation(self.gate(x)) * y
+        return self.down(self.dropout(y)), None
 
 
-class Switch(nn.Module):
-    """One expert a token, by the router's word; what overflows its capacity passes by on the residual.
+class MixtureOfExperts(nn.Module):
+    """Switch routing: one expert a token; tokens over the capacity of an expert skip the sublayer.
 
-    Capacity is counted along each row, in order. Shapes do not depend on the routing."""
+    The capacity counts the tokens of each row, in order. Shapes do not depend on the routing."""
 
-    def __init__(self, experts: Experts, width: int) -> None:
+    def __init__(self, spec: MixtureOfExpertsSpec, width: int) -> None:
         super().__init__()
-        self.capacity, self.jitter = experts.capacity, experts.jitter
-        self.router = nn.Linear(width, experts.count, bias=experts.router_bias)
-        self.experts = nn.ModuleList(Feed(experts.each, width) for _ in range(experts.count))
+        self.capacity = spec.capacity
+        self.router_jitter = spec.router_jitter
+        self.router = nn.Linear(width, spec.num_experts, bias=spec.router_bias)
+        self.experts = nn.ModuleList(
+            FeedForward(spec.expert, width) for _ in range(spec.num_experts)
+        )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        wide = torch.promote_types(
-            x.dtype, torch.float32
-        )  # the router is the one part that must not be coarse
-        seen = x.to(wide)
-        if self.training and self.jitter:
-            seen = seen * torch.empty_like(seen).uniform_(1 - self.jitter, 1 + self.jitter)
-        bias = None if self.router.bias is None else self.router.bias.to(wide)
-        logits = F.linear(seen, self.router.weight.to(wide), bias)  # (B, T, E)
-        share, chosen = logits.softmax(-1).to(x.dtype).max(-1)  # (B, T)
-        place = F.one_hot(chosen, len(self.experts)).cumsum(1).gather(-1, chosen[..., None])[..., 0] - 1
-        room = min(self.capacity, x.shape[1])
-        kept = place < room
-        cell = torch.where(kept, chosen * room + place, len(self.experts) * room)  # the last cell: no expert
-        token = torch.arange(x.shape[1], device=x.device).expand_as(cell)
-        table = cell.new_zeros(len(x), len(self.experts) * room + 1).scatter(1, cell, token)  # cell -> token
-        sent = x.gather(1, table[:, :-1, None].expand(-1, -1, x.shape[-1])).chunk(len(self.experts), dim=1)
-        done = torch.cat([expert(rows)[0] for expert, rows in zip(self.experts, sent, strict=True)], dim=1)
-        back = done.gather(1, cell.clamp(max=done.shape[1] - 1)[..., None].expand_as(x))
-        return back * (share * kept)[..., None], logits
+        """The output (B, T, W) and the router logits (B, T, E)."""
+        dtype = torch.promote_types(x.dtype, torch.float32)  # the router needs full precision
+        router_input = x.to(dtype)
+        if self.training and self.router_jitter:
+            low, high = 1 - self.router_jitter, 1 + self.router_jitter
+            router_input = router_input * torch.empty_like(router_input).uniform_(low, high)
+        bias = None if self.router.bias is None else self.router.bias.to(dtype)
+        logits = F.linear(router_input, self.router.weight.to(dtype), bias)  # (B, T, E)
+        prob, expert = logits.softmax(-1).to(x.dtype).max(-1)  # (B, T)
+        num_experts = len(self.experts)
+        counts = F.one_hot(expert, num_experts).cumsum(1)
+        rank = (
+            counts.gather(-1, expert[..., None])[..., 0] - 1
+        )  # of a token among those of its expert
+        capacity = min(self.capacity, x.shape[1])
+        has_capacity = rank < capacity
+        slot = torch.where(
+            has_capacity, expert * capacity + rank, num_experts * capacity
+        )  # the last: no expert
+        token = torch.arange(x.shape[1], device=x.device).expand_as(slot)
+        token_of_slot = slot.new_zeros(len(x), num_experts * capacity + 1).scatter(1, slot, token)
+        index = token_of_slot[:, :-1, None].expand(-1, -1, x.shape[-1])
+        inputs = x.gather(1, index).chunk(num_experts, dim=1)
+        outputs = [module(rows)[0] for module, rows in zip(self.experts, inputs, strict=True)]
+        routed = torch.cat(outputs, dim=1)
+        out = routed.gather(1, slot.clamp(max=routed.shape[1] - 1)[..., None].expand_as(x))
+        return out * (prob * has_capacity)[..., None], logits
 
 
-def balance_loss(logits: Tensor) -> Tensor:
-    """Load balance (Switch, eq. 4): experts x sum of (share of tokens x share of probability)."""
-    shares, count = logits.softmax(-1), logits.shape[-1]
-    sent = F.one_hot(shares.argmax(-1), count).to(shares.dtype).mean(-2)
-    return (sent * shares.mean(-2)).mean() * count**2
+def load_balancing_loss(logits: Tensor) -> Tensor:
+    """Load balancing loss (Switch, eq. 4): experts x sum of token fraction x probability fraction."""
+    probs = logits.softmax(-1)
+    count = logits.shape[-1]
+    fraction = F.one_hot(probs.argmax(-1), count).to(probs.dtype).mean(-2)
+    return (fraction * probs.mean(-2)).mean() * count**2
 
 
-def z_loss(logits: Tensor) -> Tensor:
-    """Keeps the router's logits small (ST-MoE, eq. 5)."""
+def router_z_loss(logits: Tensor) -> Tensor:
+    """Router z-loss, which keeps the router logits small (ST-MoE, eq. 5)."""
     return logits.logsumexp(-1).square().mean()

@@ -1,4 +1,6 @@
-"""Heads: what is read off the last states. One class serves nearly all; two have mathematics of their own."""
+"""Heads: what is predicted from the last hidden states. One class serves nearly all of them.
+
+B batch, T tokens, W width, K starts."""
 
 from itertools import pairwise
 from typing import Any, cast
@@ -7,130 +9,168 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.batch import Batch, Rows
-from qkv.kernels.vocab_linear import Wide
-from qkv.nn.embedding import Adaptive, activation, make_norm
-from qkv.spec import AdaptiveHead, BeamSpan, Head
+from qkv.batch import Batch, Inputs
+from qkv.kernels.vocab_linear import VocabLinear
+from qkv.nn.embedding import AdaptiveEmbedding, build_norm, get_activation
+from qkv.spec import AdaptiveSoftmaxSpec, HeadSpec, SpanBeamSpec
 
 
-class Reader(nn.Module):
-    """take states -> drop -> dense, act, norm -> drop -> project."""
+class PredictionHead(nn.Module):
+    """Pool the states, then dropout, dense, activation, norm, dropout and projection."""
 
-    def __init__(self, head: Head, width: int, tokens: nn.Module) -> None:
+    def __init__(self, spec: HeadSpec, width: int, token_embedding: nn.Module) -> None:
         super().__init__()
-        self.head, inner = head, head.dense or width
-        self.dense = nn.Linear(width, inner, bias=head.dense_bias) if head.dense else nn.Identity()
-        self.act, self.norm = activation(head.act), make_norm(head.norm, inner)
-        self.drop, self.mid_drop = nn.Dropout(head.drop), nn.Dropout(head.mid_drop)
-        self.out = Wide(inner, head.size, bias=bool(head.bias)) if head.size else nn.Identity()
-        if head.bias == "fixed":
+        inner = spec.dense_width or width
+        self.spec = spec
+        self.dense = (
+            nn.Linear(width, inner, bias=spec.dense_bias) if spec.dense_width else nn.Identity()
+        )
+        self.activation = get_activation(spec.activation)
+        self.norm = build_norm(spec.norm, inner)
+        self.dropout = nn.Dropout(spec.dropout)
+        self.classifier_dropout = nn.Dropout(spec.classifier_dropout)
+        has_bias = bool(spec.bias)
+        self.out = (
+            VocabLinear(inner, spec.out_features, bias=has_bias)
+            if spec.out_features
+            else nn.Identity()
+        )
+        if spec.bias == "fixed":
             self.out.bias.requires_grad_(False)
-        if head.tied:
-            self.out.weight = tokens.weight
+        if spec.tie_embeddings:
+            self.out.weight = token_embedding.weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        x = self.drop(take(self.head, out, batch))
-        x = self.out(self.mid_drop(self.norm(self.act(self.dense(x)))) * self.head.scale)
-        if len(self.head.out) == 1:
-            return {self.head.out[0]: x.squeeze(-1) if self.head.flat else x}
-        return dict(zip(self.head.out, x.unbind(-1), strict=True))
+        x = self.dropout(pool_states(self.spec, out, batch))
+        x = self.classifier_dropout(self.norm(self.activation(self.dense(x))))
+        x = self.out(x * self.spec.scale)
+        if len(self.spec.outputs) == 1:
+            return {self.spec.outputs[0]: x.squeeze(-1) if self.spec.squeeze else x}
+        return dict(zip(self.spec.outputs, x.unbind(-1), strict=True))
 
 
-def take(head: Head, out: dict[str, Tensor], batch: Batch) -> Tensor:
-    """The states a head reads: (B, T, W) for all of them, else (B, W)."""
-    hidden, rows = out["hidden"], batch.rows if batch.target is None else batch.target
-    if head.take in out or head.take == "all":
-        return out.get(head.take, hidden if batch.read is None else hidden.flatten(0, 1)[batch.read])
-    if head.take == "rest":
+def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
+    """The states that a head reads: (B, T, W) without pooling, else (B, W)."""
+    hidden = out["last_hidden_state"]
+    if spec.pooling in out:
+        return out[spec.pooling]
+    if spec.pooling == "none":
+        indices = batch.logit_positions
+        return hidden if indices is None else hidden.flatten(0, 1)[indices]
+    if spec.pooling == "patch_mean":
         return hidden[:, 1:].mean(1)
-    seat = seats(rows, hidden)
-    if head.take == "mean":
-        return (hidden * seat[..., None]).sum(1) / seat.sum(1, keepdim=True)
-    if head.take == "first":
-        return pick(hidden, seat.int().argmax(1))
-    if head.take == "choice" and batch.choice is not None:
-        return pick(hidden, batch.choice)
-    if head.take in ("last", "choice"):
-        return pick(hidden, last(seat))
-    source: Any = batch.rows
-    if head.take == "top":  # the largest id ends the text (CLIP as first published)
-        return pick(hidden, source.ids.argmax(1))
-    ends = source.ids == head.end
-    return pick(hidden, ends.int().argmax(1) if head.take == "first end" else last(ends))
+    mask = mask_or_ones(batch.encoder if batch.decoder is None else batch.decoder, hidden)
+    if spec.pooling == "mean":
+        return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    if spec.pooling == "first":
+        return gather_states(hidden, mask.int().argmax(1))
+    if spec.pooling == "mc_token" and batch.mc_token_ids is not None:
+        return gather_states(hidden, batch.mc_token_ids)
+    if spec.pooling in ("last", "mc_token"):
+        return gather_states(hidden, last_true_index(mask))
+    assert batch.encoder is not None
+    assert batch.encoder.input_ids is not None
+    input_ids = batch.encoder.input_ids
+    if spec.pooling == "max_id":  # the end token has the largest id (CLIP as first published)
+        return gather_states(hidden, input_ids.argmax(1))
+    is_eos = torch.eq(input_ids, cast(int, spec.eos_token_id))
+    is_first = spec.pooling == "first_eos"
+    return gather_states(hidden, is_eos.int().argmax(1) if is_first else last_true_index(is_eos))
 
 
-def seats(rows: Rows | None, like: Tensor) -> Tensor:
-    """(B, T) true where a token stands."""
-    if rows is None or rows.seat is None:
+def mask_or_ones(inputs: Inputs | None, like: Tensor) -> Tensor:
+    """The attention mask (B, T), or all true if there is none."""
+    if inputs is None or inputs.attention_mask is None:
         return torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
-    return rows.seat
+    return inputs.attention_mask
 
 
-def pick(hidden: Tensor, index: Tensor) -> Tensor:
+def gather_states(hidden: Tensor, index: Tensor) -> Tensor:
     """(B, T, W) at index (B,) -> (B, W)."""
     return hidden.gather(1, index[:, None, None].expand(-1, 1, hidden.shape[-1]))[:, 0]
 
 
-def last(flags: Tensor) -> Tensor:
+def last_true_index(flags: Tensor) -> Tensor:
     """The index of the last true flag of each row."""
     return (flags * torch.arange(1, flags.shape[1] + 1, device=flags.device)).argmax(1)
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities of all words: the first band scores its words and the bands, each band its words."""
+    """Log-probabilities of all tokens: the first band predicts its tokens and the other bands, each
+    band its own tokens."""
 
-    def __init__(self, head: AdaptiveHead, width: int, tokens: nn.Module) -> None:
+    def __init__(self, spec: AdaptiveSoftmaxSpec, width: int, token_embedding: nn.Module) -> None:
         super().__init__()
-        assert isinstance(tokens, Adaptive)
-        self.edges, bands, sizes = tokens.edges, len(tokens.edges) - 1, tokens.sizes
+        assert isinstance(token_embedding, AdaptiveEmbedding)
+        self.cutoffs = token_embedding.cutoffs
+        sizes = token_embedding.sizes
+        num_bands = len(self.cutoffs) - 1
         self.tables = nn.ModuleList(nn.Linear(size, count) for count, size in sizes)
-        own = [min(i, len(sizes) - 1) for i in range(bands)] if len(tokens.projects) else []
-        self.projects = nn.ModuleList(nn.Linear(sizes[i][1], width, bias=False) for i in own)
-        self.clusters = nn.Linear(sizes[0][1], bands - 1) if bands > 1 else None
-        if head.tied:
-            for mine, theirs in zip(self.tables, tokens.tables, strict=True):
-                mine.weight = theirs.weight
-        for band, mine in enumerate(self.projects):
-            if head.tied_projects[band]:
-                mine.weight = tokens.projects[own[band]].weight
+        has_projections = len(token_embedding.projections) > 0
+        tables = [min(i, len(sizes) - 1) for i in range(num_bands)] if has_projections else []
+        self.projections = nn.ModuleList(nn.Linear(sizes[i][1], width, bias=False) for i in tables)
+        self.clusters = nn.Linear(sizes[0][1], num_bands - 1) if num_bands > 1 else None
+        if spec.tie_embeddings:
+            for table, embedding in zip(self.tables, token_embedding.tables, strict=True):
+                table.weight = embedding.weight
+        for band, projection in enumerate(self.projections):
+            if spec.tie_projections[band]:
+                projection.weight = token_embedding.projections[tables[band]].weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
+        hidden = out["last_hidden_state"]
+        if batch.logit_positions is not None:
+            hidden = hidden.flatten(0, 1)[batch.logit_positions]
         parts: list[Tensor] = []
-        hidden = x = out["hidden"] if batch.read is None else out["hidden"].flatten(0, 1)[batch.read]
-        for i, (low, high) in enumerate(pairwise(self.edges)):
+        x = hidden
+        for i, (low, high) in enumerate(pairwise(self.cutoffs)):
             table: Any = self.tables[min(i, len(self.tables) - 1)]
-            words = slice(low, high) if len(self.tables) == 1 else slice(None)
-            x = hidden @ cast(Tensor, self.projects[i].weight) if len(self.projects) else x
-            scores = F.linear(x, table.weight[words], table.bias[words])
+            tokens = slice(low, high) if len(self.tables) == 1 else slice(None)
+            x = hidden @ cast(Tensor, self.projections[i].weight) if len(self.projections) else x
+            scores = F.linear(x, table.weight[tokens], table.bias[tokens])
             if i == 0 and self.clusters is not None:
                 scores = torch.cat([scores, self.clusters(x)], dim=-1)
-            band = parts[0][..., self.edges[1] + i - 1, None] if i else 0.0
-            parts.append(scores.log_softmax(-1) + band)
-        return {"logits": torch.cat([parts[0][..., : self.edges[1]], *parts[1:]], dim=-1)}
+            cluster = parts[0][..., self.cutoffs[1] + i - 1, None] if i else 0.0
+            parts.append(scores.log_softmax(-1) + cluster)
+        return {"logits": torch.cat([parts[0][..., : self.cutoffs[1]], *parts[1:]], dim=-1)}
 
 
 class SpanBeam(nn.Module):
-    """XLNet's answer head: start (B, T), end (B, starts, T) for the best starts, and answerable (B,)."""
+    """XLNet's answer head: start_logits (B, T), end_logits (B, K, T) for the K best starts, and the
+    logits of answerability (B,)."""
 
-    def __init__(self, head: BeamSpan, width: int, tokens: nn.Module) -> None:
+    def __init__(self, spec: SpanBeamSpec, width: int, token_embedding: nn.Module) -> None:
         super().__init__()
-        self.starts, self.start = head.starts, nn.Linear(width, 1)
-        self.end_dense, self.end_out = nn.Linear(2 * width, width), nn.Linear(width, 1)
-        self.end_norm = nn.LayerNorm(width, eps=head.eps)
-        self.answer_dense, self.answer_out = nn.Linear(2 * width, width), nn.Linear(width, 1, bias=False)
+        self.num_starts = spec.num_starts
+        self.start = nn.Linear(width, 1)
+        self.end_dense = nn.Linear(2 * width, width)
+        self.end_out = nn.Linear(width, 1)
+        self.end_norm = nn.LayerNorm(width, eps=spec.eps)
+        self.answer_dense = nn.Linear(2 * width, width)
+        self.answer_out = nn.Linear(width, 1, bias=False)
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
-        x, start = out["hidden"], self.start(out["hidden"])[..., 0]  # (B, T, W), (B, T)
-        seat = seats(batch.rows, x)
-        shares = start.masked_fill(~seat, torch.finfo(x.dtype).min).softmax(-1)
-        best = shares.topk(min(self.starts, x.shape[1]), dim=-1).indices  # (B, K)
-        chosen = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None]  # (B, K, 1, W)
-        chosen = chosen.expand(-1, -1, x.shape[1], -1)
-        both = torch.cat([x[:, None].expand_as(chosen), chosen], dim=-1)  # (B, K, T, 2W)
-        end = self.end_out(self.end_norm(torch.tanh(self.end_dense(both))))[..., 0]
-        first = torch.einsum("bt,btw->bw", shares, x)
-        answer = self.answer_dense(torch.cat([first, pick(x, last(seat))], dim=-1))
-        return {"start": start, "end": end, "logits": self.answer_out(torch.tanh(answer))[:, 0]}
+        x = out["last_hidden_state"]  # (B, T, W)
+        start = self.start(x)[..., 0]  # (B, T)
+        mask = mask_or_ones(batch.encoder, x)
+        probs = start.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(-1)
+        best = probs.topk(min(self.num_starts, x.shape[1]), dim=-1).indices  # (B, K)
+        start_states = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None]
+        start_states = start_states.expand(-1, -1, x.shape[1], -1)  # (B, K, T, W)
+        pairs = torch.cat(
+            [x[:, None].expand_as(start_states), start_states], dim=-1
+        )  # (B, K, T, 2W)
+        end = self.end_out(self.end_norm(torch.tanh(self.end_dense(pairs))))[..., 0]
+        start_mean = torch.einsum("bt,btw->bw", probs, x)
+        last = gather_states(x, last_true_index(mask))
+        answer = self.answer_out(
+            torch.tanh(self.answer_dense(torch.cat([start_mean, last], dim=-1)))
+        )
+        return {"start_logits": start, "end_logits": end, "logits": answer[:, 0]}
 
 
-HEADS = {Head: Reader, AdaptiveHead: AdaptiveSoftmax, BeamSpan: SpanBeam}
+HEAD_MODULES = {
+    HeadSpec: PredictionHead,
+    AdaptiveSoftmaxSpec: AdaptiveSoftmax,
+    SpanBeamSpec: SpanBeam,
+}

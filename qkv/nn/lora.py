@@ -1,11 +1,11 @@
-"""LoRA: a low-rank change beside a frozen linear layer, added and folded in from outside (Hu et al. 2021).
+"""LoRA: low-rank adapters beside frozen linear layers, added and merged from outside (Hu et al. 2021).
 
              ┌──── W, b ────┐
     x ───────┤              + ─── y        the layer keeps its name, and W and b theirs
              └─ A ── B · s ─┘
 
-Layers that are one tensor in a published file (GPT-2's c_attn) share one A and have a B each, which is what a
-change of that tensor is. Knows no files."""
+Layers that are one tensor in a published file (GPT-2's c_attn) share one A and have a B each. Knows
+no files."""
 
 import math
 from collections import Counter
@@ -17,146 +17,168 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.nn.feed_forward import Switch
+from qkv.nn.feed_forward import MixtureOfExperts
 from qkv.nn.heads import AdaptiveSoftmax
-from qkv.validate import matching, number
+from qkv.validate import check_number, match_names
 
 
-class Group(NamedTuple):
+class AdapterGroup(NamedTuple):
     """Linear layers that share one A."""
 
     paths: tuple[str, ...]
-    rank: int
-    alpha: float
+    r: int
+    lora_alpha: float
 
 
-class Lora(nn.Module):
-    """y = x W' + b + s (x A') B'; s is alpha / rank, or alpha / sqrt(rank) (Kalajdzievski 2023)."""
+class LoraLinear(nn.Module):
+    """y = x W' + b + s (x A') B' with s = lora_alpha / r, or lora_alpha / sqrt(r) with rsLoRA
+    (Kalajdzievski 2023)."""
 
     def __init__(
-        self, base: nn.Linear, *, rank: int, alpha: float, drop: float = 0.0, root: bool = False,
-        share: nn.Linear | None = None,
+        self, base: nn.Linear, *, r: int, lora_alpha: float, lora_dropout: float = 0.0,
+        use_rslora: bool = False, lora_a: nn.Linear | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.weight, self.bias = base.weight, base.bias
-        self.rank, self.alpha, self.root = rank, alpha, root
-        self.scale = alpha / (math.sqrt(rank) if root else rank)
-        fine = torch.promote_types(base.weight.dtype, torch.float32)  # small steps get lost in coarse weights
-        make = partial(nn.Linear, bias=False, device=base.weight.device, dtype=fine)
-        self.lora_a = share or make(base.in_features, rank)
-        self.lora_b = make(rank, base.out_features)
+        self.weight = base.weight
+        self.bias = base.bias
+        self.r = r
+        self.lora_alpha = lora_alpha
+        self.use_rslora = use_rslora
+        self.scaling = lora_alpha / (math.sqrt(r) if use_rslora else r)
+        dtype = torch.promote_types(
+            base.weight.dtype, torch.float32
+        )  # small updates need precision
+        linear = partial(nn.Linear, bias=False, device=base.weight.device, dtype=dtype)
+        self.lora_a = lora_a or linear(base.in_features, r)
+        self.lora_b = linear(r, base.out_features)
         nn.init.zeros_(self.lora_b.weight)
-        self.drop = nn.Dropout(drop)
+        self.dropout = nn.Dropout(lora_dropout)
         self.train(base.training)
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.linear(x, self.weight, self.bias)
-        low = self.lora_a(self.drop(x).to(self.lora_a.weight.dtype))
-        return y + (self.lora_b(low) * self.scale).to(y.dtype)
+        low_rank = self.lora_a(self.dropout(x).to(self.lora_a.weight.dtype))
+        return y + (self.lora_b(low_rank) * self.scaling).to(y.dtype)
 
     @torch.no_grad()
-    def folded(self) -> nn.Linear:
-        """A plain layer with the change in its weight, which stays the same tensor."""
-        change = self.scale * self.lora_b.weight @ self.lora_a.weight
-        self.weight.copy_(self.weight.to(change.dtype) + change)
-        outer, inner = self.weight.shape
-        plain = nn.Linear(inner, outer, device="meta").train(self.training)
-        plain.weight, plain.bias = self.weight, self.bias
-        return plain
+    def merged_linear(self) -> nn.Linear:
+        """A plain layer with the adapter merged into its weight, which stays the same tensor."""
+        update = self.scaling * self.lora_b.weight @ self.lora_a.weight
+        self.weight.copy_(self.weight.to(update.dtype) + update)
+        out_features, in_features = self.weight.shape
+        linear = nn.Linear(in_features, out_features, device="meta").train(self.training)
+        linear.weight = self.weight
+        linear.bias = self.bias
+        return linear
 
 
 def add_lora(
-    net: nn.Module, *, rank: int = 8, alpha: float = 16.0, drop: float = 0.0, root: bool = False,
-    where: str | Iterable[str] = ("q", "v"), whole: Collection[str] = (),
+    net: nn.Module, *, r: int = 8, lora_alpha: float = 16.0, lora_dropout: float = 0.0,
+    use_rslora: bool = False, target_modules: str | Iterable[str] = ("q", "v"),
+    modules_to_save: Collection[str] = (),
 ) -> list[str]:  # fmt: skip
-    """Freezes the network and adds adapters, which learn, to the linear layers at these paths; returns them.
+    """Freeze the network and add adapters to the linear layers that match; return their paths.
 
-    A pattern is a path, whole or from a dot on; `attend.q,k,v` gives the three one A. `root` divides alpha by
-    the square root of the rank instead of by the rank. Tensors in `whole` learn as they are, beside the
-    adapters, and their layers get none."""
-    layers = [path for path in linears(net) if f"{path}.weight" not in whole]
-    what = "linear layer that is not new" if whole else "linear layer"
-    groups: list[Group] = []
-    for pattern in [where] if isinstance(where, str) else where:
-        head, dot, last = pattern.rpartition(".")
-        found = [matching(what, head + dot + part, layers) for part in last.split(",")]
-        homes = [[path.rpartition(".")[0] for path in paths] for paths in found]
-        if any(each != homes[0] for each in homes):
-            raise ValueError(f"pattern {pattern!r}: expected {last} beside each other, wherever one is")
-        groups += [Group(paths, rank, alpha) for paths in zip(*found, strict=True)]
-    adapt(net, groups, drop=drop, root=root, whole=whole)
+    A pattern is a path, complete or from a dot on; `attention.q,k,v` gives the three layers one A.
+    The parameters in `modules_to_save` are trained as they are, and their layers get no adapter."""
+    layers = [path for path in linear_layers(net) if f"{path}.weight" not in modules_to_save]
+    item_name = "linear layer that is not new" if modules_to_save else "linear layer"
+    groups: list[AdapterGroup] = []
+    for pattern in [target_modules] if isinstance(target_modules, str) else target_modules:
+        prefix, dot, names = pattern.rpartition(".")
+        matches = [match_names(item_name, prefix + dot + name, layers) for name in names.split(",")]
+        parents = [[path.rpartition(".")[0] for path in paths] for paths in matches]
+        if any(each != parents[0] for each in parents):
+            raise ValueError(f"pattern {pattern!r}: expected {names} in the same modules")
+        groups += [AdapterGroup(paths, r, lora_alpha) for paths in zip(*matches, strict=True)]
+    insert_adapters(
+        net,
+        groups,
+        lora_dropout=lora_dropout,
+        use_rslora=use_rslora,
+        modules_to_save=modules_to_save,
+    )
     return [path for group in groups for path in group.paths]
 
 
-def adapt(
-    net: nn.Module, groups: list[Group], *, drop: float, root: bool, whole: Collection[str] = ()
-) -> None:
-    """Freezes the network, but for what is named in `whole`, and adds adapters to these layers."""
-    number("drop", drop, at_least=0, less_than=1)
+def insert_adapters(
+    net: nn.Module, groups: list[AdapterGroup], *, lora_dropout: float, use_rslora: bool,
+    modules_to_save: Collection[str] = (),
+) -> None:  # fmt: skip
+    """Freeze all parameters except `modules_to_save`, and add adapters to the layers of the groups."""
+    check_number("lora_dropout", lora_dropout, at_least=0, less_than=1)
     for group in groups:
-        number("rank", group.rank, whole=True, at_least=1)
-        number("alpha", group.alpha, more_than=0)
-    if wrong := unfit(net, groups):
-        raise ValueError(f"no adapter added: {'; '.join(wrong)}")
+        check_number("r", group.r, integer=True, at_least=1)
+        check_number("lora_alpha", group.lora_alpha, more_than=0)
+    if problems := adapter_problems(net, groups):
+        raise ValueError(f"no adapter added: {'; '.join(problems)}")
     net.requires_grad_(False)
     for group in groups:
-        share: nn.Linear | None = None
+        lora_a: nn.Linear | None = None
         for path in group.paths:
             base = net.get_submodule(path)
             assert isinstance(base, nn.Linear)
-            made = Lora(base, rank=group.rank, alpha=group.alpha, drop=drop, root=root, share=share)
-            net.set_submodule(path, made)
-            share = made.lora_a
-    for each in adapters(net).values():
-        each.lora_a.requires_grad_(True)
-        each.lora_b.requires_grad_(True)
-    for name in whole:
+            layer = LoraLinear(
+                base, r=group.r, lora_alpha=group.lora_alpha, lora_dropout=lora_dropout,
+                use_rslora=use_rslora, lora_a=lora_a,
+            )  # fmt: skip
+            net.set_submodule(path, layer)
+            lora_a = layer.lora_a
+    for layer in lora_layers(net).values():
+        layer.lora_a.requires_grad_(True)
+        layer.lora_b.requires_grad_(True)
+    for name in modules_to_save:
         net.get_parameter(name).requires_grad_(True)
 
 
-def unfit(net: nn.Module, groups: list[Group]) -> list[str]:
-    """What is wrong with adapters at these places."""
+def adapter_problems(net: nn.Module, groups: list[AdapterGroup]) -> list[str]:
+    """Why adapters cannot be added to these layers."""
     owners = Counter(id(p) for module in net.modules() for p in module.parameters(recurse=False))
-    by_weight: set[nn.Module] = set()
+    weight_only: set[nn.Module] = set()  # layers that are never called
     for module in net.modules():
-        by_weight |= {module.router} if isinstance(module, Switch) else set()
-        by_weight |= {*module.tables, *module.projects} if isinstance(module, AdaptiveSoftmax) else set()
-    wrong, layers = [], linears(net)
-    named = Counter(path for group in groups for path in group.paths)
-    for path, times in named.items():
+        if isinstance(module, MixtureOfExperts):
+            weight_only |= {module.router}
+        if isinstance(module, AdaptiveSoftmax):
+            weight_only |= {*module.tables, *module.projections}
+    problems = []
+    layers = linear_layers(net)
+    for path, times in Counter(path for group in groups for path in group.paths).items():
         if times > 1:
-            wrong.append(f"{path} is named twice")
-        if isinstance(layers[path], Lora):
-            wrong.append(f"{path} has one already")
+            problems.append(f"{path} is named twice")
+        if isinstance(layers[path], LoraLinear):
+            problems.append(f"{path} has an adapter already")
         if owners[id(layers[path].weight)] > 1:
-            wrong.append(f"the weight of {path} is tied to another")
-        if layers[path] in by_weight:
-            wrong.append(f"{path} is never called, only its weight is read")
+            problems.append(f"the weight of {path} is tied to another")
+        if layers[path] in weight_only:
+            problems.append(f"{path} is never called, only its weight is read")
     for group in groups:
         if len({layers[path].weight.shape[1] for path in group.paths}) > 1:
-            wrong.append(f"{', '.join(group.paths)} read inputs of different sizes and cannot share an A")
-    return wrong
+            paths = ", ".join(group.paths)
+            problems.append(f"{paths} have inputs of different sizes and cannot share an A")
+    return problems
 
 
-def linears(net: nn.Module) -> dict[str, nn.Linear | Lora]:
-    """The linear layers by path, adapted or not; the two inside of an adapter are none of them."""
-    found: dict[str, nn.Linear | Lora] = {}
+def linear_layers(net: nn.Module) -> dict[str, nn.Linear | LoraLinear]:
+    """The linear layers by path, with or without an adapter, without the layers of adapters."""
+    layers: dict[str, nn.Linear | LoraLinear] = {}
     for path, module in net.named_modules():
-        if isinstance(module, nn.Linear | Lora) and path.rpartition(".")[0] not in found:
-            found[path] = module
-    return found
+        if isinstance(module, nn.Linear | LoraLinear) and path.rpartition(".")[0] not in layers:
+            layers[path] = module
+    return layers
 
 
-def adapters(net: nn.Module) -> dict[str, Lora]:
-    """The adapters by path."""
-    return {path: module for path, module in net.named_modules() if isinstance(module, Lora)}
+def lora_layers(net: nn.Module) -> dict[str, LoraLinear]:
+    """The layers with an adapter, by path."""
+    return {path: module for path, module in net.named_modules() if isinstance(module, LoraLinear)}
 
 
-def merge(net: nn.Module) -> list[str]:
-    """Folds every adapter into the weight beside it; returns the paths. The weights stay frozen."""
-    found = adapters(net)
-    if not found:
-        raise ValueError("the network has no adapters to merge: expected add_lora or read_adapter before")
-    for path, each in found.items():
-        net.set_submodule(path, each.folded())
-    return list(found)
+def merge_lora(net: nn.Module) -> list[str]:
+    """Merge every adapter into the weight of its layer; return the paths. The weights stay frozen."""
+    layers = lora_layers(net)
+    if not layers:
+        raise ValueError(
+            "the network has no adapters to merge: call add_lora or read_adapter first"
+        )
+    for path, layer in layers.items():
+        net.set_submodule(path, layer.merged_linear())
+    return list(layers)

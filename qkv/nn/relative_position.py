@@ -1,4 +1,7 @@
-"""Distance between query and key: T5's buckets and ALiBi once a stack, rotary and XL in every layer."""
+"""Relative positions: T5's buckets and ALiBi as a bias of the whole stack, rotary and
+Transformer-XL's in every layer.
+
+B batch, H heads, T queries, S keys, D head dimension, W width."""
 
 import math
 from typing import Any
@@ -7,106 +10,137 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.kernels.bias import Where
-from qkv.nn.embedding import exact, waves
-from qkv.spec import XL, Alibi, Attend, Buckets, Everyone, Local, Rotary
+from qkv.kernels.bias import AttentionBias
+from qkv.nn.embedding import angle_dtype, sinusoids
+from qkv.spec import (
+    AlibiSpec,
+    AttentionSpec,
+    Full,
+    Local,
+    RelativeBucketsSpec,
+    RelativeXLSpec,
+    RotarySpec,
+)
 
 
-class BucketBias(nn.Module):
-    """A learned number for each head and bucket of distances: near ones apart, far ones in growing bins."""
+class RelativeBucketBias(nn.Module):
+    """T5's relative position bias: small distances have their own bucket, larger ones share
+    logarithmic buckets."""
 
-    def __init__(self, buckets: Buckets) -> None:
+    def __init__(self, spec: RelativeBucketsSpec) -> None:
         super().__init__()
-        self.buckets, self.table = buckets, nn.Embedding(buckets.count, buckets.heads)
+        self.spec = spec
+        self.table = nn.Embedding(spec.num_buckets, spec.heads)
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        ahead, count = k[:, None, :] - q[:, :, None], self.buckets.count  # (B, T, S)
-        start, far = torch.zeros_like(ahead), (-ahead).clamp(min=0)
-        if self.buckets.both_ways:
-            count //= 2
-            start, far = torch.where(ahead > 0, count, 0), ahead.abs()
-        near = count // 2
-        grow = torch.log(far.clamp(min=1).float() / near) / math.log(self.buckets.reach / near)
-        bucket = start + torch.where(
-            far < near, far, (near + (grow * (count - near)).long()).clamp(max=count - 1)
-        )
+        """Positions q (B, T) and k (B, S) -> (B, H, T, S)."""
+        offset = k[:, None, :] - q[:, :, None]  # (B, T, S)
+        num_buckets = self.spec.num_buckets
+        first_bucket = torch.zeros_like(offset)
+        distance = (-offset).clamp(min=0)
+        if self.spec.is_bidirectional:
+            num_buckets //= 2
+            first_bucket = torch.where(offset > 0, num_buckets, 0)
+            distance = offset.abs()
+        exact = num_buckets // 2  # distances with a bucket of their own
+        log_ratio = math.log(self.spec.max_distance / exact)
+        growth = torch.log(distance.clamp(min=1).float() / exact) / log_ratio
+        far = (exact + (growth * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
+        bucket = first_bucket + torch.where(distance < exact, distance, far)
         return F.embedding(bucket, self.table.weight).permute(0, 3, 1, 2)  # (B, H, T, S)
 
 
 class AlibiBias(nn.Module):
-    """Scores fall with distance, at a slope of its own for each head (Press et al. 2021)."""
+    """ALiBi: scores fall linearly with distance, with a slope for each head (Press et al. 2021)."""
 
-    def __init__(self, alibi: Alibi) -> None:
+    def __init__(self, spec: AlibiSpec) -> None:
         super().__init__()
-        self.heads, self.even = alibi.heads, 2 ** math.floor(math.log2(alibi.heads))
+        self.heads = spec.heads
+        self.power_of_two = 2 ** math.floor(math.log2(spec.heads))
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
-        far = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
-        head = torch.arange(1, self.heads + 1, device=q.device, dtype=exact(q.device))
-        falls = torch.where(head <= self.even, head, head - self.even - 0.5)  # past a power of 2: between
-        return -far * torch.exp2(-8 / self.even * falls)[:, None, None]
+        """Positions q (B, T) and k (B, S) -> (B, H, T, S)."""
+        distance = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
+        head = torch.arange(1, self.heads + 1, device=q.device, dtype=angle_dtype(q.device))
+        # Heads past a power of two take slopes between the others.
+        exponent = torch.where(head <= self.power_of_two, head, head - self.power_of_two - 0.5)
+        return -distance * torch.exp2(-8 / self.power_of_two * exponent)[:, None, None]
 
 
-Two = tuple[Tensor, Tensor]
-DISTANCES: dict[type, type[nn.Module]] = {Buckets: BucketBias, Alibi: AlibiBias}
+TensorPair = tuple[Tensor, Tensor]
+POSITION_BIASES: dict[type, type[nn.Module]] = {
+    RelativeBucketsSpec: RelativeBucketBias,
+    AlibiSpec: AlibiBias,
+}
 
 
-class Rotate(nn.Module):
-    """Turns pairs of features by an angle that grows with position (RoPE)."""
+class RotaryEmbedding(nn.Module):
+    """RoPE: rotate pairs of features by an angle that grows with the position."""
 
-    def __init__(self, rotary: Rotary, size: int) -> None:
+    def __init__(self, spec: RotarySpec, head_dim: int) -> None:
         super().__init__()
-        self.rotary, self.size = rotary, size
+        self.spec = spec
+        self.head_dim = head_dim
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        steps = torch.arange(0, self.size, 2, device=x.device, dtype=exact(x.device))
-        rates = scaled(self.rotary.base ** (-steps / self.size), dict(self.rotary.scaling))
-        angles = (positions[..., None] * rates)[..., None, :]  # (B|1, T, 1, D/2)
+        steps = torch.arange(0, self.head_dim, 2, device=x.device, dtype=angle_dtype(x.device))
+        frequencies = self.spec.theta ** (-steps / self.head_dim)
+        frequencies = scale_frequencies(frequencies, dict(self.spec.scaling))
+        angles = (positions[..., None] * frequencies)[..., None, :]  # (B|1, T, 1, D/2)
         sin, cos = angles.sin().to(x.dtype), angles.cos().to(x.dtype)
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def scaled(rates: Tensor, scaling: dict[str, Any]) -> Tensor:
-    """Radians a position, for each pair of features, stretched for longer texts."""
-    slow, kind = rates / scaling.get("factor", 1), scaling.get("rope_type")
-    if kind == "llama3":
+def scale_frequencies(frequencies: Tensor, scaling: dict[str, Any]) -> Tensor:
+    """Frequencies stretched for longer contexts, as `rope_type` says."""
+    scaled = frequencies / scaling.get("factor", 1)
+    rope_type = scaling.get("rope_type")
+    if rope_type == "llama3":
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
-        turns = scaling["original_max_position_embeddings"] * rates / (2 * math.pi)
-        return slow.lerp(rates, ((turns - low) / (high - low)).clamp(0, 1))
-    return slow if kind == "linear" else rates
+        turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+        return scaled.lerp(frequencies, ((turns - low) / (high - low)).clamp(0, 1))
+    return scaled if rope_type == "linear" else frequencies
 
 
-class Relative(nn.Module):
+class RelativeXL(nn.Module):
     """(q + u)k' + (q + v)r' [+ (q + s)e']: content, distance and segment (Transformer-XL, XLNet)."""
 
-    def __init__(self, attend: Attend, xl: XL, scale: float) -> None:
+    def __init__(self, attention: AttentionSpec, spec: RelativeXLSpec, scale: float) -> None:
         super().__init__()
-        self.xl, self.scale, shape = xl, scale, (attend.heads, attend.head_dim)
-        self.both = isinstance(attend.pattern, Everyone | Local)
-        self.r = nn.Linear(xl.width, attend.heads * attend.head_dim, bias=False)
-        self.drop = nn.Dropout(xl.drop)
-        self.u, self.v = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
-        if xl.segments:
-            self.s, self.e = nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(2, *shape))
+        shape = (attention.heads, attention.head_dim)
+        self.spec = spec
+        self.scale = scale
+        self.is_bidirectional = isinstance(attention.pattern, Full | Local)
+        self.r = nn.Linear(spec.width, attention.heads * attention.head_dim, bias=False)
+        self.dropout = nn.Dropout(spec.dropout)
+        self.u = nn.Parameter(torch.empty(shape))
+        self.v = nn.Parameter(torch.empty(shape))
+        if spec.segment_bias:
+            self.s = nn.Parameter(torch.empty(shape))
+            self.e = nn.Parameter(torch.empty(2, *shape))
 
-    def forward(self, q: Tensor, where: Where) -> Two:
-        """q with its content bias, and what distance and segment add to the scores: (B, H, T, S)."""
-        length, reach = q.shape[2], where.k.shape[1] - 1 if where.even else where.reach
-        low = -reach if self.both else 0
-        far = torch.arange(reach, low - 1, -1, device=q.device)
-        if self.xl.clamp > 0:
-            far = far.clamp(-self.xl.clamp, self.xl.clamp)
-        table = self.drop(waves(far, self.xl.width).to(q.dtype))
+    def forward(self, q: Tensor, bias: AttentionBias) -> TensorPair:
+        """q with its content bias, and the bias (B, H, T, S) of distances and segments."""
+        length = q.shape[2]
+        max_distance = bias.k_positions.shape[1] - 1 if bias.contiguous else bias.max_distance
+        min_distance = -max_distance if self.is_bidirectional else 0
+        distances = torch.arange(max_distance, min_distance - 1, -1, device=q.device)
+        if self.spec.clamp_length > 0:
+            distances = distances.clamp(-self.spec.clamp_length, self.spec.clamp_length)
+        table = self.dropout(sinusoids(distances, self.spec.width).to(q.dtype))
         r = self.r(table).unflatten(-1, self.u.shape).permute(1, 2, 0)  # (n, W) -> (H, D, n)
-        extra = (q + self.v[:, None]) @ r  # (B, H, T, n)
-        if where.even:  # query t and key s are at n - 1 ... 0: column s + T - 1 - t
-            extra = F.pad(extra, (1, 0)).flatten(2)[..., length:].unflatten(2, (length, -1))[..., : reach + 1]
+        scores = (q + self.v[:, None]) @ r  # (B, H, T, n)
+        if bias.contiguous:  # shift: query t and key s are in column s + T - 1 - t
+            shifted = F.pad(scores, (1, 0)).flatten(2)[..., length:].unflatten(2, (length, -1))
+            scores = shifted[..., : max_distance + 1]
         else:
-            index = reach - (where.q[:, :, None] - where.k[:, None, :]).clamp(low, reach)  # (B|1, T, S)
-            extra = extra.gather(-1, index[:, None].expand(*extra.shape[:3], -1))
-        if self.xl.segments and where.types is not None:
-            other = where.types[0][:, :, None] != where.types[1][:, None, :]  # (B, T, S)
+            distance = bias.q_positions[:, :, None] - bias.k_positions[:, None, :]  # (B|1, T, S)
+            index = max_distance - distance.clamp(min_distance, max_distance)
+            scores = scores.gather(-1, index[:, None].expand(*scores.shape[:3], -1))
+        if self.spec.segment_bias and bias.token_type_ids is not None:
+            q_types, k_types = bias.token_type_ids
+            is_other = q_types[:, :, None] != k_types[:, None, :]  # (B, T, S)
             e = torch.einsum("bhtd,shd->bhts", q + self.s[:, None], self.e)
-            extra = extra + torch.where(other[:, None], e[..., 1:], e[..., :1])
-        return q + self.u[:, None], extra * self.scale
+            scores = scores + torch.where(is_other[:, None], e[..., 1:], e[..., :1])
+        return q + self.u[:, None], scores * self.scale

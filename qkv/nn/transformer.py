@@ -1,9 +1,9 @@
-"""Block, Tower and the two networks made of towers: Transformer (encoder, decoder) and Pair (CLIP).
+"""Layer, Stack and the two networks made of stacks: Transformer and DualEncoder (CLIP).
 
-    x -> before -> inner -> drop -> + -> after        every step of a block; the unused norm is an Identity
-    |_______________________________|
+    x -> pre-norm -> sublayer -> dropout -> + -> post-norm      the unused norm is an Identity
+    |_______________________________________|
 
-B batch, T tokens, M remembered tokens, W width."""
+B batch, T tokens, M cached tokens, P targets, W width."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -12,226 +12,313 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.batch import Batch, Rows
-from qkv.kernels.bias import Where
+from qkv.batch import Batch, Inputs
+from qkv.kernels.bias import AttentionBias
 from qkv.nn.attention import Attention
-from qkv.nn.cache import Slot
-from qkv.nn.embedding import Embedding, make_norm
-from qkv.nn.feed_forward import Feed, Switch
-from qkv.nn.heads import HEADS
-from qkv.nn.relative_position import DISTANCES
-from qkv.spec import Dense, Layer, Pattern, Spec, Stack, Two, everyone
+from qkv.nn.cache import Cache, KVCache, SegmentMemory
+from qkv.nn.embedding import Embedding, build_norm
+from qkv.nn.feed_forward import FeedForward, MixtureOfExperts
+from qkv.nn.heads import HEAD_MODULES
+from qkv.nn.relative_position import POSITION_BIASES
+from qkv.spec import DualSpec, FeedForwardSpec, LayerSpec, Pattern, Spec, StackSpec, full
 
 
-class Memory(NamedTuple):
-    """What one block remembers."""
+class LayerCache(NamedTuple):
+    """The caches of one layer."""
 
-    attend: Slot
-    cross: Slot
-
-
-Cross = tuple[Tensor | None, Where]
+    attention: Cache
+    cross_attention: Cache
 
 
-class Block(nn.Module):
-    def __init__(self, layer: Layer, width: int) -> None:
+# What cross-attention reads: the encoder's states, or None if their keys are cached, and the bias.
+CrossInputs = tuple[Tensor | None, AttentionBias]
+
+
+class Layer(nn.Module):
+    """Self-attention, cross-attention if there is one, and feed-forward."""
+
+    def __init__(self, spec: LayerSpec, width: int) -> None:
         super().__init__()
-        self.attend = Attention(layer.attend, width)
-        self.cross = Attention(layer.cross, width) if layer.cross else None
-        self.feed = Feed(layer.feed, width) if isinstance(layer.feed, Dense) else Switch(layer.feed, width)
-        self.before_attend, self.after_attend = around(layer, width, bare=layer.bare)
-        self.before_cross, self.after_cross = around(layer, width, bare=layer.cross is None)
-        self.before_feed, self.after_feed = around(layer, width)
-        self.drop = nn.Dropout(layer.drop)
-        self.attend_drop = nn.Dropout(layer.drop if layer.attend_drop is None else layer.attend_drop)
+        self.attention = Attention(spec.attention, width)
+        self.cross_attention = (
+            Attention(spec.cross_attention, width) if spec.cross_attention else None
+        )
+        if isinstance(spec.feed_forward, FeedForwardSpec):
+            self.feed_forward: FeedForward | MixtureOfExperts = FeedForward(
+                spec.feed_forward, width
+            )
+        else:
+            self.feed_forward = MixtureOfExperts(spec.feed_forward, width)
+        skip_cross = spec.cross_attention is None
+        attention_norms = build_norms(spec, width, skip=spec.skip_first_norm)
+        cross_attention_norms = build_norms(spec, width, skip=skip_cross)
+        feed_forward_norms = build_norms(spec, width)
+        self.pre_attention_norm, self.post_attention_norm = attention_norms
+        self.pre_cross_attention_norm, self.post_cross_attention_norm = cross_attention_norms
+        self.pre_feed_forward_norm, self.post_feed_forward_norm = feed_forward_norms
+        self.dropout = nn.Dropout(spec.dropout)
+        attention_dropout = spec.attention_output_dropout
+        self.attention_dropout = nn.Dropout(
+            spec.dropout if attention_dropout is None else attention_dropout
+        )
 
     def forward(
-        self, x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None
-    ) -> tuple[Tensor, Tensor | None]:
-        """`seen` is what the keys are made of, where that is not x itself (a recurrence, a query stream)."""
-        y = self.before_attend(x)
-        context = y if seen is None else self.before_attend(seen)
-        slot = memory.attend if memory and seen is None else None
-        x = self.after_attend(x + self.attend_drop(self.attend(y, context, where, slot)))
-        if self.cross is not None and cross is not None:
-            y = self.cross(self.before_cross(x), *cross, memory.cross if memory else None)
-            x = self.after_cross(x + self.drop(y))
-        y, route = self.feed(self.before_feed(x))
-        return self.after_feed(x + self.drop(y)), route
+        self, x: Tensor, bias: AttentionBias, key_states: Tensor | None, cross: CrossInputs | None,
+        cache: LayerCache | None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """The output and the router logits, if any.
+
+        Keys and values are computed from `key_states` where these are not x itself: with segment
+        recurrence or a query stream."""
+        y = self.pre_attention_norm(x)
+        context = y if key_states is None else self.pre_attention_norm(key_states)
+        self_cache = cache.attention if cache and key_states is None else None
+        y = self.attention(y, context, bias, self_cache)
+        x = self.post_attention_norm(x + self.attention_dropout(y))
+        if self.cross_attention is not None and cross is not None:
+            cross_cache = cache.cross_attention if cache else None
+            y = self.cross_attention(self.pre_cross_attention_norm(x), *cross, cross_cache)
+            x = self.post_cross_attention_norm(x + self.dropout(y))
+        y, router_logits = self.feed_forward(self.pre_feed_forward_norm(x))
+        return self.post_feed_forward_norm(x + self.dropout(y)), router_logits
 
 
-def around(layer: Layer, width: int, bare: bool = False) -> tuple[nn.Module, nn.Module]:
-    """The norms before and after a step, of which one at least is an Identity."""
-    norms = {} if bare else {layer.place: layer.norm}
-    return make_norm(norms.get("before"), width), make_norm(norms.get("after"), width)
+def build_norms(spec: LayerSpec, width: int, skip: bool = False) -> tuple[nn.Module, nn.Module]:
+    """The norms before and after a sublayer, at least one of them an Identity."""
+    norms = {} if skip else {spec.norm_position: spec.norm}
+    return build_norm(norms.get("pre"), width), build_norm(norms.get("post"), width)
 
 
-class Tower(nn.Module):
-    """A stack: embedding, blocks, final norm."""
+class Stack(nn.Module):
+    """An encoder or a decoder: embedding, layers and final norm."""
 
-    def __init__(self, stack: Stack) -> None:
+    def __init__(self, spec: StackSpec) -> None:
         super().__init__()
-        self.stack, self.order = stack, stack.order or tuple(range(len(stack.layers)))
-        self.embed = Embedding(stack)
-        self.bias = DISTANCES[type(stack.distance)](stack.distance) if stack.distance else None
-        blocks = [Block(layer, stack.width) for layer in stack.layers]
-        self.layers, first = nn.ModuleList(blocks), blocks[0].attend.relative
-        self.norm, self.drop = make_norm(stack.final, stack.width), nn.Dropout(stack.drop)
-        for other in (block.attend.relative for block in blocks):
-            if first is not None and other is not None and first.xl.shared:
-                other.u, other.v = first.u, first.v
+        self.spec = spec
+        self.layer_order = spec.layer_order or tuple(range(len(spec.layers)))
+        self.embedding = Embedding(spec)
+        bias = spec.position_bias
+        self.position_bias = POSITION_BIASES[type(bias)](bias) if bias else None
+        layers = [Layer(layer, spec.width) for layer in spec.layers]
+        self.layers = nn.ModuleList(layers)
+        self.final_norm = build_norm(spec.final_norm, spec.width)
+        self.dropout = nn.Dropout(spec.dropout)
+        first = layers[0].attention.relative
+        for relative in (layer.attention.relative for layer in layers):
+            if first is not None and relative is not None and first.spec.share_biases:
+                relative.u = first.u
+                relative.v = first.v
 
     def forward(
-        self, rows: Rows, batch: Batch, source: Rows | None = None, memory: list[Memory] | None = None
-    ) -> dict[str, Tensor]:
-        recalls, given = self.stack.recall is not None, memory is not None
-        memory = self.memory(rows.size, batch.memory) if recalls and memory is None else memory
-        past = memory[0].attend if memory else Slot()
-        if len(past) and rows.counted:
-            even = rows.even and not given and rows.seat is None and rows.document is None
-            rows = replace(rows, positions=rows.positions + past.next(), even=even)
-        x = self.embed(rows)
-        patterns = {layer.attend.pattern for layer in self.stack.layers}
-        wheres = {pattern: self.where(pattern, rows, batch, past, x) for pattern in patterns}
-        cross = self.cross(rows, source, memory, x)
-        if batch.targets is not None:
-            x = torch.cat([x, self.embed.query.expand(len(x), batch.targets.shape[1], -1)], dim=1)
-        hiddens, routes, kept = [x], [], []
-        for depth, stored in enumerate(self.order):
-            mine, seen = memory[depth] if memory else None, None
-            if recalls and mine:
-                mine.attend.extend({"hidden": x[:, : rows.length]}, rows.seats.expand(len(x), -1))
-                seen = mine.attend.read("hidden")
-                kept.append(self.remember(seen, rows.length))
-            where = wheres[self.stack.layers[stored].attend.pattern]
-            x, route = self.layers[stored](x, where, seen, cross, mine)
-            hiddens.append(x)
-            routes += [] if route is None else [route]
-        hiddens[-1] = x = self.drop(self.norm(x))
-        out = {"hidden": x if batch.targets is None else x[:, rows.length :]}
-        more = {"hiddens": hiddens if "hiddens" in batch.keep else [], "memory": kept}
-        more["router"] = routes if "router" in batch.keep else []
-        return out | {name: torch.stack(found) for name, found in more.items() if found}
+        self, inputs: Inputs, batch: Batch, encoder_outputs: Inputs | None = None,
+        caches: list[LayerCache] | None = None,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        is_recurrent = self.spec.recurrence is not None
+        has_caches = caches is not None
+        if is_recurrent and caches is None:
+            caches = self.empty_caches(inputs.batch_size, batch.mems)
+        cache: Cache = caches[0].attention if caches else KVCache()
+        if len(cache) and inputs.offset_by_cache:
+            is_single = inputs.attention_mask is None and inputs.document_ids is None
+            contiguous = inputs.contiguous and not has_caches and is_single
+            position_ids = inputs.position_ids + cache.next_positions()
+            inputs = replace(inputs, position_ids=position_ids, contiguous=contiguous)
+        x = self.embedding(inputs)
+        patterns = {layer.attention.pattern for layer in self.spec.layers}
+        biases = {p: self.attention_bias(p, inputs, batch, cache, x) for p in patterns}
+        cross = self.cross_inputs(inputs, encoder_outputs, caches, x)
+        if batch.target_positions is not None:
+            num_targets = batch.target_positions.shape[1]
+            x = torch.cat([x, self.embedding.query.expand(len(x), num_targets, -1)], dim=1)
+        hidden_states, router_logits, mems = [x], [], []
+        for depth, index in enumerate(self.layer_order):
+            layer_cache = caches[depth] if caches else None
+            key_states = None
+            if is_recurrent and layer_cache:
+                positions = inputs.masked_position_ids.expand(len(x), -1)
+                layer_cache.attention.extend({"states": x[:, : inputs.length]}, positions)
+                key_states = layer_cache.attention.read("states")
+                mems.append(self.update_mems(key_states, inputs.length))
+            bias = biases[self.spec.layers[index].attention.pattern]
+            x, logits = self.layers[index](x, bias, key_states, cross, layer_cache)
+            hidden_states.append(x)
+            router_logits += [] if logits is None else [logits]
+        hidden_states[-1] = x = self.dropout(self.final_norm(x))
+        out = {"last_hidden_state": x if batch.target_positions is None else x[:, inputs.length :]}
+        lists = {"mems": mems}
+        if "hidden_states" in batch.extra_outputs:
+            lists["hidden_states"] = hidden_states
+        if "router_logits" in batch.extra_outputs:
+            lists["router_logits"] = router_logits
+        return out | {name: torch.stack(tensors) for name, tensors in lists.items() if tensors}
 
-    def where(self, pattern: Pattern, rows: Rows, batch: Batch, past: Slot, x: Tensor) -> Where:
-        """Who sees whom in self-attention: remembered tokens first, then the row itself."""
-        q, new, before, allowed = rows.positions, rows.seats, len(past), batch.allowed
-        k, full = past.joined(new, len(x)), rows.seat is None and (past.positions is None or past.full)
-        if allowed is not None:  # what is remembered may be seen by all
-            allowed = torch.cat([allowed.new_ones(*allowed.shape[:2], before), allowed], dim=2)
+    def attention_bias(
+        self, pattern: Pattern, inputs: Inputs, batch: Batch, cache: Cache, x: Tensor
+    ) -> AttentionBias:
+        """The bias of self-attention: cached tokens come first, then those of the inputs."""
+        targets = batch.target_positions
+        cached = len(cache)
+        new = inputs.masked_position_ids
+        k = cache.key_positions(new, len(x))
+        q = inputs.position_ids
+        if targets is not None:
+            q = append_targets(q.expand(len(x), -1), targets)
+        permutation_mask = batch.permutation_mask
+        if permutation_mask is not None:  # cached tokens may be attended to by all
+            ones = permutation_mask.new_ones(*permutation_mask.shape[:2], cached)
+            permutation_mask = torch.cat([ones, permutation_mask], dim=2)
 
-        def pair(of: Tensor | None, remembered: int) -> tuple[Tensor, Tensor] | None:
-            if of is None:
+        def of_queries_and_keys(ids: Tensor | None, cached_id: int) -> tuple[Tensor, Tensor] | None:
+            if ids is None:
                 return None
-            keys = torch.cat([of.new_full((len(of), before), remembered), of], dim=1)
-            return (of if batch.targets is None else beside(of, batch.targets)), keys
+            keys = torch.cat([ids.new_full((len(ids), cached), cached_id), ids], dim=1)
+            return (ids if targets is None else append_targets(ids, targets)), keys
 
-        texts, kinds, alone = pair(rows.document, -1), pair(rows.types, 0), batch.targets is None
-        q = q if batch.targets is None else beside(q.expand(len(x), -1), batch.targets)
-        return Where(
-            pattern=pattern.given(before), q=q, k=k, full=full, new=new,
-            types=kinds, allowed=allowed, documents=texts,
-            distance=self.bias(q, k).to(x.dtype) if self.bias else None,
-            even=rows.even and alone, same=past.positions is None and rows.even and alone, dtype=x.dtype,
-            edges=rows.edges if past.positions is None and alone else None, reach=rows.reach + before,
+        is_uncached = cache.positions is None
+        is_single = targets is None  # no query stream
+        return AttentionBias(
+            pattern=pattern.with_memory(cached), q_positions=q, k_positions=k,
+            is_full=inputs.attention_mask is None and (is_uncached or cache.is_full), new_k_positions=new,
+            token_type_ids=of_queries_and_keys(inputs.token_type_ids, 0),
+            document_ids=of_queries_and_keys(inputs.document_ids, -1), permutation_mask=permutation_mask,
+            position_bias=self.position_bias(q, k).to(x.dtype) if self.position_bias else None,
+            contiguous=inputs.contiguous and is_single, dtype=x.dtype,
+            is_self_attention=is_uncached and inputs.contiguous and is_single,
+            cu_seqlens=inputs.cu_seqlens if is_uncached and is_single else None,
+            max_distance=inputs.max_distance + cached,
         )  # fmt: skip
 
-    def cross(self, rows: Rows, source: Rows | None, memory: list[Memory] | None, x: Tensor) -> Cross | None:
-        """The decoder sees every token of its source, given now or remembered."""
-        where = Where(pattern=everyone, q=rows.positions, k=rows.positions, same=True, dtype=x.dtype)
-        past = memory[0].cross if memory else Slot()
-        if past.positions is not None:  # rows may share a source: no query has a position of its own
-            return None, replace(where, q=where.q[:1, :1], k=past.positions, full=past.full)
-        if source is None:
+    def cross_inputs(
+        self,
+        inputs: Inputs,
+        encoder_outputs: Inputs | None,
+        caches: list[LayerCache] | None,
+        x: Tensor,
+    ) -> CrossInputs | None:
+        """What cross-attention reads: every encoder token, given now or cached."""
+        positions = inputs.position_ids
+        bias = AttentionBias(
+            pattern=full, q_positions=positions, k_positions=positions, is_self_attention=True,
+            dtype=x.dtype,
+        )  # fmt: skip
+        cache: Cache = caches[0].cross_attention if caches else KVCache()
+        if (
+            cache.positions is not None
+        ):  # beams may share a source: queries have no position of their own
+            q = positions[:1, :1]
+            return None, replace(
+                bias, q_positions=q, k_positions=cache.positions, is_full=cache.is_full
+            )
+        if encoder_outputs is None:
             return None
-        both = None if rows.document is None or source.document is None else (rows.document, source.document)
-        return source.embeds, replace(where, k=source.seats, full=source.seat is None, documents=both)
+        documents = None
+        if inputs.document_ids is not None and encoder_outputs.document_ids is not None:
+            documents = (inputs.document_ids, encoder_outputs.document_ids)
+        return encoder_outputs.inputs_embeds, replace(
+            bias, k_positions=encoder_outputs.masked_position_ids,
+            is_full=encoder_outputs.attention_mask is None, document_ids=documents,
+        )  # fmt: skip
 
-    def memory(self, size: int, given: Tensor | None = None) -> list[Memory]:
-        """Empty Slots for `size` rows; those of a recurrence hold the states given, or zeros."""
-        recall = self.stack.recall
-        if recall and recall.zeros and given is None:
-            like = next(self.embed.parameters())
-            given = like.new_zeros(len(self.order), size, recall.length or 0, self.stack.width)
-        if given is None or not given.shape[2]:
-            return [Memory(Slot(), Slot()) for _ in self.order]
-        positions = torch.arange(given.shape[2], device=given.device).expand(size, -1)
-        return [Memory(Slot({"hidden": states}, positions), Slot()) for states in given]
+    def empty_caches(self, batch_size: int, mems: Tensor | None = None) -> list[LayerCache]:
+        """Empty caches for each depth; those of a segment recurrence hold `mems`, or zeros."""
+        recurrence = self.spec.recurrence
+        if recurrence is None:
+            return [LayerCache(KVCache(), KVCache()) for _ in self.layer_order]
+        if recurrence.starts_with_zeros and mems is None:
+            like = next(self.embedding.parameters())
+            length = recurrence.memory_length or 0
+            mems = like.new_zeros(len(self.layer_order), batch_size, length, self.spec.width)
+        if mems is None or not mems.shape[2]:
+            return [LayerCache(SegmentMemory(), KVCache()) for _ in self.layer_order]
+        return [LayerCache(SegmentMemory(states), KVCache()) for states in mems]
 
-    def remember(self, seen: Tensor, fresh: int) -> Tensor:
-        """What the next segment is given: the last states, of this segment only the first `reuse`."""
-        recall = self.stack.recall
-        assert recall is not None
-        if recall.reuse:
-            seen = seen[:, : seen.shape[1] - fresh + recall.reuse]
-        endless = not recall.length and not recall.zeros
-        return (seen if endless else seen[:, max(seen.shape[1] - (recall.length or 0), 0) :]).detach()
+    def update_mems(self, states: Tensor, segment_length: int) -> Tensor:
+        """The memory of the next segment: the last states, of this segment only the first
+        `reuse_length`."""
+        recurrence = self.spec.recurrence
+        assert recurrence is not None
+        if recurrence.reuse_length:
+            states = states[:, : states.shape[1] - segment_length + recurrence.reuse_length]
+        is_unlimited = not recurrence.memory_length and not recurrence.starts_with_zeros
+        if not is_unlimited:
+            states = states[:, max(states.shape[1] - (recurrence.memory_length or 0), 0) :]
+        return states.detach()
 
 
-def beside(x: Tensor, targets: Tensor) -> Tensor:
+def append_targets(x: Tensor, target_positions: Tensor) -> Tensor:
     """(B, T) -> (B, T + P): a value for every token, then for every target of the query stream."""
-    return torch.cat([x, x.gather(1, targets)], dim=1)
+    return torch.cat([x, x.gather(1, target_positions)], dim=1)
 
 
 class Transformer(nn.Module):
-    """An encoder, a decoder, or both, and the heads on the last of them."""
+    """An encoder, a decoder or both, and the heads on the last of them."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
-        self.encoder = Tower(spec.encoder) if spec.encoder else None
-        self.decoder = Tower(spec.decoder) if spec.decoder else None
-        if self.encoder and self.decoder and spec.shared:
-            self.decoder.embed.tokens = self.encoder.embed.tokens
-        width, embed = self.tower.stack.width, self.tower.embed
-        tokens = nn.Identity() if self.tower.stack.embed.patches else embed.tokens
-        self.heads = nn.ModuleDict({head.name: HEADS[type(head)](head, width, tokens) for head in spec.heads})
+        self.encoder = Stack(spec.encoder) if spec.encoder else None
+        self.decoder = Stack(spec.decoder) if spec.decoder else None
+        if self.encoder and self.decoder and spec.share_embeddings:
+            self.decoder.embedding.tokens = self.encoder.embedding.tokens
+        stack = self.last_stack
+        tokens = nn.Identity() if stack.spec.embedding.patches else stack.embedding.tokens
+        heads = {
+            head.name: HEAD_MODULES[type(head)](head, stack.spec.width, tokens)
+            for head in spec.heads
+        }
+        self.heads = nn.ModuleDict(heads)
 
     @property
-    def tower(self) -> Tower:
-        """The one that heads read."""
-        tower = self.decoder or self.encoder
-        assert tower is not None
-        return tower
+    def last_stack(self) -> Stack:
+        """The stack whose states the heads read."""
+        stack = self.decoder or self.encoder
+        assert stack is not None
+        return stack
 
-    def forward(self, batch: Batch, memory: list[Memory] | None = None) -> dict[str, Tensor]:
+    def forward(self, batch: Batch, caches: list[LayerCache] | None = None) -> dict[str, Tensor]:
         out = dict(batch.labels)
-        source, rows = batch.source, batch.rows
-        if self.encoder is not None and self.decoder is not None and source is None and rows is not None:
-            out |= {f"encoded_{name}": x for name, x in self.encoder(rows, batch).items()}
-            out["encoded"] = out.pop("encoded_hidden")
-            source = replace(rows, embeds=out["encoded"])
-        out |= self.tower(batch.target or rows, batch, source, memory)
+        inputs = batch.encoder
+        encoder_outputs = batch.encoder_hidden_states
+        is_seq2seq = self.encoder is not None and self.decoder is not None
+        if is_seq2seq and encoder_outputs is None and inputs is not None:
+            assert self.encoder is not None
+            out |= {f"encoder_{name}": x for name, x in self.encoder(inputs, batch).items()}
+            encoder_outputs = replace(inputs, inputs_embeds=out["encoder_last_hidden_state"])
+        out |= self.last_stack(batch.decoder or inputs, batch, encoder_outputs, caches)
         for head in self.heads.values():
             out |= head(out, batch)
         return out
 
-    def memory(self, size: int) -> list[Memory]:
-        """Slots for decoding `size` rows one token at a time."""
-        return self.tower.memory(size)
+    def empty_caches(self, batch_size: int) -> list[LayerCache]:
+        """Caches for decoding `batch_size` rows one token at a time."""
+        return self.last_stack.empty_caches(batch_size)
 
 
-class Pair(nn.Module):
-    """Two towers that meet in one space: scores of every image with every text (CLIP)."""
+class DualEncoder(nn.Module):
+    """A text encoder and an image encoder in one embedding space: logits of all pairs (CLIP)."""
 
-    def __init__(self, spec: Two) -> None:
+    def __init__(self, spec: DualSpec) -> None:
         super().__init__()
         self.spec = spec
         self.text = Transformer(spec.text) if spec.text else None
         self.image = Transformer(spec.image) if spec.image else None
-        self.temperature = nn.Parameter(torch.empty(())) if spec.temperature is not None else None
+        has_scale = spec.logit_scale is not None
+        self.logit_scale = nn.Parameter(torch.empty(())) if has_scale else None
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        out = self.text(batch) if self.text is not None and batch.rows is not None else dict(batch.labels)
+        has_text = self.text is not None and batch.encoder is not None
+        out = self.text(batch) if self.text is not None and has_text else dict(batch.labels)
         if self.image is not None and batch.image is not None:
-            out |= self.image(replace(batch, rows=batch.image))
-        if self.temperature is not None:
-            out |= {name: F.normalize(out[name], dim=-1) for name in ("text", "image") if name in out}
-            if "text" in out and "image" in out:
-                out["scaled"] = self.temperature.exp() * out["image"]
-                out["logits"] = out["scaled"] @ out["text"].T
+            out |= self.image(replace(batch, encoder=batch.image))
+        if self.logit_scale is not None:
+            names = [name for name in ("text_embeds", "image_embeds") if name in out]
+            out |= {name: F.normalize(out[name], dim=-1) for name in names}
+            if len(names) == 2:
+                out["scaled_image_embeds"] = self.logit_scale.exp() * out["image_embeds"]
+                out["logits"] = out["scaled_image_embeds"] @ out["text_embeds"].T
         return out
 
 
-def make_net(spec: Spec | Two) -> Transformer | Pair:
-    return Pair(spec) if isinstance(spec, Two) else Transformer(spec)
+def build_network(spec: Spec | DualSpec) -> Transformer | DualEncoder:
+    """The network of a spec, with torch's default initialization."""
+    return DualEncoder(spec) if isinstance(spec, DualSpec) else Transformer(spec)

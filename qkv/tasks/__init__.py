@@ -1,1 +1,1 @@
-"""Tasks: where text meets the network. What a user gives goes in, small frozen dataclasses come out."""
+"""Tasks: texts or images in, small frozen dataclasses out."""

@@ -1,4 +1,4 @@
-"""Alignment: how much each piece of a written text looked at each piece of its source, by token or by word.
+"""Alignment: attention weights between a generated text and its source, by token or by word.
 
 Knows no network."""
 
@@ -11,22 +11,24 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
 from typing import TypeAlias
 
-from qkv.tasks.base import trimmed
+from qkv.tasks.base import trim_span
 from qkv.text import Encoding, Tokenizer
 
-JOINTS = "'’‐-.,·_"  # between letters they are part of a word: it's, on-line, 3.5
-ALONE = re.compile(  # Thai, Lao, Burmese, Khmer, Japanese and Chinese put no blanks between words
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
+WORD_JOINERS = "'’‐-.,·_"  # part of a word between letters: it's, on-line, 3.5
+UNSPACED_SCRIPTS = re.compile(  # Thai, Lao, Burmese, Khmer, Japanese, Chinese
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
 )
-WORD = re.compile(r"a+(?:'a+)*|\S")  # of kinds of letters, below
+WORD_PATTERN = re.compile(r"a+(?:'a+)*|\S")  # matches the classes of classify_character
 
-Span: TypeAlias = tuple[int, int]
+CharacterSpan: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class Piece:
-    """A token or a word: its text, from `start` up to `end`. A token of no characters, such as the end of a
-    text, is called by its name."""
+class TextSpan:
+    """A token or word: the text from `start` up to `end`.
+
+    A token without characters, such as an end token, has its name as `text`."""
 
     text: str
     start: int
@@ -35,106 +37,153 @@ class Piece:
 
 @dataclass(frozen=True)
 class Alignment:
-    """A row of `weights` for each piece of `target`: how much it looked at each of `source`, in all 1.
-    Offsets are those of your own string and of the written text."""
+    """Attention weights between two texts: a row per target span, a column per source span.
 
-    source: tuple[Piece, ...]
-    target: tuple[Piece, ...]
+    A row sums to 1. Offsets refer to the user's text and to the generated text."""
+
+    source: tuple[TextSpan, ...]
+    target: tuple[TextSpan, ...]
     weights: tuple[tuple[float, ...], ...]
 
-    def words(self) -> Alignment:
-        """The same of whole words: the sum over the pieces of a source word, the mean over those of a target
-        word. Tokens of no characters are left out: what a row lacks to 1 went to them."""
-        columns, rows = words_of(self.source), words_of(self.target)
+    def merge_into_words(self) -> Alignment:
+        """Return the alignment of words: the sum over source tokens, the mean over target tokens.
+
+        Tokens without characters are dropped, so a row may sum to less than 1."""
+        source_words = group_into_words(self.source)
+        target_words = group_into_words(self.target)
         weights = tuple(
-            tuple(sum(self.weights[t][s] for t in row for s in column) / len(row) for _, column in columns)
-            for _, row in rows
+            tuple(
+                sum(self.weights[t][s] for t in rows for s in columns) / len(rows)
+                for _, columns in source_words
+            )
+            for _, rows in target_words
         )
-        return Alignment(tuple(word for word, _ in columns), tuple(word for word, _ in rows), weights)
+        return Alignment(
+            tuple(word for word, _ in source_words),
+            tuple(word for word, _ in target_words),
+            weights,
+        )
 
-    def best(self) -> tuple[int | None, ...]:
-        """The place of the piece of the source that each of the target looked at most."""
-        return tuple(max(range(len(row)), key=row.__getitem__, default=None) for row in self.weights)
+    def argmax(self) -> tuple[int | None, ...]:
+        """Return the index of the source span with the largest weight for every target span."""
+        return tuple(
+            max(range(len(row)), key=row.__getitem__, default=None) for row in self.weights
+        )
 
-    def moved(self, by: int) -> Alignment:
-        """The same where the written text begins so many characters later."""
-        later = tuple(replace(one, start=one.start + by, end=one.end + by) for one in self.target)
-        return replace(self, target=later)
+    def shift_target(self, offset: int) -> Alignment:
+        """Return the alignment with the target offsets moved by `offset` characters."""
+        target = tuple(
+            replace(span, start=span.start + offset, end=span.end + offset) for span in self.target
+        )
+        return replace(self, target=target)
 
 
-def words_of(pieces: Sequence[Piece]) -> list[tuple[Piece, list[int]]]:
-    """Words, and the places of the pieces that they are made of. A piece belongs where it begins; scripts
-    without blanks have no other words than their pieces."""
-    held = [place for place, piece in enumerate(pieces) if piece.start < piece.end]
-    first = min((pieces[place].start for place in held), default=0)
-    letters = [" "] * (max((pieces[place].end for place in held), default=0) - first)
-    for piece in (pieces[place] for place in held):
-        letters[piece.start - first : piece.end - first] = piece.text
-    text = "".join(letters)
-    begins = {found.start() for found in WORD.finditer("".join(map(kind, text)))}
-    owner = [*accumulate(place in begins for place in range(len(text)))]
+def group_into_words(spans: Sequence[TextSpan]) -> list[tuple[TextSpan, list[int]]]:
+    """Return the words of a text and the indices of their tokens.
+
+    A token belongs to the word in which it starts; without spaces, every token is a word."""
+    indices = [index for index, span in enumerate(spans) if span.start < span.end]
+    text_start = min((spans[index].start for index in indices), default=0)
+    text_end = max((spans[index].end for index in indices), default=0)
+    characters = [" "] * (text_end - text_start)
+    for span in (spans[index] for index in indices):
+        characters[span.start - text_start : span.end - text_start] = span.text
+    text = "".join(characters)
+    classes = "".join(map(classify_character, text))
+    word_starts = {match.start() for match in WORD_PATTERN.finditer(classes)}
+    word_numbers = [*accumulate(position in word_starts for position in range(len(text)))]
     groups: dict[int, list[int]] = {}
-    for place in held:
-        groups.setdefault(owner[pieces[place].start - first], []).append(place)
+    for index in indices:
+        groups.setdefault(word_numbers[spans[index].start - text_start], []).append(index)
     words = []
     for group in groups.values():
-        start, end = pieces[group[0]].start, max(pieces[place].end for place in group)
-        words.append((Piece(text[start - first : end - first], start, end), group))
+        start = spans[group[0]].start
+        end = max(spans[index].end for index in group)
+        words.append((TextSpan(text[start - text_start : end - text_start], start, end), group))
     return words
 
 
-def kind(letter: str) -> str:
-    """`a`: goes with its neighbours; `'`: joins two that do; `.`: stands alone; or a blank."""
-    if letter.isspace():
+def classify_character(character: str) -> str:
+    """Return `a` for a word character, `'` for a joiner, `.` for a word of its own, or a space."""
+    if character.isspace():
         return " "
-    if letter in JOINTS:
+    if character in WORD_JOINERS:
         return "'"
-    return "." if ALONE.match(letter) or unicodedata.category(letter)[0] == "P" else "a"
+    is_punctuation = unicodedata.category(character)[0] == "P"
+    return "." if UNSPACED_SCRIPTS.match(character) or is_punctuation else "a"
 
 
-def read_pieces(
-    tokenizer: Tokenizer, tokens: Encoding, given: str, at: int, before: str
-) -> tuple[Piece, ...]:
-    """The tokens that were read, on what was given: their text begins at that place of it, and something that
-    was not given stood before it."""
-    codes = {number: code for code, number in tokenizer.languages.items()}
-    skip = len(before)
-    spans: list[Span | None] = []
+def locate_source_tokens(
+    tokenizer: Tokenizer, encoding: Encoding, source: str, offset: int, prefix: str
+) -> tuple[TextSpan, ...]:
+    """Return the spans of the encoder's tokens in the user's text.
+
+    The encoded text is `prefix`, which the user did not pass, and the source from `offset` on."""
+    language_codes = {token_id: code for code, token_id in tokenizer.languages.items()}
+    spans: list[CharacterSpan | None] = []
     names: list[str] = []
-    for number, (start, end), owner in zip(tokens.ids, tokens.offsets, tokens.sequence, strict=True):
-        if owner is None:
+    for token_id, (start, end), sequence_id in zip(
+        encoding.input_ids, encoding.offset_mapping, encoding.sequence_ids, strict=True
+    ):
+        if sequence_id is None:
             spans.append(None)
-            names.append(codes.get(number) or tokenizer.token(number))
+            names.append(language_codes.get(token_id) or tokenizer.id_to_token(token_id))
+        elif end <= len(prefix) > 0:
+            spans.append(None)
+            names.append(prefix[start:end])
         else:
-            spans.append(None if end <= skip > 0 else (at + max(start - skip, 0), at + end - skip))
-            names.append(before[start:end])
-    return laid(given, spans, names)
+            source_start = offset + max(start - len(prefix), 0)
+            spans.append((source_start, offset + end - len(prefix)))
+            names.append(prefix[start:end])
+    return build_text_spans(source, spans, names)
 
 
-def written_pieces(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> tuple[Piece, ...]:
-    """The tokens that were written, on their text: each has the characters that it adds to those before."""
-    special = {*tokenizer.roles.values(), *tokenizer.extras.values()}
-    so_far = (tokenizer.decode(ids[: count + 1]).lstrip() for count in range(len(ids)))
-    ends = accumulate((alike(one, text) for one in so_far), max, initial=0)
-    spans = [None if one in special else span for one, span in zip(ids, pairwise(ends), strict=True)]
-    return laid(text, spans, [*map(tokenizer.token, ids)])
+def locate_target_tokens(
+    tokenizer: Tokenizer, token_ids: Sequence[int], text: str
+) -> tuple[TextSpan, ...]:
+    """Return the spans of generated tokens: the characters each adds to the decoded text."""
+    special_ids = {
+        *tokenizer.special_token_ids.values(),
+        *tokenizer.extra_special_tokens.values(),
+    }
+    partial_texts = (
+        tokenizer.decode(token_ids[: count + 1]).lstrip() for count in range(len(token_ids))
+    )
+    ends = accumulate(
+        (count_common_prefix(partial, text) for partial in partial_texts), max, initial=0
+    )
+    spans = [
+        None if token_id in special_ids else span
+        for token_id, span in zip(token_ids, pairwise(ends), strict=True)
+    ]
+    return build_text_spans(text, spans, [*map(tokenizer.id_to_token, token_ids)])
 
 
-def alike(one: str, other: str) -> int:
-    """How many characters they have in common at the beginning."""
-    return sum(1 for _ in takewhile(lambda both: both[0] == both[1], zip(one, other, strict=False)))
+def count_common_prefix(text: str, other: str) -> int:
+    """Return the number of characters that both texts start with."""
+    pairs = zip(text, other, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
-def laid(text: str, spans: Sequence[Span | None], names: Sequence[str]) -> tuple[Piece, ...]:
-    """Tokens on their text; None: of no characters. Blanks, and bytes that are not yet a character, go with
-    what follows."""
-    found: list[Piece] = []
-    place, after = max((span[1] for span in spans if span), default=0), None
-    for span, name in zip(reversed(spans), reversed(names), strict=True):
+def build_text_spans(
+    text: str, spans: Sequence[CharacterSpan | None], token_names: Sequence[str]
+) -> tuple[TextSpan, ...]:
+    """Return the spans of tokens; None is a token without characters.
+
+    Whitespace, and bytes that are not yet a character, belong to the token after them."""
+    text_spans: list[TextSpan] = []
+    position = max((span[1] for span in spans if span), default=0)
+    following: CharacterSpan | None = None
+    for span, name in zip(reversed(spans), reversed(token_names), strict=True):
         if span is None:
-            after = None
-        elif (bare := trimmed(text, *span))[0] < bare[1]:
-            after = bare
-        found.append(Piece(text[slice(*after)], *after) if after else Piece(name, place, place))
-        place = found[-1].start
-    return tuple(reversed(found))
+            following = None
+        else:
+            start, end = trim_span(text, *span)
+            if start < end:
+                following = (start, end)
+        if following:
+            text_spans.append(TextSpan(text[slice(*following)], *following))
+        else:
+            text_spans.append(TextSpan(name, position, position))
+        position = text_spans[-1].start
+    return tuple(reversed(text_spans))

@@ -1,8 +1,7 @@
-"""Task: what all tasks have in common: their settings, rows that fit the model, batches, results in order.
+"""Task: what all tasks share: settings, preprocessing, batching by length, results in order.
 
-    given ─ texts ─ rows of tokens ─ batches by length ─ net ─ what each row says ─ results
-
-B rows, T tokens of the longest."""
+input ─ texts ─ encodings ─ rows that fit ─ batches by length ─ network ─ predictions ─ result
+"""
 
 from __future__ import annotations
 
@@ -16,106 +15,119 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
-from qkv.data.batches.collate import beside
-from qkv.model.inputs import check_inputs, make_batch, room
+from qkv.data.batches.collate import pad_sequences
+from qkv.model.inputs import build_input_batch, check_inputs
 from qkv.model.model import Model
-from qkv.spec import XL, Spec, Stack, Two
-from qkv.tasks.batching import Progress, at_rest, by_length, far
-from qkv.tasks.checks import check_flags, checked, listed, one_of
-from qkv.tasks.requirements import check_fits
+from qkv.spec import DualSpec, RelativeXLSpec, Spec, StackSpec
+from qkv.tasks.batching import (
+    TaskProgress,
+    build_progress_reporter,
+    evaluation_mode,
+    group_rows_by_length,
+)
+from qkv.tasks.checks import check_boolean_settings, check_choice, check_input_text, check_list
+from qkv.tasks.requirements import check_model_supports_task
 from qkv.text import Encoding, Tokenizer
-from qkv.validate import number
+from qkv.validate import check_number
 
-ENDLESS = 8192  # tokens that are read at once where neither the model nor its tokenizer has a limit
-AT_ONCE = 1024  # texts that are encoded, sorted by length and held at a time
+DEFAULT_MAX_INPUT_LENGTH = 8192  # tokens, if neither the model nor its tokenizer has a limit
+TEXTS_PER_CHUNK = 1024  # texts that are encoded and sorted by length at a time
 
-Text: TypeAlias = str | tuple[str, str]
-Out: TypeAlias = dict[str, Tensor]
-Given = TypeVar("Given")
-Found = TypeVar("Found")
+TextOrPair: TypeAlias = str | tuple[str, str]
+OutputTensors: TypeAlias = dict[str, Tensor]
+InputT = TypeVar("InputT")
+ResultT = TypeVar("ResultT")
 
 
-class Row(NamedTuple):
-    """What the network reads at once: a text, or a window of it; and the tokens that are asked about."""
+class InputRow(NamedTuple):
+    """One row of a batch: a text or a window of it, and the positions that need logits."""
 
-    tokens: Encoding
-    ask: tuple[int, ...] = ()
+    encoding: Encoding
+    target_positions: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(ABC, Generic[Given, Found]):
-    """A model and the settings of a task; a call may give other settings for itself.
+class Task(ABC, Generic[InputT, ResultT]):
+    """A model and the settings of a task; a call may override settings for itself.
 
-    `length`: tokens that are read at once, where it is to be fewer than the model can; `long`: what becomes
-    of a text that has more; `stride`: tokens that neighbouring windows share."""
+    `max_input_length`: input tokens per row, if fewer than the model can read.
+    `overflow`: what to do with a longer text: "error", "truncate" or "window".
+    `stride`: tokens that neighboring windows share."""
 
     name: ClassVar[str]
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut")
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate")
     model: Model
-    long: str = "refuse"
-    length: int | None = None
+    overflow: str = "error"
+    max_input_length: int | None = None
     stride: int | None = None
 
     def __post_init__(self) -> None:
-        check_fits(self.model, self.name)
+        check_model_supports_task(self.model, self.name)
         if self.model.tokenizer is None:
             raise ValueError(
-                f"`{self.name}`: the model has no tokenizer; expected its files beside the weights"
+                f"`{self.name}`: the model has no tokenizer; expected its files next to the weights"
             )
-        check_flags(self)
-        one_of("long", self.long, self.ways)
-        if self.length is not None:
-            number("length", self.length, whole=True, at_least=1)
+        check_boolean_settings(self)
+        check_choice("overflow", self.overflow, self.overflow_modes)
+        if self.max_input_length is not None:
+            check_number("max_input_length", self.max_input_length, integer=True, at_least=1)
         if self.stride is not None:
-            number("stride", self.stride, whole=True, at_least=0)
+            check_number("stride", self.stride, integer=True, at_least=0)
 
-    def __call__(self, given: Given, /, **settings: Any) -> Found:
-        """The result for one text."""
-        return self.changed(settings).results([given])[0]
+    def __call__(self, task_input: InputT, /, **settings: Any) -> ResultT:
+        """Return the result for one input."""
+        return self.with_settings(settings).compute_results([task_input])[0]
 
-    def many(
-        self, given: Iterable[Given], /, *, batch_tokens: int = 4096, progress: Progress = False,
-        **settings: Any,
-    ) -> list[Found]:  # fmt: skip
-        """The results for many texts, in their order; `batch_tokens` with pads are read at once."""
-        return self.changed(settings).results(listed("many", given), batch_tokens, progress)
+    def map(
+        self, inputs: Iterable[InputT], /, *, batch_tokens: int = 4096,
+        progress: TaskProgress = False, **settings: Any,
+    ) -> list[ResultT]:  # fmt: skip
+        """Return the results for many inputs, in their order.
 
-    def changed(self, settings: dict[str, Any]) -> Self:
-        """The same task with other settings."""
-        known = [field.name for field in fields(self) if field.name != "model"]
+        `batch_tokens` is the size of a batch, padding included."""
+        task = self.with_settings(settings)
+        return task.compute_results(check_list("inputs", inputs), batch_tokens, progress)
+
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        """Return the same task with other settings."""
+        names = [field.name for field in fields(self) if field.name != "model"]
         for name in settings:
-            one_of("setting", name, known)
+            check_choice("setting", name, names)
         return replace(self, **settings) if settings else self
 
-    # --- what a task says of itself ---
+    # --- overridden by tasks ---
 
-    def texts(self, given: Given, what: str) -> list[Text]:
-        """The texts, or pairs of them, that are asked of one input; `what` names it in complaints."""
-        return [checked(given, what)]
+    def prepare_texts(self, task_input: InputT, input_name: str) -> list[TextOrPair]:
+        """Return the texts or text pairs of one input; `input_name` is its name in errors."""
+        return [check_input_text(task_input, input_name)]
 
-    def rows(self, whole: Encoding, what: str) -> list[Row]:
-        """A text as what the network reads: itself, its beginning, or its windows."""
-        return [Row(part) for part in self.parts(whole, what)]
+    def build_rows(self, encoding: Encoding, input_name: str) -> list[InputRow]:
+        """Return the rows of a text: the whole text, its beginning or its windows."""
+        return [InputRow(part) for part in self.split_encoding(encoding, input_name)]
 
-    def ids(self, row: Row) -> list[int]:
-        return row.tokens.ids
+    def get_input_ids(self, row: InputRow) -> list[int]:
+        return row.encoding.input_ids
 
-    def encode(self, texts: Sequence[Text]) -> list[Encoding]:
-        return self.tokenizer.encode_many(texts)
+    def encode(self, texts: Sequence[TextOrPair]) -> list[Encoding]:
+        return self.tokenizer.encode_batch(texts)
 
-    def ask(self, rows: Sequence[Row]) -> list[Any]:
-        """What comes of rows that go through the network together: of one forward, what `read` reads."""
-        return self.read(*self.run(rows), rows)
+    def predict(self, rows: Sequence[InputRow]) -> list[Any]:
+        """Return the prediction of every row of a batch, by default from one forward pass."""
+        return self.extract_predictions(*self.forward(rows), rows)
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Any]:
-        """What the network says of every row; a task without it has its own `ask`."""
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[Any]:
+        """Return the prediction of every row; a task without it overrides `predict`."""
         raise NotImplementedError
 
     @abstractmethod
-    def found(self, given: Given, rows: Sequence[Row], said: Sequence[Any]) -> Found:
-        """The result for an input, out of what was said of all of its rows."""
+    def postprocess(
+        self, task_input: InputT, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> ResultT:
+        """Return the result of an input, given the predictions of its rows."""
 
-    # --- what all share ---
+    # --- shared by tasks ---
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -123,124 +135,174 @@ class Task(ABC, Generic[Given, Found]):
         return self.model.tokenizer
 
     @property
-    def limit(self) -> int:
-        """The most tokens that are read at once."""
+    def input_token_limit(self) -> int:
+        """Maximum number of input tokens per row."""
         spec = self.model.spec
-        text = spec.text if isinstance(spec, Two) else spec
-        assert text is not None
-        stacks = [text.encoder, text.decoder if text.encoder is None or text.shift else None]
-        sizes = [room(stack) for stack in stacks if stack]
-        return min((n for n in (*sizes, self.tokenizer.limit, self.length) if n is not None), default=ENDLESS)
+        text_spec = spec.text if isinstance(spec, DualSpec) else spec
+        assert text_spec is not None
+        reads_decoder = text_spec.encoder is None or text_spec.shift_right
+        stacks = [text_spec.encoder, text_spec.decoder if reads_decoder else None]
+        limits = [stack.max_positions for stack in stacks if stack]
+        limits += [self.tokenizer.model_max_length, self.max_input_length]
+        return min(
+            (limit for limit in limits if limit is not None), default=DEFAULT_MAX_INPUT_LENGTH
+        )
 
     @property
-    def width(self) -> int:
-        """So many rows of the network are one of ours."""
+    def sequences_per_row(self) -> int:
+        """Number of sequences that the network reads per row, such as beams."""
         return 1
 
-    def shared(self, whole: Encoding) -> int:
-        """The tokens that neighbouring windows of a text share; what stays, such as a question, is in all."""
-        usual, slides = min(self.limit // 2, 128), whole.sequence.count(1 if 1 in whole.sequence else 0)
-        room = self.limit - (len(whole) - slides)
-        return self.stride if self.stride is not None else usual if usual < room else room // 2
+    def compute_window_overlap(self, encoding: Encoding) -> int:
+        """Return the number of tokens that neighboring windows share, by default at most 128.
 
-    def cut(self, whole: Encoding) -> Encoding:
-        """As much of a text as the model can read."""
-        return whole.cut(self.limit)
+        Tokens that every window has, such as a question, do not count."""
+        if self.stride is not None:
+            return self.stride
+        default = min(self.input_token_limit // 2, 128)
+        num_sliding = encoding.sequence_ids.count(1 if 1 in encoding.sequence_ids else 0)
+        num_available = self.input_token_limit - (len(encoding) - num_sliding)
+        return default if default < num_available else num_available // 2
 
-    def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        """A text in parts that the model can read."""
-        if all(owner is None for owner in whole.sequence):
-            raise ValueError(f"{what}: nothing in it that this tokenizer knows; expected words")
-        limit = self.limit
-        if len(whole) <= limit:
-            return [whole]
-        if self.long == "window":
-            return whole.windows(limit, stride=self.shared(whole))
-        if self.long == "cut":
-            return [self.cut(whole)]
-        more = f"{len(whole) - limit:,} more than the {limit:,} that are read at once"
-        ways = " or ".join(way for way in self.ways if way != "refuse")
-        raise ValueError(f"{what}: {len(whole):,} tokens, {more}; shorten it, or set long to {ways}")
+    def truncate(self, encoding: Encoding) -> Encoding:
+        """Return the beginning of a text that fits into a row."""
+        return encoding.truncate(self.input_token_limit)
 
-    def results(
-        self, given: Sequence[Given], batch_tokens: int = 4096, progress: Progress = False
-    ) -> list[Found]:
-        """The results for all, by these settings."""
-        number("batch_tokens", batch_tokens, whole=True, at_least=1)
-        found: list[Found] = []
-        with at_rest(self.model):
-            for start in range(0, len(given), AT_ONCE):
-                some = given[start : start + AT_ONCE]
-                names = [f"text {start + i + 1}" if len(given) > 1 else "text" for i in range(len(some))]
-                rows = self.all_rows(some, names)
-                here, all_of_them = len(some), len(given)
-                if (
-                    all_of_them <= AT_ONCE
-                ):  # then it is known how many rows there are: lines of a file, windows
-                    here = all_of_them = max(sum(map(len, rows)), here)
-                tell = far(self.name, start, here, all_of_them, progress)
-                said = iter(self.said([row for each in rows for row in each], batch_tokens, tell))
-                both = zip(some, rows, strict=True)
-                found += [self.found(one, each, [next(said) for _ in each]) for one, each in both]
-        return found
+    def split_encoding(self, encoding: Encoding, input_name: str) -> list[Encoding]:
+        """Return the parts of a text, each of which fits into a row."""
+        if all(sequence_id is None for sequence_id in encoding.sequence_ids):
+            raise ValueError(
+                f"{input_name}: the tokenizer knows none of its characters; expected words"
+            )
+        limit = self.input_token_limit
+        if len(encoding) <= limit:
+            return [encoding]
+        if self.overflow == "window":
+            return encoding.split_into_windows(limit, stride=self.compute_window_overlap(encoding))
+        if self.overflow == "truncate":
+            return [self.truncate(encoding)]
+        excess = f"{len(encoding) - limit:,} more than the limit of {limit:,}"
+        modes = " or ".join(mode for mode in self.overflow_modes if mode != "error")
+        raise ValueError(
+            f"{input_name}: {len(encoding):,} tokens, {excess}; "
+            f"shorten it, or set overflow to {modes}"
+        )
 
-    def all_rows(self, given: Sequence[Given], names: Sequence[str]) -> list[list[Row]]:
-        """The rows of every input, whose texts are encoded together."""
-        texts = [self.texts(one, what) for one, what in zip(given, names, strict=True)]
-        encoded = iter(self.encode([text for each in texts for text in each]))
-        both = zip(texts, names, strict=True)
-        return [[row for _ in each for row in self.rows(next(encoded), what)] for each, what in both]
+    def compute_results(
+        self, inputs: Sequence[InputT], batch_tokens: int = 4096, progress: TaskProgress = False
+    ) -> list[ResultT]:
+        """Return the results of all inputs with the settings of this task."""
+        check_number("batch_tokens", batch_tokens, integer=True, at_least=1)
+        results: list[ResultT] = []
+        with evaluation_mode(self.model):
+            for start in range(0, len(inputs), TEXTS_PER_CHUNK):
+                chunk = inputs[start : start + TEXTS_PER_CHUNK]
+                names = [
+                    f"text {start + i + 1}" if len(inputs) > 1 else "text"
+                    for i in range(len(chunk))
+                ]
+                rows = self.preprocess(chunk, names)
+                chunk_size = len(chunk)
+                total = len(inputs)
+                if total <= TEXTS_PER_CHUNK:  # all rows are known: lines of a file, windows
+                    chunk_size = max(sum(map(len, rows)), chunk_size)
+                    total = chunk_size
+                report_progress = build_progress_reporter(
+                    self.name, start, chunk_size, total, progress
+                )
+                all_rows = [row for input_rows in rows for row in input_rows]
+                predictions = iter(self.predict_all(all_rows, batch_tokens, report_progress))
+                results += [
+                    self.postprocess(
+                        task_input, input_rows, [next(predictions) for _ in input_rows]
+                    )
+                    for task_input, input_rows in zip(chunk, rows, strict=True)
+                ]
+        return results
 
-    def said(self, rows: Sequence[Row], batch_tokens: int, tell: Callable[[float], None]) -> list[Any]:
-        """What is said of every row, in their order; they are read by length, the longest first."""
-        said: list[Any] = [None] * len(rows)
-        done = 0
-        for places in by_length([len(row.tokens) for row in rows], batch_tokens // self.width):
-            some = [rows[place] for place in places]
-            for place, one in zip(places, self.ask(some), strict=True):
-                said[place] = one
-            done += len(some)
-            tell(done / len(rows))
-        return said
+    def preprocess(
+        self, inputs: Sequence[InputT], input_names: Sequence[str]
+    ) -> list[list[InputRow]]:
+        """Return the rows of every input; all texts are encoded together."""
+        texts = [
+            self.prepare_texts(task_input, name)
+            for task_input, name in zip(inputs, input_names, strict=True)
+        ]
+        encodings = iter(self.encode([text for input_texts in texts for text in input_texts]))
+        return [
+            [row for _ in input_texts for row in self.build_rows(next(encodings), name)]
+            for input_texts, name in zip(texts, input_names, strict=True)
+        ]
 
-    def run(self, rows: Sequence[Row]) -> tuple[Out, Batch]:
-        """One forward."""
-        batch = self.batch(rows)
+    def predict_all(
+        self,
+        rows: Sequence[InputRow],
+        batch_tokens: int,
+        report_progress: Callable[[float], None],
+    ) -> list[Any]:
+        """Return the predictions of all rows in their order; batches are built by length."""
+        predictions: list[Any] = [None] * len(rows)
+        num_done = 0
+        lengths = [len(row.encoding) for row in rows]
+        for indices in group_rows_by_length(lengths, batch_tokens // self.sequences_per_row):
+            batch_rows = [rows[index] for index in indices]
+            for index, prediction in zip(indices, self.predict(batch_rows), strict=True):
+                predictions[index] = prediction
+            num_done += len(batch_rows)
+            report_progress(num_done / len(rows))
+        return predictions
+
+    def forward(self, rows: Sequence[InputRow]) -> tuple[OutputTensors, Batch]:
+        """Run the network on the rows; return its outputs and the batch."""
+        batch = self.build_batch(rows)
         return self.model.net(batch), batch
 
-    def batch(self, rows: Sequence[Row]) -> Batch:
-        """Rows side by side; where tokens are asked about, a head for all reads these alone."""
-        model, spec = self.model, self.model.spec
-        ids = beside([np.array(self.ids(row)) for row in rows], self.tokenizer.pad or 0)
-        given: dict[str, Any] = {
-            "ids": ids,
-            "mask": beside([np.ones(len(row.tokens), np.int64) for row in rows], 0) > 0,
+    def build_batch(self, rows: Sequence[InputRow]) -> Batch:
+        """Return the padded batch of the rows; target positions limit where logits are computed."""
+        model = self.model
+        input_ids = pad_sequences(
+            [np.array(self.get_input_ids(row)) for row in rows], self.tokenizer.pad_token_id or 0
+        )
+        masks = [np.ones(len(row.encoding), np.int64) for row in rows]
+        inputs: dict[str, Any] = {
+            "input_ids": input_ids,
+            "attention_mask": pad_sequences(masks, 0) > 0,
         }
-        if isinstance(spec, Spec) and reads_types(spec):
-            given["types"] = beside([np.array(row.tokens.types) for row in rows], 0)
-        check_inputs(spec, given)
-        batch = make_batch(spec, **{name: x.to(model.device) for name, x in given.items()})
-        places = [i * ids.shape[1] + place for i, row in enumerate(rows) for place in row.ask]
-        return replace(batch, read=torch.tensor(places, device=model.device)) if places else batch
+        if isinstance(model.spec, Spec) and uses_token_type_ids(model.spec):
+            token_type_ids = [np.array(row.encoding.token_type_ids) for row in rows]
+            inputs["token_type_ids"] = pad_sequences(token_type_ids, 0)
+        check_inputs(model.spec, inputs)
+        tensors = {name: tensor.to(model.device) for name, tensor in inputs.items()}
+        batch = build_input_batch(model.spec, **tensors)
+        positions = [
+            i * input_ids.shape[1] + position
+            for i, row in enumerate(rows)
+            for position in row.target_positions
+        ]
+        if not positions:
+            return batch
+        return replace(batch, logit_positions=torch.tensor(positions, device=model.device))
 
 
-def reads_types(spec: Spec) -> bool:
-    """Are there segments to tell apart? GPT's types are tokens that a task has no use for."""
-    first: Stack = spec.encoder or spec.decoder  # type: ignore[assignment]
-    relate = first.layers[0].attend.relate
-    return (isinstance(first.embed.types, int) and first.embed.types > 1) or (
-        isinstance(relate, XL) and relate.segments
-    )
+def uses_token_type_ids(spec: Spec) -> bool:
+    """Return whether the model distinguishes segments; GPT's token types are no segments."""
+    first_stack: StackSpec = spec.encoder or spec.decoder  # type: ignore[assignment]
+    token_types = first_stack.embedding.token_types
+    relative = first_stack.layers[0].attention.relative_position
+    has_segment_bias = isinstance(relative, RelativeXLSpec) and relative.segment_bias
+    return (isinstance(token_types, int) and token_types > 1) or has_segment_bias
 
 
-def trimmed(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without blanks at the ends, which some tokenizers count to a word."""
+def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
+    """Return the span without whitespace at its ends, which some tokenizers count to a word."""
     part = text[start:end]
     start += len(part) - len(part.lstrip())
     return start, max(start, start + len(part.strip()))
 
 
-def labels_of(model: Model, count: int) -> tuple[str, ...]:
-    """The names of a head's labels, as config.json has them."""
-    named = model.config.get("id2label") or {}
-    return tuple(str(named.get(str(i), named.get(i, f"LABEL_{i}"))) for i in range(count))
+def get_model_label_names(model: Model, num_labels: int) -> tuple[str, ...]:
+    """Return the names of a head's labels from the `id2label` of config.json."""
+    id2label = model.config.get("id2label") or {}
+    return tuple(
+        str(id2label.get(str(i), id2label.get(i, f"LABEL_{i}"))) for i in range(num_labels)
+    )

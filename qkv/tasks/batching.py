@@ -1,4 +1,4 @@
-"""How many texts are gone through: which are read together, in a network at rest, and how far it is."""
+"""Batching by length, evaluation mode and progress reports for the tasks."""
 
 from __future__ import annotations
 
@@ -13,49 +13,56 @@ import torch
 from qkv.kernels.attention import without_cudnn
 from qkv.model.model import Model
 
-PAUSE = 0.2  # seconds between two words on how far it is
+PROGRESS_INTERVAL = 0.2  # seconds between two progress reports on the terminal
 
-Tell: TypeAlias = Callable[[str, int, int | None], None]  # how far it is: in words, so much, of so much
-Progress: TypeAlias = bool | Tell
+TaskProgressCallback: TypeAlias = Callable[[str, int, int | None], None]  # message, done, total
+TaskProgress: TypeAlias = bool | TaskProgressCallback
 
 
-def by_length(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Places of rows that are read together: alike in length, no more than `budget` tokens, pads included."""
-    some: list[int] = []
-    for place in sorted(range(len(lengths)), key=lambda place: -lengths[place]):
-        if some and (len(some) + 1) * lengths[some[0]] > budget:
-            yield some
-            some = []
-        some.append(place)
-    if some:
-        yield some
+def group_rows_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Yield batches of row indices, longest rows first, of at most `max_tokens` with padding."""
+    batch: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
 
 
 @contextmanager
-def at_rest(model: Model) -> Iterator[None]:
-    """Nothing is dropped, and no gradient is kept; afterwards the network trains on, if it did."""
-    trains = model.net.training
+def evaluation_mode(model: Model) -> Iterator[None]:
+    """Run the network in eval and inference mode; restore its training mode afterwards."""
+    was_training = model.net.training
     model.net.eval()
     try:
         with torch.inference_mode(), without_cudnn():
             yield
     finally:
-        model.net.train(trains)
+        model.net.train(was_training)
 
 
-def far(name: str, before: int, some: int, total: int, progress: Progress) -> Callable[[float], None]:
-    """Tells how far it is, once a share of `some` is done; `before` were done before."""
-    last = 0.0
+def build_progress_reporter(
+    name: str, num_done: int, chunk_size: int, total: int, progress: TaskProgress
+) -> Callable[[float], None]:
+    """Return a function that reports progress, given the finished fraction of the chunk.
 
-    def on_stderr(words: str, done: int, of: int | None) -> None:
-        nonlocal last
-        if sys.stderr.isatty() and (time.monotonic() - last > PAUSE or done == of):
-            last = time.monotonic()
-            print(f"\r{words}", end="\n" if done == of else "", file=sys.stderr, flush=True)
+    `num_done` inputs were finished before the chunk."""
+    last_time = 0.0
 
-    def tell(share: float) -> None:
-        done = before + int(some * share)
+    def print_to_terminal(message: str, done: int, total: int | None) -> None:
+        nonlocal last_time
+        is_due = time.monotonic() - last_time > PROGRESS_INTERVAL or done == total
+        if sys.stderr.isatty() and is_due:
+            last_time = time.monotonic()
+            end = "\n" if done == total else ""
+            print(f"\r{message}", end=end, file=sys.stderr, flush=True)
+
+    def report_progress(fraction: float) -> None:
+        done = num_done + int(chunk_size * fraction)
         if progress:
-            (on_stderr if progress is True else progress)(f"{name}: {done:,} of {total:,}", done, total)
+            callback = print_to_terminal if progress is True else progress
+            callback(f"{name}: {done:,} of {total:,}", done, total)
 
-    return tell
+    return report_progress

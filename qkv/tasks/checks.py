@@ -1,4 +1,4 @@
-"""What users give to tasks: texts, labels and settings; what is wrong with them is said in one line."""
+"""Checks of what users pass to tasks: texts, labels and settings. Every error is one line."""
 
 from __future__ import annotations
 
@@ -6,66 +6,71 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from qkv.validate import number
+from qkv.validate import check_number
 
 T = TypeVar("T")
 
 
-def checked(text: object, what: str) -> str:
-    """A text that says something."""
+def check_input_text(text: object, name: str) -> str:
+    """Return the text if it is a string with more than whitespace."""
     if not isinstance(text, str):
-        raise ValueError(f"{what} is a {type(text).__name__}, expected a string")
+        raise ValueError(f"{name} is a {type(text).__name__}, expected a string")
     if not text.strip():
-        raise ValueError(f"{what} is {'only blanks' if text else 'empty'}, expected some words")
+        problem = "only whitespace" if text else "empty"
+        raise ValueError(f"{name} is {problem}, expected some words")
     return text
 
 
-def check_strings(**values: object) -> None:
-    """Settings that are strings where they are given."""
+def check_string_settings(**values: object) -> None:
+    """Check that settings are strings or None."""
     for name, value in values.items():
         if value is not None and not isinstance(value, str):
             raise ValueError(f"{name} is {value!r}, expected a string")
 
 
-def check_flags(task: Any) -> None:
-    """Settings that are true or false, as their types say."""
+def check_boolean_settings(task: Any) -> None:
+    """Check that the fields annotated as booleans are booleans."""
+    choices_by_type = {"bool": (True, False), "bool | None": (True, False, None)}
     for field in fields(task):
         value = getattr(task, field.name)
-        good = {"bool": (True, False), "bool | None": (True, False, None)}.get(str(field.type), (value,))
-        if not any(value is one for one in good):
+        choices = choices_by_type.get(str(field.type), (value,))
+        if not any(value is choice for choice in choices):
             raise ValueError(f"{field.name} is {value!r}, expected true or false")
 
 
-def listed(what: str, given: Iterable[T], of: str = "texts") -> list[T]:
-    """A list of what was given; one text is none, and not a list of its letters."""
-    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
-        shown = "one text" if isinstance(given, str) else f"a {type(given).__name__}"
-        raise ValueError(f"{what}: {shown}, expected a list of {of}")
-    return list(given)
+def check_list(name: str, values: Iterable[T], item_name: str = "texts") -> list[T]:
+    """Return the values as a list; a single string is an error, not a list of characters."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        problem = "one text" if isinstance(values, str) else f"a {type(values).__name__}"
+        raise ValueError(f"{name}: {problem}, expected a list of {item_name}")
+    return list(values)
 
 
-def one_of(what: str, value: object, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ValueError(f"{what} is {value!r}, expected one of {', '.join(known)}")
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
 
 
-def check_top(top: int | None) -> None:
-    if top is not None:
-        number("top", top, whole=True, at_least=1)
+def check_top_k(top_k: int | None) -> None:
+    if top_k is not None:
+        check_number("top_k", top_k, integer=True, at_least=1)
 
 
-def candidates(labels: str | Sequence[str]) -> tuple[str, ...]:
-    """Labels in a list, or in one text with commas between them; each once, none empty."""
+def parse_candidate_labels(labels: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the labels of a list, or of one comma-separated string; none empty, none repeated."""
     if isinstance(labels, str):
-        labels = [part.strip() for part in labels.split(",")]
-    found = listed("labels", labels)
-    for label in found:
-        checked(label, "a label")
-        if found.count(label) > 1:
-            raise ValueError(f"label {label!r} is there twice, expected each once")
-    return tuple(found)
+        labels = [label.strip() for label in labels.split(",")]
+    parsed = check_list("candidate_labels", labels)
+    for label in parsed:
+        check_input_text(label, "a candidate label")
+        if parsed.count(label) > 1:
+            raise ValueError(f"candidate label {label!r} is repeated, expected each label once")
+    return tuple(parsed)
 
 
-def check_template(template: str) -> None:
-    if not isinstance(template, str) or "{}" not in template:
-        raise ValueError(f"template {template!r}: expected a text with {{}} where the label goes")
+def check_hypothesis_template(hypothesis_template: str) -> None:
+    if not isinstance(hypothesis_template, str) or "{}" not in hypothesis_template:
+        raise ValueError(
+            f"hypothesis_template is {hypothesis_template!r}, "
+            "expected a text with {} in place of the label"
+        )

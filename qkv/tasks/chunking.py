@@ -1,5 +1,6 @@
-"""Portions: a text that is too long in parts that are not, alike in length. They end with sentences or lines
-where they can, else before a blank, else anywhere."""
+"""Splitting a text that is too long into chunks of similar length.
+
+A chunk ends at the end of a sentence or line if possible, else before whitespace, else anywhere."""
 
 from __future__ import annotations
 
@@ -8,57 +9,82 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator
 
 from qkv.text import Encoding
-from qkv.text.sentences import SENTENCE
+from qkv.text.sentences import SENTENCE_BOUNDARY
 
-END = re.compile(rf"{SENTENCE.pattern}|\s*\n")  # of a sentence, or of a line
-BLANK = re.compile(r"\s+")
+SENTENCE_OR_LINE_END = re.compile(rf"{SENTENCE_BOUNDARY.pattern}|\s*\n")
+WHITESPACE_RUN = re.compile(r"\s+")
 
 
-def portions(
-    text: str, limit: int, encode: Callable[[str], Encoding], before: str = ""
+def chunk_text(
+    text: str, max_tokens: int, encode: Callable[[str], Encoding], prefix: str = ""
 ) -> Iterator[tuple[str, str]]:
-    """Parts of at most `limit` tokens, those of `before` among them, each after the blanks before it."""
-    whole = encode(before + text)
-    if len(whole) <= limit:
+    """Yield chunks of at most `max_tokens`, each with the whitespace before it.
+
+    The tokens of `prefix` and the special tokens count for every chunk."""
+    encoding = encode(prefix + text)
+    if len(encoding) <= max_tokens:
         yield "", text
         return
-    own = zip(whole.offsets, whole.sequence, strict=True)
-    starts = [start - len(before) for (start, end), owner in own if owner == 0 and end > len(before)]
-    borders = [[found.start() for found in end.finditer(text)] for end in (END, BLANK)]
-    around, gap, start = len(whole) - len(starts), "", 0
+    token_starts = [
+        start - len(prefix)
+        for (start, end), sequence_id in zip(
+            encoding.offset_mapping, encoding.sequence_ids, strict=True
+        )
+        if sequence_id == 0 and end > len(prefix)
+    ]
+    boundaries = [
+        [match.start() for match in pattern.finditer(text)]
+        for pattern in (SENTENCE_OR_LINE_END, WHITESPACE_RUN)
+    ]
+    num_other_tokens = len(encoding) - len(token_starts)
+    gap = ""
+    start = 0
     while start < len(text):
-        room, count = limit - around, limit + 1
-        while count > limit:  # a part has a token more, now and then, than it had in the whole
-            end = border(starts, borders, start, room, len(text))
-            count = len(encode(before + text[start:end]))
-            room -= max(count - limit, 0)
+        budget = max_tokens - num_other_tokens
+        num_tokens = max_tokens + 1
+        while num_tokens > max_tokens:  # a chunk may have more tokens than it had in the text
+            end = find_chunk_end(token_starts, boundaries, start, budget, len(text))
+            num_tokens = len(encode(prefix + text[start:end]))
+            budget -= max(num_tokens - max_tokens, 0)
         yield gap, text[start:end]
-        blanks = BLANK.match(text, end)
-        gap = blanks[0] if blanks else ""
+        whitespace = WHITESPACE_RUN.match(text, end)
+        gap = whitespace[0] if whitespace else ""
         start = end + len(gap)
 
 
-def border(starts: list[int], borders: list[list[int]], start: int, room: int, last: int) -> int:
-    """Where the part from `start` on ends that has at most `room` tokens, if what is left is cut evenly."""
-    if room < 1:
-        raise ValueError("too few tokens are read at once to cut a text; expected a greater length")
-    first = bisect_left(starts, start)
-    left = len(starts) - first
-    if left <= room:
-        return last
-    count = -(left // -room)
-    aim, most = starts[first + left // count], starts[first + room]
-    for places in borders:
-        near = places[bisect_right(places, start) : bisect_right(places, most)]
-        if near:
-            return min(near, key=lambda place: abs(place - aim))
-    return max(most, start + 1)
+def find_chunk_end(
+    token_starts: list[int],
+    boundaries: list[list[int]],
+    start: int,
+    max_tokens: int,
+    text_length: int,
+) -> int:
+    """Return the end of the chunk at `start`: at most `max_tokens`, chunks of even length."""
+    if max_tokens < 1:
+        raise ValueError(
+            "max_input_length leaves no token for the text after the prefix and special tokens; "
+            "expected a larger one"
+        )
+    first = bisect_left(token_starts, start)
+    num_left = len(token_starts) - first
+    if num_left <= max_tokens:
+        return text_length
+    num_chunks = -(num_left // -max_tokens)
+    even_end = token_starts[first + num_left // num_chunks]
+    last_end = token_starts[first + max_tokens]
+    for positions in boundaries:
+        candidates = positions[bisect_right(positions, start) : bisect_right(positions, last_end)]
+        if candidates:
+            return min(candidates, key=lambda position: abs(position - even_end))
+    return max(last_end, start + 1)
 
 
-def begins(parts: Iterable[tuple[str, str]]) -> list[int]:
-    """Where in the text each part begins that says something."""
-    found, place = [], 0
-    for gap, body in parts:
-        found += [place + len(gap)] if body else []
-        place += len(gap + body)
-    return found
+def find_chunk_starts(chunks: Iterable[tuple[str, str]]) -> list[int]:
+    """Return the offset of every chunk that is not empty."""
+    starts = []
+    position = 0
+    for gap, body in chunks:
+        if body:
+            starts.append(position + len(gap))
+        position += len(gap) + len(body)
+    return starts

@@ -1,7 +1,8 @@
-"""Looked: what a result was made of, as the decoder's cross-attention has it. Knows no text.
+"""Cross-attention weights of generated results, for alignments. Knows no text.
 
-An id's weights are those of the step that said it. A forward on the finished ids tells them, so that decoding
-stays as it is. Of the layers, the last but one usually aligns best (Garg et al. 2019, arXiv:1909.02074)."""
+The weights of a token are those of the step that predicted it. They come from one extra forward
+pass on the finished tokens, so decoding itself is unchanged. Of all decoder layers, the penultimate
+usually aligns best (Garg et al. 2019, arXiv:1909.02074)."""
 
 from __future__ import annotations
 
@@ -12,55 +13,75 @@ import numpy as np
 import torch
 
 from qkv.attention_weights import look
-from qkv.batch import Batch, Rows
-from qkv.data.batches.collate import beside
-from qkv.decode import Engine, Found, How
+from qkv.batch import Batch, Inputs
+from qkv.data.batches.collate import pad_sequences
+from qkv.decode import Engine, GenerationConfig, Result
 from qkv.nn.transformer import Transformer
-from qkv.tasks.checks import one_of
-from qkv.validate import number
+from qkv.tasks.checks import check_choice
+from qkv.validate import check_number
 
-Ids: TypeAlias = Sequence[int]
-
-
-class Looked(Found):
-    """A result, and how much each of its ids looked at each id of its source: (ids, source), with pads."""
-
-    weights: list[list[float]]
+IdSequence: TypeAlias = Sequence[int]
 
 
-def check_layer(layer: str | int | None, depth: int) -> None:
-    if isinstance(layer, str):
-        one_of("alignment", layer, ("penultimate", "mean"))
-    elif layer is not None:
-        number("alignment", layer, whole=True, at_least=-depth, less_than=depth)
+class AttentionResult(Result):
+    """A result with its cross-attention weights: (tokens, source tokens), with padding."""
+
+    cross_attention_weights: list[list[float]]
 
 
-def path_of(layer: str | int, depth: int) -> str:
-    """The cross-attention of a layer, or of all of them, as `look` is asked for it."""
-    named = {"penultimate": max(depth - 2, 0), "mean": r"\d+"}
-    place = named[layer] if isinstance(layer, str) else layer % depth
-    return rf"decoder\.layers\.{place}\.cross"
+def check_alignment_layer(alignment_layer: str | int | None, depth: int) -> None:
+    """Check that the layer is "penultimate", "mean" or an index of a decoder layer."""
+    name = "alignment_layer"
+    if isinstance(alignment_layer, str):
+        check_choice(name, alignment_layer, ("penultimate", "mean"))
+    elif alignment_layer is not None:
+        check_number(name, alignment_layer, integer=True, at_least=-depth, less_than=depth)
 
 
-def look_back(
-    net: Transformer, sources: Sequence[Ids], said: Sequence[Found], how: How, layer: str | int
-) -> list[Looked]:
-    """Results with what each looked at in its source, the mean over heads."""
+def build_cross_attention_path(alignment_layer: str | int, depth: int) -> str:
+    """Return the pattern of the paths that `look` is called with."""
+    if alignment_layer == "mean":
+        layer = r"\d+"
+    elif alignment_layer == "penultimate":
+        layer = str(max(depth - 2, 0))
+    else:
+        assert isinstance(alignment_layer, int)
+        layer = str(alignment_layer % depth)
+    return rf"decoder\.layers\.{layer}\.cross_attention"
+
+
+def compute_cross_attention(
+    net: Transformer,
+    sources: Sequence[IdSequence],
+    results: Sequence[Result],
+    generation_config: GenerationConfig,
+    alignment_layer: str | int,
+) -> list[AttentionResult]:
+    """Return the results with their cross-attention weights, averaged over heads."""
     assert net.decoder is not None
-    begun = Engine(net).begun([], sources[0], how)
-    read = [[*begun, *one.ids[:-1]] for one in said]
-    nowhere = torch.zeros(0, dtype=torch.long)  # no head reads: all logits would not fit
-    batch = Batch(rows=filled(sources), target=filled(read), read=nowhere)
-    with look(net, path_of(layer, len(net.decoder.order))) as seen:
+    prompt = Engine(net).prepare_prompt([], sources[0], generation_config)
+    decoder_ids = [[*prompt, *result.token_ids[:-1]] for result in results]
+    batch = Batch(
+        encoder=build_padded_inputs(sources),
+        decoder=build_padded_inputs(decoder_ids),
+        logit_positions=torch.zeros(0, dtype=torch.long),  # no logits: they would not fit in memory
+    )
+    path = build_cross_attention_path(alignment_layer, len(net.decoder.layer_order))
+    with look(net, path) as attention_weights:
         net(batch.to(next(net.parameters()).device))
-    mean = torch.stack([weights.float().mean(1) for weights in seen.values()]).mean(0)  # (B, T, S)
-    found, first = [Looked(*one) for one in said], len(begun) - 1
-    for one, weights in zip(found, mean.tolist(), strict=True):
-        one.weights = weights[first : first + len(one.ids)]
-    return found
+    layer_means = [weights.float().mean(1) for weights in attention_weights.values()]
+    mean_weights = torch.stack(layer_means).mean(0)  # (B, T, S)
+    first = len(prompt) - 1
+    attention_results = [AttentionResult(*result) for result in results]
+    for result, weights in zip(attention_results, mean_weights.tolist(), strict=True):
+        result.cross_attention_weights = weights[first : first + len(result.token_ids)]
+    return attention_results
 
 
-def filled(ids: Sequence[Ids]) -> Rows:
-    """Ids side by side, with pads on the right that are no tokens."""
-    lengths = [np.ones(len(row), np.int64) for row in ids]
-    return Rows.of(beside([np.array(row) for row in ids], 0), mask=beside(lengths, 0) > 0)
+def build_padded_inputs(sequences: Sequence[IdSequence]) -> Inputs:
+    """Return the sequences as one batch, padded on the right."""
+    masks = [np.ones(len(sequence), np.int64) for sequence in sequences]
+    return Inputs.create(
+        pad_sequences([np.array(sequence) for sequence in sequences], 0),
+        attention_mask=pad_sequences(masks, 0) > 0,
+    )

@@ -1,4 +1,4 @@
-"""task: a task by its name, on a model of the user's. Each is imported when it is first asked for."""
+"""The function `task`: a task by name, on a model. A task is imported on first use."""
 
 from __future__ import annotations
 
@@ -6,89 +6,110 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from qkv.builtin import TASKS as SHIPPED
-from qkv.builtin import builtin
+from qkv.builtin import BUILTIN_TASKS, get_builtin_name
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.tasks.base import Task
-from qkv.tasks.checks import one_of
+from qkv.tasks.checks import check_choice
 
 if TYPE_CHECKING:
-    from qkv.tasks.read.answer import Reply
-    from qkv.tasks.read.classify import Classify
-    from qkv.tasks.read.detect import Detect
-    from qkv.tasks.read.embed import Embed
-    from qkv.tasks.read.fill import Fill
-    from qkv.tasks.read.match import Match
-    from qkv.tasks.read.score import Measure
-    from qkv.tasks.read.tag import Tag
-    from qkv.tasks.write.complete import Complete
-    from qkv.tasks.write.generative_answer import Respond
-    from qkv.tasks.write.summarize import Summarise
-    from qkv.tasks.write.translate import Translate
+    from qkv.tasks.read.answer import ExtractiveAnswerTask
+    from qkv.tasks.read.classify import ClassifyTask
+    from qkv.tasks.read.detect import DetectTask
+    from qkv.tasks.read.embed import EmbedTask
+    from qkv.tasks.read.fill import FillTask
+    from qkv.tasks.read.match import MatchTask
+    from qkv.tasks.read.score import ScoreTask
+    from qkv.tasks.read.tag import TagTask
+    from qkv.tasks.write.complete import CompleteTask
+    from qkv.tasks.write.generative_answer import GenerativeAnswerTask
+    from qkv.tasks.write.summarize import SummarizeTask
+    from qkv.tasks.write.translate import TranslateTask
 
-TASKS = {
-    "classify": ("read.classify", "Classify"), "tag": ("read.tag", "Tag"), "fill": ("read.fill", "Fill"),
-    "answer": ("read.answer", "Reply"), "embed": ("read.embed", "Embed"), "match": ("read.match", "Match"),
-    "detect": ("read.detect", "Detect"), "score": ("read.score", "Measure"),
-    "translate": ("write.translate", "Translate"), "complete": ("write.complete", "Complete"),
-    "summarise": ("write.summarize", "Summarise"),
+TASK_CLASSES = {  # task name: module, class
+    "classify":  ("read.classify", "ClassifyTask"),
+    "tag":       ("read.tag", "TagTask"),
+    "fill":      ("read.fill", "FillTask"),
+    "answer":    ("read.answer", "ExtractiveAnswerTask"),  # or GenerativeAnswerTask
+    "embed":     ("read.embed", "EmbedTask"),
+    "match":     ("read.match", "MatchTask"),
+    "detect":    ("read.detect", "DetectTask"),
+    "score":     ("read.score", "ScoreTask"),
+    "translate": ("write.translate", "TranslateTask"),
+    "complete":  ("write.complete", "CompleteTask"),
+    "summarize": ("write.summarize", "SummarizeTask"),
 }  # fmt: skip
-Where = str | Path | Model | None
+ModelSource = str | Path | Model | None
 
 
 # fmt: off
 @overload
-def task(name: Literal["classify"], model: Where = ..., **settings: Any) -> Classify: ...
+def task(name: Literal["classify"], model: ModelSource = ..., **settings: Any) -> ClassifyTask: ...
 @overload
-def task(name: Literal["tag"], model: Where = ..., **settings: Any) -> Tag: ...
+def task(name: Literal["tag"], model: ModelSource = ..., **settings: Any) -> TagTask: ...
 @overload
-def task(name: Literal["fill"], model: Where = ..., **settings: Any) -> Fill: ...
+def task(name: Literal["fill"], model: ModelSource = ..., **settings: Any) -> FillTask: ...
 @overload
-def task(name: Literal["answer"], model: Where = ..., **settings: Any) -> Reply | Respond: ...
+def task(
+    name: Literal["answer"], model: ModelSource = ..., **settings: Any
+) -> ExtractiveAnswerTask | GenerativeAnswerTask: ...
 @overload
-def task(name: Literal["embed"], model: Where = ..., **settings: Any) -> Embed: ...
+def task(name: Literal["embed"], model: ModelSource = ..., **settings: Any) -> EmbedTask: ...
 @overload
-def task(name: Literal["match"], model: Where = ..., **settings: Any) -> Match: ...
+def task(name: Literal["match"], model: ModelSource = ..., **settings: Any) -> MatchTask: ...
 @overload
-def task(name: Literal["detect"], model: Where = ..., **settings: Any) -> Detect: ...
+def task(name: Literal["detect"], model: ModelSource = ..., **settings: Any) -> DetectTask: ...
 @overload
-def task(name: Literal["score"], model: Where = ..., **settings: Any) -> Measure: ...
+def task(name: Literal["score"], model: ModelSource = ..., **settings: Any) -> ScoreTask: ...
 @overload
-def task(name: Literal["translate"], model: Where = ..., **settings: Any) -> Translate: ...
+def task(
+    name: Literal["translate"], model: ModelSource = ..., **settings: Any
+) -> TranslateTask: ...
 @overload
-def task(name: Literal["complete"], model: Where = ..., **settings: Any) -> Complete: ...
+def task(name: Literal["complete"], model: ModelSource = ..., **settings: Any) -> CompleteTask: ...
 @overload
-def task(name: Literal["summarise"], model: Where = ..., **settings: Any) -> Summarise: ...
+def task(
+    name: Literal["summarize"], model: ModelSource = ..., **settings: Any
+) -> SummarizeTask: ...
 @overload
-def task(name: str, model: Where = ..., **settings: Any) -> Task[Any, Any]: ...
+def task(name: str, model: ModelSource = ..., **settings: Any) -> Task[Any, Any]: ...
 # fmt: on
 
 
 def task(
-    name: str, model: Where = None, *, device: str = "cpu", adapter: str | Path | None = None, **settings: Any
+    name: str,
+    model: ModelSource = None,
+    *,
+    device: str = "cpu",
+    adapter: str | Path | None = None,
+    **settings: Any,
 ) -> Task[Any, Any]:
-    """A task on a model: the folder or hub id of one, or a Model; settings are those of the task.
+    """Return a task on a model: a folder, a hub id or a Model. `settings` are those of the task.
 
-    Without a model, `translate`, `complete` and `classify` take the one that comes with the package."""
-    one_of("task", name, [*TASKS])
-    if model is None and name in SHIPPED:
-        model = builtin(name)
+    Without a model, `translate`, `complete` and `classify` use the built-in one. In tasks that
+    generate text, a sampling setting (temperature, top_p, top_k, …) implies `do_sample=True`."""
+    check_choice("task", name, [*TASK_CLASSES])
+    if model is None and name in BUILTIN_TASKS:
+        model = get_builtin_name(name)
     if model is None:
-        raise ValueError(f"`{name}` of which model? Expected model= and a folder, a hub id or a Model")
+        raise ValueError(f"`{name}` has no model; expected model=: a folder, a hub id or a Model")
     if isinstance(model, Model) and (adapter is not None or device != "cpu"):
         raise ValueError(
-            "device and adapter are for a model that is opened here; expected a folder or a hub id"
+            "device and adapter apply to a model that is loaded here; "
+            "expected model to be a folder or a hub id"
         )
-    for what, value in (("model", model), ("adapter", adapter)):
+    for argument, value in (("model", model), ("adapter", adapter)):
         if value is not None and not isinstance(value, str | Path | Model):
-            raise ValueError(f"{what} is a {type(value).__name__}, expected a folder or a hub id")
-    module, class_name = TASKS[name]
-    kind: type[Task[Any, Any]] = getattr(import_module(f"qkv.tasks.{module}"), class_name)
-    opened = model if isinstance(model, Model) else load(model, device=device, adapter=adapter)
-    if name == "answer":  # with a part of the text, or in words of its own
-        from qkv.tasks.write.generative_answer import answering
+            raise ValueError(
+                f"{argument} is a {type(value).__name__}, expected a folder or a hub id"
+            )
+    module_name, class_name = TASK_CLASSES[name]
+    task_class: type[Task[Any, Any]] = getattr(
+        import_module(f"qkv.tasks.{module_name}"), class_name
+    )
+    loaded = model if isinstance(model, Model) else load(model, device=device, adapter=adapter)
+    if name == "answer":
+        from qkv.tasks.write.generative_answer import select_answer_task
 
-        kind = answering(opened, settings.pop("generative", None))
-    made = kind(model=opened)
-    return made.changed(settings)
+        task_class = select_answer_task(loaded, settings.pop("generative", None))
+    return task_class(model=loaded).with_settings(settings)

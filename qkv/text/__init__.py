@@ -1,4 +1,4 @@
-"""Text to tokens and back: tokenizers trained, loaded and saved. Knows no tensors."""
+"""Tokenizers: training, loading, saving, encoding and decoding. Knows no tensors."""
 
 from qkv.text.encoding import Encoding as Encoding
 from qkv.text.tokenizer import Tokenizer as Tokenizer

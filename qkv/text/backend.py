@@ -1,4 +1,4 @@
-"""Core: the few methods that a tokenizer needs of whatever turns text into tokens and back."""
+"""TokenizerBackend: the protocol of what turns text into tokens and back."""
 
 from __future__ import annotations
 
@@ -8,62 +8,77 @@ from typing import Protocol, TypeAlias
 
 from qkv.text.encoding import Encoding
 
-Text: TypeAlias = str | list[str]  # a list is words
-Row: TypeAlias = tuple[Text, Text | None]
+TextInput: TypeAlias = str | list[str]  # a list: pre-tokenized words
+TextPair: TypeAlias = tuple[TextInput, TextInput | None]
 
 
-class Core(Protocol):
-    """A backend; `Rust` for nearly every family."""
+class TokenizerBackend(Protocol):
+    """Tokenization algorithm of a tokenizer; `RustBackend` for nearly every family."""
 
     @property
     def languages(self) -> Mapping[str, int]: ...
 
     @property
-    def joint(self) -> str: ...
+    def continuing_subword_prefix(self) -> str: ...
 
     def encode(
-        self, rows: Sequence[Row], *, special: bool, target: bool, language: str | None
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool,
+        is_target: bool,
+        language: str | None,
     ) -> list[Encoding]: ...
 
-    def ids(
-        self, rows: Sequence[Row], *, special: bool, target: bool, language: str | None
+    def encode_ids(
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool,
+        is_target: bool,
+        language: str | None,
     ) -> list[list[int]]: ...
 
-    def decode(self, ids: Sequence[int], *, special: bool) -> str: ...
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool) -> str: ...
 
-    def token(self, number: int) -> str | None: ...
+    def id_to_token(self, token_id: int) -> str | None: ...
 
-    def id(self, token: str) -> int | None: ...
+    def token_to_id(self, token: str) -> int | None: ...
 
-    def special(self) -> dict[str, int]: ...
+    def get_special_tokens(self) -> dict[str, int]: ...
 
-    def json(self) -> bytes | None: ...
+    def serialize(self) -> bytes | None: ...
 
     def __len__(self) -> int: ...
 
 
-def check_text(*texts: Text | None) -> None:
-    """Complain of what is not text: no file, and no backend, can hold half a surrogate pair."""
+def check_text_input(*texts: TextInput | None) -> None:
+    """Raise ValueError for a non-string, or a lone surrogate, which UTF-8 cannot encode."""
     for text in texts:
         for part in text if isinstance(text, list) else [text]:
             if part is not None and not isinstance(part, str):
                 raise ValueError(f"{part!r}: expected a string")
-            if part is not None and (found := re.search("[\ud800-\udfff]", part)):
-                what = f"U+{ord(found[0]):04X} at character {found.start()}"
-                raise ValueError(f"text: a lone surrogate, {what}; decode it anew with errors='replace'")
+            if part is not None and (surrogate := re.search("[\ud800-\udfff]", part)):
+                character = f"U+{ord(surrogate[0]):04X} at character {surrogate.start()}"
+                raise ValueError(
+                    f"text: a lone surrogate, {character};"
+                    " decode the bytes again with errors='replace'"
+                )
 
 
 def check_language(language: str, languages: Mapping[str, int]) -> None:
     if language not in languages:
         known = ", ".join(languages) or "none"
-        raise ValueError(f"language {language!r}: not one of this tokenizer's ({known})")
+        raise ValueError(
+            f"language {language!r}: expected one of this tokenizer's languages: {known}"
+        )
 
 
-def tidy(text: str) -> str:
-    """No space before punctuation and contractions, as Hugging Face's clean_up_tokenization_spaces."""
-    for mark in (".", "?", "!", ","):
-        text = text.replace(f" {mark}", mark)
+def clean_up_tokenization(text: str) -> str:
+    """Remove spaces before punctuation and contractions, as transformers does."""
+    for punctuation in (".", "?", "!", ","):
+        text = text.replace(f" {punctuation}", punctuation)
     text = text.replace(" ' ", "'")
-    for end in ("n't", "'m", "'s", "'ve", "'re"):
-        text = text.replace(f" {end}", end)
+    for contraction in ("n't", "'m", "'s", "'ve", "'re"):
+        text = text.replace(f" {contraction}", contraction)
     return text

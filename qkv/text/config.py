@@ -1,4 +1,4 @@
-"""Settings: what tokenizer_config.json and its kin say, read by type. Knows no family and no vocabulary."""
+"""tokenizer_config.json and related files, read by type. Knows no family and no vocabulary."""
 
 from __future__ import annotations
 
@@ -8,128 +8,157 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
-from qkv.text.files import Json, read_json
+from qkv.text.files import JsonObject, read_tokenizer_json_object
 
-CONFIG, SPECIAL, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")  # tokens that are new get their ids in this order
-EXTRAS = ("additional_special_tokens", "extra_special_tokens")  # the older name and the newer
-NO_LIMIT = 10**9  # Hugging Face writes 10**30 where there is none
-MARKS = ("single_word", "lstrip", "rstrip", "normalized")
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
+ADDED_TOKENS_FILE = "added_tokens.json"
+SPECIAL_TOKEN_ROLES = tuple(
+    "bos eos unk sep pad cls mask".split()
+)  # new tokens get ids in this order
+EXTRA_SPECIAL_TOKENS_KEYS = (
+    "additional_special_tokens",
+    "extra_special_tokens",
+)  # older, newer key
+NO_MAX_LENGTH = 10**9  # Hugging Face writes 10**30 for no maximum
+ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
-class Names(dict[str, str]):
-    """Tokens by role."""
+class SpecialTokens(dict[str, str]):
+    """Special tokens by role, such as `pad`."""
 
     def __missing__(self, role: str) -> str:
-        raise ValueError(f"no {role}_token, expected one")
+        raise ValueError(f"no {role}_token; expected one in {TOKENIZER_CONFIG_FILE}")
 
 
 @dataclass(frozen=True)
-class Settings:
-    """A JSON object and the file it is from, which a complaint names."""
+class TokenizerFileConfig:
+    """A JSON object and the path of its file, for error messages."""
 
-    values: Json
-    source: Path
+    values: JsonObject
+    path: Path
 
     @classmethod
-    def read(cls, folder: Path) -> Settings:
-        """tokenizer_config.json, with special_tokens_map.json over it as older versions wrote them."""
-        values: Json = {}
-        if (folder / CONFIG).exists():
-            values = read_json(folder / CONFIG)
-        if (folder / SPECIAL).exists() and "added_tokens_decoder" not in values:
-            values |= {key: value for key, value in read_json(folder / SPECIAL).items() if value is not None}
-        values.pop("auto_map", None)  # names code to run; there is none to run here
-        return cls(values, folder / CONFIG)
+    def read(cls, folder: Path) -> TokenizerFileConfig:
+        """Read tokenizer_config.json; in older versions special_tokens_map.json overrides it."""
+        values: JsonObject = {}
+        if (folder / TOKENIZER_CONFIG_FILE).exists():
+            values = read_tokenizer_json_object(folder / TOKENIZER_CONFIG_FILE)
+        if (folder / SPECIAL_TOKENS_MAP_FILE).exists() and "added_tokens_decoder" not in values:
+            values |= {
+                key: value
+                for key, value in read_tokenizer_json_object(
+                    folder / SPECIAL_TOKENS_MAP_FILE
+                ).items()
+                if value is not None
+            }
+        values.pop("auto_map", None)  # names remote code, which is never run
+        return cls(values, folder / TOKENIZER_CONFIG_FILE)
 
-    def flag(self, name: str, default: bool) -> bool:
-        value = self.values.get(name)
+    def get_bool(self, key: str, default: bool) -> bool:
+        value = self.values.get(key)
         if value is not None and not isinstance(value, bool):
-            raise ValueError(f"{self.source}: {name} {value!r}, expected true or false")
+            raise ValueError(f"{self.path}: {key} {value!r}, expected true or false")
         return default if value is None else value
 
-    def maybe(self, name: str) -> bool | None:
-        """True, false, or neither."""
-        return self.flag(name, False) if self.values.get(name) is not None else None
+    def get_optional_bool(self, key: str) -> bool | None:
+        """Return a boolean, or None if it is not set."""
+        return self.get_bool(key, False) if self.values.get(key) is not None else None
 
-    def number(self, name: str) -> int | None:
-        value = self.values.get(name)
+    def get_int(self, key: str) -> int | None:
+        value = self.values.get(key)
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            raise ValueError(f"{self.source}: {name} {value!r}, expected a whole number")
+        if value is not None and (
+            not isinstance(value, int) or isinstance(value, bool) or value < 0
+        ):
+            raise ValueError(f"{self.path}: {key} {value!r}, expected a whole number")
         return value
 
-    def text(self, name: str, default: str | None = None) -> str | None:
-        value = self.values.get(name)
+    def get_str(self, key: str, default: str | None = None) -> str | None:
+        value = self.values.get(key)
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"{self.source}: {name} {value!r}, expected a string")
+            raise ValueError(f"{self.path}: {key} {value!r}, expected a string")
         return default if value is None else value
 
-    def texts(self, name: str) -> list[str]:
-        value = self.values.get(name) or []
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise ValueError(f"{self.source}: {name} {value!r}, expected a list of strings")
+    def get_str_list(self, key: str) -> list[str]:
+        value = self.values.get(key) or []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f"{self.path}: {key} {value!r}, expected a list of strings")
         return value
 
     @property
-    def limit(self) -> int | None:
-        """The longest input of the model, in tokens."""
-        limit = self.number("model_max_length")
-        return None if limit is None or limit > NO_LIMIT else limit
+    def model_max_length(self) -> int | None:
+        """Maximum input length of the model, in tokens."""
+        max_length = self.get_int("model_max_length")
+        return None if max_length is None or max_length > NO_MAX_LENGTH else max_length
 
     @property
-    def clean(self) -> bool:
-        """Whether decoded text loses the spaces before punctuation."""
-        return self.flag("clean_up_tokenization_spaces", False)
+    def clean_up_tokenization_spaces(self) -> bool:
+        """Whether decoding removes spaces before punctuation."""
+        return self.get_bool("clean_up_tokenization_spaces", False)
 
     @property
-    def side(self) -> str:
-        """Where padding goes."""
-        side = self.text("padding_side", "right")
+    def padding_side(self) -> str:
+        """Side of the padding: left or right."""
+        side = self.get_str("padding_side", "right")
         if side not in ("left", "right"):
-            raise ValueError(f"{self.source}: padding_side {side!r}, expected left or right")
+            raise ValueError(f"{self.path}: padding_side {side!r}, expected left or right")
         return side
 
-    def role(self, role: str) -> AddedToken | None:
+    def get_special_token(self, role: str) -> AddedToken | None:
         value = self.values.get(f"{role}_token")
-        return None if value is None else self._token(value, f"{role}_token", special=True)
+        return None if value is None else self._parse_token(value, f"{role}_token", special=True)
 
-    def extras(self) -> list[AddedToken]:
-        """Special tokens without a role of their own."""
-        found: list[AddedToken] = []
-        for name in EXTRAS:
+    def get_extra_special_tokens(self) -> list[AddedToken]:
+        """Return the special tokens without a role."""
+        tokens: list[AddedToken] = []
+        for name in EXTRA_SPECIAL_TOKENS_KEYS:
             value = self.values.get(name) or []
             if not isinstance(value, list | dict):
-                raise ValueError(f"{self.source}: {name} {value!r}, expected a list of tokens")
-            each = value.values() if isinstance(value, dict) else value
-            found += [self._token(token, name, special=True) for token in each]
-        return found
+                raise ValueError(f"{self.path}: {name} {value!r}, expected a list of tokens")
+            items = value.values() if isinstance(value, dict) else value
+            tokens += [self._parse_token(item, name, special=True) for item in items]
+        return tokens
 
-    def added(self, folder: Path) -> dict[int, AddedToken]:
-        """Tokens with ids of their own, beside the vocabulary file."""
-        found: dict[int, AddedToken] = {}
+    def get_added_tokens(self, folder: Path) -> dict[int, AddedToken]:
+        """Return the tokens, by id, that are not in the vocabulary file."""
+        added_tokens: dict[int, AddedToken] = {}
         decoder = self.values.get("added_tokens_decoder") or {}
         if not isinstance(decoder, dict) or not all(key.isdecimal() for key in decoder):
-            raise ValueError(f"{self.source}: added_tokens_decoder, expected tokens by id")
+            raise ValueError(f"{self.path}: added_tokens_decoder, expected tokens by id")
         for key, value in decoder.items():
-            found[int(key)] = self._token(value, "added_tokens_decoder")
-        if not decoder and (folder / ADDED).exists():
-            special = {str(token.content) for role in ROLES if (token := self.role(role))}
-            special |= {str(token.content) for token in self.extras()}
-            for name, number in read_json(folder / ADDED, strict=True).items():
-                if not isinstance(number, int) or isinstance(number, bool) or number < 0 or number in found:
-                    raise ValueError(f"{folder / ADDED}: {name!r} has id {number!r}, expected one of its own")
-                found[number] = AddedToken(name, special=name in special, normalized=name not in special)
-        return dict(sorted(found.items()))
+            added_tokens[int(key)] = self._parse_token(value, "added_tokens_decoder")
+        if not decoder and (folder / ADDED_TOKENS_FILE).exists():
+            path = folder / ADDED_TOKENS_FILE
+            special_tokens = {
+                str(token.content)
+                for role in SPECIAL_TOKEN_ROLES
+                if (token := self.get_special_token(role))
+            }
+            special_tokens |= {str(token.content) for token in self.get_extra_special_tokens()}
+            for name, token_id in read_tokenizer_json_object(path, reject_duplicates=True).items():
+                is_id = (
+                    isinstance(token_id, int) and not isinstance(token_id, bool) and token_id >= 0
+                )
+                if not is_id or token_id in added_tokens:
+                    raise ValueError(
+                        f"{path}: {name!r} has id {token_id!r}, expected a unique id from 0"
+                    )
+                assert isinstance(token_id, int)
+                is_special = name in special_tokens
+                added_tokens[token_id] = AddedToken(
+                    name, special=is_special, normalized=not is_special
+                )
+        return dict(sorted(added_tokens.items()))
 
-    def _token(self, value: object, name: str, *, special: bool | None = None) -> AddedToken:
-        """A token as text, or as an object that also says how it meets the text around it."""
+    def _parse_token(self, value: object, name: str, *, special: bool | None = None) -> AddedToken:
+        """Parse a token: a string, or an object that also has flags, such as lstrip."""
         if isinstance(value, str):
             return AddedToken(value, special=special is not False)
         if isinstance(value, Mapping) and isinstance(value.get("content"), str):
-            marks = {key: value[key] for key in MARKS if key in value}
-            marks["special"] = special or value.get("special", False)
-            if all(isinstance(mark, bool) for mark in marks.values()):
-                return AddedToken(value["content"], **marks)
-        raise ValueError(f"{self.source}: {name} {value!r}, expected a token")
+            flags = {key: value[key] for key in ADDED_TOKEN_FLAGS if key in value}
+            flags["special"] = special or value.get("special", False)
+            if all(isinstance(flag, bool) for flag in flags.values()):
+                return AddedToken(value["content"], **flags)
+        raise ValueError(f"{self.path}: {name} {value!r}, expected a token")

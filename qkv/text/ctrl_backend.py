@@ -1,4 +1,4 @@
-"""CTRL: a piece that goes on is written `piece@@`, the last of a word plain. Knows only this family."""
+"""CTRL tokenizer: BPE whose pieces end in `@@`, except at the end of a word."""
 
 from __future__ import annotations
 
@@ -8,76 +8,120 @@ from typing import ClassVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from qkv.text.backend import Row
+from qkv.text.backend import TextPair
 from qkv.text.encoding import Encoding
-from qkv.text.rust_backend import Rust
+from qkv.text.rust_backend import RustBackend
 
-ON, END = "@@", "</w>"
+CONTINUATION_SUFFIX = "@@"  # in the vocabulary
+END_OF_WORD_SUFFIX = "</w>"  # in the merges
 
 
 @dataclass(frozen=True)
-class Ctrl:
-    """A Core that merges pieces in Rust and then numbers them by CTRL's own vocabulary."""
+class CtrlBackend:
+    """Backend that merges pieces in Rust, then maps them to the ids of CTRL's vocabulary."""
 
-    rust: Rust
+    bpe_backend: RustBackend
     vocabulary: dict[str, int]
-    tokens: dict[int, str]
-    numbers: list[int]  # by the id that Rust gives
-    unk: str
+    tokens_by_id: dict[int, str]
+    token_ids_by_bpe_id: list[int]  # Rust's id -> CTRL's id
+    unk_token: str
 
     languages: ClassVar[Mapping[str, int]] = {}
-    joint: ClassVar[str] = ""
+    continuing_subword_prefix: ClassVar[str] = ""
 
     @classmethod
     def build(
-        cls, vocabulary: dict[str, int], merges: list[tuple[str, str]], unk: str, added: Sequence[AddedToken]
-    ) -> Ctrl:
-        """The merges write the end of a word as `</w>`, the vocabulary writes its absence as `@@`."""
-        # Merges may pass through pieces that have no id: they are unknown if a word ends as one.
-        names = [name[:-2] if name.endswith(ON) and len(name) > 2 else name + END for name in vocabulary]
+        cls,
+        vocabulary: dict[str, int],
+        merges: list[tuple[str, str]],
+        unk_token: str,
+        added_tokens: Sequence[AddedToken],
+    ) -> CtrlBackend:
+        """Build the backend of a vocabulary that marks continuation, merges that mark word ends."""
+        # Merges may produce pieces without an id, which are unknown tokens.
+        piece_names = [
+            name[:-2]
+            if name.endswith(CONTINUATION_SUFFIX) and len(name) > 2
+            else name + END_OF_WORD_SUFFIX
+            for name in vocabulary
+        ]
         parts = [part for pair in merges for part in (*pair, "".join(pair))]
-        pieces = {name: number for number, name in enumerate(dict.fromkeys([unk, *names, *parts]))}
-        rust = Tokenizer(models.BPE(pieces, merges, unk_token=unk, end_of_word_suffix=END))
-        rust.pre_tokenizer = pre_tokenizers.Split(Regex(r"\S+\n?"), "removed", invert=True)
-        rust.add_tokens(list(added))
-        extra = [token.content for token in added if token.content not in vocabulary]
-        vocabulary = vocabulary | {token: len(vocabulary) + place for place, token in enumerate(extra)}
-        numbers = [vocabulary[unk]] * rust.get_vocab_size()
-        for name, place in pieces.items():
-            plain = name.removesuffix(END) if name.endswith(END) else name + ON
-            numbers[place] = vocabulary.get(plain, vocabulary[unk])
-        for token in added:
-            numbers[rust.get_vocab()[token.content]] = vocabulary[token.content]
-        tokens = {number: token for token, number in vocabulary.items()}
-        return cls(Rust(rust), vocabulary, tokens, numbers, unk)
+        pieces = {
+            name: index
+            for index, name in enumerate(dict.fromkeys([unk_token, *piece_names, *parts]))
+        }
+        tokenizer = Tokenizer(
+            models.BPE(pieces, merges, unk_token=unk_token, end_of_word_suffix=END_OF_WORD_SUFFIX)
+        )
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\S+\n?"), "removed", invert=True)
+        tokenizer.add_tokens(list(added_tokens))
+        new_tokens = [token.content for token in added_tokens if token.content not in vocabulary]
+        vocabulary = vocabulary | {
+            token: len(vocabulary) + index for index, token in enumerate(new_tokens)
+        }
+        token_ids_by_bpe_id = [vocabulary[unk_token]] * tokenizer.get_vocab_size()
+        for name, bpe_id in pieces.items():
+            token_name = (
+                name.removesuffix(END_OF_WORD_SUFFIX)
+                if name.endswith(END_OF_WORD_SUFFIX)
+                else name + CONTINUATION_SUFFIX
+            )
+            token_ids_by_bpe_id[bpe_id] = vocabulary.get(token_name, vocabulary[unk_token])
+        for token in added_tokens:
+            token_ids_by_bpe_id[tokenizer.get_vocab()[token.content]] = vocabulary[token.content]
+        tokens_by_id = {token_id: token for token, token_id in vocabulary.items()}
+        return cls(RustBackend(tokenizer), vocabulary, tokens_by_id, token_ids_by_bpe_id, unk_token)
 
     def encode(
-        self, rows: Sequence[Row], *, special: bool = True, target: bool = False, language: str | None = None
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
     ) -> list[Encoding]:
-        found = self.rust.encode(rows, special=special, language=language)
-        return [replace(one, ids=[self.numbers[number] for number in one.ids]) for one in found]
+        encodings = self.bpe_backend.encode(
+            text_pairs, add_special_tokens=add_special_tokens, language=language
+        )
+        return [
+            replace(encoding, input_ids=self._map_ids(encoding.input_ids)) for encoding in encodings
+        ]
 
-    def ids(
-        self, rows: Sequence[Row], *, special: bool = True, target: bool = False, language: str | None = None
+    def encode_ids(
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
     ) -> list[list[int]]:
-        found = self.rust.ids(rows, special=special, language=language)
-        return [[self.numbers[number] for number in one] for one in found]
+        sequences = self.bpe_backend.encode_ids(
+            text_pairs, add_special_tokens=add_special_tokens, language=language
+        )
+        return [self._map_ids(bpe_ids) for bpe_ids in sequences]
 
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        skipped = set() if special else {*self.special().values()}
-        words = [self.tokens.get(number, self.unk) for number in ids if number not in skipped]
-        return " ".join(words).replace(f"{ON} ", "").strip()
+    def _map_ids(self, bpe_ids: Sequence[int]) -> list[int]:
+        return [self.token_ids_by_bpe_id[bpe_id] for bpe_id in bpe_ids]
 
-    def token(self, number: int) -> str | None:
-        return self.tokens.get(number)
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
+        skipped_ids = set() if keep_special_tokens else {*self.get_special_tokens().values()}
+        tokens = [
+            self.tokens_by_id.get(token_id, self.unk_token)
+            for token_id in token_ids
+            if token_id not in skipped_ids
+        ]
+        return " ".join(tokens).replace(f"{CONTINUATION_SUFFIX} ", "").strip()
 
-    def id(self, token: str) -> int | None:
+    def id_to_token(self, token_id: int) -> str | None:
+        return self.tokens_by_id.get(token_id)
+
+    def token_to_id(self, token: str) -> int | None:
         return self.vocabulary.get(token)
 
-    def special(self) -> dict[str, int]:
-        return {token: self.vocabulary[token] for token in self.rust.special()}
+    def get_special_tokens(self) -> dict[str, int]:
+        return {token: self.vocabulary[token] for token in self.bpe_backend.get_special_tokens()}
 
-    def json(self) -> bytes | None:
+    def serialize(self) -> bytes | None:
         return None
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""Guess: whose vocabulary it is, and which special token does what, where no file says so."""
+"""Detection of the tokenizer family and of special tokens that no file declares."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Collection
 
 from tokenizers import Tokenizer
 
-from qkv.text.config import ROLES, Names, Settings
-from qkv.text.sentencepiece_model import Pieces
+from qkv.text.config import SPECIAL_TOKEN_ROLES, SpecialTokens, TokenizerFileConfig
+from qkv.text.sentencepiece_model import SentencePieceModel
 
 # fmt: off
-USUAL = {
+COMMON_SPECIAL_TOKENS = {
     "bos":  "<s> <bos> <|startoftext|> <|begin_of_text|>",
     "eos":  "</s> <eos> <|endoftext|> <|end_of_text|>",
     "unk":  "[UNK] <unk>",
@@ -22,16 +22,31 @@ USUAL = {
 # fmt: on
 
 
-def names_of(rust: Tokenizer, settings: Settings) -> Names:
-    """The tokens by role: as the settings say or, where they say nothing of any, by their usual names."""
-    said = Names({role: token.content for role in ROLES if (token := settings.role(role))})
-    special = {token.content for token in rust.get_added_tokens_decoder().values() if token.special}
-    usual = {role: next((name for name in USUAL[role].split() if name in special), None) for role in ROLES}
-    return said or Names({role: name for role, name in usual.items() if name is not None})
+def detect_special_tokens(tokenizer: Tokenizer, config: TokenizerFileConfig) -> SpecialTokens:
+    """Return the special tokens by role: those of the config, else those with common names."""
+    declared = SpecialTokens(
+        {
+            role: token.content
+            for role in SPECIAL_TOKEN_ROLES
+            if (token := config.get_special_token(role))
+        }
+    )
+    special_tokens = {
+        token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special
+    }
+    common = {
+        role: next(
+            (name for name in COMMON_SPECIAL_TOKENS[role].split() if name in special_tokens), None
+        )
+        for role in SPECIAL_TOKEN_ROLES
+    }
+    return declared or SpecialTokens(
+        {role: name for role, name in common.items() if name is not None}
+    )
 
 
-def bpe_family(vocabulary: Collection[str]) -> str:
-    """By the special tokens, else by the marks of pieces: `Ġ` for a space, `</w>` or `@@` at their ends."""
+def detect_bpe_family(vocabulary: Collection[str]) -> str:
+    """Return the family of a BPE vocabulary, by special tokens or the marks `Ġ`, `</w>`, `@@`."""
     if "<|startoftext|>" in vocabulary:
         return "clip"
     if "<mask>" in vocabulary and "</s>" in vocabulary:
@@ -41,9 +56,9 @@ def bpe_family(vocabulary: Collection[str]) -> str:
     return "gpt" if any(token.endswith("</w>") for token in vocabulary) else "ctrl"
 
 
-def spm_family(pieces: Pieces, file: str) -> str:
-    """By the name of the file and the special pieces."""
-    if file != "spiece.model":
-        return "mbart" if file == "sentencepiece.bpe.model" else "llama"
-    texts = {piece.text for piece in pieces.marked()}
-    return "albert" if "[CLS]" in texts else "xlnet" if "<cls>" in texts else "t5"
+def detect_sentencepiece_family(model: SentencePieceModel, file_name: str) -> str:
+    """Return the family of a SentencePiece model, by its file name and special pieces."""
+    if file_name != "spiece.model":
+        return "mbart" if file_name == "sentencepiece.bpe.model" else "llama"
+    special_pieces = {piece.piece for piece in model.get_special_pieces()}
+    return "albert" if "[CLS]" in special_pieces else "xlnet" if "<cls>" in special_pieces else "t5"

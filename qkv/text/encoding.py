@@ -1,4 +1,4 @@
-"""Encoding: a text, or a pair of texts, as tokens. Knows no tokenizer: it only keeps and cuts lists."""
+"""Encoding: the tokens of a text or a pair, with truncation and windows. Knows no tokenizer."""
 
 from __future__ import annotations
 
@@ -8,70 +8,83 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Encoding:
-    """Six lists of one length; special tokens are those put around the texts, not those typed in them."""
+    """Six lists of equal length.
 
-    ids: list[int]
-    offsets: list[tuple[int, int]]  # characters of the text itself, or of the word; (0, 0): special
-    types: list[int]  # segments, as the family counts them
-    special: list[bool]
-    sequence: list[int | None]  # 0: the first text, 1: its pair, None: special
-    words: list[int | None]  # which word of its text; None: special, or not known
+    Special tokens are those that the tokenizer adds, not those that occur in the texts."""
+
+    input_ids: list[int]
+    offset_mapping: list[tuple[int, int]]  # characters of the text, or of the word; (0, 0): special
+    token_type_ids: list[int]  # segment ids, as the family defines them
+    special_tokens_mask: list[bool]
+    sequence_ids: list[int | None]  # 0: first text, 1: second text, None: special
+    word_ids: list[int | None]  # index of the word in its text; None: special or unknown
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.input_ids)
 
-    def cut(self, limit: int, *, side: str = "right") -> Encoding:
-        """At most `limit` tokens: the longer text loses its tokens first, at that side; special ones stay."""
-        if len(self) <= limit:
+    def truncate(self, max_length: int, *, truncation_side: str = "right") -> Encoding:
+        """Return at most `max_length` tokens; the longer text is truncated first."""
+        if len(self) <= max_length:
             return self
-        first, second = self._places(0), self._places(1)
-        room = self._room(limit, len(self) - len(first) - len(second))
-        short, long = sorted((len(first), len(second)))
-        long = max(short, room - short)
-        if short + long > room:
-            short, long = room // 2, room - room // 2
-        sizes = (long, short) if len(first) > len(second) else (short, long)
-        lost: set[int] = set()
-        for places, size in zip((first, second), sizes, strict=True):
-            lost.update(places[size:] if side == "right" else places[: max(len(places) - size, 0)])
-        return self._take(place for place in range(len(self)) if place not in lost)
+        first = self._positions_of(0)
+        second = self._positions_of(1)
+        available = self._available_length(max_length, len(self) - len(first) - len(second))
+        shorter = min(len(first), len(second))
+        longer = max(shorter, available - shorter)
+        if shorter + longer > available:
+            shorter = available // 2
+            longer = available - shorter
+        sizes = (longer, shorter) if len(first) > len(second) else (shorter, longer)
+        removed: set[int] = set()
+        for positions, size in zip((first, second), sizes, strict=True):
+            if truncation_side == "right":
+                removed.update(positions[size:])
+            else:
+                removed.update(positions[: max(len(positions) - size, 0)])
+        return self._select(position for position in range(len(self)) if position not in removed)
 
-    def windows(self, limit: int, *, stride: int = 0) -> list[Encoding]:
-        """The whole as parts of at most `limit` tokens, of which neighbours share `stride`.
+    def split_into_windows(self, max_length: int, *, stride: int = 0) -> list[Encoding]:
+        """Return windows of at most `max_length` tokens that overlap by `stride` tokens.
 
-        A pair repeats its first text in each part, as a question before pieces of a long passage.
-        """
-        slides = self._places(1) or self._places(0)
-        room = self._room(limit, len(self) - len(slides))
-        if len(slides) > room <= stride:
+        The windows of a pair slide over its second text; each has the first, such as a question."""
+        sliding = self._positions_of(1) or self._positions_of(0)
+        available = self._available_length(max_length, len(self) - len(sliding))
+        if len(sliding) > available <= stride:
             raise ValueError(
-                f"stride {stride}: expected less than {room}, the room that limit {limit} leaves"
+                f"stride {stride}: expected less than {available},"
+                f" which max_length {max_length} leaves"
             )
-        starts = range(0, max(len(slides) - stride, 1), max(room - stride, 1))
-        sliding = {*slides}
-        stay = [place for place in range(len(self)) if place not in sliding]
-        return [self._take(sorted(stay + slides[start : start + room])) for start in starts]
+        starts = range(0, max(len(sliding) - stride, 1), max(available - stride, 1))
+        sliding_set = {*sliding}
+        fixed = [position for position in range(len(self)) if position not in sliding_set]
+        return [
+            self._select(sorted(fixed + sliding[start : start + available])) for start in starts
+        ]
 
-    def opened(self) -> Encoding:
-        """Without the special tokens at the end: a text that goes on."""
-        last = max((place for place, owner in enumerate(self.sequence) if owner is not None), default=-1)
-        return self._take(range(last + 1))
+    def strip_trailing_special_tokens(self) -> Encoding:
+        """Return the encoding without the special tokens at its end."""
+        text_positions = [
+            i for i, sequence_id in enumerate(self.sequence_ids) if sequence_id is not None
+        ]
+        return self._select(range(max(text_positions, default=-1) + 1))
 
-    def _places(self, sequence: int) -> list[int]:
-        return [place for place, owner in enumerate(self.sequence) if owner == sequence]
+    def _positions_of(self, sequence_id: int) -> list[int]:
+        return [i for i, other_id in enumerate(self.sequence_ids) if other_id == sequence_id]
 
-    def _room(self, limit: int, kept: int) -> int:
-        if limit < kept:
-            raise ValueError(f"limit {limit}: expected at least {kept}, the tokens that are always kept")
-        return limit - kept
+    def _available_length(self, max_length: int, num_fixed: int) -> int:
+        if max_length < num_fixed:
+            raise ValueError(
+                f"max_length {max_length}: expected at least {num_fixed}, the tokens always kept"
+            )
+        return max_length - num_fixed
 
-    def _take(self, places: Iterable[int]) -> Encoding:
-        chosen = list(places)
+    def _select(self, positions: Iterable[int]) -> Encoding:
+        selected = list(positions)
         return Encoding(
-            [self.ids[place] for place in chosen],
-            [self.offsets[place] for place in chosen],
-            [self.types[place] for place in chosen],
-            [self.special[place] for place in chosen],
-            [self.sequence[place] for place in chosen],
-            [self.words[place] for place in chosen],
+            [self.input_ids[i] for i in selected],
+            [self.offset_mapping[i] for i in selected],
+            [self.token_type_ids[i] for i in selected],
+            [self.special_tokens_mask[i] for i in selected],
+            [self.sequence_ids[i] for i in selected],
+            [self.word_ids[i] for i in selected],
         )

@@ -1,4 +1,4 @@
-"""Families: which tokens have which role, and what stands around a text. Knows no files."""
+"""Tokenizer families: special tokens by role, and templates of special tokens. Knows no files."""
 
 from __future__ import annotations
 
@@ -8,153 +8,256 @@ from typing import TypeAlias
 
 from tokenizers import AddedToken, Tokenizer, processors
 
-from qkv.text.config import ROLES, Names, Settings
-from qkv.text.pipelines import LANGUAGES, LANGUAGES_50
-from qkv.text.rust_backend import Languages, Rust, template
+from qkv.text.config import SPECIAL_TOKEN_ROLES, SpecialTokens, TokenizerFileConfig
+from qkv.text.pipelines import MBART50_LANGUAGES, MBART_LANGUAGES
+from qkv.text.rust_backend import LanguageTemplates, RustBackend, build_template_processor
 
-Frame: TypeAlias = Callable[[Tokenizer, Names, Settings], processors.PostProcessor]
+PostProcessorFactory: TypeAlias = Callable[
+    [Tokenizer, SpecialTokens, TokenizerFileConfig], processors.PostProcessor
+]
 
-# A text, and a pair: tokens by role and texts, each with its type.
-BERT = ("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1")
-XLNET = ("$A:0 {sep}:0 {cls}:2", "$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2")
-T5 = ("$A:0 {eos}:0", "$A:0 {eos}:0 $B:0 {eos}:0")
-MBART = ("$A:0 {eos}:0 {language}:0", "$A:0 $B:0 {eos}:0 {language}:0")
-MBART50 = ("{language}:0 $A:0 {eos}:0", "{language}:0 $A:0 $B:0 {eos}:0")
-
-
-def framed(around: tuple[str, str]) -> Frame:
-    return lambda rust, names, settings: template(rust, around, names)
+# Templates of a text and of a pair: special tokens by role and texts, each with its token type.
+BERT_TEMPLATES = ("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1")
+XLNET_TEMPLATES = ("$A:0 {sep}:0 {cls}:2", "$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2")
+T5_TEMPLATES = ("$A:0 {eos}:0", "$A:0 {eos}:0 $B:0 {eos}:0")
+MBART_TEMPLATES = ("$A:0 {eos}:0 {language}:0", "$A:0 $B:0 {eos}:0 {language}:0")
+MBART50_TEMPLATES = ("{language}:0 $A:0 {eos}:0", "{language}:0 $A:0 $B:0 {eos}:0")
 
 
-def asked(rust: Tokenizer, names: Names, settings: Settings) -> processors.PostProcessor:
-    """Nothing, unless the settings ask for a begin or an end."""
-    begin = "{bos}:# " if settings.flag("add_bos_token", False) and "bos" in names else ""
-    end = " {eos}:#" if settings.flag("add_eos_token", False) and "eos" in names else ""
-    first, second = (f"{begin}${text}:#{end}".replace("#", kind) for text, kind in ("A0", "B1"))
-    return template(rust, (first, f"{first} {second}"), names)
-
-
-def roberta(rust: Tokenizer, names: Names, settings: Settings) -> processors.PostProcessor:
-    trim, space = settings.flag("trim_offsets", True), settings.flag("add_prefix_space", False)
-    return processors.RobertaProcessing(
-        _numbered(rust, names, "sep"), _numbered(rust, names, "cls"), trim, space
+def make_template_factory(templates: tuple[str, str]) -> PostProcessorFactory:
+    """Return a factory of post-processors for fixed templates."""
+    return lambda tokenizer, special_tokens, config: build_template_processor(
+        tokenizer, templates, special_tokens
     )
 
 
-def clip(rust: Tokenizer, names: Names, settings: Settings) -> processors.PostProcessor:
+def build_default_post_processor(
+    tokenizer: Tokenizer, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> processors.PostProcessor:
+    """Add bos and eos tokens only if the config says so."""
+    begin = (
+        "{bos}:# " if config.get_bool("add_bos_token", False) and "bos" in special_tokens else ""
+    )
+    end = " {eos}:#" if config.get_bool("add_eos_token", False) and "eos" in special_tokens else ""
+    first = f"{begin}$A:#{end}".replace("#", "0")
+    second = f"{begin}$B:#{end}".replace("#", "1")
+    return build_template_processor(tokenizer, (first, f"{first} {second}"), special_tokens)
+
+
+def build_roberta_post_processor(
+    tokenizer: Tokenizer, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> processors.PostProcessor:
     return processors.RobertaProcessing(
-        _numbered(rust, names, "eos"), _numbered(rust, names, "bos"), False, False
+        _get_token_and_id(tokenizer, special_tokens, "sep"),
+        _get_token_and_id(tokenizer, special_tokens, "cls"),
+        config.get_bool("trim_offsets", True),
+        config.get_bool("add_prefix_space", False),
     )
 
 
-def _numbered(rust: Tokenizer, names: Names, role: str) -> tuple[str, int]:
-    number = rust.token_to_id(names[role])
-    assert number is not None, role
-    return names[role], number
+def build_clip_post_processor(
+    tokenizer: Tokenizer, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> processors.PostProcessor:
+    return processors.RobertaProcessing(
+        _get_token_and_id(tokenizer, special_tokens, "eos"),
+        _get_token_and_id(tokenizer, special_tokens, "bos"),
+        False,
+        False,
+    )
+
+
+def _get_token_and_id(
+    tokenizer: Tokenizer, special_tokens: SpecialTokens, role: str
+) -> tuple[str, int]:
+    token_id = tokenizer.token_to_id(special_tokens[role])
+    assert token_id is not None, role
+    return special_tokens[role], token_id
 
 
 @dataclass(frozen=True, kw_only=True)
-class Family:
-    """What the files of a family leave unsaid."""
+class TokenizerFamily:
+    """Defaults of a family for what its files do not say."""
 
-    hf: str  # its class in transformers
-    tokens: str  # by role: bos eos unk sep pad cls mask; -: none
-    frame: Frame = asked
-    side: str = "right"
-    spoken: tuple[str, str] | None = None  # around a text in a language
-    languages: tuple[str, ...] = ()
-    wide_mask: bool = False  # the mask takes the space before it along
-    limit: int | None = None
+    tokenizer_class: str  # class in transformers
+    special_tokens: str  # of bos eos unk sep pad cls mask; -: none
+    build_post_processor: PostProcessorFactory = build_default_post_processor
+    padding_side: str = "right"
+    language_templates: tuple[str, str] | None = None  # with {language}
+    language_codes: tuple[str, ...] = ()
+    lstrip_mask_token: bool = False  # the mask token includes the space before it
+    model_max_length: int | None = None
 
-    def names(self, settings: Settings) -> Names:
-        """The tokens by role: what the settings say, else this family's."""
-        usual = dict(zip(ROLES, self.tokens.split(), strict=True))
-        found = Names()
-        for role in ROLES:
-            token = settings.role(role)
-            said = f"{role}_token" in settings.values
-            name = (token.content if token else "-") if said else usual[role]
+    def get_special_tokens(self, config: TokenizerFileConfig) -> SpecialTokens:
+        """Return the special tokens by role: those of the config, else the family's."""
+        defaults = dict(zip(SPECIAL_TOKEN_ROLES, self.special_tokens.split(), strict=True))
+        special_tokens = SpecialTokens()
+        for role in SPECIAL_TOKEN_ROLES:
+            name = defaults[role]
+            if f"{role}_token" in config.values:
+                token = config.get_special_token(role)
+                name = token.content if token else "-"
             if name != "-":
-                found[role] = name
-        return found
+                special_tokens[role] = name
+        return special_tokens
 
 
-# fmt: off
-FAMILIES = {
-    "bert":    Family(hf="BertTokenizer", tokens="- - [UNK] [SEP] [PAD] [CLS] [MASK]", frame=framed(BERT)),
-    "roberta": Family(hf="RobertaTokenizer", tokens="<s> </s> <unk> </s> <pad> <s> <mask>", frame=roberta),
-    "gpt2":    Family(hf="GPT2Tokenizer", tokens="<|endoftext|> <|endoftext|> <|endoftext|> - - - -"),
-    "gpt":     Family(hf="OpenAIGPTTokenizer", tokens="- - <unk> - - - -"),
-    "clip":    Family(hf="CLIPTokenizer", frame=clip,
-                      tokens="<|startoftext|> <|endoftext|> <|endoftext|> - <|endoftext|> - -"),
-    "ctrl":    Family(hf="CTRLTokenizer", tokens="- - <unk> - - - -"),
-    "albert":  Family(hf="AlbertTokenizer", tokens="[CLS] [SEP] <unk> [SEP] <pad> [CLS] [MASK]",
-                      frame=framed(BERT)),
-    "xlnet":   Family(hf="XLNetTokenizer", tokens="<s> </s> <unk> <sep> <pad> <cls> <mask>",
-                      frame=framed(XLNET), side="left", wide_mask=True),
-    "t5":      Family(hf="T5Tokenizer", tokens="- </s> <unk> - <pad> - -", frame=framed(T5)),
-    "mbart":   Family(hf="MBartTokenizer", tokens="<s> </s> <unk> </s> <pad> <s> <mask>", wide_mask=True,
-                      spoken=MBART, languages=tuple(LANGUAGES)),
-    "mbart50": Family(hf="MBart50Tokenizer", tokens="- </s> <unk> </s> <pad> <s> <mask>", wide_mask=True,
-                      spoken=MBART50, languages=tuple(LANGUAGES_50)),
-    "marian":  Family(hf="MarianTokenizer", tokens="- </s> <unk> - <pad> - -", limit=512),
-    "llama":   Family(hf="LlamaTokenizer", tokens="<s> </s> <unk> - - - -", side="left"),
+TOKENIZER_FAMILIES = {
+    "bert": TokenizerFamily(
+        tokenizer_class="BertTokenizer",
+        special_tokens="- - [UNK] [SEP] [PAD] [CLS] [MASK]",
+        build_post_processor=make_template_factory(BERT_TEMPLATES),
+    ),
+    "roberta": TokenizerFamily(
+        tokenizer_class="RobertaTokenizer",
+        special_tokens="<s> </s> <unk> </s> <pad> <s> <mask>",
+        build_post_processor=build_roberta_post_processor,
+    ),
+    "gpt2": TokenizerFamily(
+        tokenizer_class="GPT2Tokenizer",
+        special_tokens="<|endoftext|> <|endoftext|> <|endoftext|> - - - -",
+    ),
+    "gpt": TokenizerFamily(
+        tokenizer_class="OpenAIGPTTokenizer",
+        special_tokens="- - <unk> - - - -",
+    ),
+    "clip": TokenizerFamily(
+        tokenizer_class="CLIPTokenizer",
+        build_post_processor=build_clip_post_processor,
+        special_tokens="<|startoftext|> <|endoftext|> <|endoftext|> - <|endoftext|> - -",
+    ),
+    "ctrl": TokenizerFamily(
+        tokenizer_class="CTRLTokenizer",
+        special_tokens="- - <unk> - - - -",
+    ),
+    "albert": TokenizerFamily(
+        tokenizer_class="AlbertTokenizer",
+        special_tokens="[CLS] [SEP] <unk> [SEP] <pad> [CLS] [MASK]",
+        build_post_processor=make_template_factory(BERT_TEMPLATES),
+    ),
+    "xlnet": TokenizerFamily(
+        tokenizer_class="XLNetTokenizer",
+        special_tokens="<s> </s> <unk> <sep> <pad> <cls> <mask>",
+        build_post_processor=make_template_factory(XLNET_TEMPLATES),
+        padding_side="left",
+        lstrip_mask_token=True,
+    ),
+    "t5": TokenizerFamily(
+        tokenizer_class="T5Tokenizer",
+        special_tokens="- </s> <unk> - <pad> - -",
+        build_post_processor=make_template_factory(T5_TEMPLATES),
+    ),
+    "mbart": TokenizerFamily(
+        tokenizer_class="MBartTokenizer",
+        special_tokens="<s> </s> <unk> </s> <pad> <s> <mask>",
+        lstrip_mask_token=True,
+        language_templates=MBART_TEMPLATES,
+        language_codes=tuple(MBART_LANGUAGES),
+    ),
+    "mbart50": TokenizerFamily(
+        tokenizer_class="MBart50Tokenizer",
+        special_tokens="- </s> <unk> </s> <pad> <s> <mask>",
+        lstrip_mask_token=True,
+        language_templates=MBART50_TEMPLATES,
+        language_codes=tuple(MBART50_LANGUAGES),
+    ),
+    "marian": TokenizerFamily(
+        tokenizer_class="MarianTokenizer",
+        special_tokens="- </s> <unk> - <pad> - -",
+        model_max_length=512,
+    ),
+    "llama": TokenizerFamily(
+        tokenizer_class="LlamaTokenizer",
+        special_tokens="<s> </s> <unk> - - - -",
+        padding_side="left",
+    ),
 }
-# fmt: on
 
 
-def assemble(
-    family: Family,
-    rust: Tokenizer,
-    settings: Settings,
-    added: dict[int, AddedToken],
-    marked: Iterable[AddedToken],
-) -> Rust:
-    """The special tokens made known to a bare tokenizer, and what stands around a text."""
-    names = family.names(settings)
-    known = {token.content for token in added.values()}
-    tokens = [settings.role(role) or AddedToken(name, special=True) for role, name in names.items()]
-    if family.wide_mask and not isinstance(settings.values.get("mask_token"), dict):
-        tokens.append(AddedToken(names["mask"], lstrip=True, special=True))
-    tokens += settings.extras()
-    tokens += [AddedToken(code, special=True) for code in family.languages]
-    rust.add_tokens([*added.values(), *(token for token in [*tokens, *marked] if token.content not in known)])
-    for number, token in added.items():
-        if rust.token_to_id(token.content) != number:
-            found = rust.token_to_id(token.content)
-            raise ValueError(f"{settings.source.parent}: {token.content!r} has id {found}, expected {number}")
-    spoken = languages(family, rust, settings)
-    if spoken:
-        rust.post_processor = template(rust, spoken.around, names, spoken.source)
+def assemble_backend(
+    family: TokenizerFamily,
+    tokenizer: Tokenizer,
+    config: TokenizerFileConfig,
+    added_tokens: dict[int, AddedToken],
+    extra_tokens: Iterable[AddedToken],
+) -> RustBackend:
+    """Add the special tokens and the post-processor of a family to a bare tokenizer."""
+    special_tokens = family.get_special_tokens(config)
+    known = {token.content for token in added_tokens.values()}
+    tokens = [
+        config.get_special_token(role) or AddedToken(name, special=True)
+        for role, name in special_tokens.items()
+    ]
+    if family.lstrip_mask_token and not isinstance(config.values.get("mask_token"), dict):
+        tokens.append(AddedToken(special_tokens["mask"], lstrip=True, special=True))
+    tokens += config.get_extra_special_tokens()
+    tokens += [AddedToken(code, special=True) for code in family.language_codes]
+    tokenizer.add_tokens(
+        [
+            *added_tokens.values(),
+            *(token for token in [*tokens, *extra_tokens] if token.content not in known),
+        ]
+    )
+    for expected_id, token in added_tokens.items():
+        token_id = tokenizer.token_to_id(token.content)
+        if token_id != expected_id:
+            raise ValueError(
+                f"{config.path.parent}: {token.content!r} has id {token_id}, expected {expected_id}"
+            )
+    languages = find_languages(family, tokenizer, config)
+    if languages:
+        tokenizer.post_processor = build_template_processor(
+            tokenizer, languages.templates, special_tokens, languages.src_lang
+        )
     else:
-        rust.post_processor = family.frame(rust, names, settings)
-    return Rust(rust, names, spoken, clean=settings.clean)
+        tokenizer.post_processor = family.build_post_processor(tokenizer, special_tokens, config)
+    return RustBackend(
+        tokenizer,
+        special_tokens,
+        languages,
+        clean_up_tokenization_spaces=config.clean_up_tokenization_spaces,
+    )
 
 
-def languages(family: Family | None, rust: Tokenizer, settings: Settings) -> Languages | None:
-    """The languages of a tokenizer whose texts carry the code of one."""
-    if family is None or family.spoken is None:
-        return trained_languages(rust, settings)
-    codes = {code: number for code in family.languages if (number := rust.token_to_id(code)) is not None}
-    source = settings.text("src_lang") or "en_XX"
-    target = settings.text("tgt_lang") or source
-    for code in (source, target):
-        if code not in codes:
-            known = ", ".join(codes) or "none"
-            raise ValueError(f"{settings.source}: language {code!r}, expected one of its own: {known}")
-    return Languages(codes=codes, around=family.spoken, source=source, target=target)
+def find_languages(
+    family: TokenizerFamily | None, tokenizer: Tokenizer, config: TokenizerFileConfig
+) -> LanguageTemplates | None:
+    """Return the language templates of a tokenizer that adds language codes to texts."""
+    if family is None or family.language_templates is None:
+        return read_trained_languages(tokenizer, config)
+    code_to_id = {
+        code: token_id
+        for code in family.language_codes
+        if (token_id := tokenizer.token_to_id(code)) is not None
+    }
+    src_lang = config.get_str("src_lang") or "en_XX"
+    tgt_lang = config.get_str("tgt_lang") or src_lang
+    for code in (src_lang, tgt_lang):
+        if code not in code_to_id:
+            known = ", ".join(code_to_id) or "none"
+            raise ValueError(f"{config.path}: language {code!r}, expected one of {known}")
+    return LanguageTemplates(
+        code_to_id=code_to_id,
+        templates=family.language_templates,
+        src_lang=src_lang,
+        tgt_lang=tgt_lang,
+    )
 
 
-def trained_languages(rust: Tokenizer, settings: Settings) -> Languages | None:
-    """The languages that a tokenizer was trained with, and the templates that place their codes."""
-    codes, around = settings.texts("language_codes"), settings.texts("language_template")
+def read_trained_languages(
+    tokenizer: Tokenizer, config: TokenizerFileConfig
+) -> LanguageTemplates | None:
+    """Return the language templates that a tokenizer was trained with, if any."""
+    codes = config.get_str_list("language_codes")
+    templates = config.get_str_list("language_template")
     if not codes:
         return None
-    if len(around) != 2:
+    if len(templates) != 2:
         raise ValueError(
-            f"{settings.source}: language_template {around}, expected one for a text, one for a pair"
+            f"{config.path}: language_template {templates}, expected two: for a text and for a pair"
         )
-    found = {code: number for code in codes if (number := rust.token_to_id(code)) is not None}
-    if lost := [code for code in codes if code not in found]:
-        raise ValueError(f"{settings.source}: languages {', '.join(lost)} are not in the vocabulary")
-    return Languages(codes=found, around=(around[0], around[1]))
+    code_to_id = {
+        code: token_id for code in codes if (token_id := tokenizer.token_to_id(code)) is not None
+    }
+    if missing := [code for code in codes if code not in code_to_id]:
+        raise ValueError(f"{config.path}: languages {', '.join(missing)} are not in the vocabulary")
+    return LanguageTemplates(code_to_id=code_to_id, templates=(templates[0], templates[1]))

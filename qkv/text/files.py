@@ -1,4 +1,4 @@
-"""The files of a tokenizer, read with care and written whole. Knows no format but JSON."""
+"""Tokenizer files: validated reading, atomic writing. Knows no format but JSON."""
 
 from __future__ import annotations
 
@@ -10,86 +10,94 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
-LIMIT = 256 * 2**20  # bytes: the largest published vocabularies are a tenth of it
-DAMAGED = "the file is cut or damaged; download or copy it again"
-TEMPORARY = ".tmp"
+MAX_TOKENIZER_FILE_BYTES = 256 * 2**20  # the largest published vocabularies have a tenth
+DAMAGED_TOKENIZER_HINT = "the file is truncated or damaged; download or copy it again"
+TEMPORARY_FILE_SUFFIX = ".tmp"
 
-Json: TypeAlias = dict[str, object]
+JsonObject: TypeAlias = dict[str, object]
 
 
 @contextmanager
-def one_line(what: Path | str) -> Iterator[None]:
-    """Whatever a library says, or panics, about bad data becomes a ValueError of one line."""
-    home = what.parent if isinstance(what, Path) else what
+def reraise_as_value_error(source: Path | str) -> Iterator[None]:
+    """Convert errors and Rust panics of a library about bad data to a ValueError of one line."""
+    prefix = source.parent if isinstance(source, Path) else source
     try:
         yield
     except (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError):
         raise
     except BaseException as error:  # a panic in Rust is not an Exception
-        if isinstance(error, ValueError) and str(error).startswith(str(home)):
-            raise  # it says which file already
+        if isinstance(error, ValueError) and str(error).startswith(str(prefix)):
+            raise  # it names the file already
         cause = " ".join(str(error).split())[:200] or type(error).__name__
-        raise ValueError(f"{what}: {cause}") from None
+        raise ValueError(f"{source}: {cause}") from None
 
 
 def read_bytes(path: Path) -> bytes:
-    """What a regular file holds; opening a pipe or a device could wait for ever."""
+    """Read a regular file; a pipe or device, which could block forever, is an error."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError(f"{path}: a folder, pipe or device; expected a regular file")
-        if found.st_size > LIMIT:
+        if status.st_size > MAX_TOKENIZER_FILE_BYTES:
             raise ValueError(
-                f"{path}: {found.st_size} bytes, expected at most {LIMIT}; is it the right file?"
+                f"{path}: {status.st_size} bytes, expected at most {MAX_TOKENIZER_FILE_BYTES};"
+                " is it the right file?"
             )
         data = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}; expected a file that can be read") from None
+        raise ValueError(f"{path}: {error.strerror}; expected a readable file") from None
     if not data:
-        raise ValueError(f"{path}: empty; {DAMAGED}")
+        raise ValueError(f"{path}: empty; {DAMAGED_TOKENIZER_HINT}")
     return data
 
 
-def read_text(path: Path) -> str:
-    """The text of a UTF-8 file, with plain line ends."""
+def read_utf8_text(path: Path) -> str:
+    """Read a UTF-8 file; CRLF becomes LF."""
     try:
         text = read_bytes(path).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not UTF-8 text at byte {error.start}; {DAMAGED}") from None
+        raise ValueError(
+            f"{path}: not UTF-8 text at byte {error.start}; {DAMAGED_TOKENIZER_HINT}"
+        ) from None
     return text.replace("\r\n", "\n")
 
 
-def read_json(path: Path, *, strict: bool = False) -> Json:
-    """The JSON object in a file; a strict one names nothing twice."""
+def read_tokenizer_json_object(path: Path, *, reject_duplicates: bool = False) -> JsonObject:
+    """Read a file with a JSON object; `reject_duplicates` refuses duplicate keys."""
     try:
-        value = json.loads(read_text(path), object_pairs_hook=_once if strict else None)
+        value = json.loads(
+            read_utf8_text(path),
+            object_pairs_hook=_reject_duplicate_keys if reject_duplicates else None,
+        )
     except RecursionError:
         raise ValueError(f"{path}: JSON nested too deep to read; is this the right file?") from None
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: not JSON ({error}); {DAMAGED}") from None
+        raise ValueError(f"{path}: not JSON ({error}); {DAMAGED_TOKENIZER_HINT}") from None
     except KeyError as error:
-        raise ValueError(f"{path}: {error.args[0]!r} is there twice, expected once") from None
+        raise ValueError(
+            f"{path}: {error.args[0]!r} is a duplicate key; expected each key once"
+        ) from None
     if not isinstance(value, dict):
         raise ValueError(f"{path}: a JSON {type(value).__name__}, expected an object {{...}}")
     return value
 
 
-def _once(pairs: list[tuple[str, object]]) -> Json:
-    found: Json = {}
+def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> JsonObject:
+    result: JsonObject = {}
     for key, value in pairs:
-        if key in found:
+        if key in result:
             raise KeyError(key)
-        found[key] = value
-    return found
+        result[key] = value
+    return result
 
 
-def to_json(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files under temporary names; once all are whole on disk, name them."""
-    temporary = {name: folder / (name + TEMPORARY) for name in files}
+    """Write files under temporary names, and rename them once all are on disk."""
+    temporary = {name: folder / (name + TEMPORARY_FILE_SUFFIX) for name in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, data in files.items():

@@ -1,4 +1,4 @@
-"""Load: a tokenizer from the files that published models ship. Knows which files are whose."""
+"""Loading of tokenizers from the files of published models, in every known format."""
 
 from __future__ import annotations
 
@@ -9,223 +9,358 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from qkv.text import detect, pipelines, sentencepiece_model
-from qkv.text.backend import Core
-from qkv.text.config import ADDED, ROLES, Names, Settings
-from qkv.text.ctrl_backend import Ctrl
-from qkv.text.families import FAMILIES, Family, assemble, languages
-from qkv.text.files import one_line, read_bytes, read_json, read_text
-from qkv.text.marian_backend import Marian
-from qkv.text.pipelines import Bpe
-from qkv.text.rust_backend import Rust
-from qkv.text.vocab import check_numbers, read_clip, read_lines, read_merges, read_numbers
+from qkv.text.backend import TokenizerBackend
+from qkv.text.config import (
+    ADDED_TOKENS_FILE,
+    SPECIAL_TOKEN_ROLES,
+    SpecialTokens,
+    TokenizerFileConfig,
+)
+from qkv.text.ctrl_backend import CtrlBackend
+from qkv.text.families import TOKENIZER_FAMILIES, TokenizerFamily, assemble_backend, find_languages
+from qkv.text.files import (
+    read_bytes,
+    read_tokenizer_json_object,
+    read_utf8_text,
+    reraise_as_value_error,
+)
+from qkv.text.marian_backend import MarianBackend
+from qkv.text.pipelines import BpeVocabulary
+from qkv.text.rust_backend import RustBackend
+from qkv.text.vocab import (
+    check_token_ids,
+    read_merges,
+    read_openai_clip_bpe,
+    read_vocab_json,
+    read_vocab_txt,
+)
 
-WHOLE = "tokenizer.json"
-SPM_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
+TOKENIZER_FILE = "tokenizer.json"
+SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
-# Whose tokenizer it is, by the class or the type of model that a folder names.
-ALIASES = {
-    "DistilBertTokenizer": "bert", "ElectraTokenizer": "bert", "distilbert": "bert", "electra": "bert",
-    "BartTokenizer": "roberta", "bart": "roberta", "openai-gpt": "gpt", "clip_text_model": "clip",
-    "switch_transformers": "t5", **{family.hf: name for name, family in FAMILIES.items()},
+# Tokenizer class or model type that a folder declares -> tokenizer family.
+TOKENIZER_FAMILY_ALIASES = {
+    "DistilBertTokenizer": "bert", "ElectraTokenizer": "bert", "distilbert": "bert",
+    "electra": "bert", "BartTokenizer": "roberta", "bart": "roberta", "openai-gpt": "gpt",
+    "clip_text_model": "clip",
+    "switch_transformers": "t5",
+    **{family.tokenizer_class: name for name, family in TOKENIZER_FAMILIES.items()},
 }  # fmt: skip
-ANYONE = {"PreTrainedTokenizer", "PreTrainedTokenizerFast", "PythonBackend", "TokenizersBackend", "qkv"}
+GENERIC_TOKENIZER_CLASSES = {
+    "PreTrainedTokenizer",
+    "PreTrainedTokenizerFast",
+    "PythonBackend",
+    "TokenizersBackend",
+    "qkv",
+}
 
-BPE = {
-    "gpt2": pipelines.byte_bpe, "roberta": pipelines.byte_bpe, "gpt": pipelines.gpt, "clip": pipelines.clip,
-}  # fmt: skip
-SPM = {
-    "albert": pipelines.albert, "xlnet": pipelines.xlnet, "t5": pipelines.t5, "mbart": pipelines.mbart,
-    "mbart50": pipelines.mbart50, "llama": pipelines.llama,
-}  # fmt: skip
+BPE_PIPELINES = {
+    "gpt2": pipelines.build_byte_bpe_pipeline,
+    "roberta": pipelines.build_byte_bpe_pipeline,
+    "gpt": pipelines.build_gpt_pipeline,
+    "clip": pipelines.build_clip_pipeline,
+}
+SENTENCEPIECE_PIPELINES = {
+    "albert": pipelines.build_albert_pipeline,
+    "xlnet": pipelines.build_xlnet_pipeline,
+    "t5": pipelines.build_t5_pipeline,
+    "mbart": pipelines.build_mbart_pipeline,
+    "mbart50": pipelines.build_mbart50_pipeline,
+    "llama": pipelines.build_llama_pipeline,
+}
 
 
 @dataclass(frozen=True)
-class Parts:
-    """What a tokenizer is made of: its core, its settings, and files that are kept as they are."""
+class TokenizerParts:
+    """Backend and config of a tokenizer, and files that are saved unchanged."""
 
-    core: Core
-    settings: Settings
+    backend: TokenizerBackend
+    config: TokenizerFileConfig
     files: dict[str, bytes]
 
 
 @dataclass(frozen=True)
-class Folder:
-    """A folder, its settings, and whose tokenizer it says it holds."""
+class TokenizerFolder:
+    """A folder, its tokenizer config, and the tokenizer class or model type it declares."""
 
     path: Path
-    settings: Settings
-    said: str | None
+    config: TokenizerFileConfig
+    declared_type: str | None
 
     @property
-    def name(self) -> str | None:
-        return ALIASES.get(self.said, self.said) if self.said else None
+    def family_name(self) -> str | None:
+        if not self.declared_type:
+            return None
+        return TOKENIZER_FAMILY_ALIASES.get(self.declared_type, self.declared_type)
 
-    def family(self, allowed: Collection[str], guessed: str) -> str:
-        """The family that the folder names, or the guess if it names none."""
-        name = self.name or guessed
+    def choose_family(self, allowed: Collection[str], default: str) -> str:
+        """Return the family that the folder declares, or the default if it declares none."""
+        name = self.family_name or default
         if name not in allowed:
             known = ", ".join(allowed)
             raise ValueError(
-                f"{self.path}: says {self.said}, but its files are of {known}; any other needs {WHOLE}"
+                f"{self.path}: declares {self.declared_type}, but its files are of {known};"
+                f" expected {TOKENIZER_FILE} for any other"
             )
         return name
 
-    def widen(self, vocabulary: dict[str, int]) -> dict[str, int]:
-        """A vocabulary and the tokens added beside it, each with the id it was given there."""
-        added = {token.content: number for number, token in self.settings.added(self.path).items()}
-        return check_numbers(vocabulary | added, self.path)
+    def extend_vocabulary(self, vocabulary: dict[str, int]) -> dict[str, int]:
+        """Return a vocabulary with the added tokens of the folder."""
+        added_tokens = self.config.get_added_tokens(self.path)
+        added_ids = {token.content: token_id for token_id, token in added_tokens.items()}
+        return check_token_ids(vocabulary | added_ids, self.path)
 
-    def keep(self, *names: str) -> dict[str, bytes]:
+    def read_files(self, *names: str) -> dict[str, bytes]:
+        """Return the content of those files that exist."""
         return {name: read_bytes(self.path / name) for name in names if (self.path / name).exists()}
 
 
-def load(path: Path) -> Parts:
-    """Open what a folder holds; tokenizer.json wins over older files."""
+def load_tokenizer_parts(path: Path) -> TokenizerParts:
+    """Load the tokenizer of a folder; tokenizer.json takes precedence over older files."""
     if not path.is_dir():
-        raise ValueError(f"{path}: no such folder; expected one that holds a tokenizer")
-    settings = Settings.read(path)
-    folder = Folder(path, settings, who(path, settings))
-    for names, reader in FORMATS.items():
+        raise ValueError(f"{path}: no such folder; expected a folder with tokenizer files")
+    config = TokenizerFileConfig.read(path)
+    folder = TokenizerFolder(path, config, read_declared_type(path, config))
+    for names, reader in TOKENIZER_FORMATS.items():
         if all((path / name).exists() for name in names):
             return reader(folder, *(path / name for name in names))
-    looked = ", ".join(" + ".join(names) for names in FORMATS)
-    held = ", ".join(sorted(entry.name for entry in path.iterdir())[:20]) or "nothing"
-    raise ValueError(f"{path}: no tokenizer; looked for {looked}; the folder holds {held}")
+    expected = ", ".join(" + ".join(names) for names in TOKENIZER_FORMATS)
+    content = ", ".join(sorted(entry.name for entry in path.iterdir())[:20]) or "nothing"
+    raise ValueError(f"{path}: no tokenizer; expected one of {expected}; the folder has {content}")
 
 
-def who(path: Path, settings: Settings) -> str | None:
-    """The class of tokenizer, or else the type of model, that the folder names."""
-    config = path / "config.json"
-    model = Settings(read_json(config) if config.exists() else {}, config)
-    said = (settings.text("tokenizer_class"), model.text("tokenizer_class"), model.text("model_type"))
-    names = [name.removesuffix("Fast") for name in said if name and name not in ANYONE]
-    return names[0] if names else None
+def read_declared_type(path: Path, tokenizer_config: TokenizerFileConfig) -> str | None:
+    """Return the tokenizer class, or else the model type, that the folder declares."""
+    model_path = path / "config.json"
+    model_values = read_tokenizer_json_object(model_path) if model_path.exists() else {}
+    model_config = TokenizerFileConfig(model_values, model_path)
+    for name in (
+        tokenizer_config.get_str("tokenizer_class"),
+        model_config.get_str("tokenizer_class"),
+        model_config.get_str("model_type"),
+    ):
+        if name and name not in GENERIC_TOKENIZER_CLASSES:
+            return name.removesuffix("Fast")
+    return None
 
 
-def read_whole(folder: Folder, path: Path) -> Parts:
-    """tokenizer.json: a tokenizer of the `tokenizers` library, as it is."""
-    data, settings = read_json(path), folder.settings
-    model, added = data.get("model"), data.get("added_tokens")
+def read_tokenizer_json(folder: TokenizerFolder, path: Path) -> TokenizerParts:
+    """Read tokenizer.json, the format of the `tokenizers` library."""
+    data = read_tokenizer_json_object(path)
+    config = folder.config
+    model = data.get("model")
+    added_tokens = data.get("added_tokens")
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
-        check_numbers(model["vocab"], path)
-    with one_line(path):
-        rust = Tokenizer.from_str(read_text(path))
-    for token in added if isinstance(added, list) else []:
-        if (found := rust.token_to_id(token["content"])) != token["id"]:
-            raise ValueError(f"{path}: {token['content']!r} has id {found}, expected {token['id']}")
-    stated = [token for role in ROLES if (token := settings.role(role))] + settings.extras()
-    known = {token.content for token in rust.get_added_tokens_decoder().values()}
-    rust.add_tokens([token for token in stated if token.content not in known])
-    # A tokenizer of no class is of no family, whatever model it lies beside.
-    family = None if settings.text("tokenizer_class") in ANYONE else FAMILIES.get(folder.name or "")
-    names = family.names(settings) if family else detect.names_of(rust, settings)
-    names = Names({role: name for role, name in names.items() if rust.token_to_id(name) is not None})
-    core = Rust(rust, names, languages(family, rust, settings), clean=settings.clean)
-    return finish(folder, core, family, names, folder.keep(*SPM_FILES))
+        check_token_ids(model["vocab"], path)
+    with reraise_as_value_error(path):
+        tokenizer = Tokenizer.from_str(read_utf8_text(path))
+    for token in added_tokens if isinstance(added_tokens, list) else []:
+        token_id = tokenizer.token_to_id(token["content"])
+        if token_id != token["id"]:
+            raise ValueError(
+                f"{path}: {token['content']!r} has id {token_id}, expected {token['id']}"
+            )
+    declared = [token for role in SPECIAL_TOKEN_ROLES if (token := config.get_special_token(role))]
+    declared += config.get_extra_special_tokens()
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    tokenizer.add_tokens([token for token in declared if token.content not in known])
+    family = None  # of a generic class, whatever the model type of the folder
+    if config.get_str("tokenizer_class") not in GENERIC_TOKENIZER_CLASSES:
+        family = TOKENIZER_FAMILIES.get(folder.family_name or "")
+    detected = detect.detect_special_tokens(tokenizer, config)
+    declared_or_detected = family.get_special_tokens(config) if family else detected
+    special_tokens = SpecialTokens(
+        {
+            role: name
+            for role, name in declared_or_detected.items()
+            if tokenizer.token_to_id(name) is not None
+        }
+    )
+    backend = RustBackend(
+        tokenizer,
+        special_tokens,
+        find_languages(family, tokenizer, config),
+        clean_up_tokenization_spaces=config.clean_up_tokenization_spaces,
+    )
+    files = folder.read_files(*SENTENCEPIECE_FILES)
+    return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
 
 
-def read_bert(folder: Folder, path: Path) -> Parts:
-    family = FAMILIES[folder.family(("bert",), "bert")]
-    return build(folder, path, family, lambda names: pipelines.bert(read_lines(path), names, folder.settings))
+def read_bert_tokenizer(folder: TokenizerFolder, path: Path) -> TokenizerParts:
+    family = TOKENIZER_FAMILIES[folder.choose_family(("bert",), "bert")]
+    return build_tokenizer_parts(
+        folder,
+        path,
+        family,
+        lambda special_tokens: pipelines.build_bert_pipeline(
+            read_vocab_txt(path), special_tokens, folder.config
+        ),
+    )
 
 
-def read_bpe(folder: Folder, vocabulary: Path, merges: Path) -> Parts:
-    bpe = Bpe(read_numbers(vocabulary), read_merges(merges))
-    name = folder.family((*BPE, "ctrl"), detect.bpe_family(bpe.vocabulary))
-    family = FAMILIES[name]
+def read_bpe_tokenizer(folder: TokenizerFolder, vocabulary: Path, merges: Path) -> TokenizerParts:
+    bpe = BpeVocabulary(read_vocab_json(vocabulary), read_merges(merges))
+    name = folder.choose_family((*BPE_PIPELINES, "ctrl"), detect.detect_bpe_family(bpe.vocabulary))
+    family = TOKENIZER_FAMILIES[name]
     if name != "ctrl":
-        return build(folder, vocabulary, family, lambda names: BPE[name](bpe, names, folder.settings))
-    names = family.names(folder.settings)
-    with one_line(vocabulary):
-        numbers = folder.widen(bpe.vocabulary)
-        core = Ctrl.build(numbers, bpe.merges, names["unk"], marks(folder, names))
-    return finish(folder, core, family, names, folder.keep(vocabulary.name, merges.name, ADDED))
+        return build_tokenizer_parts(
+            folder,
+            vocabulary,
+            family,
+            lambda special_tokens: BPE_PIPELINES[name](bpe, special_tokens, folder.config),
+        )
+    special_tokens = family.get_special_tokens(folder.config)
+    with reraise_as_value_error(vocabulary):
+        backend = CtrlBackend.build(
+            folder.extend_vocabulary(bpe.vocabulary),
+            bpe.merges,
+            special_tokens["unk"],
+            collect_added_tokens(folder, special_tokens),
+        )
+    files = folder.read_files(vocabulary.name, merges.name, ADDED_TOKENS_FILE)
+    return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
 
 
-def read_openai_clip(folder: Folder, path: Path) -> Parts:
-    family, bpe = FAMILIES[folder.family(("clip",), "clip")], read_clip(path)
-    return build(folder, path, family, lambda names: pipelines.clip(bpe, names, folder.settings))
+def read_openai_clip_tokenizer(folder: TokenizerFolder, path: Path) -> TokenizerParts:
+    family = TOKENIZER_FAMILIES[folder.choose_family(("clip",), "clip")]
+    bpe = read_openai_clip_bpe(path)
+    return build_tokenizer_parts(
+        folder,
+        path,
+        family,
+        lambda special_tokens: pipelines.build_clip_pipeline(bpe, special_tokens, folder.config),
+    )
 
 
-def read_spm(folder: Folder, path: Path) -> Parts:
-    pieces, settings = sentencepiece_model.read(read_bytes(path), path), folder.settings
-    name = folder.family(SPM, detect.spm_family(pieces, path.name))
-    model = sentencepiece_model.BPE if name == "llama" else sentencepiece_model.UNIGRAM
-    if pieces.model != model:
-        raise ValueError(f"{path}: a SentencePiece model of kind {pieces.model}, expected {model} for {name}")
-    marked = [
-        AddedToken(piece.text, normalized=False, special=piece.kind == sentencepiece_model.CONTROL)
-        for piece in pieces.marked()
+def read_sentencepiece_tokenizer(folder: TokenizerFolder, path: Path) -> TokenizerParts:
+    model = sentencepiece_model.parse_sentencepiece_model(read_bytes(path), path)
+    config = folder.config
+    default = detect.detect_sentencepiece_family(model, path.name)
+    name = folder.choose_family(SENTENCEPIECE_PIPELINES, default)
+    model_type = (
+        sentencepiece_model.BPE_MODEL if name == "llama" else sentencepiece_model.UNIGRAM_MODEL
+    )
+    if model.model_type != model_type:
+        raise ValueError(
+            f"{path}: a SentencePiece model of type {model.model_type},"
+            f" expected {model_type} for {name}"
+        )
+    extra_tokens = [
+        AddedToken(
+            piece.piece, normalized=False, special=piece.type == sentencepiece_model.CONTROL_PIECE
+        )
+        for piece in model.get_special_pieces()
     ]
     if name == "t5":
-        marked += [AddedToken(token, special=True) for token in pipelines.sentinels(settings)]
-    return build(folder, path, FAMILIES[name], lambda names: SPM[name](pieces, names, settings), marked)
+        extra_tokens += [
+            AddedToken(token, special=True) for token in pipelines.list_sentinel_tokens(config)
+        ]
+    return build_tokenizer_parts(
+        folder,
+        path,
+        TOKENIZER_FAMILIES[name],
+        lambda special_tokens: SENTENCEPIECE_PIPELINES[name](model, special_tokens, config),
+        extra_tokens,
+    )
 
 
-def read_marian(folder: Folder, source: Path, target: Path, vocabulary: Path) -> Parts:
-    family, other = FAMILIES[folder.family(("marian",), "marian")], folder.path / "target_vocab.json"
-    names, apart = family.names(folder.settings), folder.settings.flag("separate_vocabs", False)
-    files = folder.keep(source.name, target.name, vocabulary.name, ADDED, *[other.name] * apart)
-    models = [
-        files[path.name] for path in (source, target) if sentencepiece_model.read(files[path.name], path)
+def read_marian_tokenizer(
+    folder: TokenizerFolder, source: Path, target: Path, vocabulary: Path
+) -> TokenizerParts:
+    family = TOKENIZER_FAMILIES[folder.choose_family(("marian",), "marian")]
+    special_tokens = family.get_special_tokens(folder.config)
+    vocabulary_paths = [vocabulary]  # of the source and, if it is separate, of the target
+    if folder.config.get_bool("separate_vocabs", False):
+        vocabulary_paths.append(folder.path / "target_vocab.json")
+    vocabulary_names = [path.name for path in vocabulary_paths]
+    files = folder.read_files(source.name, target.name, ADDED_TOKENS_FILE, *vocabulary_names)
+    for path in (source, target):
+        sentencepiece_model.parse_sentencepiece_model(files[path.name], path)  # raises if damaged
+    vocabularies = [folder.extend_vocabulary(read_vocab_json(path)) for path in vocabulary_paths]
+    with reraise_as_value_error(vocabulary):
+        added_tokens = {
+            token.content: token.special for token in collect_added_tokens(folder, special_tokens)
+        }
+        models = [files[source.name], files[target.name]]
+        backend = MarianBackend.build(models, vocabularies, added_tokens, special_tokens)
+    return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
+
+
+def collect_added_tokens(
+    folder: TokenizerFolder, special_tokens: SpecialTokens
+) -> list[AddedToken]:
+    """Return the tokens that are matched before the text is split, each once."""
+    config = folder.config
+    role_tokens = [
+        config.get_special_token(role) or AddedToken(name, special=True)
+        for role, name in special_tokens.items()
     ]
-    numbers = [folder.widen(read_numbers(path)) for path in (vocabulary, *[other] * apart)]
-    with one_line(vocabulary):
-        tokens = {token.content: token.special for token in marks(folder, names)}
-        core = Marian.build(models, numbers, tokens, names)
-    return finish(folder, core, family, names, files)
+    unique_tokens: dict[str, AddedToken] = {}
+    for token in [
+        *config.get_added_tokens(folder.path).values(),
+        *role_tokens,
+        *config.get_extra_special_tokens(),
+    ]:
+        unique_tokens.setdefault(token.content, token)
+    return list(unique_tokens.values())
 
 
-def marks(folder: Folder, names: Names) -> list[AddedToken]:
-    """Tokens that are matched whole: those with a role, then others."""
-    roles = [folder.settings.role(role) or AddedToken(name, special=True) for role, name in names.items()]
-    tokens = [*folder.settings.added(folder.path).values(), *roles, *folder.settings.extras()]
-    first: dict[str, AddedToken] = {}
-    for token in tokens:
-        first.setdefault(token.content, token)
-    return list(first.values())
-
-
-def build(
-    folder: Folder,
+def build_tokenizer_parts(
+    folder: TokenizerFolder,
     path: Path,
-    family: Family,
-    pipeline: Callable[[Names], Tokenizer],
-    marked: Iterable[AddedToken] = (),
-) -> Parts:
-    """A tokenizer of a family from the pipeline for its vocabulary."""
-    names = family.names(folder.settings)
-    with one_line(path):
-        core = assemble(family, pipeline(names), folder.settings, folder.settings.added(folder.path), marked)
-    kept = folder.keep(path.name) if path.name in SPM_FILES else {}
-    return finish(folder, core, family, names, kept)
+    family: TokenizerFamily,
+    build_pipeline: Callable[[SpecialTokens], Tokenizer],
+    extra_tokens: Iterable[AddedToken] = (),
+) -> TokenizerParts:
+    """Build the tokenizer of a family with the pipeline of its vocabulary."""
+    special_tokens = family.get_special_tokens(folder.config)
+    with reraise_as_value_error(path):
+        backend = assemble_backend(
+            family,
+            build_pipeline(special_tokens),
+            folder.config,
+            folder.config.get_added_tokens(folder.path),
+            extra_tokens,
+        )
+    files = folder.read_files(path.name) if path.name in SENTENCEPIECE_FILES else {}
+    return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
 
 
-def finish(folder: Folder, core: Core, family: Family | None, names: Names, files: dict[str, bytes]) -> Parts:
-    """The settings with what the files left unsaid; a core that would panic at its first text is refused."""
-    with one_line(folder.path):
-        for language in (None, *[*core.languages][:1]):
-            core.encode([("", None), ("", "")], special=True, target=False, language=language)
-        if isinstance(core, Rust) and core.rust.normalizer is not None:
-            core.rust.normalizer.normalize_str("A first téxt.")
-    usual: dict[str, object] = {"tokenizer_class": family.hf if family else "PreTrainedTokenizerFast"}
-    usual |= {f"{role}_token": name for role, name in names.items()}
-    if family and family.side != "right":
-        usual["padding_side"] = family.side
-    if family and family.limit:
-        usual["model_max_length"] = family.limit
-    settings = folder.settings
-    return Parts(core, replace(settings, values=usual | settings.values), files)
+def finalize_tokenizer_parts(
+    folder: TokenizerFolder,
+    backend: TokenizerBackend,
+    family: TokenizerFamily | None,
+    special_tokens: SpecialTokens,
+    files: dict[str, bytes],
+) -> TokenizerParts:
+    """Add the defaults of the family to the config; refuse a backend that cannot encode a text."""
+    with reraise_as_value_error(folder.path):
+        for language in (None, *[*backend.languages][:1]):
+            backend.encode(
+                [("", None), ("", "")], add_special_tokens=True, is_target=False, language=language
+            )
+        if isinstance(backend, RustBackend) and backend.tokenizer.normalizer is not None:
+            backend.tokenizer.normalizer.normalize_str("A first téxt.")
+    defaults: dict[str, object] = {
+        "tokenizer_class": family.tokenizer_class if family else "PreTrainedTokenizerFast"
+    }
+    defaults |= {f"{role}_token": name for role, name in special_tokens.items()}
+    if family and family.padding_side != "right":
+        defaults["padding_side"] = family.padding_side
+    if family and family.model_max_length:
+        defaults["model_max_length"] = family.model_max_length
+    config = replace(folder.config, values=defaults | folder.config.values)
+    return TokenizerParts(backend, config, files)
 
 
-FORMATS: dict[tuple[str, ...], Callable[..., Parts]] = {
-    (WHOLE,): read_whole,
-    ("source.spm", "target.spm", "vocab.json"): read_marian,
-    ("vocab.txt",): read_bert,
-    ("vocab.json", "merges.txt"): read_bpe,
-    ("encoder.json", "vocab.bpe"): read_bpe,
-    ("bpe_simple_vocab_16e6.txt.gz",): read_openai_clip,
-    ("spiece.model",): read_spm,
-    ("sentencepiece.bpe.model",): read_spm,
-    ("tokenizer.model",): read_spm,
+TOKENIZER_FORMATS: dict[tuple[str, ...], Callable[..., TokenizerParts]] = {
+    (TOKENIZER_FILE,): read_tokenizer_json,
+    ("source.spm", "target.spm", "vocab.json"): read_marian_tokenizer,
+    ("vocab.txt",): read_bert_tokenizer,
+    ("vocab.json", "merges.txt"): read_bpe_tokenizer,
+    ("encoder.json", "vocab.bpe"): read_bpe_tokenizer,
+    ("bpe_simple_vocab_16e6.txt.gz",): read_openai_clip_tokenizer,
+    ("spiece.model",): read_sentencepiece_tokenizer,
+    ("sentencepiece.bpe.model",): read_sentencepiece_tokenizer,
+    ("tokenizer.model",): read_sentencepiece_tokenizer,
 }

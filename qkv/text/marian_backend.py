@@ -1,8 +1,7 @@
-"""Marian: SentencePiece cuts, one model a side, and a vocabulary of their own numbers the pieces.
+"""Marian tokenizer: one SentencePiece model per side, and a separate vocabulary with the ids.
 
-The one family that runs SentencePiece itself: pieces are looked up by name, and one that this side does not
-know may be the other's.
-"""
+The only family that runs SentencePiece itself: its pieces are looked up by name in a vocabulary
+that both sides may share."""
 
 from __future__ import annotations
 
@@ -14,172 +13,221 @@ from typing import ClassVar
 
 from sentencepiece import SentencePieceProcessor
 
-from qkv.text.backend import Row, Text, check_language, check_text
+from qkv.text.backend import TextInput, TextPair, check_language, check_text_input
 from qkv.text.encoding import Encoding
 
-SPACE = "▁"
-CODE = re.compile(r">>.*?<<", re.DOTALL)
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+SPACE_SYMBOL = "▁"
+LANGUAGE_CODE_PATTERN = re.compile(r">>.*?<<", re.DOTALL)
+BYTE_PIECE_PATTERN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
-    """One language: what cuts its text, and the ids of the pieces."""
+class MarianSide:
+    """SentencePiece model and vocabulary of the source or the target side."""
 
-    pieces: SentencePieceProcessor
+    processor: SentencePieceProcessor
     vocabulary: dict[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marian:
-    """A Core of two SentencePiece models."""
+class MarianBackend:
+    """Backend of two SentencePiece models."""
 
-    source: Side
-    target: Side
-    marks: dict[str, bool]  # tokens that are matched whole where they are typed, and whether they are special
-    unk: str
-    eos: str
-    joint: ClassVar[str] = ""
+    source: MarianSide
+    target: MarianSide
+    added_tokens: dict[str, bool]  # tokens matched before the text is split -> is special
+    unk_token: str
+    eos_token: str
+    continuing_subword_prefix: ClassVar[str] = ""
 
     @classmethod
     def build(
         cls,
         models: Sequence[bytes],
         vocabularies: Sequence[dict[str, int]],  # one for both sides, or one each
-        marks: dict[str, bool],
-        names: Mapping[str, str],
-    ) -> Marian:
+        added_tokens: dict[str, bool],
+        special_tokens: Mapping[str, str],
+    ) -> MarianBackend:
         for vocabulary in vocabularies:
-            if names["unk"] not in vocabulary:
-                raise ValueError(f"no {names['unk']}, expected a token for what is unknown")
-            for mark in marks:
-                vocabulary.setdefault(mark, len(vocabulary))
+            if special_tokens["unk"] not in vocabulary:
+                raise ValueError(
+                    f"no {special_tokens['unk']} in the vocabulary, expected the unknown token"
+                )
+            for token in added_tokens:
+                vocabulary.setdefault(token, len(vocabulary))
         source, target = (
-            Side(pieces=SentencePieceProcessor(model_proto=model), vocabulary=vocabulary)
+            MarianSide(processor=SentencePieceProcessor(model_proto=model), vocabulary=vocabulary)
             for model, vocabulary in zip(models, [*vocabularies, *vocabularies][:2], strict=True)
         )
-        return cls(source=source, target=target, marks=marks, unk=names["unk"], eos=names["eos"])
+        return cls(
+            source=source,
+            target=target,
+            added_tokens=added_tokens,
+            unk_token=special_tokens["unk"],
+            eos_token=special_tokens["eos"],
+        )
 
     @cached_property
     def languages(self) -> dict[str, int]:
-        """Codes of target languages, which are put in front of a source: `fra` for `>>fra<<`."""
+        """Ids of the target language codes that precede a source text: `fra` for `>>fra<<`."""
         return {
-            token[2:-2]: number
-            for token, number in self.source.vocabulary.items()
-            if CODE.fullmatch(token) and len(token) > 4
+            token[2:-2]: token_id
+            for token, token_id in self.source.vocabulary.items()
+            if LANGUAGE_CODE_PATTERN.fullmatch(token) and len(token) > 4
         }
 
     @cached_property
-    def tokens(self) -> dict[int, str]:
-        return {number: token for token, number in self.target.vocabulary.items()}
+    def tokens_by_id(self) -> dict[int, str]:
+        return {token_id: token for token, token_id in self.target.vocabulary.items()}
 
     @cached_property
-    def _typed(self) -> re.Pattern[str]:
-        longest = sorted(self.marks, key=len, reverse=True)
-        return re.compile("(" + "|".join(map(re.escape, longest)) + ")")
+    def _added_token_pattern(self) -> re.Pattern[str]:
+        longest_first = sorted(self.added_tokens, key=len, reverse=True)
+        return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
     def encode(
-        self, rows: Sequence[Row], *, special: bool = True, target: bool = False, language: str | None = None
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
     ) -> list[Encoding]:
-        side = self.target if target else self.source
+        side = self.target if is_target else self.source
         if language is not None:
             language = language.removeprefix(">>").removesuffix("<<")
             check_language(language, self.languages)
-        front = [self.languages[language]] if language and special else []
-        back = [side.vocabulary[self.eos]] if special else []
-        return [self._row(row, side, front, back) for row in rows]
+        prefix_ids = [self.languages[language]] if language and add_special_tokens else []
+        suffix_ids = [side.vocabulary[self.eos_token]] if add_special_tokens else []
+        return [
+            self._encode_pair(text_pair, side, prefix_ids, suffix_ids) for text_pair in text_pairs
+        ]
 
-    def ids(
-        self, rows: Sequence[Row], *, special: bool = True, target: bool = False, language: str | None = None
+    def encode_ids(
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
     ) -> list[list[int]]:
-        return [one.ids for one in self.encode(rows, special=special, target=target, language=language)]
+        encodings = self.encode(
+            text_pairs,
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
+        return [encoding.input_ids for encoding in encodings]
 
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        # Where both sides share a vocabulary, Hugging Face joins pieces by the source's model.
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
+        # With a shared vocabulary, Hugging Face decodes with the source model.
         side = self.source if self.source.vocabulary is self.target.vocabulary else self.target
-        text, held = "", []
-        for token in (self.tokens[number] for number in ids):
-            if not self.marks.get(token, False):
-                held.append(token)
-            elif special:
-                text += side.pieces.decode_pieces(held) + token + " "
-                held = []
-        text += side.pieces.decode_pieces(held)
-        return text.replace(SPACE, " ").strip()
+        text = ""
+        pieces: list[str] = []
+        for token in (self.tokens_by_id[token_id] for token_id in token_ids):
+            if not self.added_tokens.get(token, False):
+                pieces.append(token)
+            elif keep_special_tokens:
+                text += side.processor.decode_pieces(pieces) + token + " "
+                pieces = []
+        text += side.processor.decode_pieces(pieces)
+        return text.replace(SPACE_SYMBOL, " ").strip()
 
-    def token(self, number: int) -> str | None:
-        return self.tokens.get(number)
+    def id_to_token(self, token_id: int) -> str | None:
+        return self.tokens_by_id.get(token_id)
 
-    def id(self, token: str) -> int | None:
+    def token_to_id(self, token: str) -> int | None:
         return self.source.vocabulary.get(token)
 
-    def special(self) -> dict[str, int]:
-        return {mark: self.source.vocabulary[mark] for mark, special in self.marks.items() if special}
+    def get_special_tokens(self) -> dict[str, int]:
+        return {
+            token: self.source.vocabulary[token]
+            for token, is_special in self.added_tokens.items()
+            if is_special
+        }
 
-    def json(self) -> bytes | None:
+    def serialize(self) -> bytes | None:
         return None
 
     def __len__(self) -> int:
         return len(self.source.vocabulary)
 
-    def _row(self, row: Row, side: Side, front: list[int], back: list[int]) -> Encoding:
-        check_text(*row)
-        found = Encoding([], [], [], [], [], [])
+    def _encode_pair(
+        self, text_pair: TextPair, side: MarianSide, prefix_ids: list[int], suffix_ids: list[int]
+    ) -> Encoding:
+        check_text_input(*text_pair)
+        encoding = Encoding([], [], [], [], [], [])
+        unk_token_id = side.vocabulary[self.unk_token]
 
-        def put(number: int, offsets: tuple[int, int], sequence: int | None, word: int | None) -> None:
-            found.ids.append(number)
-            found.offsets.append(offsets)
-            found.types.append(0)
-            found.special.append(sequence is None)
-            found.sequence.append(sequence)
-            found.words.append(word)
+        def append(
+            token_id: int, offsets: tuple[int, int], sequence_id: int | None, word_id: int | None
+        ) -> None:
+            encoding.input_ids.append(token_id)
+            encoding.offset_mapping.append(offsets)
+            encoding.token_type_ids.append(0)
+            encoding.special_tokens_mask.append(sequence_id is None)
+            encoding.sequence_ids.append(sequence_id)
+            encoding.word_ids.append(word_id)
 
-        for number in front:
-            put(number, (0, 0), None, None)
-        for sequence, text in enumerate(row):
-            for piece, offsets, word in self._words(text, side):
-                unknown = side.vocabulary[self.unk]
-                put(side.vocabulary.get(piece, unknown), offsets, sequence, word)
-        for number in back:
-            put(number, (0, 0), None, None)
-        return found
+        for token_id in prefix_ids:
+            append(token_id, (0, 0), None, None)
+        for sequence_id, text in enumerate(text_pair):
+            for piece, offsets, word_id in self._tokenize_words(text, side):
+                append(side.vocabulary.get(piece, unk_token_id), offsets, sequence_id, word_id)
+        for token_id in suffix_ids:
+            append(token_id, (0, 0), None, None)
+        return encoding
 
-    def _words(self, text: Text | None, side: Side) -> Iterator[tuple[str, tuple[int, int], int]]:
-        """The pieces of a text, or of words one by one, with the number of the word each is in."""
+    def _tokenize_words(
+        self, text: TextInput | None, side: MarianSide
+    ) -> Iterator[tuple[str, tuple[int, int], int]]:
+        """Yield (piece, offsets, word index) of a text, or of pre-tokenized words."""
         if isinstance(text, list):
-            for word, part in enumerate(text):
-                for piece, offsets in self._cut(part, side):
-                    yield piece, offsets, word
+            for word_id, word in enumerate(text):
+                for piece, offsets in self._tokenize(word, side):
+                    yield piece, offsets, word_id
             return
-        word = -1
-        for piece, offsets in self._cut(text or "", side):
-            word += word < 0 or piece.startswith(SPACE) or piece in self.marks
-            yield piece, offsets, word
+        word_id = -1
+        for piece, offsets in self._tokenize(text or "", side):
+            word_id += word_id < 0 or piece.startswith(SPACE_SYMBOL) or piece in self.added_tokens
+            yield piece, offsets, word_id
 
-    def _cut(self, text: str, side: Side) -> Iterator[tuple[str, tuple[int, int]]]:
-        start = 0
-        for part in self._typed.split(text):
-            place, start = start, start + len(part)
-            if part in self.marks:
-                yield part, (place, start)
+    def _tokenize(self, text: str, side: MarianSide) -> Iterator[tuple[str, tuple[int, int]]]:
+        end = 0
+        for part in self._added_token_pattern.split(text):
+            start = end
+            end += len(part)
+            if part in self.added_tokens:
+                yield part, (start, end)
             elif part:
-                if code := CODE.match(part):
-                    yield code[0], (place, place + code.end())
-                    place += code.end()
-                yield from pieces_of(text[place:start], place, side.pieces)
+                if code := LANGUAGE_CODE_PATTERN.match(part):
+                    yield code[0], (start, start + code.end())
+                    start += code.end()
+                yield from split_into_pieces(text[start:end], start, side.processor)
 
 
-def pieces_of(text: str, place: int, model: SentencePieceProcessor) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The pieces of a text that stands at this place of a longer one; offsets leave out the spaces around."""
-    _, origin = model.normalize(text, with_offsets=True)  # where each character of the normal form is from
-    start = end = 0
-    for piece in model.encode(text, out_type=str):
-        if not BYTE.fullmatch(piece) or not model.is_byte(model.piece_to_id(piece)):
-            start, end = end, end + len(piece)
-        elif int(piece[3:5], 16) & 0xC0 != 0x80:  # the first byte of a character; the others share its place
-            start, end = end, end + 1
-        here, there = origin[start], origin[end]
-        if bare := text[here:there].strip():
-            here = text.index(bare, here)
-            there = here + len(bare)
-        yield piece, (place + here, place + there)
+def split_into_pieces(
+    text: str, offset: int, processor: SentencePieceProcessor
+) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Yield (piece, offsets) of a part of a text; offsets exclude surrounding spaces."""
+    # origin: index in `text` of each character of the normalized text
+    _, origin = processor.normalize(text, with_offsets=True)
+    start = 0
+    end = 0
+    for piece in processor.encode(text, out_type=str):
+        if not BYTE_PIECE_PATTERN.fullmatch(piece) or not processor.is_byte(
+            processor.piece_to_id(piece)
+        ):
+            start = end
+            end += len(piece)
+        elif (
+            int(piece[3:5], 16) & 0xC0 != 0x80
+        ):  # first byte of a character; the others share its offsets
+            start = end
+            end += 1
+        text_start = origin[start]
+        text_end = origin[end]
+        if covered_text := text[text_start:text_end].strip():
+            text_start = text.index(covered_text, text_start)
+            text_end = text_start + len(covered_text)
+        yield piece, (offset + text_start, offset + text_end)

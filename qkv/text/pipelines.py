@@ -1,4 +1,4 @@
-"""Pipelines: how each family normalises text and cuts it, into words and into pieces. Knows no files."""
+"""Tokenization pipelines: normalizer, pre-tokenizer, model and decoder. Knows no files."""
 
 from __future__ import annotations
 
@@ -8,169 +8,247 @@ from typing import TypeAlias
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from qkv.text.config import Names, Settings
-from qkv.text.sentencepiece_model import Pieces
+from qkv.text.config import SpecialTokens, TokenizerFileConfig
+from qkv.text.sentencepiece_model import SentencePieceModel
 
-Rules: TypeAlias = list[normalizers.Normalizer]
+NormalizerList: TypeAlias = list[normalizers.Normalizer]
 
-# mBART's, in the order of their ids
-LANGUAGES = """
-    ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM
-    ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN
+# mBART's language codes, in the order of their ids.
+MBART_LANGUAGES = """
+    ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV
+    my_MM ne_NP nl_XX ro_RO ru_RU si_LK tr_TR vi_VN zh_CN
 """.split()
-LANGUAGES_50 = [*LANGUAGES, *"""
-    af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE
-    sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI
+MBART50_LANGUAGES = [*MBART_LANGUAGES, *"""
+    af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX
+    sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI
 """.split()]  # fmt: skip
 
-CLIP_WORDS = r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-SENTINELS = 10_000  # more than any model has
+CLIP_SPLIT_PATTERN = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+MAX_SENTINELS = 10_000  # more than any published model has
 
 
 @dataclass(frozen=True)
-class Bpe:
-    """A vocabulary and, in the order of learning, what to merge."""
+class BpeVocabulary:
+    """Vocabulary and merges of a BPE model, merges in order of priority."""
 
     vocabulary: dict[str, int]
     merges: list[tuple[str, str]]
 
 
-def bert(vocabulary: dict[str, int], names: Names, settings: Settings) -> Tokenizer:
-    rust = Tokenizer(models.WordPiece(vocabulary, unk_token=names["unk"]))
-    rust.normalizer = normalizers.BertNormalizer(
+def build_bert_pipeline(
+    vocabulary: dict[str, int], special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token=special_tokens["unk"]))
+    tokenizer.normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=settings.flag("tokenize_chinese_chars", True),
-        strip_accents=settings.maybe("strip_accents"),
-        lowercase=settings.flag("do_lower_case", True),
+        handle_chinese_chars=config.get_bool("tokenize_chinese_chars", True),
+        strip_accents=config.get_optional_bool("strip_accents"),
+        lowercase=config.get_bool("do_lower_case", True),
     )
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rust.decoder = decoders.WordPiece(prefix="##")
-    return rust
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    return tokenizer
 
 
-def byte_bpe(bpe: Bpe, names: Names, settings: Settings) -> Tokenizer:
-    """GPT-2, RoBERTa, BART: merges of bytes, each written as a character that can be seen."""
-    rust = Tokenizer(models.BPE(bpe.vocabulary, bpe.merges))
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=settings.flag("add_prefix_space", False))
-    rust.decoder = decoders.ByteLevel()
-    return rust
+def build_byte_bpe_pipeline(
+    bpe: BpeVocabulary, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    """Build the byte-level BPE pipeline of GPT-2, RoBERTa and BART."""
+    tokenizer = Tokenizer(models.BPE(bpe.vocabulary, bpe.merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(
+        add_prefix_space=config.get_bool("add_prefix_space", False)
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
-def gpt(bpe: Bpe, names: Names, settings: Settings) -> Tokenizer:
-    rust = Tokenizer(_ended(bpe, names))
-    rust.normalizer = normalizers.BertNormalizer(lowercase=True)
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rust.decoder = decoders.BPEDecoder(suffix="</w>")
-    return rust
+def build_gpt_pipeline(
+    bpe: BpeVocabulary, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    tokenizer = Tokenizer(_build_end_of_word_bpe(bpe, special_tokens))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.BPEDecoder(suffix="</w>")
+    return tokenizer
 
 
-def clip(bpe: Bpe, names: Names, settings: Settings) -> Tokenizer:
-    rust = Tokenizer(_ended(bpe, names))
-    rust.normalizer = normalizers.Sequence(
+def build_clip_pipeline(
+    bpe: BpeVocabulary, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    tokenizer = Tokenizer(_build_end_of_word_bpe(bpe, special_tokens))
+    tokenizer.normalizer = normalizers.Sequence(
         [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
     )
-    words = pre_tokenizers.Split(Regex(CLIP_WORDS), "removed", invert=True)
-    rust.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-    rust.decoder = decoders.ByteLevel()
-    return rust
+    split = pre_tokenizers.Split(Regex(CLIP_SPLIT_PATTERN), "removed", invert=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [split, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
-def _ended(bpe: Bpe, names: Names) -> models.BPE:
-    return models.BPE(bpe.vocabulary, bpe.merges, unk_token=names["unk"], end_of_word_suffix="</w>")
+def _build_end_of_word_bpe(bpe: BpeVocabulary, special_tokens: SpecialTokens) -> models.BPE:
+    return models.BPE(
+        bpe.vocabulary, bpe.merges, unk_token=special_tokens["unk"], end_of_word_suffix="</w>"
+    )
 
 
-def unigram(pieces: list[tuple[str, float]], unk: int, rules: Rules, *, space: bool = True) -> Tokenizer:
-    """Words cut at white space, each with a mark for the space before it, as its likeliest pieces."""
-    rust = Tokenizer(models.Unigram(pieces, unk, False))
-    if rules:
-        rust.normalizer = normalizers.Sequence(rules)
-    scheme = "always" if space else "never"
-    rust.pre_tokenizer = pre_tokenizers.Sequence(
+def build_unigram_pipeline(
+    pieces: list[tuple[str, float]],
+    unk_token_id: int,
+    normalizer_list: NormalizerList,
+    *,
+    add_prefix_space: bool = True,
+) -> Tokenizer:
+    """Build a unigram pipeline that splits at whitespace and marks the start of words with `▁`."""
+    tokenizer = Tokenizer(models.Unigram(pieces, unk_token_id, False))
+    if normalizer_list:
+        tokenizer.normalizer = normalizers.Sequence(normalizer_list)
+    scheme = "always" if add_prefix_space else "never"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace("▁", scheme)]
     )
-    rust.decoder = decoders.Metaspace("▁", scheme)
-    return rust
+    tokenizer.decoder = decoders.Metaspace("▁", scheme)
+    return tokenizer
 
 
-def albert(pieces: Pieces, names: Names, settings: Settings) -> Tokenizer:
-    rules = _plain(settings.flag("keep_accents", False), settings.flag("do_lower_case", True))
-    space = settings.flag("add_prefix_space", True)
-    return unigram(_scores(pieces), pieces.unk, rules + _compiled(pieces), space=space)
+def build_albert_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    normalizer_list = _build_cleanup_normalizers(
+        config.get_bool("keep_accents", False), config.get_bool("do_lower_case", True)
+    )
+    return build_unigram_pipeline(
+        _get_scores(model),
+        model.unk_id,
+        normalizer_list + _get_precompiled_normalizers(model),
+        add_prefix_space=config.get_bool("add_prefix_space", True),
+    )
 
 
-def xlnet(pieces: Pieces, names: Names, settings: Settings) -> Tokenizer:
-    # transformers drops accents whatever `keep_accents` says.
-    rules = _plain(False, settings.flag("do_lower_case", False))
-    return unigram(_scores(pieces), pieces.unk, rules + _compiled(pieces))
+def build_xlnet_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    # transformers strips accents whatever `keep_accents` says.
+    normalizer_list = _build_cleanup_normalizers(False, config.get_bool("do_lower_case", False))
+    return build_unigram_pipeline(
+        _get_scores(model), model.unk_id, normalizer_list + _get_precompiled_normalizers(model)
+    )
 
 
-def t5(pieces: Pieces, names: Names, settings: Settings) -> Tokenizer:
-    extra = [(token, 0.0) for token in reversed(sentinels(settings))]
-    return unigram(_scores(pieces) + extra, pieces.unk, _compiled(pieces))
+def build_t5_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    sentinels = [(token, 0.0) for token in reversed(list_sentinel_tokens(config))]
+    return build_unigram_pipeline(
+        _get_scores(model) + sentinels, model.unk_id, _get_precompiled_normalizers(model)
+    )
 
 
-def sentinels(settings: Settings) -> list[str]:
-    """T5's marks for what was taken out of a text."""
-    asked = settings.number("extra_ids")
-    count = 100 if asked is None else asked
-    if count > SENTINELS:
-        raise ValueError(f"{settings.source}: extra_ids {count}, expected at most {SENTINELS}")
-    return [f"<extra_id_{place}>" for place in range(count)]
+def list_sentinel_tokens(config: TokenizerFileConfig) -> list[str]:
+    """Return T5's sentinel tokens, as many as `extra_ids` says."""
+    extra_ids = config.get_int("extra_ids")
+    count = 100 if extra_ids is None else extra_ids
+    if count > MAX_SENTINELS:
+        raise ValueError(f"{config.path}: extra_ids {count}, expected at most {MAX_SENTINELS}")
+    return [f"<extra_id_{i}>" for i in range(count)]
 
 
-def mbart(pieces: Pieces, names: Names, settings: Settings) -> Tokenizer:
-    # transformers leaves the model's own normaliser out.
-    return unigram(_fairseq(pieces, names, "bos", LANGUAGES), 3, [])
+def build_mbart_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    # transformers omits the normalizer of the SentencePiece model.
+    return build_unigram_pipeline(
+        _order_fairseq_vocabulary(model, special_tokens, "bos", MBART_LANGUAGES), 3, []
+    )
 
 
-def mbart50(pieces: Pieces, names: Names, settings: Settings) -> Tokenizer:
-    rules = [*_compiled(pieces), normalizers.Replace(Regex(" {2,}"), " ")]
-    rust = unigram(_fairseq(pieces, names, "cls", LANGUAGES_50), 3, rules)
-    rust.pre_tokenizer = pre_tokenizers.Metaspace("▁", "always")
-    return rust
+def build_mbart50_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    normalizer_list = [
+        *_get_precompiled_normalizers(model),
+        normalizers.Replace(Regex(" {2,}"), " "),
+    ]
+    tokenizer = build_unigram_pipeline(
+        _order_fairseq_vocabulary(model, special_tokens, "cls", MBART50_LANGUAGES),
+        3,
+        normalizer_list,
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", "always")
+    return tokenizer
 
 
-def llama(pieces: Pieces, names: Names, settings: Settings) -> Tokenizer:
-    vocabulary = {piece.text: number for number, piece in enumerate(pieces.pieces)}
-    rust = Tokenizer(models.BPE(vocabulary, merges_of(vocabulary), fuse_unk=True, byte_fallback=True))
-    space = settings.flag("add_prefix_space", True)
-    scheme = "never" if not space else "always" if settings.flag("legacy", False) else "first"
-    rust.pre_tokenizer = pre_tokenizers.Metaspace("▁", scheme, split=False)
+def build_llama_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    vocabulary = {piece.piece: token_id for token_id, piece in enumerate(model.pieces)}
+    tokenizer = Tokenizer(
+        models.BPE(vocabulary, recover_merges(vocabulary), fuse_unk=True, byte_fallback=True)
+    )
+    add_prefix_space = config.get_bool("add_prefix_space", True)
+    scheme = (
+        "never"
+        if not add_prefix_space
+        else "always"
+        if config.get_bool("legacy", False)
+        else "first"
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace("▁", scheme, split=False)
     steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    rust.decoder = decoders.Sequence(steps + [decoders.Strip(" ", 1, 0)] * space)
-    return rust
+    tokenizer.decoder = decoders.Sequence(steps + [decoders.Strip(" ", 1, 0)] * add_prefix_space)
+    return tokenizer
 
 
-def merges_of(vocabulary: dict[str, int]) -> list[tuple[str, str]]:
-    """The merges behind a vocabulary of BPE pieces that lie in the order they were learned in."""
-    found: list[tuple[int, str, str]] = []
-    for piece, number in vocabulary.items():
-        halves = [(piece[:place], piece[place:]) for place in range(1, len(piece))]
-        known = [(a, b) for a, b in halves if a in vocabulary and b in vocabulary]
-        known.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
-        found += [(number, a, b) for a, b in known]
-    found.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])))
-    return [(a, b) for _, a, b in found]
+def recover_merges(vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """Return the merges of a BPE vocabulary whose pieces are in training order."""
+    merges: list[tuple[int, str, str]] = []
+    for piece, token_id in vocabulary.items():
+        splits = [(piece[:i], piece[i:]) for i in range(1, len(piece))]
+        pairs = [(a, b) for a, b in splits if a in vocabulary and b in vocabulary]
+        pairs.sort(key=lambda pair: (vocabulary[pair[0]], vocabulary[pair[1]]))
+        merges += [(token_id, a, b) for a, b in pairs]
+    merges.sort(key=lambda merge: (merge[0], len(merge[1]), len(merge[2])))
+    return [(a, b) for _, a, b in merges]
 
 
-def _scores(pieces: Pieces) -> list[tuple[str, float]]:
-    return [(piece.text, piece.score) for piece in pieces.pieces]
+def _get_scores(model: SentencePieceModel) -> list[tuple[str, float]]:
+    return [(piece.piece, piece.score) for piece in model.pieces]
 
 
-def _compiled(pieces: Pieces) -> Rules:
-    return [normalizers.Precompiled(pieces.charsmap)] if pieces.charsmap else []
+def _get_precompiled_normalizers(model: SentencePieceModel) -> NormalizerList:
+    return (
+        [normalizers.Precompiled(model.precompiled_charsmap)] if model.precompiled_charsmap else []
+    )
 
 
-def _plain(accents: bool, lower: bool) -> Rules:
-    """Quotes as one character; accents and capitals gone, if asked."""
-    rules: Rules = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
-    if not accents:
-        rules += [normalizers.NFKD(), normalizers.StripAccents()]
-    return rules + [normalizers.Lowercase()] * lower
+def _build_cleanup_normalizers(keep_accents: bool, lowercase: bool) -> NormalizerList:
+    """Replace LaTeX-style quotes; optionally strip accents and lowercase."""
+    normalizer_list: NormalizerList = [
+        normalizers.Replace("``", '"'),
+        normalizers.Replace("''", '"'),
+    ]
+    if not keep_accents:
+        normalizer_list += [normalizers.NFKD(), normalizers.StripAccents()]
+    return normalizer_list + [normalizers.Lowercase()] * lowercase
 
 
-def _fairseq(pieces: Pieces, names: Names, first: str, languages: Iterable[str]) -> list[tuple[str, float]]:
-    """fairseq's numbering: four tokens of its own for SentencePiece's three, then languages and the mask."""
-    before = [names[first], names["pad"], names["eos"], names["unk"]]
-    after = [*languages, names["mask"]]
-    return [(name, 0.0) for name in before] + _scores(pieces)[3:] + [(name, 0.0) for name in after]
+def _order_fairseq_vocabulary(
+    model: SentencePieceModel,
+    special_tokens: SpecialTokens,
+    first_role: str,
+    languages: Iterable[str],
+) -> list[tuple[str, float]]:
+    """Return the pieces in fairseq's order: four special tokens, pieces, languages and the mask."""
+    before = [
+        special_tokens[first_role],
+        special_tokens["pad"],
+        special_tokens["eos"],
+        special_tokens["unk"],
+    ]
+    after = [*languages, special_tokens["mask"]]
+    return (
+        [(name, 0.0) for name in before] + _get_scores(model)[3:] + [(name, 0.0) for name in after]
+    )

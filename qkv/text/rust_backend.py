@@ -1,4 +1,4 @@
-"""Rust: a tokenizer of the `tokenizers` library, and the tokens it puts around a text. Knows no files."""
+"""RustBackend: a tokenizer of the `tokenizers` library, with language templates. Knows no files."""
 
 from __future__ import annotations
 
@@ -10,166 +10,229 @@ from dataclasses import dataclass, field, replace
 import tokenizers
 from tokenizers import models, processors
 
-from qkv.text.backend import Row, Text, check_language, check_text, tidy
-from qkv.text.config import Names
+from qkv.text.backend import (
+    TextInput,
+    TextPair,
+    check_language,
+    check_text_input,
+    clean_up_tokenization,
+)
+from qkv.text.config import SpecialTokens
 from qkv.text.encoding import Encoding
-from qkv.text.files import one_line, to_json
+from qkv.text.files import encode_json, reraise_as_value_error
 
 
 @dataclass(frozen=True, kw_only=True)
-class Languages:
-    """Where the code of a language stands among the tokens around a text: `{language}` in the templates."""
+class LanguageTemplates:
+    """Language codes, and templates that say where `{language}` is added to a text."""
 
-    codes: dict[str, int]
-    around: tuple[str, str]  # one text, and a pair
-    source: str | None = None  # which is meant when none is asked for
-    target: str | None = None
+    code_to_id: dict[str, int]
+    templates: tuple[str, str]  # of a text and of a pair
+    src_lang: str | None = None  # default language of a source text
+    tgt_lang: str | None = None  # default language of a target text
 
 
-def template(
-    rust: tokenizers.Tokenizer, around: tuple[str, str], names: Names, language: str | None = None
+def build_template_processor(
+    tokenizer: tokenizers.Tokenizer,
+    templates: tuple[str, str],
+    special_tokens: SpecialTokens,
+    language: str | None = None,
 ) -> processors.PostProcessor:
-    """What puts tokens around texts, from rows such as `{cls}:0 $A:0 {sep}:0`: each with its type."""
+    """Build the post-processor of templates such as `{cls}:0 $A:0 {sep}:0`; :0 is a token type."""
 
-    def fill(found: re.Match[str]) -> str:
-        return language or "" if found[1] == "language" else names[found[1]]
+    def substitute(match: re.Match[str]) -> str:
+        return language or "" if match[1] == "language" else special_tokens[match[1]]
 
-    single, pair = ([re.sub(r"\{(\w+)\}", fill, piece) for piece in row.split()] for row in around)
-    tokens = {piece.rpartition(":")[0] for piece in single + pair if not piece.startswith("$")}
-    ids = {token: rust.token_to_id(token) for token in sorted(tokens)}
-    if lost := [token for token, number in ids.items() if number is None]:
-        raise ValueError(f"{', '.join(lost)}: put around a text, but not in the vocabulary")
-    return processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(ids.items()))
+    single, pair = (
+        [re.sub(r"\{(\w+)\}", substitute, item) for item in template.split()]
+        for template in templates
+    )
+    tokens = {item.rpartition(":")[0] for item in single + pair if not item.startswith("$")}
+    token_ids = {token: tokenizer.token_to_id(token) for token in sorted(tokens)}
+    if missing := [token for token, token_id in token_ids.items() if token_id is None]:
+        raise ValueError(f"{', '.join(missing)}: in the template, but not in the vocabulary")
+    return processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=list(token_ids.items())
+    )
 
 
 @dataclass
-class Rust:
-    """A Core that is a tokenizer of the `tokenizers` library."""
+class RustBackend:
+    """Backend of a tokenizer of the `tokenizers` library."""
 
-    rust: tokenizers.Tokenizer
-    names: Names = field(default_factory=Names)
-    spoken: Languages | None = None
-    clean: bool = False
+    tokenizer: tokenizers.Tokenizer
+    special_tokens: SpecialTokens = field(default_factory=SpecialTokens)
+    language_templates: LanguageTemplates | None = None
+    clean_up_tokenization_spaces: bool = False
 
     def __post_init__(self) -> None:
-        self.rust.no_padding()
-        self.rust.no_truncation()
-        cutter, joiner = (
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        pre_tokenizer_json, decoder_json = (
             "" if part is None else part.__getstate__().decode()
-            for part in (self.rust.pre_tokenizer, self.rust.decoder)
+            for part in (self.tokenizer.pre_tokenizer, self.tokenizer.decoder)
         )
-        # Byte-level tokenizers that add no space of their own would glue words together.
-        self._glues = '"ByteLevel"' in cutter and '"add_prefix_space":false' in cutter
-        # CLIP ends words with a mark, and its decoder leaves that in the text.
-        self._mark = getattr(self.rust.model, "end_of_word_suffix", None) if '"ByteLevel"' in joiner else None
-        # Hugging Face cleans only what is no BPE: there, spaces are part of the tokens.
-        self._cleans = self.clean and not isinstance(self.rust.model, models.BPE)
-        # Where languages are spoken, each has its own; they are put around texts by hand.
-        self._around: dict[str | None, processors.PostProcessor] = {}
-        if self.spoken:
-            self._around[None], self.rust.post_processor = self.rust.post_processor, None
+        # Byte-level tokenizers without a prefix space would join pre-tokenized words.
+        self._needs_word_spaces = (
+            '"ByteLevel"' in pre_tokenizer_json and '"add_prefix_space":false' in pre_tokenizer_json
+        )
+        # CLIP marks the end of words, and its decoder leaves the mark in the text.
+        self._end_of_word_suffix = (
+            getattr(self.tokenizer.model, "end_of_word_suffix", None)
+            if '"ByteLevel"' in decoder_json
+            else None
+        )
+        # Hugging Face cleans up only models other than BPE, whose tokens include spaces.
+        self._cleans_up_spaces = self.clean_up_tokenization_spaces and not isinstance(
+            self.tokenizer.model, models.BPE
+        )
+        # With languages there is one post-processor per language, applied in _encode_batch.
+        self._post_processors: dict[str | None, processors.PostProcessor] = {}
+        if self.language_templates:
+            self._post_processors[None] = self.tokenizer.post_processor
+            self.tokenizer.post_processor = None
 
     @property
     def languages(self) -> Mapping[str, int]:
-        return self.spoken.codes if self.spoken else {}
+        return self.language_templates.code_to_id if self.language_templates else {}
 
     @property
-    def joint(self) -> str:
-        return getattr(self.rust.model, "continuing_subword_prefix", None) or ""
+    def continuing_subword_prefix(self) -> str:
+        return getattr(self.tokenizer.model, "continuing_subword_prefix", None) or ""
 
     def encode(
-        self, rows: Sequence[Row], *, special: bool = True, target: bool = False, language: str | None = None
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
     ) -> list[Encoding]:
-        found = [
+        encodings = [
             Encoding(
-                one.ids,
-                one.offsets,
-                one.type_ids,
-                [mark == 1 for mark in one.special_tokens_mask],
-                one.sequence_ids,
-                one.word_ids,
+                result.ids,
+                result.offsets,
+                result.type_ids,
+                [is_special == 1 for is_special in result.special_tokens_mask],
+                result.sequence_ids,
+                result.word_ids,
             )
-            for one in self._run(rows, special, target, language)
+            for result in self._encode_batch(text_pairs, add_special_tokens, is_target, language)
         ]
-        return [unspaced(one) for one in found] if self._glues and in_words(rows) else found
+        if self._needs_word_spaces and is_split_into_words(text_pairs):
+            return [remove_space_from_offsets(encoding) for encoding in encodings]
+        return encodings
 
-    def ids(
-        self, rows: Sequence[Row], *, special: bool = True, target: bool = False, language: str | None = None
+    def encode_ids(
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
     ) -> list[list[int]]:
-        return [one.ids for one in self._run(rows, special, target, language, fast=True)]
+        results = self._encode_batch(
+            text_pairs, add_special_tokens, is_target, language, ids_only=True
+        )
+        return [result.ids for result in results]
 
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        text = self.rust.decode(ids, skip_special_tokens=not special)
-        if self._mark:
-            text = text.replace(self._mark, " ").strip()
-        return tidy(text) if self._cleans else text
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=not keep_special_tokens)
+        if self._end_of_word_suffix:
+            text = text.replace(self._end_of_word_suffix, " ").strip()
+        return clean_up_tokenization(text) if self._cleans_up_spaces else text
 
-    def token(self, number: int) -> str | None:
-        return self.rust.id_to_token(number)
+    def id_to_token(self, token_id: int) -> str | None:
+        return self.tokenizer.id_to_token(token_id)
 
-    def id(self, token: str) -> int | None:
-        return self.rust.token_to_id(token)
+    def token_to_id(self, token: str) -> int | None:
+        return self.tokenizer.token_to_id(token)
 
-    def special(self) -> dict[str, int]:
-        added = sorted(self.rust.get_added_tokens_decoder().items())
-        return {token.content: number for number, token in added if token.special}
+    def get_special_tokens(self) -> dict[str, int]:
+        added_tokens = sorted(self.tokenizer.get_added_tokens_decoder().items())
+        return {token.content: token_id for token_id, token in added_tokens if token.special}
 
-    def json(self) -> bytes | None:
-        if not self.spoken:
-            return self.rust.to_str(pretty=True).encode("utf-8")
-        usual = json.loads(self._around[None].__getstate__())
-        return to_json({**json.loads(self.rust.to_str()), "post_processor": usual})
+    def serialize(self) -> bytes | None:
+        if not self.language_templates:
+            return self.tokenizer.to_str(pretty=True).encode("utf-8")
+        post_processor = json.loads(self._post_processors[None].__getstate__())
+        return encode_json(
+            {**json.loads(self.tokenizer.to_str()), "post_processor": post_processor}
+        )
 
     def __len__(self) -> int:
-        return self.rust.get_vocab_size(with_added_tokens=True)
+        return self.tokenizer.get_vocab_size(with_added_tokens=True)
 
-    def _run(
-        self, rows: Sequence[Row], special: bool, target: bool, language: str | None, fast: bool = False
+    def _encode_batch(
+        self,
+        text_pairs: Sequence[TextPair],
+        add_special_tokens: bool,
+        is_target: bool,
+        language: str | None,
+        ids_only: bool = False,
     ) -> list[tokenizers.Encoding]:
-        around = self._language(language, target)
-        words = in_words(rows)
-        run = self.rust.encode_batch_fast if fast else self.rust.encode_batch
-        texts = [(self._spaced(a), None if b is None else self._spaced(b)) for a, b in rows]
+        post_processor = self._get_post_processor(language, is_target)
+        is_pretokenized = is_split_into_words(text_pairs)
+        encode = self.tokenizer.encode_batch_fast if ids_only else self.tokenizer.encode_batch
+        texts = [
+            (self._add_word_spaces(a), None if b is None else self._add_word_spaces(b))
+            for a, b in text_pairs
+        ]
         try:
-            with one_line("text"):
-                if around is None or not special:
+            with reraise_as_value_error("text"):
+                if post_processor is None or not add_special_tokens:
                     inputs = [a if b is None else (a, b) for a, b in texts]
-                    return run(inputs, is_pretokenized=words, add_special_tokens=special)
-                flat = [text for row in texts for text in row if text is not None]
-                bare = iter(run(flat, is_pretokenized=words, add_special_tokens=False))
-                return [around.process(next(bare), None if b is None else next(bare)) for _, b in texts]
+                    return encode(
+                        inputs,
+                        is_pretokenized=is_pretokenized,
+                        add_special_tokens=add_special_tokens,
+                    )
+                flat_texts = [text for pair in texts for text in pair if text is not None]
+                encodings = iter(
+                    encode(flat_texts, is_pretokenized=is_pretokenized, add_special_tokens=False)
+                )
+                return [
+                    post_processor.process(next(encodings), None if b is None else next(encodings))
+                    for _, b in texts
+                ]
         except ValueError:
-            for row in rows:
-                check_text(*row)
+            for text_pair in text_pairs:
+                check_text_input(*text_pair)
             raise
 
-    def _spaced(self, text: Text) -> Text:
-        if self._glues and isinstance(text, list):
-            return [f" {word}" if place else word for place, word in enumerate(text)]
+    def _add_word_spaces(self, text: TextInput) -> TextInput:
+        if self._needs_word_spaces and isinstance(text, list):
+            return [f" {word}" if i else word for i, word in enumerate(text)]
         return text
 
-    def _language(self, language: str | None, target: bool) -> processors.PostProcessor | None:
-        """What puts this language around a text; None: the tokenizer does it itself."""
-        if self.spoken is None:
+    def _get_post_processor(
+        self, language: str | None, is_target: bool
+    ) -> processors.PostProcessor | None:
+        """Return the post-processor of a language, or None if the tokenizer has its own."""
+        if self.language_templates is None:
             if language is not None:
                 check_language(language, {})
             return None
         if language is None:
-            language = self.spoken.target if target else self.spoken.source
-        if language not in self._around:
+            language = (
+                self.language_templates.tgt_lang if is_target else self.language_templates.src_lang
+            )
+        if language not in self._post_processors:
             check_language(language or "", self.languages)
-            self._around[language] = template(self.rust, self.spoken.around, self.names, language)
-        return self._around[language]
+            self._post_processors[language] = build_template_processor(
+                self.tokenizer, self.language_templates.templates, self.special_tokens, language
+            )
+        return self._post_processors[language]
 
 
-def in_words(rows: Sequence[Row]) -> bool:
-    return bool(rows) and isinstance(rows[0][0], list)
+def is_split_into_words(text_pairs: Sequence[TextPair]) -> bool:
+    return bool(text_pairs) and isinstance(text_pairs[0][0], list)
 
 
-def unspaced(one: Encoding) -> Encoding:
-    """Offsets in the words themselves, where every word but the first was given a space in front."""
+def remove_space_from_offsets(encoding: Encoding) -> Encoding:
+    """Return an encoding with offsets without the space added before all words but the first."""
     offsets = [
-        (max(start - 1, 0), max(end - 1, 0)) if word else (start, end)
-        for (start, end), word in zip(one.offsets, one.words, strict=True)
+        (max(start - 1, 0), max(end - 1, 0)) if word_id else (start, end)
+        for (start, end), word_id in zip(encoding.offset_mapping, encoding.word_ids, strict=True)
     ]
-    return replace(one, offsets=offsets)
+    return replace(encoding, offset_mapping=offsets)

@@ -1,8 +1,7 @@
-"""SentencePiece: the pieces, scores and rules in a .model or .spm file. Knows no tokenizer.
+"""SentencePiece model files (.model, .spm): pieces, scores and normalizer. Knows no tokenizer.
 
-The file is one protocol-buffer message (sentencepiece_model.proto); the few fields wanted here are read from
-the bytes themselves.
-"""
+A file is one protocol buffer message (sentencepiece_model.proto); the few fields needed here are
+parsed without the protobuf library."""
 
 from __future__ import annotations
 
@@ -11,98 +10,118 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkv.text.files import DAMAGED
+from qkv.text.files import DAMAGED_TOKENIZER_HINT
 
-NORMAL, UNKNOWN, CONTROL, USER = 1, 2, 3, 4  # kinds of piece
-UNIGRAM, BPE = 1, 2  # kinds of model
+# ModelProto.SentencePiece.Type
+NORMAL_PIECE = 1
+UNKNOWN_PIECE = 2
+CONTROL_PIECE = 3
+USER_DEFINED_PIECE = 4
+# TrainerSpec.ModelType
+UNIGRAM_MODEL = 1
+BPE_MODEL = 2
 
 
 @dataclass(frozen=True)
-class Piece:
-    text: str
+class SentencePiece:
+    piece: str
     score: float
-    kind: int
+    type: int
 
 
 @dataclass(frozen=True)
-class Pieces:
-    """What a SentencePiece model holds."""
+class SentencePieceModel:
+    """The contents of a SentencePiece model file."""
 
-    pieces: list[Piece]
-    model: int
-    unk: int
-    charsmap: bytes  # the normaliser, compiled; empty: none
+    pieces: list[SentencePiece]
+    model_type: int
+    unk_id: int
+    precompiled_charsmap: bytes  # compiled normalizer; empty: none
 
-    def marked(self) -> list[Piece]:
-        """Pieces that are matched whole, before the text is cut."""
-        return [piece for piece in self.pieces if piece.kind in (CONTROL, USER)]
+    def get_special_pieces(self) -> list[SentencePiece]:
+        """Return the pieces that are matched before the text is split."""
+        return [piece for piece in self.pieces if piece.type in (CONTROL_PIECE, USER_DEFINED_PIECE)]
 
 
-def read(data: bytes, path: Path) -> Pieces:
-    """The model in these bytes; the path is for complaints."""
+def parse_sentencepiece_model(data: bytes, path: Path) -> SentencePieceModel:
+    """Parse the bytes of a model file; `path` is for error messages."""
     try:
-        return _model(data)
+        return _parse_model(data)
     except (ValueError, KeyError, IndexError, struct.error):
-        raise ValueError(f"{path}: not a SentencePiece model; {DAMAGED}") from None
+        raise ValueError(f"{path}: not a SentencePiece model; {DAMAGED_TOKENIZER_HINT}") from None
 
 
-def _model(data: bytes) -> Pieces:
-    pieces: list[Piece] = []
+def _parse_model(data: bytes) -> SentencePieceModel:
+    pieces: list[SentencePiece] = []
     specs: dict[int, dict[int, int | bytes]] = {3: {}}
-    for number, value in _fields(data):
-        if number == 1:
-            piece = dict(_fields(_bytes(value)))
-            (score,) = struct.unpack("<f", _bytes(piece.get(2, bytes(4))))
-            pieces.append(Piece(_bytes(piece[1]).decode("utf-8"), score, _int(piece.get(3, NORMAL))))
-        elif number in (2, 3):
-            specs[number] = dict(_fields(_bytes(value)))
-    trainer, normalizer = specs[2], specs[3]
-    unk = _int(trainer.get(40, 0))
-    if not pieces or unk >= len(pieces):
+    for field_number, value in _read_fields(data):
+        if field_number == 1:
+            fields = dict(_read_fields(_expect_bytes(value)))
+            (score,) = struct.unpack("<f", _expect_bytes(fields.get(2, bytes(4))))
+            pieces.append(
+                SentencePiece(
+                    _expect_bytes(fields[1]).decode("utf-8"),
+                    score,
+                    _expect_int(fields.get(3, NORMAL_PIECE)),
+                )
+            )
+        elif field_number in (2, 3):
+            specs[field_number] = dict(_read_fields(_expect_bytes(value)))
+    trainer = specs[2]
+    normalizer = specs[3]
+    unk_id = _expect_int(trainer.get(40, 0))
+    if not pieces or unk_id >= len(pieces):
         raise ValueError
-    return Pieces(pieces, _int(trainer.get(3, UNIGRAM)), unk, _bytes(normalizer.get(2, b"")))
+    return SentencePieceModel(
+        pieces,
+        _expect_int(trainer.get(3, UNIGRAM_MODEL)),
+        unk_id,
+        _expect_bytes(normalizer.get(2, b"")),
+    )
 
 
-def _int(value: int | bytes) -> int:
+def _expect_int(value: int | bytes) -> int:
     if not isinstance(value, int):
         raise ValueError
     return value
 
 
-def _bytes(value: int | bytes) -> bytes:
+def _expect_bytes(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
         raise ValueError
     return value
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: a number each, and an integer or the bytes of anything else."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
-        kind, value, size = key & 7, 0, 0
-        if kind == 0:
-            value, place = _varint(data, place)
+def _read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield (field number, value) of a message; a value is an integer or bytes."""
+    position = 0
+    while position < len(data):
+        key, position = _read_varint(data, position)
+        wire_type = key & 7
+        if wire_type == 0:
+            value, position = _read_varint(data, position)
             yield key >> 3, value
             continue
-        if kind == 2:
-            size, place = _varint(data, place)
+        if wire_type == 2:
+            size, position = _read_varint(data, position)
         else:
-            size = {1: 8, 5: 4}[kind]
-        if place + size > len(data):
+            size = {1: 8, 5: 4}[wire_type]
+        if position + size > len(data):
             raise ValueError
-        yield key >> 3, data[place : place + size]
-        place += size
+        yield key >> 3, data[position : position + size]
+        position += size
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Seven bits a byte, the lowest first."""
-    value = shift = 0
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return the variable-length integer at a position, and the position after it."""
+    value = 0
+    shift = 0
     while True:
-        byte = data[place]
+        byte = data[position]
         value |= (byte & 127) << shift
-        place, shift = place + 1, shift + 7
+        position += 1
+        shift += 7
         if byte < 128:
-            return value, place
+            return value, position
         if shift > 63:
             raise ValueError

@@ -1,28 +1,30 @@
-"""Where sentences end: after a stop, and the quote or bracket that closes behind it. Knows no tokens.
+"""Sentence splitting for German and English. Knows no tokens.
 
-Not after what is short for a word (Dr., z. B., U.S.); not between a number and a month (3. Oktober); nor,
-after a number, dots or a quote, where it goes on in small letters ("Why?" she asked)."""
+A sentence ends after a stop and the quote or bracket that closes after it, but not after an
+abbreviation (Dr., z. B., U.S.), not between a number and a month (3. Oktober), and not before a
+lowercase letter that follows a number, an ellipsis or a quote ("Why?" she asked)."""
 
 from __future__ import annotations
 
 import re
 
-STOP, CLOSED = r"[.!?…。！？]", r"[\"'”’“‘»«)\]]"
-SMALL = r"(?=[a-zäöüß])"
-MONTHS = (
-    r"Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez|Mar|May|Oct|Dec"  # as they begin, German and English
+STOP_CHARACTERS = r"[.!?…。！？]"
+CLOSING_CHARACTERS = r"[\"'”’“‘»«)\]]"
+LOWERCASE_AHEAD = r"(?=[a-zäöüß])"
+MONTH_PREFIXES = "Jan|Feb|Mär|Apr|Mai|Jun|Jul|Aug|Sep|Okt|Nov|Dez|Mar|May|Oct|Dec"
+# One pattern per length, as a lookbehind needs a fixed width.
+ABBREVIATIONS = ("[^\\W\\d_]", "Mr|Ms|Dr|St|Nr|Hr|Fr|ca|vs", "Mrs|bzw|Frl", "Prof|evtl")
+NO_BOUNDARY_PATTERNS = (
+    *(rf"(?<!\b(?:{words})\.)" for words in ABBREVIATIONS),
+    rf"(?!(?<=\d\.)\s+(?:{MONTH_PREFIXES}|{LOWERCASE_AHEAD}))",
+    *(rf"(?!(?<={dots})\s+{LOWERCASE_AHEAD})" for dots in (r"\.\.", "…")),
 )
-SHORT = ("[^\\W\\d_]", "Mr|Ms|Dr|St|Nr|Hr|Fr|ca|vs", "Mrs|bzw|Frl", "Prof|evtl")  # by their lengths
-GOES_ON = (
-    *(rf"(?<!\b(?:{words})\.)" for words in SHORT),
-    rf"(?!(?<=\d\.)\s+(?:{MONTHS}|{SMALL}))",
-    *(rf"(?!(?<={dots})\s+{SMALL})" for dots in (r"\.\.", "…")),
-)
-SENTENCE = re.compile(  # the blanks between two
-    rf"(?:(?<={STOP}){''.join(GOES_ON)}|(?<={STOP}{CLOSED})(?!\s+{SMALL}))(\s+)"
+SENTENCE_BOUNDARY = re.compile(  # the whitespace between two sentences
+    rf"(?:(?<={STOP_CHARACTERS}){''.join(NO_BOUNDARY_PATTERNS)}"
+    rf"|(?<={STOP_CHARACTERS}{CLOSING_CHARACTERS})(?!\s+{LOWERCASE_AHEAD}))(\s+)"
 )
 
 
-def sentences(text: str) -> list[str]:
-    """The sentences of a text, without the blanks between them."""
-    return SENTENCE.split(text)[::2]
+def split_sentences(text: str) -> list[str]:
+    """Return the sentences of a text, without the whitespace between them."""
+    return SENTENCE_BOUNDARY.split(text)[::2]

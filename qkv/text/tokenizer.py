@@ -1,182 +1,240 @@
-"""Tokenizer: text to tokens and back, whatever the family; load, save and train. Knows no tensors."""
+"""Tokenizer: encoding, decoding, loading, saving, training. Knows no tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import count, takewhile
 from pathlib import Path
 
-from qkv.text.backend import Core, Row, Text
-from qkv.text.config import ADDED, CONFIG, EXTRAS, ROLES, SPECIAL, Settings
+from qkv.text.backend import TextInput, TextPair, TokenizerBackend
+from qkv.text.config import (
+    ADDED_TOKENS_FILE,
+    EXTRA_SPECIAL_TOKENS_KEYS,
+    SPECIAL_TOKEN_ROLES,
+    SPECIAL_TOKENS_MAP_FILE,
+    TOKENIZER_CONFIG_FILE,
+    TokenizerFileConfig,
+)
 from qkv.text.encoding import Encoding
-from qkv.text.files import to_json, write_files
-from qkv.text.load import WHOLE, Parts, load
-from qkv.text.train import train
-from qkv.text.vocab import MOST
+from qkv.text.files import encode_json, write_files
+from qkv.text.load import TOKENIZER_FILE, load_tokenizer_parts
+from qkv.text.train import train_tokenizer
+from qkv.text.vocab import TOKEN_ID_LIMIT
 
 
 class Tokenizer:
-    """Text to tokens and back. Special tokens are known by role: `pad`, `unk`, `bos` ... are ids or None."""
+    """Tokenizer of any family; `pad_token_id` ... are None if it has no such token."""
 
-    def __init__(self, core: Core, settings: Settings, files: Mapping[str, bytes] | None = None) -> None:
-        self._core, self._settings, self._files = core, settings, dict(files or {})
-        tokens = {role: token.content for role in ROLES if (token := settings.role(role))}
-        self.roles: dict[str, int] = {
-            role: number for role, token in tokens.items() if (number := core.id(token)) is not None
+    def __init__(
+        self,
+        backend: TokenizerBackend,
+        config: TokenizerFileConfig,
+        files: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._files = dict(files or {})
+        tokens = {
+            role: token.content
+            for role in SPECIAL_TOKEN_ROLES
+            if (token := config.get_special_token(role))
         }
-        self.bos, self.eos, self.unk, self.sep, self.pad, self.cls, self.mask = map(self.roles.get, ROLES)
-        self.extras: dict[str, int] = {
-            token: number for token, number in core.special().items() if token not in tokens.values()
+        self.special_token_ids: dict[str, int] = {
+            role: token_id
+            for role, token in tokens.items()
+            if (token_id := backend.token_to_id(token)) is not None
         }
-        self.side, self.limit = settings.side, settings.limit
+        self.bos_token_id = self.special_token_ids.get("bos")
+        self.eos_token_id = self.special_token_ids.get("eos")
+        self.unk_token_id = self.special_token_ids.get("unk")
+        self.sep_token_id = self.special_token_ids.get("sep")
+        self.pad_token_id = self.special_token_ids.get("pad")
+        self.cls_token_id = self.special_token_ids.get("cls")
+        self.mask_token_id = self.special_token_ids.get("mask")
+        self.extra_special_tokens: dict[str, int] = {
+            token: token_id
+            for token, token_id in backend.get_special_tokens().items()
+            if token not in tokens.values()
+        }
+        self.padding_side = config.padding_side
+        self.model_max_length = config.model_max_length
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
-        """Open the tokenizer files that a published model ships, or that `save` wrote."""
-        return cls._of(load(Path(folder)))
+        """Load the tokenizer files of a published model, or those that `save` wrote."""
+        parts = load_tokenizer_parts(Path(folder))
+        return cls(parts.backend, parts.config, parts.files)
 
     @classmethod
     def train(
         cls,
         source: Iterable[str | Path] | Path,
         *,
-        kind: str = "byte",
-        vocab: int = 8000,
-        purpose: str = "gpt",
-        lower: bool = False,
-        sentinels: int = 0,
-        codes: Sequence[str] = (),
-        limit: int | None = None,
+        type: str = "byte",
+        vocab_size: int = 8000,
+        template: str = "gpt",
+        lowercase: bool = False,
+        num_sentinels: int = 0,
+        extra_tokens: Sequence[str] = (),
+        model_max_length: int | None = None,
     ) -> Tokenizer:
-        """Learn a vocabulary from texts, or from the lines of files where a Path is given.
+        """Train a tokenizer on texts, or on the lines of files (Path).
 
-        The kind is char, word, wordpiece, bpe, byte or unigram; `vocab` counts all tokens, special ones too.
-        The purpose gives the special tokens and what stands around a text: bert, roberta, gpt, llama,
-        seq2seq, bos-eos, t5, xlnet or plain. Sentinels are T5's `<extra_id_0>` ...; codes are languages or
-        controls, one of which `encode(language=...)` puts in front of a text.
-        """
-        learned = train(
-            source, kind=kind, vocab=vocab, purpose=purpose, lower=lower, sentinels=sentinels, codes=codes,
-            limit=limit,
-        )  # fmt: skip
-        return cls._of(Parts(*learned, {}))
-
-    @classmethod
-    def _of(cls, parts: Parts) -> Tokenizer:
-        return cls(parts.core, parts.settings, parts.files)
+        `type` is char, word, wordpiece, bpe, byte (byte-level BPE) or unigram. `vocab_size`
+        includes special tokens. `template` sets the special tokens and where they are added: bert,
+        roberta, gpt, llama, seq2seq, bos-eos, t5, xlnet or plain. `num_sentinels` is the number of
+        T5's `<extra_id_0>` ... `extra_tokens` are language or control codes;
+        `encode(language=...)` adds one before a text."""
+        backend, config = train_tokenizer(
+            source,
+            type=type,
+            vocab_size=vocab_size,
+            template=template,
+            lowercase=lowercase,
+            num_sentinels=num_sentinels,
+            extra_tokens=extra_tokens,
+            model_max_length=model_max_length,
+        )
+        return cls(backend, config)
 
     def save(self, folder: str | Path) -> None:
-        """Write the files of Hugging Face's layout, and vocabulary files that came with it, into a folder."""
-        folder, whole, values = Path(folder), self._core.json(), dict(self._settings.values)
+        """Write the tokenizer in Hugging Face format, with its original vocabulary files."""
+        folder = Path(folder)
+        values = dict(self._config.values)
         files = dict(self._files)
-        if whole is not None:
-            files[WHOLE] = whole
+        tokenizer_json = self._backend.serialize()
+        if tokenizer_json is not None:
+            files[TOKENIZER_FILE] = tokenizer_json
             values = {
-                key: value for key, value in values.items() if key not in EXTRAS or isinstance(value, dict)
+                key: value
+                for key, value in values.items()
+                if key not in EXTRA_SPECIAL_TOKENS_KEYS or isinstance(value, dict)
             }
-        special: dict[str, object] = {
-            f"{role}_token": self.token(number) for role, number in self.roles.items()
+        special_tokens_map: dict[str, object] = {
+            f"{role}_token": self.id_to_token(token_id)
+            for role, token_id in self.special_token_ids.items()
         }
-        if self.extras:
-            special[EXTRAS[0]] = list(self.extras)
-        files |= {CONFIG: to_json(dict(sorted(values.items()))), SPECIAL: to_json(special)}
+        if self.extra_special_tokens:
+            special_tokens_map[EXTRA_SPECIAL_TOKENS_KEYS[0]] = list(self.extra_special_tokens)
+        files |= {
+            TOKENIZER_CONFIG_FILE: encode_json(dict(sorted(values.items()))),
+            SPECIAL_TOKENS_MAP_FILE: encode_json(special_tokens_map),
+        }
         write_files(folder, files)
-        for name in {WHOLE, ADDED} - files.keys():  # an older tokenizer's, which would speak over this one
+        # Files of an older tokenizer in the folder would take precedence over this one.
+        for name in {TOKENIZER_FILE, ADDED_TOKENS_FILE} - files.keys():
             (folder / name).unlink(missing_ok=True)
 
     def encode(
         self,
         text: str,
-        pair: str | None = None,
+        text_pair: str | None = None,
         *,
-        special: bool = True,
-        target: bool = False,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
         language: str | None = None,
     ) -> Encoding:
-        """The tokens of a text, or of a pair; `target`: on the side that is translated into."""
-        return self._encode([(text, pair)], special, target, language)[0]
+        """Encode a text or a pair; `is_target`: as a target of translation."""
+        return self._encode([(text, text_pair)], add_special_tokens, is_target, language)[0]
 
-    def encode_many(
+    def encode_batch(
         self,
         texts: Iterable[str | tuple[str, str]],
         *,
-        special: bool = True,
-        target: bool = False,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
         language: str | None = None,
     ) -> list[Encoding]:
-        """The tokens of many texts or pairs at once, on all processors."""
-        return self._encode(rows_of(texts), special, target, language)
+        """Encode many texts or pairs, in parallel."""
+        return self._encode(make_text_pairs(texts), add_special_tokens, is_target, language)
 
     def encode_words(
         self,
         words: list[str],
-        pair: list[str] | None = None,
+        text_pair: list[str] | None = None,
         *,
-        special: bool = True,
-        target: bool = False,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
         language: str | None = None,
     ) -> Encoding:
-        """The tokens of a text that is cut into words: `words` counts them, offsets are in each word."""
-        return self._encode([(words, pair)], special, target, language)[0]
+        """Encode pre-tokenized words; `word_ids` are their indices, offsets are within words."""
+        return self._encode([(words, text_pair)], add_special_tokens, is_target, language)[0]
 
     def encode_ids(
         self,
         texts: Iterable[str | tuple[str, str]],
         *,
-        special: bool = True,
-        target: bool = False,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
         language: str | None = None,
     ) -> list[list[int]]:
-        """The ids alone of many texts or pairs: half the time of `encode_many`, for a large corpus."""
-        return self._core.ids(rows_of(texts), special=special, target=target, language=language)
+        """Return only the ids of many texts or pairs, in about half the time of `encode_batch`."""
+        return self._backend.encode_ids(
+            make_text_pairs(texts),
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
 
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """The text of tokens; `special`: special tokens are written out, not left out."""
-        ids = [self._check(number) for number in ids]
-        return self._core.decode(ids, special=special)
+    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
+        """Decode ids to a text, without special tokens unless `keep_special_tokens`."""
+        checked_ids = [self._check_token_id(token_id) for token_id in token_ids]
+        return self._backend.decode(checked_ids, keep_special_tokens=keep_special_tokens)
 
-    def token(self, number: int) -> str:
-        token = self._core.token(self._check(number))
+    def id_to_token(self, token_id: int) -> str:
+        token = self._backend.id_to_token(self._check_token_id(token_id))
         assert token is not None
         return token
 
-    def id(self, token: str) -> int | None:
-        return self._core.id(token)
+    def token_to_id(self, token: str) -> int | None:
+        return self._backend.token_to_id(token)
 
     @property
     def languages(self) -> Mapping[str, int]:
-        """The ids of the codes that `encode(language=...)` knows."""
-        return self._core.languages
+        """Ids of the language codes that `encode(language=...)` accepts."""
+        return self._backend.languages
 
     @property
-    def joint(self) -> str:
-        """What a piece that goes on with a word begins with, such as `##`; empty: nothing marks it."""
-        return self._core.joint
+    def continuing_subword_prefix(self) -> str:
+        """Prefix of tokens inside a word, such as `##`; empty if there is none."""
+        return self._backend.continuing_subword_prefix
 
     @property
-    def sentinels(self) -> list[int]:
-        """The ids of `<extra_id_0>`, `<extra_id_1>` ..., T5's marks for what was taken out of a text."""
-        found = (self.id(f"<extra_id_{place}>") for place in count())
-        return [
-            number for number in takewhile(lambda number: number is not None, found) if number is not None
-        ]
+    def sentinel_token_ids(self) -> list[int]:
+        """Ids of T5's sentinel tokens `<extra_id_0>`, `<extra_id_1>` ..."""
+        token_ids: list[int] = []
+        while (token_id := self.token_to_id(f"<extra_id_{len(token_ids)}>")) is not None:
+            token_ids.append(token_id)
+        return token_ids
 
     def __len__(self) -> int:
-        return len(self._core)
+        return len(self._backend)
 
     def __repr__(self) -> str:
-        return f"qkv.Tokenizer({self._settings.values.get('tokenizer_class')}, {len(self):,} tokens)"
+        return f"qkv.Tokenizer({self._config.values.get('tokenizer_class')}, {len(self):,} tokens)"
 
     def _encode(
-        self, rows: Sequence[Row], special: bool, target: bool, language: str | None
+        self,
+        text_pairs: Sequence[TextPair],
+        add_special_tokens: bool,
+        is_target: bool,
+        language: str | None,
     ) -> list[Encoding]:
-        return self._core.encode(rows, special=special, target=target, language=language)
+        return self._backend.encode(
+            text_pairs,
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
 
-    def _check(self, number: int) -> int:
-        if not 0 <= number < MOST or self._core.token(number) is None:
-            raise ValueError(f"id {number}: expected one of this tokenizer's {len(self)} tokens")
-        return number
+    def _check_token_id(self, token_id: int) -> int:
+        if not 0 <= token_id < TOKEN_ID_LIMIT or self._backend.id_to_token(token_id) is None:
+            raise ValueError(
+                f"id {token_id}: expected one of the {len(self)} ids of this tokenizer"
+            )
+        return token_id
 
 
-def rows_of(texts: Iterable[str | tuple[str, str]]) -> list[tuple[Text, Text | None]]:
+def make_text_pairs(
+    texts: Iterable[str | tuple[str, str]],
+) -> list[tuple[TextInput, TextInput | None]]:
     return [(text, None) if isinstance(text, str) else text for text in texts]

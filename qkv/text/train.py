@@ -1,4 +1,4 @@
-"""Train: a vocabulary from texts, the same to the byte each time. Knows nothing of published models."""
+"""Deterministic training of tokenizers on texts. Knows no published models."""
 
 from __future__ import annotations
 
@@ -10,253 +10,332 @@ from itertools import chain
 from pathlib import Path
 
 from sentencepiece import SentencePieceTrainer
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 
 from qkv.text import sentencepiece_model
-from qkv.text.backend import check_text
-from qkv.text.config import CONFIG, ROLES, Names, Settings
-from qkv.text.families import BERT, T5, XLNET
-from qkv.text.files import one_line
-from qkv.text.pipelines import unigram
-from qkv.text.rust_backend import Languages, Rust, template
+from qkv.text.backend import check_text_input
+from qkv.text.config import (
+    SPECIAL_TOKEN_ROLES,
+    TOKENIZER_CONFIG_FILE,
+    SpecialTokens,
+    TokenizerFileConfig,
+)
+from qkv.text.families import BERT_TEMPLATES, T5_TEMPLATES, XLNET_TEMPLATES
+from qkv.text.files import reraise_as_value_error
+from qkv.text.pipelines import build_unigram_pipeline
+from qkv.text.rust_backend import LanguageTemplates, RustBackend, build_template_processor
 
-ALPHABET = 1000  # so many characters, the most frequent, are tokens of their own; rarer ones are unknown
-# A mark of punctuation or a symbol, with the space before it; but not the apostrophe inside a word.
-MARK = r"▁?(?:(?!(?<=\p{L})['’](?=\p{L}))\p{P}|(?!▁)\p{S})"
-MOST = 10**9  # tokens
-FIRST = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")  # roles in the order of their ids
+MAX_ALPHABET_SIZE = 1000  # most frequent characters that become tokens; others are unknown
+# Punctuation or a symbol, with the space before it, but not an apostrophe inside a word.
+PUNCTUATION_PATTERN = r"▁?(?:(?!(?<=\p{L})['’](?=\p{L}))\p{P}|(?!▁)\p{S})"
+MAX_TRAINED_VOCAB_SIZE = 10**9
+SPECIAL_TOKEN_ORDER = (
+    "pad",
+    "unk",
+    "bos",
+    "eos",
+    "cls",
+    "sep",
+    "mask",
+)  # roles in the order of their ids
 
-PLAIN = ("$A:0", "$A:0 $B:1")
-ROBERTA = ("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 {eos}:0 $B:0 {eos}:0")
-LLAMA = ("{bos}:0 $A:0", "{bos}:0 $A:0 {bos}:1 $B:1")
+PLAIN_TEMPLATES = ("$A:0", "$A:0 $B:1")
+ROBERTA_TEMPLATES = ("{bos}:0 $A:0 {eos}:0", "{bos}:0 $A:0 {eos}:0 {eos}:0 $B:0 {eos}:0")
+LLAMA_TEMPLATES = ("{bos}:0 $A:0", "{bos}:0 $A:0 {bos}:1 $B:1")
 
 
 @dataclass(frozen=True)
-class Purpose:
-    """The special tokens that a kind of model needs, and what stands around a text."""
+class TokenizerTemplate:
+    """Special tokens of a kind of model, and templates that say where they are added."""
 
-    tokens: str  # bos eos unk sep pad cls mask; -: none
-    around: tuple[str, str] = PLAIN
-    side: str = "right"
+    special_tokens: str  # of bos eos unk sep pad cls mask; -: none
+    templates: tuple[str, str] = PLAIN_TEMPLATES
+    padding_side: str = "right"
 
 
 # fmt: off
-PURPOSES = {
-    "bert":    Purpose("-   -    [UNK] [SEP] [PAD] [CLS] [MASK]", BERT),
-    "roberta": Purpose("<s> </s> <unk> </s>  <pad> <s>   <mask>", ROBERTA),
-    "gpt":     Purpose("<|endoftext|> <|endoftext|> <unk> - - - -"),
-    "llama":   Purpose("<s> </s> <unk> -     -     -     -",      LLAMA, "left"),
-    "seq2seq": Purpose("<s> </s> <unk> -     <pad> -     -",      T5),
-    "bos-eos": Purpose("<s> </s> <unk> -     <pad> -     -",      ROBERTA),
-    "t5":      Purpose("-   </s> <unk> -     <pad> -     -",      T5),
-    "xlnet":   Purpose("<s> </s> <unk> <sep> <pad> <cls> <mask>", XLNET, "left"),
-    "plain":   Purpose("-   -    <unk> -     <pad> -     -"),
+TOKENIZER_TEMPLATES = {
+    "bert":    TokenizerTemplate("-   -    [UNK] [SEP] [PAD] [CLS] [MASK]", BERT_TEMPLATES),
+    "roberta": TokenizerTemplate("<s> </s> <unk> </s>  <pad> <s>   <mask>", ROBERTA_TEMPLATES),
+    "gpt":     TokenizerTemplate("<|endoftext|> <|endoftext|> <unk> - - - -"),
+    "llama":   TokenizerTemplate("<s> </s> <unk> -     -     -     -",      LLAMA_TEMPLATES, "left"),
+    "seq2seq": TokenizerTemplate("<s> </s> <unk> -     <pad> -     -",      T5_TEMPLATES),
+    "bos-eos": TokenizerTemplate("<s> </s> <unk> -     <pad> -     -",      ROBERTA_TEMPLATES),
+    "t5":      TokenizerTemplate("-   </s> <unk> -     <pad> -     -",      T5_TEMPLATES),
+    "xlnet":   TokenizerTemplate("<s> </s> <unk> <sep> <pad> <cls> <mask>", XLNET_TEMPLATES, "left"),
+    "plain":   TokenizerTemplate("-   -    <unk> -     <pad> -     -"),
 }
 # fmt: on
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What to learn from, how many tokens, and those that come first."""
+class TokenizerTrainingJob:
+    """Training texts and settings of one tokenizer."""
 
     texts: Iterable[str]
-    size: int  # of the vocabulary, special tokens counted
-    special: list[str]
-    unk: str
-    lower: bool
+    vocab_size: int  # with special tokens
+    special_tokens: list[str]
+    unk_token: str
+    lowercase: bool
 
     @property
-    def rules(self) -> list[normalizers.Normalizer]:
-        return [normalizers.NFC()] + [normalizers.Lowercase()] * self.lower
+    def normalizer_list(self) -> list[normalizers.Normalizer]:
+        return [normalizers.NFC()] + [normalizers.Lowercase()] * self.lowercase
 
 
-def train(
+def train_tokenizer(
     source: Iterable[str | Path] | Path,
     *,
-    kind: str,
-    vocab: int,
-    purpose: str,
-    lower: bool,
-    sentinels: int,
-    codes: Sequence[str],
-    limit: int | None,
-) -> tuple[Rust, Settings]:
-    """A tokenizer of this kind for this purpose; special tokens and codes first, sentinels last."""
-    for name, value, known in (("kind", kind, KINDS), ("purpose", purpose, PURPOSES)):
-        if value not in known:
-            raise ValueError(f"{name} {value!r}: expected one of {', '.join(known)}")
-    wanted = PURPOSES[purpose]
-    usual = zip(ROLES, wanted.tokens.split(), strict=True)
-    names = Names({role: name for role, name in usual if name != "-"})
-    for code in codes:
-        if not code or code.startswith("$") or ":" in code:
-            raise ValueError(f"code {code!r}: expected a name without : or a leading $")
-    unk = names.pop("unk") if kind == "byte" else names["unk"]  # every text is made of bytes
-    special = list(dict.fromkeys([*(names[role] for role in FIRST if role in names), *codes]))
-    if sentinels < 0 or not sentinels < vocab <= MOST:
+    type: str,
+    vocab_size: int,
+    template: str,
+    lowercase: bool,
+    num_sentinels: int,
+    extra_tokens: Sequence[str],
+    model_max_length: int | None,
+) -> tuple[RustBackend, TokenizerFileConfig]:
+    """Train a tokenizer; ids: special tokens, extra tokens, vocabulary, sentinels."""
+    for name, value, choices in (
+        ("type", type, TOKENIZER_TRAINERS),
+        ("template", template, TOKENIZER_TEMPLATES),
+    ):
+        if value not in choices:
+            raise ValueError(f"{name} {value!r}: expected one of {', '.join(choices)}")
+    for token in extra_tokens:
+        if not token or token.startswith("$") or ":" in token:
+            raise ValueError(f"extra token {token!r}: expected a name without : or a leading $")
+    if num_sentinels < 0 or not num_sentinels < vocab_size <= MAX_TRAINED_VOCAB_SIZE:
         raise ValueError(
-            f"vocab {vocab}, sentinels {sentinels}: expected more tokens than sentinels, at most {MOST:,}"
+            f"vocab_size {vocab_size}, num_sentinels {num_sentinels}:"
+            f" expected more tokens than sentinels, at most {MAX_TRAINED_VOCAB_SIZE:,}"
         )
-    extra = [f"<extra_id_{place}>" for place in reversed(range(sentinels))]
-    size = vocab - len(extra)
-    rust = KINDS[kind](Job(texts=read(source), size=size, special=special, unk=unk, lower=lower))
-    if (least := rust.get_vocab_size()) > size:
+    chosen = TOKENIZER_TEMPLATES[template]
+    tokens_by_role = zip(SPECIAL_TOKEN_ROLES, chosen.special_tokens.split(), strict=True)
+    special_tokens = SpecialTokens({role: token for role, token in tokens_by_role if token != "-"})
+    # Bytes encode every text: there is no unknown token.
+    unk_token = special_tokens.pop("unk") if type == "byte" else special_tokens["unk"]
+    ordered_tokens = [
+        special_tokens[role] for role in SPECIAL_TOKEN_ORDER if role in special_tokens
+    ]
+    first_tokens = list(dict.fromkeys([*ordered_tokens, *extra_tokens]))
+    sentinels = [f"<extra_id_{i}>" for i in reversed(range(num_sentinels))]
+    trained_size = vocab_size - len(sentinels)
+    tokenizer = TOKENIZER_TRAINERS[type](
+        TokenizerTrainingJob(
+            texts=read_training_texts(source),
+            vocab_size=trained_size,
+            special_tokens=first_tokens,
+            unk_token=unk_token,
+            lowercase=lowercase,
+        )
+    )
+    minimum = tokenizer.get_vocab_size()
+    if minimum > trained_size:
         raise ValueError(
-            f"vocab {vocab}: expected at least {least + len(extra)}, for special tokens and letters"
+            f"vocab_size {vocab_size}: expected at least {minimum + len(sentinels)},"
+            " for special tokens and characters"
         )
-    rust.add_tokens([AddedToken(token, special=True) for token in [*special, *extra]])
-    rust.post_processor = template(rust, wanted.around, names)
-    values: dict[str, object] = {f"{role}_token": name for role, name in names.items()}
-    values |= {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": wanted.side}
-    if limit is not None:
-        values["model_max_length"] = limit
-    if codes or extra:
-        values["extra_special_tokens"] = [*codes, *reversed(extra)]
-    spoken = None
-    if codes:
-        around = (f"{{language}}:0 {wanted.around[0]}", f"{{language}}:0 {wanted.around[1]}")
-        spoken = Languages(codes={code: special.index(code) for code in codes}, around=around)
-        values |= {"language_codes": list(codes), "language_template": list(around)}
-    return Rust(rust, names, spoken), Settings(values, Path(CONFIG))
+    tokenizer.add_tokens([AddedToken(token, special=True) for token in [*first_tokens, *sentinels]])
+    tokenizer.post_processor = build_template_processor(tokenizer, chosen.templates, special_tokens)
+    values: dict[str, object] = {f"{role}_token": token for role, token in special_tokens.items()}
+    values |= {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": chosen.padding_side}
+    if model_max_length is not None:
+        values["model_max_length"] = model_max_length
+    if extra_tokens or sentinels:
+        values["extra_special_tokens"] = [*extra_tokens, *reversed(sentinels)]
+    languages = None
+    if extra_tokens:
+        single, pair = chosen.templates
+        languages = LanguageTemplates(
+            code_to_id={code: first_tokens.index(code) for code in extra_tokens},
+            templates=(f"{{language}}:0 {single}", f"{{language}}:0 {pair}"),
+        )
+        values["language_codes"] = list(extra_tokens)
+        values["language_template"] = list(languages.templates)
+    backend = RustBackend(tokenizer, special_tokens, languages)
+    return backend, TokenizerFileConfig(values, Path(TOKENIZER_CONFIG_FILE))
 
 
-def read(source: Iterable[str | Path] | Path) -> Iterator[str]:
-    """Texts as they are, and the lines of files with their ends."""
+def read_training_texts(source: Iterable[str | Path] | Path) -> Iterator[str]:
+    """Yield texts, and the lines of files (Path) with their line ends."""
     if isinstance(source, str):
-        raise ValueError(f"{source[:80]!r}, expected a list of texts, or Path(...) for the lines of a file")
-    found = _texts([source] if isinstance(source, Path) else source)
-    first = next(found, None)
+        raise ValueError(
+            f"{source[:80]!r}, expected a list of texts, or Path(...) for the lines of a file"
+        )
+    texts = _iterate_texts([source] if isinstance(source, Path) else source)
+    first = next(texts, None)
     if first is None:
-        raise ValueError("no text to learn from")
-    return chain([first], found)
+        raise ValueError("no text to train on; expected at least one")
+    return chain([first], texts)
 
 
-def _texts(source: Iterable[str | Path]) -> Iterator[str]:
-    for each in source:
-        if isinstance(each, Path):
+def _iterate_texts(source: Iterable[str | Path]) -> Iterator[str]:
+    for item in source:
+        if isinstance(item, Path):
             try:
-                with each.open(encoding="utf-8", newline="") as lines:
+                with item.open(encoding="utf-8", newline="") as lines:
                     yield from lines
             except OSError as error:
-                raise ValueError(f"{each}: {error.strerror}; expected a file of text") from None
+                raise ValueError(f"{item}: {error.strerror}; expected a text file") from None
             except UnicodeDecodeError:
-                raise ValueError(f"{each}: not UTF-8 text") from None
+                raise ValueError(f"{item}: not UTF-8 text") from None
         else:
-            check_text(each)
-            yield each
+            check_text_input(item)
+            yield item
 
 
-def char(job: Job) -> Tokenizer:
-    """Every character a token; a BPE that merges nothing."""
+def train_char_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
+    """Train a character tokenizer: a BPE without merges."""
     lower = normalizers.Lowercase()
-    texts = map(lower.normalize_str, job.texts) if job.lower else job.texts
-    letters = _frequent(Counter(chain.from_iterable(texts)), max(job.size - len(job.special), 1))
-    tokens = {token: number for number, token in enumerate([*job.special, *letters])}
-    rust = Tokenizer(models.BPE(tokens, [], unk_token=job.unk))
-    if job.lower:
-        rust.normalizer = lower
-    rust.decoder = decoders.Fuse()
-    return rust
+    texts = map(lower.normalize_str, job.texts) if job.lowercase else job.texts
+    max_count = max(job.vocab_size - len(job.special_tokens), 1)
+    characters = _select_most_frequent(Counter(chain.from_iterable(texts)), max_count)
+    vocabulary = {
+        token: token_id for token_id, token in enumerate([*job.special_tokens, *characters])
+    }
+    tokenizer = Tokenizer(models.BPE(vocabulary, [], unk_token=job.unk_token))
+    if job.lowercase:
+        tokenizer.normalizer = lower
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
 
 
-def word(job: Job) -> Tokenizer:
-    """Words and punctuation marks."""
-    rust = Tokenizer(models.WordLevel({}, unk_token=job.unk))
-    rust.normalizer = normalizers.Sequence(job.rules)
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rust.decoder = decoders.WordPiece()
-    trainer = trainers.WordLevelTrainer(vocab_size=job.size, special_tokens=job.special, show_progress=False)
-    rust.train_from_iterator(job.texts, trainer)
-    return rust
+def train_word_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
+    """Train a tokenizer of words and punctuation marks."""
+    tokenizer = Tokenizer(models.WordLevel({}, unk_token=job.unk_token))
+    tokenizer.normalizer = normalizers.Sequence(job.normalizer_list)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordLevelTrainer(
+        vocab_size=job.vocab_size, special_tokens=job.special_tokens, show_progress=False
+    )
+    tokenizer.train_from_iterator(job.texts, trainer)
+    return tokenizer
 
 
-def wordpiece(job: Job) -> Tokenizer:
-    """BERT's: pieces of words, those inside a word marked by ##."""
-    rust = Tokenizer(models.WordPiece({}, unk_token=job.unk))
-    rust.normalizer = normalizers.BertNormalizer(lowercase=job.lower)
-    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    rust.decoder = decoders.WordPiece(prefix="##")
-    texts = _common(rust.normalizer, job.texts)
-    words = {word for text in texts for word, _ in rust.pre_tokenizer.pre_tokenize_str(text)}
-    starts = sorted({word[0] for word in words})
-    insides = sorted({f"##{letter}" for word in words for letter in word[1:]})
-    # The trainer numbers letters in no fixed order, and breaks ties by number: so they are numbered here.
-    seeds = [*job.special, *starts, *insides]
-    trainer = trainers.WordPieceTrainer(vocab_size=job.size, special_tokens=seeds, show_progress=False)
-    rust.train_from_iterator(texts, trainer)
-    bare = Tokenizer(models.WordPiece(rust.get_vocab(with_added_tokens=False), unk_token=job.unk))
-    bare.normalizer, bare.pre_tokenizer, bare.decoder = rust.normalizer, rust.pre_tokenizer, rust.decoder
-    return bare
+def train_wordpiece_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
+    """Train a WordPiece tokenizer (BERT): pieces inside a word begin with ##."""
+    tokenizer = Tokenizer(models.WordPiece({}, unk_token=job.unk_token))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=job.lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    texts = _replace_rare_characters(tokenizer.normalizer, job.texts)
+    words = {word for text in texts for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)}
+    first_letters = sorted({word[0] for word in words})
+    inner_letters = sorted({f"##{letter}" for word in words for letter in word[1:]})
+    # The trainer orders letters randomly and breaks ties by id; a fixed order is deterministic.
+    initial_tokens = [*job.special_tokens, *first_letters, *inner_letters]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=job.vocab_size, special_tokens=initial_tokens, show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    result = Tokenizer(models.WordPiece(vocabulary, unk_token=job.unk_token))
+    result.normalizer = tokenizer.normalizer
+    result.pre_tokenizer = tokenizer.pre_tokenizer
+    result.decoder = tokenizer.decoder
+    return result
 
 
-def bpe(job: Job) -> Tokenizer:
-    """Merges of characters; a space is part of the word after it, and punctuation of none."""
-    rust = Tokenizer(models.BPE(unk_token=job.unk))
-    rust.normalizer = normalizers.Sequence(job.rules)
-    rust.pre_tokenizer = pre_tokenizers.Sequence(
+def train_bpe_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
+    """Train a BPE tokenizer; a space belongs to the next word, punctuation to no word."""
+    tokenizer = Tokenizer(models.BPE(unk_token=job.unk_token))
+    tokenizer.normalizer = normalizers.Sequence(job.normalizer_list)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split("\n", "isolated"),
             pre_tokenizers.Metaspace("▁", "first"),
-            pre_tokenizers.Split(Regex(MARK), "isolated"),
+            pre_tokenizers.Split(Regex(PUNCTUATION_PATTERN), "isolated"),
         ]
     )
-    rust.decoder = decoders.Metaspace("▁", "first")
-    trainer = trainers.BpeTrainer(vocab_size=job.size, special_tokens=job.special, show_progress=False)
-    rust.train_from_iterator(_common(rust.normalizer, job.texts), trainer)
-    return rust
-
-
-def byte(job: Job) -> Tokenizer:
-    """GPT-2's: merges of bytes, so that no text is unknown."""
-    rust = Tokenizer(models.BPE())
-    if job.lower:
-        rust.normalizer = normalizers.Lowercase()
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    rust.decoder = decoders.ByteLevel()
+    tokenizer.decoder = decoders.Metaspace("▁", "first")
     trainer = trainers.BpeTrainer(
-        vocab_size=job.size,
-        special_tokens=job.special,
+        vocab_size=job.vocab_size, special_tokens=job.special_tokens, show_progress=False
+    )
+    tokenizer.train_from_iterator(
+        _replace_rare_characters(tokenizer.normalizer, job.texts), trainer
+    )
+    return tokenizer
+
+
+def train_byte_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
+    """Train a byte-level BPE tokenizer (GPT-2), which has no unknown tokens."""
+    tokenizer = Tokenizer(models.BPE())
+    if job.lowercase:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=job.vocab_size,
+        special_tokens=job.special_tokens,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    rust.train_from_iterator(job.texts, trainer)
-    return rust
+    tokenizer.train_from_iterator(job.texts, trainer)
+    return tokenizer
 
 
-def likely(job: Job) -> Tokenizer:
-    """A unigram model: the likeliest pieces; learned by SentencePiece, which is the same each time."""
-    rules = [normalizers.NFKC(), *job.rules[1:]]
-    texts = _common(normalizers.Sequence(rules), job.texts)
+def train_unigram_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
+    """Train a unigram tokenizer with SentencePiece, which is deterministic."""
+    normalizer_list = [normalizers.NFKC(), *job.normalizer_list[1:]]
+    texts = _replace_rare_characters(normalizers.Sequence(normalizer_list), job.texts)
     model = io.BytesIO()
-    with one_line(f"vocab {job.size}"):
+    with reraise_as_value_error(f"vocab_size {job.vocab_size}"):
         SentencePieceTrainer.train(
-            sentence_iterator=(" ".join(text.split()) for text in texts), model_writer=model,
-            vocab_size=job.size - len(job.special) + 1, hard_vocab_limit=False, character_coverage=1.0,
-            normalization_rule_name="identity", bos_id=-1, eos_id=-1, pad_id=-1, unk_id=0,
-            max_sentence_length=2**30, minloglevel=3,
-        )  # fmt: skip
-    pieces = sentencepiece_model.read(model.getvalue(), Path("pieces")).pieces[1:]
-    # Fewer digits than reading JSON loses, so that a saved tokenizer is the same one.
-    scores = [(piece.text, round(piece.score, 6)) for piece in pieces]
-    special = [(token, 0.0) for token in job.special]
-    return unigram(special + scores, job.special.index(job.unk), rules)
+            sentence_iterator=(" ".join(text.split()) for text in texts),
+            model_writer=model,
+            vocab_size=job.vocab_size - len(job.special_tokens) + 1,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            normalization_rule_name="identity",
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            unk_id=0,
+            max_sentence_length=2**30,
+            minloglevel=3,
+        )
+    pieces = sentencepiece_model.parse_sentencepiece_model(model.getvalue(), Path("pieces")).pieces[
+        1:
+    ]
+    # Rounded so that the scores survive JSON unchanged.
+    scores = [(piece.piece, round(piece.score, 6)) for piece in pieces]
+    special_scores = [(token, 0.0) for token in job.special_tokens]
+    unk_token_id = job.special_tokens.index(job.unk_token)
+    return build_unigram_pipeline(special_scores + scores, unk_token_id, normalizer_list)
 
 
-KINDS: dict[str, Callable[[Job], Tokenizer]] = {
-    "char": char, "word": word, "wordpiece": wordpiece, "bpe": bpe, "byte": byte, "unigram": likely,
-}  # fmt: skip
+TOKENIZER_TRAINERS: dict[str, Callable[[TokenizerTrainingJob], Tokenizer]] = {
+    "char": train_char_tokenizer,
+    "word": train_word_tokenizer,
+    "wordpiece": train_wordpiece_tokenizer,
+    "bpe": train_bpe_tokenizer,
+    "byte": train_byte_tokenizer,
+    "unigram": train_unigram_tokenizer,
+}
 
 
-def _frequent(counts: Counter[str], most: int) -> list[str]:
-    """The most frequent, in order."""
-    return sorted(sorted(counts, key=lambda letter: (-counts[letter], letter))[:most])
+def _select_most_frequent(counts: Counter[str], max_count: int) -> list[str]:
+    """Return the most frequent characters, sorted."""
+    by_frequency = sorted(counts, key=lambda character: (-counts[character], character))
+    return sorted(by_frequency[:max_count])
 
 
-def _common(rule: normalizers.Normalizer, texts: Iterable[str]) -> list[str]:
-    """Normal texts in which rare characters are spaces."""
-    normal = [rule.normalize_str(text) for text in texts]
-    counts = Counter(chain.from_iterable(normal))
-    if len(counts) <= ALPHABET:
-        return normal
-    rare = str.maketrans(dict.fromkeys(counts.keys() - set(_frequent(counts, ALPHABET)), " "))
-    return [text.translate(rare) for text in normal]
+def _replace_rare_characters(normalizer: normalizers.Normalizer, texts: Iterable[str]) -> list[str]:
+    """Return normalized texts in which rare characters are replaced by spaces."""
+    normalized = [normalizer.normalize_str(text) for text in texts]
+    counts = Counter(chain.from_iterable(normalized))
+    if len(counts) <= MAX_ALPHABET_SIZE:
+        return normalized
+    rare_characters = counts.keys() - set(_select_most_frequent(counts, MAX_ALPHABET_SIZE))
+    table = str.maketrans(dict.fromkeys(rare_characters, " "))
+    return [text.translate(table) for text in normalized]

@@ -1,4 +1,4 @@
-"""Vocabulary files as they are published: vocab.txt, vocab.json, merges.txt, CLIP's. Knows no tokenizer."""
+"""Vocabulary files: vocab.txt, vocab.json, merges.txt and OpenAI's of CLIP. Knows no tokenizer."""
 
 from __future__ import annotations
 
@@ -8,77 +8,103 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from qkv.text.files import DAMAGED, LIMIT, read_bytes, read_json, read_text
-from qkv.text.pipelines import Bpe
+from qkv.text.files import (
+    DAMAGED_TOKENIZER_HINT,
+    MAX_TOKENIZER_FILE_BYTES,
+    read_bytes,
+    read_tokenizer_json_object,
+    read_utf8_text,
+)
+from qkv.text.pipelines import BpeVocabulary
 
-MOST = 2**31  # ids are whole numbers below this
-CLIP_MERGES = 49152 - 256 - 2  # of the many in OpenAI's file, those that CLIP has
+TOKEN_ID_LIMIT = 2**31  # ids are below
+NUM_CLIP_MERGES = 49152 - 256 - 2  # OpenAI's file has more merges than CLIP uses
 
 
-def read_lines(path: Path) -> dict[str, int]:
-    """vocab.txt: a token a line, numbered from 0."""
-    found: dict[str, int] = {}
-    for number, line in enumerate(read_text(path).removesuffix("\n").split("\n")):
+def read_vocab_txt(path: Path) -> dict[str, int]:
+    """Read vocab.txt: one token per line, ids from 0."""
+    vocabulary: dict[str, int] = {}
+    for token_id, line in enumerate(read_utf8_text(path).removesuffix("\n").split("\n")):
         token = line.rstrip()
-        if token in found and token:
-            raise ValueError(f"{path}: {token!r} on lines {found[token] + 1} and {number + 1}, expected once")
-        found[token] = number
-    return found
+        if token in vocabulary and token:
+            lines = f"{vocabulary[token] + 1} and {token_id + 1}"
+            raise ValueError(f"{path}: {token!r} on lines {lines}, expected once")
+        vocabulary[token] = token_id
+    return vocabulary
 
 
-def read_numbers(path: Path) -> dict[str, int]:
-    """vocab.json: ids by token."""
-    return check_numbers(read_json(path, strict=True), path)
+def read_vocab_json(path: Path) -> dict[str, int]:
+    """Read vocab.json: ids by token."""
+    return check_token_ids(read_tokenizer_json_object(path, reject_duplicates=True), path)
 
 
-def check_numbers(values: Mapping[str, object], path: Path) -> dict[str, int]:
-    owner: dict[int, str] = {}
-    for token, number in values.items():
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < MOST:
-            raise ValueError(f"{path}: {token!r} has id {number!r}, expected a whole number from 0")
-        if number in owner:
-            raise ValueError(f"{path}: id {number} is of {owner[number]!r} and of {token!r}, expected one")
-        owner[number] = token
-    if not owner:
-        raise ValueError(f"{path}: no tokens; {DAMAGED}")
-    return {token: number for number, token in owner.items()}
+def check_token_ids(vocabulary: Mapping[str, object], path: Path) -> dict[str, int]:
+    """Return a vocabulary whose ids are valid and unique; raise ValueError for any other."""
+    tokens_by_id: dict[int, str] = {}
+    for token, token_id in vocabulary.items():
+        if (
+            not isinstance(token_id, int)
+            or isinstance(token_id, bool)
+            or not 0 <= token_id < TOKEN_ID_LIMIT
+        ):
+            raise ValueError(
+                f"{path}: {token!r} has id {token_id!r}, expected a whole number from 0"
+            )
+        if token_id in tokens_by_id:
+            raise ValueError(
+                f"{path}: {tokens_by_id[token_id]!r} and {token!r} have id {token_id},"
+                " expected unique ids"
+            )
+        tokens_by_id[token_id] = token
+    if not tokens_by_id:
+        raise ValueError(f"{path}: no tokens; {DAMAGED_TOKENIZER_HINT}")
+    return {token: token_id for token_id, token in tokens_by_id.items()}
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
-    """merges.txt: two pieces a line, the earliest learned first."""
-    return _merges(read_text(path).split("\n"), path)
+    """Read merges.txt: two pieces per line, in order of priority."""
+    return _parse_merges(read_utf8_text(path).split("\n"), path)
 
 
-def _merges(lines: list[str], path: Path) -> list[tuple[str, str]]:
-    found = []
-    for number, line in enumerate(lines):
-        if not line or (number == 0 and line.startswith(("#version", '"bpe_simple_vocab'))):
+def _parse_merges(lines: list[str], path: Path) -> list[tuple[str, str]]:
+    merges = []
+    for line_index, line in enumerate(lines):
+        if not line or (line_index == 0 and line.startswith(("#version", '"bpe_simple_vocab'))):
             continue
         first, _, second = line.partition(" ")
         if not first or not second or " " in second:
-            raise ValueError(f"{path}: line {number + 1} is {line[:80]!r}, expected two pieces; {DAMAGED}")
-        found.append((first, second))
-    return found
+            raise ValueError(
+                f"{path}: line {line_index + 1} is {line[:80]!r}, expected two pieces;"
+                f" {DAMAGED_TOKENIZER_HINT}"
+            )
+        merges.append((first, second))
+    return merges
 
 
-def read_clip(path: Path) -> Bpe:
-    """OpenAI's bpe_simple_vocab_16e6.txt.gz: merges only; the vocabulary follows from them."""
+def read_openai_clip_bpe(path: Path) -> BpeVocabulary:
+    """Read OpenAI's bpe_simple_vocab_16e6.txt.gz: merges, from which the vocabulary follows."""
     try:
         with gzip.open(io.BytesIO(read_bytes(path))) as file:
-            data = file.read(LIMIT + 1)
+            data = file.read(MAX_TOKENIZER_FILE_BYTES + 1)
         lines = data.decode("utf-8").split("\n")
     except (OSError, EOFError, zlib.error, UnicodeDecodeError):
-        raise ValueError(f"{path}: not text in gzip; {DAMAGED}") from None
-    if len(data) > LIMIT:
-        raise ValueError(f"{path}: more than {LIMIT} bytes of text; is it the right file?")
-    merges = _merges(lines[: CLIP_MERGES + 1], path)
-    letters = visible_bytes()
+        raise ValueError(f"{path}: not gzipped text; {DAMAGED_TOKENIZER_HINT}") from None
+    if len(data) > MAX_TOKENIZER_FILE_BYTES:
+        raise ValueError(
+            f"{path}: more than {MAX_TOKENIZER_FILE_BYTES} bytes of text; is it the right file?"
+        )
+    merges = _parse_merges(lines[: NUM_CLIP_MERGES + 1], path)
+    letters = bytes_to_unicode()
     tokens = [*letters, *(f"{letter}</w>" for letter in letters), *(a + b for a, b in merges)]
     tokens += ["<|startoftext|>", "<|endoftext|>"]
-    return Bpe({token: number for number, token in enumerate(tokens)}, merges)
+    return BpeVocabulary({token: token_id for token_id, token in enumerate(tokens)}, merges)
 
 
-def visible_bytes() -> list[str]:
-    """The characters that stand for the 256 bytes, in GPT-2's order: those one can see, then the others."""
-    seen = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    return [chr(byte) for byte in seen] + [chr(256 + place) for place in range(256 - len(seen))]
+def bytes_to_unicode() -> list[str]:
+    """Return the characters for the 256 bytes in GPT-2's order: printable bytes first."""
+    printable = [
+        *range(ord("!"), ord("~") + 1),
+        *range(ord("¡"), ord("¬") + 1),
+        *range(ord("®"), ord("ÿ") + 1),
+    ]
+    return [chr(byte) for byte in printable] + [chr(256 + i) for i in range(256 - len(printable))]

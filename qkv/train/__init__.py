@@ -1,1 +1,1 @@
-"""Learning: objectives, the loop, checkpoints. Knows no tasks: what is measured is given to it."""
+"""Training: objectives, the loop, checkpoints. It does not import tasks."""

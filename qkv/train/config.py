@@ -1,4 +1,4 @@
-"""Learn: the settings of a run, and what is wrong with them. Knows no network."""
+"""TrainConfig: the settings of the training loop and their checks. It does not know the network."""
 
 from __future__ import annotations
 
@@ -8,100 +8,131 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from qkv.validate import number
+from qkv.validate import check_number
 
-OPTIMISERS = ("adamw", "muon", "adafactor")
-CHOICES = {
-    "schedule": ("constant", "linear", "cosine", "noam"), "optimiser": OPTIMISERS,
-    "precision": ("fp32", "bf16", "fp16"), "parallel": ("auto", "copy", "shard", "tensor"),
-}  # fmt: skip
-COUNT: dict[str, Any] = dict(whole=True, at_least=0)
-SOME: dict[str, Any] = dict(whole=True, at_least=1)
-POSITIVE: dict[str, Any] = dict(more_than=0)
-SHARE: dict[str, Any] = dict(at_least=0, less_than=1)
-NUMBERS: dict[str, dict[str, Any]] = {
-    "steps": SOME, "accumulate": SOME, "log": SOME, "keep": SOME, "warmup": COUNT, "measure": COUNT,
-    "save": COUNT, "patience": COUNT, "seed": COUNT, "last": COUNT, "write": COUNT, "beams": SOME,
-    "rate": POSITIVE, "eps": POSITIVE, "decay": dict(at_least=0), "clip": dict(at_least=0),
-    "floor": SHARE, "average": SHARE, "layer_decay": dict(more_than=0, at_most=1),
-}  # fmt: skip
-# More of these is better; of all else that is measured, less.
-RISING = frozenset(
-    "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 rougeL "
-    "replaced_accuracy replaced_f1".split()
+OPTIMIZERS = ("adamw", "muon", "adafactor")
+TRAIN_CHOICES = {
+    "lr_schedule": ("constant", "linear", "cosine", "noam"),
+    "optimizer": OPTIMIZERS,
+    "precision": ("fp32", "bf16", "fp16"),
+    "parallelism": ("auto", "ddp", "fsdp", "tp"),
+}
+NON_NEGATIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=0)
+POSITIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=1)
+POSITIVE_NUMBER: dict[str, Any] = dict(more_than=0)
+FRACTION: dict[str, Any] = dict(at_least=0, less_than=1)
+NUMBER_BOUNDS: dict[str, dict[str, Any]] = {
+    "steps": POSITIVE_INTEGER,
+    "grad_accum": POSITIVE_INTEGER,
+    "log_every": POSITIVE_INTEGER,
+    "keep_checkpoints": POSITIVE_INTEGER,
+    "eval_num_beams": POSITIVE_INTEGER,
+    "warmup_steps": NON_NEGATIVE_INTEGER,
+    "eval_every": NON_NEGATIVE_INTEGER,
+    "save_every": NON_NEGATIVE_INTEGER,
+    "patience": NON_NEGATIVE_INTEGER,
+    "seed": NON_NEGATIVE_INTEGER,
+    "average_last": NON_NEGATIVE_INTEGER,
+    "eval_generate": NON_NEGATIVE_INTEGER,
+    "lr": POSITIVE_NUMBER,
+    "eps": POSITIVE_NUMBER,
+    "weight_decay": dict(at_least=0),
+    "grad_clip": dict(at_least=0),
+    "min_lr_ratio": FRACTION,
+    "ema_decay": FRACTION,
+    "layer_lr_decay": dict(more_than=0, at_most=1),
+}
+# Metrics of which a higher value is better; of every other metric a lower one is.
+HIGHER_IS_BETTER_METRICS = frozenset(
+    "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 "
+    "rougeL replaced_accuracy replaced_f1".split()
 )
 
 
-def better(value: float, best: float | None, *, rising: bool) -> bool:
-    """Whether a measurement is better than the best so far; what is no number never is."""
+def is_better(value: float, best: float | None, *, higher_is_better: bool) -> bool:
+    """Return whether a metric's value is better than the best so far; NaN never is."""
     if math.isnan(value):
         return False
-    return best is None or (value > best if rising else value < best)
+    return best is None or (value > best if higher_is_better else value < best)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Learn:
-    """The settings of a run; a recipe's table `learn`."""
+class TrainConfig:
+    """Settings of the training loop: a recipe's table `[train]`, and keywords of `qkv.fit`."""
 
-    steps: int
-    rate: float = 3e-4
-    schedule: str = "cosine"
-    warmup: int = 0
-    floor: float = 0.0  # the last rate, as a share of the first
-    optimiser: str = "adamw"
+    steps: int  # optimizer steps
+    lr: float = 3e-4  # peak learning rate
+    lr_schedule: str = "cosine"
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.0  # final learning rate as a fraction of the peak
+    optimizer: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    decay: float = 0.01
-    layer_decay: float = 1.0  # lower layers learn so much less, layer by layer
-    freeze: tuple[str, ...] = ()  # tensors that do not learn: `encoder.embed.*`, `layers.[0-5].*`
-    clip: float = 1.0
-    accumulate: int = 1  # parts a batch is run in
+    weight_decay: float = 0.01
+    layer_lr_decay: float = 1.0  # learning rate factor per layer, from the top layer down
+    freeze: tuple[str, ...] = ()  # frozen parameters: `encoder.embedding.*`, `layers.[0-5].*`
+    grad_clip: float = 1.0  # maximum gradient norm; 0: no clipping
+    grad_accum: int = 1  # micro-batches per batch
     precision: str = "fp32"
-    parallel: str = "auto"  # how the network lies on several processes: see spread
+    parallelism: str = "auto"  # strategy with several processes: see sharding.py
     compile: bool = False
-    recompute: bool = False  # blocks run again on the way back, and keep less
-    average: float = 0.0  # decay of a moving average of the weights; 0: none
-    last: int = 0  # the model at the end is the mean of so many checkpoints; 0: of none
+    activation_checkpointing: bool = False  # recompute the blocks' activations in the backward pass
+    ema_decay: float = 0.0  # decay of an exponential moving average of the weights; 0: none
+    average_last: int = 0  # number of last checkpoints whose mean is the final model; 0: none
     seed: int = 0
-    log: int = 10  # steps between lines
-    measure: int = 0  # steps between measurements; 0: at the end only
-    save: int = 0  # steps between checkpoints; 0: at the end only; a recipe without it: a tenth of the steps
-    keep: int = 2  # checkpoints that are kept
-    patience: int = 0  # measurements without a better one, after which it stops; 0: it does not
-    watch: str = "loss"  # the measurement that `best` goes by
-    highest: bool = False  # whether more of it is better, where its name does not tell
-    write: int = 0  # validation texts that are written at each measurement, for BLEU (seq2seq); 0: none
-    beams: int = 1  # of the search that writes them; 1: greedy
+    log_every: int = 10  # steps between reports
+    eval_every: int = 0  # steps between evaluations; 0: at the end only
+    # Steps between checkpoints; 0: at the end only. A recipe without it saves every tenth of the steps.
+    save_every: int = 0
+    keep_checkpoints: int = 2  # number of checkpoints to keep
+    patience: int = 0  # evaluations without improvement before training stops; 0: no early stopping
+    best_metric: str = "loss"  # validation metric that selects the best model
+    higher_is_better: bool = False  # for a best_metric whose name does not imply it
+    eval_generate: int = 0  # validation examples to generate at each evaluation, for BLEU (seq2seq)
+    eval_num_beams: int = 1  # beams of that generation; 1: greedy
 
     @property
-    def rising(self) -> bool:
-        """Whether more of what is watched is better."""
-        return self.highest or self.watch in RISING
+    def maximizes_metric(self) -> bool:
+        """Whether a higher value of `best_metric` is better."""
+        return self.higher_is_better or self.best_metric in HIGHER_IS_BETTER_METRICS
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"learn.{name} {getattr(self, name)!r}, expected one of {', '.join(known)}")
-        for name, bounds in NUMBERS.items():
-            number(f"learn.{name}", getattr(self, name), **bounds)
+        for name, choices in TRAIN_CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"train.{name} {getattr(self, name)!r}, expected one of {', '.join(choices)}"
+                )
+        for name, bounds in NUMBER_BOUNDS.items():
+            check_number(f"train.{name}", getattr(self, name), **bounds)
         if len(self.betas) != 2:
-            raise ValueError(f"learn.betas {self.betas!r}, expected two numbers")
-        for place, beta in enumerate(self.betas):
-            number(f"learn.betas[{place}]", beta, **SHARE)
-        for name, most in (("warmup", "steps"), ("last", "steps"), ("last", "keep")):
-            value, limit = getattr(self, name), getattr(self, most)
+            raise ValueError(f"train.betas {self.betas!r}, expected two numbers")
+        for index, beta in enumerate(self.betas):
+            check_number(f"train.betas[{index}]", beta, **FRACTION)
+        for name, limit_name in (
+            ("warmup_steps", "steps"),
+            ("average_last", "steps"),
+            ("average_last", "keep_checkpoints"),
+        ):
+            value = getattr(self, name)
+            limit = getattr(self, limit_name)
             if value > limit:
-                raise ValueError(f"learn.{name} {value}, expected at most learn.{most}, {limit}")
-        if self.last and self.average:
-            raise ValueError(f"learn.last {self.last} and learn.average {self.average}, expected one of them")
-        widest = (self.steps - 1) // max(self.last - 1, 1)  # so many steps apart there are enough
-        if self.last > 1 and not 0 < self.save <= widest:
+                raise ValueError(
+                    f"train.{name} {value}, expected at most train.{limit_name}, {limit}"
+                )
+        if self.average_last and self.ema_decay:
             raise ValueError(
-                f"learn.save {self.save}, expected from 1 to {widest}: learn.last wants {self.last} "
-                f"checkpoints in learn.steps {self.steps}"
+                f"train.average_last {self.average_last} and train.ema_decay {self.ema_decay}, "
+                "expected only one of them"
+            )
+        max_interval = (self.steps - 1) // max(self.average_last - 1, 1)
+        if self.average_last > 1 and not 0 < self.save_every <= max_interval:
+            raise ValueError(
+                f"train.save_every {self.save_every}, expected from 1 to {max_interval}: "
+                f"train.average_last needs {self.average_last} checkpoints in "
+                f"train.steps {self.steps}"
             )
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """What may have been meant by a name that is unknown."""
-    return next(iter(difflib.get_close_matches(name, known, n=1)), None)
+def find_closest_name(name: str, known_names: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to an unknown one, if any is close."""
+    return next(iter(difflib.get_close_matches(name, known_names, n=1)), None)

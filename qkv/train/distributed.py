@@ -1,7 +1,7 @@
-"""Parallel: the processes of one run and what they tell each other. Knows no network.
+"""The processes of a run and their collective operations. It does not know the network.
 
-torchrun starts them and says through the environment who is who; without it there is one, and every message
-is its own answer. Numbers of the host travel by gloo, so that nobody waits for a device."""
+torchrun starts the processes and sets their rank in the environment; without it there is one, for
+which every operation is the identity. CPU tensors travel by gloo, so that they never wait for a GPU."""
 
 from __future__ import annotations
 
@@ -16,141 +16,147 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Told = TypeVar("Told")
-STEP = timedelta(minutes=30)  # nobody is silent for longer, even where one writes and the others wait
-PREPARED = timedelta(days=7)  # the first may read and encode for long
-NAMES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+Value = TypeVar("Value")
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # covers the time in which only the main process writes
+PREPARE_TIMEOUT = timedelta(days=7)  # the main process may encode the data for long
+TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True)
-class Team:
-    """The processes of a run, and which of them this is. The first one prints and writes."""
+class DistributedContext:
+    """The rank of this process among the processes of a run. The main process prints and writes."""
 
     rank: int = 0
-    world: int = 1
+    world_size: int = 1
 
     @property
-    def first(self) -> bool:
+    def is_main_process(self) -> bool:
         return self.rank == 0
 
-    def sum(self, numbers: Sequence[int]) -> list[int]:
-        """The sums of whole numbers over all processes; a message of the host."""
-        if self.world == 1:
-            return list(numbers)
-        found = torch.tensor(numbers, dtype=torch.int64)
-        with heard():
-            dist.all_reduce(found)
-        return found.tolist()
+    def sum_integers(self, values: Sequence[int]) -> list[int]:
+        """Return the sums of integers over all processes, computed on the CPU."""
+        if self.world_size == 1:
+            return list(values)
+        sums = torch.tensor(values, dtype=torch.int64)
+        with report_lost_process():
+            dist.all_reduce(sums)
+        return sums.tolist()
 
-    def total(self, x: Tensor) -> Tensor:
-        """The sum of a tensor over all processes, on its device."""
-        return self.reduced(x, dist.ReduceOp.SUM)
+    def all_reduce_sum(self, x: Tensor) -> Tensor:
+        """Return the sum of a tensor over all processes, on its device."""
+        return self.all_reduce(x, dist.ReduceOp.SUM)
 
-    def most(self, x: Tensor) -> Tensor:
-        """The largest that any process has, on its device."""
-        return self.reduced(x, dist.ReduceOp.MAX)
+    def all_reduce_max(self, x: Tensor) -> Tensor:
+        """Return the maximum of a tensor over all processes, on its device."""
+        return self.all_reduce(x, dist.ReduceOp.MAX)
 
-    def reduced(self, x: Tensor, how: Any) -> Tensor:
-        if self.world > 1:
+    def all_reduce(self, x: Tensor, op: Any) -> Tensor:
+        if self.world_size > 1:
             x = x.clone()
-            with heard():
-                dist.all_reduce(x, how)
+            with report_lost_process():
+                dist.all_reduce(x, op)
         return x
 
-    def rows(self, x: Tensor) -> tuple[Tensor, slice]:
-        """The rows of all processes, by rank, and where this one's are; each may have another number."""
-        counts = self.sum([len(x) * (rank == self.rank) for rank in range(self.world)])
+    def gather_rows(self, x: Tensor) -> tuple[Tensor, slice]:
+        """Return the rows of all processes by rank, and the slice of this one's; counts may differ."""
+        counts = self.sum_integers(
+            [len(x) * (rank == self.rank) for rank in range(self.world_size)]
+        )
         begin = sum(counts[: self.rank])
-        here = slice(begin, begin + len(x))
-        found = x.new_zeros(sum(counts), *x.shape[1:])
-        found[here] = x
-        return self.total(found), here
+        local_rows = slice(begin, begin + len(x))
+        all_rows = x.new_zeros(sum(counts), *x.shape[1:])
+        all_rows[local_rows] = x
+        return self.all_reduce_sum(all_rows), local_rows
 
-    def told(self, value: Told) -> Told:
-        """What the first process has."""
-        if self.world == 1:
+    def broadcast_object(self, value: Value) -> Value:
+        """Return the main process's value."""
+        if self.world_size == 1:
             return value
-        box = [value]
-        with heard():
-            dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
-        return box[0]
+        values = [value]
+        with report_lost_process():
+            dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
+        return values[0]
 
-    def each(self, value: Told) -> list[Told]:
-        """What every process has, by rank."""
-        found: list[Any] = [value] * self.world
-        if self.world > 1:
-            with heard():
-                dist.all_gather_object(found, value)
-        return found
+    def all_gather_object(self, value: Value) -> list[Value]:
+        """Return the values of all processes, by rank."""
+        values: list[Any] = [value] * self.world_size
+        if self.world_size > 1:
+            with report_lost_process():
+                dist.all_gather_object(values, value)
+        return values
 
-    def prepare(self, work: Callable[[], Told]) -> Told:
-        """The first does it, then the others, who find it done. Where it fails, they leave without a word."""
-        if self.world == 1:
-            return work()
-        patient: Any = dist.new_group(timeout=PREPARED, backend="gloo")
-        done = torch.zeros((), dtype=torch.int64)
+    def run_main_process_first(self, function: Callable[[], Value]) -> Value:
+        """Call a function in the main process, then in the others, which exit quietly if it failed."""
+        if self.world_size == 1:
+            return function()
+        group: Any = dist.new_group(timeout=PREPARE_TIMEOUT, backend="gloo")
+        succeeded = torch.zeros((), dtype=torch.int64)
         try:
-            if self.first:
-                made = work()
-                done += 1
+            if self.is_main_process:
+                result = function()
+                succeeded += 1
         finally:
-            with heard():
-                dist.broadcast(done, 0, group=patient)
-        if not done:
+            with report_lost_process():
+                dist.broadcast(succeeded, 0, group=group)
+        if not succeeded:
             raise SystemExit(2)
-        return made if self.first else work()
+        return result if self.is_main_process else function()
 
 
 @contextmanager
-def heard() -> Iterator[None]:
-    """A message that does not come through means that another process has ended, and has said why."""
+def report_lost_process() -> Iterator[None]:
+    """Convert a failed collective operation, the sign that another process ended, to a short error."""
     try:
         yield
     except RuntimeError as error:
         cause = str(error).strip().splitlines()[0]
         raise ConnectionError(
-            f"another process of the run has ended ({cause}); --resume auto goes on from the last checkpoint"
+            f"another process of the run has ended ({cause}); --resume auto resumes from the last checkpoint"
         ) from None
 
 
-def is_first() -> bool:
-    """Whether this process is the only one, or the first that torchrun started."""
+def is_main_process() -> bool:
+    """Return whether this process is the only one, or torchrun's rank 0."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def processes() -> int:
-    """How many torchrun started."""
+def get_world_size() -> int:
+    """Return the number of processes that torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Team]:
-    """The team that torchrun started this process in, or a team of one, each on a CUDA device of its own."""
+def init_distributed(device: str) -> Iterator[DistributedContext]:
+    """Join torchrun's process group, each process on a CUDA device of its own; else run alone."""
     if dist.is_initialized():
-        yield Team(dist.get_rank(), dist.get_world_size())
+        yield DistributedContext(dist.get_rank(), dist.get_world_size())
         return
-    if not all(name in os.environ for name in NAMES):
-        yield Team()
+    if not all(name in os.environ for name in TORCHRUN_VARIABLES):
+        yield DistributedContext()
         return
-    cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
-    if cuda:
+    use_cuda = device.startswith("cuda") or (device == "auto" and torch.cuda.is_available())
+    if use_cuda:
         if ":" in device:
-            raise ValueError(f"device {device!r}: each process takes one of its own, expected cuda")
-        local = int(os.environ.get("LOCAL_RANK", "0"))
-        if local >= torch.cuda.device_count():
             raise ValueError(
-                f"process {local} of this machine, which has {torch.cuda.device_count()} CUDA devices; "
-                "expected at most as many processes: --nproc-per-node"
+                f"device {device!r}: each process uses a device of its own, expected cuda"
             )
-        torch.cuda.set_device(local)
-    with heard():
-        dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=STEP)
-    whole = False
+        local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+        if local_rank >= torch.cuda.device_count():
+            raise ValueError(
+                f"local rank {local_rank} on a machine with {torch.cuda.device_count()} CUDA devices; "
+                "expected at most one process per device: lower --nproc-per-node"
+            )
+        torch.cuda.set_device(local_rank)
+    with report_lost_process():
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if use_cuda else "gloo", timeout=COLLECTIVE_TIMEOUT
+        )
+    completed = False
     try:
-        yield Team(dist.get_rank(), dist.get_world_size())
-        with heard():
-            dist.barrier()  # nobody takes the group down while another still talks
-        whole = True
+        yield DistributedContext(dist.get_rank(), dist.get_world_size())
+        with report_lost_process():
+            dist.barrier()  # no process destroys the group while another still uses it
+        completed = True
     finally:
-        if whole or not cuda:  # after an error NCCL would wait for what never comes
+        if completed or not use_cuda:  # after an error NCCL would wait forever
             dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""fit: the loop of recipes on a model and data that are at hand, as in a notebook."""
+"""fit: train a model in memory on data in memory, with the loop of recipes, as in a notebook."""
 
 from __future__ import annotations
 
@@ -13,116 +13,158 @@ from torch import Tensor, nn
 
 from qkv.data.read.corpus import Corpus
 from qkv.data.read.record import Record
-from qkv.data.store.prepare import prepare
+from qkv.data.store.prepare import prepare_shards
 from qkv.model.model import Model
-from qkv.train.config import Learn
-from qkv.train.evaluate.held_out import check_unmeasured, trial
-from qkv.train.evaluate.validation import Measure
-from qkv.train.loop.activation_checkpointing import forwards_kept
-from qkv.train.loop.trainer import Report, State, Trainer
-from qkv.train.objectives.objective import Out, written
-from qkv.train.objectives.registry import RAGGED, check_head, kind_of
-from qkv.train.recipe import DataPart, ModelPart, ObjectivePart, Recipe, make
-from qkv.train.setup import goal_of, labels_for
-from qkv.train.setup_context import Given, Part, labels_in
-from qkv.train.setup_model import check_fits, name_labels, reach
+from qkv.train.config import TrainConfig
+from qkv.train.evaluate.held_out import build_evaluation_set, check_without_validation
+from qkv.train.evaluate.validation import MetricsFunction
+from qkv.train.loop.activation_checkpointing import restore_block_forwards
+from qkv.train.loop.trainer import Report, Trainer, TrainerState
+from qkv.train.objectives.objective import ForwardOutputs, wrap_loss_function
+from qkv.train.objectives.registry import VARIABLE_LENGTH_OBJECTIVES, check_head, get_objective_spec
+from qkv.train.recipe import (
+    KEY_HINTS,
+    DataConfig,
+    ModelConfig,
+    ObjectiveConfig,
+    Recipe,
+    build_dataclass,
+)
+from qkv.train.setup import build_recipe_objective, resolve_label_names
+from qkv.train.setup_context import DataSplit, SetupContext, get_config_label_names
+from qkv.train.setup_model import check_model_fits, get_max_positions, set_label_names
 
-NAMELESS = re.compile(r"LABEL_\d+")  # Hugging Face's names for labels without one
-LENGTH = 512  # tokens of a row, at most, where nothing is said
-ELSEWHERE = dict(lr="rate", learning_rate="rate", weight_decay="decay", epochs="steps", batch_size="rows")
-Data = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
+DEFAULT_LABEL_PATTERN = re.compile(r"LABEL_\d+")  # Hugging Face's default label names
+DEFAULT_MAX_LENGTH = 512  # upper limit of the default row length, in tokens
+TrainingData = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
 
 
 def fit(
-    model: Model, data: Data, *, steps: int, objective: str | Callable[[Out], Tensor] = "causal-lm",
-    like: str = "causal-lm", rows: int = 16, length: int = 0, long: str = "cut", valid: float = 0.0,
-    settings: Mapping[str, Any] | None = None, callbacks: Sequence[Callable[[Report], None]] = (),
-    **learn: Any,
-) -> State:  # fmt: skip
-    """Trains the model where it is, and leaves it in eval mode.
+    model: Model, data: TrainingData, *, steps: int,
+    objective: str | Callable[[ForwardOutputs], Tensor] = "causal-lm",
+    base_objective: str = "causal-lm", batch_size: int = 16, max_length: int = 0,
+    overflow: str = "truncate", validation: float = 0.0,
+    objective_settings: Mapping[str, Any] | None = None,
+    callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Any,
+) -> TrainerState:  # fmt: skip
+    """Train a model in place, and leave it in eval mode.
 
-    `data` are texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a name,
-    or a function `out -> loss` over the batches of the objective that `like` names: given what the net gives,
-    or only what that objective reads `together`. `settings` are the objective's own, `learn` those of a
-    recipe's table `learn`, such as rate=1e-4. Rows of one `length` have as many tokens as the model reads, at
-    most 512, unless it is given."""
+    `data` is texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a
+    name, or a loss function `outputs -> loss` over the batches of `base_objective`; it receives the
+    network's outputs, or only those that a contrastive base objective gathers over the full batch.
+    `objective_settings` are settings of the objective, `train_settings` other keys of a recipe's
+    table `[train]`, such as lr=1e-4. `max_length` defaults to the model's maximum, at most 512, for
+    objectives with rows of one length."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(
             "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
         )
-    name = objective if isinstance(objective, str) else like
-    if not length and name not in RAGGED:
-        length = min(reach(model.spec) or LENGTH, LENGTH)
+    name = objective if isinstance(objective, str) else base_objective
+    if not max_length and name not in VARIABLE_LENGTH_OBJECTIVES:
+        max_length = min(get_max_positions(model.spec) or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     recipe = Recipe(
-        model=ModelPart(), data=DataPart(train="", rows=rows, length=length, long=long, valid=valid),
-        objective=ObjectivePart(name=name, settings=dict(settings or {})), learn=learn_of(steps, learn),
-    )  # fmt: skip
-    if not valid:
-        check_unmeasured(recipe.learn)
-    kind, source = kind_of(recipe), records(data)
+        model=ModelConfig(),
+        data=DataConfig(
+            train="",
+            batch_size=batch_size,
+            max_length=max_length,
+            overflow=overflow,
+            validation=validation,
+        ),
+        objective=ObjectiveConfig(name=name, settings=dict(objective_settings or {})),
+        train=build_train_config(steps, train_settings),
+    )
+    if not validation:
+        check_without_validation(recipe.train)
+    spec = get_objective_spec(recipe)
+    records = convert_to_records(data)
     if isinstance(objective, str):
-        check_head(kind, model, name)
-    check_fits(model, tokenizer, length)
-    with tempfile.TemporaryDirectory(prefix="qkv-") as room:
-        tokenizer.save(room)
-        if kind.column and all(NAMELESS.fullmatch(name) for name in labels_in(model)):
-            take_labels(model, labels_for(recipe, kind, source))
-        given = Given.of(recipe, room, model, source, labels=labels_in(model) if kind.column else ())
-        encoder = kind.encoder(given)
-        shards = prepare(
-            source, encoder, Path(room) / "data", fields=encoder.fields(), made_from={"fit": repr(encoder)}
+        check_head(spec, model, name)
+    check_model_fits(model, tokenizer, max_length)
+    with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
+        tokenizer.save(temporary)
+        if spec.label_column and all(
+            DEFAULT_LABEL_PATTERN.fullmatch(label) for label in get_config_label_names(model)
+        ):
+            adopt_label_names(model, resolve_label_names(recipe, spec, records))
+        context = SetupContext.from_recipe(
+            recipe,
+            temporary,
+            model,
+            records,
+            label_names=get_config_label_names(model) if spec.label_column else (),
         )
-        target = goal_of(given)
-        target = target if isinstance(objective, str) else written(objective, target)
-        net, _ = kind.net(given)
-        evaluate: Measure | None = None
-        if valid:
-            kept = trial(given, target, encoder, shards, source, Part(first=False, share=valid))
-            kept.check(recipe.learn, None)
-            evaluate = kept.measure(model, recipe.learn)
-        with left_as_it_was(net):
+        encoder = spec.build_encoder(context)
+        shards = prepare_shards(
+            records,
+            encoder,
+            Path(temporary) / "data",
+            field_sizes=encoder.field_sizes(),
+            provenance={"fit": repr(encoder)},
+        )
+        built_objective = build_recipe_objective(context)
+        if not isinstance(objective, str):
+            built_objective = wrap_loss_function(objective, built_objective)
+        net, _ = spec.build_module(context)
+        train_split = DataSplit(is_train=True, validation_fraction=validation)
+        validation_split = DataSplit(is_train=False, validation_fraction=validation)
+        evaluate: MetricsFunction | None = None
+        if validation:
+            evaluation_set = build_evaluation_set(
+                context, built_objective, encoder, shards, records, validation_split
+            )
+            evaluation_set.check_settings(recipe.train, None)
+            evaluate = evaluation_set.build_metrics_function(model, recipe.train)
+        with restore_after_training(net):
             return Trainer(
-                net=net, feed=kind.feed(given, shards, Part(first=True, share=valid)), objective=target,
-                learn=recipe.learn, callbacks=callbacks, evaluate=evaluate,
-            ).run()  # fmt: skip
+                net=net,
+                sampler=spec.build_sampler(context, shards, train_split),
+                objective=built_objective,
+                train_config=recipe.train,
+                callbacks=callbacks,
+                evaluate=evaluate,
+            ).train()
 
 
 @contextmanager
-def left_as_it_was(net: nn.Module) -> Iterator[None]:
-    """What stands still, and what runs twice (`freeze`, `recompute`), is so for one run."""
-    learns = [(tensor, tensor.requires_grad) for tensor in net.parameters()]
+def restore_after_training(net: nn.Module) -> Iterator[None]:
+    """Undo `freeze` and `activation_checkpointing` when training ends."""
+    trainable = [(parameter, parameter.requires_grad) for parameter in net.parameters()]
     try:
-        with forwards_kept(net):
+        with restore_block_forwards(net):
             yield
     finally:
-        for tensor, before in learns:
-            tensor.requires_grad_(before)
+        for parameter, requires_grad in trainable:
+            parameter.requires_grad_(requires_grad)
 
 
-def learn_of(steps: int, given: Mapping[str, Any]) -> Learn:
-    """The settings of the loop; one that is unknown is told with the nearest that is known."""
-    for name in given.keys() & ELSEWHERE.keys():
-        raise ValueError(f"{name} is unknown; did you mean {ELSEWHERE[name]}?")
-    made: Learn = make(Learn, {"steps": steps, **given}, "")
-    return made
+def build_train_config(steps: int, settings: Mapping[str, Any]) -> TrainConfig:
+    """Build the TrainConfig; an unknown setting is an error that names the closest known one."""
+    for name in settings.keys() & KEY_HINTS.keys():
+        raise ValueError(f"{name} is unknown; did you mean {KEY_HINTS[name].rpartition('.')[2]}?")
+    config: TrainConfig = build_dataclass(TrainConfig, {"steps": steps, **settings}, "")
+    return config
 
 
-def take_labels(model: Model, labels: tuple[str, ...]) -> None:
-    """A model whose labels have no names takes those of the data."""
-    if len(labels) != model.args["labels"]:
-        found = f"the data has {len(labels)} labels ({', '.join(labels[:20])})"
-        raise ValueError(f"{found}, and the model {model.args['labels']}: build it with labels={len(labels)}")
-    name_labels(model, labels)
+def adopt_label_names(model: Model, label_names: tuple[str, ...]) -> None:
+    """Give a model with default label names those of the data."""
+    num_labels = model.args["num_labels"]
+    if len(label_names) != num_labels:
+        raise ValueError(
+            f"the data has {len(label_names)} labels ({', '.join(label_names[:20])}), and the model "
+            f"{num_labels}: build it with num_labels={len(label_names)}"
+        )
+    set_label_names(model, label_names)
 
 
-def records(data: Data) -> Iterable[Record]:
-    """Whatever was given, as records that know their place."""
+def convert_to_records(data: TrainingData) -> Iterable[Record]:
+    """Return the data as records, each with its location for error messages."""
     if isinstance(data, Corpus):
         return data
     if isinstance(data, str | Path):
         return Corpus(data)
     return [
-        Record({"text": each} if isinstance(each, str) else dict(each), f"example {number}")
-        for number, each in enumerate(data)
+        Record({"text": item} if isinstance(item, str) else dict(item), f"example {number}")
+        for number, item in enumerate(data)
     ]

@@ -1,4 +1,4 @@
-"""Recipe: every setting of a run in one TOML file, each also a flag. Knows what may be in it, runs none."""
+"""Recipe: every setting of a run in one TOML file, each also a flag. It parses recipes, runs none."""
 
 from __future__ import annotations
 
@@ -9,125 +9,142 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from qkv.train.config import Learn, nearest
-from qkv.validate import number
+from qkv.train.config import TrainConfig, find_closest_name
+from qkv.validate import check_number
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelPart:
-    """A fresh model of a family, or one that is loaded; any other key is an argument of the family."""
+class ModelConfig:
+    """A new model of a family, or a pretrained one; any other key is an argument of the family."""
 
     family: str | None = None
     size: str | None = None
-    load: str | None = None
-    adapter: str | None = None  # on the loaded one; it goes on learning
-    positions: str | None = None
-    changes: dict[str, Any] = field(default_factory=dict)
+    load: str | None = None  # folder or hub id of a pretrained model
+    adapter: str | None = None  # LoRA adapter of the pretrained model, to train further
+    position_embedding_type: str | None = None
+    overrides: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextPart:
-    """The tokenizer: one that is loaded, or trained on the training data."""
+class TokenizerConfig:
+    """A pretrained tokenizer, or one to train on the training data."""
 
     load: str | None = None
-    kind: str = "byte"
-    vocab: int = 8000
-    purpose: str | None = None  # None: what the family and the objective need
-    lower: bool = False
-    sentinels: int = 0
-    codes: tuple[str, ...] = ()
+    type: str = "byte"
+    vocab_size: int = 8000
+    template: str | None = None  # special tokens; None: those of the family and the objective
+    lowercase: bool = False
+    num_sentinels: int = 0
+    extra_tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataPart:
-    """What is read, and how it becomes batches: so many `rows`, or rows of so many `tokens` in all."""
+class DataConfig:
+    """Data files and batching: batches of `batch_size` rows, or of up to `batch_tokens` tokens."""
 
     train: str | list[str]
-    valid: str | list[str] | float = 0.0  # files, or the share of the training data that is kept for it
+    validation: str | list[str] | float = (
+        0.0  # files, or the fraction of the training data to hold out
+    )
     test: str | list[str] | None = None
-    form: str | None = None
+    format: str | None = None
     columns: dict[str, str] | None = None
-    names: tuple[str, ...] = ()
+    column_names: tuple[str, ...] = ()
     unit: str = "line"
-    length: int = 0
-    long: str = "refuse"
-    rows: int = 0
-    tokens: int = 0
+    max_length: int = 0
+    overflow: str = "error"  # for texts over max_length: error, truncate or window
+    batch_size: int = 0
+    batch_tokens: int = 0
     languages: tuple[str | None, str | None] = (None, None)
-    static: bool = False
-    workers: int = 0
+    fixed_noise: bool = False
+    num_workers: int = 0
 
     def __post_init__(self) -> None:
-        if isinstance(self.valid, float) and not 0 <= self.valid < 1:
+        if isinstance(self.validation, float) and not 0 <= self.validation < 1:
             raise ValueError(
-                f"data.valid {self.valid!r}, expected files, or a share of at least 0 and below 1"
+                f"data.validation {self.validation!r}, "
+                "expected files, or a fraction of at least 0 and below 1"
             )
-        for name in ("length", "rows", "tokens", "workers"):
+        for name in ("max_length", "batch_size", "batch_tokens", "num_workers"):
             if getattr(self, name) < 0:
                 raise ValueError(f"data.{name} {getattr(self, name)!r}, expected 0 or more")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectivePart:
-    """What is taught; any other key is a setting of that objective."""
+class ObjectiveConfig:
+    """The training objective; any other key is a setting of that objective."""
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoraPart:
-    """Adapters on a loaded model, which learn in its place; what is new in it learns too."""
+class LoraConfig:
+    """LoRA adapters on a pretrained model, trained in its place together with any new head."""
 
-    rank: int = 8
-    alpha: float = 16.0
-    drop: float = 0.0
-    root: bool = False  # alpha is divided by the root of the rank
-    where: str | tuple[str, ...] = ()  # layers: `q`, `attend.q,k,v`, `feed.*`; none: queries and values
+    r: int = 8
+    lora_alpha: float = 16.0
+    lora_dropout: float = 0.0
+    use_rslora: bool = False  # scale by alpha / sqrt(r) instead of alpha / r
+    # Patterns of layers: `q`, `attention.q,k,v`, `feed_forward.*`; none: queries and values.
+    target_modules: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        number("lora.rank", self.rank, whole=True, at_least=1)
-        number("lora.alpha", self.alpha, more_than=0)
-        number("lora.drop", self.drop, at_least=0, less_than=1)
+        check_number("lora.r", self.r, integer=True, at_least=1)
+        check_number("lora.lora_alpha", self.lora_alpha, more_than=0)
+        check_number("lora.lora_dropout", self.lora_dropout, at_least=0, less_than=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    model: ModelPart
-    data: DataPart
-    objective: ObjectivePart
-    learn: Learn
-    text: TextPart = TextPart()
-    lora: LoraPart | None = None  # None: the whole model learns
-    run: str = "runs/unnamed"  # the folder that everything is written to
+    model: ModelConfig
+    data: DataConfig
+    objective: ObjectiveConfig
+    train: TrainConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    lora: LoraConfig | None = None  # None: the full model is trained
+    run: str = "runs/unnamed"  # output folder
     device: str = "auto"
 
     def __post_init__(self) -> None:
         if (self.lora or self.model.adapter) and not self.model.load:
             raise ValueError(
-                f"{'lora' if self.lora else 'model.adapter'}: an adapter is of no use without its model, and "
-                "a fresh one is saved nowhere; expected model.load, a folder or hub id"
+                f"{'lora' if self.lora else 'model.adapter'}: an adapter needs a pretrained model; "
+                "expected model.load, a folder or hub id"
             )
         if self.lora and self.model.adapter:
             raise ValueError(
-                f"lora with model.adapter {self.model.adapter!r}, which learns on as it is: leave lora out "
-                "(--lora '')"
+                f"lora with model.adapter {self.model.adapter!r}, which is trained further as it is: "
+                "remove the table lora (--lora '')"
             )
 
-    def as_dict(self) -> dict[str, Any]:
-        """Every setting, under the name that a recipe has for it."""
+    def to_dict(self) -> dict[str, Any]:
+        """Return every setting under its recipe key."""
         tables = asdict(self)
-        for name, own in OPEN.items():
-            tables[name] |= tables[name].pop(own)
+        for name, open_field in OPEN_TABLES.items():
+            tables[name] |= tables[name].pop(open_field)
         return tables
 
 
-OPEN = {"model": "changes", "objective": "settings"}  # tables with keys of their own, and where those go
-FILES = ("data.train", "data.valid", "data.test")
+OPEN_TABLES = {  # tables that accept further keys, and the field that holds them
+    "model": "overrides",
+    "objective": "settings",
+}
+FILE_KEYS = ("data.train", "data.validation", "data.test")
+KEY_HINTS = {  # common names from elsewhere, and the recipe's key
+    "learning_rate": "train.lr",
+    "learn": "train",
+    "text": "tokenizer",
+    "batch": "data.batch_size",
+    "max_steps": "train.steps",
+    "epochs": "train.steps",
+    "num_train_epochs": "train.steps",
+    "rank": "lora.r",
+}
 
 
 def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
-    """The recipe in a file, changed by flags such as `--learn.rate 3e-4`."""
+    """Read a recipe from a file; flags such as `--train.lr 3e-4` override its settings."""
     try:
         return parse_recipe(path.read_text(encoding="utf-8"), path, flags)
     except FileNotFoundError:
@@ -137,150 +154,185 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
 
 
 def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
-    """The recipe in the text of that file."""
+    """Parse the text of the recipe at this path."""
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ValueError(f"{path}: not a recipe in TOML ({error})") from None
-    for name, value in pairs(flags):
-        table, _, key = name.rpartition(".")
-        inner = tables
-        for part in table.split(".") if table else ():
-            inner = inner.setdefault(part, {})
-            if not isinstance(inner, dict):
-                raise ValueError(f"--{name}: {part} is no table of the recipe")
-        inner[key] = value
+    for name, value in parse_flags(flags):
+        parent_path, _, key = name.rpartition(".")
+        table = tables
+        for part in parent_path.split(".") if parent_path else ():
+            table = table.setdefault(part, {})
+            if not isinstance(table, dict):
+                raise ValueError(f"--{name}: {part} is not a table of the recipe")
+        table[key] = value
     tables.setdefault("run", f"runs/{path.stem}")
     try:
-        set_saves(tables.get("learn"))
-        return make(Recipe, tables, "")
+        set_default_save_every(tables.get("train"))
+        return build_dataclass(Recipe, tables, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
 
 
-def set_saves(learn: object) -> None:
-    """A recipe that says nothing of it saves ten times; how far apart those are that `last` takes is said."""
-    if isinstance(learn, dict) and type(steps := learn.get("steps")) is int and not learn.get("last"):
-        learn.setdefault("save", max(1, steps // 10))
+def set_default_save_every(train_table: object) -> None:
+    """Set `save_every` to a tenth of the steps, unless it or `average_last` is set."""
+    if (
+        isinstance(train_table, dict)
+        and type(steps := train_table.get("steps")) is int
+        and not train_table.get("average_last")
+    ):
+        train_table.setdefault("save_every", max(1, steps // 10))
 
 
-def pairs(flags: Sequence[str]) -> list[tuple[str, Any]]:
-    """`--a.b 1 --c=x` as names and values; a flag without a value is true."""
-    found: list[tuple[str, Any]] = []
+def parse_flags(flags: Sequence[str]) -> list[tuple[str, Any]]:
+    """Parse `--a.b 1 --c=x` into names and values; a flag without a value is true."""
+    settings: list[tuple[str, Any]] = []
     rest = list(flags)
     while rest:
         flag = rest.pop(0)
         if not flag.startswith("--"):
-            raise ValueError(f"{flag!r}, expected a flag such as --learn.rate 3e-4")
+            raise ValueError(f"{flag!r}, expected a flag such as --train.lr 3e-4")
         name, equals, value = flag[2:].partition("=")
         if not equals:
             value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
-        found.append((name, toml_value(value)))
-    return merged(found)
+        settings.append((name, parse_toml_value(value)))
+    return merge_repeated_flags(settings)
 
 
-def merged(given: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Files that are given one by one are a list; any other setting is given once."""
-    found: dict[str, Any] = {}
-    for name, value in given:
-        if name in found:
-            files = [*several(found[name]), *several(value)]
-            if name not in FILES or not all(isinstance(file, str) for file in files):
-                raise ValueError(f"--{name} is given twice, {found[name]!r} and {value!r}; expected once")
+def merge_repeated_flags(settings: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Merge repeated file flags into a list; any other repeated flag is an error."""
+    merged: dict[str, Any] = {}
+    for name, value in settings:
+        if name in merged:
+            files = [*as_list(merged[name]), *as_list(value)]
+            if name not in FILE_KEYS or not all(isinstance(file, str) for file in files):
+                raise ValueError(
+                    f"--{name} is given twice, {merged[name]!r} and {value!r}; expected once"
+                )
             value = files
-        found[name] = value
-    return [*found.items()]
+        merged[name] = value
+    return [*merged.items()]
 
 
-def several(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def toml_value(text: str) -> Any:
-    """A value as TOML writes it; anything else is a string."""
+def parse_toml_value(text: str) -> Any:
+    """Parse a TOML value; anything else is a string."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
 
 
-def make(kind: type[Any], table: object, path: str) -> Any:
-    """A dataclass from a table; an unknown or missing key, or a value of the wrong kind, is named."""
+def build_dataclass(dataclass_type: type[Any], table: object, prefix: str) -> Any:
+    """Build a dataclass from a table; reject unknown and missing keys and values of a wrong type."""
     if not isinstance(table, Mapping):
-        raise ValueError(f"{path.rstrip('.')} is {table!r}, expected a table")
-    hints, known = get_type_hints(kind), {each.name: each for each in fields(kind)}
+        raise ValueError(f"{prefix.rstrip('.')} is {table!r}, expected a table")
+    hints = get_type_hints(dataclass_type)
+    known_fields = {item.name: item for item in fields(dataclass_type)}
     values: dict[str, Any] = {}
-    own = OPEN.get(path.rstrip("."))
+    open_field = OPEN_TABLES.get(prefix.rstrip("."))
     for name, value in table.items():
-        if name in known and name != own:
-            values[name] = typed(value, hints[name], path + name)
-        elif own:
-            values.setdefault(own, {})[name] = value
+        if name in known_fields and name != open_field:
+            values[name] = convert_value(value, hints[name], prefix + name)
+        elif open_field:
+            values.setdefault(open_field, {})[name] = value
         else:
-            near = nearest(name, known)
-            hint = f"did you mean {path}{near}?" if near else f"expected one of {', '.join(known)}"
-            raise ValueError(f"{path}{name} is unknown; {hint}")
-    for name, each in known.items():
-        if name not in values and each.default is MISSING and each.default_factory is MISSING:
-            raise ValueError(f"{path}{name} is missing")
-    return kind(**values)
+            raise ValueError(
+                f"{prefix}{name} is unknown; {suggest_key(name, known_fields, prefix)}"
+            )
+    for name, item in known_fields.items():
+        if name not in values and item.default is MISSING and item.default_factory is MISSING:
+            raise ValueError(f"{prefix}{name} is missing")
+    return dataclass_type(**values)
 
 
-def typed(value: Any, hint: Any, path: str) -> Any:
-    """The value as the annotation has it."""
+def suggest_key(name: str, known_names: Mapping[str, object], prefix: str) -> str:
+    """Return the part of an error message that says which key an unknown one may stand for."""
+    if hint := KEY_HINTS.get(name):
+        return f"did you mean {hint}?"
+    if closest := find_closest_name(name, known_names):
+        return f"did you mean {prefix}{closest}?"
+    return f"expected one of {', '.join(known_names)}"
+
+
+def convert_value(value: Any, hint: Any, key: str) -> Any:
+    """Convert a TOML value to the type of an annotation."""
     if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
-        return make(hint, value, f"{path}.")
-    origin, inside = get_origin(hint), get_args(hint)
-    if value == "" and type(None) in inside:  # TOML has no word for nothing
+        return build_dataclass(hint, value, f"{key}.")
+    origin = get_origin(hint)
+    arguments = get_args(hint)
+    if value == "" and type(None) in arguments:  # TOML has no null
         return None
-    tables = [kind for kind in inside if hasattr(kind, "__dataclass_fields__")]
-    if tables and value is not None:
-        return make(tables[0], value, f"{path}.")
+    dataclass_types = [item for item in arguments if hasattr(item, "__dataclass_fields__")]
+    if dataclass_types and value is not None:
+        return build_dataclass(dataclass_types[0], value, f"{key}.")
     if origin in (Union, UnionType):
-        for choice in inside:
+        for choice in arguments:
             try:
-                return typed(value, choice, path)
+                return convert_value(value, choice, key)
             except ValueError:
                 continue
     elif origin is tuple and isinstance(value, list | tuple):
-        each = inside[:1] * len(value) if len(inside) == 2 and inside[1] is Ellipsis else inside
-        if len(each) == len(value):
-            return tuple(typed(x, kind, path) for x, kind in zip(value, each, strict=True))
+        is_variadic = len(arguments) == 2 and arguments[1] is Ellipsis
+        item_types = arguments[:1] * len(value) if is_variadic else arguments
+        if len(item_types) == len(value):
+            pairs = zip(value, item_types, strict=True)
+            return tuple(convert_value(item, item_type, key) for item, item_type in pairs)
     elif origin in (list, dict) and isinstance(value, origin):
         return value
     elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     elif (hint is type(None) and value is None) or (isinstance(hint, type) and type(value) is hint):
         return value
-    names = [getattr(kind, "__name__", str(kind)) for kind in inside or (hint,)]
-    wanted = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
-    wanted |= {"tuple": "a list", "list": "a list"}
-    raise ValueError(f"{path} is {value!r}, expected {' or '.join(wanted.get(name, name) for name in names)}")
+    type_names = [getattr(item, "__name__", str(item)) for item in arguments or (hint,)]
+    descriptions = {
+        "int": "a whole number",
+        "float": "a number",
+        "str": "a text",
+        "bool": "true or false",
+        "tuple": "a list",
+        "list": "a list",
+    }
+    expected = " or ".join(descriptions.get(name, name) for name in type_names)
+    raise ValueError(f"{key} is {value!r}, expected {expected}")
 
 
-def to_toml(recipe: Recipe) -> str:
-    """The recipe with every setting written out."""
-    lines, tables = [], {}
-    for name, value in recipe.as_dict().items():
+def format_recipe(recipe: Recipe) -> str:
+    """Return the recipe as TOML, with every setting written out."""
+    lines = []
+    tables = {}
+    for name, value in recipe.to_dict().items():
         if isinstance(value, dict):
             tables[name] = value
         elif value is not None:
-            lines.append(f"{name} = {written(value)}")
+            lines.append(f"{name} = {format_toml_value(value)}")
     for name, table in tables.items():
         lines += ["", f"[{name}]"]
-        lines += [f"{key} = {written(value)}" for key, value in table.items() if value is not None]
+        lines += [
+            f"{key} = {format_toml_value(value)}"
+            for key, value in table.items()
+            if value is not None
+        ]
     return "\n".join(lines) + "\n"
 
 
-def written(value: Any) -> str:
-    """A value as TOML writes it."""
+def format_toml_value(value: Any) -> str:
+    """Return a value in TOML syntax."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         body = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         return f'"{body}"'
     if isinstance(value, list | tuple):
-        return f"[{', '.join(written('' if each is None else each) for each in value)}]"
+        return f"[{', '.join(format_toml_value('' if item is None else item) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {written(each)}" for key, each in value.items()) + "}"
+        return (
+            "{"
+            + ", ".join(f"{key} = {format_toml_value(item)}" for key, item in value.items())
+            + "}"
+        )
     return repr(value)

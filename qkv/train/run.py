@@ -1,12 +1,12 @@
-"""Run: a recipe becomes a folder with a trained model in it.
+"""Training runs: train the model of a recipe in a run folder.
 
 runs/name/
   recipe.toml        every setting, written out
-  tokenizer/         the one that the data was encoded with
+  tokenizer/         the tokenizer that encoded the data
   data/              token shards
-  checkpoints/       from which the run goes on
-  metrics.jsonl      a line for every report        loss.svg    the curve
-  best/  last/       models, or adapters, as `qkv.load` opens them
+  checkpoints/       full training state, to resume from
+  metrics.jsonl      one line per report            loss.svg    the loss curve
+  best/  last/       models, or adapters, that `qkv.load` opens
 """
 
 from __future__ import annotations
@@ -25,99 +25,129 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from qkv.data.store.shards import Index
+from qkv.data.store.shards import ShardIndex
 from qkv.train import stdin
-from qkv.train.distributed import joined
-from qkv.train.evaluate.generation import Writer
-from qkv.train.evaluate.validation import Tell, silent
-from qkv.train.loop.trainer import Report, State, Trainer
-from qkv.train.recipe import Recipe, parse_recipe, read_recipe, several, to_toml
-from qkv.train.report.history import METRICS
-from qkv.train.report.plot import draw, drawer
-from qkv.train.report.tensorboard import board
-from qkv.train.setup import Prepared as Prepared
-from qkv.train.setup import prepared
-from qkv.train.setup_model import corpus, taught_by_others
+from qkv.train.distributed import init_distributed
+from qkv.train.evaluate.generation import TextGenerator
+from qkv.train.evaluate.validation import ProgressReporter, ignore_progress
+from qkv.train.loop.trainer import Report, Trainer, TrainerState
+from qkv.train.recipe import Recipe, as_list, format_recipe, parse_recipe, read_recipe
+from qkv.train.report.history import METRICS_FILE
+from qkv.train.report.plot import make_plot_callback, write_loss_plot
+from qkv.train.report.tensorboard import make_tensorboard_callback
+from qkv.train.setup import TrainingSetup, prepare_training
+from qkv.train.setup_model import is_tokenizer_stale, open_corpus
 
-FREE = ("device", "learn.parallel", "learn.save", "learn.log", "learn.keep")  # may differ when a run goes on
-RECIPE = "recipe.toml"
-ECHO = 0.5  # seconds; torchrun passes a Ctrl-C on to processes that have heard it themselves
+CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
+    "device",
+    "train.parallelism",
+    "train.save_every",
+    "train.log_every",
+    "train.keep_checkpoints",
+)
+RECIPE_FILE = "recipe.toml"
+SIGNAL_ECHO_SECONDS = 0.5  # torchrun forwards a Ctrl-C to processes that already received it
 
 
-class Interrupted(KeyboardInterrupt):
-    """Ctrl-C came, and all was saved: where the run stands is its argument."""
+class TrainingInterrupted(KeyboardInterrupt):
+    """Training stopped by Ctrl-C after everything was saved; its argument is the trainer state."""
 
 
-def train(
-    recipe: Recipe, *, resume: bool = False, accept: bool = False,
+def train_recipe(
+    recipe: Recipe, *, resume: bool = False, accept_changes: bool = False,
     callbacks: Sequence[Callable[[Report], None]] = (),
-    begun: Callable[[Prepared, State], None] = lambda made, state: None,
-    writer: Writer | None = None, tell: Tell = silent,
-) -> State:  # fmt: skip
-    """Trains as the recipe says, in its folder; goes on where it was stopped, if asked to.
+    on_start: Callable[[TrainingSetup, TrainerState], None] = lambda setup, state: None,
+    generator: TextGenerator | None = None, progress: ProgressReporter = ignore_progress,
+) -> TrainerState:  # fmt: skip
+    """Train a recipe in its run folder, or resume the run that the folder contains.
 
-    Of several processes, each of which calls this, the first prepares the data, writes and tells.
-    `begun` is told what it is made of and where it stands, right before the first step; until then `tell` is
-    told how far it is. `writer` decodes, where `learn.write` asks for it. After Ctrl-C the step is done, all
-    is saved, and `Interrupted` raised; a second one does not wait for that."""
-    folder, given = Path(recipe.run), recipe
-    recipe = stdin.from_file(given)
+    With several processes, all of which call this, the main process prepares the data, writes files
+    and reports. `progress` is called during preparation, `on_start` right before the first step.
+    `generator` decodes for `train.eval_generate`. Ctrl-C finishes the step, saves everything and
+    raises `TrainingInterrupted`; a second Ctrl-C stops immediately."""
+    folder = Path(recipe.run)
+    original_recipe = recipe
+    recipe = stdin.replace_stdin(original_recipe)
 
-    def prepare() -> Prepared:
-        if team.first:
-            lock.enter_context(owned(folder))
-            begin(folder, recipe, resume=resume, accept=accept)
-            if not holds_run(folder):
-                if recipe != given and not (resume and stdin.held(folder)):
-                    stdin.read(folder)
-                if taught_by_others(recipe, folder):
+    def prepare() -> TrainingSetup:
+        if distributed.is_main_process:
+            lock.enter_context(lock_run_folder(folder))
+            write_or_check_recipe(folder, recipe, resume=resume, accept_changes=accept_changes)
+            if not contains_run(folder):
+                if recipe != original_recipe and not (resume and stdin.has_saved_stdin(folder)):
+                    stdin.save_stdin(folder)
+                if is_tokenizer_stale(recipe, folder):
                     shutil.rmtree(folder / "tokenizer")
-        return prepared(recipe, folder, writer, tell if team.first else silent)
+        return prepare_training(
+            recipe, folder, generator, progress if distributed.is_main_process else ignore_progress
+        )
 
-    with joined(recipe.device) as team, ExitStack() as lock:
-        made = team.prepare(prepare)
+    with init_distributed(recipe.device) as distributed, ExitStack() as lock:
+        setup = distributed.run_main_process_first(prepare)
         trainer = Trainer(
-            net=made.net, feed=made.feed, objective=made.objective, learn=recipe.learn, folder=folder,
-            callbacks=(recorder(folder), drawer(folder), board(folder), *callbacks),
-            save_best=made.save, team=team, workers=recipe.data.workers,
-        )  # fmt: skip
-        if made.trial is not None:
-            trainer.evaluate = made.trial.measure(made.model, recipe.learn, writer, trainer.spread)
-        if resume and not trainer.restore() and team.first and holds_run(folder):
-            warnings.warn(f"{folder}: no checkpoint to go on from; the run begins anew", stacklevel=2)
-            (folder / METRICS).unlink(missing_ok=True)
-        if team.first:
-            (folder / RECIPE).write_text(to_toml(recipe), encoding="utf-8")
-            begun(made, trainer.state)
-        with stoppable(trainer) as interrupts:
+            net=setup.net,
+            sampler=setup.sampler,
+            objective=setup.objective,
+            train_config=recipe.train,
+            folder=folder,
+            callbacks=(
+                make_metrics_callback(folder),
+                make_plot_callback(folder),
+                make_tensorboard_callback(folder),
+                *callbacks,
+            ),
+            save_model=setup.save_model,
+            distributed=distributed,
+            num_workers=recipe.data.num_workers,
+        )
+        if setup.evaluation_set is not None:
+            trainer.evaluate = setup.evaluation_set.build_metrics_function(
+                setup.model, recipe.train, generator, trainer.sharding
+            )
+        if (
+            resume
+            and not trainer.restore_checkpoint()
+            and distributed.is_main_process
+            and contains_run(folder)
+        ):
+            warnings.warn(
+                f"{folder}: no checkpoint to resume from; training starts over", stacklevel=2
+            )
+            (folder / METRICS_FILE).unlink(missing_ok=True)
+        if distributed.is_main_process:
+            (folder / RECIPE_FILE).write_text(format_recipe(recipe), encoding="utf-8")
+            on_start(setup, trainer.state)
+        with stop_on_signals(trainer) as interrupts:
             try:
-                state = trainer.run()
+                state = trainer.train()
             finally:
-                if team.first:
-                    with suppress(OSError):  # a full disk: what stopped the run is to be told
-                        draw(folder)
-            with trainer.settled():
-                trainer.write(made.save, folder / "last")
+                if distributed.is_main_process:
+                    with suppress(
+                        OSError
+                    ):  # a full disk must not hide the error that stopped training
+                        write_loss_plot(folder)
+            with trainer.use_final_weights():
+                trainer.write_model(setup.save_model, folder / "last")
     if interrupts:
-        raise Interrupted(state)
+        raise TrainingInterrupted(state)
     return state
 
 
 @contextmanager
-def owned(folder: Path) -> Iterator[None]:
-    """The folder of a run belongs to one process at a time."""
+def lock_run_folder(folder: Path) -> Iterator[None]:
+    """Lock the run folder, which one process may use at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise ValueError(f"{folder}: {error.strerror}; expected a folder that can be written to") from None
+        raise ValueError(f"{folder}: {error.strerror}; expected a writable folder") from None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        other = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
+        owner_pid = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
         os.close(handle)
         raise ValueError(
-            f"{folder}: in use by another process ({other}); wait for it, or choose another --run"
+            f"{folder}: in use by another process ({owner_pid}); wait for it, or choose another --run"
         ) from None
     os.ftruncate(handle, 0)
     os.write(handle, f"{os.getpid()}\n".encode())
@@ -127,95 +157,103 @@ def owned(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def begin(folder: Path, recipe: Recipe, *, resume: bool, accept: bool) -> None:
-    """Writes the recipe of a new run down, or sees that it is still the one the run began with."""
-    path, text = folder / RECIPE, to_toml(recipe)
-    if not path.exists() or not holds_run(folder):
-        if path.exists() and path.read_text(encoding="utf-8") != text:  # it never came to the first step
+def write_or_check_recipe(
+    folder: Path, recipe: Recipe, *, resume: bool, accept_changes: bool
+) -> None:
+    """Write the recipe of a new run, or check that it matches the recipe of the run to resume."""
+    path = folder / RECIPE_FILE
+    text = format_recipe(recipe)
+    if not path.exists() or not contains_run(folder):
+        if (
+            path.exists() and path.read_text(encoding="utf-8") != text
+        ):  # it stopped before the first step
             shutil.rmtree(folder / "tokenizer", ignore_errors=True)
         path.write_text(text, encoding="utf-8")
         return
     if not resume:
         raise ValueError(
-            f"{folder}: holds a run already; --resume auto goes on with it, --run names another folder"
+            f"{folder}: contains a run already; --resume auto resumes it, --run names another folder"
         )
-    changed = differences(read_recipe(path).as_dict(), parse_recipe(text, path).as_dict())
-    if changed and not accept:
+    changes = diff_settings(read_recipe(path).to_dict(), parse_recipe(text, path).to_dict())
+    if changes and not accept_changes:
         raise ValueError(
-            f"{folder}: the recipe is not what it was: {'; '.join(changed)}; --resume changed goes on so"
+            f"{folder}: the recipe has changed: {'; '.join(changes)}; --resume changed accepts this"
         )
-    if not accept and (other := changed_data(folder, recipe)):
+    if not accept_changes and (changed_files := find_changed_files(folder, recipe)):
         raise ValueError(
-            f"{folder}: the data is not what it was: {', '.join(other)} (size or time); "
-            "--resume changed goes on with it"
+            f"{folder}: the data has changed: {', '.join(changed_files)} (size or time); "
+            "--resume changed accepts this"
         )
-    if text_changes := [each for each in changed if each.startswith("text.")]:
+    if tokenizer_changes := [change for change in changes if change.startswith("tokenizer.")]:
         raise ValueError(
-            f"{folder}: {'; '.join(text_changes)}: the run has a tokenizer, which it learnt with and keeps; "
-            "--run names another folder, for a new one"
+            f"{folder}: {'; '.join(tokenizer_changes)}: a run keeps the tokenizer it was trained with; "
+            "--run names another folder, for a new run"
         )
 
 
-def changed_data(folder: Path, recipe: Recipe) -> list[str]:
-    """Files that are not those which the shards of a run were made of."""
-    found = []
-    for name, path in (("train", recipe.data.train), ("valid", recipe.data.valid)):
-        held = Index.read(folder / "data" / name)
-        if held is None or isinstance(path, float):
+def find_changed_files(folder: Path, recipe: Recipe) -> list[str]:
+    """Return the data files that differ from those that the run's shards were built from."""
+    changed = []
+    for name, path in (("train", recipe.data.train), ("validation", recipe.data.validation)):
+        index = ShardIndex.read(folder / "data" / name)
+        if index is None or isinstance(path, float):
             continue
-        if held.made_from.get("corpus") != corpus(recipe, path).fingerprint():
-            found += several(path)
-    return found
+        if index.provenance.get("corpus") != open_corpus(recipe, path).fingerprint():
+            changed += as_list(path)
+    return changed
 
 
-def holds_run(folder: Path) -> bool:
-    """Whether a run came to its first report there."""
-    return any((folder / name).exists() for name in (METRICS, "checkpoints"))
+def contains_run(folder: Path) -> bool:
+    """Return whether the folder contains a run that reached its first report."""
+    return any((folder / name).exists() for name in (METRICS_FILE, "checkpoints"))
 
 
-def differences(old: dict[str, Any], new: dict[str, Any], path: str = "") -> list[str]:
-    """What changed, one `name: old -> new` each. More steps are no change."""
-    found = []
+def diff_settings(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
+    """Return the changed settings, each as `name: old -> new`; more steps do not count as a change."""
+    changes = []
     for name in sorted({*old, *new}):
-        a, b = old.get(name), new.get(name)
-        longer = f"{path}{name}" == "learn.steps" and new[name] > old[name]
-        if isinstance(a, dict) and isinstance(b, dict):
-            found += differences(a, b, f"{path}{name}.")
-        elif a != b and f"{path}{name}" not in FREE and not longer:
-            found.append(f"{path}{name}: {a!r} -> {b!r}")
-    return found
+        old_value = old.get(name)
+        new_value = new.get(name)
+        key = f"{prefix}{name}"
+        is_extension = key == "train.steps" and new[name] > old[name]
+        if isinstance(old_value, dict) and isinstance(new_value, dict):
+            changes += diff_settings(old_value, new_value, f"{key}.")
+        elif old_value != new_value and key not in CHANGEABLE_KEYS and not is_extension:
+            changes.append(f"{key}: {old_value!r} -> {new_value!r}")
+    return changes
 
 
 @contextmanager
-def stoppable(trainer: Trainer) -> Iterator[list[float]]:
-    """SIGTERM and Ctrl-C ask the trainer to save and leave. Gives the times of the latter, as they come."""
+def stop_on_signals(trainer: Trainer) -> Iterator[list[float]]:
+    """Let SIGTERM and Ctrl-C stop the trainer after the step; yield the times of each Ctrl-C."""
     interrupts: list[float] = []
 
-    def ask(*_: object) -> None:
-        trainer.stop = True
+    def on_sigterm(*_: object) -> None:
+        trainer.should_stop = True
 
-    def interrupt(*_: object) -> None:
-        trainer.stop = True
+    def on_sigint(*_: object) -> None:
+        trainer.should_stop = True
         interrupts.append(time.monotonic())
-        if interrupts[-1] - interrupts[0] > ECHO:
+        if interrupts[-1] - interrupts[0] > SIGNAL_ECHO_SECONDS:
             raise KeyboardInterrupt
 
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+    if threading.current_thread() is not threading.main_thread():  # only it can receive signals
         yield interrupts
         return
-    before = signal.signal(signal.SIGTERM, ask), signal.signal(signal.SIGINT, interrupt)
+    old_sigterm = signal.signal(signal.SIGTERM, on_sigterm)
+    old_sigint = signal.signal(signal.SIGINT, on_sigint)
     try:
         yield interrupts
     finally:
-        signal.signal(signal.SIGTERM, before[0])
-        signal.signal(signal.SIGINT, before[1])
+        signal.signal(signal.SIGTERM, old_sigterm)
+        signal.signal(signal.SIGINT, old_sigint)
 
 
-def recorder(folder: Path) -> Callable[[Report], None]:
-    """Writes every report as a line of metrics.jsonl."""
+def make_metrics_callback(folder: Path) -> Callable[[Report], None]:
+    """Return a callback that appends every report to metrics.jsonl."""
 
-    def record(report: Report) -> None:
-        with (folder / METRICS).open("a", encoding="utf-8") as file:
+    def write_report(report: Report) -> None:
+        with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(report)) + "\n")
 
-    return record
+    return write_report

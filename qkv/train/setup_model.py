@@ -1,4 +1,4 @@
-"""Start: the tokenizer and the model that a run begins with, new ones that fit each other or loaded ones."""
+"""The tokenizer and the model that a run starts from: new ones that fit each other, or pretrained ones."""
 
 from __future__ import annotations
 
@@ -6,180 +6,248 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qkv.data.encode.encoder import columns
+from qkv.data.encode.encoder import parse_template_columns
 from qkv.data.read.corpus import Corpus
-from qkv.data.read.record import TEXTS, Record
-from qkv.families import family
-from qkv.model.adapters.config import base_of, is_adapter
-from qkv.model.adapters.names import usual
-from qkv.model.adapters.write import layout
+from qkv.data.read.record import TEXT_COLUMNS, Record
+from qkv.families import get_family
+from qkv.model.adapters.config import find_base_model, is_adapter
+from qkv.model.adapters.names import find_default_target_modules
+from qkv.model.adapters.write import build_adapter_files
 from qkv.model.build import build
-from qkv.model.hub import find
+from qkv.model.hub import find_model_folder
 from qkv.model.load import load
-from qkv.model.model import Model, tokenizer_files
-from qkv.model.transforms.heads import headed
-from qkv.model.transforms.pooling import Vector
-from qkv.nn.lora import adapters, add_lora
-from qkv.spec import Learned, Spec, Two
+from qkv.model.model import Model, list_tokenizer_files
+from qkv.model.transforms.heads import replace_head
+from qkv.model.transforms.pooling import Pooling
+from qkv.nn.lora import add_lora, lora_layers
+from qkv.spec import DualSpec, LearnedPositions, Spec
 from qkv.text import Tokenizer
-from qkv.train.config import nearest
-from qkv.train.recipe import LoraPart, Recipe
+from qkv.train.config import find_closest_name
+from qkv.train.recipe import LoraConfig, Recipe
 
-TAUGHT = "tokenizer.from"  # what texts the tokenizer of a run was made of
+TOKENIZER_SOURCE_FILE = (
+    "tokenizer.from"  # fingerprint of the texts that the tokenizer was trained on
+)
 
 
-def corpus(recipe: Recipe, path: str | list[str]) -> Corpus:
+def open_corpus(recipe: Recipe, path: str | list[str]) -> Corpus:
     data = recipe.data
     unit: Any = data.unit
-    return Corpus(path, form=data.form, columns=data.columns, names=data.names, unit=unit)
+    return Corpus(
+        path, format=data.format, columns=data.columns, column_names=data.column_names, unit=unit
+    )
 
 
-def make_tokenizer(recipe: Recipe, folder: Path, purpose: str, column: str) -> Tokenizer:
-    """The one of the run, of a folder, of the model that is loaded or taught by, or a new one, which a record
-    without a text, usually in that column, stops."""
-    home, part = folder / "tokenizer", recipe.text
-    if home.exists():
-        return Tokenizer.load(home)
-    held, records = tokenizer_home(recipe), corpus(recipe, recipe.data.train)
-    if held:
-        tokenizer = Tokenizer.load(held)
+def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: str) -> Tokenizer:
+    """Load the run's tokenizer, else a pretrained one, else train one on the training data.
+
+    Training fails at a record without a text; `text_column` is the column its error names."""
+    run_tokenizer_folder = folder / "tokenizer"
+    if run_tokenizer_folder.exists():
+        return Tokenizer.load(run_tokenizer_folder)
+    pretrained_folder = find_tokenizer_folder(recipe)
+    records = open_corpus(recipe, recipe.data.train)
+    if pretrained_folder:
+        tokenizer = Tokenizer.load(pretrained_folder)
     else:
-        texts = (text for record in records for text in texts_of(recipe, record, column))
+        config = recipe.tokenizer
         tokenizer = Tokenizer.train(
-            texts, kind=part.kind, vocab=part.vocab, purpose=part.purpose or purpose, lower=part.lower,
-            sentinels=part.sentinels, codes=part.codes,
-        )  # fmt: skip
+            (
+                text
+                for record in records
+                for text in collect_record_texts(recipe, record, text_column)
+            ),
+            type=config.type,
+            vocab_size=config.vocab_size,
+            template=config.template or template,
+            lowercase=config.lowercase,
+            num_sentinels=config.num_sentinels,
+            extra_tokens=config.extra_tokens,
+        )
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / TAUGHT).write_text(records.fingerprint(), encoding="utf-8")
-    tokenizer.save(home)
+        (folder / TOKENIZER_SOURCE_FILE).write_text(records.fingerprint(), encoding="utf-8")
+    tokenizer.save(run_tokenizer_folder)
     return tokenizer
 
 
-def taught_by_others(recipe: Recipe, folder: Path) -> bool:
-    """Whether a run has a tokenizer that was made of other texts than it has now."""
-    note = folder / TAUGHT
-    if not (note.exists() and (folder / "tokenizer").exists()):
+def is_tokenizer_stale(recipe: Recipe, folder: Path) -> bool:
+    """Return whether the run's tokenizer was trained on other texts than the current ones."""
+    source_file = folder / TOKENIZER_SOURCE_FILE
+    if not (source_file.exists() and (folder / "tokenizer").exists()):
         return False
-    return note.read_text("utf-8") != corpus(recipe, recipe.data.train).fingerprint()
+    return source_file.read_text("utf-8") != open_corpus(recipe, recipe.data.train).fingerprint()
 
 
-def tokenizer_home(recipe: Recipe) -> Path | None:
-    """The folder of a tokenizer that is there already; one beside an adapter goes before its model's."""
-    part = recipe.model
-    named = [part.adapter, part.load or recipe.objective.settings.get("teacher")]
-    found = [find(each, None) for each in ([recipe.text.load] if recipe.text.load else named) if each]
-    if found and is_adapter(found[-1]):
-        found.append(base_of(found[-1])[1])
-    return next((each for each in found if tokenizer_files(each)), found[-1] if found else None)
+def find_tokenizer_folder(recipe: Recipe) -> Path | None:
+    """Return the folder of a pretrained tokenizer; an adapter's takes precedence over its model's."""
+    model = recipe.model
+    model_names = [model.adapter, model.load or recipe.objective.settings.get("teacher")]
+    names = [recipe.tokenizer.load] if recipe.tokenizer.load else model_names
+    folders = [find_model_folder(name, None) for name in names if name]
+    if folders and is_adapter(folders[-1]):
+        folders.append(find_base_model(folders[-1])[1])
+    last_folder = folders[-1] if folders else None
+    return next((folder for folder in folders if list_tokenizer_files(folder)), last_folder)
 
 
-def texts_of(recipe: Recipe, record: Record, column: str) -> list[str]:
-    """Every text of a record: the usual columns, and those that a template names."""
-    sides = (recipe.objective.settings.get(side) for side in ("source", "target"))
-    named = [name for side in sides if isinstance(side, str) for name in columns(side)]
-    more = (record.get(name) for name in sorted({*named} - {*TEXTS}))
-    return [*record.texts(), *(text for text in more if isinstance(text, str))] or [
-        record.text([*named, column][0])  # says what is there in its place
+def collect_record_texts(recipe: Recipe, record: Record, text_column: str) -> list[str]:
+    """Return every text of a record: the usual columns, and those that a template names."""
+    templates = (recipe.objective.settings.get(side) for side in ("source", "target"))
+    template_columns = [
+        column
+        for template in templates
+        if isinstance(template, str)
+        for column in parse_template_columns(template)
+    ]
+    extra_texts = (record.get(column) for column in sorted({*template_columns} - {*TEXT_COLUMNS}))
+    return [*record.iter_texts(), *(text for text in extra_texts if isinstance(text, str))] or [
+        record.get_text(
+            [*template_columns, text_column][0]
+        )  # raises an error that lists the columns
     ]
 
 
-def make_model(
-    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], *, head: str | None, vector: str | None
+def prepare_model(
+    recipe: Recipe,
+    tokenizer: Tokenizer,
+    label_names: tuple[str, ...],
+    *,
+    head: str | None,
+    pooling: str | None,
 ) -> Model:
-    """A fresh model that fits the vocabulary, or the one that is loaded, with the head that is asked for."""
-    part, changes = recipe.model, dict(recipe.model.changes)
-    vector = changes.pop("vector", vector)
-    if part.load:
-        model = load(part.load, adapter=part.adapter)
-        model, fresh = headed(model, head, len(labels), Vector(vector) if vector else None, changes)
+    """Build a new model for the vocabulary, or load a pretrained one, with the requested head."""
+    config = recipe.model
+    overrides = dict(config.overrides)
+    pooling = overrides.pop("pooling", pooling)
+    if config.load:
+        model = load(config.load, adapter=config.adapter)
+        model, new_parameters = replace_head(
+            model, head, len(label_names), Pooling(pooling) if pooling else None, overrides
+        )
         if recipe.lora:
-            add_adapters(model, recipe.lora, fresh, part.load)
-    elif part.family is None:
-        raise ValueError("model.family is missing; name one, or a folder or hub id as model.load")
+            add_lora_adapters(model, recipe.lora, new_parameters, config.load)
+    elif config.family is None:
+        raise ValueError("model.family is missing; set it, or set model.load to a folder or hub id")
     else:
-        known = fitting(recipe, tokenizer, labels, head)
-        for name in changes.keys() - family(part.family).defaults.keys():
-            if near := nearest(name, family(part.family).defaults):
-                raise ValueError(f"model.{name} is unknown; did you mean model.{near}?")
-        for name in ("text", "image"):  # CLIP's towers have sizes of their own
-            changes |= {name: known.pop(name) | changes.get(name, {})} if name in known else {}
-        model = build(part.family, part.size, positions=part.positions, vector=vector, **known | changes)
+        inferred_args = infer_family_args(recipe, tokenizer, label_names, head)
+        family_defaults = get_family(config.family).defaults
+        for name in overrides.keys() - family_defaults.keys():
+            if closest := find_closest_name(name, family_defaults):
+                raise ValueError(f"model.{name} is unknown; did you mean model.{closest}?")
+        for tower in ("text", "image"):  # CLIP's towers have arguments of their own
+            if tower in inferred_args:
+                overrides[tower] = inferred_args.pop(tower) | overrides.get(tower, {})
+        model = build(
+            config.family,
+            config.size,
+            position_embedding_type=config.position_embedding_type,
+            pooling=pooling,
+            **inferred_args | overrides,
+        )
     model.tokenizer = tokenizer
-    if labels:
-        name_labels(model, labels)
-    check_fits(model, tokenizer, recipe.data.length)
+    if label_names:
+        set_label_names(model, label_names)
+    check_model_fits(model, tokenizer, recipe.data.max_length)
     return model
 
 
-def name_labels(model: Model, labels: tuple[str, ...]) -> None:
-    model.config["id2label"] = {str(number): name for number, name in enumerate(labels)}
-    model.config["label2id"] = {name: number for number, name in enumerate(labels)}
+def set_label_names(model: Model, label_names: tuple[str, ...]) -> None:
+    model.config["id2label"] = {str(number): name for number, name in enumerate(label_names)}
+    model.config["label2id"] = {name: number for number, name in enumerate(label_names)}
 
 
-def fitting(
-    recipe: Recipe, tokenizer: Tokenizer, labels: tuple[str, ...], head: str | None
+def infer_family_args(
+    recipe: Recipe, tokenizer: Tokenizer, label_names: tuple[str, ...], head: str | None
 ) -> dict[str, Any]:
-    """The arguments of a family that the data decides."""
+    """Return the family arguments that follow from the tokenizer, the data and the objective."""
     assert recipe.model.family is not None
-    defaults, length = family(recipe.model.family).defaults, recipe.data.length or None
-    if length and defaults.get("after_pad"):  # RoBERTa counts positions from after the pad's id
-        length += (tokenizer.pad or 0) + 1
+    defaults = get_family(recipe.model.family).defaults
+    max_positions = recipe.data.max_length or None
+    if max_positions and defaults.get(
+        "positions_after_pad"
+    ):  # RoBERTa's positions start at pad + 1
+        max_positions += (tokenizer.pad_token_id or 0) + 1
     if "text" in defaults and "image" in defaults:
-        sizes = {"vocab": len(tokenizer), "end": tokenizer.eos, "length": length}
-        if tokenizer.eos == 2:
+        if tokenizer.eos_token_id == 2:
             raise ValueError(
-                "the end token has id 2, by which CLIP knows its oldest models: they read the largest id "
-                'instead; text.kind = "bpe" gives it another'
+                "the end token has id 2, which CLIP reserves for its first models: they take the "
+                'largest id as the end; set tokenizer.type = "bpe" for another id'
             )
-        return {"text": {name: value for name, value in sizes.items() if value is not None}}
-    known: dict[str, Any] = {
-        "vocab": len(tokenizer), "labels": len(labels) or None, "head": head, "pad": tokenizer.pad,
-        "start": start_of(defaults, tokenizer), "end": tokenizer.eos, "length": length,
-    }  # fmt: skip
-    return {name: value for name, value in known.items() if name in defaults and value is not None}
+        text_args = {
+            "vocab_size": len(tokenizer),
+            "eos_token_id": tokenizer.eos_token_id,
+            "max_positions": max_positions,
+        }
+        return {"text": {name: value for name, value in text_args.items() if value is not None}}
+    args: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "num_labels": len(label_names) or None,
+        "head": head,
+        "pad_token_id": tokenizer.pad_token_id,
+        "decoder_start_token_id": infer_decoder_start_token_id(defaults, tokenizer),
+        "eos_token_id": tokenizer.eos_token_id,
+        "max_positions": max_positions,
+    }
+    return {name: value for name, value in args.items() if name in defaults and value is not None}
 
 
-def start_of(defaults: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
-    """What a decoder is given first: where a family takes its end (BART) or its pad (Marian), so here."""
-    usual = defaults.get("start")
-    if usual is not None and usual == defaults.get("end"):
-        return tokenizer.eos
-    if usual is not None and usual == defaults.get("pad"):
-        return tokenizer.pad
-    return tokenizer.bos
+def infer_decoder_start_token_id(defaults: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
+    """Return the token that plays the same role as in the family: its end (BART) or pad (Marian)."""
+    default_start = defaults.get("decoder_start_token_id")
+    if default_start is not None and default_start == defaults.get("eos_token_id"):
+        return tokenizer.eos_token_id
+    if default_start is not None and default_start == defaults.get("pad_token_id"):
+        return tokenizer.pad_token_id
+    return tokenizer.bos_token_id
 
 
-def add_adapters(model: Model, part: LoraPart, fresh: tuple[str, ...], base: str) -> None:
-    """Adapters on a loaded model; what is fresh learns beside them. What could not be saved is said now."""
-    if adapters(model.net):
-        raise ValueError(f"lora: {base} is an adapter, which learns on as it is: leave lora out (--lora '')")
-    model.base, model.beside = base, fresh
-    where = part.where or usual(model)
+def add_lora_adapters(
+    model: Model, lora_config: LoraConfig, modules_to_save: tuple[str, ...], base_model: str
+) -> None:
+    """Add LoRA adapters to a pretrained model; fail now if the adapter could not be saved later."""
+    if lora_layers(model.net):
+        raise ValueError(
+            f"lora: {base_model} is an adapter, which is trained further as it is: "
+            "remove the table lora (--lora '')"
+        )
+    model.base_model_name = base_model
+    model.adapter_parameters_to_save = modules_to_save
     try:
         add_lora(
-            model.net, rank=part.rank, alpha=part.alpha, drop=part.drop, root=part.root, where=where,
-            whole=fresh,
-        )  # fmt: skip
-        layout(model)
+            model.net,
+            r=lora_config.r,
+            lora_alpha=lora_config.lora_alpha,
+            lora_dropout=lora_config.lora_dropout,
+            use_rslora=lora_config.use_rslora,
+            target_modules=lora_config.target_modules or find_default_target_modules(model),
+            modules_to_save=modules_to_save,
+        )
+        build_adapter_files(model)
     except ValueError as error:
         raise ValueError(f"lora: {error}") from None
 
 
-def check_fits(model: Model, tokenizer: Tokenizer, length: int) -> None:
-    """A model must know every token and every position that the data has."""
-    vocab, most = model.args.get("vocab"), reach(model.spec)
-    if vocab is not None and len(tokenizer) > vocab:
+def check_model_fits(model: Model, tokenizer: Tokenizer, max_length: int) -> None:
+    """Check that the model has every token and every position that the data needs."""
+    vocab_size = model.args.get("vocab_size")
+    max_positions = get_max_positions(model.spec)
+    if vocab_size is not None and len(tokenizer) > vocab_size:
         raise ValueError(
-            f"{len(tokenizer)} tokens in the tokenizer, but the model knows {vocab}; do they belong?"
+            f"the tokenizer has {len(tokenizer)} tokens, but the model's vocab_size is {vocab_size}; "
+            "do they belong together?"
         )
-    if most is not None and length > most:
-        raise ValueError(f"data.length {length}, expected at most {most}: the model has no more positions")
+    if max_positions is not None and max_length > max_positions:
+        raise ValueError(
+            f"data.max_length {max_length}, expected at most the model's max_positions, {max_positions}"
+        )
 
 
-def reach(spec: Spec | Two) -> int | None:
-    """Tokens that a model with learned positions can read; None: any number."""
-    texts = spec.text if isinstance(spec, Two) else spec
-    stacks = [stack for stack in (texts.encoder, texts.decoder) if stack] if texts else []
-    places = [stack.embed.positions for stack in stacks]
-    counts = [place.count - place.offset for place in places if isinstance(place, Learned)]
+def get_max_positions(spec: Spec | DualSpec) -> int | None:
+    """Return the longest input of a model with learned positions; None: any length."""
+    text_spec = spec.text if isinstance(spec, DualSpec) else spec
+    stacks = (
+        [stack for stack in (text_spec.encoder, text_spec.decoder) if stack] if text_spec else []
+    )
+    positions = [stack.embedding.positions for stack in stacks]
+    counts = [item.count - item.offset for item in positions if isinstance(item, LearnedPositions)]
     return min(counts, default=None)

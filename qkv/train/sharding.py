@@ -1,11 +1,11 @@
-"""Spread: how a network lies on the processes of a run. Knows no loss and no data.
+"""Parallelism: how a network is distributed over the processes of a run. It knows no loss and no data.
 
-    kind     each process holds                 reads                what is sent
-    copy     the network                        rows of its own      gradients, once a step
-    shard    a slice of every tensor            rows of its own      tensors, when they are needed (FSDP)
-    tensor   some heads, some of every feed     the same rows        states, twice a block
+    strategy   each process holds                  reads            communicates
+    ddp        the network                         its own rows     gradients, once a step
+    fsdp       a shard of every parameter          its own rows     parameters, when they are needed
+    tp         some heads, some of every FFN       the same rows    activations, twice a block
 
-It is done from outside: names stay what they are, and `net(batch)` the way in."""
+It is applied from outside: parameter names stay the same, and so does the call `net(batch)`."""
 
 from __future__ import annotations
 
@@ -31,173 +31,190 @@ from torch.distributed.tensor.parallel import (
 )
 
 from qkv.nn.attention import Attention
-from qkv.nn.feed_forward import Feed
-from qkv.nn.lora import Lora
-from qkv.nn.relative_position import AlibiBias, BucketBias
-from qkv.nn.transformer import Block, Tower
-from qkv.spec import ByHead
-from qkv.train.distributed import Team, heard
-from qkv.train.loop.muon import whole
+from qkv.nn.feed_forward import FeedForward
+from qkv.nn.lora import LoraLinear
+from qkv.nn.relative_position import AlibiBias, RelativeBucketBias
+from qkv.nn.transformer import Layer, Stack
+from qkv.spec import PerHead
+from qkv.train.distributed import DistributedContext, report_lost_process
+from qkv.train.loop.muon import gather_full_tensor
 
-Dealt = TypeVar("Dealt")
-LARGE = 1_000_000_000  # parameters; with gradients and moments, 16 bytes each, copies fill small devices
-BUCKET = 8_000_000  # numbers that are sent at once
+Element = TypeVar("Element")
+# Number of parameters from which "auto" is fsdp: weights, gradients and moments take 16 bytes each.
+FSDP_MIN_PARAMETERS = 1_000_000_000
+BUCKET_SIZE = 8_000_000  # elements per gradient all-reduce
 
 
 @dataclass(frozen=True)
-class Spread:
-    """A network on a team. Rows are shared out among `world` processes, of which this is number `rank`."""
+class Sharding:
+    """A network distributed over processes; `dp_size` of them share the rows of a batch."""
 
-    kind: str
-    team: Team
-    rank: int
-    world: int
+    strategy: str
+    distributed: DistributedContext
+    dp_rank: int
+    dp_size: int
 
-    def deal(self, parts: Sequence[Dealt]) -> list[tuple[Dealt, bool]]:
-        """This process's parts of a batch, and whether they count.
+    def assign_micro_batches(self, micro_batches: Sequence[Element]) -> list[tuple[Element, bool]]:
+        """Return this process's micro-batches, and whether each counts towards the loss.
 
-        All run as many: where there are too few, one is run for company, since the others wait for it."""
-        own = [(part, True) for part in parts[self.rank :: self.world]]
-        spare = -(-len(parts) // self.world) - len(own)
-        return own + [(parts[0], False)] * spare
+        All processes run the same number, because they wait for each other: where there are too few
+        micro-batches, the first one is run again and not counted."""
+        assigned = [
+            (micro_batch, True) for micro_batch in micro_batches[self.dp_rank :: self.dp_size]
+        ]
+        num_missing = -(-len(micro_batches) // self.dp_size) - len(assigned)
+        return assigned + [(micro_batches[0], False)] * num_missing
 
-    def total(self, x: Tensor) -> Tensor:
-        """The sum over all rows of a batch of what each process has of it."""
-        return self.team.total(x) if self.world > 1 else x
+    def all_reduce_sum(self, x: Tensor) -> Tensor:
+        """Return the sum of a tensor over the processes that share a batch."""
+        return self.distributed.all_reduce_sum(x) if self.dp_size > 1 else x
 
-    def rows(self, x: Tensor) -> tuple[Tensor, slice]:
-        """The rows of a batch that all processes have of it, and where this one's are."""
-        return self.team.rows(x) if self.world > 1 else (x, slice(len(x)))
+    def gather_rows(self, x: Tensor) -> tuple[Tensor, slice]:
+        """Return the rows of the full batch, and the slice of this process's rows."""
+        return self.distributed.gather_rows(x) if self.dp_size > 1 else (x, slice(len(x)))
 
-    def join(self, net: nn.Module) -> None:
-        """Gradients of the whole batch, where each process has those of its rows; FSDP has summed its own."""
-        if self.world > 1:
-            whole = [p.grad for p in net.parameters() if p.grad is not None]
-            for bucket in buckets([grad for grad in whole if not hasattr(grad, "full_tensor")]):
-                flat = torch.cat([grad.flatten() for grad in bucket])
-                with heard():
+    def all_reduce_gradients(self, net: nn.Module) -> None:
+        """Sum the gradients over the processes that share a batch; FSDP has already summed its own."""
+        if self.dp_size > 1:
+            gradients = [p.grad for p in net.parameters() if p.grad is not None]
+            for bucket in bucket_tensors([x for x in gradients if not hasattr(x, "full_tensor")]):
+                flat = torch.cat([x.flatten() for x in bucket])
+                with report_lost_process():
                     dist.all_reduce(flat)
-                sums = flat.split([grad.numel() for grad in bucket])
-                torch._foreach_copy_(bucket, [x.view_as(grad) for x, grad in zip(sums, bucket, strict=True)])
+                sums = flat.split([x.numel() for x in bucket])
+                torch._foreach_copy_(
+                    bucket, [y.view_as(x) for y, x in zip(sums, bucket, strict=True)]
+                )
 
 
-def spread(net: nn.Module, kind: str, team: Team) -> Spread:
-    """Lays the network on the team, in place; all have the weights of the first."""
-    if kind == "auto":
-        kind = "shard" if sum(p.numel() for p in net.parameters()) > LARGE else "copy"
-    if team.world == 1:
-        return Spread(kind, team, 0, 1)
+def parallelize(net: nn.Module, strategy: str, distributed: DistributedContext) -> Sharding:
+    """Distribute a network in place; all processes get the main process's weights."""
+    if strategy == "auto":
+        num_parameters = sum(p.numel() for p in net.parameters())
+        strategy = "fsdp" if num_parameters > FSDP_MIN_PARAMETERS else "ddp"
+    if distributed.world_size == 1:
+        return Sharding(strategy, distributed, 0, 1)
     device = next(net.parameters()).device
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {device}: {team.world} processes expect cpu or cuda")
-    if kind == "tensor":
-        check_splits(net, team.world)
-    with heard():
+        raise ValueError(f"device {device}: {distributed.world_size} processes expect cpu or cuda")
+    if strategy == "tp":
+        check_tensor_parallel(net, distributed.world_size)
+    with report_lost_process():
         for p in net.parameters():
             dist.broadcast(p.data, 0)
-    if kind != "copy":
-        mesh = init_device_mesh(device.type, (team.world,))
-        (shard if kind == "shard" else split)(net, mesh)
-    return Spread(kind, team, 0, 1) if kind == "tensor" else Spread(kind, team, team.rank, team.world)
+    if strategy != "ddp":
+        mesh = init_device_mesh(device.type, (distributed.world_size,))
+        (apply_fsdp if strategy == "fsdp" else apply_tensor_parallel)(net, mesh)
+    if strategy == "tp":
+        return Sharding(strategy, distributed, 0, 1)
+    return Sharding(strategy, distributed, distributed.rank, distributed.world_size)
 
 
-def buckets(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Tensors of one kind of number that are sent together."""
+def bucket_tensors(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Group tensors of one dtype into buckets of about BUCKET_SIZE elements."""
     for dtype in dict.fromkeys(x.dtype for x in tensors):
-        held: list[Tensor] = []
+        bucket: list[Tensor] = []
         for x in (x for x in tensors if x.dtype == dtype):
-            if held and sum(y.numel() for y in held) + x.numel() > BUCKET:
-                yield held
-                held = []
-            held.append(x)
-        yield held
+            if bucket and sum(y.numel() for y in bucket) + x.numel() > BUCKET_SIZE:
+                yield bucket
+                bucket = []
+            bucket.append(x)
+        yield bucket
 
 
-def shard(net: nn.Module, mesh: DeviceMesh) -> None:
-    """Slices of every tensor; a block's are gathered while it runs, the rest while the network does.
+def apply_fsdp(net: nn.Module, mesh: DeviceMesh) -> None:
+    """Shard every parameter; a block's are gathered while it runs, the others for the full forward.
 
-    A block whose tensors are another's too (Transformer-XL's u and v) is a part of the rest."""
-    owners = Counter(p for module in net.modules() for p in module.parameters(recurse=False))
-    for block in [module for module in net.modules() if isinstance(module, Block)]:
-        inside = Counter(p for module in block.modules() for p in module.parameters(recurse=False))
-        if all(owners[p] == count for p, count in inside.items()):
+    A block that shares parameters with another (Transformer-XL's u and v) is not wrapped itself."""
+    num_uses = Counter(p for module in net.modules() for p in module.parameters(recurse=False))
+    for block in [module for module in net.modules() if isinstance(module, Layer)]:
+        block_uses = Counter(
+            p for module in block.modules() for p in module.parameters(recurse=False)
+        )
+        if all(num_uses[p] == count for p, count in block_uses.items()):
             fully_shard(block, mesh=mesh)
-    numbers = {p for p in net.parameters() if not p.dim()}  # CLIP's temperature: there is nothing to slice
-    fully_shard(net, mesh=mesh, reshard_after_forward=True, ignored_params=numbers)  # names lead to slices
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # no loss writes into it
-    for part in net.modules():
-        if isinstance(part, FSDPModule):
-            part.set_gradient_divide_factor(1.0)  # losses are shares of the whole batch already
-            part.set_force_sum_reduction_for_comms(True)
+    scalars = {p for p in net.parameters() if not p.dim()}  # CLIP's temperature cannot be sharded
+    # Resharding after forward keeps the parameter names on the shards.
+    fully_shard(net, mesh=mesh, reshard_after_forward=True, ignored_params=scalars)
+    # No loss writes into such a view.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
+    for module in net.modules():
+        if isinstance(module, FSDPModule):
+            module.set_gradient_divide_factor(1.0)  # losses are already divided by the full batch
+            module.set_force_sum_reduction_for_comms(True)
 
 
-def split(net: nn.Module, mesh: DeviceMesh) -> None:
-    """Heads and the insides of feeds, shared out; embeddings, norms and heads on top are in every process."""
+def apply_tensor_parallel(net: nn.Module, mesh: DeviceMesh) -> None:
+    """Split attention heads and feed-forward layers; embeddings, norms and heads are replicated."""
     for module in net.modules():
         if isinstance(module, Attention):
-            parallelize_module(module, mesh, wide("q k v", "o"))
-        elif isinstance(module, Feed):
-            parallelize_module(module, mesh, wide("up" if module.gate is None else "up gate", "down"))
-        elif isinstance(module, BucketBias | AlibiBias):
-            module.register_forward_hook(partial(own_heads, mesh))
+            parallelize_module(module, mesh, build_tensor_parallel_plan("q k v", "o"))
+        elif isinstance(module, FeedForward):
+            colwise = "up" if module.gate is None else "up gate"
+            parallelize_module(module, mesh, build_tensor_parallel_plan(colwise, "down"))
+        elif isinstance(module, RelativeBucketBias | AlibiBias):
+            module.register_forward_hook(partial(slice_local_heads, mesh))
 
 
-def wide(out: str, back: str) -> dict[str, ParallelStyle]:
-    return {**{name: ColwiseParallel() for name in out.split()}, back: RowwiseParallel()}
+def build_tensor_parallel_plan(colwise: str, rowwise: str) -> dict[str, ParallelStyle]:
+    return {**{name: ColwiseParallel() for name in colwise.split()}, rowwise: RowwiseParallel()}
 
 
-def own_heads(mesh: DeviceMesh, module: nn.Module, given: tuple[object, ...], bias: Tensor) -> Tensor:
-    """(B, H, T, S) -> (B, H/world, T, S); its gradient is gathered again, for the table is everyone's."""
-    whole_bias = DTensor.from_local(bias, mesh, [Replicate()], run_check=False)
-    return whole_bias.redistribute(placements=[Shard(1)]).to_local()
+def slice_local_heads(
+    mesh: DeviceMesh, module: nn.Module, inputs: tuple[object, ...], bias: Tensor
+) -> Tensor:
+    """(B, H, T, S) -> (B, H/world_size, T, S); its gradient is gathered for the replicated table."""
+    full_bias = DTensor.from_local(bias, mesh, [Replicate()], run_check=False)
+    return full_bias.redistribute(placements=[Shard(1)]).to_local()
 
 
-def check_splits(net: nn.Module, world: int) -> None:
-    """Names every count that the processes do not divide, and what is not shared out at all."""
-    wrong: dict[str, None] = {}
+def check_tensor_parallel(net: nn.Module, world_size: int) -> None:
+    """Raise an error that lists every count the processes do not divide and every unsupported part."""
+    problems: dict[str, None] = {}  # an ordered set
     for module in net.modules():
         if isinstance(module, Attention):
-            for layer, what in ((module.q, "heads"), (module.k, "heads of keys")):
+            for layer, name in ((module.q, "heads"), (module.k, "key-value heads")):
                 count = layer.weight.shape[0] // module.head_dim
-                if count % world:
-                    wrong[f"{count} {what}"] = None
+                if count % world_size:
+                    problems[f"{count} {name}"] = None
             if module.relative is not None:
-                wrong["Transformer-XL's distances, which are learned by head"] = None
-        elif isinstance(module, Feed) and module.up.weight.shape[0] % world:
-            wrong[f"a feed of {module.up.weight.shape[0]}"] = None
-        elif isinstance(module, Lora):
-            wrong["adapters"] = None
-        elif isinstance(module, Tower) and any(
-            isinstance(layer.attend.pattern, ByHead) for layer in module.stack.layers
+                problems["Transformer-XL's relative positions"] = None
+        elif isinstance(module, FeedForward) and module.up.weight.shape[0] % world_size:
+            problems[f"a feed-forward width of {module.up.weight.shape[0]}"] = None
+        elif isinstance(module, LoraLinear):
+            problems["LoRA adapters"] = None
+        elif isinstance(module, Stack) and any(
+            isinstance(layer.attention.pattern, PerHead) for layer in module.spec.layers
         ):
-            wrong["heads of different patterns"] = None
-    if wrong:
+            problems["heads with different patterns"] = None
+    if problems:
         raise ValueError(
-            f"learn.parallel 'tensor': {', '.join(wrong)} cannot be shared out among {world} processes; "
-            "expected numbers that they divide, or 'copy' or 'shard'"
+            f"train.parallelism 'tp': {', '.join(problems)} cannot be split over {world_size} "
+            "processes; expected counts that they divide, or 'ddp' or 'fsdp'"
         )
 
 
 @contextmanager
-def gathered(net: nn.Module, team: Team) -> Iterator[None]:
-    """The network with whole tensors, in the memory of the host, for the first process to write.
+def summon_full_params(net: nn.Module, distributed: DistributedContext) -> Iterator[None]:
+    """Give the main process the network with full parameters, on the CPU, to save it.
 
-    The others hand in their slices, and must not use the network meanwhile."""
-    places = [
+    The other processes contribute their shards, and must not use the network meanwhile."""
+    sharded = [
         (module, name, p)
         for module in net.modules()
         for name, p in module._parameters.items()
         if p is not None and hasattr(p, "full_tensor")
     ]
-    made: dict[Tensor, nn.Parameter] = {}
-    for _, _, p in places:
-        if p not in made:
-            full = whole(p.detach())
-            made[p] = nn.Parameter(full.cpu() if team.first else full[:0], requires_grad=p.requires_grad)
-    for module, name, p in places:
-        module._parameters[name] = made[p]
+    full_params: dict[Tensor, nn.Parameter] = {}
+    for _, _, p in sharded:
+        if p not in full_params:
+            full = gather_full_tensor(p.detach())
+            data = full.cpu() if distributed.is_main_process else full[:0]
+            full_params[p] = nn.Parameter(data, requires_grad=p.requires_grad)
+    for module, name, p in sharded:
+        module._parameters[name] = full_params[p]
     try:
         yield
     finally:
-        for module, name, p in places:
+        for module, name, p in sharded:
             module._parameters[name] = p

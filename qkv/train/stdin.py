@@ -1,4 +1,4 @@
-"""Spool: standard input, which can be read once, as a file of the run, which is read again and again."""
+"""Standard input as a training file: saved in the run folder, because it can be read only once."""
 
 from __future__ import annotations
 
@@ -10,34 +10,38 @@ from pathlib import Path
 from qkv.data.read.lines import STDIN
 from qkv.train.recipe import Recipe
 
-NAME = "stdin"
+STDIN_FILE = "stdin"
 
 
-def from_file(recipe: Recipe) -> Recipe:
-    """The recipe with the file of its run in the place of standard input."""
-    train, valid = recipe.data.train, recipe.data.valid
-    file = str(Path(recipe.run) / NAME)
-    if not isinstance(valid, float):
-        if all(in_place(path, file) != path for path in (train, valid)):
-            raise ValueError("data.train and data.valid are standard input, '-', expected one of them")
-        valid = in_place(valid, file)
-    return replace(recipe, data=replace(recipe.data, train=in_place(train, file), valid=valid))
+def replace_stdin(recipe: Recipe) -> Recipe:
+    """Return the recipe with standard input replaced by its file in the run folder."""
+    train = recipe.data.train
+    validation = recipe.data.validation
+    file = str(Path(recipe.run) / STDIN_FILE)
+    if not isinstance(validation, float):
+        if all(replace_stdin_path(path, file) != path for path in (train, validation)):
+            raise ValueError(
+                "data.train and data.validation are both standard input, '-', expected one of them"
+            )
+        validation = replace_stdin_path(validation, file)
+    train = replace_stdin_path(train, file)
+    return replace(recipe, data=replace(recipe.data, train=train, validation=validation))
 
 
-def in_place(path: str | list[str], file: str) -> str | list[str]:
+def replace_stdin_path(path: str | list[str], file: str) -> str | list[str]:
     if isinstance(path, str):
         return file if path == STDIN else path
-    return [file if each == STDIN else each for each in path]
+    return [file if item == STDIN else item for item in path]
 
 
-def read(folder: Path) -> None:
-    """Writes standard input down, whole or not at all."""
-    room = folder / f"{NAME}.tmp"
-    with room.open("wb") as file:
+def save_stdin(folder: Path) -> None:
+    """Save standard input in the run folder, completely or not at all."""
+    temporary = folder / f"{STDIN_FILE}.tmp"
+    with temporary.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    room.rename(folder / NAME)
+    temporary.rename(folder / STDIN_FILE)
 
 
-def held(folder: Path) -> bool:
-    """Whether a run has it already."""
-    return (folder / NAME).exists()
+def has_saved_stdin(folder: Path) -> bool:
+    """Return whether the run folder contains saved standard input."""
+    return (folder / STDIN_FILE).exists()

@@ -1,1 +1,1 @@
-"""View: weights between two lists of words, as a picture and as a page. What is shown is given."""
+"""Text, SVG and HTML views of models, attention patterns and alignments. Runs no model."""

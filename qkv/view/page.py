@@ -1,6 +1,6 @@
-"""Page: weights between words as one HTML file that needs no other, and asks nobody for anything.
+"""Alignments as one self-contained HTML page that loads no other resource.
 
-Words that are pointed at, or reached with Tab, light those that they are aligned to: page.html says how."""
+Hovering over a word, or focusing it with Tab, highlights the words it is aligned to: see page.html."""
 
 from __future__ import annotations
 
@@ -8,37 +8,42 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkv.tasks.alignment import Alignment, Piece
-from qkv.view.pictures import STYLE, drawn, plain, svg
+from qkv.tasks.alignment import Alignment, TextSpan
+from qkv.view.pictures import ALIGNMENT_STYLE, draw_alignment, escape_xml, format_svg_element
 
 
-def page(title: str, alignments: Sequence[Alignment]) -> str:
-    """A file's text: each pair of texts, and the matrix of their words."""
-    text = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    pairs = "\n".join(f"<section>\n{pair(one)}\n</section>" for one in alignments)
-    for name, part in {"style": STYLE, "title": plain(title), "pairs": pairs}.items():
-        text = text.replace(f"<!-- {name} -->", part)
-    return text
+def render_html(title: str, alignments: Sequence[Alignment]) -> str:
+    """Return the text of an HTML file with both texts and the matrix of every alignment."""
+    html = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    sections = "\n".join(
+        f"<section>\n{render_alignment_html(alignment)}\n</section>" for alignment in alignments
+    )
+    contents = {"style": ALIGNMENT_STYLE, "title": escape_xml(title), "pairs": sections}
+    for name, content in contents.items():
+        html = html.replace(f"<!-- {name} -->", content)
+    return html
 
 
-def pair(matrix: Alignment) -> str:
-    """Both texts, a line that tells what is lit, the picture, and the numbers."""
-    numbers = json.dumps([[round(weight, 4) for weight in row] for row in matrix.weights])
-    shown = svg(drawn(matrix), "What each word looked at")
+def render_alignment_html(alignment: Alignment) -> str:
+    """Return both texts, a status line for the highlighted word, the SVG matrix and the weights."""
+    weights = json.dumps([[round(weight, 4) for weight in row] for row in alignment.weights])
+    svg = format_svg_element(draw_alignment(alignment), "Attention weights between the words")
     return "\n".join(
         [
-            f'<p class="words source" dir="auto">{running(matrix.source)}</p>',
-            f'<p class="words target" dir="auto">{running(matrix.target)}</p>',
-            '<p class="told" aria-live="polite"></p>',
-            f'<figure tabindex="0" aria-label="The matrix">{shown}</figure>',
-            f'<script type="application/json">{numbers}</script>',
+            f'<p class="words source" dir="auto">{render_words_html(alignment.source)}</p>',
+            f'<p class="words target" dir="auto">{render_words_html(alignment.target)}</p>',
+            '<p class="status" aria-live="polite"></p>',
+            f'<figure tabindex="0" aria-label="Attention matrix">{svg}</figure>',
+            f'<script type="application/json">{weights}</script>',
         ]
     )
 
 
-def running(pieces: Sequence[Piece]) -> str:
-    """Words in a line, with blanks where there are some."""
-    ends = [pieces[0].start, *(piece.end for piece in pieces)] if pieces else []
-    blanks = [" " if piece.start > end else "" for piece, end in zip(pieces, ends, strict=False)]
-    words = [f'<span role="button" tabindex="0">{plain(piece.text)}</span>' for piece in pieces]
-    return "".join(blank + word for blank, word in zip(blanks, words, strict=True))
+def render_words_html(spans: Sequence[TextSpan]) -> str:
+    """Return one element per word, with a space where the text has whitespace between words."""
+    previous_ends = [spans[0].start, *(span.end for span in spans)] if spans else []
+    gaps = [
+        " " if span.start > end else "" for span, end in zip(spans, previous_ends, strict=False)
+    ]
+    words = [f'<span role="button" tabindex="0">{escape_xml(span.text)}</span>' for span in spans]
+    return "".join(gap + word for gap, word in zip(gaps, words, strict=True))

@@ -1,6 +1,6 @@
-"""Who sees whom, in words and drawn in characters. Knows patterns; no network, no screen.
+"""Attention patterns described in words and drawn with characters. Knows patterns, no network.
 
-A row of a drawing is a query, a column a key. The last 2 positions:
+A row of a drawing is a query, a column a key. A window of the last 2 positions:
 
     ■ · · ·
     ■ ■ · ·
@@ -17,50 +17,55 @@ from typing import Any
 from qkv import spec
 from qkv.spec import Pattern
 
-GRID = 8
-SEES, BLIND = "■", "·"
+GRID_SIZE = 8
+VISIBLE_MARK = "■"
+MASKED_MARK = "·"
 
 
-def words(pattern: Pattern) -> str:
-    """What a token sees."""
+def describe_pattern(pattern: Pattern) -> str:
+    """Return the positions that a token attends to, in words."""
     match pattern:
-        case spec.Everyone():
+        case spec.Full():
             return "sees all"
         case spec.Causal():
             return "sees itself and all before"
         case spec.Local():
-            return f"sees {pattern.width:,} to either side"
-        case spec.Banded(width=1):
+            return f"sees {pattern.window:,} to either side"
+        case spec.Banded(window=1):
             return "sees itself"
         case spec.Banded():
-            return f"sees the last {pattern.width:,}"
+            return f"sees the last {pattern.window:,}"
         case spec.Strided():
             return f"sees one in every {pattern.stride:,} before"
         case spec.Chunk():
             return f"sees its chunk of {pattern.stride:,} so far"
-        case spec.Summary():
-            return f"sees the last {pattern.cells:,} of every {pattern.stride:,} before"
+        case spec.ChunkEnds():
+            return f"sees the last {pattern.count:,} of every {pattern.stride:,} before"
         case spec.Prefix():
             return f"sees itself and all before, and the first {pattern.length:,}"
-        case spec.Recent():
+        case spec.MemoryWindow():
             return "sees as far back as the memory is long"
-        case spec.Both():
-            return f"{words(pattern.one)}, of which it {words(pattern.two)}"
-        case spec.Either():
-            return f"{words(pattern.one)}, and {words(pattern.two).removeprefix('sees ')}"
-        case spec.ByHead():
+        case spec.And():
+            return (
+                f"{describe_pattern(pattern.left)}, of which it {describe_pattern(pattern.right)}"
+            )
+        case spec.Or():
+            right = describe_pattern(pattern.right).removeprefix("sees ")
+            return f"{describe_pattern(pattern.left)}, and {right}"
+        case spec.PerHead():
             return "; ".join(
-                f"{numbered('head', heads)}: {words(rule)}" for rule, heads in kinds(pattern).items()
+                f"{format_index_ranges('head', heads)}: {describe_pattern(head_pattern)}"
+                for head_pattern, heads in group_heads_by_pattern(pattern).items()
             )
     return repr(pattern)
 
 
-def drawing(pattern: Pattern) -> list[str]:
-    """Its lines; where heads differ, one drawing for each kind of head, two beside each other."""
-    blocks = [
-        ([numbered("head", heads)] if isinstance(pattern, spec.ByHead) else []) + grid(rule)
-        for rule, heads in kinds(pattern).items()
-    ]
+def draw_pattern(pattern: Pattern) -> list[str]:
+    """Return the lines of a drawing; if heads differ, one drawing per pattern, two side by side."""
+    blocks = []
+    for head_pattern, heads in group_heads_by_pattern(pattern).items():
+        title = [format_index_ranges("head", heads)] if isinstance(pattern, spec.PerHead) else []
+        blocks.append(title + draw_grid(head_pattern))
     lines = []
     for left, right in zip_longest(blocks[::2], blocks[1::2], fillvalue=[""]):
         width = max(map(len, left)) + 4
@@ -68,52 +73,72 @@ def drawing(pattern: Pattern) -> list[str]:
     return lines
 
 
-def kinds(pattern: Pattern) -> dict[Pattern, list[int]]:
-    """Each rule and the heads that follow it."""
-    found: dict[Pattern, list[int]] = {}
-    for head, rule in enumerate(pattern.rules if isinstance(pattern, spec.ByHead) else (pattern,)):
-        found.setdefault(rule, []).append(head)
-    return found
+def group_heads_by_pattern(pattern: Pattern) -> dict[Pattern, list[int]]:
+    """Return every distinct pattern with the indices of the heads that use it."""
+    head_patterns = pattern.patterns if isinstance(pattern, spec.PerHead) else (pattern,)
+    heads_by_pattern: dict[Pattern, list[int]] = {}
+    for head, head_pattern in enumerate(head_patterns):
+        heads_by_pattern.setdefault(head_pattern, []).append(head)
+    return heads_by_pattern
 
 
-def grid(rule: Pattern) -> list[str]:
-    """Lines for the first positions."""
-    seen, times = cells(rule)
-    lines = [" ".join(SEES if sees else BLIND for sees in row) for row in seen]
-    return [*lines, f"drawn {times:.0f} times smaller"] if times > 1 else lines
+def draw_grid(pattern: Pattern) -> list[str]:
+    """Return the lines of the first positions, and the scale if the pattern was shrunk."""
+    visibility, factor = compute_visibility(pattern)
+    lines = [
+        " ".join(VISIBLE_MARK if is_visible else MASKED_MARK for is_visible in row)
+        for row in visibility
+    ]
+    return [*lines, f"drawn {factor:.0f} times smaller"] if factor > 1 else lines
 
 
-def cells(rule: Pattern, size: int = GRID, memory: int = 0) -> tuple[list[list[bool]], float]:
-    """Which of the first keys each of the first queries sees; how much smaller the rule's numbers were made.
+def compute_visibility(
+    pattern: Pattern, size: int = GRID_SIZE, memory_length: int = 0
+) -> tuple[list[list[bool]], float]:
+    """Return which of the first keys each of the first queries sees, and the shrink factor.
 
-    `memory` keys stand before the first query."""
-    rule = rule.given(memory or size // 2 - 1)
-    times = max(1.0, reach(rule) / (size // 2))
-    small = shrunk(rule, times)
-    return [[bool(small(i + memory, j)) for j in range(size + memory)] for i in range(size)], times
+    `memory_length` keys precede the first query."""
+    pattern = pattern.with_memory(memory_length or size // 2 - 1)
+    factor = max(1.0, find_largest_extent(pattern) / (size // 2))
+    shrunk = shrink_pattern(pattern, factor)
+    visibility = [
+        [bool(shrunk(i + memory_length, j)) for j in range(size + memory_length)]
+        for i in range(size)
+    ]
+    return visibility, factor
 
 
-def reach(rule: Pattern) -> int:
-    """The largest number in a rule; one that counts to both sides counts twice."""
-    numbers = [reach(value) if isinstance(value, Pattern) else value for value in vars(rule).values()]
-    return max([0, *numbers]) * (2 if isinstance(rule, spec.Local) else 1)
+def find_largest_extent(pattern: Pattern) -> int:
+    """Return the largest number of a pattern; a window to both sides counts twice."""
+    extents = [
+        find_largest_extent(value) if isinstance(value, Pattern) else value
+        for value in vars(pattern).values()
+    ]
+    return max([0, *extents]) * (2 if isinstance(pattern, spec.Local) else 1)
 
 
-def shrunk(rule: Pattern, times: float) -> Pattern:
+def shrink_pattern(pattern: Pattern, factor: float) -> Pattern:
+    """Return the pattern with all of its numbers divided by the factor."""
     changes: dict[str, Any] = {
-        name: shrunk(value, times) if isinstance(value, Pattern) else max(1, round(value / times))
-        for name, value in vars(rule).items()
+        name: shrink_pattern(value, factor)
+        if isinstance(value, Pattern)
+        else max(1, round(value / factor))
+        for name, value in vars(pattern).items()
     }
-    return replace(rule, **changes)  # type: ignore[type-var]
+    return replace(pattern, **changes)  # type: ignore[type-var]
 
 
-def numbered(name: str, numbers: list[int]) -> str:
-    """layer 3, layers 0-11 ×12, layers 0, 2 … 22 ×12"""
-    if not numbers[1:]:
-        return f"{name} {numbers[0]}"
-    runs = [numbers[:1]]
-    for a, b in pairwise(numbers):
-        runs[-1].append(b) if b == a + 1 else runs.append([b])
-    names = [f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs]
-    names = [f"{', '.join(names[:2])} … {names[-1]}"] if len(names) > 3 else names
-    return f"{name}s {', '.join(names)} ×{len(numbers)}"
+def format_index_ranges(name: str, indices: list[int]) -> str:
+    """Return `layer 3`, `layers 0-11 ×12` or `layers 0, 2 … 22 ×12`."""
+    if not indices[1:]:
+        return f"{name} {indices[0]}"
+    runs = [indices[:1]]
+    for previous, index in pairwise(indices):
+        if index == previous + 1:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+    ranges = [f"{run[0]}-{run[-1]}" if run[1:] else str(run[0]) for run in runs]
+    if len(ranges) > 3:
+        ranges = [f"{', '.join(ranges[:2])} … {ranges[-1]}"]
+    return f"{name}s {', '.join(ranges)} ×{len(indices)}"

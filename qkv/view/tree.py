@@ -1,8 +1,8 @@
-"""A model as a tree: its parts, shapes and parameters, equal layers as one, and what the spec says of them.
+"""A model as a tree: modules, shapes, parameter counts and what the spec says, equal layers folded.
 
 └── decoder                    12 layers of width 768         124,439,808
     └── layers 0-11 ×12        7,087,872 each                  85,054,464
-        └── attend             12 heads of 64                   2,362,368
+        └── attention          12 heads of 64                   2,362,368
 """
 
 from __future__ import annotations
@@ -17,288 +17,370 @@ from rich.text import Text
 from torch import nn
 
 from qkv import spec
-from qkv.model.parameters import skeleton
-from qkv.nn.lora import Lora
-from qkv.nn.transformer import Block, Pair, Tower, Transformer
-from qkv.spec import Spec, Stack, Two
+from qkv.model.parameters import build_meta_network
+from qkv.nn.lora import LoraLinear
+from qkv.nn.transformer import DualEncoder, Layer, Stack, Transformer
+from qkv.spec import DualSpec, Spec, StackSpec
 from qkv.view import patterns
 
-STEPS = """
-    before_attend attend after_attend before_cross cross after_cross before_feed feed after_feed q k v o
-""".split()  # of a block and of its attention, as one reads them
-NORMS = (nn.LayerNorm, nn.RMSNorm)
-NARROW = 12  # characters of words in a line, at least
-LEAVES = (nn.Linear, Lora, nn.Embedding, nn.Conv2d, *NORMS)
-TAKES = dict(
-    all="every state", first="the first state", last="the last state", mean="the mean state",
-    rest="every state but the first", choice="the state asked for", end="the state at the end token",
+MODULE_ORDER = """
+    pre_attention_norm attention post_attention_norm
+    pre_cross_attention_norm cross_attention post_cross_attention_norm
+    pre_feed_forward_norm feed_forward post_feed_forward_norm q k v o
+""".split()  # the order in which the modules of a layer run
+NORM_CLASSES = (nn.LayerNorm, nn.RMSNorm)
+MIN_NOTE_WIDTH = 12  # characters
+LEAF_CLASSES = (nn.Linear, LoraLinear, nn.Embedding, nn.Conv2d, *NORM_CLASSES)
+POOLING_DESCRIPTIONS = dict(
+    none="every state", first="the first state", last="the last state", mean="the mean state",
+    patch_mean="the mean state of the patches", mc_token="the state at mc_token_ids",
+    eos="the state at the last end token", first_eos="the state at the first end token",
+    max_id="the state at the largest token id",
 )  # fmt: skip
 
 
 @dataclass
-class Note:
-    """What is said of a part beside its shape."""
+class ModuleNote:
+    """Descriptions of a module beyond its shape, and the drawing of its attention pattern."""
 
-    words: list[str] = field(default_factory=list)
+    descriptions: list[str] = field(default_factory=list)
     drawing: list[str] = field(default_factory=list)
 
 
 @dataclass
-class Node:
-    """One part: its line in the tree, what stands under it, and its own parts."""
+class ModuleNode:
+    """A module of the tree: its name, its note, its parameter count and its children."""
 
     name: str
-    note: Note
-    count: int
-    parts: list[Node] = field(default_factory=list)
+    note: ModuleNote
+    num_parameters: int
+    children: list[ModuleNode] = field(default_factory=list)
 
 
-def size(module: nn.Module) -> int:
-    """How many parameters; tied ones count once."""
+def count_parameters(module: nn.Module) -> int:
+    """Return the number of parameters; tied ones count once."""
     return sum(p.numel() for p in module.parameters())
 
 
-def pieces(whole: Spec | Two) -> int:
-    """How many layers, a layer of experts counted by its experts."""
-    if isinstance(whole, Two):
-        return sum(pieces(part) for part in (whole.text, whole.image) if part)
-    stacks = [stack for stack in (whole.encoder, whole.decoder) if stack]
-    feeds = [layer.feed for stack in stacks for layer in stack.layers]
-    return sum(feed.count if isinstance(feed, spec.Experts) else 1 for feed in feeds)
+def count_layers(model_spec: Spec | DualSpec) -> int:
+    """Return the number of layers; a mixture-of-experts layer counts once per expert."""
+    if isinstance(model_spec, DualSpec):
+        towers = [tower for tower in (model_spec.text, model_spec.image) if tower]
+        return sum(map(count_layers, towers))
+    stacks = [stack for stack in (model_spec.encoder, model_spec.decoder) if stack]
+    feed_forwards = [layer.feed_forward for stack in stacks for layer in stack.layers]
+    return sum(
+        feed_forward.num_experts if isinstance(feed_forward, spec.MixtureOfExpertsSpec) else 1
+        for feed_forward in feed_forwards
+    )
 
 
-def parameters(whole: Spec | Two) -> int:
-    """The size of a model. Of equal layers only two are made: any further one is as large as the second."""
-    if isinstance(whole, Two):
-        towers = [part for part in (whole.text, whole.image) if part]
-        return sum(map(parameters, towers)) + (whole.temperature is not None)
-    stacks = {side: stack for side in ("encoder", "decoder") if (stack := getattr(whole, side))}
-    times = {side: Counter(stack.layers) for side, stack in stacks.items()}
-    few: dict[str, Any] = {}
+def count_spec_parameters(model_spec: Spec | DualSpec) -> int:
+    """Return the number of parameters of a model.
+
+    Of equal layers only two are built: every further one has as many parameters as the second."""
+    if isinstance(model_spec, DualSpec):
+        towers = [tower for tower in (model_spec.text, model_spec.image) if tower]
+        return sum(map(count_spec_parameters, towers)) + (model_spec.logit_scale is not None)
+    stacks = {
+        side: stack for side in ("encoder", "decoder") if (stack := getattr(model_spec, side))
+    }
+    layer_counts = {side: Counter(stack.layers) for side, stack in stacks.items()}
+    small_stacks: dict[str, Any] = {}
     for side, stack in stacks.items():
-        layers = tuple(layer for layer, n in times[side].items() for _ in range(min(n, 2)))
-        few[side] = replace(stack, layers=layers, order=None)
-    net = skeleton(replace(whole, **few))
-    total = size(net)
+        layers = tuple(
+            layer for layer, count in layer_counts[side].items() for _ in range(min(count, 2))
+        )
+        small_stacks[side] = replace(stack, layers=layers, layer_order=None)
+    net = build_meta_network(replace(model_spec, **small_stacks))
+    total = count_parameters(net)
     for side in stacks:
-        blocks = net.get_submodule(f"{side}.layers").children()
-        for n in times[side].values():
-            first, *second = [next(blocks) for _ in range(min(n, 2))]
+        layer_modules = net.get_submodule(f"{side}.layers").children()
+        for count in layer_counts[side].values():
+            first, *second = [next(layer_modules) for _ in range(min(count, 2))]
             shared = {id(p) for p in first.parameters()}
-            total += (n - 2) * sum(p.numel() for b in second for p in b.parameters() if id(p) not in shared)
+            unshared = sum(
+                p.numel() for layer in second for p in layer.parameters() if id(p) not in shared
+            )
+            total += (count - 2) * unshared
     return total
 
 
 # --- the tree ---
 
 
-def tree(net: Transformer | Pair, name: str, *, fold: bool = True) -> Node:
-    """The parts of a network; equal layers are one part unless `fold` is false."""
-    notes = dict(annotate(net))
-    homes: dict[int, str] = {}
+def build_module_tree(
+    net: Transformer | DualEncoder, name: str, *, fold_layers: bool = True
+) -> ModuleNode:
+    """Build the tree of a network; with `fold_layers`, equal layers are one node."""
+    notes = dict(annotate_modules(net))
+    first_paths: dict[int, str] = {}
     for path, p in net.named_parameters(remove_duplicate=False):
-        homes.setdefault(id(p), path.removesuffix(".weight"))
-    seen: set[int] = set()
+        first_paths.setdefault(id(p), path.removesuffix(".weight"))
+    counted: set[int] = set()
 
-    def fresh(p: nn.Parameter) -> int:
-        new = id(p) not in seen
-        seen.add(id(p))
-        return p.numel() if new else 0
+    def count_once(p: nn.Parameter) -> int:
+        is_new = id(p) not in counted
+        counted.add(id(p))
+        return p.numel() if is_new else 0
 
-    def part(module: nn.Module, name: str) -> Node | None:
-        if isinstance(module, LEAVES):
-            tied = [f"tied to {homes[id(p)]}" for p in module.parameters() if id(p) in seen]
-            words = [", ".join([shape(module), *tied])]
-            return Node(name, Note(words), sum(map(fresh, module.parameters())))
-        parts = []
-        for label, p in module.named_parameters(recurse=False):
-            tied = [f"tied to {homes[id(p)]}"] if id(p) in seen else []
-            parts.append(Node(label, Note([", ".join([by(p.shape), *tied])]), fresh(p)))
-        for label, child in ordered(module):
+    def describe_ties(parameters: Iterable[nn.Parameter]) -> list[str]:
+        return [f"tied to {first_paths[id(p)]}" for p in parameters if id(p) in counted]
+
+    def build_node(module: nn.Module, name: str) -> ModuleNode | None:
+        if isinstance(module, LEAF_CLASSES):
+            ties = describe_ties(module.parameters())
+            note = ModuleNote([", ".join([describe_leaf(module), *ties])])
+            return ModuleNode(name, note, sum(map(count_once, module.parameters())))
+        children = []
+        for child_name, p in module.named_parameters(recurse=False):
+            note = ModuleNote([", ".join([format_shape(p.shape), *describe_ties([p])])])
+            children.append(ModuleNode(child_name, note, count_once(p)))
+        for child_name, child in order_children(module):
             if isinstance(child, nn.ModuleList):
-                parts += members(module, child, label)
-            elif node := part(child, label):
-                parts.append(node)
-        note = notes.get(id(module), Note())
-        return Node(name, note, sum(each.count for each in parts), parts) if parts else None
+                children += build_list_nodes(module, child, child_name)
+            elif node := build_node(child, child_name):
+                children.append(node)
+        if not children:
+            return None
+        note = notes.get(id(module), ModuleNote())
+        return ModuleNode(name, note, sum(child.num_parameters for child in children), children)
 
-    def members(owner: nn.Module, many: Iterable[nn.Module], label: str) -> Iterator[Node]:
-        """The parts of a list, equal ones folded."""
-        every, runs = list(many), Counter[int]()
-        keys: list[object] = [repr(module) for module in every]
-        if isinstance(owner, Tower):
-            keys = list(zip(owner.stack.layers, keys, strict=True))  # those with and without adapters differ
-            runs = Counter(owner.order)
+    def build_list_nodes(
+        parent: nn.Module, module_list: Iterable[nn.Module], list_name: str
+    ) -> Iterator[ModuleNode]:
+        """Build the nodes of a ModuleList, equal modules folded into one."""
+        modules = list(module_list)
+        run_counts = Counter[int]()
+        keys: list[object] = [repr(module) for module in modules]
+        if isinstance(parent, Stack):  # equal specs differ if only one has an adapter
+            keys = list(zip(parent.spec.layers, keys, strict=True))
+            run_counts = Counter(parent.layer_order)
         groups: dict[object, list[int]] = {}
         for i, key in enumerate(keys):
-            groups.setdefault(key if fold else i, []).append(i)
+            groups.setdefault(key if fold_layers else i, []).append(i)
         for group in groups.values():
-            node = part(every[group[0]], patterns.numbered(label.removesuffix("s"), group))
+            node_name = patterns.format_index_ranges(list_name.removesuffix("s"), group)
+            node = build_node(modules[group[0]], node_name)
             assert node is not None
-            each = node.count
-            node.count += sum(fresh(p) for i in group[1:] for p in every[i].parameters())
-            words = [f"{each:,} each"] if group[1:] and node.count == each * len(group) else []
-            words += [f"run {runs[group[0]]} times"] if runs[group[0]] > 1 else []
-            yield replace(node, note=replace(node.note, words=[*node.note.words, *words]))
+            first_count = node.num_parameters
+            node.num_parameters += sum(
+                count_once(p) for i in group[1:] for p in modules[i].parameters()
+            )
+            descriptions = [*node.note.descriptions]
+            if group[1:] and node.num_parameters == first_count * len(group):
+                descriptions.append(f"{first_count:,} each")
+            if run_counts[group[0]] > 1:
+                descriptions.append(f"run {run_counts[group[0]]} times")
+            yield replace(node, note=replace(node.note, descriptions=descriptions))
 
-    root = part(net, name)
+    root = build_node(net, name)
     assert root is not None
     return root
 
 
-def annotate(net: nn.Module) -> Iterator[tuple[int, Note]]:
-    """What the spec says of the parts that were made from it."""
-    drawn: set[spec.Pattern] = set()
+def annotate_modules(net: nn.Module) -> Iterator[tuple[int, ModuleNote]]:
+    """Yield the id of every described module with what its spec says."""
+    drawn_patterns: set[spec.Pattern] = set()
     for module in net.modules():
-        if isinstance(module, Tower):
-            yield id(module), Note(tower_words(module))
-            if module.stack.embed.scale != 1:
-                yield id(module.embed), Note([f"tokens times {module.stack.embed.scale:.4g}"])
-            for layer, block in zip(module.stack.layers, module.layers, strict=True):
-                assert isinstance(block, Block)
-                pattern = layer.attend.pattern
-                lines = [] if pattern in drawn else patterns.drawing(pattern)
-                said = patterns.words(pattern) + ("" if lines else ", as drawn above")
-                yield id(block.attend), Note([heads_words(layer.attend), said], lines)
-                drawn.add(pattern)
-                yield id(block.feed), Note([feed_words(layer.feed)])
-                if layer.cross:
-                    yield id(block.cross), Note([heads_words(layer.cross), "sees all of the source"])
+        if isinstance(module, Stack):
+            yield id(module), ModuleNote(describe_tower(module))
+            scale = module.spec.embedding.scale
+            if scale != 1:
+                yield id(module.embedding), ModuleNote([f"tokens times {scale:.4g}"])
+            for layer_spec, layer in zip(module.spec.layers, module.layers, strict=True):
+                assert isinstance(layer, Layer)
+                pattern = layer_spec.attention.pattern
+                drawing = [] if pattern in drawn_patterns else patterns.draw_pattern(pattern)
+                reference = "" if drawing else ", as drawn above"
+                description = patterns.describe_pattern(pattern) + reference
+                attention = describe_attention(layer_spec.attention)
+                yield id(layer.attention), ModuleNote([attention, description], drawing)
+                drawn_patterns.add(pattern)
+                feed_forward = describe_feed_forward(layer_spec.feed_forward)
+                yield id(layer.feed_forward), ModuleNote([feed_forward])
+                if layer_spec.cross_attention:
+                    attention = describe_attention(layer_spec.cross_attention)
+                    note = ModuleNote([attention, "sees all of the source"])
+                    yield id(layer.cross_attention), note
         elif isinstance(module, Transformer):
             for head in module.spec.heads:
-                yield id(module.heads[head.name]), Note([head_words(head)])
+                yield id(module.heads[head.name]), ModuleNote([describe_head(head)])
 
 
-def ordered(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The children, the steps of a block in the order in which they run."""
-    places = {name: place for place, name in enumerate(STEPS)}
-    return sorted(module.named_children(), key=lambda child: places.get(child[0], len(STEPS)))
+def order_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the children; those of a layer in the order in which they run."""
+    positions = {name: position for position, name in enumerate(MODULE_ORDER)}
+    return sorted(
+        module.named_children(), key=lambda child: positions.get(child[0], len(MODULE_ORDER))
+    )
 
 
-def by(sizes: Iterable[int]) -> str:
+def format_shape(sizes: Iterable[int]) -> str:
     return " × ".join(f"{n:,}" for n in sizes) or "a number"
 
 
-def shape(leaf: nn.Module) -> str:
+def describe_leaf(leaf: nn.Module) -> str:
     match leaf:
         case nn.Linear():
             bias = "" if leaf.bias is None else ", bias"
             return f"{leaf.in_features:,} → {leaf.out_features:,}{bias}"
-        case Lora():
-            bias, (outer, inner) = "" if leaf.bias is None else ", bias", leaf.weight.shape
-            return f"{inner:,} → {outer:,}{bias}, an adapter of rank {leaf.rank}"
+        case LoraLinear():
+            bias = "" if leaf.bias is None else ", bias"
+            out_features, in_features = leaf.weight.shape
+            return f"{in_features:,} → {out_features:,}{bias}, an adapter of rank {leaf.r}"
         case nn.Conv2d():
-            return f"{leaf.in_channels} × {by(leaf.kernel_size)} → {leaf.out_channels:,}"
+            return f"{leaf.in_channels} × {format_shape(leaf.kernel_size)} → {leaf.out_channels:,}"
         case nn.LayerNorm() | nn.RMSNorm():
-            kind = "RMS norm" if isinstance(leaf, nn.RMSNorm) else "layer norm"
-            return f"{kind} of {by(leaf.normalized_shape)}"
-    return by(next(leaf.parameters()).shape)
+            norm_name = "RMS norm" if isinstance(leaf, nn.RMSNorm) else "layer norm"
+            return f"{norm_name} of {format_shape(leaf.normalized_shape)}"
+    return format_shape(next(leaf.parameters()).shape)
 
 
-# --- the words ---
+# --- descriptions ---
 
 
-def tower_words(tower: Tower) -> list[str]:
-    """How deep and wide it is, how it tells positions apart, where its norms stand, what it remembers."""
-    stack, depth = tower.stack, len(tower.order)
-    words = [f"{depth} layer{'s' * (depth > 1)} of width {stack.width:,}"]
-    words.append("positions: " + positions_words(stack))
-    words.append("norms: " + norms_words(tower))
-    if stack.recall and stack.recall.length:
-        words.append(f"memory: the states of the last {stack.recall.length:,} tokens, in every layer")
-    return words
+def describe_tower(tower: Stack) -> list[str]:
+    """Return depth and width, position encoding, norm placement and segment memory of a stack."""
+    stack = tower.spec
+    depth = len(tower.layer_order)
+    descriptions = [f"{depth} layer{'s' * (depth > 1)} of width {stack.width:,}"]
+    descriptions.append("positions: " + describe_positions(stack))
+    descriptions.append("norms: " + describe_norms(tower))
+    if stack.recurrence and stack.recurrence.memory_length:
+        length = stack.recurrence.memory_length
+        descriptions.append(f"memory: the states of the last {length:,} tokens, in every layer")
+    return descriptions
 
 
-def positions_words(stack: Stack) -> str:
-    place, relate, distance = stack.embed.positions, stack.layers[0].attend.relate, stack.distance
-    said = []
-    match place:
-        case spec.Learned():
-            begin = f", the first at {place.offset}" if place.offset else ""
-            said.append(f"learned, a table of {place.count:,}{begin}")
-        case spec.Sinusoid():
-            said.append("sines and cosines" + (f", counted from {place.offset}" if place.offset else ""))
-    match relate:
-        case spec.XL():
-            said.append("learned distances, added to the scores of every layer (XL)")
-        case spec.Rotary():
-            said.append("rotary, in every layer")
-    match distance:
-        case spec.Buckets():
-            said.append(f"{distance.count} buckets of distance up to {distance.reach}, added to the scores")
-        case spec.Alibi():
-            said.append("scores fall with distance (ALiBi)")
-    return "; ".join(said) or "none"
+def describe_positions(stack: StackSpec) -> str:
+    absolute = stack.embedding.positions
+    relative = stack.layers[0].attention.relative_position
+    bias = stack.position_bias
+    descriptions = []
+    match absolute:
+        case spec.LearnedPositions():
+            offset = f", the first at {absolute.offset}" if absolute.offset else ""
+            descriptions.append(f"learned, a table of {absolute.count:,}{offset}")
+        case spec.SinusoidalPositions():
+            offset = f", counted from {absolute.offset}" if absolute.offset else ""
+            descriptions.append(f"sines and cosines{offset}")
+    match relative:
+        case spec.RelativeXLSpec():
+            descriptions.append("learned distances, added to the scores of every layer (XL)")
+        case spec.RotarySpec():
+            descriptions.append("rotary, in every layer")
+    match bias:
+        case spec.RelativeBucketsSpec():
+            buckets = f"{bias.num_buckets} buckets of distance up to {bias.max_distance}"
+            descriptions.append(f"{buckets}, added to the scores")
+        case spec.AlibiSpec():
+            descriptions.append("scores fall with distance (ALiBi)")
+    return "; ".join(descriptions) or "none"
 
 
-def norms_words(tower: Tower) -> str:
-    """As the blocks have them, an Identity being none."""
-    names = ("before_attend", "before_feed", "after_feed")
-    found = [{name: getattr(block, name, None) for name in names} for block in tower.layers]
-    norms = [{name for name, module in each.items() if isinstance(module, NORMS)} for each in found]
-    sides = [side for side in ("before", "after") if f"{side}_feed" in norms[-1]]
-    said = [f"{' and '.join(sides)} attention and feed"] if sides else []
-    said += ["at the end"] if isinstance(tower.norm, NORMS) else []
-    bare = [str(i) for i, each in enumerate(norms) if "before_feed" in each and "before_attend" not in each]
-    said += [f"none before the attention of layer {', '.join(bare)}"] if bare else []
-    rms = any(isinstance(module, nn.RMSNorm) for module in tower.modules())
-    return f"{'RMS' if rms else 'layer'} norm {', and '.join(said)}" if said else "none"
+def describe_norms(tower: Stack) -> str:
+    """Describe the norms that the layers have; an Identity is none."""
+    names = ("pre_attention_norm", "pre_feed_forward_norm", "post_feed_forward_norm")
+    layer_norms = [
+        {name for name in names if isinstance(getattr(layer, name, None), NORM_CLASSES)}
+        for layer in tower.layers
+    ]
+    sides = [
+        side
+        for side, name in (("before", "pre_feed_forward_norm"), ("after", "post_feed_forward_norm"))
+        if name in layer_norms[-1]
+    ]
+    descriptions = [f"{' and '.join(sides)} attention and feed-forward"] if sides else []
+    if isinstance(tower.final_norm, NORM_CLASSES):
+        descriptions.append("at the end")
+    without = [
+        str(i)
+        for i, norms in enumerate(layer_norms)
+        if "pre_feed_forward_norm" in norms and "pre_attention_norm" not in norms
+    ]
+    if without:
+        descriptions.append(f"none before the attention of layer {', '.join(without)}")
+    if not descriptions:
+        return "none"
+    has_rms_norm = any(isinstance(module, nn.RMSNorm) for module in tower.modules())
+    return f"{'RMS' if has_rms_norm else 'layer'} norm {', and '.join(descriptions)}"
 
 
-def heads_words(attend: spec.Attend) -> str:
-    keys = attend.kv_heads
-    shared = f" sharing {keys} of keys" if keys and keys != attend.heads else ""
-    turned = f", rotary with base {attend.relate.base:,.0f}" if isinstance(attend.relate, spec.Rotary) else ""
-    return f"{attend.heads} head{'s' * (attend.heads > 1)} of {attend.head_dim}{shared}{turned}"
+def describe_attention(attention: spec.AttentionSpec) -> str:
+    heads = f"{attention.heads} head{'s' * (attention.heads > 1)} of {attention.head_dim}"
+    if attention.kv_heads and attention.kv_heads != attention.heads:
+        heads += f" sharing {attention.kv_heads} key-value heads"
+    if isinstance(attention.relative_position, spec.RotarySpec):
+        heads += f", rotary with base {attention.relative_position.theta:,.0f}"
+    return heads
 
 
-def feed_words(feed: spec.Dense | spec.Experts) -> str:
-    if isinstance(feed, spec.Experts):
-        room = f"at most {feed.capacity} tokens of a row for each"
-        return f"{feed.count} experts, one a token, {room}; {feed_words(feed.each)}"
-    return f"gated by {feed.act}" if feed.gated else feed.act
+def describe_feed_forward(feed_forward: spec.FeedForwardSpec | spec.MixtureOfExpertsSpec) -> str:
+    if isinstance(feed_forward, spec.MixtureOfExpertsSpec):
+        experts = f"{feed_forward.num_experts} experts, one per token"
+        capacity = f"at most {feed_forward.capacity} tokens of a row per expert"
+        return f"{experts}, {capacity}; {describe_feed_forward(feed_forward.expert)}"
+    if feed_forward.is_gated:
+        return f"gated by {feed_forward.activation}"
+    return feed_forward.activation
 
 
-def head_words(head: spec.Head | spec.AdaptiveHead | spec.BeamSpan) -> str:
+def describe_head(head: spec.HeadSpec | spec.AdaptiveSoftmaxSpec | spec.SpanBeamSpec) -> str:
     match head:
-        case spec.AdaptiveHead():
-            return "log-probabilities: of frequent words, then of each band of rarer ones"
-        case spec.BeamSpan():
-            return f"start, the end for each of the best {head.starts}, and whether there is an answer"
-    return f"{', '.join(head.out)} from {TAKES.get(head.take, head.take)}"
+        case spec.AdaptiveSoftmaxSpec():
+            return "adaptive softmax: frequent tokens first, then each cluster of rarer ones"
+        case spec.SpanBeamSpec():
+            return f"start, end for each of the best {head.num_starts} starts, answerability"
+    states = POOLING_DESCRIPTIONS.get(head.pooling, head.pooling)
+    return f"{', '.join(head.outputs)} from {states}"
 
 
-# --- on the screen ---
+# --- rendering ---
 
 
-def render(root: Node, width: int) -> Text:
-    """Three columns: names, words, parameters. Words that do not fit go on below, inside the guides."""
-    rows = list(layout(root))
-    names = max(len(guide) + len(node.name) for guide, _, node in rows)
-    numbers = max(len(f"{node.count:,}") for _, _, node in rows)
-    room = max(width - names - numbers - 4, NARROW)
+def render_tree(root: ModuleNode, width: int) -> Text:
+    """Render the tree in three columns: names, descriptions, parameters.
+
+    A description that does not fit continues on the next lines."""
+    rows = list(walk_tree(root))
+    name_width = max(len(guide) + len(node.name) for guide, _, node in rows)
+    number_width = max(len(f"{node.num_parameters:,}") for _, _, node in rows)
+    note_width = max(width - name_width - number_width - 4, MIN_NOTE_WIDTH)
+    mark_styles = {patterns.VISIBLE_MARK: "green", patterns.MASKED_MARK: "dim"}
     text = Text(no_wrap=True, overflow="ignore")
-    for guide, below, node in rows:
-        first, *more = [line for said in node.note.words for line in wrap(said, room)] or [""]
-        text.append(guide, "dim").append(node.name.ljust(names - len(guide)), "bold" if node.parts else "")
-        text.append(f"  {first:<{room}}  ").append(f"{node.count:>{numbers},}\n", "cyan")
+    for guide, continuation, node in rows:
+        lines = [
+            line
+            for description in node.note.descriptions
+            for line in wrap_note(description, note_width)
+        ]
+        first, *more = lines or [""]
+        text.append(guide, "dim")
+        text.append(node.name.ljust(name_width - len(guide)), "bold" if node.children else "")
+        text.append(f"  {first:<{note_width}}  ")
+        text.append(f"{node.num_parameters:>{number_width},}\n", "cyan")
         for line in more:
-            text.append(below.ljust(names), "dim").append(f"  {line}\n")
+            text.append(continuation.ljust(name_width), "dim").append(f"  {line}\n")
         for line in node.note.drawing:
-            text.append(below.ljust(names + 2), "dim")
+            text.append(continuation.ljust(name_width + 2), "dim")
             for mark in f"{line}\n":
-                text.append(mark, {patterns.SEES: "green", patterns.BLIND: "dim"}.get(mark, ""))
+                text.append(mark, mark_styles.get(mark, ""))
     text.rstrip()
     return text
 
 
-def wrap(said: str, room: int) -> list[str]:
-    return textwrap.wrap(said, room, subsequent_indent="  ", break_on_hyphens=False)
+def wrap_note(note: str, width: int) -> list[str]:
+    return textwrap.wrap(note, width, subsequent_indent="  ", break_on_hyphens=False)
 
 
-def layout(node: Node, guide: str = "", below: str = "") -> Iterator[tuple[str, str, Node]]:
-    """Every part with the guide before its name and the guide of the lines under it."""
-    yield guide, below + ("│   " if node.parts else "    "), node
-    for part in node.parts:
-        last = part is node.parts[-1]
-        yield from layout(part, below + ("└── " if last else "├── "), below + ("    " if last else "│   "))
+def walk_tree(
+    node: ModuleNode, guide: str = "", continuation: str = ""
+) -> Iterator[tuple[str, str, ModuleNode]]:
+    """Yield every node with the guide of its first line and of its further lines."""
+    yield guide, continuation + ("│   " if node.children else "    "), node
+    for child in node.children:
+        is_last = child is node.children[-1]
+        child_guide = continuation + ("└── " if is_last else "├── ")
+        child_continuation = continuation + ("    " if is_last else "│   ")
+        yield from walk_tree(child, child_guide, child_continuation)

@@ -1,1 +1,1 @@
-"""Weights on their way between files and networks."""
+"""Weights: tensor files, their formats, and the names of tensors in them."""

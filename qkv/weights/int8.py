@@ -1,11 +1,12 @@
-"""Weights as int8 with a scale for each row: a quarter of the bytes on disk, floats again when they are read.
+"""Int8 quantization of weights on disk: one scale for each row, a quarter of the bytes, float32
+when read.
 
     NAME         int8      (rows, columns)   a matrix, round(x / scale)
     NAME.scale   bfloat16  (rows,)           max|row| / 127
-    NAME         float32   any other shape   norms, biases and the like, as they are
+    NAME         float32   any other shape   norms and biases, unchanged
 
-A number is off by half a scale at most. A scale has 8 bits and an int8 has 7, so that their product is exact:
-what was read once is written and read again to the bit."""
+The error of a value is at most half a scale. A scale has 8 significant bits and an int8 has 7, so
+their product is exact: weights that were read once are written and read again bit for bit."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,55 +14,63 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from qkv.weights.tensors import DAMAGED, nonfinite
+from qkv.files import DAMAGED_FILE_HINT
+from qkv.weights.tensors import find_nonfinite
 
-MOST = 127
+INT8_MAX = 127
 
 
-def scale_of(name: str) -> str:
+def get_scale_name(name: str) -> str:
+    """Return the name of a matrix's scale."""
     return f"{name}.scale"
 
 
-def to_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Matrices as int8 and their scales, the rest as float32."""
+def quantize_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Quantize matrices to int8 with their scales; other tensors become float32."""
     floats = {name: x.detach().float() for name, x in tensors.items()}
-    if wrong := nonfinite(floats):
-        raise ValueError(
-            f"{', '.join(wrong)}: values that are not finite; expected numbers, int8 has no other"
-        )
-    found: dict[str, Tensor] = {}
+    if nonfinite := find_nonfinite(floats):
+        names = ", ".join(nonfinite)
+        raise ValueError(f"{names}: values that are not finite; int8 can hold finite values only")
+    quantized: dict[str, Tensor] = {}
     for name, x in floats.items():
         if x.dim() != 2:
-            found[name] = x
+            quantized[name] = x
             continue
-        scale = (x.abs().amax(1) / MOST).bfloat16()
+        scale = (x.abs().amax(1) / INT8_MAX).bfloat16()
         scale[scale == 0] = 1  # a row of zeros
-        found[name] = (x / scale[:, None]).round().clamp(-MOST, MOST).to(torch.int8)
-        found[scale_of(name)] = scale
-    return found
+        quantized[name] = (x / scale[:, None]).round().clamp(-INT8_MAX, INT8_MAX).to(torch.int8)
+        quantized[get_scale_name(name)] = scale
+    return quantized
 
 
-def from_int8(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
-    """And back, all as float32; every problem of the folder that they are from is in one message."""
-    small = {name: x for name, x in tensors.items() if x.dtype == torch.int8}
-    found = {
+def dequantize_int8(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+    """Return all tensors of a quantized folder as float32; one error lists every problem."""
+    matrices = {name: x for name, x in tensors.items() if x.dtype == torch.int8}
+    scale_names = {get_scale_name(name) for name in matrices}
+    dequantized = {
         name: x.float() if x.is_floating_point() else x
         for name, x in tensors.items()
-        if name not in small and name not in map(scale_of, small)
+        if name not in matrices and name not in scale_names
     }
     problems = []
-    for name, x in small.items():
-        scale = tensors.get(scale_of(name))
+    for name, x in matrices.items():
+        scale_name = get_scale_name(name)
+        scale = tensors.get(scale_name)
         if scale is None:
-            problems.append(f"{scale_of(name)} is missing")
+            problems.append(f"{scale_name} is missing")
         elif x.dim() != 2 or scale.shape != x.shape[:1]:
             problems.append(
-                f"{scale_of(name)} is {list(scale.shape)}, expected one for a row of {list(x.shape)}"
+                f"{scale_name} is {list(scale.shape)}, expected one value per row of "
+                f"{list(x.shape)}"
             )
         elif scale.dtype != torch.bfloat16 or not (scale.isfinite() & (scale > 0)).all():
-            problems.append(f"{scale_of(name)} holds what is no scale, expected bfloat16 above 0")
+            problems.append(
+                f"{scale_name} holds values that are not scales, expected bfloat16 above 0"
+            )
         else:
-            found[name] = x * scale.float()[:, None]
+            dequantized[name] = x * scale.float()[:, None]
     if problems:
-        raise ValueError(f"{folder}: not int8 with a scale a row: {'; '.join(problems)}; {DAMAGED}")
-    return found
+        raise ValueError(
+            f"{folder}: invalid int8 weights: {'; '.join(problems)}; {DAMAGED_FILE_HINT}"
+        )
+    return dequantized

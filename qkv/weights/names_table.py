@@ -1,14 +1,16 @@
-"""Names, both ways: a table whose rows pair our tensor names with theirs. Knows no files and no families.
+"""Names tables: rows that pair parameter names of qkv with tensor names of a checkpoint. Knows no
+files and no families.
 
-    encoder.layers.{}.attend.(q|k|v)   bert.encoder.layer.{}.attention.self.(query|key|value)
-    decoder.layers.{}.attend.q,k,v     h.{}.attn.c_attn                  conv1d
+    encoder.layers.{}.attention.(q|k|v)   bert.encoder.layer.{}.attention.self.(query|key|value)
+    decoder.layers.{}.attention.q,k,v     h.{}.attn.c_attn             conv1d
 
-A row names a module (its weight and bias go along) or one tensor. `{}` is a number, `(a|b)` on both sides is
-two rows, `@` is encoder and decoder. `q,k,v` on our side is one fused tensor on theirs. The third word is an
-invertible operation, or one of
-    alias   may lie in a file as well: must equal ours, is never written
-    copy    is written as well; reading, ours comes from another row
-and `-` on our side is a name of theirs that holds no weight (a buffer); `keep` writes it back."""
+A row names a module (its weight and bias) or one tensor: first the parameter, then the checkpoint's
+name. `{}` is a number, `(a|b)` on both sides is two rows, `@` is encoder and decoder. `q,k,v` on
+the left is one fused tensor in the checkpoint. The third column is an invertible operation, or one
+of
+    alias   may be in a file too: must equal the parameter, is never written
+    copy    is written too; the parameter is read from another row
+and `-` on the left is a checkpoint name without a parameter (a buffer); `keep` writes it back."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -18,100 +20,137 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-Op = Callable[[Tensor, int], Tensor]
-OPS: dict[str, tuple[Op, Op]] = {  # theirs -> ours, ours -> theirs; `n` is the number behind the colon
+TensorOperation = Callable[[Tensor, int], Tensor]
+# Checkpoint -> parameter, parameter -> checkpoint; `n` is the number after the colon.
+TENSOR_OPERATIONS: dict[str, tuple[TensorOperation, TensorOperation]] = {
     "": (lambda x, n: x, lambda x, n: x),
     "conv1d": (lambda x, n: x.T if x.dim() == 2 else x, lambda x, n: x.T if x.dim() == 2 else x),
     "row": (lambda x, n: x[0], lambda x, n: x[None]),
-    "heads": (lambda x, n: x.flatten(1).T, lambda x, n: x.T.unflatten(1, (n, -1))),  # (W, H, D) <-> (H*D, W)
-    "back": (lambda x, n: x.flatten(1), lambda x, n: x.unflatten(1, (n, -1))),  # (W, H, D) <-> (W, H*D)
+    "heads": (
+        lambda x, n: x.flatten(1).T,
+        lambda x, n: x.T.unflatten(1, (n, -1)),
+    ),  # (W, H, D) <-> (H*D, W)
+    "back": (
+        lambda x, n: x.flatten(1),
+        lambda x, n: x.unflatten(1, (n, -1)),
+    ),  # (W, H, D) <-> (W, H*D)
 }
 
 
-class Link(NamedTuple):
-    """One tensor of theirs and the tensors of ours that it holds."""
+class TensorMapping(NamedTuple):
+    """A tensor of a checkpoint and the parameters that it holds."""
 
-    theirs: str
-    ours: tuple[str, ...]
-    word: str
+    checkpoint_name: str
+    parameter_names: tuple[str, ...]
+    operation: str
 
-    def op(self) -> tuple[Op, Op, int]:
-        name, _, number = self.word.partition(":")
-        return *OPS["" if name in ("alias", "copy") else name], int(number or 0)
+    def get_conversions(self) -> tuple[TensorOperation, TensorOperation, int]:
+        """Return the operation from the checkpoint, the one to it, and its number."""
+        name, _, number = self.operation.partition(":")
+        return *TENSOR_OPERATIONS["" if name in ("alias", "copy") else name], int(number or 0)
 
-    def to_theirs(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        _, back, n = self.op()
-        parts = [tensors[name] for name in self.ours]
-        return back(torch.cat(parts) if len(parts) > 1 else parts[0], n)
+    def to_checkpoint(self, parameters: Mapping[str, Tensor]) -> Tensor:
+        """Return the checkpoint's tensor for these parameters."""
+        _, convert, n = self.get_conversions()
+        parts = [parameters[name] for name in self.parameter_names]
+        return convert(torch.cat(parts) if len(parts) > 1 else parts[0], n)
 
-    def to_ours(self, tensor: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
-        forth, _, n = self.op()
-        sizes = [shapes[name][0] for name in self.ours] if len(self.ours) > 1 else []
-        parts = forth(tensor, n).split(sizes) if sizes else [forth(tensor, n)]
-        return dict(zip(self.ours, parts, strict=True))
+    def to_parameters(self, tensor: Tensor, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Return the parameters in a tensor of the checkpoint."""
+        convert, _, n = self.get_conversions()
+        converted = convert(tensor, n)
+        if len(self.parameter_names) == 1:
+            return {self.parameter_names[0]: converted}
+        sizes = [shapes[name][0] for name in self.parameter_names]
+        return dict(zip(self.parameter_names, converted.split(sizes), strict=True))
 
 
-class KeyMap:
-    def __init__(self, table: str, prefixes: tuple[str, ...] = (), new: str = "") -> None:
-        """Names of theirs with one of these prefixes get a new one: bare classes lack what a head's has."""
-        self.rows: list[tuple[str, str, str]] = []
-        for row in (row for line in table.splitlines() if line.strip() for row in expand(line)):
-            ours, theirs, *word = row.split()
-            for prefix in prefixes:
-                theirs = new + theirs.removeprefix(prefix) if theirs.startswith(prefix) else theirs
-            self.rows.append((ours, theirs, "".join(word)))
+class NamesTable:
+    """A names table whose checkpoint names with one of `prefixes` get `new_prefix` instead.
 
-    def links(self, names: Iterable[str]) -> list[Link]:
-        """How tensors of these names of ours are written; a name without a row is an error."""
-        found: dict[tuple[str, str], dict[int, str]] = {}
-        lost = []
-        for name in names:
-            hits = [(theirs, word, *hit) for ours, theirs, word in self.rows for hit in matches(ours, name)]
-            if all(word in ("alias", "copy") for _, word, _, _ in hits):
-                lost.append(name)
-            for theirs, word, at, match in hits:
-                if word != "alias":
-                    found.setdefault((fill(theirs, match), word), {})[at] = name
-        if lost:
-            raise ValueError(f"no row of the names table holds {', '.join(lost)}")
-        return [Link(name, tuple(x[i] for i in sorted(x)), word) for (name, word), x in found.items()]
+    Classes with a head have a prefix that bare classes lack."""
 
-    def ours(self, name: str) -> tuple[str, str] | None:
-        """(our name, the row's word) for a name of theirs; None: no row knows it."""
-        for ours, theirs, word in self.rows:
-            if match := regex(theirs).fullmatch(name):
-                return fill(ours.partition(",")[0], match), word
+    def __init__(self, table: str, prefixes: tuple[str, ...] = (), new_prefix: str = "") -> None:
+        self.rows: list[
+            tuple[str, str, str]
+        ] = []  # parameter pattern, checkpoint pattern, operation
+        for line in table.splitlines():
+            for row in expand_row(line) if line.strip() else []:
+                parameter, name, *operation = row.split()
+                for prefix in prefixes:
+                    if name.startswith(prefix):
+                        name = new_prefix + name.removeprefix(prefix)
+                self.rows.append((parameter, name, "".join(operation)))
+
+    def map_parameters(self, parameter_names: Iterable[str]) -> list[TensorMapping]:
+        """Return how these parameters are written to a checkpoint; a parameter without a row is an
+        error."""
+        groups: dict[tuple[str, str], dict[int, str]] = {}
+        unmapped = []
+        for parameter_name in parameter_names:
+            matches = [
+                (name, operation, *match)
+                for pattern, name, operation in self.rows
+                for match in match_parameter(pattern, parameter_name)
+            ]
+            if all(operation in ("alias", "copy") for _, operation, _, _ in matches):
+                unmapped.append(parameter_name)
+            for name, operation, index, match in matches:
+                if operation != "alias":
+                    parts = groups.setdefault((fill_name_pattern(name, match), operation), {})
+                    parts[index] = parameter_name
+        if unmapped:
+            raise ValueError(f"no row of the names table holds {', '.join(unmapped)}")
+        return [
+            TensorMapping(name, tuple(parts[i] for i in sorted(parts)), operation)
+            for (name, operation), parts in groups.items()
+        ]
+
+    def find_parameter(self, checkpoint_name: str) -> tuple[str, str] | None:
+        """Return the parameter name and the row's operation; None if no row has this checkpoint
+        name."""
+        for parameter, name, operation in self.rows:
+            if match := compile_name_pattern(name).fullmatch(checkpoint_name):
+                return fill_name_pattern(parameter.partition(",")[0], match), operation
         return None
 
 
-def expand(line: str) -> list[str]:
-    """`(a|b) ... (c|d)` is two rows: the n-th group of our side goes with the n-th of theirs."""
+def expand_row(line: str) -> list[str]:
+    """Expand `(a|b) ... (c|d)` to two rows: the n-th group of the left belongs to the n-th of the
+    right."""
     if "@" in line:
-        return [row for side in ("encoder", "decoder") for row in expand(line.replace("@", side))]
+        return [
+            row for stack in ("encoder", "decoder") for row in expand_row(line.replace("@", stack))
+        ]
     groups = re.findall(r"\([^)]*\)", line)
     if not groups:
         return [line]
-    ours, theirs = groups[0], groups[len(groups) // 2]
-    head, tail = line.split(ours, 1)
-    pairs = zip(ours[1:-1].split("|"), theirs[1:-1].split("|"), strict=True)
-    return [row for a, b in pairs for row in expand(head + a + tail.replace(theirs, b, 1))]
+    left = groups[0]
+    right = groups[len(groups) // 2]
+    head, tail = line.split(left, 1)
+    pairs = zip(left[1:-1].split("|"), right[1:-1].split("|"), strict=True)
+    return [row for a, b in pairs for row in expand_row(head + a + tail.replace(right, b, 1))]
 
 
 @cache
-def regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?:\.(?P<leaf>weight|bias))?")
+def compile_name_pattern(pattern: str) -> re.Pattern[str]:
+    """Return the regular expression of a name with `{}` for numbers and an optional weight or
+    bias."""
+    return re.compile(
+        re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?:\.(?P<leaf>weight|bias))?"
+    )
 
 
-def fill(pattern: str, match: re.Match[str]) -> str:
-    """The other side's name: numbers and the leaf as they were matched."""
+def fill_name_pattern(pattern: str, match: re.Match[str]) -> str:
+    """Return the name of the other side, with the numbers and the leaf of the match."""
     numbers = list(match.groups())
     leaf = f".{match['leaf']}" if match["leaf"] else ""
     return re.sub(r"\{\}", lambda _: numbers.pop(0), pattern) + leaf
 
 
-def matches(ours: str, name: str) -> Iterable[tuple[int, re.Match[str]]]:
-    """Where in a (fused) row this name of ours stands."""
-    head, dot, last = ours.rpartition(".")
-    for at, part in enumerate(last.split(",")):
-        if match := regex(head + dot + part).fullmatch(name):
-            yield at, match
+def match_parameter(pattern: str, parameter_name: str) -> Iterable[tuple[int, re.Match[str]]]:
+    """Yield where in a (fused) row this parameter is."""
+    head, dot, last = pattern.rpartition(".")
+    for index, part in enumerate(last.split(",")):
+        if match := compile_name_pattern(head + dot + part).fullmatch(parameter_name):
+            yield index, match

@@ -1,8 +1,8 @@
-"""The safetensors format: reads and writes one file of tensors, each at a 64-byte boundary in memory.
+"""The safetensors format: reads and writes one file of tensors, aligned to 64 bytes in memory.
 
     8 bytes   length of the header
     header    JSON: name -> dtype, shape, data_offsets; padded with spaces to a multiple of 64 bytes
-    data      tensors without gaps: first those whose size is a multiple of 64 bytes
+    data      tensors without gaps: those whose size is a multiple of 64 bytes first
 
 Matrix kernels choose the order of their sums by the alignment of their operands. A file is mapped
 into memory at a page boundary, so a tensor that is aligned in the file needs no copy."""
@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 ALIGNMENT = 64  # bytes: a cache line, an AVX-512 register, and what torch's own allocator gives
-DTYPES = {
+SAFETENSORS_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
     torch.uint64: "U64", torch.uint32: "U32", torch.uint16: "U16", torch.uint8: "U8", torch.bool: "BOOL",
@@ -27,34 +27,38 @@ DTYPES = {
 }  # fmt: skip
 
 
-def aligned(tensor: Tensor) -> Tensor:
-    """The tensor, contiguous and at a 64-byte boundary; copied only if it is not."""
+def align_tensor(tensor: Tensor) -> Tensor:
+    """Return the tensor contiguous and at a 64-byte boundary; copied only if it is not."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name, mapped into memory; SafetensorError if it is damaged."""
+    """Read the tensors of a file by name, memory-mapped; SafetensorError if it is damaged."""
     return load_file(path)  # checks every offset in the header against the file first
 
 
 def write_safetensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Write tensors to a new file with the permissions that other new files get."""
+    """Write tensors to a new file with the default permissions of new files."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     names = sorted(tensors, key=lambda name: (tensors[name].nbytes % ALIGNMENT != 0, name))
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name in names:
         tensor = tensors[name]
-        if tensor.dtype not in DTYPES:
+        if tensor.dtype not in SAFETENSORS_DTYPES:
             raise SafetensorError(f"{name} is {tensor.dtype}, which safetensors cannot hold")
         shape = list(tensor.shape)
-        if tensor.dtype is torch.float4_e2m1fn_x2:  # two numbers in a byte
+        if tensor.dtype is torch.float4_e2m1fn_x2:  # two values in a byte
             shape[-1] *= 2
         end = offset + tensor.nbytes
-        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": shape, "data_offsets": [offset, end]}
+        header[name] = {
+            "dtype": SAFETENSORS_DTYPES[tensor.dtype],
+            "shape": shape,
+            "data_offsets": [offset, end],
+        }
         offset = end
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % ALIGNMENT)

@@ -1,4 +1,4 @@
-"""Models that come with the package: how they are made, found, used without a name, and told about."""
+"""Built-in models: how they are exported, found, used without a name and described."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 
 import qkv
 from qkv import builtin
-from qkv.builtin.language import german_or_english
+from qkv.builtin.language import detect_german_or_english
 from qkv.cli import main
 from tests.conftest import ROOT
-from tests.tasks.test_tasks import built
-from tests.tasks.test_write import byte, ours
+from tests.tasks.test_tasks import build_model
+from tests.tasks.test_write import build_decoder, build_seq2seq
 from tools import ship
 
 GERMAN, ENGLISH = "Wo ist der Bahnhof?", "Where is the station?"
@@ -28,8 +28,8 @@ CARD: dict[str, Any] = dict(
 )  # fmt: skip
 
 
-def run_of(model: qkv.Model, folder: Path) -> Path:
-    """A model as it lies in the folder of a run."""
+def save_run(model: qkv.Model, folder: Path) -> Path:
+    """Save a model as the last checkpoint of a run."""
     model.save(folder / "last")
     (folder / "recipe.toml").write_text('[model]\nfamily = "transformer"\n', encoding="utf-8")
     return folder / "last"
@@ -37,48 +37,56 @@ def run_of(model: qkv.Model, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stand-ins for all three."""
+    """Return a folder with stand-ins for the three models."""
     home, runs = tmp_path_factory.mktemp("shipped"), tmp_path_factory.mktemp("runs")
-    models = dict(translate=ours(">>en<<", ">>de<<"), complete=byte(), classify=built("bert", "label"))
+    models = dict(
+        translate=build_seq2seq(">>en<<", ">>de<<"),
+        complete=build_decoder(),
+        classify=build_model("bert", "sequence-classification"),
+    )
     search: dict[str, dict[str, Any]] = dict(
-        translate=dict(beams=2, max_new=6), complete=dict(temperature=0.8, top_p=0.9, max_new=6), classify={}
+        translate=dict(num_beams=2, max_new_tokens=6),
+        complete=dict(temperature=0.8, top_p=0.9, max_new_tokens=6),
+        classify={},
     )
     for name, model in models.items():
         labels = ["bad", "good"] if name == "classify" else None
-        ship.ship(run_of(model, runs / name), home / name, CARD, search[name], labels)
+        ship.ship(save_run(model, runs / name), home / name, CARD, search[name], labels)
     return home
 
 
 @pytest.fixture
 def stand_ins(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(builtin, "HOME", home)
+    monkeypatch.setattr(builtin, "BUILTIN_FOLDER", home)
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.chdir(tmp_path)
     return home
 
 
-def good(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def run_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(arguments) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
-def bad(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def run_failing_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert main(arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     return err
 
 
-# --- made ---
+# --- export ---
 
 
-def test_a_folder_has_all_that_is_needed(home: Path) -> None:
+def test_exported_files(home: Path) -> None:
     folder = home / "translate"
     names = "README.md config.json generation_config.json model.safetensors recipe.toml"
     names += " special_tokens_map.json tokenizer.json tokenizer_config.json"
     assert sorted(path.name for path in folder.iterdir()) == names.split()
     assert json.loads((folder / "config.json").read_text())["weights"] == "int8"
-    assert json.loads((folder / "generation_config.json").read_text()) == dict(num_beams=2, max_new_tokens=6)
+    assert json.loads((folder / "generation_config.json").read_text()) == dict(
+        num_beams=2, max_new_tokens=6
+    )
     assert (folder / "recipe.toml").read_text() == '[model]\nfamily = "transformer"\n'
     assert (folder / "tokenizer.json").read_text(encoding="utf-8").count("\n") == 1
     drawn = json.loads((home / "complete" / "generation_config.json").read_text())
@@ -86,20 +94,41 @@ def test_a_folder_has_all_that_is_needed(home: Path) -> None:
     assert not (home / "classify" / "generation_config.json").exists()
 
 
-def test_the_card_says_everything(home: Path) -> None:
-    said = (home / "translate" / "README.md").read_text(encoding="utf-8")
-    texts = [CARD[name] for name in ship.TEXTS] + CARD["limits"] + ["BLEU, German to English: 0.1", "int8"]
-    assert [text for text in texts if text not in said] == []
-    assert "beams 2, max_new 6" in said
-    assert "Unless told otherwise" not in (home / "classify" / "README.md").read_text(encoding="utf-8")
+def test_model_card_is_complete(home: Path) -> None:
+    card = (home / "translate" / "README.md").read_text(encoding="utf-8")
+    texts = (
+        [CARD[name] for name in ship.TEXTS]
+        + CARD["limits"]
+        + ["BLEU, German to English: 0.1", "int8"]
+    )
+    assert [text for text in texts if text not in card] == []
+    assert "num_beams 2, max_new_tokens 6" in card
+    assert "Unless told otherwise" not in (home / "classify" / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_the_tool_tells_the_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run, out, card = run_of(ours(), tmp_path / "run"), tmp_path / "out", tmp_path / "card.json"
-    (run.parent / "recipe.toml").write_text('[data]\ntrain = "/home/me/train.tsv"\n', encoding="utf-8")
+def test_tool_prints_file_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, out, card = (
+        save_run(build_seq2seq(), tmp_path / "run"),
+        tmp_path / "out",
+        tmp_path / "card.json",
+    )
+    (run.parent / "recipe.toml").write_text(
+        '[data]\ntrain = "/home/me/train.tsv"\n', encoding="utf-8"
+    )
     card.write_text(json.dumps(CARD), encoding="utf-8")
-    arguments = [sys.executable, str(ROOT / "tools" / "ship.py"), str(run), str(out), "--card", str(card)]
-    done = subprocess.run([*arguments, "--beam", "3"], capture_output=True, encoding="utf-8", check=True)
+    arguments = [
+        sys.executable,
+        str(ROOT / "tools" / "ship.py"),
+        str(run),
+        str(out),
+        "--card",
+        str(card),
+    ]
+    done = subprocess.run(
+        [*arguments, "--num-beams", "3"], capture_output=True, encoding="utf-8", check=True
+    )
     rows = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines() if line[-1].isdigit())
     sizes = {name: int(size.replace(",", "")) for name, size in rows.items()}
     total = sizes.pop("total")
@@ -108,12 +137,14 @@ def test_the_tool_tells_the_bytes(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "recipe.toml names /home/me/train.tsv: a path of this machine?" in done.stdout
     again = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=False)
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
-    assert "there is something already" in again.stderr
+    assert "already exists; expected a new or an empty folder" in again.stderr
 
 
-def test_a_card_that_leaves_something_out(tmp_path: Path) -> None:
+def test_incomplete_card_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "card.json"
-    file.write_text(json.dumps({**CARD, "date": "", "scores": [1], "colour": "red"} | {"limits": []}))
+    file.write_text(
+        json.dumps({**CARD, "date": "", "scores": [1], "colour": "red"} | {"limits": []})
+    )
     with pytest.raises(
         ValueError, match=r"colour is unknown; date is ''.*; scores is \[1\].*; limits is \[\]"
     ):
@@ -123,70 +154,87 @@ def test_a_card_that_leaves_something_out(tmp_path: Path) -> None:
         ship.read_card(file)
 
 
-def test_labels_must_be_as_many(tmp_path: Path) -> None:
-    run = run_of(built("bert", "label"), tmp_path / "run")
+def test_number_of_labels_is_checked(tmp_path: Path) -> None:
+    run = save_run(build_model("bert", "sequence-classification"), tmp_path / "run")
     with pytest.raises(ValueError, match="--labels no maybe yes: expected 2 of them"):
         ship.ship(run, tmp_path / "out", CARD, {}, ["no", "maybe", "yes"])
     assert not (tmp_path / "out").exists()
 
 
-# --- found ---
+# --- lookup ---
 
 
-def test_a_task_without_a_model_takes_what_came_with_it(stand_ins: Path) -> None:
+def test_tasks_use_the_builtin_model_by_default(stand_ins: Path) -> None:
     assert qkv.task("translate")(GERMAN) == qkv.task("translate", stand_ins / "translate")(GERMAN)
     assert qkv.task("translate", "builtin:translate")(GERMAN) == qkv.task("translate")(GERMAN)
     assert qkv.task("complete")("Clara").text.startswith("Clara")
-    assert {one.label for one in qkv.task("classify")("Fine.").best} == {"bad", "good"}
+    assert {item.label for item in qkv.task("classify")("Fine.").candidates} == {"bad", "good"}
     assert qkv.load("builtin:complete").family.name == "gpt2"
 
 
-def test_other_tasks_have_none(stand_ins: Path) -> None:
-    with pytest.raises(ValueError, match="`tag` of which model"):
+def test_other_tasks_have_no_builtin_model(stand_ins: Path) -> None:
+    with pytest.raises(ValueError, match="`tag` has no model"):
         qkv.task("tag")
-    with pytest.raises(ValueError, match=r"builtin:tag: no such model; expected one of builtin:translate, b"):
+    with pytest.raises(
+        ValueError, match=r"builtin:tag: no such model; expected one of builtin:translate, b"
+    ):
         qkv.load("builtin:tag")
 
 
-def test_a_copy_without_weights_says_so(
+def test_missing_weights_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(builtin, "HOME", tmp_path)
-    with pytest.raises(ValueError, match="builtin:translate: this copy of qkv came without its weights"):
+    monkeypatch.setattr(builtin, "BUILTIN_FOLDER", tmp_path)
+    with pytest.raises(
+        ValueError, match="builtin:translate: this copy of qkv came without its weights"
+    ):
         qkv.task("translate")
-    for arguments in (["translate", GERMAN], ["translate", "--about"], ["show", "builtin:translate"]):
-        assert "came without its weights" in bad(capsys, *arguments)
+    for arguments in (
+        ["translate", GERMAN],
+        ["translate", "--show-card"],
+        ["show", "builtin:translate"],
+    ):
+        assert "came without its weights" in run_failing_command(capsys, *arguments)
 
 
-def test_the_package_takes_them_along() -> None:
-    """hatch packs all that git does not ignore."""
-    built = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+def test_package_contains_the_models() -> None:
+    """hatch packages all files that git does not ignore."""
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"][
+        "build"
+    ]
     assert built["targets"]["wheel"]["packages"] == ["qkv"]
     assert "/qkv" in built["targets"]["sdist"]["include"]
     assert not any("exclude" in part for part in (built, *built["targets"].values()))
-    ignored = {line.strip() for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()}
+    ignored = {
+        line.strip() for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    }
     assert not {"*.safetensors", "*.json", "*.toml", "qkv/builtin", "/qkv/builtin/"} & ignored
 
 
-# --- used ---
+# --- use ---
 
 
-def test_the_direction_is_guessed(stand_ins: Path) -> None:
+def test_source_language_is_detected(stand_ins: Path) -> None:
     task = qkv.task("translate")
-    to_english, to_german = qkv.task("translate", target="en"), qkv.task("translate", target="de")
+    to_english, to_german = (
+        qkv.task("translate", tgt_lang="en"),
+        qkv.task("translate", tgt_lang="de"),
+    )
     assert task(GERMAN) == to_english(GERMAN) != to_german(GERMAN)
     assert task(ENGLISH) == to_german(ENGLISH) != to_english(ENGLISH)
-    found = task.many([ENGLISH, GERMAN, f">>de<< {GERMAN}"])
-    wanted = [to_german(ENGLISH), to_english(GERMAN), to_german(GERMAN)]
-    assert [one.tokens for one in found] == [one.tokens for one in wanted]
-    with pytest.raises(ValueError, match="text 2 is only blanks"):
-        task.many([ENGLISH, " "])
-    assert task(f"{ENGLISH}\nOk?").tokens == to_german(f"{ENGLISH}\nOk?").tokens  # a text has one language
+    results = task.map([ENGLISH, GERMAN, f">>de<< {GERMAN}"])
+    expected = [to_german(ENGLISH), to_english(GERMAN), to_german(GERMAN)]
+    assert [item.tokens for item in results] == [item.tokens for item in expected]
+    with pytest.raises(ValueError, match="text 2 is only whitespace"):
+        task.map([ENGLISH, " "])
+    assert (
+        task(f"{ENGLISH}\nOk?").tokens == to_german(f"{ENGLISH}\nOk?").tokens
+    )  # a text has one language
 
 
-def test_no_other_languages_are_guessed() -> None:
-    with pytest.raises(ValueError, match="into which language"):
-        qkv.task("translate", ours(">>en<<", ">>fr<<"))(ENGLISH)
+def test_other_languages_are_not_detected() -> None:
+    with pytest.raises(ValueError, match="the target language is unknown"):
+        qkv.task("translate", build_seq2seq(">>en<<", ">>fr<<"))(ENGLISH)
 
 
 @pytest.mark.parametrize(("language", "text"), [
@@ -195,56 +243,68 @@ def test_no_other_languages_are_guessed() -> None:
     ("en", "Hello world!"), ("en", "Yes."), ("en", "Thanks!"),
     ("de", "Was war das?"), ("en", "What was that?"), ("de", "So ist er: The Beatles hört er gern."),
 ])  # fmt: skip
-def test_german_or_english(language: str, text: str) -> None:
-    assert german_or_english(text) == language
+def test_detect_german_or_english(language: str, text: str) -> None:
+    assert detect_german_or_english(text) == language
 
 
-def test_commands_need_no_model(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_without_a_model(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
     task = qkv.task("translate")
-    assert good(capsys, "translate", GERMAN) == task(GERMAN).text + "\n"
-    assert good(capsys, "translate", GERMAN, "--to", "de") == task(GERMAN, target="de").text + "\n"
-    assert good(capsys, "translate", GERMAN, "--from", "en") == task(GERMAN, target="de").text + "\n"
+    assert run_command(capsys, "translate", GERMAN) == task(GERMAN).text + "\n"
     assert (
-        good(capsys, "complete", "Clara", "--seed", "3") == qkv.task("complete", seed=3)("Clara").text + "\n"
+        run_command(capsys, "translate", GERMAN, "--to", "de")
+        == task(GERMAN, tgt_lang="de").text + "\n"
     )
-    assert "bad" in good(capsys, "classify", "Fine.")
-    assert "--model requires an argument: no model comes with qkv for it" in bad(capsys, "tag", "Clara")
-    assert "translate: encoder-decoder" in good(capsys, "show", "builtin:translate")
+    assert (
+        run_command(capsys, "translate", GERMAN, "--from", "en")
+        == task(GERMAN, tgt_lang="de").text + "\n"
+    )
+    assert (
+        run_command(capsys, "complete", "Clara", "--seed", "3")
+        == qkv.task("complete", seed=3)("Clara").text + "\n"
+    )
+    assert "bad" in run_command(capsys, "classify", "Fine.")
+    assert (
+        "--model requires an argument: qkv has no built-in model for this task"
+        in run_failing_command(capsys, "tag", "Clara")
+    )
+    assert "translate: encoder-decoder" in run_command(capsys, "show", "builtin:translate")
 
 
-def test_about(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in builtin.TASKS:
-        shown = good(capsys, name, "--about")
+def test_show_card(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in builtin.BUILTIN_TASKS:
+        shown = run_command(capsys, name, "--show-card")
         assert "A stand-in" in shown
         assert "CC BY 2.0 FR" in shown
-        assert "# " not in shown  # drawn, not copied
-    found = json.loads(good(capsys, "translate", "--about", "--json"))
-    assert found["card"] == (stand_ins / "translate" / "README.md").read_text(encoding="utf-8")
+        assert "# " not in shown  # rendered, not copied
+    results = json.loads(run_command(capsys, "translate", "--show-card", "--json"))
+    assert results["card"] == (stand_ins / "translate" / "README.md").read_text(encoding="utf-8")
     folder = Path("other")
-    ours().save(folder)
-    assert "no README.md in it" in bad(capsys, "translate", "--about", "--model", "other")
+    build_seq2seq().save(folder)
+    assert "no model card; expected a README.md" in run_failing_command(
+        capsys, "translate", "--show-card", "--model", "other"
+    )
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# Mine \x1b[31m\n", encoding="utf-8")
-    shown = good(capsys, "translate", "--about", "--model", "other")
+    shown = run_command(capsys, "translate", "--show-card", "--model", "other")
     assert "Mine" in shown
     assert "license" not in shown
     assert "\x1b" not in shown
 
 
-def test_about_needs_no_torch(home: Path) -> None:
+def test_show_card_needs_no_torch(home: Path) -> None:
     code = f"""
 import sys
 from qkv.cli import main
-assert main(["translate", "--about", "--model", {str(home / "translate")!r}]) == 0
+assert main(["translate", "--show-card", "--model", {str(home / "translate")!r}]) == 0
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=True)
 
 
-def test_a_translation_imports_nothing_that_it_does_not_need(home: Path) -> None:
-    """What trains, compiles or fetches would more than double the wait for the first word."""
+def test_translation_imports_no_unneeded_modules(home: Path) -> None:
+    """Modules for training, compilation or downloads would double the start-up time."""
     code = f"""
 import sys, pathlib, qkv.builtin
-qkv.builtin.HOME = pathlib.Path({str(home)!r})
+qkv.builtin.BUILTIN_FOLDER = pathlib.Path({str(home)!r})
 from qkv.cli import main
 assert main(["translate", {GERMAN!r}, "--device", "cpu"]) == 0
 needless = "qkv.train torch._dynamo torch._inductor sympy transformers huggingface_hub datasets pyarrow"
@@ -256,51 +316,67 @@ print(*[name for name in needless.split() if name in sys.modules], sep=" ", file
     assert (done.returncode, done.stderr) == (0, "\n")
 
 
-# --- the real ones ---
+# --- the models of the package ---
 
 
 @pytest.mark.parametrize(
     ("names", "most"), [(["translate"], 12_000_000), (["complete", "classify"], 5_000_000)]
 )
-def test_they_stay_small(names: list[str], most: int) -> None:
-    files = [path for name in names for path in (builtin.HOME / name).rglob("*")]
+def test_size_of_the_models(names: list[str], most: int) -> None:
+    files = [path for name in names for path in (builtin.BUILTIN_FOLDER / name).rglob("*")]
     assert 0 < sum(path.stat().st_size for path in files) <= most
 
 
-def test_german_and_english() -> None:
+def test_translation_between_german_and_english() -> None:
     t = qkv.task("translate")
     pairs = {
         "Wo ist der Bahnhof?": "Where is the station?", "Guten Morgen!": "Good morning.",
         "The children are playing in the garden.": "Die Kinder spielen im Garten.",
     }  # fmt: skip
-    assert [one.text for one in t.many(pairs)] == [*pairs.values()]
-    assert t("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"  # sentence by sentence
-    assert t("Wo \t ist\u00a0der  Bahnhof?").text == "Where is the station?"  # blanks in a row are one
-    (aligned,) = t("Wo ist der Bahnhof?", alignment="penultimate").alignments
-    words = aligned.words()
+    assert [item.text for item in t.map(pairs)] == [*pairs.values()]
+    assert (
+        t("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"
+    )  # sentence by sentence
+    assert (
+        t("Wo \t ist\u00a0der  Bahnhof?").text == "Where is the station?"
+    )  # whitespace is collapsed
+    (aligned,) = t("Wo ist der Bahnhof?", alignment_layer="penultimate").alignments
+    words = aligned.merge_into_words()
     made_of = {
-        one.text: words.source[place].text
-        for one, place in zip(words.target, words.best(), strict=True)
+        item.text: words.source[place].text
+        for item, place in zip(words.target, words.argmax(), strict=True)
         if place is not None
     }
     assert (made_of["station"], made_of["Where"]) == ("Bahnhof", "Wo")
-    (after,) = t(">>en<< Wo ist der Bahnhof?", alignment="penultimate").alignments  # offsets are of all of it
-    assert [piece.text for piece in after.words().source] == [piece.text for piece in words.source]
-    assert "Tatoeba" in (builtin.HOME / "translate" / "README.md").read_text(encoding="utf-8")
+    (after,) = t(
+        ">>en<< Wo ist der Bahnhof?", alignment_layer="penultimate"
+    ).alignments  # offsets include the code
+    assert [piece.text for piece in after.merge_into_words().source] == [
+        piece.text for piece in words.source
+    ]
+    assert "Tatoeba" in (builtin.BUILTIN_FOLDER / "translate" / "README.md").read_text(
+        encoding="utf-8"
+    )
 
 
-def test_films_are_liked_or_not() -> None:
+def test_classification_of_reviews() -> None:
     t = qkv.task("classify")
-    praise = ["A wonderful film, I loved every minute of it.", "Moving, funny and beautifully acted."]
-    blame = ["What a waste of time, the worst film I have seen.", "Dull, badly written and far too long."]
-    assert [one.label for one in t.many(praise + blame)] == ["positive"] * 2 + ["negative"] * 2
+    praise = [
+        "A wonderful film, I loved every minute of it.",
+        "Moving, funny and beautifully acted.",
+    ]
+    blame = [
+        "What a waste of time, the worst film I have seen.",
+        "Dull, badly written and far too long.",
+    ]
+    assert [item.label for item in t.map(praise + blame)] == ["positive"] * 2 + ["negative"] * 2
 
 
-def test_plays_go_on() -> None:
+def test_completion_of_plays() -> None:
     t = qkv.task("complete")
-    one = t("ROMEO:", seed=1)
-    assert one == t("ROMEO:", seed=1)
-    assert one.text != t("ROMEO:", seed=2).text
+    item = t("ROMEO:", seed=1)
+    assert item == t("ROMEO:", seed=1)
+    assert item.text != t("ROMEO:", seed=2).text
     known = qkv.task("score", "builtin:complete")
     line, jumble = "My lord, I will not go.", "Yn lrod, I llwi oto gn."
     assert known(line).perplexity < known(jumble).perplexity / 2

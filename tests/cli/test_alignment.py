@@ -1,4 +1,4 @@
-"""qkv translate --alignment: a matrix on the screen, with and without colours; JSON; files; mistakes."""
+"""qkv translate --alignment: the printed matrix, with and without colors; JSON; files; errors."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from rich.cells import cell_len
 
 import qkv
-from qkv.cli.alignment import parts, shaded, upright
+from qkv.cli.alignment import render_alignment, shade_weight, stack_letters
 from tests.cli.test_read import MODELS, bad, good, model, rows
-from tests.view.test_view import FINE, ODD, matrix
+from tests.view.test_view import PLAIN, UNUSUAL, build_alignment
 
 TEXT = "Anna lives in a small house."
-MORE = [*model("marian"), "--max-new", "6"]
+MORE = [*model("marian"), "--max-new-tokens", "6"]
 
 
 @pytest.fixture(autouse=True)
@@ -27,45 +27,69 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_matrix() -> None:
-    (lines,) = parts(FINE, 80)
-    shown = [line.plain.rstrip() for line in lines]
-    assert [line.lstrip() for line in shown[:7]] == ["B", "a", "h", "n", "i d h", "W s e o", "o t r f ?"]
-    assert shown[7] == "  Where ██· · · ·   Wo 0.80"
-    assert shown[-1] == "      ? · · · · ██  ? 0.80"
+    (lines,) = render_alignment(PLAIN, 80)
+    output = [line.plain.rstrip() for line in lines]
+    assert [line.lstrip() for line in output[:7]] == [
+        "B",
+        "a",
+        "h",
+        "n",
+        "i d h",
+        "W s e o",
+        "o t r f ?",
+    ]
+    assert output[7] == "  Where ██· · · ·   Wo 0.80"
+    assert output[-1] == "      ? · · · · ██  ? 0.80"
     assert [str(span.style) for span in lines[7].spans[:2]] == ["green", "dim"]
-    assert [shaded(weight) for weight in (0, 0.1, 0.3, 0.5, 1)] == ["· ", "░░", "▒▒", "▓▓", "██"]
+    assert [shade_weight(weight) for weight in (0, 0.1, 0.3, 0.5, 1)] == [
+        "· ",
+        "░░",
+        "▒▒",
+        "▓▓",
+        "██",
+    ]
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_wide_texts_come_in_parts(width: int) -> None:
-    long = matrix([f"word{i}" for i in range(70)], [f"Wort{i}" for i in range(70)])
-    every = list(parts(long, width))
-    assert len(every) > 70 * 2 // width
-    for shown in (every, list(parts(ODD, width))):
-        assert all(line.cell_len <= width for lines in shown for line in lines)
+def test_a_wide_matrix_is_split_into_parts(width: int) -> None:
+    long = build_alignment([f"word{i}" for i in range(70)], [f"Wort{i}" for i in range(70)])
+    parts = list(render_alignment(long, width))
+    assert len(parts) > 70 * 2 // width
+    for output in (parts, list(render_alignment(UNUSUAL, width))):
+        assert all(line.cell_len <= width for lines in output for line in lines)
     ends = [
-        " ".join(line.plain.split()[-2:]) for lines in every for line in lines if line.plain.endswith("0.80")
+        " ".join(line.plain.split()[-2:])
+        for lines in parts
+        for line in lines
+        if line.plain.endswith("0.80")
     ]
-    assert ends == [f"word{i} 0.80" for i in range(70)]  # each once, in the part where it is
+    assert ends == [f"word{i} 0.80" for i in range(70)]  # each once
 
 
-def test_headings_stand_upright() -> None:
-    assert upright(["ab", "東京", "e\u0301t", "x" * 20])[-2:] == ["a 東e\u0301 x ", "b 京t ⋮ "]
-    assert {cell_len(line) for line in upright(["ab", "東京", "c"])} == {6}
-    assert upright([]) == []
+def test_headings_are_vertical() -> None:
+    assert stack_letters(["ab", "東京", "e\u0301t", "x" * 20])[-2:] == [
+        "a 東e\u0301 x ",
+        "b 京t ⋮ ",
+    ]
+    assert {cell_len(line) for line in stack_letters(["ab", "東京", "c"])} == {6}
+    assert stack_letters([]) == []
 
 
-def test_alignment_on_the_screen(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    found = qkv.task("translate", MODELS / "marian", max_new=6, alignment="penultimate")(TEXT)
+def test_alignment_on_the_screen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = qkv.task(
+        "translate", MODELS / "marian", max_new_tokens=6, alignment_layer="penultimate"
+    )(TEXT)
     plain = good(capsys, "translate", TEXT, *MORE, "--alignment")
-    assert plain.startswith(found.text + "\n\n")
+    assert plain.startswith(result.text + "\n\n")
     assert plain.endswith("weights from ░░ 0.1  ▒▒ 0.2  ▓▓ 0.4  ██ 0.7\n")
-    (words,) = (each.words() for each in found.alignments)
-    for piece, row, best in zip(words.target, words.weights, words.best(), strict=True):
+    (words,) = (alignment.merge_into_words() for alignment in result.alignments)
+    for span, row, best in zip(words.target, words.weights, words.argmax(), strict=True):
         assert best is not None
-        cells = "".join(map(shaded, row)).rstrip()
+        cells = "".join(map(shade_weight, row)).rstrip()
         assert any(
-            line.split() and line.split()[0] == piece.text and cells in line
+            line.split() and line.split()[0] == span.text and cells in line
             and line.endswith(f"{words.source[best].text} {row[best]:.2f}") for line in plain.splitlines()
         )  # fmt: skip
     assert "\x1b" not in plain
@@ -78,13 +102,14 @@ def test_alignment_on_the_screen(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "██" in without or "▓▓" in without or "▒▒" in without
 
 
-def test_by_another_layer_of_the_best_and_of_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = [
-        good(capsys, "translate", TEXT, *MORE, "--alignment", "--layer", layer) for layer in ("0", "1", "-1")
+def test_other_layers_several_results_and_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    output = [
+        good(capsys, "translate", TEXT, *MORE, "--alignment", "--alignment-layer", layer)
+        for layer in ("0", "1", "-1")
     ]
-    assert shown[0] != shown[1] == shown[2]
-    assert good(capsys, "translate", TEXT, *MORE, "--alignment") == shown[0]
-    best = good(capsys, "translate", TEXT, *MORE, "--alignment", "--best", "3")
+    assert output[0] != output[1] == output[2]
+    assert good(capsys, "translate", TEXT, *MORE, "--alignment") == output[0]
+    best = good(capsys, "translate", TEXT, *MORE, "--alignment", "--num-return-sequences", "3")
     assert best.split()[:2] == ["score", "text"]
     assert best.count("weights from") == 1
     lines = good(capsys, "translate", f"{TEXT}\nMarie plays!", *MORE, "--alignment")
@@ -92,38 +117,43 @@ def test_by_another_layer_of_the_best_and_of_lines(capsys: pytest.CaptureFixture
     assert "plays" in lines
 
 
-def test_json_has_the_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
     (row,) = rows(capsys, "translate", TEXT, *MORE, "--alignment")
-    (found,) = row["alignments"]
-    assert [sum(weights) for weights in found["weights"]] == pytest.approx([1.0] * len(row["tokens"]))
-    assert len(found["source"]) == len(found["weights"][0])
+    (alignment,) = row["alignments"]
+    assert [sum(weights) for weights in alignment["weights"]] == pytest.approx(
+        [1.0] * len(row["tokens"])
+    )
+    assert len(alignment["source"]) == len(alignment["weights"][0])
     for side, text in (("source", row["source"]), ("target", row["text"])):
-        held = [one for one in found[side] if one["start"] < one["end"]]
-        assert held
-        assert all(text[one["start"] : one["end"]] == one["text"] for one in held)
+        spans = [span for span in alignment[side] if span["start"] < span["end"]]
+        assert spans
+        assert all(text[span["start"] : span["end"]] == span["text"] for span in spans)
     assert rows(capsys, "translate", TEXT, *MORE)[0]["alignments"] == []
 
 
 def test_files(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["translate", f"{TEXT}\nMarie plays!", *MORE, "--page", "a.html", "--picture", "a.svg"]
-    for _ in range(2):  # they are written anew
-        out = good(capsys, *arguments)
-        assert out.count("\n") == 2
-        assert "██" not in out
+    for file in ("a.html", "a.svg"):
+        arguments = ["translate", f"{TEXT}\nMarie plays!", *MORE, "--save", file]
+        for _ in range(2):  # the file is overwritten
+            out = good(capsys, *arguments)
+            assert out.count("\n") == 2
+            assert "██" not in out
+        rows(capsys, *arguments)
     assert Path("a.html").read_text(encoding="utf-8").count("<section>") == 2
     ET.parse("a.svg")
-    rows(capsys, *arguments)
 
 
 @pytest.mark.parametrize(("arguments", "wrong"), [
-    (["--page", "a.txt"], "--page a.txt: expected a name that ends in .html"),
-    (["--picture", "a.html"], "--picture a.html: expected a name that ends in .svg"),
-    (["--page", "none/a.html"], "--page none/a.html: expected a file, in a folder that is there"),
-    (["--layer", "1"], "--layer 1: expected --alignment, --page or --picture too"),
-    (["--alignment", "--layer", "2"], "--layer is 2: expected a whole number, at least -2 and less than 2"),
-    (["--alignment", "--layer", "last"], "--layer is 'last', expected one of penultimate, mean"),
+    (["--save", "a.txt"], "--save a.txt: expected a file name that ends in .html or .svg"),
+    (["--save", "a.png"], "--save a.png: PNG is not supported; expected .html or .svg"),
+    (["--save", "none/a.html"], "--save none/a.html: expected a file in an existing folder"),
+    (["--alignment-layer", "1"], "--alignment-layer 1: expected --alignment or --save too"),
+    (["--alignment", "--alignment-layer", "2"],
+     "alignment_layer is 2: expected a whole number, at least -2 and less than 2"),
+    (["--alignment", "--alignment-layer", "last"],
+     "alignment_layer is 'last', expected one of penultimate, mean"),
 ])  # fmt: skip
-def test_mistakes_are_said_in_a_line(
+def test_errors_are_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], wrong: str
 ) -> None:
     assert wrong in bad(capsys, "translate", TEXT, *MORE, *arguments)

@@ -1,4 +1,4 @@
-"""What a newcomer meets: help by purpose with examples, completion, colours, JSON and exit statuses."""
+"""Help with groups and examples, shell completion, colors, JSON and exit statuses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from qkv.cli import GROUPS, app, main
+from qkv.cli import COMMAND_GROUPS, app, main
 from tests.conftest import ROOT
 
-COMMANDS = [name for commands in GROUPS.values() for name in commands]
+COMMANDS = [name for commands in COMMAND_GROUPS.values() for name in commands]
 DEEPER = [["tokenizer", "train"], ["tokenizer", "show"], ["--install-completion"]]
 
 
@@ -33,34 +33,36 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_command_is_in_a_group_below_its_example(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = good(capsys, "--help")
-    panels = re.split(r"^╭─ (.+?) ─+╮$", shown, flags=re.MULTILINE)[1:]
-    found = dict(zip(panels[::2], panels[1::2], strict=True))
-    assert list(found) == [*(title for title, _ in GROUPS), "This program"]
-    for (title, example), commands in GROUPS.items():
-        listed = re.findall(r"^│ ([a-z]+) {2,}", found[title], re.MULTILINE)
+    output = good(capsys, "--help")
+    panels = re.split(r"^╭─ (.+?) ─+╮$", output, flags=re.MULTILINE)[1:]
+    panel_texts = dict(zip(panels[::2], panels[1::2], strict=True))
+    assert list(panel_texts) == [*(title for title, _ in COMMAND_GROUPS), "This program"]
+    for (title, example), commands in COMMAND_GROUPS.items():
+        listed = re.findall(r"^│ ([a-z]+) {2,}", panel_texts[title], re.MULTILINE)
         assert listed == list(commands)
-        assert f"│ Example: {example} " in found[title]
+        assert f"│ Example: {example} " in panel_texts[title]
         assert example.split()[1] in commands
     assert {*COMMANDS} == {name for name in app if not name.startswith("-")}
 
 
 @pytest.mark.parametrize("command", [*([name] for name in COMMANDS), *DEEPER], ids=" ".join)
-def test_every_command_shows_an_example(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    shown = good(capsys, *command, "--help").split("╭─")[0]
-    assert any(line.startswith(f"qkv {' '.join(command)} ") for line in shown.splitlines()[1:])
+def test_every_command_shows_an_example(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = good(capsys, *command, "--help").split("╭─")[0]
+    assert any(line.startswith(f"qkv {' '.join(command)} ") for line in output.splitlines()[1:])
 
 
-def test_the_examples_of_models_name_options_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_options_of_examples_exist(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
-        shown = good(capsys, name, "--help")
-        example = next(line for line in shown.splitlines()[1:] if line.startswith(f"qkv {name} "))
+        output = good(capsys, name, "--help")
+        example = next(line for line in output.splitlines()[1:] if line.startswith(f"qkv {name} "))
         options = [word for word in example.split() if word.startswith("--") and "." not in word]
-        known = shown.split("╭─", 1)[-1] + (
+        known = output.split("╭─", 1)[-1] + (
             good(capsys, name, "show", "--help") if name == "tokenizer" else ""
         )
-        allowed = ["--run"] if name == "train" else []  # settings of its recipe
-        assert [one for one in options if f"{one} " not in known and one not in allowed] == []
+        allowed = ["--run"] if name == "train" else []  # of the recipe
+        assert [name for name in options if f"{name} " not in known and name not in allowed] == []
 
 
 # --- completion ---
@@ -69,11 +71,13 @@ def test_the_examples_of_models_name_options_that_there_are(capsys: pytest.Captu
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(shell: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = Path(
-        good(capsys, "--install-completion", "--shell", shell).splitlines()[0].removeprefix("wrote ")
+        good(capsys, "--install-completion", "--shell", shell)
+        .splitlines()[0]
+        .removeprefix("wrote ")
     )
     assert script.is_relative_to(home)
     text = script.read_text(encoding="utf-8")
-    assert all(word in text for word in ("translate", "about", "install-completion", "int8"))
+    assert all(word in text for word in ("translate", "show-card", "install-completion", "int8"))
     startup = home / f".{shell}rc"
     assert startup.exists() == (shell != "fish")
     good(capsys, "--install-completion", "--shell", shell)
@@ -82,18 +86,26 @@ def test_completion(shell: str, home: Path, capsys: pytest.CaptureFixture[str]) 
             2 if shell == "bash" else 1
         )  # one line, once
     if shutil.which(shell):
-        done = subprocess.run([shell, "-n", script], capture_output=True, encoding="utf-8", check=False)
+        done = subprocess.run(
+            [shell, "-n", script], capture_output=True, encoding="utf-8", check=False
+        )
         assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_bash_completes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    script = good(capsys, "--install-completion", "--shell", "bash").splitlines()[0].removeprefix("wrote ")
-    for words, wanted in (("qkv transl", "translate"), ("qkv convert a b --weights in", "int8")):
+    script = (
+        good(capsys, "--install-completion", "--shell", "bash")
+        .splitlines()[0]
+        .removeprefix("wrote ")
+    )
+    for words, expected in (("qkv transl", "translate"), ("qkv export a b --weights in", "int8")):
         at = f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}"
         line = f'source "{script}"; {at}; _qkv; echo ${{COMPREPLY[*]}}'
-        done = subprocess.run(["bash", "-c", line], capture_output=True, encoding="utf-8", check=True)
-        assert done.stdout.split() == [wanted]
+        done = subprocess.run(
+            ["bash", "-c", line], capture_output=True, encoding="utf-8", check=True
+        )
+        assert done.stdout.split() == [expected]
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="needs zsh")
@@ -110,7 +122,7 @@ def test_zsh_completes(before: str, home: Path, capsys: pytest.CaptureFixture[st
     assert done.stdout.split()[-1] == "_cyclopts_qkv"
 
 
-def test_a_shell_that_nobody_knows(
+def test_an_unknown_shell(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def unknown() -> None:
@@ -120,7 +132,7 @@ def test_a_shell_that_nobody_knows(
 
     monkeypatch.setattr("cyclopts.completion.detect.detect_shell", unknown)
     assert main(["--install-completion"]) == 2
-    assert capsys.readouterr().err == "qkv: which shell? Expected --shell and bash, zsh or fish\n"
+    assert capsys.readouterr().err == "qkv: unknown shell; expected --shell bash, zsh or fish\n"
     assert list(home.iterdir()) == []
 
 
@@ -128,22 +140,27 @@ def test_a_shell_that_nobody_knows(
 
 
 @pytest.mark.parametrize("command", [["--help"], ["translate", "--help"]], ids=" ".join)
-def test_colours_can_be_turned_off(command: list[str]) -> None:
-    shown = {}
-    for colour in ("FORCE_COLOR", "NO_COLOR", None):
-        environment = {"PATH": "", "PYTHONPATH": str(ROOT), "TERM": "xterm-256color", "PYTHONUTF8": "1"}
-        environment |= {"FORCE_COLOR": "1"} | ({"NO_COLOR": "1"} if colour == "NO_COLOR" else {})
-        environment |= {} if colour else {"FORCE_COLOR": ""}
+def test_colors_can_be_turned_off(command: list[str]) -> None:
+    output = {}
+    for color in ("FORCE_COLOR", "NO_COLOR", None):
+        environment = {
+            "PATH": "",
+            "PYTHONPATH": str(ROOT),
+            "TERM": "xterm-256color",
+            "PYTHONUTF8": "1",
+        }
+        environment |= {"FORCE_COLOR": "1"} | ({"NO_COLOR": "1"} if color == "NO_COLOR" else {})
+        environment |= {} if color else {"FORCE_COLOR": ""}
         done = subprocess.run(
             [sys.executable, "-m", "qkv", *command], capture_output=True, encoding="utf-8", env=environment,
             check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
-        shown[colour] = done.stdout
-    coloured = r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;\d+)"
-    assert not re.search(coloured, shown["NO_COLOR"])
-    assert "\x1b" not in shown[None]  # nobody looks: a pipe
-    assert "\x1b" in shown["FORCE_COLOR"]
+        output[color] = done.stdout
+    color_codes = r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38;\d+)"
+    assert not re.search(color_codes, output["NO_COLOR"])
+    assert "\x1b" not in output[None]  # a pipe
+    assert "\x1b" in output["FORCE_COLOR"]
 
 
 def test_json_is_json(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +172,7 @@ def test_exit_statuses_are_as_documented(capsys: pytest.CaptureFixture[str]) -> 
     assert re.findall(r"^\| (\d+) \|", text, re.MULTILINE) == ["0", "2", "130", "141"]
     assert (main([]), main(["show", "nothing"])) == (0, 2)
     if os.name == "posix":
-        command = [sys.executable, "-m", "qkv", "show", "gpt3", "--layers"]
+        command = [sys.executable, "-m", "qkv", "show", "gpt3", "--all-layers"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
             assert process.stdout is not None
             process.stdout.close()

@@ -1,4 +1,4 @@
-"""The commands of tasks that read: texts from everywhere, tables, JSON, and mistakes in one line."""
+"""Commands of the tasks that analyze texts: inputs, tables, JSON, and one-line errors."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ import pytest
 
 import qkv
 from qkv.cli import main
-from qkv.cli.flags import FLAGS, OTHER
-from qkv.cli.inputs import PACKED, RECORDS
+from qkv.cli.inputs import COMPRESSION_SUFFIXES, RECORD_SUFFIXES
+from qkv.cli.write import LANGUAGE_FLAGS
 from qkv.data.read import lines
-from qkv.data.read.corpus import ENDINGS
-from qkv.tasks.write.base import Written
+from qkv.data.read.corpus import FORMAT_BY_SUFFIX
+from qkv.tasks.write.base import GeneratedText
 from tests.conftest import ROOT
 
 MODELS = ROOT / "tests" / "goldens" / "pipelines"
@@ -58,55 +58,69 @@ def bad(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = qkv.task("classify", MODELS / "bert-label")(TEXT)
-    (found,) = rows(capsys, "classify", TEXT, *model("bert-label"))
-    assert (found["text"], found["label"]) == (TEXT, wanted.label)
-    assert found["best"][0] == {"label": wanted.label, "score": pytest.approx(wanted.score)}
-    shown = good(capsys, "classify", TEXT, *model("bert-label"), "--top", "2").split()
-    assert shown[0:2] == ["label", "score"]
-    assert wanted.label in shown
+    expected = qkv.task("classify", MODELS / "bert-label")(TEXT)
+    (result,) = rows(capsys, "classify", TEXT, *model("bert-label"))
+    assert (result["text"], result["label"]) == (TEXT, expected.label)
+    assert result["candidates"][0] == {
+        "label": expected.label,
+        "score": pytest.approx(expected.score),
+    }
+    output = good(capsys, "classify", TEXT, *model("bert-label"), "--top-k", "2").split()
+    assert output[0:2] == ["label", "score"]
+    assert expected.label in output
     assert len(rows(capsys, "classify", "texts.txt", *model("bert-label"))) == 2
     assert "It rained all week." in good(capsys, "classify", "texts.txt", *model("bert-label"))
-    own = ("--labels", "weather", "food and drink", "--several", "--template", "About {}.")
-    (found,) = rows(capsys, "classify", TEXT, *model("bert-label"), *own)
-    assert {one["label"] for one in found["best"]} == {"weather", "food and drink"}
+    options = (
+        "--candidate-labels", "weather", "food and drink", "--multi-label",
+        "--hypothesis-template", "About {}.",
+    )  # fmt: skip
+    (result,) = rows(capsys, "classify", TEXT, *model("bert-label"), *options)
+    assert {item["label"] for item in result["candidates"]} == {"weather", "food and drink"}
 
 
-def test_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for given in ([], ["-"]):
+def test_standard_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for inputs in ([], ["-"]):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"One.\nTwo two.\n")))
-        found = rows(capsys, "classify", *given, *model("bert-label"))
-        assert [row["text"] for row in found] == ["One.", "Two two."]
+        result = rows(capsys, "classify", *inputs, *model("bert-label"))
+        assert [row["text"] for row in result] == ["One.", "Two two."]
 
 
-def test_files_of_records_are_read_by_their_column_of_text(capsys: pytest.CaptureFixture[str]) -> None:
-    two = ["A fine film.", "Bad, and long."]
-    Path("r.csv").write_text(f'text,label\n{two[0]},1\n"{two[1]}",0\n')
-    Path("r.tsv").write_text(f"review\n{two[0]}\n{two[1]}\n")
-    Path("r.jsonl").write_text("".join(json.dumps({"n": 1, "said": text}) + "\n" for text in two))
-    Path("r.json").write_text(json.dumps([{"text": text, "title": "x"} for text in two]))
+def test_the_text_column_of_records(capsys: pytest.CaptureFixture[str]) -> None:
+    several = ["A fine film.", "Bad, and long."]
+    Path("r.csv").write_text(f'text,label\n{several[0]},1\n"{several[1]}",0\n')
+    Path("r.tsv").write_text(f"review\n{several[0]}\n{several[1]}\n")
+    Path("r.jsonl").write_text(
+        "".join(json.dumps({"n": 1, "said": text}) + "\n" for text in several)
+    )
+    Path("r.json").write_text(json.dumps([{"text": text, "title": "x"} for text in several]))
     Path("r.csv.gz").write_bytes(gzip.compress(Path("r.csv").read_bytes()))
     for name in ("r.csv", "r.tsv", "r.jsonl", "r.json", "r.csv.gz"):
-        assert [row["text"] for row in rows(capsys, "classify", name, *model("bert-label"))] == two
+        assert [
+            row["text"] for row in rows(capsys, "classify", name, *model("bert-label"))
+        ] == several
     Path("two.csv").write_text("review,title\nA film.,x\n")
-    told = bad(capsys, "classify", "two.csv", *model("bert-label"))
-    assert "two.csv, line 2: the columns are 'review', 'title'; expected one named 'text'" in told
+    message = bad(capsys, "classify", "two.csv", *model("bert-label"))
+    assert (
+        "two.csv, line 2: the columns are 'review', 'title'; expected one named 'text'" in message
+    )
     Path("none.jsonl").write_text('{"n": 1}\n')
     assert "the columns are 'n'" in bad(capsys, "classify", "none.jsonl", *model("bert-label"))
     Path("blank.csv").write_text("text,label\n ,1\n")
     assert "blank.csv, line 2: empty" in bad(capsys, "classify", "blank.csv", *model("bert-label"))
-    assert {*RECORDS, ".txt"} == {*ENDINGS}
-    assert {*PACKED} == {*lines.PACKED}
+    assert {*RECORD_SUFFIXES, ".txt"} == {*FORMAT_BY_SUFFIX}
+    assert {*COMPRESSION_SUFFIXES} == {*lines.COMPRESSION_OPENERS}
 
 
-def test_and_so_is_parquet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parquet(capsys: pytest.CaptureFixture[str]) -> None:
     pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
     parquet.write_table(pyarrow.table({"said": [TEXT, "Bad."], "label": [1, 0]}), "r.parquet")
-    found = rows(capsys, "classify", "r.parquet", *model("bert-label"))
-    assert [row["text"] for row in found] == [TEXT, "Bad."]
+    result = rows(capsys, "classify", "r.parquet", *model("bert-label"))
+    assert [row["text"] for row in result] == [TEXT, "Bad."]
 
 
-def test_a_sentence_may_end_as_a_file_does(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_may_end_like_a_file_name(capsys: pytest.CaptureFixture[str]) -> None:
     for text in ("What was said at the meeting is all in notes.txt", "See:\nnotes.txt"):
         assert rows(capsys, "classify", text, *model("bert-label"))[0]["text"] == text
     Path("my film.txt").write_text(TEXT)
@@ -114,140 +128,190 @@ def test_a_sentence_may_end_as_a_file_does(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_two_dashes_end_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    found = good(capsys, "classify", "--json", *model("bert-label"), "--", "--bad film", "--top", "texts.txt")
-    said = [json.loads(line)["text"] for line in found.splitlines()]
-    assert said == ["--bad film", "--top", TEXT, "It rained all week."]
+    result = good(
+        capsys,
+        "classify",
+        "--json",
+        *model("bert-label"),
+        "--",
+        "--bad film",
+        "--top-k",
+        "texts.txt",
+    )
+    read_texts = [json.loads(line)["text"] for line in result.splitlines()]
+    assert read_texts == ["--bad film", "--top-k", TEXT, "It rained all week."]
     assert rows(capsys, "classify", "- A film.", *model("bert-label"))[0]["text"] == "- A film."
-    assert "that begins so goes behind a lone --" in bad(capsys, "classify", "--bad film")
-    given = ["answer", "Who?", "--in=--Clara waits.", *model("bert-span")]
-    assert rows(capsys, *given)[0]["text"] in "--Clara waits."
+    assert "put -- before a text that begins with dashes" in bad(capsys, "classify", "--bad film")
+    inputs = ["answer", "Who?", "--context=--Clara waits.", *model("bert-span")]
+    assert rows(capsys, *inputs)[0]["text"] in "--Clara waits."
 
 
 def test_tag(capsys: pytest.CaptureFixture[str]) -> None:
-    found = rows(capsys, "tag", TEXT, "texts.txt", *model("bert-tag"), "--join", "max")
-    assert [row["text"] for row in found] == [TEXT, TEXT, "It rained all week."]
-    assert found[0]["entities"] == found[1]["entities"]
-    assert all(one["text"] == TEXT[one["start"] : one["end"]] for one in found[0]["entities"])
+    result = rows(capsys, "tag", TEXT, "texts.txt", *model("bert-tag"), "--aggregation", "max")
+    assert [row["text"] for row in result] == [TEXT, TEXT, "It rained all week."]
+    assert result[0]["entities"] == result[1]["entities"]
+    assert all(item["text"] == TEXT[item["start"] : item["end"]] for item in result[0]["entities"])
     assert (
         good(capsys, "tag", "texts.txt", *model("bert-tag")).split()[:6]
-        == "# label score from to entity".split()
+        == "# label score start end entity".split()
     )
 
 
 def test_fill(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = rows(capsys, "fill", "The [MASK] waits.", *model("bert"), "--top", "3")
-    assert found["text"] == "The [MASK] waits."
-    assert len(found["gaps"][0]["best"]) == 3
-    assert found["filled"] == found["gaps"][0]["best"][0]["text"]
-    word = found["gaps"][0]["best"][0]["word"]
+    (result,) = rows(capsys, "fill", "The [MASK] waits.", *model("bert"), "--top-k", "3")
+    assert result["text"] == "The [MASK] waits."
+    candidates = result["masks"][0]["candidates"]
+    assert len(candidates) == 3
+    assert result["filled"] == candidates[0]["sequence"]
+    word = candidates[0]["token_str"]
     assert word in good(capsys, "fill", "The [MASK] waits.", *model("bert"))
     (few,) = rows(capsys, "fill", "The [MASK] waits.", *model("bert"), "--targets", "the", "a")
-    assert {one["word"] for one in few["gaps"][0]["best"]} == {"the", "a"}
+    assert {item["token_str"] for item in few["masks"][0]["candidates"]} == {"the", "a"}
 
 
-def test_gaps_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_masks(capsys: pytest.CaptureFixture[str]) -> None:
     text = "The [MASK] waits in [MASK]."
-    wanted = qkv.task("fill", MODELS / "bert", top=2)(text)
-    told = good(capsys, "fill", text, *model("bert"), "--top", "2").splitlines()
-    rows = [line.split(maxsplit=3) for line in told if "[MASK]" in line]
-    assert ["gap", "score", "word", "text"] in [line.split() for line in told]
+    expected = qkv.task("fill", MODELS / "bert", top_k=2)(text)
+    output_lines = good(capsys, "fill", text, *model("bert"), "--top-k", "2").splitlines()
+    rows = [line.split(maxsplit=3) for line in output_lines if "[MASK]" in line]
+    assert ["mask", "score", "word", "text"] in [line.split() for line in output_lines]
     assert [row[0] for row in rows] == ["1", "1", "2", "2"]
-    assert [row[3] for row in rows] == [word.text for gap in wanted.gaps for word in gap.best]
-    assert told[-1] == wanted.text
+    assert [row[3] for row in rows] == [
+        word.sequence for mask in expected.masks for word in mask.candidates
+    ]
+    assert output_lines[-1] == expected.text
 
 
 def test_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = rows(
-        capsys, "answer", "Who?", "--in", "texts.txt", *model("bert-span"), "--top", "3", "--none"
+    (result,) = rows(
+        capsys,
+        "answer",
+        "Who?",
+        "--context",
+        "texts.txt",
+        *model("bert-span"),
+        "--top-k",
+        "3",
+        "--allow-no-answer",
     )
-    whole = Path("texts.txt").read_text(encoding="utf-8")
-    assert len(found["best"]) == 3
-    assert all(one["text"] == whole[one["start"] : one["end"]] for one in found["best"])
-    assert found["question"] == "Who?"
-    assert found["text"] in good(capsys, "answer", "Who?", "--in", "texts.txt", *model("bert-span"))
+    context = Path("texts.txt").read_text(encoding="utf-8")
+    assert len(result["candidates"]) == 3
+    assert all(
+        item["text"] == context[item["start"] : item["end"]] for item in result["candidates"]
+    )
+    assert result["question"] == "Who?"
+    assert result["text"] in good(
+        capsys, "answer", "Who?", "--context", "texts.txt", *model("bert-span")
+    )
 
 
-def test_an_answer_that_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    more = ["--in", "texts.txt", *model("t5"), "--max-new", "5"]
+def test_generative_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    more = ["--context", "texts.txt", *model("t5"), "--max-new-tokens", "5"]
     text = Path("texts.txt").read_text(encoding="utf-8").removesuffix("\n")
-    task = qkv.task("answer", MODELS / "t5", max_new=5)
-    (found,) = rows(capsys, "answer", "Who?", *more)
-    assert found["text"] == task("Who?", text).text
-    assert (found["start"], found["end"]) == (None, None)
-    best = ["--generative", "--beam", "3", "--best", "2", "--template", "{context} {question}"]
-    (two,) = rows(capsys, "answer", "Who?", *more, *best)
-    wanted = task("Who?", text, beams=3, results=2, template="{context} {question}")
-    assert [one["text"] for one in two["best"]] == [one.text for one in wanted.best]
-    assert wanted.text.split()[0] in good(capsys, "answer", "Who?", *more, *best)
-    assert "`answer` needs a head for spans" in bad(capsys, "answer", "Who?", *more, "--no-generative")
-    span = ["--in", TEXT, *model("bert-span")]
+    task = qkv.task("answer", MODELS / "t5", max_new_tokens=5)
+    (result,) = rows(capsys, "answer", "Who?", *more)
+    assert result["text"] == task("Who?", text).text
+    assert (result["start"], result["end"]) == (None, None)
+    best = ["--generative", "--num-beams", "3", "--num-return-sequences", "2"]
+    best += ["--template", "{context} {question}"]
+    (several,) = rows(capsys, "answer", "Who?", *more, *best)
+    expected = task(
+        "Who?", text, num_beams=3, num_return_sequences=2, template="{context} {question}"
+    )
+    assert [item["text"] for item in several["candidates"]] == [
+        item.text for item in expected.candidates
+    ]
+    assert expected.text.split()[0] in good(capsys, "answer", "Who?", *more, *best)
+    assert "`answer` needs a question-answering head" in bad(
+        capsys, "answer", "Who?", *more, "--no-generative"
+    )
+    span = ["--context", TEXT, *model("bert-span")]
     assert "needs an encoder-decoder" in bad(capsys, "answer", "Who?", *span, "--generative")
-    assert "--beam is not for this model" in bad(capsys, "answer", "Who?", *span, "--beam", "3")
-    assert "--template is 'x'" in bad(capsys, "answer", "Who?", *more, "--template", "x")
+    assert "'num_beams'" in bad(capsys, "answer", "Who?", *span, "--num-beams", "3")
+    assert "template is 'x'" in bad(capsys, "answer", "Who?", *more, "--template", "x")
 
 
 def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "wrote vectors.npy: 2 × 16" in good(
         capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.npy"
     )
-    (found, _) = rows(capsys, "embed", "texts.txt", *model("bert"))
-    np.testing.assert_allclose(np.load("vectors.npy")[0], found["vector"], rtol=1e-5)
-    (unit,) = rows(capsys, "embed", TEXT, *model("bert"), "--unit", "--pool", "first")
+    (result, _) = rows(capsys, "embed", "texts.txt", *model("bert"))
+    np.testing.assert_allclose(np.load("vectors.npy")[0], result["vector"], rtol=1e-5)
+    (unit,) = rows(capsys, "embed", TEXT, *model("bert"), "--normalize", "--pooling", "first")
     assert np.linalg.norm(unit["vector"]) == pytest.approx(1)
-    assert "there is something already" in bad(
+    assert "already exists" in bad(
         capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.npy"
     )
-    assert "ends in .npy" in bad(capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.txt")
-    assert "expected --out" in bad(capsys, "embed", "texts.txt", *model("bert"))
+    assert "ends in .npy" in bad(
+        capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.txt"
+    )
+    assert "expected either --out" in bad(capsys, "embed", "texts.txt", *model("bert"))
 
 
 def test_match(capsys: pytest.CaptureFixture[str]) -> None:
     image = str(MODELS / "images" / "tall.png")
-    (found,) = rows(capsys, "match", image, "texts.txt", *model("clip"))
-    assert {one["label"] for one in found["best"]} == {TEXT, "It rained all week."}
-    assert "It rained" in good(capsys, "match", image, "texts.txt", *model("clip"), "--template", "a {}")
-    assert "no image that can be read" in bad(capsys, "match", "texts.txt", "texts.txt", *model("clip"))
+    (result,) = rows(capsys, "match", image, "texts.txt", *model("clip"))
+    assert {item["label"] for item in result["candidates"]} == {TEXT, "It rained all week."}
+    assert "It rained" in good(
+        capsys, "match", image, "texts.txt", *model("clip"), "--hypothesis-template", "a {}"
+    )
+    assert "no image that can be read" in bad(
+        capsys, "match", "texts.txt", "texts.txt", *model("clip")
+    )
 
 
 def test_score(capsys: pytest.CaptureFixture[str]) -> None:
-    (found,) = rows(capsys, "score", "texts.txt", *model("bert"))
-    assert found["perplexity"] > 1
-    assert sum(one["score"] for one in found["tokens"]) == pytest.approx(found["score"])
-    assert "perplexity" in good(capsys, "score", TEXT, *model("bert"), "--tokens")
+    (result,) = rows(capsys, "score", "texts.txt", *model("bert"))
+    assert result["perplexity"] > 1
+    assert sum(item["score"] for item in result["tokens"]) == pytest.approx(result["score"])
+    assert "perplexity" in good(capsys, "score", TEXT, *model("bert"), "--show-tokens")
 
 
 def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
-    made = qkv.build("electra", width=16, depth=1, heads=2, feed=24, vocab=200, embed_width=8, length=32)
-    made.tokenizer = qkv.Tokenizer.load(MODELS / "bert")
-    made.save("electra")
-    given = ("detect", TEXT, "--model", "electra", "--device", "cpu")
-    (found,) = rows(capsys, *given)
-    assert all(one["text"] == TEXT[one["start"] : one["end"]] for one in found["tokens"])
-    assert "nothing found" in good(capsys, *given, "--above", "1.0")
+    electra = qkv.build(
+        "electra",
+        width=16,
+        depth=1,
+        heads=2,
+        ffn_width=24,
+        vocab_size=200,
+        embedding_width=8,
+        max_positions=32,
+    )
+    electra.tokenizer = qkv.Tokenizer.load(MODELS / "bert")
+    electra.save("electra")
+    inputs = ("detect", TEXT, "--model", "electra", "--device", "cpu")
+    (result,) = rows(capsys, *inputs)
+    assert all(item["text"] == TEXT[item["start"] : item["end"]] for item in result["tokens"])
+    assert "nothing found" in good(capsys, *inputs, "--threshold", "1.0")
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["classify", ""], "text is empty"),
-    (["classify", "  "], "text is only blanks"),
+    (["classify", "  "], "text is only whitespace"),
     (["classify", "none.txt"], "none.txt: no such file"),
-    (["classify", "a", "--lnog", "cut"], "Unknown option: --lnog. Did you mean --long?"),
+    (["classify", "a", "--overflwo", "truncate"],
+     "Unknown option: --overflwo. Did you mean --overflow?"),
     (["classify", "blank.txt"], "blank.txt, line 2: empty"),
     (["classify", "nul.txt"], "nul.txt, line 1: a NUL byte"),
     (["classify", "latin.txt"], "latin.txt, line 1: byte 0xe9"),
     (["classify", "a\udcffb"], "a lone surrogate"),
-    (["classify", "word " * 90], "more than the 64 that are read at once; shorten it, or set --long to cut"),
-    (["classify", "a", "--long", "window"], "--long is 'window', expected one of refuse, cut"),
-    (["classify", "a", "--long", "all"], "--long"),
-    (["classify", "a", "--labels", "x", "x"], "label 'x' is there twice"),
-    (["classify", "a", "--labels", ""], "a label is empty"),
-    (["classify", "a", "--several"], "--several is for labels of your own: expected --labels too"),
-    (["classify", "a", "--template", "{}"], "--template is for labels of your own"),
-    (["classify", "a", "--batch", "0"], "--batch is 0"),
-    (["classify", "a", "--top", "0"], "--top is 0"),
-    (["tag", "a"], "this folder holds an encoder with the head label; `tag` needs a head that labels"),
+    (["classify", "word " * 90], "shorten it, or set overflow to truncate"),
+    (["classify", "a", "--overflow", "window"], "overflow is 'window', expected one of error, truncate"),
+    (["classify", "a", "--overflow", "all"], "--overflow"),
+    (["classify", "a", "--candidate-labels", "x", "x"], "candidate label 'x' is repeated"),
+    (["classify", "a", "--candidate-labels", ""], "label is empty"),
+    (["classify", "a", "--multi-label"],
+     "--multi-label is for zero-shot classification: expected --candidate-labels too"),
+    (["classify", "a", "--hypothesis-template", "{}"], "--hypothesis-template is for zero-shot"),
+    (["classify", "a", "--batch-tokens", "0"], "batch_tokens is 0"),
+    (["classify", "a", "--top-k", "0"], "top_k is 0"),
+    (["tag", "a"], "this model is an encoder with the head sequence-classification; `tag` needs a"),
     (["score", "a"], "`score` needs a decoder with the head lm"),
 ])  # fmt: skip
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_errors_are_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     Path("blank.txt").write_text("one\n\ntwo\n")
     Path("nul.txt").write_bytes(b"a\0b\n")
     Path("latin.txt").write_bytes("é".encode("latin-1"))
@@ -256,32 +320,40 @@ def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: li
 
 def test_a_megabyte_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("long.txt").write_text("It rained. " * 95_000 + "\n")
-    assert "more than the 64" in bad(capsys, "classify", "long.txt", *model("bert-label"))
-    assert rows(capsys, "classify", "long.txt", *model("bert-label"), "--long", "cut")[0]["label"]
+    assert "more than the limit of 64" in bad(capsys, "classify", "long.txt", *model("bert-label"))
+    assert rows(capsys, "classify", "long.txt", *model("bert-label"), "--overflow", "truncate")[0][
+        "label"
+    ]
 
 
-def test_no_model_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--model" in bad(capsys, "tag", "a")
     assert "no such folder" in bad(capsys, "tag", "a", "--model", "./nowhere")
 
 
-def test_the_folder_of_a_run_is_told_from_its_model(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_folder_of_a_run_is_not_a_model(capsys: pytest.CaptureFixture[str]) -> None:
     run = Path("runs") / "sst2"
     run.mkdir(parents=True)
     (run / "recipe.toml").touch()
-    for command in (["tag", "a", "--model"], ["show"], ["tag", "a", *model("bert-tag"), "--adapter"]):
-        assert "sst2: the folder of a run; it has saved no model yet" in bad(capsys, *command, str(run))
+    for command in (
+        ["tag", "a", "--model"],
+        ["show"],
+        ["tag", "a", *model("bert-tag"), "--adapter"],
+    ):
+        assert "sst2: the folder of a run; it has saved no model yet" in bad(
+            capsys, *command, str(run)
+        )
     for name in ("last", "best"):
         shutil.copytree(MODELS / "bert-label", run / name)
-        told = bad(capsys, "classify", "a", "--model", str(run))
-        assert f"{run}: the folder of a run; its model is in {run / name}" in told
+        message = bad(capsys, "classify", "a", "--model", str(run))
+        assert f"{run}: the folder of a run; its model is in {run / name}" in message
     assert f"expected the folder of a run, which is {run}" in bad(capsys, "eval", str(run / "best"))
     assert "no recipe.toml; expected the folder of a run\n" in bad(capsys, "eval", "runs")
 
 
-def test_a_model_has_a_name(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in (["classify", "a"], ["tag", "a"], ["classify", "--about"]):
-        assert "the name of the model is empty, expected a folder" in bad(capsys, *command, "--model", "")
+def test_an_empty_model_name(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["classify", "a"], ["tag", "a"], ["classify", "--show-card"]):
+        assert "the model name is empty, expected a folder" in bad(capsys, *command, "--model", "")
 
 
 def test_help_has_an_example_and_needs_no_torch() -> None:
@@ -293,34 +365,46 @@ def test_help_has_an_example_and_needs_no_torch() -> None:
     names = "classify tag fill answer embed match detect score".split()
     command = [sys.executable, "-c", code, *names]
     environment = {"PATH": "", "PYTHONPATH": str(ROOT), "COLUMNS": "100", "NO_COLOR": "1"}
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", env=environment, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert all(f"qkv {name} " in done.stdout for name in names)
     assert "\x1b[" not in done.stdout
 
 
-def test_the_keys_of_json_are_those_that_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_json_keys_are_documented(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
-    told = dict(re.findall(r"^\| `(\w+)` \| (`\w+`|–) \| ", page, re.MULTILINE))
-    image, more = str(MODELS / "images" / "tall.png"), ["--max-new", "3"]
-    asked = {
-        "classify": ([TEXT, *model("bert-label")], {"label", "score", "best"}),
+    table_rows = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| (`\w+`|–) \| ", page, re.MULTILINE)
+    documented = {name: key for names, key in table_rows for name in re.findall(r"\w+", names)}
+    image, more = str(MODELS / "images" / "tall.png"), ["--max-new-tokens", "3"]
+    commands = {
+        "classify": ([TEXT, *model("bert-label")], {"label", "score", "candidates"}),
         "tag": ([TEXT, *model("bert-tag")], {"entities"}),
-        "fill": (["The [MASK].", *model("bert")], {"gaps", "filled"}),
-        "answer": (["Who?", "--in", TEXT, *model("bert-span")], {"text", "score", "start", "end", "best"}),
+        "fill": (["The [MASK].", *model("bert")], {"masks", "filled"}),
+        "answer": (
+            ["Who?", "--context", TEXT, *model("bert-span")],
+            {"text", "score", "start", "end", "candidates"},
+        ),
         "embed": ([TEXT, *model("bert")], {"vector"}),
-        "match": ([image, "texts.txt", *model("clip")], {"label", "score", "best"}),
+        "match": ([image, "texts.txt", *model("clip")], {"label", "score", "candidates"}),
         "score": ([TEXT, *model("bert")], {"score", "perplexity", "tokens"}),
-        "translate": ([TEXT, *model("marian"), *more], {each.name for each in fields(Written)}),
-        "summarise": ([TEXT, *model("bart"), *more], {each.name for each in fields(Written)}),
+        "translate": (
+            [TEXT, *model("marian"), *more],
+            {field.name for field in fields(GeneratedText)},
+        ),
+        "summarize": (
+            [TEXT, *model("bart"), *more],
+            {field.name for field in fields(GeneratedText)},
+        ),
     }
-    for name, (arguments, result) in asked.items():
+    for name, (arguments, result) in commands.items():
         (row,) = rows(capsys, name, *arguments)
-        assert {*row} == result | {told[name].strip("`")} - {"–"}
+        assert {*row} == result | {documented[name].strip("`")} - {"–"}
 
 
-def test_flags_of_another_name_are_told() -> None:
+def test_flags_of_another_name_are_documented() -> None:
     page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    for name in OTHER:
-        (row,) = re.findall(rf"^\| `{name}` \| .*\|$", page, re.MULTILINE)
-        assert f"`{FLAGS[name]}`" in row
+    settings = " and ".join(f"`{name}`" for name in LANGUAGE_FLAGS)
+    flags = " and ".join(f"`{flag}`" for flag in LANGUAGE_FLAGS.values())
+    assert f"{settings}, which are {flags}" in " ".join(page.split())

@@ -1,4 +1,4 @@
-"""Tokenizers on the command line: what is learned and shown, from files and from standard input."""
+"""Tokenizer commands: train and show, with files and standard input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from qkv.cli import main
-from qkv.cli.tokenizers import SAMPLE, Sample
+from qkv.cli.tokenizers import MAX_SAMPLE_TEXTS, TextSample
 from qkv.text import Tokenizer
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -37,7 +37,7 @@ def good(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 def bad(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Exit status 2, nothing printed, and one line that says why."""
+    """Assert exit status 2, empty stdout and one line on stderr; return the line."""
     assert main(["tokenizer", *map(str, arguments)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
@@ -45,7 +45,7 @@ def bad(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return err.removeprefix("qkv: ").strip()
 
 
-def given(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def set_stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
 
 
@@ -53,47 +53,76 @@ def given(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
 
 
 def test_train(capsys: pytest.CaptureFixture[str]) -> None:
-    out = good(capsys, "train", "text.txt", "--kind", "bpe", "--vocab", 60, "--out", "tok")
+    out = good(capsys, "train", "text.txt", "--type", "bpe", "--vocab-size", 60, "--out", "tok")
     lines = out.splitlines()
     assert lines[0] == "read     40 texts, 960 characters"
-    assert re.fullmatch(r"learned  \d\d pieces \(bpe\) in \d+\.\d s", lines[1])
-    assert re.fullmatch(r"packs    \d\.\d\d characters a token, on 40 of the texts", lines[2])
+    assert re.fullmatch(r"trained  \d\d tokens \(bpe\) in \d+\.\d s", lines[1])
+    assert re.fullmatch(r"ratio    \d\.\d\d characters per token, measured on 40 texts", lines[2])
     assert lines[3:] == ["wrote    tok"]
     tokenizer = Tokenizer.load("tok")
-    ids = tokenizer.encode(TEXT, special=False).ids
+    ids = tokenizer.encode(TEXT, add_special_tokens=False).input_ids
     assert tokenizer.decode(ids) == TEXT
     packed = (
         len(TEXT)
         * 20
-        / sum(len(tokenizer.encode(line, special=False)) for line in TEXT.splitlines(True))
+        / sum(
+            len(tokenizer.encode(line, add_special_tokens=False)) for line in TEXT.splitlines(True)
+        )
         / 20
     )
     assert float(lines[2].split()[1]) == pytest.approx(packed, abs=0.01)
 
 
-def test_every_choice_reaches_the_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = ("--kind", "wordpiece", "--vocab", 90, "--purpose", "bert", "--lower")
-    good(capsys, "train", "text.txt", *flags, "--sentinels", 3, "--codes", "en", "de", "--out", "tok")
+def test_every_option_reaches_the_tokenizer(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--type", "wordpiece", "--vocab-size", 90, "--template", "bert", "--lowercase")
+    good(
+        capsys,
+        "train",
+        "text.txt",
+        *flags,
+        "--num-sentinels",
+        3,
+        "--extra-tokens",
+        "en",
+        "de",
+        "--out",
+        "tok",
+    )
     tokenizer = Tokenizer.load("tok")
-    assert tokenizer.token(tokenizer.encode("RUN").ids[0]) == "[CLS]"
-    assert tokenizer.encode("RUN").ids == tokenizer.encode("run").ids
-    assert len(tokenizer.sentinels) == 3
+    assert tokenizer.id_to_token(tokenizer.encode("RUN").input_ids[0]) == "[CLS]"
+    assert tokenizer.encode("RUN").input_ids == tokenizer.encode("run").input_ids
+    assert len(tokenizer.sentinel_token_ids) == 3
     assert set(tokenizer.languages) == {"en", "de"}
 
 
-def test_files_of_many_kinds(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    good(capsys, "train", "text.txt", "--vocab", 300, "--out", "plain")
+def test_files_of_many_kinds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good(capsys, "train", "text.txt", "--vocab-size", 300, "--out", "plain")
     Path("text.txt.xz").write_bytes(lzma.compress((TEXT * 10).encode()))
     Path("more.txt.gz").write_bytes(gzip.compress((TEXT * 10).encode()))
-    good(capsys, "train", "text.txt.xz", "more.txt.gz", "--vocab", 300, "--out", "packed")
-    given(monkeypatch, TEXT * 20)
-    good(capsys, "train", "-", "--vocab", 300, "--out", "piped")
+    good(capsys, "train", "text.txt.xz", "more.txt.gz", "--vocab-size", 300, "--out", "packed")
+    set_stdin(monkeypatch, TEXT * 20)
+    good(capsys, "train", "-", "--vocab-size", 300, "--out", "piped")
     rows = [json.dumps({"review": line, "label": "x"}) for line in (TEXT * 20).splitlines()]
     Path("rows.jsonl").write_text("\n".join(rows))
-    good(capsys, "train", "rows.jsonl", "--columns.text", "review", "--vocab", 300, "--out", "picked")
-    whole = Path("plain/tokenizer.json").read_bytes()
-    assert all(Path(name, "tokenizer.json").read_bytes() == whole for name in ("packed", "piped", "picked"))
-    assert "no column of text among 'review', 'label'" in bad(capsys, "train", "rows.jsonl", "--out", "x")
+    good(
+        capsys,
+        "train",
+        "rows.jsonl",
+        "--columns.text",
+        "review",
+        "--vocab-size",
+        300,
+        "--out",
+        "picked",
+    )
+    expected = Path("plain/tokenizer.json").read_bytes()
+    assert all(
+        Path(name, "tokenizer.json").read_bytes() == expected
+        for name in ("packed", "piped", "picked")
+    )
+    assert "no text column in 'review', 'label'" in bad(capsys, "train", "rows.jsonl", "--out", "x")
 
 
 @pytest.mark.parametrize(
@@ -101,37 +130,39 @@ def test_files_of_many_kinds(capsys: pytest.CaptureFixture[str], monkeypatch: py
     [
         ([], "no file"),
         (["gone.txt"], "gone.txt: nothing there"),
-        (["text.txt", "--kind", "guess"], "guess"),
-        (["text.txt", "--purpose", "guess"], "purpose 'guess': expected one of bert,"),
-        (["text.txt", "--vocab", "3"], "vocab 3: expected at least 257"),
-        (["text.txt", "--vocab", "0"], "--vocab 0"),
-        (["text.txt", "--sentinels", "-1"], "--sentinels -1"),
-        (["text.txt", "--codes", "a:b"], "code 'a:b'"),
+        (["text.txt", "--type", "guess"], "guess"),
+        (["text.txt", "--template", "guess"], "template 'guess': expected one of bert,"),
+        (["text.txt", "--vocab-size", "3"], "vocab_size 3: expected at least 257"),
+        (["text.txt", "--vocab-size", "0"], "--vocab-size 0"),
+        (["text.txt", "--num-sentinels", "-1"], "--num-sentinels -1"),
+        (["text.txt", "--extra-tokens", "a:b"], "extra token 'a:b'"),
         (["text.txt", "--vocabulary", "3"], "Unknown option: --vocabulary"),
         (["empty.txt"], "empty.txt: empty"),
         (["binary.txt"], "NUL byte"),
     ],
 )
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_errors_are_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     Path("empty.txt").touch()
     Path("binary.txt").write_bytes(b"a\0b")
     assert words in bad(capsys, "train", *arguments, "--out", "tok")
     assert not Path("tok").exists()
 
 
-def test_nothing_is_written_over(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     for target in (".", "text.txt"):
-        assert "there is something already" in bad(capsys, "train", "text.txt", "--out", target)
+        assert "already exists" in bad(capsys, "train", "text.txt", "--out", target)
 
 
-def test_a_sample_is_of_all_texts_alike() -> None:
-    told: list[int] = []
-    sample = Sample()
-    texts = [f"{number}" for number in range(10 * SAMPLE)]
-    assert list(sample.of(texts, told.append)) == texts
-    assert (sample.texts, sample.characters) == (len(texts), sum(told))
-    assert len(sample.kept) == len(set(sample.kept)) == SAMPLE
-    mean = sum(map(int, sample.kept)) / SAMPLE
+def test_a_sample_is_uniform() -> None:
+    counts: list[int] = []
+    sample = TextSample()
+    texts = [f"{number}" for number in range(10 * MAX_SAMPLE_TEXTS)]
+    assert list(sample.collect(texts, counts.append)) == texts
+    assert (sample.num_texts, sample.num_characters) == (len(texts), sum(counts))
+    assert len(sample.samples) == len(set(sample.samples)) == MAX_SAMPLE_TEXTS
+    mean = sum(map(int, sample.samples)) / MAX_SAMPLE_TEXTS
     assert abs(mean / len(texts) - 0.5) < 0.05
 
 
@@ -140,7 +171,9 @@ def test_a_sample_is_of_all_texts_alike() -> None:
 
 @pytest.fixture
 def tok() -> str:
-    tokenizer = Tokenizer.train([TEXT], kind="wordpiece", vocab=80, purpose="bert", lower=True)
+    tokenizer = Tokenizer.train(
+        [TEXT], type="wordpiece", vocab_size=80, template="bert", lowercase=True
+    )
     tokenizer.save("tok")
     return "tok"
 
@@ -151,33 +184,45 @@ def test_show(capsys: pytest.CaptureFixture[str], tok: str) -> None:
     rows = [line.split() for line in lines if line.strip()][3:]
     tokenizer = Tokenizer.load(tok)
     assert [row[0] for row in rows] == ["[CLS]", "run", ",", "sun", "[SEP]"]
-    assert [int(row[1]) for row in rows] == tokenizer.encode("Run, sun").ids
-    assert [row[2:] for row in rows] == [[], ["0", "3", "Run"], ["3", "4", ","], ["5", "8", "sun"], []]
+    assert [int(row[1]) for row in rows] == tokenizer.encode("Run, sun").input_ids
+    assert [row[2:] for row in rows] == [
+        [],
+        ["0", "3", "Run"],
+        ["3", "4", ","],
+        ["5", "8", "sun"],
+        [],
+    ]
 
 
-def test_show_a_pair_for_machines(capsys: pytest.CaptureFixture[str], tok: str) -> None:
-    found = json.loads(good(capsys, "show", tok, "run", "--pair", "sun", "--json"))
-    assert found["pieces"] == ["[CLS]", "run", "[SEP]", "sun", "[SEP]"]
-    assert found["types"] == [0, 0, 0, 1, 1]
-    assert found["sequence"] == [None, 0, None, 1, None]
-    assert found["offsets"][3] == [0, 3]
-    assert "sun" in good(capsys, "show", tok, "run", "--pair", "sun").splitlines()[-3]
+def test_show_a_pair_as_json(capsys: pytest.CaptureFixture[str], tok: str) -> None:
+    output = json.loads(good(capsys, "show", tok, "run", "--text-pair", "sun", "--json"))
+    assert output["tokens"] == ["[CLS]", "run", "[SEP]", "sun", "[SEP]"]
+    assert output["token_type_ids"] == [0, 0, 0, 1, 1]
+    assert output["sequence_ids"] == [None, 0, None, 1, None]
+    assert output["offset_mapping"][3] == [0, 3]
+    assert "sun" in good(capsys, "show", tok, "run", "--text-pair", "sun").splitlines()[-3]
 
 
 def test_show_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tok: str
 ) -> None:
-    given(monkeypatch, "run\n")
+    set_stdin(monkeypatch, "run\n")
     assert good(capsys, "show", tok, "-").startswith("[CLS]|run|[SEP]\n")
 
 
-def test_show_what_is_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
-    Tokenizer.train(["a\n\tb\x07"], kind="char", vocab=20, purpose="plain").save("letters")
+def test_show_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    Tokenizer.train(["a\n\tb\x07"], type="char", vocab_size=20, template="plain").save("letters")
     assert good(capsys, "show", "letters", "a\n\tb\x07").startswith("a|⏎|⇥|b|�\n")
-    assert good(capsys, "show", "letters", "").split()[:5] == ["piece", "id", "from", "to", "text"]
+    assert good(capsys, "show", "letters", "").split()[:5] == [
+        "token",
+        "id",
+        "start",
+        "end",
+        "text",
+    ]
 
 
-def test_show_mistakes(capsys: pytest.CaptureFixture[str], tok: str) -> None:
+def test_show_errors(capsys: pytest.CaptureFixture[str], tok: str) -> None:
     assert "./none: no such folder" in bad(capsys, "show", "./none", "x")
     assert "TEXT" in bad(capsys, "show", tok)
     Path("hollow").mkdir()
@@ -185,18 +230,26 @@ def test_show_mistakes(capsys: pytest.CaptureFixture[str], tok: str) -> None:
     assert "--jsonn" in bad(capsys, "show", tok, "x", "--jsonn")
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_colours(tok: str, colour: bool) -> None:
-    environment = {"PATH": "", "PYTHONPATH": str(ROOT), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
-    environment |= {"COLORTERM": "truecolor"} | ({} if colour else {"NO_COLOR": "1"})
+@pytest.mark.parametrize("color", [True, False])
+def test_colors(tok: str, color: bool) -> None:
+    environment = {
+        "PATH": "",
+        "PYTHONPATH": str(ROOT),
+        "FORCE_COLOR": "1",
+        "TERM": "xterm-256color",
+    }
+    environment |= {"COLORTERM": "truecolor"} | ({} if color else {"NO_COLOR": "1"})
     code = (
-        "import sys; from qkv.cli import main; assert not main(sys.argv[1:]) and 'torch' not in sys.modules"
+        "import sys; from qkv.cli import main\n"
+        "assert not main(sys.argv[1:]) and 'torch' not in sys.modules"
     )
     command = [sys.executable, "-c", code, "tokenizer", "show", tok, "run, sun"]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, check=False)
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", env=environment, check=False
+    )
     assert (done.returncode, done.stderr) == (0, "")
     first = done.stdout.splitlines()[0]
-    if colour:
+    if color:
         styles = re.findall(r"\x1b\[([1-9][\d;]*)m", first)
         assert styles[0] == styles[-1] == "2"  # dim
         assert len(set(styles[1:-1])) == 3
@@ -206,7 +259,10 @@ def test_colours(tok: str, colour: bool) -> None:
         assert re.sub(r"\x1b\[[\d;]*m", "", first) == "[CLS]|run|,|sun|[SEP]"
 
 
-def test_help_is_at_hand(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, example in (("train", "qkv tokenizer train corpus.txt"), ("show", "qkv tokenizer show tok")):
+def test_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, example in (
+        ("train", "qkv tokenizer train corpus.txt"),
+        ("show", "qkv tokenizer show tok"),
+    ):
         assert example in good(capsys, command, "--help")
     assert os.listdir() == ["text.txt"]

@@ -1,4 +1,4 @@
-"""Training and evaluating as a user meets them: what is printed, what is written, and what is refused."""
+"""The commands train and eval: output, files and errors."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ import torch
 
 import qkv
 from qkv.cli import main
-from qkv.cli.console import progress
+from qkv.cli.console import show_progress_bar
 from qkv.data.read.corpus import Corpus
-from qkv.train.report.history import History
-from qkv.train.run import ECHO, owned
+from qkv.train.report.history import MetricsHistory
+from qkv.train.run import SIGNAL_ECHO_SECONDS, lock_run_folder
 from tests.cli.test_cli import good
 from tests.support import small_data
 
@@ -36,22 +36,22 @@ family = "gpt2"
 depth = 1
 width = 16
 heads = 2
-[text]
-kind = "char"
-vocab = 60
-purpose = "plain"
+[tokenizer]
+type = "char"
+vocab_size = 60
+template = "plain"
 [data]
 train = "text.txt"
 unit = "file"
-valid = 0.2
-length = 8
-rows = 2
+validation = 0.2
+max_length = 8
+batch_size = 2
 [objective]
 name = "causal-lm"
-[learn]
+[train]
 steps = 6
-measure = 3
-log = 2
+eval_every = 3
+log_every = 2
 """
 LABELS = """
 [model]
@@ -59,22 +59,24 @@ family = "bert"
 width = 16
 depth = 1
 heads = 2
-feed = 24
-[text]
-kind = "word"
-vocab = 60
+ffn_width = 24
+[tokenizer]
+type = "word"
+vocab_size = 60
 [data]
 train = "train.jsonl"
-length = 16
-rows = 4
+max_length = 16
+batch_size = 4
 [objective]
-name = "label"
-[learn]
+name = "sequence-classification"
+[train]
 steps = 40
-rate = 1e-2
-log = 20
+lr = 1e-2
+log_every = 20
 """
-TAGS = LABELS.replace('"train.jsonl"', '"train.conll"\nnames = ["words", "tags"]').replace('"label"', '"tag"')
+TAGS = LABELS.replace('"train.jsonl"', '"train.conll"\ncolumn_names = ["words", "tags"]').replace(
+    '"sequence-classification"', '"token-classification"'
+)
 
 
 @pytest.fixture(autouse=True)
@@ -86,8 +88,8 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def bad(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Exit status 2, and one line that says why."""
-    assert main([str(each) for each in arguments]) == 2
+    """Assert exit status 2 and one line on stderr; return the line."""
+    assert main([*map(str, arguments)]) == 2
     err = capsys.readouterr().err
     assert re.fullmatch(r"qkv: .+\n", err)
     return err.removeprefix("qkv: ").strip()
@@ -104,10 +106,11 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     reports = [line for line in lines if line.startswith("step ")]
     assert [line.split("   ")[0] for line in reports] == [f"step {n}/6" for n in (2, 3, 4, 6, 6)]
     line = (
-        r"step 2/6   loss +\d\.\d+   norm +\d\.\d+   rate \d.\d+e-04   +\S+ tokens/s   +\d+% of peak .* left"
+        r"step 2/6   loss +\d\.\d+   grad_norm +\d\.\d+   lr \d.\d+e-04"
+        r"   +\S+ tokens/s   +\d+% MFU .* left"
     )
     assert re.fullmatch(line, reports[0])
-    assert re.fullmatch(r"step 3/6   measured   loss \d\.\d+   accuracy 0\.\d+ .*   best", reports[1])
+    assert re.fullmatch(r"step 3/6   eval   loss \d\.\d+   accuracy 0\.\d+ .*   best", reports[1])
     assert lines[-4].startswith("done   6 of 6 steps in 0:0")
     assert re.fullmatch(r"best   runs/tiny/best, loss \d\.\d+ at step \d", lines[-3])
     assert lines[-2:] == ["last   runs/tiny/last", "curve  runs/tiny/loss.svg"]
@@ -116,28 +119,32 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
         model = qkv.load(f"runs/tiny/{name}")
         assert model.family.name == "gpt2"
         assert model.tokenizer is not None
-        assert model.tokenizer.decode(model.tokenizer.encode("the cat").ids) == "the cat"
+        assert model.tokenizer.decode(model.tokenizer.encode("the cat").input_ids) == "the cat"
 
 
-def test_a_flag_has_the_last_word(capsys: pytest.CaptureFixture[str]) -> None:
-    out = good(capsys, "train", "tiny.toml", "--learn.steps=2", "--run", "mine", "--model.width", "8")
+def test_a_flag_overrides_the_recipe(capsys: pytest.CaptureFixture[str]) -> None:
+    out = good(
+        capsys, "train", "tiny.toml", "--train.steps=2", "--run", "mine", "--model.width", "8"
+    )
     assert "done   2 of 2 steps" in out
     assert {"steps = 2", "width = 8", 'run = "mine"'} <= set(
         Path("mine/recipe.toml").read_text().splitlines()
     )
 
 
-def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     good(capsys, "train", "tiny.toml")
-    assert "runs/tiny: holds a run already" in bad(capsys, "train", "tiny.toml")
-    out = good(capsys, "train", "tiny.toml", "--learn.steps", 10, "--resume", "auto")
-    assert "steps      10, going on after 6" in out
+    assert "runs/tiny: contains a run already" in bad(capsys, "train", "tiny.toml")
+    out = good(capsys, "train", "tiny.toml", "--train.steps", 10, "--resume", "auto")
+    assert "steps      10, resumed after 6" in out
     assert "step  8/10" in out
     assert "step  4/10" not in out
-    ticks = [each.text for each in ET.parse("runs/tiny/loss.svg").iter() if each.tag.endswith("text")]
+    ticks = [
+        item.text for item in ET.parse("runs/tiny/loss.svg").iter() if item.tag.endswith("text")
+    ]
     assert {"0", "10"} <= set(ticks)  # the whole curve
     assert "done   10 of 10 steps" in good(
-        capsys, "train", "tiny.toml", "--learn.steps", 10, "--resume", "auto"
+        capsys, "train", "tiny.toml", "--train.steps", 10, "--resume", "auto"
     )
 
 
@@ -148,98 +155,129 @@ def test_a_run_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
         (["broken.toml"], "broken.toml: not a recipe in TOML (Expected ']'"),
         (["."], "not a recipe in TOML"),
         (["text.txt"], "text.txt: not a recipe in TOML"),
-        (["tiny.toml", "--learn.rat", "1"], "learn.rat is unknown; did you mean learn.rate?"),
-        (["tiny.toml", "--lern.rate", "1"], "lern is unknown; did you mean learn?"),
+        (["tiny.toml", "--train.lrr", "1"], "train.lrr is unknown; did you mean train.lr?"),
+        (["tiny.toml", "--trian.lr", "1"], "trian is unknown; did you mean train?"),
         (["tiny.toml", "--run.x", "1"], "run is {'x': 1}, expected a text"),
-        (["tiny.toml", "more"], "'more', expected a flag such as --learn.rate 3e-4"),
+        (["tiny.toml", "more"], "'more', expected a flag such as --train.lr 3e-4"),
         (["tiny.toml", "--resume", "maybe"], "--resume"),
-        (["tiny.toml", "--data.rows", "0"], "data.rows or data.tokens is missing"),
-        (["tiny.toml", "--data.rows", "-3"], "data.rows -3, expected 0 or more"),
-        (["tiny.toml", "--data.valid", "1.5"], "data.valid 1.5, expected files, or a share"),
-        (["tiny.toml", "--data.length", "9999"], "expected 10000 at least, for one row of data.length"),
-        (["tiny.toml", "--learn.rate", "-1"], "learn.rate is -1.0: expected a number, more than 0"),
-        (["tiny.toml", "--learn.rate", "nan"], "learn.rate is nan: expected a number, more than 0"),
-        (["tiny.toml", "--learn.rate", "fast"], "learn.rate is 'fast', expected a number"),
-        (["tiny.toml", "--learn.steps", "0"], "learn.steps is 0: expected a whole number, at least 1"),
-        (["tiny.toml", "--learn.seed", "-1"], "learn.seed is -1: expected a whole number, at least 0"),
+        (
+            ["tiny.toml", "--data.batch_size", "0"],
+            "data.batch_size or data.batch_tokens is missing",
+        ),
+        (["tiny.toml", "--data.batch_size", "-3"], "data.batch_size -3, expected 0 or more"),
+        (
+            ["tiny.toml", "--data.validation", "1.5"],
+            "data.validation 1.5, expected files, or a fraction",
+        ),
+        (
+            ["tiny.toml", "--data.max_length", "9999"],
+            "expected 10000 at least, for one row of data.max_length",
+        ),
+        (["tiny.toml", "--train.lr", "-1"], "train.lr is -1.0: expected a number, more than 0"),
+        (["tiny.toml", "--train.lr", "nan"], "train.lr is nan: expected a number, more than 0"),
+        (["tiny.toml", "--train.lr", "fast"], "train.lr is 'fast', expected a number"),
+        (
+            ["tiny.toml", "--train.steps", "0"],
+            "train.steps is 0: expected a whole number, at least 1",
+        ),
+        (
+            ["tiny.toml", "--train.seed", "-1"],
+            "train.seed is -1: expected a whole number, at least 0",
+        ),
         (["tiny.toml", "--data.train", "gone.txt"], "gone.txt: nothing there"),
-        (["tiny.toml", "--data.valid", "gone.txt"], "gone.txt: nothing there"),
+        (["tiny.toml", "--data.validation", "gone.txt"], "gone.txt: nothing there"),
         (["tiny.toml", "--device", "abacus"], "device 'abacus': expected auto, cpu, cuda or mps"),
         (["tiny.toml", "--model.family", "gpt9"], "gpt9"),
-        (["tiny.toml", "--model.heads", "3"], "width 16 is no multiple of 3 heads"),
+        (["tiny.toml", "--model.heads", "3"], "width 16 is not a multiple of 3 heads"),
         (["tiny.toml", "--objective.name", "guess"], "'guess', expected one of causal-lm,"),
-        (["tiny.toml", "--learn.watch", "f1"], "learn.watch 'f1', expected one of what is measured: loss,"),
-        (["tiny.toml", "--run", "text.txt"], "text.txt: File exists; expected a folder that can be written"),
+        (
+            ["tiny.toml", "--train.best_metric", "f1"],
+            "train.best_metric 'f1', expected one of the metrics: loss,",
+        ),
+        (
+            ["tiny.toml", "--run", "text.txt"],
+            "text.txt: File exists; expected a writable folder",
+        ),
         (["tiny.toml", "--run", "text.txt/x"], "text.txt/x: Not a directory"),
     ],
 )
-def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+def test_errors_are_one_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
     Path("broken.toml").write_text("[model\n")
     assert words in bad(capsys, "train", *arguments)
 
 
-def test_mistakes_in_a_recipe_need_no_torch() -> None:
+def test_errors_in_a_recipe_need_no_torch() -> None:
     code = """
 import sys
 from qkv.cli import main
-assert main(["train", "tiny.toml", "--learn.rate", "nan"]) == 2 and "torch" not in sys.modules
+assert main(["train", "tiny.toml", "--train.lr", "nan"]) == 2 and "torch" not in sys.modules
 assert main(["train", "--help"]) == 0 and "torch" not in sys.modules
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert b"qkv train recipes/shakespeare.toml --data.train input.txt" in done.stdout
 
 
-def test_a_mistake_leaves_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_leaves_no_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "gone.txt" in bad(capsys, "train", "tiny.toml", "--data.train", "gone.txt")
     assert "3 heads" in bad(capsys, "train", "tiny.toml", "--model.heads", 3)
-    good(capsys, "train", "tiny.toml", "--text.kind", "byte", "--text.vocab", 300)
+    good(capsys, "train", "tiny.toml", "--tokenizer.type", "byte", "--tokenizer.vocab_size", 300)
     tokenizer = qkv.load("runs/tiny/last").tokenizer
     assert tokenizer is not None
     assert len(tokenizer) > 256  # not the one of the attempts before
 
 
 def test_a_folder_in_use(capsys: pytest.CaptureFixture[str]) -> None:
-    with owned(Path("runs/tiny")):
+    with lock_run_folder(Path("runs/tiny")):
         assert f"in use by another process ({os.getpid()})" in bad(capsys, "train", "tiny.toml")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
 def test_a_folder_that_is_read_only(capsys: pytest.CaptureFixture[str]) -> None:
     Path("locked").mkdir(mode=0o500)
-    assert "locked/run: Permission denied" in bad(capsys, "train", "tiny.toml", "--run", "locked/run")
-
-
-def test_no_room(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("qkv.train.run.recorder", lambda folder: full)
-    assert "No space left on device" in bad(capsys, "train", "tiny.toml")
-
-
-def test_no_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr("qkv.train.loop.trainer.Trainer.step", full)
-    assert "device auto: not enough memory; fewer data.rows" in bad(capsys, "train", "tiny.toml")
-
-
-def test_a_run_that_was_stopped(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def stops(folder: Path) -> Callable[[object], None]:
-        return lambda report: os.kill(os.getpid(), 15)
-
-    monkeypatch.setattr("qkv.train.run.drawer", stops)
-    assert re.search(
-        r"done   2 of 6 steps in .*; --resume auto goes on\n", good(capsys, "train", "tiny.toml")
+    assert "locked/run: Permission denied" in bad(
+        capsys, "train", "tiny.toml", "--run", "locked/run"
     )
 
 
-def learning(*, before: str = "", steps: int = 100_000) -> subprocess.Popen[str]:
-    """A process that trains for long, by the command line, and has begun."""
-    flags = ["train", "tiny.toml", "--learn.steps", str(steps), "--learn.measure", "0"]
+def test_a_full_disk(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("qkv.train.run.make_metrics_callback", lambda folder: full)
+    assert "No space left on device" in bad(capsys, "train", "tiny.toml")
+
+
+def test_out_of_memory(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("qkv.train.loop.trainer.Trainer.train_step", full)
+    assert "device auto: out of memory; use a smaller data.batch_size" in bad(
+        capsys, "train", "tiny.toml"
+    )
+
+
+def test_a_run_that_was_stopped(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stops(folder: Path) -> Callable[[object], None]:
+        return lambda report: os.kill(os.getpid(), 15)
+
+    monkeypatch.setattr("qkv.train.run.make_plot_callback", stops)
+    assert re.search(
+        r"done   2 of 6 steps in .*; --resume auto continues\n", good(capsys, "train", "tiny.toml")
+    )
+
+
+def start_training(*, before: str = "", steps: int = 100_000) -> subprocess.Popen[str]:
+    """Start a long training process and wait for its first step."""
+    flags = ["train", "tiny.toml", "--train.steps", str(steps), "--train.eval_every", "0"]
     code = f"import sys\n{before}\nfrom qkv.cli import main\nsys.exit(main({flags}))"
     process = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
@@ -250,37 +288,37 @@ def learning(*, before: str = "", steps: int = 100_000) -> subprocess.Popen[str]
     return process
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
-    process = learning()
+def test_ctrl_c_saves_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
+    process = start_training()
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)  # as torchrun passes it on: no second one yet
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
-    done = re.search(r"done +([\d,]+) of 100,000 steps in .*; --resume auto goes on\n", out)
+    done = re.search(r"done +([\d,]+) of 100,000 steps in .*; --resume auto continues\n", out)
     assert done
     step = int(done[1].replace(",", ""))
     assert [path.name for path in Path("runs/tiny/checkpoints").iterdir()] == [f"{step:08}"]
     assert qkv.load("runs/tiny/last").net is not None
-    more = ["--learn.steps", step + 2, "--learn.measure", 0, "--resume", "changed"]
+    more = ["--train.steps", step + 2, "--train.eval_every", 0, "--resume", "changed"]
     assert f"{step + 2:,} of {step + 2:,} steps" in good(capsys, "train", "tiny.toml", *more)
 
 
 SLOW = """
 import time
 from qkv.train.loop.trainer import Trainer
-def save(self):
+def save_checkpoint(self):
     print("saving", flush=True)
     time.sleep(60)
-Trainer.save = save
+Trainer.save_checkpoint = save_checkpoint
 """
 
 
 def test_a_second_ctrl_c_leaves_at_once() -> None:
-    process = learning(before=SLOW)
+    process = start_training(before=SLOW)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     assert "saving\n" in process.stdout
-    time.sleep(2 * ECHO)
+    time.sleep(2 * SIGNAL_ECHO_SECONDS)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
     assert (process.returncode, err) == (130, "")
@@ -288,8 +326,8 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     assert not Path("runs/tiny/last").exists()
 
 
-@pytest.mark.parametrize("colour", [True, False])
-def test_the_panel_on_a_terminal(tmp_path: Path, colour: bool) -> None:
+@pytest.mark.parametrize("color", [True, False])
+def test_the_panel_on_a_terminal(tmp_path: Path, color: bool) -> None:
     outer, inner = pty.openpty()
     environment = {
         "PATH": "",
@@ -298,9 +336,11 @@ def test_the_panel_on_a_terminal(tmp_path: Path, colour: bool) -> None:
         "COLUMNS": "90",
         "LINES": "30",
     }
-    environment |= {} if colour else {"NO_COLOR": "1"}
+    environment |= {} if color else {"NO_COLOR": "1"}
     command = [sys.executable, "-m", "qkv", "train", "tiny.toml"]
-    with subprocess.Popen(command, stdout=inner, stderr=inner, env=environment, cwd=tmp_path) as process:
+    with subprocess.Popen(
+        command, stdout=inner, stderr=inner, env=environment, cwd=tmp_path
+    ) as process:
         os.close(inner)
         seen = b""
         try:
@@ -312,10 +352,11 @@ def test_the_panel_on_a_terminal(tmp_path: Path, colour: bool) -> None:
     text = seen.decode()
     assert process.returncode == 0, text
     assert all(
-        word in text for word in ("runs/tiny", "training", "validation", "6 of 6", "tokens/s", "curve")
+        word in text
+        for word in ("runs/tiny", "training", "validation", "6 of 6", "tokens/s", "curve")
     )
     assert re.search("[\u2801-\u28ff]", text)  # the curve
-    assert bool(re.search(r"\x1b\[[\d;]*3[36]m", text)) == colour  # yellow, cyan
+    assert bool(re.search(r"\x1b\[[\d;]*3[36]m", text)) == color  # yellow, cyan
 
 
 def test_a_run_whose_folder_is_gone(
@@ -323,26 +364,31 @@ def test_a_run_whose_folder_is_gone(
 ) -> None:
     from qkv.train.loop import checkpoint
 
-    write = checkpoint.write
+    write = checkpoint.write_checkpoint
 
     def late(root: Path, step: int, *more: Any, **others: Any) -> Path:
         if step == 4:
             shutil.rmtree(root.parent)
         return write(root, step, *more, **others)
 
-    monkeypatch.setattr(checkpoint, "write", late)
-    told = bad(capsys, "train", "tiny.toml", "--learn.save", "2")
-    assert "00000004: the checkpoint could not be written (No such file or directory)" in told
+    monkeypatch.setattr(checkpoint, "write_checkpoint", late)
+    message = bad(capsys, "train", "tiny.toml", "--train.save_every", "2")
+    assert "00000004: the checkpoint could not be written (No such file or directory)" in message
     assert not Path("runs/tiny").exists()
 
 
-def test_what_is_asked_of_a_model_without_a_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    told = bad(capsys, "train", "tiny.toml", "--objective.name", "recurrence")
-    assert "gpt2 remembers nothing (model.memory); transformer-xl and xlnet do" in told
-    told = bad(capsys, "train", "tiny.toml", "--objective.name", "causal-ml", "--run", "runs/other")
-    assert "did you mean causal-lm?" in told
-    told = bad(capsys, "train", "tiny.toml", "--model.widht", "32", "--run", "runs/third")
-    assert told.endswith("model.widht is unknown; did you mean model.width?")
+def test_segment_recurrence_needs_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    message = bad(capsys, "train", "tiny.toml", "--objective.name", "segment-recurrent-lm")
+    assert (
+        "gpt2 has no memory (model.mem_len); expected a family such as transformer-xl or xlnet"
+        in message
+    )
+    message = bad(
+        capsys, "train", "tiny.toml", "--objective.name", "causal-ml", "--run", "runs/other"
+    )
+    assert "did you mean causal-lm?" in message
+    message = bad(capsys, "train", "tiny.toml", "--model.widht", "32", "--run", "runs/third")
+    assert message.endswith("model.widht is unknown; did you mean model.width?")
 
 
 # --- eval ---
@@ -350,17 +396,21 @@ def test_what_is_asked_of_a_model_without_a_memory(capsys: pytest.CaptureFixture
 
 def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     good(capsys, "train", "tiny.toml")
-    assert "runs/tiny: its recipe has no data.test; name the texts with --data.test" in bad(
+    assert "runs/tiny: its recipe has no data.test; name the test data with --data.test" in bad(
         capsys, "eval", "runs/tiny"
     )
     before = sorted(Path("runs").rglob("*"))
     Path("test.txt").write_text("the rat sat on the cat.\n" * 5)
     out = good(capsys, "eval", "runs/tiny", "--data.test", "test.txt")
-    assert re.match(r"model +runs/tiny/best\ndata +test.txt, 1 document, 120 tokens\nloss +\d\.\d+\n", out)
-    found = json.loads(good(capsys, "eval", "runs/tiny", "--data.test", "test.txt", "--json"))
-    values = found["values"]
-    assert found["model"] == "runs/tiny/best"
-    assert values["bits_per_character"] == pytest.approx(values["bits"])  # a token is a character here
+    assert re.match(
+        r"checkpoint +runs/tiny/best\ndata +test.txt, 1 document, 120 tokens\nloss +\d\.\d+\n", out
+    )
+    result = json.loads(good(capsys, "eval", "runs/tiny", "--data.test", "test.txt", "--json"))
+    values = result["metrics"]
+    assert result["checkpoint"] == "runs/tiny/best"
+    assert values["bits_per_character"] == pytest.approx(
+        values["bits"]
+    )  # a token is a character here
     assert sorted(Path("runs").rglob("*")) == before
     assert "gone.txt" in bad(capsys, "eval", "runs/tiny", "--data.test", "gone.txt")
     assert "data.tset is unknown" in bad(capsys, "eval", "runs/tiny", "--data.tset", "test.txt")
@@ -368,53 +418,74 @@ def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_eval_with_another_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    """As if the folder said so; other sizes belong to the weights."""
-    sizes = "embed_width = 16\nhead_dim = 8\nfeed = 16\nmemory = 8\ncutoffs = []\ndrop = 0.0\n"
-    text = RECIPE.replace('"gpt2"\n', f'"transformer-xl"\n{sizes}').replace("causal-lm", "recurrence")
-    Path("xl.toml").write_text(text.replace("valid = 0.2\n", ""))
-    good(capsys, "train", "xl.toml", "--learn.rate", "0.05", "--learn.measure", "0")
-    asked = ["eval", "runs/xl", "--data.test", "text.txt", "--json"]
+    """mem_len can be changed without training; other sizes belong to the weights."""
+    sizes = "embedding_width = 16\nhead_dim = 8\nffn_width = 16\nmem_len = 8\ncutoffs = []\ndropout = 0.0\n"
+    text = RECIPE.replace('"gpt2"\n', f'"transformer-xl"\n{sizes}').replace(
+        "causal-lm", "segment-recurrent-lm"
+    )
+    Path("xl.toml").write_text(text.replace("validation = 0.2\n", ""))
+    good(capsys, "train", "xl.toml", "--train.lr", "0.05", "--train.eval_every", "0")
+    command = ["eval", "runs/xl", "--data.test", "text.txt", "--json"]
     losses = [
-        json.loads(good(capsys, *asked, *flags))["values"]["loss"]
-        for flags in ((), ("--model.memory", "8"), ("--model.memory", "40"))
+        json.loads(good(capsys, *command, *flags))["metrics"]["loss"]
+        for flags in ((), ("--model.mem_len", "8"), ("--model.mem_len", "40"))
     ]
     assert losses[0] == losses[1] != losses[2]
     assert json.loads(Path("runs/xl/last/config.json").read_text())["mem_len"] == 8
     config = Path("runs/xl/last/config.json")
     config.write_text(re.sub(r'"(mem_len|memory)": 8', r'"\1": 40', config.read_text()))
-    assert json.loads(good(capsys, *asked))["values"]["loss"] == losses[2]
-    assert "model.width: a loaded model keeps its sizes" in bad(capsys, *asked, "--model.width", "32")
+    assert json.loads(good(capsys, *command))["metrics"]["loss"] == losses[2]
+    assert "model.width: a loaded model keeps its sizes" in bad(
+        capsys, *command, "--model.width", "32"
+    )
 
 
 def test_eval_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     Path("labels.toml").write_text(LABELS)
-    rows = [{"text": f"{word} film", "label": label} for word, label in (("good", "yes"), ("bad", "no"))]
+    rows = [
+        {"text": f"{word} film", "label": label} for word, label in (("good", "yes"), ("bad", "no"))
+    ]
     Path("train.jsonl").write_text("\n".join(map(json.dumps, rows * 8)))
-    Path("test.jsonl").write_text("\n".join(map(json.dumps, [*rows, {"text": "bad film", "label": "yes"}])))
+    Path("test.jsonl").write_text(
+        "\n".join(map(json.dumps, [*rows, {"text": "bad film", "label": "yes"}]))
+    )
     good(capsys, "train", "labels.toml")
     Path("train.jsonl").unlink()  # the model knows its labels
-    found = json.loads(good(capsys, "eval", "runs/labels", "--data.test", "test.jsonl", "--json"))
-    assert found["model"] == "runs/labels/last"
-    assert (found["data"], found["n"], found["how"]) == ("test.jsonl", 3, {"f1": "of yes"})
+    result = json.loads(good(capsys, "eval", "runs/labels", "--data.test", "test.jsonl", "--json"))
+    assert result["checkpoint"] == "runs/labels/last"
+    assert (result["data"], result["num_records"], result["settings"]) == (
+        "test.jsonl",
+        3,
+        {"f1": "of yes"},
+    )
     # bad: no, no; good: yes. Wanted: no, yes, yes
     values = {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 2 / 3, "matthews": 1 / 2}
-    assert {name: found["values"][name] for name in values} == pytest.approx(values)
+    assert {name: result["metrics"][name] for name in values} == pytest.approx(values)
 
 
-@pytest.mark.parametrize(("kind", "labels"), [("regression", (1.5, -2)), ("several", (["a", "b"], ["b"]))])
+@pytest.mark.parametrize(
+    ("problem_type", "labels"),
+    [("regression", (1.5, -2)), ("multi_label_classification", (["a", "b"], ["b"]))],
+)
 def test_eval_of_numbers_and_of_several_labels(
-    capsys: pytest.CaptureFixture[str], kind: str, labels: tuple[object, object]
+    capsys: pytest.CaptureFixture[str], problem_type: str, labels: tuple[object, object]
 ) -> None:
     Path("labels.toml").write_text(LABELS)
     rows = [
-        {"text": f"{word} film", "label": label} for word, label in zip(("good", "bad"), labels, strict=True)
+        {"text": f"{word} film", "label": label}
+        for word, label in zip(("good", "bad"), labels, strict=True)
     ]
     Path("train.jsonl").write_text("\n".join(map(json.dumps, rows * 8)))
-    good(capsys, "train", "labels.toml", "--objective.kind", kind)
-    found = json.loads(good(capsys, "eval", "runs/labels", "--data.test", "train.jsonl", "--json"))["values"]
-    assert 0 < found["loss"] < 2
-    names = {"regression": ["pearson", "spearman"], "several": ["accuracy", "f1", "macro_f1"]}
-    assert [*found] == ["loss", *names[kind]]
+    good(capsys, "train", "labels.toml", "--objective.problem_type", problem_type)
+    result = json.loads(
+        good(capsys, "eval", "runs/labels", "--data.test", "train.jsonl", "--json")
+    )["metrics"]
+    assert 0 < result["loss"] < 2
+    names = {
+        "regression": ["pearson", "spearman"],
+        "multi_label_classification": ["accuracy", "f1", "macro_f1"],
+    }
+    assert [*result] == ["loss", *names[problem_type]]
 
 
 def test_eval_of_tags(capsys: pytest.CaptureFixture[str]) -> None:
@@ -423,72 +494,89 @@ def test_eval_of_tags(capsys: pytest.CaptureFixture[str]) -> None:
     Path("train.conll").write_text(sentence * 8)
     Path("test.conll").write_text(sentence + sentence.replace("PER", "LOC"))
     good(capsys, "train", "tags.toml")
-    found = json.loads(good(capsys, "eval", "runs/tags", "--data.test", "test.conll", "--json"))["values"]
-    assert (found["accuracy"], found["f1"]) == (7 / 8, 3 / 4)
-    assert (found["precision"], found["recall"]) == (3 / 4, 3 / 4)
+    result = json.loads(good(capsys, "eval", "runs/tags", "--data.test", "test.conll", "--json"))[
+        "metrics"
+    ]
+    assert (result["accuracy"], result["f1"]) == (7 / 8, 3 / 4)
+    assert (result["precision"], result["recall"]) == (3 / 4, 3 / 4)
 
 
 def run_small(capsys: pytest.CaptureFixture[str], name: str, *flags: object) -> tuple[Path, str]:
-    """A small recipe, run; and the file that it learned from."""
-    given = small_data.write(name, Path.cwd())
+    """Run a small recipe; return its folder and its training file."""
+    data_flags = small_data.write(name, Path.cwd())
     recipe = ROOT / "recipes" / "small" / f"{name}.toml"
-    good(capsys, "train", recipe, *given, "--run", f"runs/{name}", "--device", "cpu", *flags)
-    return Path("runs", name), given[1]
+    good(capsys, "train", recipe, *data_flags, "--run", f"runs/{name}", "--device", "cpu", *flags)
+    return Path("runs", name), data_flags[1]
 
 
 def evaluated(capsys: pytest.CaptureFixture[str], run: Path, *flags: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(good(capsys, "eval", run, "--json", "--data.test", *flags))
-    return found
+    result: dict[str, Any] = json.loads(good(capsys, "eval", run, "--json", "--data.test", *flags))
+    return result
 
 
-def test_eval_of_what_a_model_writes(capsys: pytest.CaptureFixture[str]) -> None:
-    """It learns to translate a toy language; a sample is measured on the way, and all of it in the end."""
-    flags = "--data.valid 0.1 --learn.measure 60 --learn.write 10 --learn.steps 120"
+def test_eval_of_generated_texts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Train on a toy language; a sample is evaluated during training, all of it at the end."""
+    flags = "--data.validation 0.1 --train.eval_every 60 --train.eval_generate 10 --train.steps 120"
     run, path = run_small(capsys, "seq2seq", *flags.split())
-    found = evaluated(capsys, run, path, "--beams", 2, "--lower")
-    assert found["values"]["rouge1"] > 0.9
-    assert (found["n"], found["how"]) == (300, {"beams": 2, "penalty": 1.0, "longest": 200})
-    reports = History.read(run).measures
+    result = evaluated(capsys, run, path, "--num-beams", 2, "--lowercase")
+    assert result["metrics"]["rouge1"] > 0.9
+    assert (result["num_records"], result["settings"]) == (
+        300,
+        {"num_beams": 2, "length_penalty": 1.0, "max_new_tokens": 200},
+    )
+    reports = MetricsHistory.read(run).validation
     assert [report.step for report in reports] == [60, 120]
-    assert reports[-1].values["rouge1"] > 0.9
+    assert reports[-1].metrics["rouge1"] > 0.9
     if find_spec("sacrebleu"):
-        assert found["values"]["bleu"] == pytest.approx(found["values"]["bleu_lower"])
-        assert min(found["values"]["bleu"], reports[-1].values["bleu"]) > 70
-        assert "nrefs:1|case:mixed" in found["signatures"]["bleu"]
-        assert "case:lc" in found["signatures"]["bleu_lower"]
-        assert "nc:6" in found["signatures"]["chrf"]
+        assert result["metrics"]["bleu"] == pytest.approx(result["metrics"]["bleu_lower"])
+        assert min(result["metrics"]["bleu"], reports[-1].metrics["bleu"]) > 70
+        assert "nrefs:1|case:mixed" in result["signatures"]["bleu"]
+        assert "case:lc" in result["signatures"]["bleu_lower"]
+        assert "nc:6" in result["signatures"]["chrf"]
     else:
-        assert "qkv[eval]" in found["signatures"]["bleu"]
-    assert "--beams 0" in bad(capsys, "eval", run, "--data.test", path, "--beams", 0)
+        assert "qkv[eval]" in result["signatures"]["bleu"]
+    assert "num_beams is 0" in bad(capsys, "eval", run, "--data.test", path, "--num-beams", 0)
 
 
-def test_eval_of_answers_that_are_written(capsys: pytest.CaptureFixture[str]) -> None:
-    run, path = run_small(capsys, "generative-answers", "--learn.steps", 20)
-    found = evaluated(capsys, run, path, "--beams", 1)
-    assert [*found["values"]] == ["loss", "accuracy", "exact", "f1"]
-    assert 0 < found["values"]["exact"] <= found["values"]["f1"] < 1
+def test_eval_of_generative_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    run, path = run_small(capsys, "generative-question-answering", "--train.steps", 20)
+    result = evaluated(capsys, run, path, "--num-beams", 1)
+    assert [*result["metrics"]] == ["loss", "accuracy", "exact", "f1"]
+    assert 0 < result["metrics"]["exact"] <= result["metrics"]["f1"] < 1
 
 
 def test_eval_of_spans(capsys: pytest.CaptureFixture[str]) -> None:
-    """The answers of a model asked question by question, in any form of the file, and in windows."""
-    flags = "--data.valid train.json --learn.watch exact --learn.steps 60"
-    run, path = run_small(capsys, "span", *flags.split())
-    found = evaluated(capsys, run, path)
-    assert (found["n"], found["how"]) == (150, {"longest": 30, "stride": 16, "no_answer": True})
-    assert History.read(run).measures[-1].values == pytest.approx(found["values"])
+    """Predicted answers equal those of single questions, in every file format and with windows."""
+    flags = "--data.validation train.json --train.best_metric exact --train.steps 60"
+    run, path = run_small(capsys, "question-answering", *flags.split())
+    result = evaluated(capsys, run, path)
+    assert (result["num_records"], result["settings"]) == (
+        150,
+        {"max_answer_tokens": 30, "stride": 16, "allow_no_answer": True},
+    )
+    assert MetricsHistory.read(run).validation[-1].metrics == pytest.approx(result["metrics"])
     model, right = qkv.load(run / "best"), 0
     assert model.tokenizer is not None
     for record in Corpus(path):
-        context = record.text("context")
-        whole = model.tokenizer.encode(record.text("question"), context)
-        out = model.run(torch.tensor([whole.ids]), types=torch.tensor([whole.types]))
-        start, end = out["start"][0].tolist(), out["end"][0].tolist()
-        inside = [i for i, owner in enumerate(whole.sequence) if owner == 1]
-        score, a, b = max((start[a] + end[b], a, b) for a in inside for b in inside if a <= b < a + 30)
-        text = context[whole.offsets[a][0] : whole.offsets[b][1]] if score >= start[0] + end[0] else ""
-        right += text in ([answer.text for answer in record.answers()] or [""])
+        context = record.get_text("context")
+        encoding = model.tokenizer.encode(record.get_text("question"), context)
+        out = model(
+            torch.tensor([encoding.input_ids]),
+            token_type_ids=torch.tensor([encoding.token_type_ids]),
+        )
+        start, end = out["start_logits"][0].tolist(), out["end_logits"][0].tolist()
+        inside = [i for i, owner in enumerate(encoding.sequence_ids) if owner == 1]
+        score, a, b = max(
+            (start[a] + end[b], a, b) for a in inside for b in inside if a <= b < a + 30
+        )
+        text = (
+            context[encoding.offset_mapping[a][0] : encoding.offset_mapping[b][1]]
+            if score >= start[0] + end[0]
+            else ""
+        )
+        right += text in ([answer.text for answer in record.get_answers()] or [""])
     assert 0.3 < right / 150 < 1
-    assert found["values"]["exact"] == pytest.approx(right / 150)
+    assert result["metrics"]["exact"] == pytest.approx(right / 150)
     rows = [
         {"context": paragraph["context"], **question}
         for article in json.loads(Path(path).read_text())["data"]
@@ -497,94 +585,137 @@ def test_eval_of_spans(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     Path("flat.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for row in rows:  # as the hub has it
-        row["answers"] = {name: [each[name] for each in row["answers"]] for name in ("text", "answer_start")}
+        row["answers"] = {
+            name: [item[name] for item in row["answers"]] for name in ("text", "answer_start")
+        }
     Path("hub.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    windows = ("--data.length", 24, "--objective.stride", 8)
+    windows = ("--data.max_length", 24, "--objective.stride", 8)
     short = evaluated(capsys, run, path, *windows)
-    assert short["tokens"] > found["tokens"]  # contexts in several windows
+    assert short["num_tokens"] > result["num_tokens"]  # contexts in several windows
     for name in ("flat.jsonl", "hub.jsonl"):
-        again = evaluated(capsys, run, name, "--data.form", "jsonl", *windows)
-        assert again["values"] == short["values"]
+        again = evaluated(capsys, run, name, "--data.format", "jsonl", *windows)
+        assert again["metrics"] == short["metrics"]
         assert again["data"] == name
 
 
 def test_eval_of_two_networks(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a run measured last of ELECTRA and of a student, eval finds again."""
-    for name, extra in (("replaced-token", "replaced_accuracy"), ("distillation", "soft")):
-        run, path = run_small(capsys, name, "--learn.steps", 12, "--data.valid", "train.txt")
-        found, last = evaluated(capsys, run, path)["values"], History.read(run).measures[-1].values
-        assert found == pytest.approx(last, rel=1e-5)
-        assert extra in found
+    """eval reproduces the last validation of ELECTRA and of distillation."""
+    for name, extra in (
+        ("replaced-token-detection", "replaced_accuracy"),
+        ("distillation", "soft"),
+    ):
+        run, path = run_small(capsys, name, "--train.steps", 12, "--data.validation", "train.txt")
+        result, last = (
+            evaluated(capsys, run, path)["metrics"],
+            MetricsHistory.read(run).validation[-1].metrics,
+        )
+        assert result == pytest.approx(last, rel=1e-5)
+        assert extra in result
 
 
-def test_a_discriminator_begins_where_a_generator_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    """Both are one model at first: a masked lm, which the discriminator reads with another head."""
-    given = small_data.write("replaced-token", Path.cwd())
-    words = ("--objective.name", "masked-lm", "--run", "words", "--learn.steps", 2, "--learn.warmup", 0)
-    good(capsys, "train", ROOT / "recipes" / "small" / "replaced-token.toml", *given, *words)
-    Path("twins.toml").write_text(
-        '[model]\nload = "words/last"\n[data]\nunit = "document"\nlength = 64\nlong = "split"\nrows = 16\n'
-        '[objective]\nname = "replaced-token"\ngenerator = "words/last"\n[learn]\nsteps = 1\nrate = 1e-30\n'
+def test_a_discriminator_starts_from_the_generator(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both start from one masked language model; the discriminator has another head."""
+    data_flags = small_data.write("replaced-token-detection", Path.cwd())
+    words = (
+        "--objective.name",
+        "masked-lm",
+        "--run",
+        "words",
+        "--train.steps",
+        2,
+        "--train.warmup_steps",
+        0,
     )
-    good(capsys, "train", "twins.toml", *given, "--run", "twins")
-    before, generator, after = (qkv.load(f) for f in ("words/last", "twins/last/generator", "twins/last"))
+    good(
+        capsys,
+        "train",
+        ROOT / "recipes" / "small" / "replaced-token-detection.toml",
+        *data_flags,
+        *words,
+    )
+    Path("twins.toml").write_text(
+        '[model]\nload = "words/last"\n[data]\nunit = "document"\n'
+        'max_length = 64\noverflow = "window"\nbatch_size = 16\n'
+        '[objective]\nname = "replaced-token-detection"\ngenerator = "words/last"\n'
+        "[train]\nsteps = 1\nlr = 1e-30\n"
+    )
+    good(capsys, "train", "twins.toml", *data_flags, "--run", "twins")
+    before, generator, after = (
+        qkv.load(f) for f in ("words/last", "twins/last/generator", "twins/last")
+    )
     assert any(name.startswith("heads.lm.") for name, _ in generator.net.named_parameters())
     for name, weight in before.net.named_parameters():
         assert torch.equal(weight, dict(generator.net.named_parameters())[name])
         if "heads" not in name:
             assert torch.equal(weight, dict(after.net.named_parameters())[name])
     wrong = ("--objective.generator", "twins/last", "--run", "wrong")
-    message = bad(capsys, "train", "twins.toml", *given, *wrong)
+    message = bad(capsys, "train", "twins.toml", *data_flags, *wrong)
     assert "objective.generator twins/last: expected a model with the head masked-lm" in message
 
 
-def test_what_is_watched_must_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    """The error comes before the first step, and names what there is."""
-    given = small_data.write("seq2seq", Path.cwd())
+def test_the_best_metric_must_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """The error comes before the first step and names the available metrics."""
+    data_flags = small_data.write("seq2seq", Path.cwd())
     small = (
         "train",
         ROOT / "recipes" / "small" / "seq2seq.toml",
-        *given,
+        *data_flags,
         "--run",
         "a",
-        "--data.valid",
+        "--data.validation",
         "0.2",
     )
-    message = bad(capsys, *small, "--learn.watch", "bleu")
-    assert "learn.watch 'bleu', expected one of what is measured: loss, accuracy; learn.write adds" in message
+    message = bad(capsys, *small, "--train.best_metric", "bleu")
+    assert (
+        "train.best_metric 'bleu', expected one of the metrics: loss, accuracy; train.eval_generate adds"
+        in message
+    )
     assert "rougeL" in message
     assert not Path("a/metrics.jsonl").exists()
-    assert "learn.write 3: causal-lm writes no texts, expected 0" in bad(
-        capsys, "train", "tiny.toml", "--learn.write", 3
+    assert "train.eval_generate 3: causal-lm generates no texts, expected 0" in bad(
+        capsys, "train", "tiny.toml", "--train.eval_generate", 3
     )
     assert not Path("runs/tiny/metrics.jsonl").exists()
 
 
 def test_the_best_is_the_highest_f1(capsys: pytest.CaptureFixture[str]) -> None:
-    given = small_data.write("label", Path.cwd())
-    flags = "--run run --device cpu --data.valid 0.2 --learn.watch f1 --learn.measure 20"
-    out = good(capsys, "train", ROOT / "recipes" / "small" / "label.toml", *given, *flags.split())
-    scores = [(report.values["f1"], -report.step) for report in History.read(Path("run")).measures]
+    data_flags = small_data.write("sequence-classification", Path.cwd())
+    flags = (
+        "--run run --device cpu --data.validation 0.2 --train.best_metric f1 --train.eval_every 20"
+    )
+    out = good(
+        capsys,
+        "train",
+        ROOT / "recipes" / "small" / "sequence-classification.toml",
+        *data_flags,
+        *flags.split(),
+    )
+    scores = [
+        (report.metrics["f1"], -report.step)
+        for report in MetricsHistory.read(Path("run")).validation
+    ]
     f1, step = max(scores)  # the first of those
     assert f1 > min(scores)[0]
     assert f"best   run/best, f1 {f1:.4g} at step {-step}\n" in out
 
 
-# --- how far it is ---
+# --- progress ---
 
 
-def test_how_far_it_is_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_an_occasional_line(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 3.0, 10.0, 10.0, 15.0, 21.0, 21.0])
-    with progress("reading", clock=lambda: next(times)) as tell:
+    with show_progress_bar("reading", clock=lambda: next(times)) as report:
         for done in (1, 2, 3, 4):
-            tell(f"read {done} of 4", done, 4)
+            report(f"read {done} of 4", done, 4)
     assert capsys.readouterr() == ("", "read 2 of 4\nread 4 of 4\n")
 
 
-def test_a_bar_beside_one_object(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_progress_bar_with_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     good(capsys, "train", "tiny.toml")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
     assert main(["eval", "runs/tiny", "--json", "--data.test", "text.txt"]) == 0
-    said, shown = capsys.readouterr()
-    assert json.loads(said)["data"] == "text.txt"
-    assert re.search(r"measured ([\d,]+) of \1 batches", shown)
+    output, errors = capsys.readouterr()
+    assert json.loads(output)["data"] == "text.txt"
+    assert re.search(r"evaluated ([\d,]+) of \1 batches", errors)

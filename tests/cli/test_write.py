@@ -1,4 +1,4 @@
-"""The commands of tasks that write: texts from everywhere, streams, JSON, and mistakes in one line."""
+"""Commands of the tasks that generate text: inputs, streaming, JSON, and one-line errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import qkv
 from qkv.cli import main
 from tests.cli.test_read import MODELS, bad, good, model, rows
-from tests.tasks.test_write import byte
+from tests.tasks.test_write import build_decoder
 
 TEXT = "Anna lives in a small house."
 
@@ -20,99 +20,137 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     Path("texts.txt").write_text(f"{TEXT}\n\n  Marie plays!\n", encoding="utf-8")
-    byte().save("gpt")
+    build_decoder().save("gpt")
 
 
 def test_translate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    task = qkv.task("translate", MODELS / "marian", max_new=6)
-    more = [*model("marian"), "--max-new", "6"]
+    task = qkv.task("translate", MODELS / "marian", max_new_tokens=6)
+    more = [*model("marian"), "--max-new-tokens", "6"]
     assert good(capsys, "translate", TEXT, *more) == task(TEXT).text + "\n"
     lines = f"{task(TEXT).text}\n\n  {task('Marie plays!').text}\n"
     assert good(capsys, "translate", "texts.txt", *more) == lines
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path("texts.txt").read_bytes())))
     assert good(capsys, "translate", *more) == lines
-    both = good(capsys, "translate", TEXT, "Marie plays!", *more)
-    assert both.splitlines() == [task(TEXT).text, task("Marie plays!").text]
-    shown = good(capsys, "translate", TEXT, *more, "--beam", "4", "--best", "3")
-    found = task(TEXT, beams=4, results=3)
-    assert shown.split()[:2] == ["score", "text"]
-    assert all(f"{one.score:.4f}" in shown for one in found.best)
-    (row,) = rows(capsys, "translate", TEXT, *more, "--beam", "4", "--best", "3")
+    output = good(capsys, "translate", TEXT, "Marie plays!", *more)
+    assert output.splitlines() == [task(TEXT).text, task("Marie plays!").text]
+    table = good(
+        capsys, "translate", TEXT, *more, "--num-beams", "4", "--num-return-sequences", "3"
+    )
+    result = task(TEXT, num_beams=4, num_return_sequences=3)
+    assert table.split()[:2] == ["score", "text"]
+    assert all(f"{candidate.score:.4f}" in table for candidate in result.candidates)
+    (row,) = rows(
+        capsys, "translate", TEXT, *more, "--num-beams", "4", "--num-return-sequences", "3"
+    )
     assert row["source"] == TEXT
-    assert [one["text"] for one in row["best"]] == [one.text for one in found.best]
-    assert row["tokens"] == [*found.tokens]
+    assert [candidate["text"] for candidate in row["candidates"]] == [
+        candidate.text for candidate in result.candidates
+    ]
+    assert row["tokens"] == [*result.tokens]
 
 
 def test_translate_between_languages(capsys: pytest.CaptureFixture[str]) -> None:
-    more = [*model("mbart"), "--max-new", "6"]
-    wanted = qkv.task("translate", MODELS / "mbart", source="en_XX", target="de_DE", max_new=6)(TEXT)
-    assert good(capsys, "translate", TEXT, *more, "--from", "en", "--to", "de") == wanted.text + "\n"
-    assert "into which language? Expected --from and --to, of" in bad(capsys, "translate", TEXT, *more)
+    more = [*model("mbart"), "--max-new-tokens", "6"]
+    expected = qkv.task(
+        "translate", MODELS / "mbart", src_lang="en_XX", tgt_lang="de_DE", max_new_tokens=6
+    )(TEXT)
+    assert (
+        good(capsys, "translate", TEXT, *more, "--from", "en", "--to", "de") == expected.text + "\n"
+    )
+    assert "the target language is unknown; expected --from and --to of" in bad(
+        capsys, "translate", TEXT, *more
+    )
     assert "--to is 'xx', expected one of ar" in bad(capsys, "translate", TEXT, *more, "--to", "xx")
 
 
-def test_summarise(capsys: pytest.CaptureFixture[str]) -> None:
-    task = qkv.task("summarise", MODELS / "bart", max_new=8, min_length=5)
-    more = [*model("bart"), "--max-new", "8", "--min-length", "5"]
+def test_summarize(capsys: pytest.CaptureFixture[str]) -> None:
+    task = qkv.task("summarize", MODELS / "bart", max_new_tokens=8, min_length=5)
+    more = [*model("bart"), "--max-new-tokens", "8", "--min-length", "5"]
     text = Path("texts.txt").read_text(encoding="utf-8").removesuffix("\n")
-    assert good(capsys, "summarise", "texts.txt", *more) == task(text).text + "\n"
+    assert good(capsys, "summarize", "texts.txt", *more) == task(text).text + "\n"
     Path("long.txt").write_text(f"{TEXT} " * 20, encoding="utf-8")
-    assert "more than the 64 that are read at once" in bad(capsys, "summarise", "long.txt", *more)
-    assert good(capsys, "summarise", "long.txt", *more, "--long", "cut")
-    window = task.changed({"long": "window"})
+    assert "more than the limit of 64" in bad(capsys, "summarize", "long.txt", *more)
+    assert good(capsys, "summarize", "long.txt", *more, "--overflow", "truncate")
+    window = task.with_settings({"overflow": "window"})
     text = Path("long.txt").read_text(encoding="utf-8")
-    assert good(capsys, "summarise", "long.txt", *more, "--long", "window") == window(text).text + "\n"
-    again = good(capsys, "summarise", "long.txt", *more, "--long", "window", "--again")
-    assert again == window(text, again=True).text + "\n"
-    for long in ([], ["--long", "cut"]):
-        assert "expected --long window" in bad(capsys, "summarise", "long.txt", *more, "--again", *long)
-    more = [*model("marian"), "--max-new", "3", "--long", "window"]
+    assert (
+        good(capsys, "summarize", "long.txt", *more, "--overflow", "window")
+        == window(text).text + "\n"
+    )
+    again = good(capsys, "summarize", "long.txt", *more, "--overflow", "window", "--recursive")
+    assert again == window(text, recursive=True).text + "\n"
+    for overflow in ([], ["--overflow", "truncate"]):
+        message = bad(capsys, "summarize", "long.txt", *more, "--recursive", *overflow)
+        assert "expected --overflow window" in message
+    more = [*model("marian"), "--max-new-tokens", "3", "--overflow", "window"]
     assert good(capsys, "translate", "long.txt", *more).endswith("\n")
-    more = ["--model", "gpt", "--device", "cpu", "--max-new", "3"]
-    assert "more than the 31 that are read at once" in bad(capsys, "complete", "long.txt", *more)
-    assert good(capsys, "complete", "long.txt", *more, "--long", "window").startswith(text)
+    more = ["--model", "gpt", "--device", "cpu", "--max-new-tokens", "3"]
+    assert "more than the limit of 31" in bad(capsys, "complete", "long.txt", *more)
+    assert good(capsys, "complete", "long.txt", *more, "--overflow", "window").startswith(text)
 
 
 def test_complete(capsys: pytest.CaptureFixture[str]) -> None:
-    task = qkv.task("complete", "gpt", max_new=8)
-    more = ["--model", "gpt", "--device", "cpu", "--max-new", "8"]
+    task = qkv.task("complete", "gpt", max_new_tokens=8)
+    more = ["--model", "gpt", "--device", "cpu", "--max-new-tokens", "8"]
     assert good(capsys, "complete", "Clara", *more) == task("Clara").text + "\n"
     drawn = ["--temperature", "0.8", "--top-p", "0.9", "--top-k", "40", "--seed", "4"]
-    wanted = task("Clara", temperature=0.8, top_p=0.9, top_k=40, seed=4)
-    assert good(capsys, "complete", "Clara", *more, *drawn) == wanted.text + "\n"
-    assert good(capsys, "complete", "Clara", *more, *drawn, "--stream") == wanted.text + "\n"
+    expected = task("Clara", temperature=0.8, top_p=0.9, top_k=40, seed=4)
+    assert good(capsys, "complete", "Clara", *more, *drawn) == expected.text + "\n"
+    assert good(capsys, "complete", "Clara", *more, *drawn, "--stream") == expected.text + "\n"
     (row,) = rows(capsys, "complete", "Clara", *more, *drawn)
-    assert (row["prompt"], row["new"], row["reason"]) == ("Clara", wanted.new, wanted.reason)
-    stop = wanted.new[2:4]
-    cut = good(capsys, "complete", "Clara", *more, *drawn, "--stop", stop, "--stream")
-    assert cut == "Clara" + wanted.new[: wanted.new.index(stop)] + "\n"
+    assert (row["prompt"], row["new_text"], row["finish_reason"]) == (
+        "Clara",
+        expected.new_text,
+        expected.finish_reason,
+    )
+    stop = expected.new_text[2:4]
+    cut = good(capsys, "complete", "Clara", *more, *drawn, "--stop-strings", stop, "--stream")
+    assert cut == "Clara" + expected.new_text[: expected.new_text.index(stop)] + "\n"
 
 
 @pytest.mark.parametrize(("arguments", "wrong"), [
-    (["--temperature", "0"], "--no-sample takes"),
-    (["--temperature", "-1"], "--temperature is -1"), (["--temperature", "nan"], "--temperature is nan"),
-    (["--top-p", "2"], "--top-p is 2"), (["--stop", ""], "--stop is ''"), (["--beam", "0"], "--beam is 0"),
-    (["--beam", "100000"], "--beam is 100000"), (["--code", "Links"], "--code is 'Links'"),
-    (["--stream", "--json"], "take one of them"), (["--stream", "--best", "2", "--sample"], "--best is 2"),
-    (["--max-new", "0"], "--max-new is 0"), (["--best", "3", "--beam", "2"], "--best is 3, expected no more"),
+    (["--temperature", "0"], "use --no-do-sample"),
+    (["--temperature", "-1"], "temperature is -1"), (["--temperature", "nan"], "temperature is nan"),
+    (["--top-p", "2"], "top_p is 2"), (["--stop-strings", ""], "stop_strings has ''"),
+    (["--num-beams", "0"], "num_beams is 0"),
+    (["--num-beams", "100000"], "num_beams is 100000"),
+    (["--control-code", "Links"], "control_code is 'Links'"),
+    (["--stream", "--json"], "expected one of them"),
+    (["--stream", "--num-return-sequences", "2", "--do-sample"], "num_return_sequences is 2"),
+    (["--max-new-tokens", "0"], "max_new_tokens is 0"),
+    (["--num-return-sequences", "3", "--num-beams", "2"], "num_return_sequences is 3, expected at most 2"),
 ])  # fmt: skip
-def test_mistakes_are_said_in_a_line(
+def test_errors_are_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], wrong: str
 ) -> None:
-    assert wrong in bad(capsys, "complete", "Clara", "--model", "gpt", "--device", "cpu", *arguments)
+    assert wrong in bad(
+        capsys, "complete", "Clara", "--model", "gpt", "--device", "cpu", *arguments
+    )
 
 
-def test_the_nearest_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    for given in (["translate", TEXT], ["translate"], ["complete"], ["complete", TEXT], ["summarise", TEXT]):
-        assert "Unknown option: --beams. Did you mean --beam?" in bad(capsys, *given, "--beams", "5")
-        assert "Did you mean --beam?" in bad(capsys, *given, "--beams=5", "--model", "gpt")
+def test_the_closest_option_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (
+        ["translate", TEXT],
+        ["translate"],
+        ["complete"],
+        ["complete", TEXT],
+        ["summarize", TEXT],
+    ):
+        assert "Unknown option: --num-beam. Did you mean --num-beams?" in bad(
+            capsys, *command, "--num-beam", "5"
+        )
+        assert "Did you mean --num-beams?" in bad(
+            capsys, *command, "--num-beam=5", "--model", "gpt"
+        )
 
 
-def test_and_so_are_texts_and_models_that_cannot(capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_of_texts_and_models(capsys: pytest.CaptureFixture[str]) -> None:
     for stream in ([], ["--stream"]):
         assert "text is empty" in bad(capsys, "complete", "", "--model", "gpt", *stream)
     assert "text is empty" in bad(capsys, "translate", "", *model("marian"))
-    assert "`translate` needs an encoder-decoder" in bad(capsys, "translate", TEXT, "--model", "gpt")
+    assert "`translate` needs an encoder-decoder" in bad(
+        capsys, "translate", TEXT, "--model", "gpt"
+    )
     assert "`complete` needs a decoder" in bad(capsys, "complete", TEXT, *model("marian"))
-    assert "no such file" in bad(capsys, "summarise", "none.txt", *model("bart"))
+    assert "no such file" in bad(capsys, "summarize", "none.txt", *model("bart"))
     assert main(["translate", "--help"]) == 0

@@ -1,4 +1,4 @@
-"""Encoders and sources: records become rows and examples; what is wrong is said with its place."""
+"""Encoders and datasets: records become rows and examples; errors name the record's location."""
 
 from __future__ import annotations
 
@@ -10,12 +10,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qkv.data.batches.dataset import Documents, Framed, Packed, Pieces, Segmented, Stream, Windows
-from qkv.data.encode.encoder import Coded, Encoder, Pairs, Sentences, Texts
-from qkv.data.encode.labels import Answered, Chosen, Labelled, Tagged, from_bits, labels_of, to_bits
-from qkv.data.encode.special_tokens import frame
+from qkv.data.batches.dataset import (
+    ChunkedDataset,
+    DocumentDataset,
+    PackedDataset,
+    SentencePairDataset,
+    SpecialTokensDataset,
+    TokenStreamDataset,
+    WindowDataset,
+)
+from qkv.data.encode.encoder import (
+    ControlCodeEncoder,
+    PlainTextEncoder,
+    RecordEncoder,
+    SentenceSplitEncoder,
+    SourceTargetEncoder,
+)
+from qkv.data.encode.labels import (
+    MultipleChoiceEncoder,
+    QuestionAnsweringEncoder,
+    SequenceClassificationEncoder,
+    TokenClassificationEncoder,
+    collect_label_names,
+    decode_float_bits,
+    encode_float_bits,
+)
+from qkv.data.encode.special_tokens import build_special_tokens_template
 from qkv.data.read.record import Record
-from qkv.data.store.prepare import prepare
+from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
 from qkv.text import Tokenizer
 
@@ -23,247 +45,321 @@ LINES = ["the cat sat on the mat.", "a dog ran to the red house!", "who is there
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("tokenizer")
-    made = Tokenizer.train(LINES * 9, kind="wordpiece", vocab=70, purpose="bert", codes=["Pets", "Ships"])
-    made.save(folder)
-    return str(folder)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("tokenizer")
+    tokenizer = Tokenizer.train(
+        LINES * 9, type="wordpiece", vocab_size=70, template="bert", extra_tokens=["Pets", "Ships"]
+    )
+    tokenizer.save(path)
+    return str(path)
 
 
-def record(**values: object) -> Record:
+@pytest.fixture(scope="module")
+def tokenizer(folder: str) -> Tokenizer:
+    return Tokenizer.load(folder)
+
+
+def make_record(**values: object) -> Record:
     return Record(values, "x.csv, line 7")
 
 
-def kept(encoder: Encoder, records: list[Record], folder: Path) -> Shards:
-    return prepare(records, encoder, folder, fields=encoder.fields(), made_from={})
+def prepare(encoder: RecordEncoder, records: list[Record], path: Path) -> Shards:
+    return prepare_shards(records, encoder, path, field_sizes=encoder.field_sizes(), provenance={})
 
 
-def test_a_frame_is_what_a_tokenizer_puts_around_texts(home: str) -> None:
-    text = Tokenizer.load(home)
-    a, b = (np.array(ids) for ids in text.encode_ids(LINES[:2], special=False))
-    one, two = frame(text), frame(text, 2)
-    assert one.tokens(a).tolist() == text.encode(LINES[0]).ids
-    assert two.tokens(a, b).tolist() == text.encode(LINES[0], LINES[1]).ids
-    assert two.kinds(a, b).tolist() == text.encode(LINES[0], LINES[1]).types
-    assert (one.size, two.size) == (2, 3)
+def test_a_template_adds_the_special_tokens_of_the_tokenizer(tokenizer: Tokenizer) -> None:
+    a, b = (np.array(ids) for ids in tokenizer.encode_ids(LINES[:2], add_special_tokens=False))
+    single = build_special_tokens_template(tokenizer)
+    pair = build_special_tokens_template(tokenizer, 2)
+    encoding = tokenizer.encode(LINES[0], LINES[1])
+    assert single.build_token_ids(a).tolist() == tokenizer.encode(LINES[0]).input_ids
+    assert pair.build_token_ids(a, b).tolist() == encoding.input_ids
+    assert pair.build_token_type_ids(a, b).tolist() == encoding.token_type_ids
+    assert (single.num_special_tokens, pair.num_special_tokens) == (2, 3)
 
 
-def test_a_tokenizer_that_was_made_anew_is_read_anew(tmp_path: Path) -> None:
-    folder = str(tmp_path / "tok")
+def test_an_encoder_opens_the_tokenizer_once_a_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "tokenizer")
     for text in ("a bc", "c ab d"):
-        made = Tokenizer.train([text], kind="char", purpose="plain")
-        made.save(folder)
-        encoder = Texts(tokenizer=folder)
-        assert encoder([record(text=text)])[0]["tokens"] == made.encode(text).ids
-        assert "text" in vars(encoder)
-        assert "text" not in vars(pickle.loads(pickle.dumps(encoder)))  # each process opens its own
+        tokenizer = Tokenizer.train([text], type="char", template="plain")
+        tokenizer.save(path)
+        encoder = PlainTextEncoder(tokenizer_folder=path)
+        assert encoder([make_record(text=text)])[0]["tokens"] == tokenizer.encode(text).input_ids
+        assert "tokenizer" in vars(encoder)
+        assert "tokenizer" not in vars(pickle.loads(pickle.dumps(encoder)))
 
 
-def test_running_text_ends_every_record_and_tells_where_words_begin(home: str) -> None:
-    text = Tokenizer.load(home)
-    plain, marked = Texts(tokenizer=home), Texts(tokenizer=home, words=True)
-    rows, more = plain([record(text=LINES[0])]), marked([record(text=LINES[0])])
-    assert rows[0]["tokens"] == more[0]["tokens"] == [*text.encode(LINES[0], special=False).ids, text.sep]
-    words = text.encode(LINES[0], special=False).words
-    assert sum(more[0]["starts"]) == len({*words}) + 1
-    assert more[0]["starts"][0] == 1
+def test_plain_text_has_an_end_token_and_word_starts(tokenizer: Tokenizer, folder: str) -> None:
+    plain = PlainTextEncoder(tokenizer_folder=folder)
+    marked = PlainTextEncoder(tokenizer_folder=folder, mark_word_starts=True)
+    (row,) = plain([make_record(text=LINES[0])])
+    (marked_row,) = marked([make_record(text=LINES[0])])
+    encoding = tokenizer.encode(LINES[0], add_special_tokens=False)
+    assert row["tokens"] == [*encoding.input_ids, tokenizer.sep_token_id]
+    assert marked_row["tokens"] == row["tokens"]
+    assert sum(marked_row["starts"]) == len({*encoding.word_ids}) + 1
+    assert marked_row["starts"][0] == 1
 
 
-def test_what_is_too_long_is_refused_cut_or_left_to_be_split(home: str) -> None:
-    long = record(text=LINES[0] * 9)
-    with pytest.raises(ValueError, match=r"x\.csv, line 7: \d+ tokens, expected at most 18"):
-        Texts(tokenizer=home, length=20, around=2)([long])
-    cut = Texts(tokenizer=home, length=20, around=2, long="cut", ends=False)([long])
-    assert len(cut[0]["tokens"]) == 18
-    whole = Texts(tokenizer=home, length=20, around=2, long="split", ends=False)([long])
-    assert len(whole[0]["tokens"]) > 20
-    with pytest.raises(ValueError, match=r"data\.long 'split', expected one of refuse, cut: what is asked"):
-        Labelled(tokenizer=home, long="split")
-    with pytest.raises(ValueError, match=r"data\.long 'drop', expected one of refuse, cut, split"):
-        Texts(tokenizer=home, long="drop")
+def test_overflow_modes(folder: str) -> None:
+    record = make_record(text=LINES[0] * 9)
+    options: dict[str, Any] = dict(tokenizer_folder=folder, max_length=20, num_special_tokens=2)
+    with pytest.raises(
+        ValueError, match=r"x\.csv, line 7: \d+ tokens, expected at most 18; use data"
+    ):
+        PlainTextEncoder(**options)([record])
+    truncated = PlainTextEncoder(**options, overflow="truncate", add_eos=False)([record])
+    assert len(truncated[0]["tokens"]) == 18
+    full = PlainTextEncoder(**options, overflow="window", add_eos=False)([record])
+    assert len(full[0]["tokens"]) > 20
+    with pytest.raises(
+        ValueError, match=r"data\.overflow 'window', expected one of error, truncate: the objective"
+    ):
+        SequenceClassificationEncoder(tokenizer_folder=folder, overflow="window")
+    with pytest.raises(
+        ValueError, match=r"data\.overflow 'drop', expected one of error, truncate, window$"
+    ):
+        PlainTextEncoder(tokenizer_folder=folder, overflow="drop")
 
 
-def test_documents_are_cut_framed_and_packed(home: str, tmp_path: Path) -> None:
-    encoder = Texts(tokenizer=home, ends=False, words=True, length=16, around=2, long="split")
-    held = kept(encoder, [record(text=line) for line in (LINES[0] * 3, LINES[1], LINES[2])], tmp_path)
-    text = Tokenizer.load(home)
-    around, pieces = frame(text), Pieces(Documents(held), 14)
-    assert pieces.lengths().max() == 14
-    assert sum(pieces.lengths()) == held.tokens()
-    framed = Framed(pieces, around)
-    assert framed[0]["tokens"][[0, -1]].tolist() == [text.cls, text.sep]
-    assert len(framed[0]["starts"]) == len(framed[0]["tokens"]) == 16
-    rows = Packed(framed, pieces.lengths() + 2, 32)
-    assert sum(len(rows[i]["tokens"]) for i in range(len(rows))) == held.tokens() + 2 * len(pieces)
-    for i in range(len(rows)):
-        row = rows[i]
+def test_documents_are_chunked_and_packed_with_special_tokens(
+    tokenizer: Tokenizer, folder: str, tmp_path: Path
+) -> None:
+    encoder = PlainTextEncoder(
+        tokenizer_folder=folder,
+        add_eos=False,
+        mark_word_starts=True,
+        max_length=16,
+        num_special_tokens=2,
+        overflow="window",
+    )
+    records = [make_record(text=line) for line in (LINES[0] * 3, LINES[1], LINES[2])]
+    shards = prepare(encoder, records, tmp_path)
+    chunks = ChunkedDataset(DocumentDataset(shards), 14)
+    assert chunks.lengths().max() == 14
+    assert sum(chunks.lengths()) == shards.count_tokens()
+    dataset = SpecialTokensDataset(chunks, build_special_tokens_template(tokenizer))
+    ends = dataset[0]["tokens"][[0, -1]].tolist()
+    assert ends == [tokenizer.cls_token_id, tokenizer.sep_token_id]
+    assert len(dataset[0]["starts"]) == len(dataset[0]["tokens"]) == 16
+    packed = PackedDataset(dataset, chunks.lengths() + 2, 32)
+    num_tokens = sum(len(packed[i]["tokens"]) for i in range(len(packed)))
+    assert num_tokens == shards.count_tokens() + 2 * len(chunks)
+    for i in range(len(packed)):
+        row = packed[i]
         assert len(row["tokens"]) == len(row["starts"]) == len(row["document"]) <= 32
         starts = np.flatnonzero(np.diff(row["document"], prepend=-1))
-        assert (row["tokens"][starts] == text.cls).all()
+        assert (row["tokens"][starts] == tokenizer.cls_token_id).all()
 
 
-def test_a_stream_has_blocks_of_any_place(home: str, tmp_path: Path) -> None:
-    held = kept(Texts(tokenizer=home, ends=False), [record(text=line) for line in LINES], tmp_path)
-    stream = Stream(held, 8, ahead=1)
-    assert stream[3]["tokens"].tolist() == held.slice(3, 12).tolist()
+def test_a_token_stream_has_blocks_at_any_position(folder: str, tmp_path: Path) -> None:
+    encoder = PlainTextEncoder(tokenizer_folder=folder, add_eos=False)
+    shards = prepare(encoder, [make_record(text=line) for line in LINES], tmp_path)
+    stream = TokenStreamDataset(shards, 8, lookahead=1)
+    assert stream[3]["tokens"].tolist() == shards.get_token_range(3, 12).tolist()
     with pytest.raises(ValueError, match=r"tokens in all, expected 1001 at least"):
-        Stream(held, 1000, ahead=1)
+        TokenStreamDataset(shards, 1000, lookahead=1)
 
 
-def test_documents_are_made_of_sentences(home: str, tmp_path: Path) -> None:
-    encoder = Sentences(tokenizer=home)
-    by_line, by_stop = encoder([record(text="\n".join(LINES)), record(text=" ".join(LINES))])
-    assert len(by_line["sentences"]) == 3
-    assert len(by_stop["sentences"]) == 4  # who is there? it is Anna.
-    assert sum(by_stop["sentences"]) == len(by_stop["tokens"])
-    held = kept(
-        Sentences(tokenizer=home, words=True), [record(text="\n".join(LINES)), record(text="a")], tmp_path
+def test_documents_are_split_into_sentences(folder: str, tmp_path: Path) -> None:
+    encoder = SentenceSplitEncoder(tokenizer_folder=folder)
+    by_line, by_punctuation = encoder(
+        [make_record(text="\n".join(LINES)), make_record(text=" ".join(LINES))]
     )
-    made = Segmented(Documents(held), 1000, marked=True)
-    assert len(made) == 1  # one token is no pair
-    sentences = made[0]["documents"][0]
-    assert [len(each) for each in sentences] == by_line["sentences"]
+    assert len(by_line["sentences"]) == 3
+    assert len(by_punctuation["sentences"]) == 4  # who is there? it is Anna.
+    assert sum(by_punctuation["sentences"]) == len(by_punctuation["tokens"])
+    shards = prepare(
+        SentenceSplitEncoder(tokenizer_folder=folder, mark_word_starts=True),
+        [make_record(text="\n".join(LINES)), make_record(text="a")],
+        tmp_path,
+    )
+    dataset = SentencePairDataset(DocumentDataset(shards), 1000, mark_word_starts=True)
+    assert len(dataset) == 1  # a single token is no pair
+    sentences = dataset[0]["documents"][0]
+    assert [len(sentence) for sentence in sentences] == by_line["sentences"]
     assert (np.concatenate(sentences) >> 1).tolist() == by_line["tokens"]
 
 
-def test_a_code_is_one_that_the_tokenizer_knows(home: str) -> None:
-    text, encoder = Tokenizer.load(home), Coded(tokenizer=home)
-    assert encoder([record(code="Ships", text=LINES[0])])[0]["code"] == [text.languages["Ships"]]
+def test_a_control_code_must_be_known_to_the_tokenizer(tokenizer: Tokenizer, folder: str) -> None:
+    encoder = ControlCodeEncoder(tokenizer_folder=folder)
+    (row,) = encoder([make_record(code="Ships", text=LINES[0])])
+    assert row["code"] == [tokenizer.languages["Ships"]]
     with pytest.raises(ValueError, match=r"line 7: code 'Cars', expected one of: Pets, Ships"):
-        encoder([record(code="Cars", text="x")])
+        encoder([make_record(code="Cars", text="x")])
     with pytest.raises(ValueError, match=r"line 7: no column 'code'; the columns are 'text'"):
-        encoder([record(text="x")])
+        encoder([make_record(text="x")])
 
 
-def test_a_source_is_made_of_columns(home: str) -> None:
-    text = Tokenizer.load(home)
-    encoder = Pairs(tokenizer=home, source="{question} {context}", target="{answers}")
-    one = record(question="who?", context="it is Anna.", answers=[{"text": "Anna", "start": 6}])
-    row = encoder([one])[0]
-    assert row == {"source": text.encode("who? it is Anna.").ids, "target": text.encode("Anna").ids}
-    assert encoder([record(question="who?", context="it", answers=[])])[0]["target"] == text.encode("").ids
+def test_a_source_is_a_template_of_columns(tokenizer: Tokenizer, folder: str) -> None:
+    encoder = SourceTargetEncoder(
+        tokenizer_folder=folder, source="{question} {context}", target="{answers}"
+    )
+    answers = [{"text": "Anna", "start": 6}]
+    (row,) = encoder([make_record(question="who?", context="it is Anna.", answers=answers)])
+    assert row == {
+        "source": tokenizer.encode("who? it is Anna.").input_ids,
+        "target": tokenizer.encode("Anna").input_ids,
+    }
+    (row,) = encoder([make_record(question="who?", context="it", answers=[])])
+    assert row["target"] == tokenizer.encode("").input_ids
     with pytest.raises(ValueError, match=r"line 7: no column 'context'"):
-        encoder([record(question="who?", answers=[])])
+        encoder([make_record(question="who?", answers=[])])
     with pytest.raises(
         ValueError, match=r"objective\.source 'translate': expected a text with columns in it"
     ):
-        Pairs(tokenizer=home, source="translate")
+        SourceTargetEncoder(tokenizer_folder=folder, source="translate")
 
 
-def test_labels_are_names_several_names_or_numbers(home: str) -> None:
+def test_single_labels(folder: str) -> None:
     texts: dict[str, Any] = dict(text=LINES[0], pair=LINES[1])
-    single = Labelled(tokenizer=home, labels=("no", "yes"))
-    assert single([record(**texts, label="yes")])[0]["label"] == [1]
-    assert single([record(**texts, label="yes")])[0]["types"][-1] == 1
+    encoder = SequenceClassificationEncoder(tokenizer_folder=folder, label_names=("no", "yes"))
+    (row,) = encoder([make_record(**texts, label="yes")])
+    assert row["label"] == [1]
+    assert row["types"][-1] == 1
     with pytest.raises(ValueError, match=r"line 7: label 'maybe', expected one of no, yes"):
-        single([record(**texts, label="maybe")])
+        encoder([make_record(**texts, label="maybe")])
     with pytest.raises(ValueError, match=r"line 7: no column 'label'"):
-        single([record(**texts)])
-    several = Labelled(tokenizer=home, labels=("a", "b", "c"), kind="several")
-    rows = several(
-        [record(text="x", label=["c", "a"]), record(text="x", label="b, c"), record(text="x", label=[])]
+        encoder([make_record(**texts)])
+
+
+def test_multiple_labels(folder: str) -> None:
+    encoder = SequenceClassificationEncoder(
+        tokenizer_folder=folder,
+        label_names=("a", "b", "c"),
+        problem_type="multi_label_classification",
     )
+    rows = encoder([make_record(text="x", label=label) for label in (["c", "a"], "b, c", [])])
     assert [row["label"] for row in rows] == [[0, 2], [1, 2], []]
-    number = Labelled(tokenizer=home, kind="regression")
-    bits = number([record(text="x", label="-2.5")])[0]["label"]
-    assert from_bits(np.array(bits)).tolist() == [-2.5]
-    assert from_bits(np.array([to_bits(0.1, record())])).tolist() == [np.float32(0.1)]
-    for wrong in ("x", "nan", None):
+
+
+def test_regression_labels(folder: str) -> None:
+    encoder = SequenceClassificationEncoder(tokenizer_folder=folder, problem_type="regression")
+    bits = encoder([make_record(text="x", label="-2.5")])[0]["label"]
+    assert decode_float_bits(np.array(bits)).tolist() == [-2.5]
+    bits = [encode_float_bits(0.1, make_record())]
+    assert decode_float_bits(np.array(bits)).tolist() == [np.float32(0.1)]
+    for label in ("x", "nan", None):
         with pytest.raises(ValueError, match=r"line 7: label .*, expected a number"):
-            number([record(text="x", label=wrong)])
-    assert labels_of([record(label="10"), record(label="9"), record(label="x")]) == ("9", "10", "x")
-    assert labels_of([record(label="b,a")], kind="several") == ("a", "b")
+            encoder([make_record(text="x", label=label)])
 
 
-def test_the_first_token_of_a_word_has_its_tag(home: str) -> None:
-    encoder = Tagged(tokenizer=home, labels=("O", "NAME"))
-    row = encoder([record(words=["it", "is", "Annabel"], tags=["O", "O", "NAME"])])[0]
-    text = Tokenizer.load(home)
-    words = text.encode_words(["it", "is", "Annabel"]).words
+def test_label_names_are_collected_in_order() -> None:
+    records = [make_record(label=label) for label in ("10", "9", "x")]
+    assert collect_label_names(records) == ("9", "10", "x")
+    names = collect_label_names(
+        [make_record(label="b,a")], problem_type="multi_label_classification"
+    )
+    assert names == ("a", "b")
+
+
+def test_the_first_token_of_a_word_has_its_tag(tokenizer: Tokenizer, folder: str) -> None:
+    encoder = TokenClassificationEncoder(tokenizer_folder=folder, label_names=("O", "NAME"))
+    (row,) = encoder([make_record(words=["it", "is", "Annabel"], tags=["O", "O", "NAME"])])
+    words = tokenizer.encode_words(["it", "is", "Annabel"]).word_ids
     first = [i for i, word in enumerate(words) if word is not None and word not in words[:i]]
     assert [row["labels"][i] for i in first] == [1, 1, 2]
     assert all(label == 0 for i, label in enumerate(row["labels"]) if i not in first)
     with pytest.raises(ValueError, match=r"line 7: 2 words and 1 tags, expected one each"):
-        encoder([record(words=["it", "is"], tags=["O"])])
+        encoder([make_record(words=["it", "is"], tags=["O"])])
     with pytest.raises(ValueError, match=r"line 7: column 'words' holds 'it is', expected a list"):
-        encoder([record(words="it is", tags=["O"])])
+        encoder([make_record(words="it is", tags=["O"])])
 
 
-def test_an_answer_is_found_in_the_windows_that_hold_it(home: str, tmp_path: Path) -> None:
-    text = Tokenizer.load(home)
+def test_an_answer_is_in_the_windows_that_contain_it(
+    tokenizer: Tokenizer, folder: str, tmp_path: Path
+) -> None:
     context = " ".join(LINES[:2] * 3) + " " + LINES[2]
-    start = context.index("Anna")
-    one = record(question="who?", context=context, answers=[{"text": "Anna", "start": start}])
-    none = record(question="who?", context=context, answers=[])
-    encoder = Answered(tokenizer=home, length=32, long="split", stride=8)
-    row, empty = encoder([one, none])
-    assert len(row["windows"]) > 2
-    assert {*empty["start"], *empty["end"]} == {0}  # the token [CLS]
-    held = Windows(Documents(kept(encoder, [one, none], tmp_path)))
-    assert len(held) == 2 * len(row["windows"])
-    assert held.lengths().tolist() == 2 * row["windows"]
-    found = 0
-    for i in range(len(row["windows"])):
-        window = held[i]
+    answers = [{"text": "Anna", "start": context.index("Anna")}]
+    answerable = make_record(question="who?", context=context, answers=answers)
+    unanswerable = make_record(question="who?", context=context, answers=[])
+    encoder = QuestionAnsweringEncoder(
+        tokenizer_folder=folder, max_length=32, overflow="window", stride=8
+    )
+    row, row_without = encoder([answerable, unanswerable])
+    num_windows = len(row["windows"])
+    assert num_windows > 2
+    assert {*row_without["start"], *row_without["end"]} == {0}  # the token [CLS]
+    shards = prepare(encoder, [answerable, unanswerable], tmp_path)
+    windows = WindowDataset(DocumentDataset(shards))
+    assert len(windows) == 2 * num_windows
+    assert windows.lengths().tolist() == 2 * row["windows"]
+    num_answers = 0
+    for i in range(num_windows):
+        window = windows[i]
         assert len(window["tokens"]) == len(window["types"]) <= 32
         if window["start"]:
-            found += 1
-            inside = window["tokens"][window["start"] : window["end"] + 1].tolist()
-            assert text.decode(inside) == "Anna"
-    assert found >= 1
+            num_answers += 1
+            answer = window["tokens"][window["start"] : window["end"] + 1].tolist()
+            assert tokenizer.decode(answer) == "Anna"
+    assert num_answers >= 1
 
 
-def test_a_window_that_cuts_an_answer_does_not_hold_it(home: str) -> None:
+def test_a_window_with_a_part_of_the_answer_does_not_contain_it(folder: str) -> None:
     context = " ".join(LINES[:2] * 3)
-    long = context[40:]
-    one = record(question="who?", context=context, answers=[{"text": long, "start": 40}])
-    row = Answered(tokenizer=home, length=24, long="split", stride=4)([one])[0]
+    answers = [{"text": context[40:], "start": 40}]
+    encoder = QuestionAnsweringEncoder(
+        tokenizer_folder=folder, max_length=24, overflow="window", stride=4
+    )
+    (row,) = encoder([make_record(question="who?", context=context, answers=answers)])
     assert len(row["windows"]) > 2
     assert {*row["start"], *row["end"]} == {0}
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("changes", "message"),
     [
-        (dict(answers=[{"text": "Anna", "start": 1}]), "does not stand at character 1"),
+        (dict(answers=[{"text": "Anna", "start": 1}]), "is not at character 1"),
         (dict(answers=[{"text": "Anna"}]), "expected a text and its start"),
-        (dict(answers="Anna"), "answer 'Anna', expected a text and its start"),
+        (dict(answers="Anna"), "answer 'Anna' has no start, expected a text and its start"),
         (dict(answers=7), "column 'answers' holds 7, expected a list"),
         (dict(question="who is there? " * 9), "expected more than the stride, 8"),
     ],
 )
-def test_an_answer_that_is_wrong_is_refused(home: str, change: Mapping[str, Any], message: str) -> None:
-    given = {"question": "who?", "context": LINES[2], "answers": [{"text": "Anna", "start": 20}], **change}
+def test_bad_answers(folder: str, changes: Mapping[str, Any], message: str) -> None:
+    answers = [{"text": "Anna", "start": 20}]
+    values = {"question": "who?", "context": LINES[2], "answers": answers, **changes}
+    encoder = QuestionAnsweringEncoder(
+        tokenizer_folder=folder, max_length=32, overflow="window", stride=8
+    )
     with pytest.raises(ValueError, match=rf"x\.csv, line 7: .*{message}"):
-        Answered(tokenizer=home, length=32, long="split", stride=8)([record(**given)])
+        encoder([make_record(**values)])
 
 
-def test_choices_are_of_one_number(home: str) -> None:
-    encoder = Chosen(tokenizer=home, choices=2)
-    text = Tokenizer.load(home)
-    row = encoder([record(text="who?", choices=["Anna", "a dog"], label=1)])[0]
-    ids = [text.encode("who?", choice).ids for choice in ("Anna", "a dog")]
+def test_all_records_have_the_same_number_of_choices(tokenizer: Tokenizer, folder: str) -> None:
+    encoder = MultipleChoiceEncoder(tokenizer_folder=folder, num_choices=2)
+    (row,) = encoder([make_record(text="who?", choices=["Anna", "a dog"], label=1)])
+    ids = [tokenizer.encode("who?", choice).input_ids for choice in ("Anna", "a dog")]
     assert row["tokens"] == [*ids[0], *ids[1]]
-    assert row["windows"] == [len(each) for each in ids]
+    assert row["windows"] == [len(choice_ids) for choice_ids in ids]
     with pytest.raises(ValueError, match=r"line 7: 3 choices, expected 2"):
-        encoder([record(text="who?", choices=["a", "b", "c"], label=1)])
+        encoder([make_record(text="who?", choices=["a", "b", "c"], label=1)])
     with pytest.raises(ValueError, match=r"line 7: label 2, expected one of 0, 1"):
-        encoder([record(text="who?", choices=["a", "b"], label=2)])
+        encoder([make_record(text="who?", choices=["a", "b"], label=2)])
 
 
-def test_an_image_is_scaled_and_cut_around_its_middle(home: str, tmp_path: Path) -> None:
+def test_an_image_is_resized_and_center_cropped(folder: str, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    from qkv.data.encode.images import MEAN, STD, Captioned, pixels
+    from qkv.data.encode.images import (
+        OPENAI_CLIP_MEAN,
+        OPENAI_CLIP_STD,
+        ImageCaptionEncoder,
+        load_pixel_values,
+    )
 
     wide = image.new("RGB", (40, 20), (255, 0, 0))
     wide.paste((0, 0, 255), (0, 0, 10, 20))
     wide.save(tmp_path / "wide.png")
-    found = pixels(str(tmp_path / "wide.png"), 10)
-    assert found.shape == (3, 10, 10)
-    assert found[:, 5, 5] == pytest.approx((np.array([1, 0, 0]) - MEAN) / STD, abs=1e-5)
+    pixels = load_pixel_values(str(tmp_path / "wide.png"), 10)
+    assert pixels.shape == (3, 10, 10)
+    assert pixels[:, 5, 5] == pytest.approx(
+        (np.array([1, 0, 0]) - OPENAI_CLIP_MEAN) / OPENAI_CLIP_STD, abs=1e-5
+    )
     (tmp_path / "text.png").write_text("no image")
     with pytest.raises(ValueError, match=r"line 7: .*text\.png is no image that can be read"):
-        Captioned(tokenizer=home)([record(image=str(tmp_path / "text.png"), caption="x")])
+        ImageCaptionEncoder(tokenizer_folder=folder)(
+            [make_record(image=str(tmp_path / "text.png"), caption="x")]
+        )
 
 
 @pytest.mark.parametrize("config", [
@@ -271,8 +367,8 @@ def test_an_image_is_scaled_and_cut_around_its_middle(home: str, tmp_path: Path)
     {"crop_size": 10**9}, {"image_mean": [1.0]}, {"image_std": [1, 0, 1]}, {"resample": 9},
     {"resample": "cubic"}, {"image_mean": 3},
 ])  # fmt: skip
-def test_a_preprocessor_that_cannot_be_is_refused(config: dict[str, object]) -> None:
-    from qkv.data.encode.images import Pixels
+def test_bad_preprocessor_configs(config: dict[str, object]) -> None:
+    from qkv.data.encode.images import ImageProcessor
 
-    with pytest.raises(ValueError, match=r"expected|is not as CLIP has it"):
-        Pixels.of(config)
+    with pytest.raises(ValueError, match=r"expected|not in CLIP's format"):
+        ImageProcessor.from_config(config)

@@ -1,4 +1,4 @@
-"""Settings: what each may be, and the files that say them, both ways."""
+"""GenerationConfig: valid values and combinations, and generation_config.json in both directions."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import GenerationConfig
+import transformers
 
 import qkv
-from qkv.decode import How, read_how, write_how
-from qkv.decode.generation_config import THEIRS
+from qkv.decode import GenerationConfig, read_generation_config, write_generation_config
 from tests.support import tiny
 
 NAN = float("nan")
-WRONG: list[tuple[dict[str, Any], str]] = [
-    (dict(beams=0), "beams is 0, expected a whole number from 1 to 1,000"),
-    (dict(beams=100_000), "beams is 100000, expected"),
-    (dict(beams=True), "beams is True, expected"),
-    (dict(beams=2.0), "beams is 2.0, expected"),
-    (dict(beams=None), "beams is None, expected"),
+INVALID: list[tuple[dict[str, Any], str]] = [
+    (dict(num_beams=0), "num_beams is 0, expected an integer from 1 to 1,000"),
+    (dict(num_beams=100_000), "num_beams is 100000, expected"),
+    (dict(num_beams=True), "num_beams is True, expected"),
+    (dict(num_beams=2.0), "num_beams is 2.0, expected"),
+    (dict(num_beams=None), "num_beams is None, expected"),
     (dict(temperature=-1), "temperature is -1, expected a number from 1e-06 to 1e+06"),
     (dict(temperature=0.0), "temperature is 0.0, expected"),
     (dict(temperature=NAN), "temperature is nan, expected"),
@@ -29,124 +28,172 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (dict(top_p=2), "top_p is 2, expected a number from 0 to 1"),
     (dict(top_p=NAN), "top_p is nan"),
     (dict(min_p=-0.1), "min_p is -0.1, expected"),
-    (dict(typical=0.0), "typical is 0.0, expected"),
+    (dict(typical_p=0.0), "typical_p is 0.0, expected"),
     (dict(top_k=-1), "top_k is -1, expected"),
-    (dict(sample=1), "sample is 1, expected true or false"),
-    (dict(early="later"), "early is 'later', expected true, false or \"never\""),
-    (dict(stop=((),)), "stop is ((),), expected phrases of one id or more each"),
-    (dict(stop=((3, -1),)), "stop is ((3, -1),), expected"),
-    (dict(bad_words=[[3]]), "bad_words is [[3]], expected"),
-    (dict(ends=(-1,)), "ends is (-1,), expected ids from 0 on"),
-    (dict(ends=5), "ends is 5, expected"),
-    (dict(suppress=(1.5,)), "suppress is (1.5,), expected"),
-    (dict(words=(((),),)), "words is (((),),), expected phrases"),
-    (dict(words=((),)), "words is ((),), expected"),
-    (dict(bias=(((3,), NAN),)), "bias is (((3,), nan),), expected pairs of a phrase and a number"),
-    (dict(decay=(3, -1.0)), "decay is (3, -1.0), expected a length from 0 on and a factor above 0"),
-    (dict(decay=(3,)), "decay is (3,), expected"),
-    (dict(repetition=0.0), "repetition is 0.0, expected"),
-    (dict(max_new=0), "max_new is 0, expected a whole number from 1"),
+    (dict(do_sample=1), "do_sample is 1, expected true or false"),
+    (dict(early_stopping="later"), "early_stopping is 'later', expected true, false or \"never\""),
+    (dict(stop_ids=((),)), "stop_ids is ((),), expected phrases of one token id or more"),
+    (dict(stop_ids=((3, -1),)), "stop_ids is ((3, -1),), expected"),
+    (dict(bad_words_ids=[[3]]), "bad_words_ids is [[3]], expected"),
+    (dict(eos_token_id=(-1,)), "eos_token_id is (-1,), expected token ids (integers from 0)"),
+    (dict(eos_token_id=5), "eos_token_id is 5, expected"),
+    (dict(suppress_tokens=(1.5,)), "suppress_tokens is (1.5,), expected"),
+    (dict(force_words_ids=(((),),)), "force_words_ids is (((),),), expected phrases"),
+    (dict(force_words_ids=((),)), "force_words_ids is ((),), expected"),
+    (
+        dict(sequence_bias=(((3,), NAN),)),
+        "sequence_bias is (((3,), nan),), expected pairs of a phrase and a number",
+    ),
+    (
+        dict(exponential_decay_length_penalty=(3, -1.0)),
+        "exponential_decay_length_penalty is (3, -1.0), expected a pair of a start from 0 and a factor",
+    ),
+    (
+        dict(exponential_decay_length_penalty=(3,)),
+        "exponential_decay_length_penalty is (3,), expected",
+    ),
+    (dict(repetition_penalty=0.0), "repetition_penalty is 0.0, expected"),
+    (dict(max_new_tokens=0), "max_new_tokens is 0, expected an integer from 1"),
     (dict(max_length=-3), "max_length is -3"),
-    (dict(no_repeat=-1), "no_repeat is -1, expected"),
-    (dict(drafts=0), "drafts is 0, expected"),
+    (dict(no_repeat_ngram_size=-1), "no_repeat_ngram_size is -1, expected"),
+    (dict(num_assistant_tokens=0), "num_assistant_tokens is 0, expected"),
     (dict(length_penalty=NAN), "length_penalty is nan, expected"),
-    (dict(beams=4, groups=3), "groups is 3, expected a divisor of the 4 beams"),
-    (dict(beams=4, diversity=0.5), "diversity is 0.5 in one group of beams: set groups too"),
-    (dict(beams=4, groups=2, sample=True), "groups of beams go without sample and words"),
-    (dict(words=(((3,),),)), "words are found by beams, without sample: set beams to 2 or more"),
-    (dict(beams=2, results=3), "results is 3, expected no more than come of 2 beams"),
-    (dict(results=2), "results is 2, expected no more than come of a greedy row"),
-    (dict(sample=True, results=3, best_of=2), "results is 3, expected no more than come of 2 drawn"),
-    (dict(best_of=2), "best_of is 2, and nothing is drawn"),
-    (dict(contrast=0.6), "contrast goes with top_k of 2 or more"),
-    (dict(contrast=0.6, top_k=4, beams=2), "contrast goes with top_k of 2 or more"),
-    (dict(first=5, suppress=(5,)), "first is (5,), and suppress forbids it"),
-    (dict(last=(5, 6), suppress=(5, 6, 7)), "last is (5, 6), and suppress forbids it"),
+    (
+        dict(num_beams=4, num_beam_groups=3),
+        "num_beam_groups is 3, expected a divisor of num_beams=4",
+    ),
+    (
+        dict(num_beams=4, diversity_penalty=0.5),
+        "diversity_penalty is 0.5, expected 0 with one beam group: set num_beam_groups",
+    ),
+    (
+        dict(num_beams=4, num_beam_groups=2, do_sample=True),
+        "num_beam_groups is 2, expected 1 with do_sample or force_words_ids",
+    ),
+    (
+        dict(force_words_ids=(((3,),),)),
+        "force_words_ids needs beam search without do_sample: set num_beams to 2 or more",
+    ),
+    (
+        dict(num_beams=2, num_return_sequences=3),
+        "num_return_sequences is 3, expected at most 2 with num_beams=2",
+    ),
+    (
+        dict(num_return_sequences=2),
+        "num_return_sequences is 2, expected at most 1 with greedy search",
+    ),
+    (
+        dict(do_sample=True, num_return_sequences=3, best_of=2),
+        "num_return_sequences is 3, expected at most 2 with best_of=2",
+    ),
+    (dict(best_of=2), "best_of is 2, expected do_sample=True and num_beams=1"),
+    (dict(penalty_alpha=0.6), "penalty_alpha is 0.6, expected top_k of 2 or more"),
+    (
+        dict(penalty_alpha=0.6, top_k=4, num_beams=2),
+        "penalty_alpha is 0.6, expected top_k of 2 or more",
+    ),
+    (
+        dict(forced_bos_token_id=5, suppress_tokens=(5,)),
+        "forced_bos_token_id is (5,), and suppress_tokens forbids it",
+    ),
+    (
+        dict(forced_eos_token_id=(5, 6), suppress_tokens=(5, 6, 7)),
+        "forced_eos_token_id is (5, 6), and suppress_tokens forbids it",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("given", "words"), WRONG, ids=[str(given) for given, _ in WRONG])
-def test_what_is_wrong(given: dict[str, Any], words: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "message"), INVALID, ids=[str(settings) for settings, _ in INVALID]
+)
+def test_invalid_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"^.*$") as caught:
-        How(**given)
-    assert str(caught.value).startswith(words)
+        GenerationConfig(**settings)
+    assert str(caught.value).startswith(message)
 
 
-def test_every_setting_has_a_name_in_the_file() -> None:
-    assert THEIRS.keys() == {field.name for field in fields(How)}
-    ours = {"best_of", "stop_ids"}  # unknown there, and kept by it
-    assert {*THEIRS.values()} - ours <= vars(GenerationConfig()).keys()
+def test_fields_are_the_keys_of_the_file() -> None:
+    additions = {"best_of", "stop_ids"}  # unknown to transformers, which keeps them
+    names = {field.name for field in fields(GenerationConfig)}
+    assert names - additions <= vars(transformers.GenerationConfig()).keys()
 
 
-def test_what_is_wrong_in_a_file_goes_by_its_name_there() -> None:
-    with pytest.raises(ValueError, match="num_beams is 0, expected a whole number from 1 to 1,000"):
-        read_how({"num_beams": 0})
-    with pytest.raises(ValueError, match=r"eos_token_id is .*, expected ids"):
-        read_how({"eos_token_id": "</s>"})
+def test_invalid_values_in_a_file() -> None:
+    with pytest.raises(ValueError, match="num_beams is 0, expected an integer from 1 to 1,000"):
+        read_generation_config({"num_beams": 0})
+    with pytest.raises(ValueError, match=r"eos_token_id is .*, expected token ids"):
+        read_generation_config({"eos_token_id": "</s>"})
 
 
-FULL = How(
-    results=2,
-    beams=4,
+FULL = GenerationConfig(
+    num_return_sequences=2,
+    num_beams=4,
     length_penalty=0.5,
-    early="never",
-    groups=2,
-    diversity=0.3,
+    early_stopping="never",
+    num_beam_groups=2,
+    diversity_penalty=0.3,
     min_length=3,
     max_length=30,
-    min_new=2,
-    max_new=9,
-    decay=(3, 1.2),
-    repetition=1.2,
-    no_repeat=3,
-    source_repetition=1.1,
-    source_no_repeat=2,
-    bad_words=((4,), (5, 6)),
-    bias=(((7,), -1.5),),
-    suppress=(8, 9),
-    first_suppress=(10,),
-    first=11,
-    last=(12,),
-    finite=True,
-    renormalise=True,
-    stop=((13, 14),),
-    start=15,
-    ends=(16, 17),
-    pad=18,
-    begin=19,
-    drafts=7,
+    min_new_tokens=2,
+    max_new_tokens=9,
+    exponential_decay_length_penalty=(3, 1.2),
+    repetition_penalty=1.2,
+    no_repeat_ngram_size=3,
+    encoder_repetition_penalty=1.1,
+    encoder_no_repeat_ngram_size=2,
+    bad_words_ids=((4,), (5, 6)),
+    sequence_bias=(((7,), -1.5),),
+    suppress_tokens=(8, 9),
+    begin_suppress_tokens=(10,),
+    forced_bos_token_id=11,
+    forced_eos_token_id=(12,),
+    remove_invalid_values=True,
+    renormalize_logits=True,
+    stop_ids=((13, 14),),
+    decoder_start_token_id=15,
+    eos_token_id=(16, 17),
+    pad_token_id=18,
+    bos_token_id=19,
+    num_assistant_tokens=7,
 )
-DRAWN = How(
-    sample=True, temperature=0.7, top_k=40, top_p=0.9, min_p=0.05, typical=0.8, epsilon=0.01, eta=0.02
+SAMPLING = GenerationConfig(
+    do_sample=True,
+    temperature=0.7,
+    top_k=40,
+    top_p=0.9,
+    min_p=0.05,
+    typical_p=0.8,
+    epsilon_cutoff=0.01,
+    eta_cutoff=0.02,
 )
 
 
 @pytest.mark.parametrize(
-    "how",
+    "config",
     [
-        How(),
+        GenerationConfig(),
         FULL,
-        DRAWN,
-        How(sample=True),
-        How(sample=True, best_of=4, results=2),
-        How(early=True, beams=2),
-        How(contrast=0.6, top_k=4),
-        How(beams=4, words=(((3,),), ((4, 5), (6,)))),
+        SAMPLING,
+        GenerationConfig(do_sample=True),
+        GenerationConfig(do_sample=True, best_of=4, num_return_sequences=2),
+        GenerationConfig(early_stopping=True, num_beams=2),
+        GenerationConfig(penalty_alpha=0.6, top_k=4),
+        GenerationConfig(num_beams=4, force_words_ids=(((3,),), ((4, 5), (6,)))),
     ],
 )
-def test_written_and_read(how: How, tmp_path: Path) -> None:
-    raw = json.loads(json.dumps(write_how(how)))
-    assert read_how(raw) == how
-    assert write_how(how, raw) == raw
+def test_round_trip(config: GenerationConfig, tmp_path: Path) -> None:
+    raw = json.loads(json.dumps(write_generation_config(config)))
+    assert read_generation_config(raw) == config
+    assert write_generation_config(config, raw) == raw
     (tmp_path / "generation_config.json").write_text(json.dumps(raw))
-    theirs = GenerationConfig.from_pretrained(tmp_path)  # the original opens it
-    for ours, key in THEIRS.items():
-        value = getattr(how, ours)
-        if value not in (None, (), getattr(How(), ours)) and not isinstance(value, tuple):
-            assert getattr(theirs, key) == value
+    reference = transformers.GenerationConfig.from_pretrained(tmp_path)
+    for field in fields(GenerationConfig):
+        value = getattr(config, field.name)
+        if value not in (None, (), field.default) and not isinstance(value, tuple):
+            assert getattr(reference, field.name) == value
 
 
-def test_what_is_not_ours_stays_as_it_was() -> None:
+def test_unknown_keys_are_kept() -> None:
     raw = {
         "_from_model_config": True,
         "bos_token_id": 0,
@@ -159,16 +206,27 @@ def test_what_is_not_ours_stays_as_it_was() -> None:
         "temperature": 1,
         "forced_eos_token_id": [2],
     }
-    how = read_how(raw)
-    assert write_how(how, raw) == raw
-    changed = write_how(How(beams=2, begin=0, ends=(2, 3), max_length=142, last=(2,)), raw)
+    assert write_generation_config(read_generation_config(raw), raw) == raw
+    changed = write_generation_config(
+        GenerationConfig(
+            num_beams=2,
+            bos_token_id=0,
+            eos_token_id=(2, 3),
+            max_length=142,
+            forced_eos_token_id=(2,),
+        ),
+        raw,
+    )
     assert changed == raw | {"num_beams": 2, "eos_token_id": [2, 3]}
-    assert "forced_eos_token_id" not in write_how(How(), raw)
-    assert read_how(write_how(How(), raw)) == How()
+    assert "forced_eos_token_id" not in write_generation_config(GenerationConfig(), raw)
+    assert (
+        read_generation_config(write_generation_config(GenerationConfig(), raw))
+        == GenerationConfig()
+    )
 
 
-def test_older_folders_have_them_in_config_json() -> None:
-    """BART's lengths, Marian's banned pad, mBART's first token, T5's tasks."""
+def test_settings_in_config_json() -> None:
+    """Older folders: BART's lengths and tasks, Marian's banned padding, mBART's forced BOS."""
     bart = {
         "model_type": "bart",
         "bos_token_id": 0,
@@ -188,16 +246,33 @@ def test_older_folders_have_them_in_config_json() -> None:
             }
         },
     }
-    plain = How(begin=0, ends=(2,), pad=1, beams=4, start=2, first=0, max_length=142)
-    assert read_how(None, bart) == plain
-    task = How(
-        begin=0, ends=(2,), pad=1, beams=6, start=2, first=0, max_length=62, min_length=11, length_penalty=2.0
+    expected = GenerationConfig(
+        bos_token_id=0,
+        eos_token_id=(2,),
+        pad_token_id=1,
+        num_beams=4,
+        decoder_start_token_id=2,
+        forced_bos_token_id=0,
+        max_length=142,
     )
-    assert read_how(None, bart, "summarization") == task
-    assert read_how(None, bart, "translation") == plain
-    assert read_how({"num_beams": 3}, bart) == How(beams=3)  # a file of its own says all
-    assert read_how({"num_beams": 3}, bart, "summarization") == How(
-        beams=6, max_length=62, min_length=11, length_penalty=2.0
+    assert read_generation_config(None, bart) == expected
+    expected_summarization = GenerationConfig(
+        bos_token_id=0,
+        eos_token_id=(2,),
+        pad_token_id=1,
+        num_beams=6,
+        decoder_start_token_id=2,
+        forced_bos_token_id=0,
+        max_length=62,
+        min_length=11,
+        length_penalty=2.0,
+    )
+    assert read_generation_config(None, bart, "summarization") == expected_summarization
+    assert read_generation_config(None, bart, "translation") == expected
+    # generation_config.json takes precedence over all of config.json but the tasks.
+    assert read_generation_config({"num_beams": 3}, bart) == GenerationConfig(num_beams=3)
+    assert read_generation_config({"num_beams": 3}, bart, "summarization") == GenerationConfig(
+        num_beams=6, max_length=62, min_length=11, length_penalty=2.0
     )
     marian = {
         "bad_words_ids": [[58100]],
@@ -205,25 +280,36 @@ def test_older_folders_have_them_in_config_json() -> None:
         "num_beams": 6,
         "pad_token_id": 58100,
     }
-    assert read_how(None, marian) == How(bad_words=((58100,),), start=58100, beams=6, pad=58100)
-    assert read_how(None, {"forced_bos_token_id": 250004, "top_k": 50}) == How(first=250004)
-    assert read_how(None, {"task_specific_params": None, "num_beams": None}, "x") == How()
+    assert read_generation_config(None, marian) == GenerationConfig(
+        bad_words_ids=((58100,),), decoder_start_token_id=58100, num_beams=6, pad_token_id=58100
+    )
+    assert read_generation_config(
+        None, {"forced_bos_token_id": 250004, "top_k": 50}
+    ) == GenerationConfig(forced_bos_token_id=250004)
+    assert (
+        read_generation_config(None, {"task_specific_params": None, "num_beams": None}, "x")
+        == GenerationConfig()
+    )
 
 
-def test_a_model_keeps_the_file(tmp_path: Path) -> None:
-    made = tiny.model("bart")
-    assert made.generation is None
-    made.save(tmp_path / "a")
+def test_model_keeps_generation_config(tmp_path: Path) -> None:
+    model = tiny.model("bart")
+    assert model.generation_config is None
+    model.save(tmp_path / "a")
     assert not (tmp_path / "a" / "generation_config.json").exists()
     raw = {"num_beams": 4, "unknown": [1, {"x": None}], "forced_bos_token_id": 0}
     (tmp_path / "a" / "generation_config.json").write_text(json.dumps(raw))
-    opened = qkv.load(tmp_path / "a")
-    assert opened.generation == raw
-    for form in ("hf", "qkv"):
-        opened.save(tmp_path / form, form=form)
-        assert qkv.load(tmp_path / form).generation == raw
-    opened.generation = write_how(How(beams=2), opened.generation)
-    opened.save(tmp_path / "b")
-    again = qkv.load(tmp_path / "b")
-    assert again.generation == {"num_beams": 2, "unknown": [1, {"x": None}]}
-    assert read_how(again.generation, again.config) == How(beams=2)
+    loaded = qkv.load(tmp_path / "a")
+    assert loaded.generation_config == raw
+    for file_format in ("hf", "qkv"):
+        loaded.save(tmp_path / file_format, file_format=file_format)
+        assert qkv.load(tmp_path / file_format).generation_config == raw
+    loaded.generation_config = write_generation_config(
+        GenerationConfig(num_beams=2), loaded.generation_config
+    )
+    loaded.save(tmp_path / "b")
+    reloaded = qkv.load(tmp_path / "b")
+    assert reloaded.generation_config == {"num_beams": 2, "unknown": [1, {"x": None}]}
+    assert read_generation_config(reloaded.generation_config, reloaded.config) == GenerationConfig(
+        num_beams=2
+    )

@@ -1,4 +1,4 @@
-"""A network prepared for reading reads the same, and leaves the other as it was."""
+"""An optimized copy of a network gives the same outputs and does not change the network."""
 
 from __future__ import annotations
 
@@ -7,83 +7,95 @@ from typing import Any
 import pytest
 import torch
 
-from qkv.batch import Batch, Rows
-from qkv.decode import How, generate, prepare
-from qkv.decode.optimize_for_inference import First, Half, Turned
+from qkv.batch import Batch, Inputs
+from qkv.decode import GenerationConfig, generate, optimize_model
+from qkv.decode.optimize_for_inference import FP16Linear, FusedQKVProjection, TransposedLinear
 from qkv.nn.transformer import Transformer
 from tests.support import tiny
 
 
-def net(name: str, dtype: torch.dtype = torch.float64, **more: Any) -> Transformer:
-    family, changes = tiny.CAUSAL[name]
-    made = tiny.model(family, dtype=dtype, **changes, **more).net
-    assert isinstance(made, Transformer)
-    return made
+def build_net(name: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
+    family, arguments = tiny.CAUSAL[name]
+    net = tiny.model(family, dtype=dtype, **arguments, **changes).net
+    assert isinstance(net, Transformer)
+    return net
 
 
-def batch(made: Transformer) -> Batch:
-    ids = tiny.ids(2, 6)
-    pair = made.encoder is not None and made.decoder is not None
-    return Batch(rows=Rows.of(ids), target=Rows.of(ids)) if pair else Batch(rows=Rows.of(ids))
+def build_batch(net: Transformer) -> Batch:
+    inputs = Inputs.create(tiny.ids(2, 6))
+    if net.encoder is not None and net.decoder is not None:
+        return Batch(encoder=inputs, decoder=inputs)
+    return Batch(encoder=inputs)
 
 
 @pytest.mark.parametrize("name", [name for name in tiny.CAUSAL if not name.endswith("-cross")])
 @torch.no_grad()
-def test_the_numbers_are_the_same(name: str) -> None:
-    made = net(name)
-    before = {key: value.clone() for key, value in made.state_dict().items()}
-    lean, given = prepare(made), batch(made)
-    tiny.close({"logits": lean(given)["logits"]}, {"logits": made(given)["logits"]}, within=1e-10)
-    assert before.keys() == made.state_dict().keys()
-    assert all(torch.equal(before[key], value) for key, value in made.state_dict().items())
-    assert any(isinstance(module, Turned) for module in lean.modules())
-    recurs = made.tower.stack.recall is not None
-    assert recurs != any(isinstance(module, First) for module in lean.modules())
+def test_same_logits(name: str) -> None:
+    net = build_net(name)
+    before = {key: value.clone() for key, value in net.state_dict().items()}
+    optimized = optimize_model(net)
+    batch = build_batch(net)
+    tiny.close(
+        {"logits": optimized(batch)["logits"]}, {"logits": net(batch)["logits"]}, within=1e-10
+    )
+    assert before.keys() == net.state_dict().keys()
+    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    assert any(isinstance(module, TransposedLinear) for module in optimized.modules())
+    is_recurrent = net.last_stack.spec.recurrence is not None
+    assert is_recurrent != any(
+        isinstance(module, FusedQKVProjection) for module in optimized.modules()
+    )
 
 
-@pytest.mark.parametrize("rows", [1, 3, 9])
+@pytest.mark.parametrize("num_rows", [1, 3, 9])
 @torch.no_grad()
-def test_the_head_of_few_and_of_many_rows(rows: int) -> None:
-    made = net("bart", dtype=torch.float32)
-    wide, lean = made.heads["lm"], prepare(made).heads["lm"]
-    hidden = {"hidden": torch.randn(rows, 1, tiny.WIDTH)}
-    ours, theirs = lean(hidden, Batch())["logits"], wide(hidden, Batch())["logits"]
-    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+def test_vocabulary_projection_of_few_and_many_rows(num_rows: int) -> None:
+    net = build_net("bart", dtype=torch.float32)
+    head = net.heads["lm"]
+    optimized_head = optimize_model(net).heads["lm"]
+    hidden = {"last_hidden_state": torch.randn(num_rows, 1, tiny.WIDTH)}
+    logits = optimized_head(hidden, Batch())["logits"]
+    torch.testing.assert_close(logits, head(hidden, Batch())["logits"], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("positions", ["rotary", "alibi"])
 @torch.no_grad()
-def test_positions_of_every_kind(positions: str) -> None:
-    made = net("gpt2", positions=positions)
-    lean, given = prepare(made), batch(made)
-    tiny.close({"logits": lean(given)["logits"]}, {"logits": made(given)["logits"]}, within=1e-10)
+def test_same_logits_with_other_positions(positions: str) -> None:
+    net = build_net("gpt2", positions=positions)
+    optimized = optimize_model(net)
+    batch = build_batch(net)
+    tiny.close(
+        {"logits": optimized(batch)["logits"]}, {"logits": net(batch)["logits"]}, within=1e-10
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "marian"])
 @torch.no_grad()
-def test_half_precision_is_near(name: str) -> None:
-    made = net(name, dtype=torch.float32)
-    lean, given = prepare(made, precision="half"), batch(made)
-    near, exact = lean(given)["logits"], made(given)["logits"]
-    far = (near - exact).norm() / exact.norm()
-    assert 0 < far < 1e-2
-    assert any(isinstance(module, Half) for module in lean.modules())
+def test_half_precision_is_close(name: str) -> None:
+    net = build_net(name, dtype=torch.float32)
+    optimized = optimize_model(net, precision="half")
+    batch = build_batch(net)
+    expected = net(batch)["logits"]
+    relative_error = (optimized(batch)["logits"] - expected).norm() / expected.norm()
+    assert 0 < relative_error < 1e-2
+    assert any(isinstance(module, FP16Linear) for module in optimized.modules())
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart", "t5"])
-def test_it_says_the_same(name: str) -> None:
-    made = net(name)
+def test_same_generated_tokens(name: str) -> None:
+    net = build_net(name)
     rows = [tiny.ids(n, seed=n).tolist() for n in (3, 6)]
-    side: dict[str, Any] = {"sources": rows} if made.encoder is not None else {"prompts": rows}
-    for how in (
-        How(max_new=9, start=3),
-        How(max_new=9, beams=3, start=3),
-        How(max_new=9, contrast=0.5, top_k=3, start=3),
+    inputs: dict[str, Any] = {"sources": rows} if net.encoder is not None else {"prompts": rows}
+    for config in (
+        GenerationConfig(max_new_tokens=9, decoder_start_token_id=3),
+        GenerationConfig(max_new_tokens=9, num_beams=3, decoder_start_token_id=3),
+        GenerationConfig(max_new_tokens=9, penalty_alpha=0.5, top_k=3, decoder_start_token_id=3),
     ):
-        plain, lean = generate(made, **side, how=how), generate(prepare(made), **side, how=how)
-        assert [row[0].ids for row in plain] == [row[0].ids for row in lean]
+        expected = generate(net, **inputs, generation_config=config)
+        results = generate(optimize_model(net), **inputs, generation_config=config)
+        assert [row[0].token_ids for row in results] == [row[0].token_ids for row in expected]
 
 
-def test_what_precision_may_be() -> None:
-    with pytest.raises(ValueError, match="precision is 'quarter', expected half, or none"):
-        prepare(net("gpt2"), precision="quarter")
+def test_invalid_precision() -> None:
+    with pytest.raises(ValueError, match="precision is 'quarter', expected 'half', or None"):
+        optimize_model(build_net("gpt2"), precision="quarter")

@@ -1,4 +1,4 @@
-"""Filters leave the distribution that the original's leave, and draws follow it."""
+"""Sampling filters give the scores of transformers, and samples follow the distribution."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
-from transformers import generation
 
-from qkv.decode.config import How
+from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import generate
-from qkv.decode.generation_config import read_how
-from qkv.decode.logits.sampling import draw, draw_several, filters_of, uniform
+from qkv.decode.generation_config import read_generation_config
+from qkv.decode.logits.sampling import (
+    build_sampling_filters,
+    hash_uniform,
+    sample_tokens,
+    sample_without_replacement,
+)
 from tests.support import decode_oracle as oracle
 
 FILTERS: list[dict[str, Any]] = [
@@ -23,102 +28,115 @@ FILTERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("beams", [1, 3])
+@pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("settings", FILTERS, ids=str)
-def test_filters_leave_what_the_originals_leave(settings: dict[str, Any], beams: int) -> None:
-    model = oracle.built("gpt2")[0]
-    settings = dict(do_sample=True, top_k=0, eos_token_id=[3, 4], num_beams=beams) | settings
-    config = generation.GenerationConfig(**settings, pad_token_id=0)
+def test_filters_equal_those_of_transformers(settings: dict[str, Any], num_beams: int) -> None:
+    model = oracle.build_pair("gpt2")[0]
+    settings = dict(do_sample=True, top_k=0, eos_token_id=[3, 4], num_beams=num_beams) | settings
+    config = transformers.GenerationConfig(**settings, pad_token_id=0)
     model._prepare_special_tokens(config)
-    theirs = model._get_logits_processor(config, input_ids_seq_length=1, device="cpu")
+    reference = model._get_logits_processor(config, input_ids_seq_length=1, device="cpu")
     scores = 3 * torch.randn(200, 97)
-    scores[::5, 20:60] = -torch.inf  # as rules leave them
-    ours = scores
-    for filter_ in filters_of(read_how(settings)):
-        ours = filter_(ours)
-    assert torch.equal(ours, theirs(torch.zeros(200, 1, dtype=torch.long), scores))
+    scores[::5, 20:60] = -torch.inf  # as logits processors leave them
+    filtered = scores
+    for sampling_filter in build_sampling_filters(read_generation_config(settings)):
+        filtered = sampling_filter(filtered)
+    assert torch.equal(filtered, reference(torch.zeros(200, 1, dtype=torch.long), scores))
 
 
-def test_a_file_that_draws_and_says_no_more_means_the_best_fifty() -> None:
-    assert read_how(dict(do_sample=True)).top_k == 50
-    assert read_how(dict(do_sample=True, top_k=0)).top_k == 0
-    assert read_how(dict(top_k=50)).top_k == 0
+def test_default_top_k_of_a_file() -> None:
+    assert read_generation_config(dict(do_sample=True)).top_k == 50
+    assert read_generation_config(dict(do_sample=True, top_k=0)).top_k == 0
+    assert read_generation_config(dict(top_k=50)).top_k == 0
 
 
-def chi_square(counts: Tensor, shares: Tensor) -> float:
-    """How far counts are from what is expected, in deviations of the chi-square distribution."""
-    expected = shares * counts.sum()
-    some = expected > 5
-    value, freedom = ((counts - expected) ** 2 / expected)[some].sum(), int(some.sum()) - 1
-    return float((value - freedom) / (2 * freedom) ** 0.5)
+def chi_square(counts: Tensor, probs: Tensor) -> float:
+    """Return the deviation of counts from a distribution, in standard deviations of chi-square."""
+    expected = probs * counts.sum()
+    is_frequent = expected > 5
+    value = ((counts - expected) ** 2 / expected)[is_frequent].sum()
+    degrees_of_freedom = int(is_frequent.sum()) - 1
+    return float((value - degrees_of_freedom) / (2 * degrees_of_freedom) ** 0.5)
 
 
-def test_uniform_numbers_are_uniform() -> None:
-    seeds, steps = torch.arange(500)[:, None].expand(500, 400), torch.arange(400).expand(500, 400)
+def test_hash_uniform_is_uniform_and_uncorrelated() -> None:
+    seeds = torch.arange(500)[:, None].expand(500, 400)
+    steps = torch.arange(400).expand(500, 400)
     for stream in range(3):
-        found = uniform(seeds.flatten(), steps.flatten(), stream)
-        assert float(found.min()) >= 0
-        assert float(found.max()) < 1
-        tenths = torch.bincount((found * 1000).long(), minlength=1000).double()
-        assert abs(chi_square(tenths, torch.full((1000,), 1e-3))) < 4
-        table = found.view(500, 400)
+        values = hash_uniform(seeds.flatten(), steps.flatten(), stream)
+        assert float(values.min()) >= 0
+        assert float(values.max()) < 1
+        counts = torch.bincount((values * 1000).long(), minlength=1000).double()
+        assert abs(chi_square(counts, torch.full((1000,), 1e-3))) < 4
+        table = values.view(500, 400)
         for a, b in ((table[1:], table[:-1]), (table[:, 1:], table[:, :-1])):
             assert abs(torch.corrcoef(torch.stack([a.flatten(), b.flatten()]))[0, 1]) < 0.01
 
 
-def test_draws_follow_the_distribution() -> None:
+def test_samples_follow_the_distribution() -> None:
     scores = torch.tensor([0.5, 2.0, -torch.inf, 0.0, 1.0, -torch.inf, -3.0])
     seeds = torch.arange(40_000)
-    found = draw(scores.expand(40_000, -1), uniform(seeds, torch.zeros_like(seeds)))
-    counts = torch.bincount(found, minlength=7).double()
+    token_ids = sample_tokens(
+        scores.expand(40_000, -1), hash_uniform(seeds, torch.zeros_like(seeds))
+    )
+    counts = torch.bincount(token_ids, minlength=7).double()
     assert counts[[2, 5]].sum() == 0
     assert chi_square(counts, scores.softmax(-1)) < 4
 
 
-def test_several_draws_are_different_words_in_the_order_of_drawing() -> None:
+def test_samples_without_replacement_follow_the_distribution() -> None:
     scores = torch.tensor([0.5, 2.0, -torch.inf, 0.0, 1.0])
     seeds = torch.arange(40_000)
-    found = draw_several(scores.expand(40_000, -1), seeds, torch.zeros_like(seeds), 2)
-    assert (found[:, 0] != found[:, 1]).all()
+    token_ids = sample_without_replacement(
+        scores.expand(40_000, -1), seeds, torch.zeros_like(seeds), 2
+    )
+    assert (token_ids[:, 0] != token_ids[:, 1]).all()
     p = scores.softmax(-1)
-    pairs = p[:, None] * p / (1 - p[:, None])
-    pairs.fill_diagonal_(0)
-    counts = torch.bincount(found[:, 0] * 5 + found[:, 1], minlength=25).double()
-    assert chi_square(counts, pairs.flatten()) < 4
+    pair_probs = p[:, None] * p / (1 - p[:, None])
+    pair_probs.fill_diagonal_(0)
+    counts = torch.bincount(token_ids[:, 0] * 5 + token_ids[:, 1], minlength=25).double()
+    assert chi_square(counts, pair_probs.flatten()) < 4
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "t5"])
-def test_what_a_net_draws_follows_what_it_scores(kind: str) -> None:
-    """The second id, given the first: all draws of one prompt."""
-    net, prompt = oracle.pair(kind, 3).ours, [5, 9, 4]
-    side: dict[str, Any] = {"sources": [prompt]} if kind == "t5" else {"prompts": [prompt]}
-    how = How(sample=True, max_new=2, results=1000, start=2)
-    (found,) = generate(net, **side, how=how, seed=7)
-    first = max({one.ids[0] for one in found}, key=lambda id_: sum(one.ids[0] == id_ for one in found))
-    after = [one for one in found if one.ids[0] == first]
-    shares = torch.zeros(oracle.VOCAB)
-    for one in after:
-        shares[one.ids[1]] = torch.tensor(one.scores[1]).exp()
-    counts = torch.bincount(torch.tensor([one.ids[1] for one in after]), minlength=oracle.VOCAB).double()
-    assert len(after) > 100
-    assert chi_square(counts, shares.double() / shares.sum()) < 4
+def test_generated_samples_follow_the_log_probs(kind: str) -> None:
+    """The second token given the first, among all samples of one prompt."""
+    net = oracle.randomize_pair(kind, 3).net
+    prompt = [5, 9, 4]
+    inputs: dict[str, Any] = {"sources": [prompt]} if kind == "t5" else {"prompts": [prompt]}
+    config = GenerationConfig(
+        do_sample=True, max_new_tokens=2, num_return_sequences=1000, decoder_start_token_id=2
+    )
+    (results,) = generate(net, **inputs, generation_config=config, seed=7)
+    first_token_ids = [result.token_ids[0] for result in results]
+    most_frequent = max({*first_token_ids}, key=first_token_ids.count)
+    samples = [result for result in results if result.token_ids[0] == most_frequent]
+    probs = torch.zeros(oracle.VOCAB)
+    for result in samples:
+        probs[result.token_ids[1]] = torch.tensor(result.log_probs[1]).exp()
+    second_token_ids = torch.tensor([result.token_ids[1] for result in samples])
+    counts = torch.bincount(second_token_ids, minlength=oracle.VOCAB).double()
+    assert len(samples) > 100
+    assert chi_square(counts, probs.double() / probs.sum()) < 4
 
 
-def test_seeds_tell_draws_apart() -> None:
-    net = oracle.pair("gpt2", 3).ours
-    how = How(sample=True, temperature=3.0, max_new=12)
-    one = generate(net, [[5, 6]] * 3, how=how, seed=5)
-    assert len({tuple(row[0].ids) for row in one}) == 3
-    assert one == generate(net, [[5, 6]] * 3, how=how, seed=5)
-    (alone,) = generate(net, [[5, 6]], how=how, seed=7)
-    assert alone[0].ids == one[2][0].ids
+def test_samples_depend_on_the_seed_only() -> None:
+    net = oracle.randomize_pair("gpt2", 3).net
+    config = GenerationConfig(do_sample=True, temperature=3.0, max_new_tokens=12)
+    results = generate(net, [[5, 6]] * 3, generation_config=config, seed=5)
+    assert len({tuple(row[0].token_ids) for row in results}) == 3
+    assert results == generate(net, [[5, 6]] * 3, generation_config=config, seed=5)
+    (single,) = generate(net, [[5, 6]], generation_config=config, seed=7)
+    assert single[0].token_ids == results[2][0].token_ids
 
 
-def test_the_best_of_several_draws() -> None:
-    net = oracle.pair("gpt2", 3).ours
-    how = How(sample=True, temperature=3.0, max_new=6, results=8)
-    (every,) = generate(net, [[5, 6]], how=how)
-    (best,) = generate(net, [[5, 6]], how=How(sample=True, temperature=3.0, max_new=6, best_of=8, results=2))
-    ranked = sorted(every, key=lambda one: -one.score)
-    assert [one.ids for one in best] == [one.ids for one in ranked[:2]]
-    assert best[0].score == pytest.approx(sum(best[0].scores) / 6)
+def test_best_of() -> None:
+    net = oracle.randomize_pair("gpt2", 3).net
+    settings: dict[str, Any] = dict(do_sample=True, temperature=3.0, max_new_tokens=6)
+    all_config = GenerationConfig(**settings, num_return_sequences=8)
+    best_config = GenerationConfig(**settings, best_of=8, num_return_sequences=2)
+    (samples,) = generate(net, [[5, 6]], generation_config=all_config)
+    (best,) = generate(net, [[5, 6]], generation_config=best_config)
+    ranked = sorted(samples, key=lambda result: -result.score)
+    assert [result.token_ids for result in best] == [result.token_ids for result in ranked[:2]]
+    assert best[0].score == pytest.approx(sum(best[0].log_probs) / 6)

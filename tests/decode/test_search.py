@@ -1,5 +1,5 @@
-"""Methods against plain ones: all sequences tried, diverse beams and contrastive search in a few lines,
-words that must be said, drafts that change nothing."""
+"""Search methods against short reference implementations: exhaustive search, diverse beam search,
+contrastive search, forced words, and speculative decoding against decoding without a draft."""
 
 from __future__ import annotations
 
@@ -11,249 +11,364 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.batch import Batch, Rows
-from qkv.decode.config import How
+from qkv.batch import Batch, Inputs
+from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import Engine, generate
-from qkv.decode.logits.forced_words import Progress
+from qkv.decode.logits.forced_words import ForcedWordsState
 from qkv.nn.transformer import Transformer
 from tests.decode.test_sampling import chi_square
 from tests.support import tiny
 
-WORDS, END = 8, 1
+VOCAB_SIZE = 8
+EOS = 1
 
 
-def net(family: str, seed: int, **changes: Any) -> Transformer:
-    made = tiny.model(family, **(dict(vocab=WORDS) | changes))
-    tiny.randomise(made.net, str(seed))
-    assert isinstance(made.net, Transformer)
-    return made.net.eval()
+def build_net(family: str, seed: int, **changes: Any) -> Transformer:
+    model = tiny.model(family, **(dict(vocab_size=VOCAB_SIZE) | changes))
+    tiny.randomise(model.net, str(seed))
+    assert isinstance(model.net, Transformer)
+    return model.net.eval()
 
 
 @torch.no_grad()
-def logs(made: Transformer, source: list[int], ids: list[int]) -> Tensor:
-    """(T, V) the log-probabilities of what follows each id, in one forward."""
-    return outputs(made, source, ids)["logits"][0].float().log_softmax(-1)
+def compute_log_probs(net: Transformer, source: list[int], token_ids: list[int]) -> Tensor:
+    """Return the log-probabilities (T, V) of the next token after each token, by one forward pass."""
+    return compute_outputs(net, source, token_ids)["logits"][0].float().log_softmax(-1)
 
 
-def outputs(made: Transformer, source: list[int], ids: list[int]) -> dict[str, Tensor]:
-    if made.encoder is None:
-        return made(Batch(rows=Rows.of(torch.tensor([[*source, *ids]]))))
-    return made(Batch(rows=Rows.of(torch.tensor([source])), target=Rows.of(torch.tensor([[0, *ids]]))))
+def compute_outputs(net: Transformer, source: list[int], token_ids: list[int]) -> dict[str, Tensor]:
+    if net.encoder is None:
+        return net(Batch(encoder=Inputs.create(torch.tensor([[*source, *token_ids]]))))
+    encoder = Inputs.create(torch.tensor([source]))
+    decoder = Inputs.create(torch.tensor([[0, *token_ids]]))
+    return net(Batch(encoder=encoder, decoder=decoder))
 
 
-def likeliest(
-    made: Transformer, source: list[int], longest: int, holds: Callable[[list[int]], bool]
+def search_exhaustively(
+    net: Transformer, source: list[int], max_length: int, is_valid: Callable[[list[int]], bool]
 ) -> list[int]:
-    """The best of all sequences that end, or fill the length, by the mean of their log-probabilities."""
+    """Return the valid sequence of highest mean log-probability, finished or of maximum length."""
     best: list[int] = []
-    score = -float("inf")
-    for length in range(1, longest + 1):
-        for body in itertools.product([2, 3, 4, 5], repeat=length - 1):
-            for last in [END] if length < longest else [END, 2, 3, 4, 5]:
-                ids = [*body, last]
-                if not holds(ids):
+    best_score = -float("inf")
+    for length in range(1, max_length + 1):
+        for prefix in itertools.product([2, 3, 4, 5], repeat=length - 1):
+            for last in [EOS] if length < max_length else [EOS, 2, 3, 4, 5]:
+                token_ids = [*prefix, last]
+                if not is_valid(token_ids):
                     continue
-                found = logs(made, source, ids[:-1])
-                total = sum(float(found[i, word]) for i, word in enumerate(ids)) / length
-                if total > score:
-                    best, score = ids, total
+                log_probs = compute_log_probs(net, source, token_ids[:-1])
+                score = (
+                    sum(float(log_probs[i, token_id]) for i, token_id in enumerate(token_ids))
+                    / length
+                )
+                if score > best_score:
+                    best = token_ids
+                    best_score = score
     return best
 
 
-def said(ids: list[int], phrases: tuple[tuple[int, ...], ...]) -> bool:
-    return any(tuple(ids[i : i + len(each)]) == each for each in phrases for i in range(len(ids)))
+def contains_any(token_ids: list[int], phrases: tuple[tuple[int, ...], ...]) -> bool:
+    return any(
+        tuple(token_ids[i : i + len(phrase)]) == phrase
+        for phrase in phrases
+        for i in range(len(token_ids))
+    )
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_wide_beam_finds_the_best_of_all(seed: int) -> None:
-    made, source = net("transformer", seed), [2, 5, 3, 1]
-    how = How(beams=256, max_new=4, start=0, ends=(END,), suppress=(0, 6, 7))
-    (found,) = generate(made, sources=[source], how=how)
-    assert found[0].ids == likeliest(made, source, 4, lambda ids: True)
+def test_wide_beam_equals_exhaustive_search(seed: int) -> None:
+    net = build_net("transformer", seed)
+    source = [2, 5, 3, 1]
+    config = GenerationConfig(
+        num_beams=256,
+        max_new_tokens=4,
+        decoder_start_token_id=0,
+        eos_token_id=(EOS,),
+        suppress_tokens=(0, 6, 7),
+    )
+    (results,) = generate(net, sources=[source], generation_config=config)
+    assert results[0].token_ids == search_exhaustively(net, source, 4, lambda token_ids: True)
 
 
-@pytest.mark.parametrize("words", [(((4, 2),),), (((5,),), ((3,),)), (((2, 2, 2), (4,)),)], ids=str)
-def test_a_wide_beam_finds_the_best_that_says_the_words(words: Any) -> None:
-    made, source = net("transformer", 5), [2, 5, 3, 1]
-    how = How(beams=256, max_new=4, start=0, ends=(END,), suppress=(0, 6, 7), words=words)
-    (found,) = generate(made, sources=[source], how=how)
-    assert found[0].ids == likeliest(made, source, 4, lambda ids: all(said(ids, each) for each in words))
+@pytest.mark.parametrize(
+    "force_words_ids", [(((4, 2),),), (((5,),), ((3,),)), (((2, 2, 2), (4,)),)], ids=str
+)
+def test_wide_beam_with_forced_words_equals_exhaustive_search(force_words_ids: Any) -> None:
+    net = build_net("transformer", 5)
+    source = [2, 5, 3, 1]
+    config = GenerationConfig(
+        num_beams=256,
+        max_new_tokens=4,
+        decoder_start_token_id=0,
+        eos_token_id=(EOS,),
+        suppress_tokens=(0, 6, 7),
+        force_words_ids=force_words_ids,
+    )
+    (results,) = generate(net, sources=[source], generation_config=config)
+    assert results[0].token_ids == search_exhaustively(
+        net,
+        source,
+        4,
+        lambda token_ids: all(contains_any(token_ids, phrases) for phrases in force_words_ids),
+    )
 
 
-@pytest.mark.parametrize("beams", [2, 5])
+@pytest.mark.parametrize("num_beams", [2, 5])
 @pytest.mark.parametrize("family", ["gpt2", "bart"])
-def test_words_are_said_however_narrow_the_beam_and_short_the_room(family: str, beams: int) -> None:
+def test_forced_words_with_few_beams_and_tokens(family: str, num_beams: int) -> None:
     for seed in range(3):
-        made = net(family, seed, vocab=40)
-        draw = torch.Generator().manual_seed(seed)
-        words = torch.randint(10, 40, (5,), generator=draw).tolist()
-        asked = (((words[0], words[1]),), ((words[2],), (words[3], words[2])), ((words[0], words[4]),))
-        for room in (5, 12):
-            how = How(beams=beams, max_new=room, start=0, ends=(END,), words=asked)
-            side: dict[str, Any] = {"prompts": [[3, 4]]} if family == "gpt2" else {"sources": [[3, 4]]}
-            (found,) = generate(made, **side, how=how)
-            assert found
-            assert all(said(one.ids, each) for one in found for each in asked)
+        net = build_net(family, seed, vocab_size=40)
+        generator = torch.Generator().manual_seed(seed)
+        a, b, c, d, e = torch.randint(10, 40, (5,), generator=generator).tolist()
+        force_words_ids = (((a, b),), ((c,), (d, c)), ((a, e),))
+        for max_new_tokens in (5, 12):
+            config = GenerationConfig(
+                num_beams=num_beams,
+                max_new_tokens=max_new_tokens,
+                decoder_start_token_id=0,
+                eos_token_id=(EOS,),
+                force_words_ids=force_words_ids,
+            )
+            inputs: dict[str, Any] = (
+                {"prompts": [[3, 4]]} if family == "gpt2" else {"sources": [[3, 4]]}
+            )
+            (results,) = generate(net, **inputs, generation_config=config)
+            assert results
+            assert all(
+                contains_any(result.token_ids, phrases)
+                for result in results
+                for phrases in force_words_ids
+            )
 
 
-def test_words_need_room() -> None:
-    how = How(beams=2, max_new=4, words=(((4, 5, 6),), ((7, 8), (9, 10, 11))))
-    with pytest.raises(ValueError, match="words of 5 ids, and room for 4"):
-        Engine(net("gpt2", 0, vocab=40)).admit([3], how=how)
+def test_forced_words_longer_than_max_new_tokens() -> None:
+    config = GenerationConfig(
+        num_beams=2, max_new_tokens=4, force_words_ids=(((4, 5, 6),), ((7, 8), (9, 10, 11)))
+    )
+    with pytest.raises(ValueError, match="force_words_ids needs 5 tokens, and 4 are left"):
+        Engine(build_net("gpt2", 0, vocab_size=40)).add_request([3], generation_config=config)
 
 
-def test_how_far_words_have_come() -> None:
-    words = (((1, 2, 3),), ((4,), (1, 5)))
-    seen = {(): (0, [1, 4]), (1,): (1, [2]), (1, 2): (2, [3]), (1, 9): (0, [4, 1]), (1, 2, 3, 1): (5, [5])}
-    for ids, (bank, ways) in seen.items():
-        state = Progress([*ids], words)
-        assert (state.bank, sorted(state.ways_on()), state.whole) == (bank, sorted(ways), False)
-    assert Progress([9, 4, 9, 1, 2, 3, 9], words).whole
-    assert not Progress([1, 5, 1, 2, 9, 3], words).whole
+def test_forced_words_state() -> None:
+    force_words_ids = (((1, 2, 3),), ((4,), (1, 5)))
+    expected = {
+        (): (0, [1, 4]),
+        (1,): (1, [2]),
+        (1, 2): (2, [3]),
+        (1, 9): (0, [4, 1]),
+        (1, 2, 3, 1): (5, [5]),
+    }
+    for token_ids, (bank, next_token_ids) in expected.items():
+        state = ForcedWordsState([*token_ids], force_words_ids)
+        assert state.bank == bank
+        assert sorted(state.get_next_token_ids()) == sorted(next_token_ids)
+        assert not state.is_complete
+    assert ForcedWordsState([9, 4, 9, 1, 2, 3, 9], force_words_ids).is_complete
+    assert not ForcedWordsState([1, 5, 1, 2, 9, 3], force_words_ids).is_complete
 
 
 @torch.no_grad()
-def diverse(
-    made: Transformer, source: list[int], beams: int, groups: int, penalty: float, steps: int
+def run_diverse_beam_search(
+    net: Transformer,
+    source: list[int],
+    num_beams: int,
+    num_groups: int,
+    penalty: float,
+    num_steps: int,
 ) -> list[list[int]]:
-    """The beams of every group after so many steps, nothing ending: Vijayakumar et al. 2016, algorithm 1."""
-    width = beams // groups
-    held: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in range(groups)]
-    for _ in range(steps):
-        said = torch.zeros(WORDS)
-        for g in range(groups):
-            ahead = [
-                (score + float(value), [*ids, word])
-                for score, ids in held[g]
-                for word, value in enumerate(logs(made, source, ids)[-1] - penalty * said)
+    """Return the beams of all groups, without EOS: Vijayakumar et al. 2016, algorithm 1."""
+    group_size = num_beams // num_groups
+    groups: list[list[tuple[float, list[int]]]] = [[(0.0, [])] for _ in range(num_groups)]
+    for _ in range(num_steps):
+        counts = torch.zeros(VOCAB_SIZE)
+        for g in range(num_groups):
+            candidates = [
+                (score + float(value), [*token_ids, token_id])
+                for score, token_ids in groups[g]
+                for token_id, value in enumerate(
+                    compute_log_probs(net, source, token_ids)[-1] - penalty * counts
+                )
             ]
-            held[g] = sorted(ahead, key=lambda one: -one[0])[:width]
-            for _, ids in held[g]:
-                said[ids[-1]] += 1
-    every = sorted([one for group in held for one in group], key=lambda one: -one[0])
-    return [ids for _, ids in every]
+            groups[g] = sorted(candidates, key=lambda candidate: -candidate[0])[:group_size]
+            for _, token_ids in groups[g]:
+                counts[token_ids[-1]] += 1
+    beams = sorted([beam for group in groups for beam in group], key=lambda beam: -beam[0])
+    return [token_ids for _, token_ids in beams]
 
 
-@pytest.mark.parametrize(("beams", "groups"), [(2, 2), (6, 3), (4, 2)])
+@pytest.mark.parametrize(("num_beams", "num_groups"), [(2, 2), (6, 3), (4, 2)])
 @pytest.mark.parametrize("family", ["gpt2", "transformer"])
-def test_diverse_beams(family: str, beams: int, groups: int) -> None:
+def test_diverse_beam_search(family: str, num_beams: int, num_groups: int) -> None:
     for seed in range(2):
-        made = net(family, seed)
-        how = How(beams=beams, groups=groups, diversity=0.8, max_new=5, results=beams, start=0)
-        side: dict[str, Any] = {"prompts": [[2, 5, 3]]} if family == "gpt2" else {"sources": [[2, 5, 3]]}
-        (found,) = generate(made, **side, how=how)
-        assert [one.ids for one in found] == diverse(made, [2, 5, 3], beams, groups, 0.8, 5)
+        net = build_net(family, seed)
+        config = GenerationConfig(
+            num_beams=num_beams,
+            num_beam_groups=num_groups,
+            diversity_penalty=0.8,
+            max_new_tokens=5,
+            num_return_sequences=num_beams,
+            decoder_start_token_id=0,
+        )
+        inputs: dict[str, Any] = (
+            {"prompts": [[2, 5, 3]]} if family == "gpt2" else {"sources": [[2, 5, 3]]}
+        )
+        (results,) = generate(net, **inputs, generation_config=config)
+        expected = run_diverse_beam_search(net, [2, 5, 3], num_beams, num_groups, 0.8, 5)
+        assert [result.token_ids for result in results] == expected
 
 
 @torch.no_grad()
-def contrastive(made: Transformer, source: list[int], alpha: float, count: int, steps: int) -> list[int]:
-    """Su et al. 2022, equation 5, with a whole forward for every candidate."""
-    ids: list[int] = []
-    for _ in range(steps):
-        shares = logs(made, source, ids)[-1].exp().topk(count)
+def run_contrastive_search(
+    net: Transformer, source: list[int], alpha: float, top_k: int, num_steps: int
+) -> list[int]:
+    """Return new tokens by a full forward pass per candidate: Su et al. 2022, equation 5."""
+    token_ids: list[int] = []
+    for _ in range(num_steps):
+        candidates = compute_log_probs(net, source, token_ids)[-1].exp().topk(top_k)
         scores = []
-        for share, word in zip(shares.values, shares.indices.tolist(), strict=True):
-            states = outputs(made, source, [*ids, word])["hidden"][0].float()
-            alike = torch.cosine_similarity(states[-1:], states[:-1], dim=-1).max()
-            scores.append(float((1 - alpha) * share - alpha * alike))
-        ids.append(shares.indices.tolist()[max(range(count), key=lambda k: scores[k])])
-    return ids
+        for prob, token_id in zip(candidates.values, candidates.indices.tolist(), strict=True):
+            outputs = compute_outputs(net, source, [*token_ids, token_id])
+            states = outputs["last_hidden_state"][0].float()
+            similarity = torch.cosine_similarity(states[-1:], states[:-1], dim=-1).max()
+            scores.append(float((1 - alpha) * prob - alpha * similarity))
+        token_ids.append(candidates.indices.tolist()[max(range(top_k), key=lambda k: scores[k])])
+    return token_ids
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "t5", "bart"])
 def test_contrastive_search(family: str) -> None:
     for seed in range(2):
-        made = net(family, seed, vocab=40)
+        net = build_net(family, seed, vocab_size=40)
         sources = [[2, 5, 3], [4, 7, 9, 11, 2]]
-        how = How(contrast=0.6, top_k=4, max_new=7, start=0)
-        side: dict[str, Any] = {"sources": sources} if family in tiny.PAIRS else {"prompts": sources}
-        found = generate(made, **side, how=how)
-        assert [row[0].ids for row in found] == [contrastive(made, each, 0.6, 4, 7) for each in sources]
+        config = GenerationConfig(
+            penalty_alpha=0.6, top_k=4, max_new_tokens=7, decoder_start_token_id=0
+        )
+        inputs: dict[str, Any] = (
+            {"sources": sources} if family in tiny.PAIRS else {"prompts": sources}
+        )
+        results = generate(net, **inputs, generation_config=config)
+        expected = [run_contrastive_search(net, source, 0.6, 4, 7) for source in sources]
+        assert [row[0].token_ids for row in results] == expected
 
 
-DRAFTED = ["gpt2", "llama", "gpt3", "t5", "bart"]
-
-
-def drafts(family: str) -> tuple[Transformer, Transformer, dict[str, Any]]:
-    """A net, one that often agrees with it, and rows of several lengths."""
-    made, draft = net(family, 1, vocab=40), net(family, 1, vocab=40)
+def build_target_and_draft(family: str) -> tuple[Transformer, Transformer, dict[str, Any]]:
+    """Return a network, a draft model that often agrees with it, and inputs of several lengths."""
+    net = build_net(family, 1, vocab_size=40)
+    draft = build_net(family, 1, vocab_size=40)
     with torch.no_grad():
         for tensor in draft.parameters():
-            tensor.add_(0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2)))
+            tensor.add_(
+                0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2))
+            )
     rows = [tiny.ids(n, seed=n).clamp(max=39).tolist() for n in (4, 1, 6)]
-    return made, draft, {"sources": rows} if family in tiny.PAIRS else {"prompts": rows}
+    return net, draft, {"sources": rows} if family in tiny.PAIRS else {"prompts": rows}
 
 
-@pytest.mark.parametrize("family", DRAFTED)
-def test_drafts_change_no_id(family: str) -> None:
-    made, draft, side = drafts(family)
-    for how in (
-        How(max_new=20, start=0, drafts=4), How(max_new=15, start=0, ends=(9, 12, 20), drafts=3),
-        How(max_new=20, start=0, repetition=1.3, no_repeat=2, stop=((14,), (7, 8)), drafts=1),
-    ):  # fmt: skip
-        plain, faster = generate(made, **side, how=how), generate(made, **side, how=how, draft=draft)
-        for one, other in zip(plain, faster, strict=True):
-            assert one[0].ids == other[0].ids
-            assert one[0].scores == pytest.approx(other[0].scores, abs=1e-4)
-            assert one[0].reason == other[0].reason
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt3", "t5", "bart"])
+def test_greedy_speculative_decoding_gives_the_same_tokens(family: str) -> None:
+    net, draft, inputs = build_target_and_draft(family)
+    for config in (
+        GenerationConfig(max_new_tokens=20, decoder_start_token_id=0, num_assistant_tokens=4),
+        GenerationConfig(
+            max_new_tokens=15,
+            decoder_start_token_id=0,
+            eos_token_id=(9, 12, 20),
+            num_assistant_tokens=3,
+        ),
+        GenerationConfig(
+            max_new_tokens=20,
+            decoder_start_token_id=0,
+            repetition_penalty=1.3,
+            no_repeat_ngram_size=2,
+            stop_ids=((14,), (7, 8)),
+            num_assistant_tokens=1,
+        ),
+    ):
+        expected = generate(net, **inputs, generation_config=config)
+        results = generate(net, **inputs, generation_config=config, assistant_model=draft)
+        for (result,), (other,) in zip(results, expected, strict=True):
+            assert result.token_ids == other.token_ids
+            assert result.log_probs == pytest.approx(other.log_probs, abs=1e-4)
+            assert result.finish_reason == other.finish_reason
 
 
-def test_drafts_save_steps() -> None:
-    made, draft, side = drafts("gpt2")
-    steps = {}
-    for name, helper in {"alone": None, "like": draft, "same": made}.items():
-        engine = Engine(made, draft=helper)
-        engine.admit(side["prompts"][0], how=How(max_new=31, drafts=4))
-        steps[name] = 0
-        while engine.busy:
+def test_speculative_decoding_saves_steps() -> None:
+    net, draft, inputs = build_target_and_draft("gpt2")
+    config = GenerationConfig(max_new_tokens=31, num_assistant_tokens=4)
+    num_steps = {}
+    for name, assistant_model in {"none": None, "similar": draft, "same": net}.items():
+        engine = Engine(net, assistant_model=assistant_model)
+        engine.add_request(inputs["prompts"][0], generation_config=config)
+        num_steps[name] = 0
+        while engine.has_unfinished_requests:
             engine.step()
-            steps[name] += 1
-    assert steps["same"] == 7  # the prompt's, then five ids a step
-    assert steps["same"] < steps["like"] < steps["alone"] == 31
+            num_steps[name] += 1
+    assert num_steps["same"] == 7  # the prefill, then five tokens per step
+    assert num_steps["same"] < num_steps["similar"] < num_steps["none"] == 31
 
 
-def test_drafts_up_to_the_last_position() -> None:
-    made, draft, _ = drafts("gpt2")
+def test_speculative_decoding_up_to_the_last_position() -> None:
+    net, draft, _ = build_target_and_draft("gpt2")
     prompt = tiny.ids(55).clamp(max=39).tolist()
-    how = How(max_new=20, drafts=6)
-    assert generate(made, [prompt], how=how) != []
-    assert (
-        generate(made, [prompt], how=how, draft=draft)[0][0].ids
-        == generate(made, [prompt], how=how)[0][0].ids
-    )
+    config = GenerationConfig(max_new_tokens=20, num_assistant_tokens=6)
+    (expected,) = generate(net, [prompt], generation_config=config)
+    (results,) = generate(net, [prompt], generation_config=config, assistant_model=draft)
+    assert expected != []
+    assert results[0].token_ids == expected[0].token_ids
 
 
 @pytest.mark.parametrize("family", ["gpt2", "t5"])
-def test_drafts_keep_the_distribution(family: str) -> None:
-    """The third id, of all draws: as likely as the net says, whatever the draft proposes."""
-    made, draft = net(family, 1), net(family, 7)
-    side: dict[str, Any] = {"sources": [[2, 5]]} if family == "t5" else {"prompts": [[2, 5]]}
-    shares = torch.zeros(WORDS)
-    for a, b in itertools.product(range(WORDS), repeat=2):
-        found = logs(made, [2, 5], [a, b])[-3:].exp()
-        shares += found[0, a] * found[1, b] * found[2]
-    counts = torch.zeros(WORDS, dtype=torch.double)
+def test_speculative_sampling_keeps_the_distribution(family: str) -> None:
+    """The marginal distribution of the third token is that of the network, for any draft model."""
+    net = build_net(family, 1)
+    draft = build_net(family, 7)
+    inputs: dict[str, Any] = {"sources": [[2, 5]]} if family == "t5" else {"prompts": [[2, 5]]}
+    probs = torch.zeros(VOCAB_SIZE)
+    for a, b in itertools.product(range(VOCAB_SIZE), repeat=2):
+        step_probs = compute_log_probs(net, [2, 5], [a, b])[-3:].exp()
+        probs += step_probs[0, a] * step_probs[1, b] * step_probs[2]
+    counts = torch.zeros(VOCAB_SIZE, dtype=torch.double)
+    config = GenerationConfig(
+        do_sample=True,
+        max_new_tokens=4,
+        decoder_start_token_id=0,
+        num_assistant_tokens=3,
+        num_return_sequences=1000,
+    )
     for seed in range(4):
-        how = How(sample=True, max_new=4, start=0, drafts=3, results=1000)
-        (rows,) = generate(made, **side, how=how, draft=draft, seed=seed)
-        counts += torch.bincount(torch.tensor([one.ids[2] for one in rows]), minlength=WORDS)
-    assert chi_square(counts, shares.double()) < 4
+        (results,) = generate(
+            net, **inputs, generation_config=config, assistant_model=draft, seed=seed
+        )
+        third = torch.tensor([result.token_ids[2] for result in results])
+        counts += torch.bincount(third, minlength=VOCAB_SIZE)
+    assert chi_square(counts, probs.double()) < 4
 
 
-def test_drafted_draws_alone_as_in_company() -> None:
-    made, draft, side = drafts("gpt2")
-    how = How(sample=True, max_new=15, drafts=3, temperature=1.4, top_p=0.9, ends=(9, 12))
-    together = generate(made, **side, how=how, draft=draft, seed=4)
-    for i, prompt in enumerate(side["prompts"]):
-        (alone,) = generate(made, [prompt], how=how, draft=draft, seed=4 + i)
-        assert alone[0].ids == together[i][0].ids
+def test_speculative_samples_do_not_depend_on_the_batch() -> None:
+    net, draft, inputs = build_target_and_draft("gpt2")
+    config = GenerationConfig(
+        do_sample=True,
+        max_new_tokens=15,
+        num_assistant_tokens=3,
+        temperature=1.4,
+        top_p=0.9,
+        eos_token_id=(9, 12),
+    )
+    batched = generate(net, **inputs, generation_config=config, assistant_model=draft, seed=4)
+    for i, prompt in enumerate(inputs["prompts"]):
+        (single,) = generate(
+            net, [prompt], generation_config=config, assistant_model=draft, seed=4 + i
+        )
+        assert single[0].token_ids == batched[i][0].token_ids
 
 
-def test_drafts_that_do_not_fit() -> None:
-    made = net("gpt2", 1)
-    with pytest.raises(ValueError, match="the draft has 40 words, expected the net's 8"):
-        Engine(made, draft=net("gpt2", 1, vocab=40))
-    with pytest.raises(ValueError, match="of another shape"):
-        Engine(made, draft=net("bart", 1))
-    with pytest.raises(ValueError, match="a draft serves rows that are greedy or drawn"):
-        Engine(made, draft=made).admit([3], how=How(beams=2))
+def test_unsuitable_assistant_models() -> None:
+    net = build_net("gpt2", 1)
+    with pytest.raises(ValueError, match="assistant_model has a vocabulary of 40, expected 8"):
+        Engine(net, assistant_model=build_net("gpt2", 1, vocab_size=40))
+    with pytest.raises(ValueError, match="assistant_model has another architecture"):
+        Engine(net, assistant_model=build_net("bart", 1))
+    with pytest.raises(ValueError, match="assistant_model works with greedy search and sampling"):
+        Engine(net, assistant_model=net).add_request(
+            [3], generation_config=GenerationConfig(num_beams=2)
+        )

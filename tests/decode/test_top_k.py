@@ -1,19 +1,22 @@
-"""The largest scores, however many there are, are those of a plain topk."""
+"""select_top_k gives the values and indices of torch.topk."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from qkv.decode.logits.top_k import CHUNK, best
+from qkv.decode.logits.top_k import TOP_K_CHUNK_SIZE, select_top_k
 
 
-@pytest.mark.parametrize("words", [50, 3 * CHUNK, 40 * CHUNK, 40 * CHUNK + 17])
-def test_as_a_plain_topk(words: int) -> None:
-    draw = torch.Generator().manual_seed(words)
-    scores, base = torch.randn(5, 4, words, generator=draw), torch.randn(5, 4, generator=draw)
-    scores[:, :, -3:] += 2  # beyond the last whole chunk too
-    found = best(scores, base, 8)
-    plain = (scores + base[..., None]).flatten(1).topk(8, dim=1)
-    assert torch.equal(found[0], plain.values)
-    assert torch.equal(found[1], plain.indices)
+@pytest.mark.parametrize(
+    "vocab_size", [50, 3 * TOP_K_CHUNK_SIZE, 40 * TOP_K_CHUNK_SIZE, 40 * TOP_K_CHUNK_SIZE + 17]
+)
+def test_same_as_topk(vocab_size: int) -> None:
+    generator = torch.Generator().manual_seed(vocab_size)
+    scores = torch.randn(5, 4, vocab_size, generator=generator)
+    beam_scores = torch.randn(5, 4, generator=generator)
+    scores[:, :, -3:] += 2  # tokens after the last chunk are among the largest
+    values, indices = select_top_k(scores, beam_scores, 8)
+    expected = (scores + beam_scores[..., None]).flatten(1).topk(8, dim=1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(indices, expected.indices)

@@ -1,4 +1,4 @@
-"""Between host and device: numbers arrive, and a step makes the host wait but once."""
+"""Transfers between host and device: values are equal, and a step waits for the device only once."""
 
 from __future__ import annotations
 
@@ -11,84 +11,100 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from qkv.decode import Engine, How
-from qkv.decode.runner import Reader
-from qkv.decode.transfer import Told, sent
+from qkv.decode import Engine, GenerationConfig
+from qkv.decode.runner import ModelRunner
+from qkv.decode.transfer import HostCopy, copy_to_device
 from qkv.nn.transformer import Transformer
 from tests.support import tiny
 
-WAITS = {
+SYNCHRONIZING = {
     "item",
     "_local_scalar_dense",
     "is_nonzero",
     "nonzero",
     "equal",
-    "lift_fresh",
-}  # the last: torch.tensor
+    "lift_fresh",  # torch.tensor
+}
 
 
-def test_numbers_arrive() -> None:
-    there = sent([[1, 2], [3, 4]], torch.device("cpu"))
-    assert there.dtype == torch.long
-    assert Told(there).list() == [[1, 2], [3, 4]]
-    assert sent([], torch.device("cpu")).shape == (0,)
+def test_copies_have_the_same_values() -> None:
+    tensor = copy_to_device([[1, 2], [3, 4]], torch.device("cpu"))
+    assert tensor.dtype == torch.long
+    assert HostCopy(tensor).tolist() == [[1, 2], [3, 4]]
+    assert copy_to_device([], torch.device("cpu")).shape == (0,)
 
 
-class Watch(TorchDispatchMode):
-    """Notes what makes the host wait for a GPU, or a GPU for the host."""
+class SynchronizationRecorder(TorchDispatchMode):
+    """Records the operations that would synchronize host and GPU."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.waits: list[str] = []
+        self.operations: list[str] = []
 
     def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = call.overloadpacket.__name__
-        flags = name.startswith("index") and any(
-            isinstance(each, Tensor) and each.dtype == torch.bool
-            for each in torch.utils._pytree.tree_leaves(args[1:])
+        has_bool_index = name.startswith("index") and any(
+            isinstance(leaf, Tensor) and leaf.dtype == torch.bool
+            for leaf in torch.utils._pytree.tree_leaves(args[1:])
         )
-        if name in WAITS or (flags and name != "index_fill_"):
-            self.waits.append(name)
+        if name in SYNCHRONIZING or (has_bool_index and name != "index_fill_"):
+            self.operations.append(name)
         return call(*args, **(kwargs or {}))
 
 
 @contextmanager
-def lists_counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """Tensors that become lists."""
-    found, before = list[str](), Tensor.tolist
+def record_tolist_calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Record the shapes of tensors that are converted to lists."""
+    shapes: list[str] = []
+    tolist = Tensor.tolist
 
-    def noted(x: Tensor) -> Any:
-        found.append(str(tuple(x.shape)))
-        return before(x)
+    def record(x: Tensor) -> Any:
+        shapes.append(str(tuple(x.shape)))
+        return tolist(x)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Tensor, "tolist", noted)
-        yield found
+        patch.setattr(Tensor, "tolist", record)
+        yield shapes
 
 
-@pytest.mark.parametrize("static", [False, True])
-@pytest.mark.parametrize("how", [
-    How(max_new=9, start=3),
-    How(max_new=9, start=3, ends=(5,), min_new=9, suppress=(7, 8), sample=True, top_k=20, min_p=0.01),
-    How(max_new=9, start=3, contrast=0.5, top_k=3),
-    How(max_new=9, start=3, beams=3),
-    How(max_new=9, start=3, beams=3, ends=(5,), min_new=9, early=True),
-    How(max_new=9, start=3, beams=4, groups=2, diversity=0.5, suppress=(7, 8)),
-], ids=["greedy", "drawn", "contrast", "beams", "beams that end", "groups"])  # fmt: skip
-def test_a_step_waits_once(how: How, static: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = tiny.model("bart").net
-    assert isinstance(made, Transformer)
-    engine = Engine(made, static=static)
+CONFIGS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "sampling": dict(
+        eos_token_id=(5,),
+        min_new_tokens=9,
+        suppress_tokens=(7, 8),
+        do_sample=True,
+        top_k=20,
+        min_p=0.01,
+    ),
+    "contrastive": dict(penalty_alpha=0.5, top_k=3),
+    "beams": dict(num_beams=3),
+    "beams with EOS": dict(num_beams=3, eos_token_id=(5,), min_new_tokens=9, early_stopping=True),
+    "beam groups": dict(
+        num_beams=4, num_beam_groups=2, diversity_penalty=0.5, suppress_tokens=(7, 8)
+    ),
+}
+
+
+@pytest.mark.parametrize("static_shapes", [False, True])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_step_synchronizes_once(
+    name: str, static_shapes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = GenerationConfig(max_new_tokens=9, decoder_start_token_id=3, **CONFIGS[name])
+    net = tiny.model("bart").net
+    assert isinstance(net, Transformer)
+    engine = Engine(net, static_shapes=static_shapes)
     for n in (4, 6, 3):
-        engine.admit(source=tiny.ids(n, seed=n).tolist(), how=how)
+        engine.add_request(source=tiny.ids(n, seed=n).tolist(), generation_config=config)
     engine.step()
-    (pool,) = engine.pools.values()
-    assert isinstance(pool.reader, Reader)
-    pool.reader.sparing = False  # as on a GPU
-    monkeypatch.setattr("qkv.decode.search.beam.known_empty", lambda flags: False)
+    (batch,) = engine.running_batches.values()
+    assert isinstance(batch.runner, ModelRunner)
+    batch.runner.minimize_copies = False  # as on a GPU
+    monkeypatch.setattr("qkv.decode.search.beam.is_known_all_false", lambda flags: False)
     engine.step()
-    with Watch() as watch, lists_counted(monkeypatch) as lists:
+    with SynchronizationRecorder() as recorder, record_tolist_calls(monkeypatch) as tolist_calls:
         for _ in range(4):
-            assert all(event.results is None for event in engine.step())
-    assert watch.waits == []
-    assert len(lists) == 4
+            assert all(output.results is None for output in engine.step())
+    assert recorder.operations == []
+    assert len(tolist_calls) == 4

@@ -1,5 +1,5 @@
-"""config.json both ways: what is left out means what it means to the original, what is written comes back,
-and no key of the original that changes the numbers goes unread."""
+"""config.json: defaults match the originals, arguments survive a round trip, and every key that
+changes outputs is read."""
 
 from __future__ import annotations
 
@@ -13,80 +13,92 @@ import pytest
 import torch
 import transformers
 
-from qkv.families import by_model_type
+from qkv.families import family_of_model_type
 from qkv.families.clip import IMAGE, TEXT
 from qkv.families.family import Args, Family
-from qkv.model.config import understand, write_config
+from qkv.model.config import build_hf_config, parse_config
 from tests.support import oracle, tiny
 
-KINDS = """
+MODEL_TYPES = """
     bert roberta albert distilbert electra xlnet openai-gpt gpt2 ctrl bart mbart marian t5 mt5
     switch_transformers clip clip_text_model clip_vision_model llama modernbert
 """.split()
 
-WORDS = (
-    "bert roberta albert distilbert electra xlnet openai-gpt gpt2 ctrl switch_transformers llama modernbert"
+EOS_UNUSED = (
+    "bert roberta albert distilbert electra xlnet openai-gpt gpt2 ctrl switch_transformers llama "
+    "modernbert"
 )
 
-# Keys that no argument of ours stands for: of which `model_type`s (* of all), another value, and why that
-# gives the same numbers. `...`: none is tried, it is read some other way or changes no number at all.
+# Keys without an argument: their model types (* is all), another value, and why it does not change
+# outputs.
+# `...`: no value is tried, the key is read in another way or cannot change outputs.
 HARMLESS: list[tuple[str, str, Any, str]] = [
     ("*", "model_type", ..., "names the family"),
     ("*", "architectures", ..., "names the head"),
-    ("*", "id2label", ..., "counted, and kept as it is"),
-    ("*", "label2id", ..., "the other way round"),
-    ("*", "num_labels", ..., "counted where id2label is not there"),
-    ("*", "dtype", ..., "the tensors in the file have theirs"),
-    ("*", "transformers_version", "0", "who wrote it"),
-    ("*", "_name_or_path", "x", "where it was"),
+    ("*", "id2label", ..., "counted and kept"),
+    ("*", "label2id", ..., "inverse of id2label"),
+    ("*", "num_labels", ..., "used without id2label"),
+    ("*", "dtype", ..., "tensors keep the dtype of the file"),
+    ("*", "transformers_version", "0", "version of the writer"),
+    ("*", "_name_or_path", "x", "path of the model"),
     ("*", "problem_type", "multi_label_classification", "chooses a loss"),
-    ("*", "return_dict", ..., "the form of the output"),
-    ("*", "output_hidden_states", ..., "asks for more"),
-    ("*", "output_attentions", ..., "asks for more"),
+    ("*", "return_dict", ..., "type of the output"),
+    ("*", "output_hidden_states", ..., "more outputs"),
+    ("*", "output_attentions", ..., "more outputs"),
     ("*", "_attn_implementation", ..., "chooses a kernel"),
-    ("*", "chunk_size_feed_forward", 3, "the same feed in pieces"),
-    ("*", "use_cache", False, "remembers keys and values"),
+    ("*", "chunk_size_feed_forward", 3, "the same feed-forward in chunks"),
+    ("*", "use_cache", False, "KV cache"),
     ("*", "bos_token_id", 3, "for generation"),
-    (WORDS, "eos_token_id", 3, "for generation"),
+    (EOS_UNUSED, "eos_token_id", 3, "for generation"),
     ("*", "forced_eos_token_id", 3, "for generation"),
-    ("openai-gpt gpt2 ctrl", "pad_token_id", ..., "where the tokens stand, which the mask says"),
-    ("xlnet t5 mt5 switch_transformers clip_text_model", "pad_token_id", 3, "for generation and losses"),
+    (
+        "openai-gpt gpt2 ctrl",
+        "pad_token_id",
+        ...,
+        "positions of tokens, which the attention mask gives",
+    ),
+    (
+        "xlnet t5 mt5 switch_transformers clip_text_model",
+        "pad_token_id",
+        3,
+        "for generation and losses",
+    ),
     ("switch_transformers", "decoder_start_token_id", 3, "for generation and losses"),
-    ("*", "is_encoder_decoder", ..., "each class says so itself"),
-    ("bart mbart marian t5 mt5 switch_transformers", "is_decoder", ..., "each class says so itself"),
-    ("switch_transformers", "add_cross_attention", True, "each class says so itself"),
-    ("bart mbart marian", "encoder_layerdrop", 0.5, "training alone"),
-    ("bart mbart marian", "decoder_layerdrop", 0.5, "training alone"),
-    ("mbart", "gradient_checkpointing", ..., "training alone"),
-    ("electra xlnet", "summary_first_dropout", 0.5, "training alone"),
-    ("openai-gpt gpt2", "summary_last_dropout", 0.5, "training alone"),
-    ("gpt2", "classifier_dropout", 0.5, "training alone"),
-    ("gpt2", "hidden_dropout", 0.5, "training alone"),
-    ("distilbert", "sinusoidal_pos_embds", True, "how the table begins; it lies in the file"),
-    ("modernbert", "initializer_cutoff_factor", 3.0, "how tensors begin"),
-    ("gpt2", "reorder_and_upcast_attn", True, "more precision in half types"),
-    ("xlnet", "use_mems_eval", ..., "whether memory is returned: always"),
-    ("xlnet", "use_mems_train", True, "whether memory is returned"),
-    ("xlnet", "end_n_top", 4, "how many of the ends are returned: all"),
+    ("*", "is_encoder_decoder", ..., "implied by the class"),
+    ("bart mbart marian t5 mt5 switch_transformers", "is_decoder", ..., "implied by the class"),
+    ("switch_transformers", "add_cross_attention", True, "implied by the class"),
+    ("bart mbart marian", "encoder_layerdrop", 0.5, "training only"),
+    ("bart mbart marian", "decoder_layerdrop", 0.5, "training only"),
+    ("mbart", "gradient_checkpointing", ..., "training only"),
+    ("electra xlnet", "summary_first_dropout", 0.5, "training only"),
+    ("openai-gpt gpt2", "summary_last_dropout", 0.5, "training only"),
+    ("gpt2", "classifier_dropout", 0.5, "training only"),
+    ("gpt2", "hidden_dropout", 0.5, "training only"),
+    ("distilbert", "sinusoidal_pos_embds", True, "initialization"),
+    ("modernbert", "initializer_cutoff_factor", 3.0, "initialization"),
+    ("gpt2", "reorder_and_upcast_attn", True, "precision of half dtypes"),
+    ("xlnet", "use_mems_eval", ..., "mems are always returned"),
+    ("xlnet", "use_mems_train", True, "mems are always returned"),
+    ("xlnet", "end_n_top", 4, "all end logits are returned"),
     ("xlnet", "n_layers", ..., "in a conversion from TensorFlow"),
     ("switch_transformers", "router_z_loss_coef", 0.5, "a loss"),
     ("switch_transformers", "router_aux_loss_coef", 0.5, "a loss"),
     ("switch_transformers", "router_ignore_padding_tokens", True, "never read"),
     ("switch_transformers", "add_router_probs", True, "never read"),
-    ("bert roberta", "embedding_size", ..., "only loosens a check"),
-    ("clip", "text_config", ..., "its keys are looked at one by one"),
-    ("clip", "vision_config", ..., "its keys are looked at one by one"),
-    ("clip", "initializer_factor", 2.0, "how tensors begin"),
+    ("bert roberta", "embedding_size", ..., "loosens a check"),
+    ("clip", "text_config", ..., "its keys are checked one by one"),
+    ("clip", "vision_config", ..., "its keys are checked one by one"),
+    ("clip", "initializer_factor", 2.0, "initialization"),
     ("modernbert", "cls_token_id", 3, "for generation"),
     ("modernbert", "sep_token_id", 3, "for generation"),
     ("modernbert", "deterministic_flash_attn", True, "chooses a kernel"),
-    ("modernbert", "sparse_prediction", True, "chooses what a loss reads"),
+    ("modernbert", "sparse_prediction", True, "chooses the inputs of a loss"),
     ("modernbert", "sparse_pred_ignore_index", 5, "a loss"),
-    ("modernbert", "sliding_window", ..., "read off local_attention"),
-    ("modernbert", "head_dim", ..., "a name for width / heads"),
+    ("modernbert", "sliding_window", ..., "derived from local_attention"),
+    ("modernbert", "head_dim", ..., "width / heads"),
 ]
 
-# Keys that the original's class works out from others, or does not have, and yet follows where stated.
+# Keys that the original class derives from others, or lacks, and yet follows where they are set.
 STATED: list[tuple[str, str, Any]] = [
     ("t5", "dense_act_fn", "silu"),
     ("t5", "is_gated_act", True),
@@ -96,11 +108,15 @@ STATED: list[tuple[str, str, Any]] = [
     ("switch_transformers", "decoder_sparse_step", 1),
     ("electra", "summary_proj_to_labels", True),
     ("xlnet", "summary_proj_to_labels", True),
-    ("llama", "rope_parameters", {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5}),
+    (
+        "llama",
+        "rope_parameters",
+        {"rope_type": "linear", "factor": 2.0, "partial_rotary_factor": 0.5},
+    ),
 ]
 
-# What older versions wrote into every config.json, and into each of two nested ones.
-DUMP: dict[str, Any] = dict(
+# Keys that older versions wrote into every config.json, and into nested ones.
+LEGACY_DUMP: dict[str, Any] = dict(
     add_cross_attention=False, bad_words_ids=None, begin_suppress_tokens=None, chunk_size_feed_forward=0,
     cross_attention_hidden_size=None, diversity_penalty=0.0, do_sample=False, early_stopping=False,
     encoder_no_repeat_ngram_size=0, exponential_decay_length_penalty=None, finetuning_task=None,
@@ -117,202 +133,276 @@ DUMP: dict[str, Any] = dict(
 TOWERS: dict[str, Args] = {"text": TEXT, "image": IMAGE}
 
 
-def config_class(kind: str) -> Any:
-    return transformers.CONFIG_MAPPING[kind]
+def config_class(model_type: str) -> Any:
+    return transformers.CONFIG_MAPPING[model_type]
 
 
-def plain(config: Any) -> dict[str, Any]:
-    """A config of theirs as it would lie in a file."""
+def to_plain_dict(config: Any) -> dict[str, Any]:
+    """Return a config of Hugging Face as in a file."""
     values: dict[str, Any] = json.loads(json.dumps(config.to_dict()))
     return values
 
 
-def stated(config: dict[str, Any], kin: Family) -> Args:
-    """What a config of theirs says of our arguments, key by key."""
+def read_stated_arguments(config: dict[str, Any], family: Family) -> Args:
+    """Return the arguments that a config of Hugging Face sets."""
     if config["model_type"].startswith("clip_"):
         config = {config["model_type"].removeprefix("clip_").replace("_model", "_config"): config}
-    args = {name: config[key] for name, key in kin.config.items() if key in config and name != "act"}
-    for name, (key, words) in kin.nested.items():
+    args = {
+        name: config[key]
+        for name, key in family.config.items()
+        if key in config and name != "activation"
+    }
+    for name, (key, tower_keys) in family.nested.items():
         inner = config.get(key, {})
-        args[name] = {ours: inner[theirs] for ours, theirs in words.items() if ours in TOWERS[name] and inner}
+        args[name] = {
+            ours: inner[theirs]
+            for ours, theirs in tower_keys.items()
+            if ours in TOWERS[name] and inner
+        }
     return args
 
 
-def effective(args: Args) -> Args:
-    """Arguments with what None stands for in its place."""
-    if "vocab" not in args:
+def resolve_defaults(args: Args) -> Args:
+    """Return the arguments with None replaced by the value that it implies."""
+    if "vocab_size" not in args:
         return args | {side: sizes | (args[side] or {}) for side, sizes in TOWERS.items()}
     args = dict(args)
-    stands: Args = {"target_vocab": args["vocab"], "decoder_depth": args["depth"], "kv_heads": args["heads"]}
-    stands |= {"head_dim": args["width"] // args["heads"], "feed": 4 * args["width"]}
-    if "kinds" in args:
-        kinds = [
-            "sliding_attention" if i % args.get("every", 3) else "full_attention"
-            for i in range(args["depth"])
+    implied: Args = {
+        "decoder_vocab_size": args["vocab_size"],
+        "decoder_depth": args["depth"],
+        "kv_heads": args["heads"],
+        "head_dim": args["width"] // args["heads"],
+        "ffn_width": 4 * args["width"],
+    }
+    if "layer_types" in args:
+        every = args.pop("global_attn_every_n_layers", 3)
+        layer_types = [
+            "sliding_attention" if i % every else "full_attention" for i in range(args["depth"])
         ]
-        args = {k: v for k, v in args.items() if k != "every"} | {"kinds": list(args["kinds"] or kinds)}
+        args["layer_types"] = list(args["layer_types"] or layer_types)
         thetas = {"full_attention": 160000.0, "sliding_attention": 10000.0}
-        rope = {name: {"rope_type": "default", "rope_theta": theta} for name, theta in thetas.items()}
-        given = args["rope"] or {}
-        args["rope"] = {name: rope[name] | given.get(name, {}) for name in rope}
-    elif "rope" in args:
-        args["rope"] = {"rope_type": "default", "rope_theta": 10000.0} | (args["rope"] or {})
-    return {k: stands[k] if v is None and k in stands else v for k, v in args.items()}
+        rope = {
+            name: {"rope_type": "default", "rope_theta": theta} for name, theta in thetas.items()
+        }
+        stated_rope = args["rope_parameters"] or {}
+        args["rope_parameters"] = {name: rope[name] | stated_rope.get(name, {}) for name in rope}
+    elif "rope_parameters" in args:
+        default_rope = {"rope_type": "default", "rope_theta": 10000.0}
+        args["rope_parameters"] = default_rope | (args["rope_parameters"] or {})
+    return {
+        name: implied[name] if value is None and name in implied else value
+        for name, value in args.items()
+    }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_left_out_means_what_it_means_to_the_original(kind: str) -> None:
-    kin, args, _ = understand({"model_type": kind})
-    theirs = plain(config_class(kind)())
-    found, whole = effective(args), effective(understand(theirs)[1])
-    assert found | {"head": ""} == whole | {"head": ""}
-    assert found == effective(found | stated(theirs, kin))
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_defaults_match_the_original(model_type: str) -> None:
+    family, args, _ = parse_config({"model_type": model_type})
+    theirs = to_plain_dict(config_class(model_type)())
+    parsed, complete = resolve_defaults(args), resolve_defaults(parse_config(theirs)[1])
+    assert parsed | {"head": ""} == complete | {"head": ""}
+    assert parsed == resolve_defaults(parsed | read_stated_arguments(theirs, family))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_older_versions_wrote_everywhere(kind: str) -> None:
-    inner = DUMP | dict(pad_token_id=None, tie_word_embeddings=True)
-    nested = dict(text_config=inner, vision_config=inner) if kind == "clip" else {}
-    found = effective(understand({"model_type": kind} | DUMP | nested)[1])
-    usual = effective(understand({"model_type": kind} | dict(id2label=DUMP["id2label"]))[1])
-    towers = dict.fromkeys(TOWERS) if kind.startswith("clip") else {}
-    assert found | towers == usual | towers
-    assert all(found[side].items() >= sizes.items() for side, sizes in TOWERS.items() if towers)
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_legacy_keys_change_nothing(model_type: str) -> None:
+    inner = LEGACY_DUMP | dict(pad_token_id=None, tie_word_embeddings=True)
+    nested = dict(text_config=inner, vision_config=inner) if model_type == "clip" else {}
+    parsed = resolve_defaults(parse_config({"model_type": model_type} | LEGACY_DUMP | nested)[1])
+    usual = resolve_defaults(
+        parse_config({"model_type": model_type} | dict(id2label=LEGACY_DUMP["id2label"]))[1]
+    )
+    towers = dict.fromkeys(TOWERS) if model_type.startswith("clip") else {}
+    assert parsed | towers == usual | towers
+    assert all(parsed[side].items() >= sizes.items() for side, sizes in TOWERS.items() if towers)
 
 
-OTHER: Args = {  # another value for every argument that is no number and no switch
-    "act": "relu", "image_act": "relu", "head_act": "relu", "summary_act": "relu", "feed_kind": "gated-silu",
-    "summary_kind": "mean", "attend_kind": "uni", "pooling": "mean", "kinds": ["full_attention"] * 3,
-    "rope": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0}, "label_drop": 0.3, "every": 2,
+OTHER_VALUES: Args = {  # another value for every argument that is neither a number nor a bool
+    "activation": "relu", "classifier_activation": "relu", "summary_activation": "relu",
+    "feed_forward_proj": "gated-silu", "summary_type": "mean", "attn_type": "uni",
+    "classifier_pooling": "mean", "layer_types": ["full_attention"] * 3, "classifier_dropout": 0.3,
+    "global_attn_every_n_layers": 2,
+    "rope_parameters": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 2.0},
 }  # fmt: skip
-BY_KIND = {  # rope by kind of layer
+BY_LAYER_TYPE = {  # rope by type of layer
     "full_attention": {"rope_type": "default", "rope_theta": 5e3},
     "sliding_attention": {"rope_type": "default", "rope_theta": 3e3},
 }
 
 
-def other(args: Args) -> Args:
-    """The same arguments, each with another value."""
-    found: Args = {}
+def change_values(args: Args) -> Args:
+    """Return the arguments, each with another value."""
+    parsed: Args = {}
     for name, value in args.items():
         if isinstance(value, bool):
-            found[name] = not value
+            parsed[name] = not value
         elif isinstance(value, float):
-            found[name] = value / 2 + 0.01
+            parsed[name] = value / 2 + 0.01
         else:
-            found[name] = value + 1 if isinstance(value, int) else 8
-    return found | {name: value for name, value in OTHER.items() if name in args}
+            parsed[name] = value + 1 if isinstance(value, int) else 8
+    return parsed | {name: value for name, value in OTHER_VALUES.items() if name in args}
 
 
-def unusual(kin: Family) -> Args:
-    """Arguments none of which is at its default, as far as it can be another."""
-    if kin.nested:
-        towers = {side: other(sizes) | tiny.SIZES[kin.name][side] for side, sizes in TOWERS.items()}
-        return kin.defaults | other({"project": 512, "temperature": 2.6}) | towers
-    args = kin.defaults | other({name: kin.defaults[name] for name in kin.config})
-    args |= {name: v for name, v in tiny.SIZES[kin.name].items() if name in kin.config and name not in OTHER}
-    if kin.name == "modernbert":
-        args["rope"] = BY_KIND
-    if kin.name in ("t5", "switch"):  # one key for both families of it; the file tells what is tied
-        args |= {"multilingual": False, "tied": True}
+def make_unusual_arguments(family: Family) -> Args:
+    """Return arguments that all differ from their defaults, as far as possible."""
+    if family.nested:
+        towers = {
+            side: change_values(sizes) | tiny.SIZES[family.name][side]
+            for side, sizes in TOWERS.items()
+        }
+        return family.defaults | change_values({"projection_dim": 512, "logit_scale": 2.6}) | towers
+    args = family.defaults | change_values({name: family.defaults[name] for name in family.config})
+    args |= {
+        name: v
+        for name, v in tiny.SIZES[family.name].items()
+        if name in family.config and name not in OTHER_VALUES
+    }
+    if family.name == "modernbert":
+        args["rope_parameters"] = BY_LAYER_TYPE
+    if family.name in ("t5", "switch"):  # decided by model_type and by the tensors of the file
+        args |= {"multilingual": False, "tie_embeddings": True}
     return args
 
 
 def heads() -> list[tuple[str, str]]:
     return [
-        (kind, head) for kind in KINDS for head in by_model_type(kind).heads if not kind.startswith("clip_")
+        (model_type, head)
+        for model_type in MODEL_TYPES
+        for head in family_of_model_type(model_type).heads
+        if not model_type.startswith("clip_")
     ]
 
 
-@pytest.mark.parametrize(("kind", "head"), heads(), ids=["-".join(each) for each in heads()])
-def test_what_is_written_comes_back(kind: str, head: str) -> None:
-    kin = by_model_type(kind)
-    args = unusual(kin) | {"head": head, "labels": 5}
-    if kind == "mt5":
+@pytest.mark.parametrize(("model_type", "head"), heads(), ids=["-".join(each) for each in heads()])
+def test_config_round_trip(model_type: str, head: str) -> None:
+    family = family_of_model_type(model_type)
+    args = make_unusual_arguments(family) | {"head": head, "num_labels": 5}
+    if model_type == "mt5":
         args["multilingual"] = True
-    written = json.loads(json.dumps(write_config(kin, args)))
-    assert written["model_type"] == kind or (kin.name == "clip" and written["model_type"].startswith("clip"))
-    kind = written["model_type"]
-    again = understand(written)[1]
-    names = [name for name in effective(args) if name not in unread(kin, head)]
-    assert {name: again[name] for name in names} == {name: args[name] for name in names}
-    theirs = plain(config_class(kind).from_dict(written))
-    through = effective(understand(theirs | {"architectures": written["architectures"]})[1])
-    whole = effective(args)
-    assert {name: through[name] for name in names} == {name: whole[name] for name in names}
+    written = json.loads(json.dumps(build_hf_config(family, args)))
+    assert written["model_type"] == model_type or (
+        family.name == "clip" and written["model_type"].startswith("clip")
+    )
+    model_type = written["model_type"]
+    parsed_again = parse_config(written)[1]
+    names = [
+        name for name in resolve_defaults(args) if name not in find_unread_arguments(family, head)
+    ]
+    assert {name: parsed_again[name] for name in names} == {name: args[name] for name in names}
+    theirs = to_plain_dict(config_class(model_type).from_dict(written))
+    reparsed = resolve_defaults(
+        parse_config(theirs | {"architectures": written["architectures"]})[1]
+    )
+    complete = resolve_defaults(args)
+    assert {name: reparsed[name] for name in names} == {name: complete[name] for name in names}
 
 
-def unread(kin: Family, head: str) -> set[str]:
-    """Arguments that this head's class has no key for: CLIP's towers have each their own config."""
-    if kin.name != "clip" or head in ("both", "image-label"):
+def find_unread_arguments(family: Family, head: str) -> set[str]:
+    """Return arguments that this head's class has no key for: each tower of CLIP has its own
+    config."""
+    if family.name != "clip" or head in ("both", "image-classification"):
         return set()
-    return {*kin.config, "labels", "image" if head.startswith("text") else "text"}
+    return {*family.config, "num_labels", "image" if head.startswith("text") else "text"}
 
 
-def reads(kind: str) -> set[str]:
-    """The keys that the original's code asks a config for, by their own names."""
-    theirs = config_class(kind)
+def find_read_keys(model_type: str) -> set[str]:
+    """Return the config keys that the original's code reads."""
+    theirs = config_class(model_type)
     source = inspect.getsource(
         importlib.import_module(theirs.__module__.replace("configuration_", "modeling_"))
     )
-    found = re.findall(r"\bconfig\.(\w+)", source) + re.findall(r'attr\((?:self\.)?config, "(\w+)"', source)
+    parsed = re.findall(r"\bconfig\.(\w+)", source) + re.findall(
+        r'attr\((?:self\.)?config, "(\w+)"', source
+    )
     called = re.findall(r"\bconfig\.(\w+)\(", source)
-    return {theirs.attribute_map.get(name, name) for name in found} - set(called)
+    return {theirs.attribute_map.get(name, name) for name in parsed} - set(called)
 
 
-def harmless(kind: str) -> dict[str, Any]:
-    return {key: value for kinds, key, value, _ in HARMLESS if kinds == "*" or kind in kinds.split()}
+def list_harmless_keys(model_type: str) -> dict[str, Any]:
+    return {
+        key: value
+        for kinds, key, value, _ in HARMLESS
+        if kinds == "*" or model_type in kinds.split()
+    }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_no_key_goes_unread(kind: str) -> None:
-    kin = by_model_type(kind)
-    side = {"clip_text_model": "text", "clip_vision_model": "image"}.get(kind, "")
-    mapped = set() if side else set(kin.config.values())
-    for name, (_, words) in kin.nested.items():
-        mapped |= {theirs for ours, theirs in words.items() if ours in TOWERS[name] and side in ("", name)}
-    theirs = reads(kind) if not side else set()  # one module for all three
-    keys = plain(config_class(kind)()).keys() | theirs
-    mapped |= {key for each, key, _ in STATED if each == kind}
-    assert keys - mapped - kin.only.keys() - harmless(kind).keys() == set()
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_every_key_is_read_or_listed(model_type: str) -> None:
+    family = family_of_model_type(model_type)
+    side = {"clip_text_model": "text", "clip_vision_model": "image"}.get(model_type, "")
+    mapped = set() if side else set(family.config.values())
+    for name, (_, tower_keys) in family.nested.items():
+        mapped |= {
+            theirs
+            for ours, theirs in tower_keys.items()
+            if ours in TOWERS[name] and side in ("", name)
+        }
+    theirs = find_read_keys(model_type) if not side else set()  # one module for all three
+    keys = to_plain_dict(config_class(model_type)()).keys() | theirs
+    mapped |= {key for each, key, _ in STATED if each == model_type}
+    assert (
+        keys - mapped - family.supported_values.keys() - list_harmless_keys(model_type).keys()
+        == set()
+    )
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), STATED, ids=[f"{kind}-{key}" for kind, key, _ in STATED])
-def test_what_is_stated_is_followed_or_refused(kind: str, key: str, value: Any) -> None:
-    named = "partial_rotary_factor" if key == "rope_parameters" else key
-    found = said(kind, {key: value})
-    assert named in found if isinstance(found, str) else found != said(kind, {})
+@pytest.mark.parametrize(
+    ("model_type", "key", "value"),
+    STATED,
+    ids=[f"{model_type}-{key}" for model_type, key, _ in STATED],
+)
+def test_derived_keys_are_followed_or_refused(model_type: str, key: str, value: Any) -> None:
+    expected_key = "partial_rotary_factor" if key == "rope_parameters" else key
+    parsed = parse_or_error(model_type, {key: value})
+    assert (
+        expected_key in parsed
+        if isinstance(parsed, str)
+        else parsed != parse_or_error(model_type, {})
+    )
 
 
-def said(kind: str, values: dict[str, Any]) -> Args | str:
-    """The arguments in a config.json of these values, or the complaint about them."""
+def parse_or_error(model_type: str, values: dict[str, Any]) -> Args | str:
+    """Return the arguments of a config.json with these values, or the error message."""
     try:
-        return understand({"model_type": kind} | values)[1]
+        return parse_config({"model_type": model_type} | values)[1]
     except ValueError as error:
         return str(error)
 
 
-ALIASES = [(kind, alias) for kind in KINDS for alias in config_class(kind).attribute_map]
+ALIASES = [
+    (model_type, alias)
+    for model_type in MODEL_TYPES
+    for alias in config_class(model_type).attribute_map
+]
 
 
-@pytest.mark.parametrize(("kind", "alias"), ALIASES, ids=[f"{kind}-{alias}" for kind, alias in ALIASES])
-def test_other_names_for_a_key(kind: str, alias: str) -> None:
-    """`hidden_size` for GPT-2's `n_embd`: the original takes either."""
-    found = said(kind, {alias: 36})
-    key = config_class(kind).attribute_map[alias]
-    assert alias in found if isinstance(found, str) else found == said(kind, {key: 36})
+@pytest.mark.parametrize(
+    ("model_type", "alias"), ALIASES, ids=[f"{model_type}-{alias}" for model_type, alias in ALIASES]
+)
+def test_config_key_aliases(model_type: str, alias: str) -> None:
+    """`hidden_size` for `n_embd` of GPT-2: the original accepts both."""
+    parsed = parse_or_error(model_type, {alias: 36})
+    key = config_class(model_type).attribute_map[alias]
+    assert (
+        alias in parsed
+        if isinstance(parsed, str)
+        else parsed == parse_or_error(model_type, {key: 36})
+    )
 
 
-def test_no_key_is_listed_for_nothing() -> None:
-    keys = {kind: plain(config_class(kind)()).keys() | reads(kind) for kind in KINDS}
-    idle = [
+def test_harmless_keys_exist() -> None:
+    keys = {
+        model_type: to_plain_dict(config_class(model_type)()).keys() | find_read_keys(model_type)
+        for model_type in MODEL_TYPES
+    }
+    unused = [
         (kinds, key)
         for kinds, key, _, _ in HARMLESS
-        for kind in (KINDS if kinds == "*" else kinds.split())
+        for model_type in (MODEL_TYPES if kinds == "*" else kinds.split())
         if (kinds == "*" and not any(key in each for each in keys.values()))
-        or (kinds != "*" and key not in keys[kind])
+        or (kinds != "*" and key not in keys[model_type])
     ]
-    assert idle == []
+    assert unused == []
 
 
 PLAIN = [case for case in oracle.CASES if case.name == f"{case.family}-{case.kind}"]
@@ -320,18 +410,22 @@ PLAIN = [case for case in oracle.CASES if case.name == f"{case.family}-{case.kin
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
 def test_harmless_keys_are_harmless(case: oracle.Case) -> None:
-    """The original itself, with every such key at another value."""
+    """The original gives the same outputs with every such key at another value."""
     model = oracle.make(case)
-    kind = model.config.model_type
-    known = plain(model.config).keys() | reads(kind)
-    changes = {key: value for key, value in harmless(kind).items() if value is not ... and key in known}
+    model_type = model.config.model_type
+    known = to_plain_dict(model.config).keys() | find_read_keys(model_type)
+    changes = {
+        key: value
+        for key, value in list_harmless_keys(model_type).items()
+        if value is not ... and key in known
+    }
     config = type(model.config)(**case.sizes | changes, attn_implementation="eager")
     assert {key: getattr(config, key) for key in changes} == changes
-    other = type(model)(config).eval()
-    other.load_state_dict(model.state_dict())
+    change_values = type(model)(config).eval()
+    change_values.load_state_dict(model.state_dict())
     x = oracle.inputs(case, "none")
     with torch.no_grad():
-        before, after = oracle.run(case, model, x), oracle.run(case, other, x)
+        before, after = oracle.run(case, model, x), oracle.run(case, change_values, x)
     assert before.keys() == after.keys()
     for name, (tensor, _) in before.items():
         torch.testing.assert_close(after[name][0], tensor, atol=1e-6, rtol=1e-5, msg=name)

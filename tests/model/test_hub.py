@@ -1,4 +1,4 @@
-"""A hub id opens from the hub's cache, offline; one that is not there is one clear line."""
+"""A hub id loads from the hub's cache, offline; a missing one gives an error of one line."""
 
 import os
 import subprocess
@@ -9,23 +9,29 @@ import pytest
 
 import qkv
 
-CODE = "import sys, qkv; print(qkv.load(sys.argv[1], revision=sys.argv[2] if sys.argv[2:] else None))"
+CODE = (
+    "import sys, qkv; print(qkv.load(sys.argv[1], revision=sys.argv[2] if sys.argv[2:] else None))"
+)
 
 
 def load(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`qkv.load` in a Python whose hub cache lies in this folder."""
+    """Run `qkv.load` in a process whose hub cache is in this folder."""
     environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", CODE, *arguments]
     root = Path(__file__).resolve().parent.parent.parent
-    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A cache as the hub lays it out: snapshots whose files are links to blobs."""
+    """A cache in the hub's layout: snapshots whose files are links to blobs."""
     repository = tmp_path / "hub" / "models--someone--tiny"
     snapshot = repository / "snapshots" / "abc"
-    qkv.build("bert", "tiny", vocab=50, width=32, feed=40, head="masked-lm").save(snapshot)
+    qkv.build("bert", "tiny", vocab_size=50, width=32, ffn_width=40, head="masked-lm").save(
+        snapshot
+    )
     (repository / "blobs").mkdir()
     for number, file in enumerate(sorted(snapshot.iterdir())):
         blob = repository / "blobs" / str(number)
@@ -36,12 +42,14 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_id_opens_from_the_cache(home: Path) -> None:
+def test_id_loads_from_the_cache(home: Path) -> None:
     for revision in ((), ("main",)):
-        done = load(home, "someone/tiny", *revision)
-        assert "qkv.Model(bert" in done.stdout, done.stderr
+        process = load(home, "someone/tiny", *revision)
+        assert "qkv.Model(bert" in process.stdout, process.stderr
 
 
-def test_an_id_that_is_not_there_is_one_line(home: Path) -> None:
-    said = load(home, "someone/else").stderr.strip().splitlines()[-1]
-    assert said.startswith("ValueError: someone/else: no such folder, and the hub did not give it")
+def test_missing_id_gives_one_line(home: Path) -> None:
+    message = load(home, "someone/else").stderr.strip().splitlines()[-1]
+    assert message.startswith(
+        "ValueError: someone/else: no such folder, and the download from the hub failed"
+    )

@@ -1,4 +1,4 @@
-"""Sentence vectors: what they are, and sentence-transformers' files for them."""
+"""Sentence embeddings: their values, and sentence-transformers' files for them."""
 
 import json
 from pathlib import Path
@@ -12,8 +12,8 @@ import qkv
 from tests.support import tiny
 
 
-def bert(take: str) -> qkv.Model:
-    model = qkv.build("bert", "tiny", vocab=50, width=12, heads=2, feed=20, vector=take)
+def bert(mode: str) -> qkv.Model:
+    model = qkv.build("bert", "tiny", vocab_size=50, width=12, heads=2, ffn_width=20, pooling=mode)
     tiny.randomise(model.net)
     return model
 
@@ -22,48 +22,56 @@ IDS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0]])
 MASK = IDS > 0
 
 
-@pytest.mark.parametrize("take", ["mean", "first", "last"])
-def test_a_vector_is_pooled_over_the_seats_and_of_length_one(take: str) -> None:
-    out = bert(take).run(IDS, mask=MASK)
-    h, n = out["hidden"], (5, 3)
+@pytest.mark.parametrize("mode", ["mean", "first", "last"])
+def test_embedding_is_pooled_over_tokens_and_normalized(mode: str) -> None:
+    out = bert(mode)(IDS, attention_mask=MASK)
+    h, n = out["last_hidden_state"], (5, 3)
     rows = {
         "mean": torch.stack([h[i, : n[i]].mean(0) for i in range(2)]),
         "first": h[:, 0],
         "last": torch.stack([h[i, n[i] - 1] for i in range(2)]),
     }
-    tiny.close({"vector": out["vector"]}, {"vector": F.normalize(rows[take], dim=-1)}, 1e-6)
+    tiny.close(
+        {"embedding": out["sentence_embedding"]},
+        {"embedding": F.normalize(rows[mode], dim=-1)},
+        1e-6,
+    )
 
 
-@pytest.mark.parametrize("take", ["mean", "first", "last"])
-def test_there_and_back(take: str, tmp_path: Path) -> None:
-    model = bert(take)
+@pytest.mark.parametrize("mode", ["mean", "first", "last"])
+def test_save_and_load(mode: str, tmp_path: Path) -> None:
+    model = bert(mode)
     model.save(tmp_path)
-    again = qkv.load(tmp_path)
-    assert again.vector == model.vector
-    tiny.close(again.run(IDS, mask=MASK), model.run(IDS, mask=MASK), 0)
-    theirs, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
+    loaded = qkv.load(tmp_path)
+    assert loaded.pooling == model.pooling
+    tiny.close(loaded(IDS, attention_mask=MASK), model(IDS, attention_mask=MASK), 0)
+    original, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    hidden = theirs(IDS, attention_mask=MASK.long()).last_hidden_state * MASK[..., None]
-    tiny.close({"hidden": hidden}, {"hidden": again.run(IDS, mask=MASK)["hidden"] * MASK[..., None]}, 1e-5)
+    hidden = original(IDS, attention_mask=MASK.long()).last_hidden_state * MASK[..., None]
+    tiny.close(
+        {"hidden": hidden},
+        {"hidden": loaded(IDS, attention_mask=MASK)["last_hidden_state"] * MASK[..., None]},
+        1e-5,
+    )
 
 
-def test_a_vector_that_is_not_normalised(tmp_path: Path) -> None:
+def test_embedding_without_normalization(tmp_path: Path) -> None:
     bert("mean").save(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     (tmp_path / "modules.json").write_text(json.dumps(modules[:2]))
     model = qkv.load(tmp_path)
-    assert model.vector == ("mean", False)
-    assert (model.run(IDS)["vector"].norm(dim=-1) - 1).abs().min() > 1e-3
+    assert model.pooling == ("mean", False)
+    assert (model(IDS)["sentence_embedding"].norm(dim=-1) - 1).abs().min() > 1e-3
 
 
-def test_a_module_that_is_not_here_is_named(tmp_path: Path) -> None:
+def test_unsupported_module_warns(tmp_path: Path) -> None:
     bert("mean").save(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     modules[2]["type"] = "sentence_transformers.models.Dense"
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     with pytest.warns(UserWarning, match="Dense"):
-        assert "vector" not in qkv.load(tmp_path).run(IDS)
+        assert "sentence_embedding" not in qkv.load(tmp_path)(IDS)
 
 
 @pytest.mark.parametrize(
@@ -81,15 +89,15 @@ def test_a_module_that_is_not_here_is_named(tmp_path: Path) -> None:
         ("modules.json", "[1]", "expected a JSON list"),
     ],
 )
-def test_wrong_files(name: str, text: str, word: str, tmp_path: Path) -> None:
+def test_invalid_files(name: str, text: str, word: str, tmp_path: Path) -> None:
     bert("mean").save(tmp_path)
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=word):
         qkv.load(tmp_path)
 
 
-def test_wrong_asking() -> None:
+def test_unsupported_pooling() -> None:
     with pytest.raises(ValueError, match="most"):
-        qkv.build("bert", "tiny", vector="most")
+        qkv.build("bert", "tiny", pooling="most")
     with pytest.raises(ValueError, match="clip"):
-        qkv.build("clip", vector="mean")
+        qkv.build("clip", pooling="mean")

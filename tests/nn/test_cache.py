@@ -1,8 +1,8 @@
-"""Slots: token by token, in chunks, while rows leave, fork, join and go back, all is as if said at once."""
+"""KV caches: decoding token by token, in chunks, and while rows leave, fork, join and roll back
+gives the numbers of one full forward."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -11,307 +11,351 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv import Batch, Rows
-from qkv.nn.cache import Slot
-from qkv.nn.transformer import Transformer
+from qkv import Batch, Inputs
+from qkv.nn.cache import KVCache
+from qkv.nn.transformer import LayerCache, Transformer
 from qkv.spec import Banded, Spec
 from tests.support import tiny
 
 CASES = pytest.mark.parametrize("name", tiny.CAUSAL)
-SOURCES = (5, 3, 6, 4)  # lengths of what the decoders of pairs read
+SOURCE_LENGTHS = (5, 3, 6, 4)  # of what encoder-decoders read
 
 
-class Rowed:
-    """Rows that read through Slots. Every read is held against each row alone, from its first token on."""
+# What a decoder may do with the rows of a cache.
 
-    def __init__(self, name: str, rows: int, seed: int = 0) -> None:
+
+def select_rows(cache: KVCache, rows: Tensor) -> None:
+    """Keep these rows, in this order."""
+    assert cache.positions is not None
+    cache.tensors = {name: x[rows] for name, x in cache.tensors.items()}
+    cache.positions = cache.positions[rows]
+
+
+def keep_last(cache: KVCache, count: int) -> None:
+    """Keep the last `count` cached positions."""
+    assert cache.positions is not None
+    start = max(len(cache) - count, 0)
+    cache.tensors = {name: x[:, start:] for name, x in cache.tensors.items()}
+    cache.positions = cache.positions[:, start:]
+
+
+def append_rows(cache: KVCache, other: KVCache) -> None:
+    """Append the rows of another cache; the shorter one is padded on the left."""
+    assert cache.positions is not None
+    assert other.positions is not None
+    length = max(len(cache), len(other))
+
+    def join(x: Tensor, y: Tensor, fill: int) -> Tensor:
+        parts = []
+        for part in (x, y):
+            padding = part.new_full((len(part), length - part.shape[1], *part.shape[2:]), fill)
+            parts.append(torch.cat([padding, part], dim=1))
+        return torch.cat(parts)
+
+    cache.tensors = {name: join(x, other.tensors[name], 0) for name, x in cache.tensors.items()}
+    cache.positions = join(cache.positions, other.positions, -1)
+
+
+def truncate_rows(cache: KVCache, lengths: Tensor) -> None:
+    """Roll each row back to its first `lengths` tokens."""
+    assert cache.positions is not None
+    count = (cache.positions >= 0).cumsum(1)
+    cache.positions = cache.positions.masked_fill(count > lengths[:, None], -1)
+
+
+class Decoder:
+    """Rows that are read through caches; each read is compared with a full forward of each row."""
+
+    def __init__(self, name: str, batch_size: int, seed: int = 0) -> None:
         self.family, changes = tiny.CAUSAL[name]
-        self.made = tiny.model(self.family, **changes)
-        self.memory = tiny.memory(self.made, rows)
-        self.said: list[list[int]] = [[] for _ in range(rows)]
-        self.crosses = bool(changes.get("cross"))
-        self.source: list[Tensor] = []
-        for n in range(rows):
-            length = SOURCES[(n + seed) % len(SOURCES)]
+        self.model = tiny.model(self.family, **changes)
+        self.caches = tiny.memory(self.model, batch_size)
+        self.tokens: list[list[int]] = [[] for _ in range(batch_size)]
+        self.has_given_source = bool(changes.get("add_cross_attention"))
+        self.sources: list[Tensor] = []
+        for n in range(batch_size):
+            length = SOURCE_LENGTHS[(n + seed) % len(SOURCE_LENGTHS)]
             states = torch.randn(length, tiny.WIDTH, dtype=torch.float64)
-            self.source.append(states if self.crosses else tiny.ids(length, seed=10 * seed + n))
+            source = states if self.has_given_source else tiny.ids(length, seed=10 * seed + n)
+            self.sources.append(source)
 
-    def read(self, *tokens: list[int], pads: str = "left") -> None:
-        """Row by row the tokens that come next; shorter ones are padded."""
-        ids, mask = padded([torch.tensor(row, dtype=torch.long) for row in tokens], pads)
-        begun = any(self.said)
-        out = self.run(ids, mask, [] if begun else self.source, self.memory)
+    def read(self, *tokens: list[int], padding: str = "left") -> None:
+        """Read the next tokens of each row; shorter rows are padded."""
+        ids, mask = pad_rows([torch.tensor(row, dtype=torch.long) for row in tokens], padding)
+        sources = [] if any(self.tokens) else self.sources
+        out = self.run(ids, mask, sources, self.caches)
         for n, new in enumerate(tokens):
-            self.said[n] = self.said[n] + new
+            self.tokens[n] = self.tokens[n] + new
             if new:
-                alone = self.run(torch.tensor([self.said[n]]), None, self.source[n : n + 1], None)
-                ours = {k: out[k][n, mask[n]] for k in ("hidden", "logits")}
-                tiny.close(ours, {k: alone[k][0, -len(new) :] for k in ours})
+                single = self.run(
+                    torch.tensor([self.tokens[n]]), None, self.sources[n : n + 1], None
+                )
+                actual = {key: out[key][n, mask[n]] for key in ("last_hidden_state", "logits")}
+                tiny.close(actual, {key: single[key][0, -len(new) :] for key in actual})
 
-    def run(self, ids: Tensor, mask: Tensor | None, source: list[Tensor], memory: Any) -> dict[str, Tensor]:
-        rows = Rows.of(ids, mask=mask)
-        if not source or not (self.crosses or self.family in tiny.PAIRS):
-            pair = self.family in tiny.PAIRS
-            return self.made.net(Batch(target=rows) if pair else Batch(rows=rows), memory)
-        given, seats = padded(source, "right")
-        if self.crosses:
-            side = Rows.of(embeds=given, mask=seats)
-            return self.made.net(Batch(rows=rows, source=side), memory)
-        return self.made.net(Batch(rows=Rows.of(given, mask=seats), target=rows), memory)
+    def run(
+        self,
+        ids: Tensor,
+        mask: Tensor | None,
+        sources: list[Tensor],
+        caches: list[LayerCache] | None,
+    ) -> dict[str, Tensor]:
+        inputs = Inputs.create(ids, attention_mask=mask)
+        is_pair = self.family in tiny.PAIRS
+        if not sources or not (self.has_given_source or is_pair):
+            return self.model.net(
+                Batch(decoder=inputs) if is_pair else Batch(encoder=inputs), caches
+            )
+        source, source_mask = pad_rows(sources, "right")
+        if self.has_given_source:
+            states = Inputs.create(inputs_embeds=source, attention_mask=source_mask)
+            return self.model.net(Batch(encoder=inputs, encoder_hidden_states=states), caches)
+        encoder = Inputs.create(source, attention_mask=source_mask)
+        return self.model.net(Batch(encoder=encoder, decoder=inputs), caches)
 
-    def slots(self) -> list[Slot]:
-        return [slot for part in self.memory for slot in part if len(slot)]
+    def filled_caches(self) -> list[Any]:
+        return [cache for layer in self.caches for cache in layer if len(cache)]
 
     def select(self, *rows: int) -> None:
-        for slot in self.slots():
-            slot.select(torch.tensor(rows))
-        self.said, self.source = [self.said[n] for n in rows], [self.source[n] for n in rows]
+        for cache in self.filled_caches():
+            select_rows(cache, torch.tensor(rows))
+        self.tokens = [self.tokens[n] for n in rows]
+        self.sources = [self.sources[n] for n in rows]
 
-    def admit(self, other: Rowed) -> None:
-        for mine, theirs in zip(self.slots(), other.slots(), strict=True):
-            mine.admit(theirs)
-        self.said, self.source = self.said + other.said, self.source + other.source
+    def append(self, other: Decoder) -> None:
+        for cache, other_cache in zip(self.filled_caches(), other.filled_caches(), strict=True):
+            append_rows(cache, other_cache)
+        self.tokens = self.tokens + other.tokens
+        self.sources = self.sources + other.sources
 
-    def cut(self, *lengths: int) -> None:
-        """What a recurrence begins with counts as remembered."""
-        before = self.made.args["memory"] if self.family == "transformer-xl" else 0
-        for part in self.memory:
-            part.attend.cut(torch.tensor(lengths) + before)
-        self.said = [row[:n] for row, n in zip(self.said, lengths, strict=True)]
+    def truncate(self, *lengths: int) -> None:
+        """The zeros that Transformer-XL's memory starts with count as cached."""
+        zeros = self.model.args["mem_len"] if self.family == "transformer-xl" else 0
+        for layer in self.caches:
+            cache: Any = layer.attention
+            truncate_rows(cache, torch.tensor(lengths) + zeros)
+        self.tokens = [row[:n] for row, n in zip(self.tokens, lengths, strict=True)]
 
 
-def padded(rows: list[Tensor], pads: str) -> tuple[Tensor, Tensor]:
-    """Rows of one length, and where their tokens stand."""
+def pad_rows(rows: list[Tensor], padding: str) -> tuple[Tensor, Tensor]:
+    """Return the rows padded to one length, and their mask."""
     out = rows[0].new_zeros(len(rows), max(len(row) for row in rows), *rows[0].shape[1:])
     mask = torch.zeros(out.shape[:2], dtype=torch.bool)
     for n, row in enumerate(rows):
-        place = slice(out.shape[1] - len(row), None) if pads == "left" else slice(len(row))
-        out[n, place], mask[n, place] = row, True
+        columns = slice(out.shape[1] - len(row), None) if padding == "left" else slice(len(row))
+        out[n, columns] = row
+        mask[n, columns] = True
     return out, mask
 
 
-def words(count: int, seed: int = 0) -> list[int]:
+def random_tokens(count: int, seed: int = 0) -> list[int]:
     return tiny.ids(count, seed=100 + seed).tolist()
 
 
 @CASES
-def test_one_at_a_time(name: str) -> None:
-    rows = Rowed(name, 2)
-    one, two = words(11, 1), words(11, 2)
+def test_token_by_token(name: str) -> None:
+    decoder = Decoder(name, 2)
+    first = random_tokens(11, 1)
+    second = random_tokens(11, 2)
     for t in range(11):
-        rows.read(one[t : t + 1], two[t : t + 1])
+        decoder.read(first[t : t + 1], second[t : t + 1])
 
 
 @CASES
 def test_in_chunks(name: str) -> None:
-    rows = Rowed(name, 2)
+    decoder = Decoder(name, 2)
     for n, count in enumerate((4, 1, 5, 2)):
-        rows.read(words(count, n), words(count, n + 10))
+        decoder.read(random_tokens(count, n), random_tokens(count, n + 10))
 
 
 @CASES
-@pytest.mark.parametrize("pads", ["left", "right"])
-def test_ragged_prompts(name: str, pads: str) -> None:
-    rows = Rowed(name, 3)
-    rows.read(words(6), words(3, 1), words(1, 2), pads=pads)
-    rows.read([9], [10], [11])
-    rows.read(words(2, 3), [], words(3, 4), pads=pads)
-    rows.read([12], [13], [14])
+@pytest.mark.parametrize("padding", ["left", "right"])
+def test_prompts_of_different_lengths(name: str, padding: str) -> None:
+    decoder = Decoder(name, 3)
+    decoder.read(random_tokens(6), random_tokens(3, 1), random_tokens(1, 2), padding=padding)
+    decoder.read([9], [10], [11])
+    decoder.read(random_tokens(2, 3), [], random_tokens(3, 4), padding=padding)
+    decoder.read([12], [13], [14])
 
 
 @CASES
 def test_rows_leave(name: str) -> None:
-    rows = Rowed(name, 3)
-    rows.read(words(5), words(2, 1), words(4, 2))
-    rows.select(2, 0)
-    rows.read([20], [21])
-    rows.select(1)
-    rows.read([22])
-    rows.read(words(3, 3))
+    decoder = Decoder(name, 3)
+    decoder.read(random_tokens(5), random_tokens(2, 1), random_tokens(4, 2))
+    decoder.select(2, 0)
+    decoder.read([20], [21])
+    decoder.select(1)
+    decoder.read([22])
+    decoder.read(random_tokens(3, 3))
 
 
 @CASES
 def test_rows_fork(name: str) -> None:
-    rows = Rowed(name, 2)
-    rows.read(words(5), words(3, 1))
-    rows.select(0, 1, 0, 1, 1)
-    rows.read([20], [21], [22], [23], [24])
-    rows.select(3, 3, 0)
-    rows.read([30], [31], [32])
-    rows.read([33], [34], [35])
+    decoder = Decoder(name, 2)
+    decoder.read(random_tokens(5), random_tokens(3, 1))
+    decoder.select(0, 1, 0, 1, 1)
+    decoder.read([20], [21], [22], [23], [24])
+    decoder.select(3, 3, 0)
+    decoder.read([30], [31], [32])
+    decoder.read([33], [34], [35])
 
 
 @CASES
 @pytest.mark.parametrize("lengths", [(7, 3), (2, 6)], ids=["shorter", "longer"])
 def test_rows_join(name: str, lengths: tuple[int, int]) -> None:
-    rows, others = Rowed(name, 2), Rowed(name, 2, seed=1)
-    rows.read(words(lengths[0]), words(1, 1))
-    others.read(words(lengths[1], 2), words(2, 3))
-    rows.admit(others)
-    rows.read([20], [21], [22], [23])
-    rows.select(3, 0, 2)
-    rows.read(words(2, 4), words(2, 5), words(2, 6))
+    decoder = Decoder(name, 2)
+    other = Decoder(name, 2, seed=1)
+    decoder.read(random_tokens(lengths[0]), random_tokens(1, 1))
+    other.read(random_tokens(lengths[1], 2), random_tokens(2, 3))
+    decoder.append(other)
+    decoder.read([20], [21], [22], [23])
+    decoder.select(3, 0, 2)
+    decoder.read(random_tokens(2, 4), random_tokens(2, 5), random_tokens(2, 6))
 
 
 @CASES
-def test_rows_go_back(name: str) -> None:
-    rows = Rowed(name, 2)
-    rows.read(words(6), words(4, 1))
-    rows.cut(2, 4)
-    rows.read(words(3, 2), words(3, 3))
-    rows.cut(5, 0)
-    rows.read([20], [21])
-    rows.read([22], [23])
+def test_rows_roll_back(name: str) -> None:
+    decoder = Decoder(name, 2)
+    decoder.read(random_tokens(6), random_tokens(4, 1))
+    decoder.truncate(2, 4)
+    decoder.read(random_tokens(3, 2), random_tokens(3, 3))
+    decoder.truncate(5, 0)
+    decoder.read([20], [21])
+    decoder.read([22], [23])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "sparse-fixed-heads", "transformer-xl", "xlnet-uni"])
-def test_everything_in_turn(name: str) -> None:
-    rows, others = Rowed(name, 3), Rowed(name, 1, seed=1)
-    rows.read(words(6), words(3, 1), words(5, 2))
-    rows.cut(4, 3, 1)
-    rows.select(2, 1, 0, 0)
-    rows.read([20], [21], [22], [23])
-    others.read(words(9, 3))
-    others.cut(7)
-    rows.admit(others)
-    rows.read(words(2, 4), [24], [25], [26], words(2, 5))
-    rows.select(4, 0)
-    rows.read([27], [28])
+MIXED = ["gpt2", "llama", "t5", "sparse-fixed-heads", "transformer-xl", "xlnet-uni"]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "bert-decoder", "llama", "t5", "bart", "sparse-strided-heads"])
-def test_looked_at_step_by_step(name: str) -> None:
-    rows = Rowed(name, 1)
-    tokens = words(6)
-    with qkv.look(rows.made) as seen:
-        rows.run(torch.tensor([tokens]), None, rows.source, None)
-    full = dict(seen)
+@pytest.mark.parametrize("name", MIXED)
+def test_all_operations_together(name: str) -> None:
+    decoder = Decoder(name, 3)
+    other = Decoder(name, 1, seed=1)
+    decoder.read(random_tokens(6), random_tokens(3, 1), random_tokens(5, 2))
+    decoder.truncate(4, 3, 1)
+    decoder.select(2, 1, 0, 0)
+    decoder.read([20], [21], [22], [23])
+    other.read(random_tokens(9, 3))
+    other.truncate(7)
+    decoder.append(other)
+    decoder.read(random_tokens(2, 4), [24], [25], [26], random_tokens(2, 5))
+    decoder.select(4, 0)
+    decoder.read([27], [28])
+
+
+LOOKED_AT = ["gpt2", "bert-decoder", "llama", "t5", "bart", "sparse-strided-heads"]
+
+
+@pytest.mark.parametrize("name", LOOKED_AT)
+def test_attention_weights_token_by_token(name: str) -> None:
+    decoder = Decoder(name, 1)
+    tokens = random_tokens(6)
+    with qkv.look(decoder.model) as weights:
+        decoder.run(torch.tensor([tokens]), None, decoder.sources, None)
+    full = dict(weights)
+
+    def is_read(path: str) -> bool:
+        return "encoder.layers" not in path or name == "bert-decoder"
+
     for t, token in enumerate(tokens):
-        with qkv.look(rows.made, lambda path: "encoder.layers" not in path or name == "bert-decoder") as seen:
-            rows.run(torch.tensor([[token]]), None, [] if t else rows.source, rows.memory)
-        for path, weights in seen.items():
-            keys = weights.shape[-1] if "cross" in path else t + 1
-            assert weights.shape[-1] == keys
-            tiny.close({path: weights[:, :, 0]}, {path: full[path][:, :, t, :keys]})
+        with qkv.look(decoder.model, is_read) as weights:
+            decoder.run(torch.tensor([[token]]), None, [] if t else decoder.sources, decoder.caches)
+        for path, step in weights.items():
+            keys = step.shape[-1] if "cross" in path else t + 1
+            assert step.shape[-1] == keys
+            tiny.close({path: step[:, :, 0]}, {path: full[path][:, :, t, :keys]})
             assert full[path][:, :, t, keys:].eq(0).all()
 
 
-def test_the_last_seats_are_enough_for_a_band() -> None:
-    """A model that sees four tokens need not remember more than three."""
-    made = tiny.model("llama")
-    assert isinstance(made.spec, Spec)
-    assert made.spec.decoder is not None
-    near = [replace(x, attend=replace(x.attend, pattern=Banded(4))) for x in made.spec.decoder.layers]
-    net = Transformer(replace(made.spec, decoder=replace(made.spec.decoder, layers=tuple(near)))).double()
-    net.load_state_dict(made.net.state_dict())
+def test_a_banded_pattern_needs_only_the_last_keys() -> None:
+    """A model with a window of four tokens may forget all but the last three."""
+    model = tiny.model("llama")
+    assert isinstance(model.spec, Spec)
+    assert model.spec.decoder is not None
+    layers = tuple(
+        replace(layer, attention=replace(layer.attention, pattern=Banded(4)))
+        for layer in model.spec.decoder.layers
+    )
+    net = Transformer(
+        replace(model.spec, decoder=replace(model.spec.decoder, layers=layers))
+    ).double()
+    net.load_state_dict(model.net.state_dict())
     ids = tiny.ids(2, 12)
-    full, memory = net(Batch(rows=Rows.of(ids))), net.memory(2)
-    assert tiny.apart(full["logits"], made.net(Batch(rows=Rows.of(ids)))["logits"]) > 1e-3
+    full = net(Batch(encoder=Inputs.create(ids)))
+    caches = net.empty_caches(2)
+    causal = model.net(Batch(encoder=Inputs.create(ids)))
+    assert tiny.apart(full["logits"], causal["logits"]) > 1e-3
     for t in range(12):
-        out = net(Batch(rows=Rows.of(ids[:, t : t + 1])), memory)
+        out = net(Batch(encoder=Inputs.create(ids[:, t : t + 1])), caches)
         tiny.close(out, {name: full[name][:, t : t + 1] for name in out})
-        for part in memory:
-            part.attend.keep(3)
-            assert len(part.attend) == min(t + 1, 3)
+        for layer in caches:
+            cache: Any = layer.attention
+            keep_last(cache, 3)
+            assert len(cache) == min(t + 1, 3)
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "transformer-xl-same", "xlnet-uni"])
-def test_a_recurrence_keeps_its_last_states(name: str) -> None:
-    """Slots cut to the memory's length are the memory that a call returns."""
+def test_the_last_cached_states_are_the_returned_mems(name: str) -> None:
     family, changes = tiny.CAUSAL[name]
-    made = tiny.model(family, **changes)
-    slots, given = tiny.memory(made, 2), None
+    model = tiny.model(family, **changes)
+    caches = tiny.memory(model, 2)
+    mems = None
     for n in range(3):
         ids = tiny.ids(2, 4, seed=n)
-        ours = made.net(Batch(rows=Rows.of(ids)), slots)
-        theirs = made.run(ids, memory=given)
-        given = theirs["memory"]
-        tiny.close(ours, {name: theirs[name] for name in ("hidden", "logits")})
-        for part, states in zip(slots, given, strict=True):
-            part.attend.keep(made.args["memory"])
-            tiny.close({"hidden": part.attend.read("hidden")}, {"hidden": states})
+        cached = model.net(Batch(encoder=Inputs.create(ids)), caches)
+        out = model(ids, mems=mems)
+        mems = out["mems"]
+        tiny.close(cached, {key: out[key] for key in ("last_hidden_state", "logits")})
+        for layer, states in zip(caches, mems, strict=True):
+            cache: Any = layer.attention
+            keep_last(cache, model.args["mem_len"])
+            tiny.close({"states": cache.read("states")}, {"states": states})
 
 
-def slot(*rows: list[int]) -> Slot:
-    """Seats whose tensor holds 10 times the row plus the position."""
-    made = Slot()
-    positions = torch.tensor(rows)
-    numbers = torch.arange(len(rows))[:, None] * 10 + positions
-    made.extend({"x": numbers[..., None].double()}, positions)
-    return made
+def numbered_cache(*positions: list[int]) -> KVCache:
+    """A cache whose tensor "x" holds 10 * row + position."""
+    cache = KVCache()
+    rows = torch.tensor(positions)
+    numbers = torch.arange(len(rows))[:, None] * 10 + rows
+    cache.extend({"x": numbers[..., None].double()}, rows)
+    return cache
 
 
-def held(made: Slot) -> list[list[int | None]]:
-    """Row by row what stands in the seats, None in an empty one."""
-    assert made.positions is not None
+def contents(cache: KVCache) -> list[list[int | None]]:
+    """The tensor "x" of each row, None for padding."""
+    assert cache.positions is not None
     return [
-        [int(x) if p >= 0 else None for x, p in zip(xs, ps, strict=True)]
-        for xs, ps in zip(made.read("x")[..., 0], made.positions, strict=True)
+        [int(x) if position >= 0 else None for x, position in zip(row, positions, strict=True)]
+        for row, positions in zip(cache.read("x")[..., 0], cache.positions, strict=True)
     ]
 
 
-class TestSlot:
-    def test_an_empty_one_has_no_length(self) -> None:
-        assert len(Slot()) == 0
+class TestKVCache:
+    def test_an_empty_cache_has_length_zero(self) -> None:
+        assert len(KVCache()) == 0
 
     def test_extends_along_time(self) -> None:
-        made = slot([0, 1], [-1, 0])
-        made.extend({"x": torch.tensor([[[2.0]], [[11.0]]])}, torch.tensor([[2], [1]]))
-        assert len(made) == 3
-        assert held(made) == [[0, 1, 2], [None, 10, 11]]
-        assert made.next().tolist() == [[3], [2]]
+        cache = numbered_cache([0, 1], [-1, 0])
+        cache.extend({"x": torch.tensor([[[2.0]], [[11.0]]])}, torch.tensor([[2], [1]]))
+        assert len(cache) == 3
+        assert contents(cache) == [[0, 1, 2], [None, 10, 11]]
+        assert cache.next_positions().tolist() == [[3], [2]]
 
-    def test_selects_rows_in_any_order_and_number(self) -> None:
-        made = slot([0, 1], [-1, 0], [0, 1])
-        made.select(torch.tensor([2, 1, 2]))
-        assert held(made) == [[20, 21], [None, 10], [20, 21]]
+    def test_forked_rows_are_independent(self) -> None:
+        cache = numbered_cache([0], [0])
+        select_rows(cache, torch.tensor([1, 1]))
+        cache.extend({"x": torch.tensor([[[1.0]], [[2.0]]])}, torch.tensor([[1], [1]]))
+        assert contents(cache) == [[10, 1], [10, 2]]
 
-    def test_forked_rows_go_their_own_ways(self) -> None:
-        made = slot([0], [0])
-        made.select(torch.tensor([1, 1]))
-        made.extend({"x": torch.tensor([[[1.0]], [[2.0]]])}, torch.tensor([[1], [1]]))
-        assert held(made) == [[10, 1], [10, 2]]
+    def test_continues_after_padding(self) -> None:
+        cache = numbered_cache([0, 1, 2], [0, 1, 2])
+        truncate_rows(cache, torch.tensor([1, 3]))
+        assert cache.next_positions().tolist() == [[1], [3]]
+        cache.extend({"x": torch.tensor([[[5.0]], [[6.0]]])}, cache.next_positions())
+        assert contents(cache) == [[0, None, None, 5], [10, 11, 12, 6]]
 
-    @pytest.mark.parametrize(
-        ("count", "left"), [(2, [[1, 2], [10, 11]]), (0, [[], []]), (9, [[0, 1, 2], [None, 10, 11]])]
-    )
-    def test_keeps_the_last_seats(self, count: int, left: list[list[int | None]]) -> None:
-        made = slot([0, 1, 2], [-1, 0, 1])
-        made.keep(count)
-        assert held(made) == left
-        assert len(made) == len(left[0])
-
-    def test_admits_rows_below(self) -> None:
-        made = slot([0, 1, 2])
-        made.admit(slot([0], [0]))
-        assert held(made) == [[0, 1, 2], [None, None, 0], [None, None, 10]]
-        made = slot([0])
-        made.admit(slot([0, 1, 2], [-1, 0, 1]))
-        assert held(made) == [[None, None, 0], [0, 1, 2], [None, 10, 11]]
-
-    def test_an_empty_one_admits(self) -> None:
-        made, other = Slot(), slot([0, 1], [-1, 0])
-        made.admit(other)
-        assert held(made) == [[0, 1], [None, 10]]
-        made.select(torch.tensor([1]))
-        assert held(other) == [[0, 1], [None, 10]]
-
-    def test_rows_are_not_lost_to_an_empty_one(self) -> None:
-        made = slot([0, 1], [-1, 0])
-        with suppress(AssertionError, ValueError):
-            made.admit(Slot())
-        assert held(made) == [[0, 1], [None, 10]]
-
-    def test_cuts_each_row_to_a_length(self) -> None:
-        made = slot([0, 1, 2], [-1, 0, 1], [0, 1, 2])
-        made.cut(torch.tensor([1, 2, 0]))
-        assert held(made) == [[0, None, None], [None, 10, 11], [None, None, None]]
-        assert made.next().tolist() == [[1], [2], [0]]
-
-    def test_goes_on_from_where_it_was_cut(self) -> None:
-        made = slot([0, 1, 2], [0, 1, 2])
-        made.cut(torch.tensor([1, 3]))
-        made.extend({"x": torch.tensor([[[5.0]], [[6.0]]])}, made.next())
-        assert held(made) == [[0, None, None, 5], [10, 11, 12, 6]]
-        made.cut(torch.tensor([2, 2]))
-        assert held(made) == [[0, None, None, 5], [10, 11, None, None]]
+    def test_key_positions_are_cached_then_new(self) -> None:
+        new = torch.tensor([[2]])
+        assert KVCache().key_positions(new, 2) is new
+        cache = numbered_cache([0, 1], [-1, 0])
+        assert cache.key_positions(new, 2).tolist() == [[0, 1, 2], [-1, 0, 2]]

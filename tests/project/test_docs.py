@@ -1,7 +1,10 @@
-"""The documents do what they say: code runs, commands print what is shown, links lead somewhere."""
+"""The documents are correct: code runs, commands print what is shown, links resolve."""
 
+import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -15,12 +18,18 @@ import qkv
 from qkv.cli import main
 from tests.conftest import ROOT
 from tests.project.test_rooms import PACKAGE, ROOMS, room_of
-from tools.pages.families import tasks
+from tools.pages.families import supported_tasks
+from tools.pages.page import split_sections
 
-HAVE_CODE = (
+WITH_CODE = (
     "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
     "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/command-line.md",
 )  # fmt: skip
+EXTENSIONS = (
+    "Add an objective",
+    "Add a task",
+    "Add a logits processor",
+)  # sections of CONTRIBUTING.md
 DOCUMENTS = (
     "README.md",
     "CHANGELOG.md",
@@ -40,7 +49,7 @@ DOCUMENTS = (
 
 
 class Block(NamedTuple):
-    """Fenced text: ```kind file=..."""
+    """A fenced block: ```kind file=..."""
 
     kind: str
     file: str | None
@@ -52,10 +61,19 @@ def read(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
+def parse_blocks(text: str) -> Iterator[Block]:
+    for match in re.finditer(
+        r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    ):
+        yield Block(match[1], match[2], match[3], text.count("\n", 0, match.start()) + 2)
+
+
 def blocks(name: str) -> Iterator[Block]:
+    """The blocks of a document, without the extensions of CONTRIBUTING.md, which have a test of their own."""
     text = read(name)
-    for found in re.finditer(r"^```(\w+)(?: file=(\S+))?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
-        yield Block(found[1], found[2], found[3], text.count("\n", 0, found.start()) + 2)
+    if name == "CONTRIBUTING.md":
+        text = text.partition(f"\n## {EXTENSIONS[0]}\n")[0]
+    return parse_blocks(text)
 
 
 @pytest.fixture
@@ -65,15 +83,15 @@ def families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "qkv" / "families"
     folder.mkdir(parents=True)
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
-    monkeypatch.setattr(package, "NAMES", list(package.NAMES))
+    monkeypatch.setattr(package, "FAMILY_NAMES", list(package.FAMILY_NAMES))
     yield folder
-    package.family.cache_clear()
+    package.get_family.cache_clear()
     for file in folder.glob("*.py"):
         sys.modules.pop(f"qkv.families.{file.stem}", None)
 
 
-@pytest.mark.parametrize("name", HAVE_CODE)
-def test_the_code_runs_and_the_commands_print_what_is_shown(
+@pytest.mark.parametrize("name", WITH_CODE)
+def test_code_runs_and_commands_print_what_is_shown(
     name: str,
     tmp_path: Path,
     families: Path,
@@ -88,15 +106,61 @@ def test_the_code_runs_and_the_commands_print_what_is_shown(
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
             invalidate_caches()
         elif block.kind == "python":
-            lines = "\n" * (block.line - 1) + block.text  # errors then name the document's line
-            exec(compile(lines, ROOT / name, "exec"), namespace)
+            code = "\n" * (block.line - 1) + block.text  # errors then name the line of the document
+            exec(compile(code, ROOT / name, "exec"), namespace)
         elif block.kind == "console":
             command, *shown = block.text.splitlines()
             capsys.readouterr()
             main(shlex.split(command.removeprefix("$ qkv ")))
             printed = iter("".join(capsys.readouterr()).splitlines())
-            for line in shown:  # in this order; … stands for what was left out
+            for line in shown:  # in this order; … stands for lines that are left out
                 assert line == "…" or line in printed, f"{name}: {command} does not print: {line}"
+
+
+def apply_diff(text: str, diff: str) -> str:
+    """Insert the lines after `+` behind the lines before them, which must be in the text once."""
+    lines = diff.splitlines()
+    context = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
+    added = "".join(f"{line[1:]}\n" for line in lines if line.startswith("+"))
+    if not context:
+        return text + added
+    assert text.count(context) == 1, f"expected once: {context}"
+    return text.replace(context, context + added)
+
+
+@pytest.mark.parametrize("title", EXTENSIONS)
+def test_extensions_take_two_edits_and_run(title: str, tmp_path: Path) -> None:
+    """The edits of a section of CONTRIBUTING.md, applied to a copy of the package, do what it says."""
+    package = tmp_path / "qkv"
+    shutil.copytree(
+        PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__", "model.safetensors")
+    )
+    for weights in PACKAGE.rglob("model.safetensors"):
+        (package / weights.relative_to(PACKAGE)).symlink_to(weights)
+    _, sections = split_sections(read("CONTRIBUTING.md"), 2)
+    section = list(parse_blocks(sections[title]))
+    assert len({block.file for block in section if block.file}) <= 2
+    for block in section:
+        if block.file is None:
+            continue
+        file = tmp_path / block.file
+        if block.kind == "diff":
+            file.write_text(apply_diff(file.read_text("utf-8"), block.text), encoding="utf-8")
+        else:
+            assert not file.exists()
+            file.write_text(block.text, encoding="utf-8")
+    code = "\n".join(
+        block.text for block in section if block.kind == "python" and block.file is None
+    )
+    process = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert process.returncode == 0, process.stderr
 
 
 def test_there_is_code_to_run() -> None:
@@ -113,56 +177,60 @@ def test_the_changelog_begins_with_this_version() -> None:
 
 def test_every_family_has_a_row_in_the_readme() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| ([\w -]+) \|", read("README.md"), re.MULTILINE)
-    assert {(kin.name, kin.shape) for kin in qkv.list_families()} <= set(rows)
+    assert {(family.name, family.shape) for family in qkv.list_families()} <= set(rows)
 
 
-def test_the_readme_tells_which_family_does_which_task() -> None:
+def test_the_readme_lists_the_tasks_of_every_family() -> None:
     rows = dict(re.findall(r"^\| `([\w-]+)` \|.*\| ([a-z ]+) \|$", read("README.md"), re.MULTILINE))
-    for kin in qkv.list_families():
-        able = {task for head in kin.heads for task in tasks(kin.name, head)}
-        assert set(rows[kin.name].split()) == able, kin.name
+    for family in qkv.list_families():
+        tasks = {task for head in family.heads for task in supported_tasks(family.name, head)}
+        assert set(rows[family.name].split()) == tasks, family.name
 
 
 def test_every_family_has_its_sizes_and_heads_listed() -> None:
     sections = dict(part.split("\n", 1) for part in read("docs/families.md").split("\n### ")[1:])
-    assert sections.keys() == {kin.name for kin in qkv.list_families()}
-    for kin in qkv.list_families():
-        text = sections[kin.name]
+    assert sections.keys() == {family.name for family in qkv.list_families()}
+    for family in qkv.list_families():
+        text = sections[family.name]
         sizes = re.search(r"^Sizes: (.*)$", text, re.MULTILINE)
         assert sizes is not None
-        assert re.findall(r"`(.+?)`", sizes[1]) == list(kin.sizes), kin.name
+        assert re.findall(r"`(.+?)`", sizes[1]) == list(family.sizes), family.name
         rows = dict(re.findall(r"^\| `(.+?)`.* \| (.+) \|$", text, re.MULTILINE))
         classes = {head: " ".join(re.findall(r"`(.+?)`", row)) for head, row in rows.items()}
-        assert classes == {head: names for head, names in kin.heads.items() if names}, kin.name
+        assert classes == {head: names for head, names in family.heads.items() if names}, (
+            family.name
+        )
         listed = re.search(
             r"^No class at Hugging Face. Heads: (.*); `(.+)` is the default.$", text, re.MULTILINE
         )
-        assert bool(listed) != any(kin.heads.values()), kin.name
+        assert bool(listed) != any(family.heads.values()), family.name
         if listed:
-            assert re.findall(r"`(.+?)`", listed[1]) == list(kin.heads)
-            assert listed[2] == kin.arguments()["head"]
+            assert re.findall(r"`(.+?)`", listed[1]) == list(family.heads)
+            assert listed[2] == family.arguments()["head"]
 
 
-def test_the_rooms_are_drawn_as_they_are() -> None:
-    """The drawing's last column is what tests/project/test_rooms.py lets a room import."""
+def test_the_drawing_of_the_rooms() -> None:
+    """The last column is what tests/project/test_rooms.py allows a room to import."""
     drawing = next(block.text for block in blocks("docs/architecture.md"))
     rows = [re.split(r"  +", line.strip()) for line in drawing.splitlines()[1:]]
-    drawn = {re.sub(r"/$|\.py$", "", name): words.replace("—", "").split() for name, _, words in rows}
-    there = {room_of(file) for file in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
-    assert drawn.keys() == there
+    drawn = {
+        re.sub(r"/$|\.py$", "", name): words.replace("—", "").split() for name, _, words in rows
+    }
+    rooms = {room_of(file) for file in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
+    assert drawn.keys() == rooms
     assert drawn == {room: ROOMS.get(room, "everything").split() for room in drawn}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_links_lead_somewhere(name: str) -> None:
+def test_links_resolve(name: str) -> None:
     links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", read(name))
-    here = [link for link in links if "://" not in link]
-    assert [link for link in here if not ((ROOT / name).parent / link).exists()] == []
+    local = [link for link in links if "://" not in link]
+    assert [link for link in local if not ((ROOT / name).parent / link).exists()] == []
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_files_that_are_named_are_there(name: str) -> None:
-    """What stands in `...` and looks like a file of this project is one."""
+def test_named_files_exist(name: str) -> None:
+    """A text in backticks that looks like a file of this project is one."""
     named = re.findall(r"`((?:qkv|tests|tools|docs|\.ci)/[\w./-]+)`", read(name))
     shown = {block.file for block in blocks(name)}
     assert [path for path in named if path not in shown and not (ROOT / path).exists()] == []

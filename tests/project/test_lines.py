@@ -1,4 +1,4 @@
-"""The lines of code of the core, as `make lines` counts them."""
+"""The number of lines of code, as `make lines` counts it."""
 
 import pytest
 
@@ -36,17 +36,17 @@ def bare():
 '''
 
 
-def test_counts_code_and_nothing_else() -> None:
+def test_only_code_is_counted() -> None:
     assert sorted(lines.code_lines(SNIPPET)) == [4, 7, 10, 11, 12, 15, 16, 18, 19, 22, 23, 24, 27]
 
 
 @pytest.mark.parametrize("source", ["", "\n\n", "# only a comment\n", '"""Only a docstring."""\n'])
-def test_counts_nothing_where_there_is_no_code(source: str) -> None:
+def test_files_without_code(source: str) -> None:
     assert lines.code_lines(source) == set()
 
 
 def test_every_room_of_the_core_has_code() -> None:
-    rooms = lines.core()
+    rooms = lines.list_core_files()
     assert all(rooms.values())
-    assert all(sum(map(lines.count, files)) > 0 for files in rooms.values())
+    assert all(sum(map(lines.count_lines, files)) > 0 for files in rooms.values())
     assert {file.name for file in rooms["config and limits"]} == {"config.py", "limits.py"}

@@ -1,4 +1,4 @@
-"""What the pages of the site are made of: headings, links, equations, excerpts, pictures, the reference."""
+"""The pages of the site: headings, links, equations, excerpts, pictures, the reference."""
 
 import re
 import tomllib
@@ -8,19 +8,39 @@ from xml.etree import ElementTree
 import pytest
 
 import qkv
-from qkv.cli.models import about
-from qkv.decode import Engine
-from qkv.families import family
-from qkv.model.build import make_spec
-from qkv.spec import Banded, Pattern, Summary, causal, everyone
-from qkv.tasks.read.fill import Filled, Gap
-from qkv.tasks.registry import TASKS
-from tools.pages.equation import mathml
-from tools.pages.excerpt import excerpt, excerpted
-from tools.pages.families import TOLD, fitting, tasks
-from tools.pages.page import Page, anchor, headings, linked, links, sections
-from tools.pages.picture import SIZE, drawings, picture, views
-from tools.pages.reference import reference_pages, signature
+from qkv.cli.models import get_family_facts
+from qkv.decode import Engine, GenerationConfig
+from qkv.families import get_family
+from qkv.model.build import build_model_spec
+from qkv.spec import Banded, ChunkEnds, Pattern, causal, full
+from qkv.tasks.read.fill import FillResult, MaskPrediction
+from qkv.tasks.registry import TASK_CLASSES
+from qkv.train.objectives.registry import OBJECTIVE_SPECS
+from tools.pages.equation import render_mathml
+from tools.pages.excerpt import find_excerpt, insert_excerpts
+from tools.pages.families import DESCRIPTIONS, supported_tasks, supporting_families
+from tools.pages.page import (
+    Page,
+    list_headings,
+    list_links,
+    make_anchor,
+    resolve_links,
+    split_sections,
+)
+from tools.pages.picture import GRID_SIZE, list_views, render_picture, render_view
+from tools.pages.reference import format_signature, reference_pages
+from tools.pages.settings import (
+    MEANINGS,
+    TABLES,
+    Setting,
+    command_settings,
+    generation_settings,
+    list_commands,
+    objective_settings,
+    recipe_settings,
+    settings_pages,
+    table_settings,
+)
 
 TEXT = """# Pets
 
@@ -42,58 +62,65 @@ Woof.
 """
 
 
-def page(text: str, path: str = "pets/index.md", source: str = "docs/pets.md") -> Page:
+def make_page(text: str, path: str = "pets/index.md", source: str = "docs/pets.md") -> Page:
     return Page(path=path, title="Pets", text=text, source=source)
 
 
 # --- page ---
 
 
-def test_a_text_is_cut_at_its_headings_and_not_inside_code() -> None:
-    before, found = sections(TEXT, 2)
+def test_sections_are_split_at_headings_outside_of_code() -> None:
+    before, sections = split_sections(TEXT, 2)
     assert before == "# Pets\n\nBefore.\n\n"
-    assert list(found) == ["cat", "dog"]
-    assert "## no heading" in found["cat"]
-    assert found["dog"] == "\nWoof.\n"
-    assert headings(TEXT) == ["Pets", "cat", "Its `tail`, and more", "dog"]
+    assert list(sections) == ["cat", "dog"]
+    assert "## no heading" in sections["cat"]
+    assert sections["dog"] == "\nWoof.\n"
+    assert list_headings(TEXT) == ["Pets", "cat", "Its `tail`, and more", "dog"]
 
 
-def test_anchors_are_the_generators() -> None:
-    assert anchor("Its `tail`, and more") == "its-tail-and-more"
-    assert anchor("qkv.decode.How") == "qkvdecodehow"
-    assert anchor("[0.2.0] - 2026-11-16") == "020-2026-11-16"
+def test_anchors_are_those_of_the_generator() -> None:
+    assert make_anchor("Its `tail`, and more") == "its-tail-and-more"
+    assert make_anchor("qkv.decode.Engine") == "qkvdecodeengine"
+    assert make_anchor("[0.2.0] - 2026-11-16") == "020-2026-11-16"
 
 
-def test_links_lead_to_pages() -> None:
-    places = {
+def test_links_are_resolved_to_pages() -> None:
+    paths = {
         "docs/pets.md": "pets/index.md",
         "docs/pets.md#dog": "pets/dog.md",
         "docs/training.md": "training.md",
     }
-    text = linked(page(TEXT), places).text
-    assert "[dog](dog.md), [training](../training.md#lora), [the web](https://example.org/a.md)" in text
+    text = resolve_links(make_page(TEXT), paths).text
+    assert (
+        "[dog](dog.md), [training](../training.md#lora), [the web](https://example.org/a.md)"
+        in text
+    )
     assert "[no](link.md)" in text
-    assert links(text) == [("dog.md", ""), ("../training.md", "lora")]
-    part = page("[cat](pets.md#cat) [here](#its-tail-and-more)", "pets/dog.md", "docs/pets.md#dog")
-    assert linked(part, places).text == "[cat](index.md#cat) [here](index.md#its-tail-and-more)"
+    assert list_links(text) == [("dog.md", ""), ("../training.md", "lora")]
+    part = make_page(
+        "[cat](pets.md#cat) [here](#its-tail-and-more)", "pets/dog.md", "docs/pets.md#dog"
+    )
+    assert (
+        resolve_links(part, paths).text == "[cat](index.md#cat) [here](index.md#its-tail-and-more)"
+    )
 
 
 def test_other_files_are_named_and_not_linked() -> None:
     text = "[license](../LICENSE), [`make`](../Makefile), [README.md](../README.md#the-families)"
-    said = "license (`LICENSE`), `make` (`Makefile`), [README.md](../index.md)"
-    assert linked(page(text), {"docs/index.md": "index.md"}).text == said
+    expected = "license (`LICENSE`), `make` (`Makefile`), [README.md](../index.md)"
+    assert resolve_links(make_page(text), {"docs/index.md": "index.md"}).text == expected
 
 
 def test_a_link_to_no_file_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"docs/pets.md: the link ../setup.py leads nowhere"):
-        linked(page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
+        resolve_links(make_page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
 
 
 # --- equations ---
 
 
-def test_equations_become_mathml() -> None:
-    tree = ElementTree.fromstring(mathml(r"\text{softmax}(\frac{Q K^T}{\sqrt{d_k}}) V"))
+def test_equations_become_render_mathml() -> None:
+    tree = ElementTree.fromstring(render_mathml(r"\text{softmax}(\frac{Q K^T}{\sqrt{d_k}}) V"))
     assert "".join(tree.itertext()) == "softmax(QKTdk)V"
     fraction = next(tree.iter("mfrac"))
     assert ["".join(part.itertext()) for part in fraction] == ["QKT", "dk"]
@@ -104,45 +131,55 @@ def test_equations_become_mathml() -> None:
     ]
 
 
-def test_both_marks_stand_on_one_letter() -> None:
-    (both,) = ElementTree.fromstring(mathml(r"W_i^{2n}")).iter("msubsup")
+def test_subscript_and_superscript_of_one_letter() -> None:
+    (both,) = ElementTree.fromstring(render_mathml(r"W_i^{2n}")).iter("msubsup")
     assert ["".join(part.itertext()) for part in both] == ["W", "i", "2n"]
 
 
 @pytest.mark.parametrize(
-    ("tex", "said"), [(r"\alpha", "alpha is not known"), ("a}", "a bracket too many"), ("(a", "not closed")]
+    ("tex", "message"),
+    [(r"\alpha", "alpha is not known"), ("a}", "a bracket too many"), ("(a", "not closed")],
 )
-def test_equations_that_are_not_known_are_errors(tex: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        mathml(tex)
+def test_invalid_equations_are_errors(tex: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        render_mathml(tex)
 
 
 # --- excerpts ---
 
 
 def test_excerpts_are_lines_of_the_source() -> None:
-    first, text = excerpt("qkv/spec.py", "Causal.__call__")
-    assert text == "def __call__(self, i: Position, j: Position) -> Any:\n    return j <= i"
+    first, text = find_excerpt("qkv/spec.py", "Causal.__call__")
+    assert text == "def __call__(self, i: PositionIds, j: PositionIds) -> Any:\n    return j <= i"
     assert first > 1
-    assert excerpt("qkv/nn/feed_forward.py", "Feed.forward", "y = … return")[1].startswith("y = self.act(")
+    assert find_excerpt("qkv/nn/feed_forward.py", "FeedForward.forward", "y = self.a … return")[
+        1
+    ].startswith("y = self.up(x)")
     assert (
-        excerpt("qkv/nn/feed_forward.py", "Feed.forward", "return")[1]
-        == "return self.down(self.drop(y)), None"
+        find_excerpt("qkv/nn/feed_forward.py", "FeedForward.forward", "return")[1]
+        == "return self.down(self.dropout(y)), None"
     )
-    assert excerpt("qkv/families/transformer.py", "BASE")[1].startswith("BASE = dict(width=512")
+    assert find_excerpt("qkv/families/transformer.py", "BASE")[1].startswith(
+        "BASE = dict(width=512"
+    )
 
 
 @pytest.mark.parametrize(
-    ("name", "span", "said"),
-    [("Feed.backward", "", "has no Feed.backward"), ("Feed.forward", "z = ", "no line of Feed.forward")],
+    ("name", "span", "message"),
+    [
+        ("FeedForward.backward", "", "has no FeedForward.backward"),
+        ("FeedForward.forward", "z = ", "no line of FeedForward.forward"),
+    ],
 )
-def test_what_is_not_there_is_an_error(name: str, span: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        excerpt("qkv/nn/feed_forward.py", name, span)
+def test_missing_excerpts_are_errors(name: str, span: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        find_excerpt("qkv/nn/feed_forward.py", name, span)
 
 
-def test_a_link_that_stands_alone_becomes_the_lines() -> None:
-    text = excerpted(page('See [this](../qkv/spec.py).\n\n[Causal.__call__](../qkv/spec.py "return")\n'))
+def test_a_link_in_its_own_paragraph_becomes_an_excerpt() -> None:
+    text = insert_excerpts(
+        make_page('See [this](../qkv/spec.py).\n\n[Causal.__call__](../qkv/spec.py "return")\n')
+    )
     assert text.startswith("See [this](../qkv/spec.py).\n\n```python title=")
     assert text.endswith('Causal.__call__"\nreturn j <= i\n```\n')
 
@@ -150,97 +187,172 @@ def test_a_link_that_stands_alone_becomes_the_lines() -> None:
 # --- pictures ---
 
 
-def squares(svg: str, kind: str) -> int:
-    found = re.search(rf'class="{kind}"[^>]* d="([^"]*)"', svg)
-    assert found is not None
-    return found[1].count("M")
+def count_squares(svg: str, kind: str) -> int:
+    match = re.search(rf'class="{kind}"[^>]* d="([^"]*)"', svg)
+    assert match is not None
+    return match[1].count("M")
 
 
-@pytest.mark.parametrize("rule", [everyone, causal, Banded(3), causal & Summary(4, 1)])
-def test_a_picture_shows_what_the_rule_says(rule: Pattern) -> None:
-    svg = picture(rule, "Decoder", "sees < some")
-    seen = sum(bool(rule(i, j)) for i in range(SIZE) for j in range(SIZE))
-    assert squares(svg, "sees") == seen
-    assert squares(svg, "blind") == SIZE**2 - seen
+@pytest.mark.parametrize("pattern", [full, causal, Banded(3), causal & ChunkEnds(4, 1)])
+def test_a_picture_shows_the_pattern(pattern: Pattern) -> None:
+    svg = render_picture(pattern, "Decoder", "attends < some")
+    num_visible = sum(bool(pattern(i, j)) for i in range(GRID_SIZE) for j in range(GRID_SIZE))
+    assert count_squares(svg, "visible") == num_visible
+    assert count_squares(svg, "masked") == GRID_SIZE**2 - num_visible
     (title,) = ElementTree.fromstring(svg).iter("title")
-    assert title.text == "Decoder: a token sees < some."
+    assert title.text == "Decoder: a token attends < some."
 
 
-def test_large_rules_are_drawn_smaller_and_say_so() -> None:
-    svg = picture(Banded(1600), "Decoder", "sees the last 1,600", memory=True)
-    assert "sees the last 1,600; drawn 200 times smaller" in svg
-    assert squares(svg, "sees") == SIZE * SIZE // 2  # with what is remembered, all see as many
-    assert squares(svg, "blind") == SIZE * (SIZE + SIZE // 2) - SIZE * SIZE // 2
+def test_large_patterns_are_scaled_down() -> None:
+    svg = render_picture(Banded(1600), "Decoder", "attends to the last 1,600", has_memory=True)
+    assert "attends to the last 1,600; drawn 200 times smaller" in svg
+    assert (
+        count_squares(svg, "visible") == GRID_SIZE * GRID_SIZE // 2
+    )  # with the memory, all attend to as many
+    assert (
+        count_squares(svg, "masked")
+        == GRID_SIZE * (GRID_SIZE + GRID_SIZE // 2) - GRID_SIZE * GRID_SIZE // 2
+    )
 
 
-def test_every_attention_of_a_model_is_seen() -> None:
-    spec = make_spec(family("t5"), family("t5").arguments("small"))
-    assert [(view.stack, view.cross, view.layers) for view in views(spec)] == [
+def test_every_attention_of_a_model_has_a_view() -> None:
+    spec = build_model_spec(get_family("t5"), get_family("t5").arguments("small"))
+    assert [(view.stack, view.is_cross, view.layers) for view in list_views(spec)] == [
         ("encoder", False, ()),
         ("decoder", False, ()),
         ("decoder", True, ()),
     ]
-    spec = make_spec(family("modernbert"), family("modernbert").arguments("base"))
-    captions = [each for view in views(spec) for each in drawings(view, "base")]
+    spec = build_model_spec(get_family("modernbert"), get_family("modernbert").arguments("base"))
+    captions = [figure for view in list_views(spec) for figure in render_view(view, "base")]
     assert "<b>Encoder, layers 0, 3 … 21 ×8 of base</b>" in captions[0]
-    heads = make_spec(family("sparse"), family("sparse").arguments(split="heads"))
-    assert len([each for view in views(heads) for each in drawings(view, "base")]) == 2
+    heads = build_model_spec(get_family("sparse"), get_family("sparse").arguments(split="heads"))
+    assert len([figure for view in list_views(heads) for figure in render_view(view, "base")]) == 2
 
 
 # --- families and tasks ---
 
 
-def test_what_is_told_of_families_agrees_with_their_files() -> None:
-    told = tomllib.loads(TOLD.read_text(encoding="utf-8"))
-    assert told.keys() == {kin.name for kin in qkv.list_families()}
-    for kin in qkv.list_families():
-        first = re.split(", | and ", told[kin.name]["authors"])[0]
-        assert about(kin)["paper"].split(" et al.")[0] in first, kin.name
-        assert ("arXiv" in about(kin)["paper"]) != ("link" in told[kin.name])
-        assert not told[kin.name]["opens"] or kin.model_types
+def test_descriptions_of_families_agree_with_their_files() -> None:
+    descriptions = tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
+    assert descriptions.keys() == {family.name for family in qkv.list_families()}
+    for family in qkv.list_families():
+        first = re.split(", | and ", descriptions[family.name]["authors"])[0]
+        assert get_family_facts(family)["paper"].split(" et al.")[0] in first, family.name
+        assert ("arXiv" in get_family_facts(family)["paper"]) != (
+            "link" in descriptions[family.name]
+        )
+        assert not descriptions[family.name]["opens"] or family.model_types
 
 
-def test_tasks_that_fit_are_those_that_tasks_take() -> None:
-    assert tasks("bert", "span") == ["answer", "embed"]
-    assert "match" in tasks("clip", "both")
-    assert fitting("detect") == {"electra": ["replaced"]}
-    assert all(fitting(task) for task in TASKS)
+def test_supported_tasks() -> None:
+    assert supported_tasks("bert", "question-answering") == ["answer", "embed"]
+    assert "match" in supported_tasks("clip", "both")
+    assert supporting_families("detect") == {"electra": ["replaced-token-detection"]}
+    assert all(supporting_families(task) for task in TASK_CLASSES)
 
 
 # --- the reference ---
 
 
 def test_the_reference_has_every_public_name_and_result() -> None:
-    names, results, ids = (headings(page.text) for page in reference_pages())
+    names, results, decoding, *_ = (list_headings(page.text) for page in reference_pages())
     assert {f"qkv.{name}" for name in qkv.__all__} <= {*names}
-    assert {*TASKS, "Filled", "Gap", "Word", "Label", "Entity", "Answer", "Written", "Completion"} <= {
-        *results
-    }
-    assert "qkv.decode.How" in ids
+    result_names = """
+        FillResult MaskPrediction TokenPrediction Classification NamedEntity AnswerResult GeneratedText
+        Completion
+    """.split()
+    assert {*TASK_CLASSES, *result_names} <= {*results}
+    assert "qkv.decode.GenerationConfig" in decoding
     text = reference_pages()[1].text
-    assert "'Model'" not in text  # what dataclasses say of themselves
-    for kind in (Filled, Gap):
-        assert all(f"    {field.name}: {field.type}" in text for field in fields(kind))
+    assert "'Model'" not in text  # the docstring that `dataclass` generates
+    for result_class in (FillResult, MaskPrediction):
+        assert all(f"    {field.name}: {field.type}" in text for field in fields(result_class))
 
 
-def test_signatures_are_as_the_source_has_them() -> None:
+def test_signatures_are_those_of_the_source() -> None:
     def short(self: object, /, text: str = "a, (b") -> "list[str]":
         return [text]
 
     def long(
-        one: int, *others: float, rate: float = 1_000.0, name: str = "of some length", **more: object
+        first: int,
+        *others: float,
+        lr: float = 1_000.0,
+        name: str = "of some length",
+        **more: object,
     ) -> None: ...
 
-    assert signature(short, "t.short") == 't.short(text: str = "a, (b") -> list[str]'
-    assert signature(long, "long").split("\n    ") == [
+    assert format_signature(short, "t.short") == 't.short(text: str = "a, (b") -> list[str]'
+    assert format_signature(long, "long").split("\n    ") == [
         "long(",
-        "one: int,",
+        "first: int,",
         "*others: float,",
-        "rate: float = 1_000.0,",
+        "lr: float = 1_000.0,",
         'name: str = "of some length",',
         "**more: object,\n) -> None",
     ]
-    assert signature(qkv.list_families, "qkv.list_families") == "qkv.list_families() -> list[Family]"
-    assert signature(qkv.Rows.of, "Rows.of").endswith(") -> Rows")
-    assert signature(qkv.Batch.to, "Batch.to") == "Batch.to(device: torch.device | str) -> Batch"
-    assert signature(Engine.__init__, "Engine").endswith(") -> Engine")
+    assert (
+        format_signature(qkv.list_families, "qkv.list_families")
+        == "qkv.list_families() -> list[Family]"
+    )
+    assert format_signature(qkv.Inputs.create, "Inputs.create").endswith(") -> Inputs")
+    assert (
+        format_signature(qkv.Batch.to, "Batch.to")
+        == "Batch.to(device: torch.device | str) -> Batch"
+    )
+    assert format_signature(Engine.__init__, "Engine").endswith(") -> Engine")
+
+
+# --- settings ---
+
+
+def all_settings() -> dict[str, list[Setting]]:
+    """Every table of the settings pages by its name."""
+    return {
+        "recipe": recipe_settings(),
+        **{name: table_settings(name) for name in TABLES},
+        **{f"objective {name}": objective_settings(name) for name in OBJECTIVE_SPECS},
+        "GenerationConfig": generation_settings(),
+        **{f"qkv {name}": command_settings(command) for name, command in list_commands()},
+    }
+
+
+def test_every_setting_and_flag_is_documented() -> None:
+    undocumented = [
+        f"{table}: {row.name}"
+        for table, rows in all_settings().items()
+        for row in rows
+        if not row.meaning
+    ]
+    assert undocumented == []
+    text = "".join(page.text for page in settings_pages())
+    for rows in all_settings().values():
+        assert all(f"| `{row.name}` |" in text for row in rows)
+
+
+def test_every_field_has_a_row() -> None:
+    assert [row.name for row in generation_settings()] == [
+        field.name for field in fields(GenerationConfig)
+    ]
+    for name, config in TABLES.items():
+        names = {field.name for field in fields(config)} - {"overrides", "settings"}
+        assert {row.name for row in table_settings(name)} == names
+    lr = next(row for row in table_settings("train") if row.name == "lr")
+    assert lr == Setting("lr", "float", "3e-4", "peak learning rate")
+    num_beams = next(
+        row for row in command_settings(dict(list_commands())["eval"]) if row.name == "--num-beams"
+    )
+    assert (num_beams.type, num_beams.default) == ("int", "5")
+
+
+def test_meanings_are_of_settings_that_exist() -> None:
+    names = {name: {row.name for row in rows} for name, rows in all_settings().items()}
+    names["objective"] |= {
+        name for table, rows in names.items() if table.startswith("objective ") for name in rows
+    }
+    unknown = [
+        f"{table}.{name}"
+        for table, rows in MEANINGS.items()
+        for name in rows
+        if name not in names[table]
+    ]
+    assert unknown == []

@@ -1,4 +1,4 @@
-"""The rooms of the house go one way: a room imports only what its row names."""
+"""Imports go one way: a room (a top-level module or folder) imports only what its row names."""
 
 import ast
 import sys
@@ -14,20 +14,22 @@ ROOMS = {
     "formatting": "",
     "terminal":   "",
     "validate":   "",
+    "files":      "",
+    "torch_compat": "torch",
     "spec":       "",
     "batch":      "torch",
-    "kernels":    "spec torch",
+    "kernels":    "torch_compat spec torch",
     "nn":         "validate spec batch kernels torch",
-    "attention_weights": "nn torch",
-    "weights":    "torch safetensors numpy",
+    "attention_weights": "torch_compat nn torch",
+    "weights":    "files torch safetensors numpy",
     "families":   "spec weights.names_table",
     "text":       "tokenizers sentencepiece",
-    "decode":     "spec batch kernels nn torch",
+    "decode":     "torch_compat spec batch kernels nn torch",
     "builtin":    "",
-    "model":      "validate spec batch nn weights families text builtin torch huggingface_hub",
-    "data":       "spec batch text torch numpy",
-    "train":      "formatting terminal validate spec batch kernels nn weights families text model data torch safetensors numpy rich",
-    "tasks":      "validate spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy",
+    "model":      "files validate spec batch nn weights families text decode builtin torch huggingface_hub",
+    "data":       "validate spec batch text torch numpy",
+    "train":      "formatting terminal validate files torch_compat spec batch kernels nn weights families text model data torch safetensors numpy rich",
+    "tasks":      "files validate spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy",
     "view":       "spec nn model tasks torch rich",
     "serve":      "spec batch nn text model data decode tasks view torch",
 }
@@ -39,8 +41,8 @@ def room_of(file: Path) -> str:
     return file.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
-def imports(file: Path) -> Iterator[str]:
-    """Everything a file imports, wherever it does, by its full name."""
+def list_imports(file: Path) -> Iterator[str]:
+    """Yield everything that a file imports, by its full name."""
     package = ".".join(file.relative_to(PACKAGE.parent).parent.parts)
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -50,18 +52,18 @@ def imports(file: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def allowed(room: str, name: str) -> bool:
-    """Whether a file of this room may import that name (of ours, without `qkv.`; or another package's)."""
+def is_allowed(room: str, name: str) -> bool:
+    """Return whether a room may import a name of this package, without `qkv.`, or of another."""
     row = [room, *ROOMS[room].split()]
     return name.split(".")[0] in sys.stdlib_module_names or any(
-        f"{name}.".startswith(f"{each}.") for each in row
+        f"{name}.".startswith(f"{prefix}.") for prefix in row
     )
 
 
 def test_a_row_names_only_rooms_above_it() -> None:
     order = list(ROOMS)
-    for place, row in enumerate(ROOMS.values()):
-        assert not {each.split(".")[0] for each in row.split()} & set(order[place:])
+    for index, row in enumerate(ROOMS.values()):
+        assert not {name.split(".")[0] for name in row.split()} & set(order[index:])
 
 
 def test_every_room_has_a_row() -> None:
@@ -72,6 +74,10 @@ def test_a_room_imports_only_what_its_row_names() -> None:
     wrong = []
     for file in sorted(PACKAGE.rglob("*.py")):
         if (room := room_of(file)) in ROOMS:
-            names = (name.removeprefix("qkv.") for name in imports(file))
-            wrong += [f"{file.relative_to(PACKAGE)}: {name}" for name in names if not allowed(room, name)]
+            names = (name.removeprefix("qkv.") for name in list_imports(file))
+            wrong += [
+                f"{file.relative_to(PACKAGE)}: {name}"
+                for name in names
+                if not is_allowed(room, name)
+            ]
     assert wrong == []

@@ -1,4 +1,4 @@
-"""The site: every page is in its navigation, links between pages lead somewhere, nothing is fetched."""
+"""The site: every page is in the navigation, links between pages resolve, no external resources."""
 
 import re
 import shutil
@@ -11,71 +11,84 @@ from typing import Any
 import pytest
 
 import qkv
-from qkv.tasks.registry import TASKS
+from qkv.tasks.registry import TASK_CLASSES
 from tests.conftest import ROOT
 from tools import docs
-from tools.pages.page import anchor, headings, links
+from tools.pages.page import list_headings, list_links, make_anchor
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The pages as the generator gets them."""
+    """The pages for the generator."""
     folder = tmp_path_factory.mktemp("pages")
-    docs.gather(folder)
+    docs.write_pages(folder)
     return folder
 
 
-def texts(pages: Path) -> dict[str, str]:
+def read_texts(pages: Path) -> dict[str, str]:
     files = (pages / "docs").rglob("*.md")
-    return {file.relative_to(pages / "docs").as_posix(): file.read_text(encoding="utf-8") for file in files}
+    return {
+        file.relative_to(pages / "docs").as_posix(): file.read_text(encoding="utf-8")
+        for file in files
+    }
 
 
-def paths(nav: Any) -> list[str]:
-    """Every page of a navigation."""
+def list_paths(nav: Any) -> list[str]:
+    """Return every page of a navigation."""
     if isinstance(nav, str):
         return [nav]
-    return [path for each in (nav.values() if isinstance(nav, dict) else nav) for path in paths(each)]
+    return [
+        path
+        for entry in (nav.values() if isinstance(nav, dict) else nav)
+        for path in list_paths(entry)
+    ]
 
 
 def test_every_page_is_in_the_navigation(pages: Path) -> None:
     nav = tomllib.loads((pages / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
-    found = paths(nav)
-    assert sorted(found) == sorted(texts(pages))
+    found = list_paths(nav)
+    assert sorted(found) == sorted(read_texts(pages))
     assert found[0] == "index.md"
     assert found[-1] == "changelog.md"
 
 
 def test_there_is_a_page_for_every_document_task_and_family(pages: Path) -> None:
-    found = texts(pages)
-    assert {file.name for file in (ROOT / "docs").glob("*.md")} - {"tasks.md", "families.md"} <= found.keys()
-    assert {f"tasks/{name}.md" for name in TASKS} <= found.keys()
-    assert {f"families/{kin.name}.md" for kin in qkv.list_families()} <= found.keys()
+    found = read_texts(pages)
+    assert {file.name for file in (ROOT / "docs").glob("*.md")} - {
+        "tasks.md",
+        "families.md",
+    } <= found.keys()
+    assert {f"tasks/{name}.md" for name in TASK_CLASSES} <= found.keys()
+    assert {f"families/{family.name}.md" for family in qkv.list_families()} <= found.keys()
 
 
-def test_links_between_pages_lead_somewhere(pages: Path) -> None:
-    found = texts(pages)
-    anchors = {path: {anchor(each) for each in headings(text)} for path, text in found.items()}
-    lost = []
+def test_links_between_pages_resolve(pages: Path) -> None:
+    found = read_texts(pages)
+    anchors = {
+        path: {make_anchor(heading) for heading in list_headings(text)}
+        for path, text in found.items()
+    }
+    broken = []
     for path, text in found.items():
-        for to, mark in links(text):
-            there = normpath(join(dirname(path), to)) if to else path
-            if there not in found or (mark and mark not in anchors[there]):
-                lost.append(f"{path}: {to}#{mark}")
-    assert lost == []
-    assert sum(len(links(text)) for text in found.values()) > 200
+        for link, anchor in list_links(text):
+            target = normpath(join(dirname(path), link)) if link else path
+            if target not in found or (anchor and anchor not in anchors[target]):
+                broken.append(f"{path}: {link}#{anchor}")
+    assert broken == []
+    assert sum(len(list_links(text)) for text in found.values()) > 200
 
 
-def test_nothing_of_docs_tasks_is_lost(pages: Path) -> None:
-    """Headings and code of docs/tasks.md are all on one page or another."""
-    found = "\n".join(text for path, text in texts(pages).items() if path.startswith("tasks/"))
+def test_every_section_of_docs_tasks_is_on_a_page(pages: Path) -> None:
+    """Headings and code of docs/tasks.md are on one page or another."""
+    found = "\n".join(text for path, text in read_texts(pages).items() if path.startswith("tasks/"))
     text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    assert {*headings(text)} <= {*headings(found)}
+    assert {*list_headings(text)} <= {*list_headings(found)}
     for block in re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL):
         assert block in found
 
 
-def test_the_page_on_the_transformer_has_its_lines_and_equations(pages: Path) -> None:
-    text = texts(pages)["transformer.md"]
+def test_the_page_on_the_transformer_has_excerpts_and_equations(pages: Path) -> None:
+    text = read_texts(pages)["transformer.md"]
     assert text.count("<math ") == len(
         re.findall("^```math$", (ROOT / "docs/transformer.md").read_text(), re.M)
     )
@@ -83,30 +96,30 @@ def test_the_page_on_the_transformer_has_its_lines_and_equations(pages: Path) ->
     assert "](../qkv" not in text
 
 
-def test_a_new_document_is_taken_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_document_is_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     for name in docs.LAST:
         shutil.copy(ROOT / name, tmp_path / name)
     for name in ("command-line", "zebra"):
         (tmp_path / "docs" / f"{name}.md").write_text(f"# On {name}\n\n[tag](tasks.md#tag)\n")
     monkeypatch.setattr(docs, "ROOT", tmp_path)
-    found = list(docs.parts())
+    found = list(docs.collect_parts())
     assert found.index("tasks") < found.index("command-line") < found.index("families")
     assert found[-3:] == ["zebra", *docs.LAST]
 
 
-def test_the_site_is_built_without_a_warning_and_fetches_nothing(pages: Path) -> None:
+def test_the_site_is_built_without_warnings_and_external_resources(pages: Path) -> None:
     if find_spec("zensical") is None:
         pytest.skip("needs zensical, which `make docs` installs")
-    site = docs.build(pages)
-    assert {file.relative_to(site).with_suffix(".md").as_posix() for file in site.rglob("*.html")} >= texts(
-        pages
-    ).keys()
-    assert list(docs.elsewhere(site)) == []
+    site = docs.build_site(pages)
+    assert {
+        file.relative_to(site).with_suffix(".md").as_posix() for file in site.rglob("*.html")
+    } >= read_texts(pages).keys()
+    assert list(docs.list_external_resources(site)) == []
 
 
-def test_what_a_page_would_fetch_is_noticed(tmp_path: Path) -> None:
+def test_external_resources_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<a href="https://a.org"></a><script src=//b.org/x.js></script><img src="c.png">'
     )
-    assert list(docs.elsewhere(tmp_path)) == ["//b.org/x.js"]
+    assert list(docs.list_external_resources(tmp_path)) == ["//b.org/x.js"]

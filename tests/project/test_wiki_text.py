@@ -1,4 +1,4 @@
-"""tools/wiki_text.py: the plain text of articles."""
+"""tools/wiki_text.py: plain text of articles."""
 
 import runpy
 from pathlib import Path
@@ -18,7 +18,7 @@ Too short.
 <page><title>Chai</title><text xml:space="preserve">#REDIRECT [[Tea]]</text></page>"""
 
 
-def test_words_stay_and_markup_goes() -> None:
+def test_markup_is_removed_and_words_are_kept() -> None:
     assert list(TOOL["articles"](DUMP)) == [
         [
             "Tea is a drink of leaf and of hot water that most people like.",

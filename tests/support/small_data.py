@@ -1,4 +1,4 @@
-"""Small texts, made of a few words, for each of the small recipes: what there is to learn is known."""
+"""Small synthetic datasets for the small recipes; what a model can learn from them is known."""
 
 from __future__ import annotations
 
@@ -12,207 +12,254 @@ import torch
 from qkv.model.build import build
 from qkv.text import Tokenizer
 
-COLOURS = "red blue green black white brown".split()
+COLORS = "red blue green black white brown".split()
 ANIMALS = "cat dog horse cow bird fish".split()
-THINGS = "boat house tree stone river door".split()
+OBJECTS = "boat house tree stone river door".split()
 VERBS = {"sees": "sieht", "likes": "mag", "finds": "findet", "has": "hat"}
-WORTE = "rot blau gruen schwarz weiss braun katze hund pferd kuh vogel fisch boot haus baum stein fluss tuer"
-GERMAN = dict(zip([*COLOURS, *ANIMALS, *THINGS], WORTE.split(), strict=True)) | VERBS | {"the": "das"}
+GERMAN_NOUNS = "rot blau gruen schwarz weiss braun katze hund pferd kuh vogel fisch boot haus baum stein fluss tuer"
+GERMAN = (
+    dict(zip([*COLORS, *ANIMALS, *OBJECTS], GERMAN_NOUNS.split(), strict=True))
+    | VERBS
+    | {"the": "das"}
+)
 OPENINGS = "first then later finally".split()
 
 
-def sentence(dice: random.Random, animal: str | None = None) -> str:
-    a, b = dice.choice(COLOURS), dice.choice(COLOURS)
-    return f"the {a} {animal or dice.choice(ANIMALS)} {dice.choice([*VERBS])} the {b} {dice.choice(THINGS)}"
+def make_sentence(rng: random.Random, animal: str | None = None) -> str:
+    """Return a sentence such as "the red cat sees the blue boat"."""
+    color_a = rng.choice(COLORS)
+    color_b = rng.choice(COLORS)
+    subject = f"the {color_a} {animal or rng.choice(ANIMALS)}"
+    return f"{subject} {rng.choice([*VERBS])} the {color_b} {rng.choice(OBJECTS)}"
 
 
-def document(dice: random.Random) -> str:
-    """Sentences on one animal, in an order that their first words tell."""
-    animal = dice.choice(ANIMALS)
-    return "\n".join(f"{opening} {sentence(dice, animal)}." for opening in OPENINGS)
+def make_document(rng: random.Random) -> str:
+    """Return sentences about one animal, whose first words tell their order."""
+    animal = rng.choice(ANIMALS)
+    return "\n".join(f"{opening} {make_sentence(rng, animal)}." for opening in OPENINGS)
 
 
-def german(text: str) -> str:
+def translate(text: str) -> str:
+    """Translate a sentence into German, word by word."""
     return " ".join(GERMAN.get(word, word) for word in text.split())
 
 
-def texts(folder: Path, dice: random.Random) -> Path:
-    (folder / "train.txt").write_text("\n".join(f"{sentence(dice)}." for _ in range(400)) + "\n")
-    return folder / "train.txt"
-
-
-def documents(folder: Path, dice: random.Random) -> Path:
-    (folder / "train.txt").write_text("\n\n".join(document(dice) for _ in range(150)) + "\n")
-    return folder / "train.txt"
-
-
-def table(folder: Path, header: str, rows: list[tuple[object, ...]]) -> Path:
+def write_tsv(folder: Path, header: str, rows: list[tuple[object, ...]]) -> Path:
+    path = folder / "train.tsv"
     lines = [header.split(), *rows]
-    (folder / "train.tsv").write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
-    return folder / "train.tsv"
+    path.write_text("".join("\t".join(map(str, line)) + "\n" for line in lines))
+    return path
 
 
-def objects(folder: Path, rows: list[dict[str, object]]) -> Path:
-    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder / "train.jsonl"
+def write_jsonl(folder: Path, rows: list[dict[str, object]]) -> Path:
+    path = folder / "train.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
-def coded(folder: Path, dice: random.Random) -> Path:
-    pets = [("Pets", f"my {dice.choice(ANIMALS)} likes me.") for _ in range(150)]
-    ships = [("Ships", f"our {dice.choice(COLOURS)} boat sinks.") for _ in range(150)]
-    return table(folder, "code text", [*pets, *ships])
+def write_texts(folder: Path, rng: random.Random) -> Path:
+    path = folder / "train.txt"
+    path.write_text("\n".join(f"{make_sentence(rng)}." for _ in range(400)) + "\n")
+    return path
 
 
-def spoken(folder: Path, dice: random.Random) -> Path:
-    lines = [sentence(dice) for _ in range(150)]
-    return table(folder, "language text", [*(("en", x) for x in lines), *(("de", german(x)) for x in lines)])
+def write_documents(folder: Path, rng: random.Random) -> Path:
+    path = folder / "train.txt"
+    path.write_text("\n\n".join(make_document(rng) for _ in range(150)) + "\n")
+    return path
 
 
-def translated(folder: Path, dice: random.Random) -> Path:
-    lines = [sentence(dice) for _ in range(300)]
-    return table(folder, "source target", [(line, german(line)) for line in lines])
+def write_control_codes(folder: Path, rng: random.Random) -> Path:
+    pets = [("Pets", f"my {rng.choice(ANIMALS)} likes me.") for _ in range(150)]
+    ships = [("Ships", f"our {rng.choice(COLORS)} boat sinks.") for _ in range(150)]
+    return write_tsv(folder, "code text", [*pets, *ships])
 
 
-def squad(folder: Path, dice: random.Random) -> Path:
-    """The colour of an animal is asked for; a tenth of the questions has no answer."""
+def write_languages(folder: Path, rng: random.Random) -> Path:
+    lines = [make_sentence(rng) for _ in range(150)]
+    english = [("en", line) for line in lines]
+    german = [("de", translate(line)) for line in lines]
+    return write_tsv(folder, "language text", [*english, *german])
+
+
+def write_translations(folder: Path, rng: random.Random) -> Path:
+    lines = [make_sentence(rng) for _ in range(300)]
+    return write_tsv(folder, "source target", [(line, translate(line)) for line in lines])
+
+
+def write_squad(folder: Path, rng: random.Random) -> Path:
+    """Write questions for the color of an animal; a tenth of them have no answer."""
     paragraphs = []
     for number in range(150):
-        a, b = dice.sample(ANIMALS, 2)
-        colours = dice.sample(COLOURS, 2)
+        a, b = rng.sample(ANIMALS, 2)
+        color_a, color_b = rng.sample(COLORS, 2)
         context = (
-            f"the {a} is {colours[0]}. " + "it is here. " * dice.randrange(3) + f"the {b} is {colours[1]}."
+            f"the {a} is {color_a}. " + "it is here. " * rng.randrange(3) + f"the {b} is {color_b}."
         )
-        asked, colour = dice.choice([(a, colours[0]), (b, colours[1])])
-        answers = [{"text": colour, "answer_start": context.index(f"{asked} is {colour}") + len(asked) + 4}]
+        animal, color = rng.choice([(a, color_a), (b, color_b)])
+        start = context.index(f"{animal} is {color}") + len(animal) + 4
+        answers = [{"text": color, "answer_start": start}]
         if number % 10 == 0:
-            asked, answers = dice.choice([x for x in ANIMALS if x not in (a, b)]), []
-        question = {"id": str(number), "question": f"which colour has the {asked}?", "answers": answers}
+            animal = rng.choice([other for other in ANIMALS if other not in (a, b)])
+            answers = []
+        question = {
+            "id": str(number),
+            "question": f"which colour has the {animal}?",
+            "answers": answers,
+        }
         paragraphs.append({"context": context, "qas": [question]})
-    (folder / "train.json").write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
-    return folder / "train.json"
+    path = folder / "train.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    return path
 
 
-def summaries(folder: Path, dice: random.Random) -> Path:
+def write_summaries(folder: Path, rng: random.Random) -> Path:
     rows: list[dict[str, object]] = []
     for _ in range(200):
-        animal = dice.choice(ANIMALS)
-        rows.append(
-            {"text": " ".join(sentence(dice, animal) + "." for _ in range(2)), "summary": f"about a {animal}"}
-        )
-    return objects(folder, rows)
+        animal = rng.choice(ANIMALS)
+        text = " ".join(make_sentence(rng, animal) + "." for _ in range(2))
+        rows.append({"text": text, "summary": f"about a {animal}"})
+    return write_jsonl(folder, rows)
 
 
-def labelled(folder: Path, dice: random.Random) -> Path:
-    lines = [sentence(dice) for _ in range(300)]
-    return table(
+def write_labeled_texts(folder: Path, rng: random.Random) -> Path:
+    """Write texts labeled by their animal."""
+    lines = [make_sentence(rng) for _ in range(300)]
+    rows = [(line, "pet" if line.split()[2] in ("cat", "dog") else "other") for line in lines]
+    return write_tsv(folder, "text label", [*rows])
+
+
+def write_multi_labeled_texts(folder: Path, rng: random.Random) -> Path:
+    """Write texts labeled by their colors."""
+    lines = [make_sentence(rng) for _ in range(300)]
+    return write_jsonl(
         folder,
-        "text label",
-        [(line, "pet" if line.split()[2] in ("cat", "dog") else "other") for line in lines],
+        [
+            {"text": line, "label": [color for color in COLORS if color in line.split()]}
+            for line in lines
+        ],
     )
 
 
-def labels(folder: Path, dice: random.Random) -> Path:
-    lines = [sentence(dice) for _ in range(300)]
-    return objects(
-        folder, [{"text": line, "label": [c for c in COLOURS if c in line.split()]} for line in lines]
-    )
+def write_scored_pairs(folder: Path, rng: random.Random) -> Path:
+    """Write pairs of texts with a number that depends on a word of each."""
+    pairs = [(make_sentence(rng), make_sentence(rng)) for _ in range(300)]
+    rows = [(a, b, 1.5 * ("red" in a) - 0.25 * ("cat" in b)) for a, b in pairs]
+    return write_tsv(folder, "text pair label", [*rows])
 
 
-def scored(folder: Path, dice: random.Random) -> Path:
-    """How many words of two texts are the same."""
-    rows = [(sentence(dice), sentence(dice)) for _ in range(300)]
-    return table(
-        folder, "text pair label", [(a, b, 1.5 * ("red" in a) - 0.25 * ("cat" in b)) for a, b in rows]
-    )
-
-
-def tagged(folder: Path, dice: random.Random) -> Path:
-    tag = {**dict.fromkeys(COLOURS, "COLOUR"), **dict.fromkeys(ANIMALS, "ANIMAL")}
+def write_tagged_words(folder: Path, rng: random.Random) -> Path:
+    tags = {**dict.fromkeys(COLORS, "COLOUR"), **dict.fromkeys(ANIMALS, "ANIMAL")}
     blocks = [
-        "\n".join(f"{word} {tag.get(word, 'O')}" for word in sentence(dice).split()) for _ in range(300)
+        "\n".join(f"{word} {tags.get(word, 'O')}" for word in make_sentence(rng).split())
+        for _ in range(300)
     ]
-    (folder / "train.conll").write_text("\n\n".join(blocks) + "\n")
-    return folder / "train.conll"
+    path = folder / "train.conll"
+    path.write_text("\n\n".join(blocks) + "\n")
+    return path
 
 
-def chosen(folder: Path, dice: random.Random) -> Path:
+def write_choices(folder: Path, rng: random.Random) -> Path:
     rows: list[dict[str, object]] = []
     for _ in range(200):
-        colours = dice.sample(COLOURS, 3)
-        label = dice.randrange(3)
-        rows.append({
-            "text": f"the {dice.choice(ANIMALS)} is {colours[label]}", "label": label,
-            "choices": [f"it is {colour}" for colour in colours],
-        })  # fmt: skip
-    return objects(folder, rows)
+        colors = rng.sample(COLORS, 3)
+        label = rng.randrange(3)
+        text = f"the {rng.choice(ANIMALS)} is {colors[label]}"
+        choices = [f"it is {color}" for color in colors]
+        rows.append({"text": text, "label": label, "choices": choices})
+    return write_jsonl(folder, rows)
 
 
-def images(folder: Path, dice: random.Random) -> Path:
+def write_images(folder: Path, rng: random.Random) -> Path:
+    """Write images in shades of three colors, with the color's name as caption."""
     from PIL import Image
 
-    home = folder / "images"
-    home.mkdir()
+    path = folder / "images"
+    path.mkdir()
     lines = []
     for number in range(48):
-        shade = tuple(dice.randrange(256) for _ in range(3))
-        name = COLOURS[number % 3]
-        colour = tuple(255 if c == number % 3 else shade[c] // 4 for c in range(3))
-        size = (20 + 4 * dice.randrange(4), 24)
-        Image.new("RGB", size, colour).save(home / f"{number}.png")
-        lines.append(f"{number}.png\ta {name} picture")
-    (home / "captions.txt").write_text("\n".join(lines) + "\n")
-    return home
-
-
-def taught(folder: Path, dice: random.Random) -> Path:
-    """Documents, and beside them a teacher that has an opinion."""
-    path = documents(folder, dice)
-    reader(path, folder / "teacher")
+        channel = number % 3
+        shade = tuple(rng.randrange(256) for _ in range(3))
+        color = tuple(255 if i == channel else shade[i] // 4 for i in range(3))
+        size = (20 + 4 * rng.randrange(4), 24)
+        Image.new("RGB", size, color).save(path / f"{number}.png")
+        lines.append(f"{number}.png\ta {COLORS[channel]} picture")
+    (path / "captions.txt").write_text("\n".join(lines) + "\n")
     return path
 
 
-def adapted(folder: Path, dice: random.Random) -> Path:
-    """Labelled texts, and beside them a model that has read no label yet."""
-    path = labelled(folder, dice)
-    reader(path, folder / "base")
+def write_documents_and_teacher(folder: Path, rng: random.Random) -> Path:
+    """Write documents, and a teacher model with their vocabulary."""
+    path = write_documents(folder, rng)
+    write_model(path, folder / "teacher")
     return path
 
 
-def reader(path: Path, home: Path) -> None:
-    """A small BERT that knows the words of a file."""
-    tokenizer = Tokenizer.train([path.read_text()], kind="wordpiece", vocab=200, purpose="bert")
+def write_labeled_texts_and_base(folder: Path, rng: random.Random) -> Path:
+    """Write labeled texts, and a base model with their vocabulary that has seen no label."""
+    path = write_labeled_texts(folder, rng)
+    write_model(path, folder / "base")
+    return path
+
+
+def write_model(path: Path, folder: Path) -> None:
+    """Write a small random BERT with a tokenizer trained on a file."""
+    tokenizer = Tokenizer.train(
+        [path.read_text()], type="wordpiece", vocab_size=200, template="bert"
+    )
     torch.manual_seed(0)
     model = build(
         "bert",
         width=64,
         depth=2,
         heads=2,
-        feed=128,
-        length=64,
-        vocab=len(tokenizer),
-        std=0.15,
-        drop=0.0,
-        attend_drop=0.0,
+        ffn_width=128,
+        max_positions=64,
+        vocab_size=len(tokenizer),
+        init_std=0.15,
+        dropout=0.0,
+        attention_dropout=0.0,
         head="masked-lm",
     )
     model.tokenizer = tokenizer
-    model.save(home)
+    model.save(folder)
 
 
+# By the name of the recipe in recipes/small.
 MAKERS: dict[str, Callable[[Path, random.Random], Path]] = {
-    "causal-lm": texts, "recurrence": texts, "span-corruption": texts, "experts": texts,
-    "masked-lm": documents, "permutation-lm": documents, "next-sentence": documents,
-    "sentence-order": documents,
-    "replaced-token": documents, "denoising": documents, "distillation": taught, "control-codes": coded,
-    "multilingual-denoising": spoken, "seq2seq": translated, "sentence-vectors": translated,
-    "generative-answers": squad, "span": squad, "summaries": summaries, "label": labelled, "labels": labels,
-    "regression": scored, "tag": tagged, "choice": chosen, "image-text": images, "lora": adapted,
+    "causal-lm":                     write_texts,
+    "control-code-lm":               write_control_codes,
+    "denoising":                     write_documents,
+    "distillation":                  write_documents_and_teacher,
+    "generative-question-answering": write_squad,
+    "image-text-contrastive":        write_images,
+    "lora":                          write_labeled_texts_and_base,
+    "masked-lm":                     write_documents,
+    "mixture-of-experts":            write_texts,
+    "multi-label-classification":    write_multi_labeled_texts,
+    "multilingual-denoising":        write_languages,
+    "multiple-choice":               write_choices,
+    "next-sentence-prediction":      write_documents,
+    "permutation-lm":                write_documents,
+    "question-answering":            write_squad,
+    "regression":                    write_scored_pairs,
+    "replaced-token-detection":      write_documents,
+    "segment-recurrent-lm":          write_texts,
+    "sentence-contrastive":          write_translations,
+    "sentence-order-prediction":     write_documents,
+    "seq2seq":                       write_translations,
+    "sequence-classification":       write_labeled_texts,
+    "span-corruption":               write_texts,
+    "summarization":                 write_summaries,
+    "token-classification":          write_tagged_words,
 }  # fmt: skip
 
 
 def write(name: str, folder: Path) -> list[str]:
-    """Writes the data of a small recipe; returns the flags that name it."""
+    """Write the data of a small recipe, and return the flags that name it."""
     flags = ["--data.train", str(MAKERS[name](folder, random.Random(0)))]
-    beside = {"distillation": ("--objective.teacher", "teacher"), "lora": ("--model.load", "base")}
-    flag, home = beside.get(name, ("", ""))
-    return [*flags, flag, str(folder / home)] if flag else flags
+    if name == "distillation":
+        flags += ["--objective.teacher", str(folder / "teacher")]
+    if name == "lora":
+        flags += ["--model.load", str(folder / "base")]
+    return flags

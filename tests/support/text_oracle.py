@@ -1,7 +1,6 @@
-"""What the tests of text hold ours against: small tokenizer files of every family, and transformers' classes.
+"""Reference for the tokenizer tests: small tokenizer files of every family, and transformers' classes.
 
-Makes files in each published format, and texts that are hard to cut.
-"""
+Builds files in each published format, and texts that are difficult to tokenize."""
 
 import io
 import json
@@ -93,22 +92,29 @@ def write(folder: Path, name: str, value: object) -> None:
 
 
 def learn(
-    model: models.Model, cutter: pre_tokenizers.PreTokenizer, trainer: trainers.Trainer
+    model: models.Model, pre_tokenizer: pre_tokenizers.PreTokenizer, trainer: trainers.Trainer
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    rust = Tokenizer(model)
-    rust.pre_tokenizer = cutter
-    rust.train_from_iterator(CORPUS, trainer)
-    found = json.loads(rust.to_str())["model"]
-    return found["vocab"], [(a, b) for a, b in found.get("merges", [])]
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    trained = json.loads(tokenizer.to_str())["model"]
+    return trained["vocab"], [(a, b) for a, b in trained.get("merges", [])]
 
 
-def byte_merges(folder: Path, special: Sequence[str], *, suffix: str = "", last: bool = False) -> None:
-    """vocab.json and merges.txt of bytes, special tokens first or last."""
-    ends: dict[str, Any] = {"end_of_word_suffix": suffix} if suffix else {}
+def byte_merges(
+    folder: Path, special: Sequence[str], *, suffix: str = "", last: bool = False
+) -> None:
+    """Write vocab.json and merges.txt of byte-level BPE, special tokens first or last."""
+    options: dict[str, Any] = {"end_of_word_suffix": suffix} if suffix else {}
     trainer = trainers.BpeTrainer(
-        vocab_size=900, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False, **ends
+        vocab_size=900,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+        **options,
     )
-    vocabulary, merges = learn(models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), trainer)
+    vocabulary, merges = learn(
+        models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), trainer
+    )
     tokens = [*vocabulary, *special] if last else [*special, *vocabulary]
     if suffix:
         tokens += [token + suffix for token in pre_tokenizers.ByteLevel.alphabet()]
@@ -116,15 +122,23 @@ def byte_merges(folder: Path, special: Sequence[str], *, suffix: str = "", last:
 
 
 def write_bpe(folder: Path, tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
-    write(folder, "vocab.json", {token: number for number, token in enumerate(dict.fromkeys(tokens))})
+    write(
+        folder,
+        "vocab.json",
+        {token: token_id for token_id, token in enumerate(dict.fromkeys(tokens))},
+    )
     write(folder, "merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
 
 
 def bert(folder: Path, **config: object) -> None:
     trainer = trainers.WordPieceTrainer(
-        vocab_size=600, special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"], show_progress=False
+        vocab_size=600,
+        special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
+        show_progress=False,
     )
-    vocabulary, _ = learn(models.WordPiece(unk_token="[UNK]"), pre_tokenizers.BertPreTokenizer(), trainer)
+    vocabulary, _ = learn(
+        models.WordPiece(unk_token="[UNK]"), pre_tokenizers.BertPreTokenizer(), trainer
+    )
     write(folder, "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
     write(folder, "config.json", {"model_type": "bert"})
     if config:
@@ -148,7 +162,9 @@ def gpt(folder: Path) -> None:
     trainer = trainers.BpeTrainer(
         vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
     )
-    vocabulary, merges = learn(models.BPE(unk_token="<unk>"), pre_tokenizers.BertPreTokenizer(), trainer)
+    vocabulary, merges = learn(
+        models.BPE(unk_token="<unk>"), pre_tokenizers.BertPreTokenizer(), trainer
+    )
     write_bpe(folder, [*vocabulary], merges)
     write(folder, "config.json", {"model_type": "openai-gpt"})
 
@@ -159,22 +175,25 @@ def clip(folder: Path) -> None:
 
 
 def ctrl(folder: Path) -> None:
-    """As fastBPE leaves it: pieces that no word ended up with have no id."""
+    """Write a vocabulary as fastBPE does: pieces that end no word have no id."""
     trainer = trainers.BpeTrainer(vocab_size=500, end_of_word_suffix="</w>", show_progress=False)
     vocabulary, merges = learn(models.BPE(), pre_tokenizers.WhitespaceSplit(), trainer)
-    kept = [piece for number, piece in enumerate(vocabulary) if number % 7]
-    names = [piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@" for piece in kept]
-    write_bpe(folder, [*names, "<unk>", "\n"], merges)
+    pieces_with_id = [piece for token_id, piece in enumerate(vocabulary) if token_id % 7]
+    tokens = [
+        piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@"
+        for piece in pieces_with_id
+    ]
+    write_bpe(folder, [*tokens, "<unk>", "\n"], merges)
     write(folder, "config.json", {"model_type": "ctrl"})
 
 
 def pieces(**options: Any) -> bytes:
     model = io.BytesIO()
-    usual: dict[str, Any] = dict(
+    defaults: dict[str, Any] = dict(
         vocab_size=250, hard_vocab_limit=False, character_coverage=0.99, minloglevel=3
     )
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(CORPUS), model_writer=model, **{**usual, **options}
+        sentence_iterator=iter(CORPUS), model_writer=model, **{**defaults, **options}
     )
     return model.getvalue()
 
@@ -219,60 +238,74 @@ def llama(folder: Path) -> None:
         remove_extra_whitespaces=False,
     )  # fmt: skip
     write(folder, "config.json", {"model_type": "llama"})
-    write(folder, "tokenizer_config.json", {"add_bos_token": True, "tokenizer_class": "LlamaTokenizer"})
+    write(
+        folder,
+        "tokenizer_config.json",
+        {"add_bos_token": True, "tokenizer_class": "LlamaTokenizer"},
+    )
     (folder / "tokenizer.model").write_bytes(model)
 
 
 def marian(folder: Path, **config: object) -> None:
-    """Two models whose pieces have ids in one vocabulary, in an order of its own, and not all of them."""
+    """Write two models with a shared vocabulary, in another order and without some of their pieces."""
     source, target = pieces(vocab_size=200), pieces(vocab_size=300)
     write(folder, "config.json", {"model_type": "marian"})
     (folder / "source.spm").write_bytes(source)
     (folder / "target.spm").write_bytes(target)
-    both = [
-        piece.text for data in (source, target) for piece in sentencepiece_model.read(data, folder).pieces[3:]
+    all_pieces = [
+        piece.piece
+        for data in (source, target)
+        for piece in sentencepiece_model.parse_sentencepiece_model(data, folder).pieces[3:]
     ]
-    names = ["</s>", "<unk>", *sorted({*both})[5:], ">>fra<<", ">>deu<<", "日本", "<pad>"]
-    write(folder, "vocab.json", {token: number for number, token in enumerate(names)})
+    tokens = ["</s>", "<unk>", *sorted({*all_pieces})[5:], ">>fra<<", ">>deu<<", "日本", "<pad>"]
+    write(folder, "vocab.json", {token: token_id for token_id, token in enumerate(tokens)})
     if config.get("separate_vocabs"):
         write(
             folder,
             "target_vocab.json",
-            {token: number for number, token in enumerate(names[:2] + names[-2:1:-1] + names[-1:])},
+            {
+                token: token_id
+                for token_id, token in enumerate(tokens[:2] + tokens[-2:1:-1] + tokens[-1:])
+            },
         )
     if config:
         write(folder, "tokenizer_config.json", config)
 
 
 def modernbert(folder: Path) -> None:
-    """A tokenizer.json, byte-level, framed as BERT, with a mask that takes the space before it along."""
+    """Write a byte-level tokenizer.json with BERT's template and a mask token that strips on the left."""
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
-    rust = Tokenizer(models.BPE())
-    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    rust.decoder = decoders.ByteLevel()
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
-    rust.train_from_iterator(CORPUS, trainer)
-    rust.add_tokens(
-        [AddedToken(token, special=True, lstrip=token == "[MASK]", normalized=False) for token in special]
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.add_tokens(
+        [
+            AddedToken(token, special=True, lstrip=token == "[MASK]", normalized=False)
+            for token in special
+        ]
     )
-    rust.add_tokens([AddedToken("  ", normalized=True), AddedToken("|||IP|||", normalized=True)])
-    ids = [(token, rust.get_vocab()[token]) for token in ("[CLS]", "[SEP]")]
-    rust.post_processor = processors.TemplateProcessing(
+    tokenizer.add_tokens(
+        [AddedToken("  ", normalized=True), AddedToken("|||IP|||", normalized=True)]
+    )
+    ids = [(token, tokenizer.get_vocab()[token]) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0", pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1", special_tokens=ids
     )
-    rust.enable_truncation(8)
-    rust.enable_padding(pad_token="[PAD]", pad_id=ids[0][1] + 2, length=8)
+    tokenizer.enable_truncation(8)
+    tokenizer.enable_padding(pad_token="[PAD]", pad_id=ids[0][1] + 2, length=8)
     folder.mkdir(parents=True, exist_ok=True)
-    rust.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     roles = {f"{token[1:-1].lower()}_token": token for token in special}
     write(folder, "config.json", {"model_type": "modernbert"})
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192, **roles}
     write(folder, "tokenizer_config.json", {**config, "clean_up_tokenization_spaces": True})
 
 
-# A name, what makes the files, and the class that opens them.
+# name -> (function that writes the files, class of transformers that loads them)
 MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "bert": (bert, "BertTokenizer"),
     "bert-cased": (lambda f: bert(f, do_lower_case=False), "BertTokenizer"),
@@ -283,7 +316,10 @@ MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
         "BertTokenizer",
     ),
     "roberta": (roberta, "RobertaTokenizer"),
-    "roberta-space": (lambda f: roberta(f, add_prefix_space=True, trim_offsets=False), "RobertaTokenizer"),
+    "roberta-space": (
+        lambda f: roberta(f, add_prefix_space=True, trim_offsets=False),
+        "RobertaTokenizer",
+    ),
     "bart": (lambda f: roberta(f, "bart"), "BartTokenizer"),
     "gpt": (gpt, "OpenAIGPTTokenizer"),
     "gpt2": (gpt2, "GPT2Tokenizer"),
@@ -291,7 +327,10 @@ MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "clip": (clip, "CLIPTokenizer"),
     "ctrl": (ctrl, "CTRLTokenizer"),
     "albert": (albert, "AlbertTokenizer"),
-    "albert-cased": (lambda f: albert(f, do_lower_case=False, keep_accents=True), "AlbertTokenizer"),
+    "albert-cased": (
+        lambda f: albert(f, do_lower_case=False, keep_accents=True),
+        "AlbertTokenizer",
+    ),
     "xlnet": (xlnet, "XLNetTokenizer"),
     "t5": (t5, "T5Tokenizer"),
     "t5-few": (lambda f: t5(f, extra_ids=5), "T5Tokenizer"),
@@ -306,26 +345,30 @@ MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 class Extractor(SentencePieceExtractor):  # type: ignore[misc]
-    """Their reader of SentencePiece files for a machine without protobuf: ours reads, theirs converts.
+    """Replacement of transformers' SentencePiece reader where protobuf is missing; uses our parser.
 
-    That ours reads what SentencePiece itself reads is a test of its own.
-    """
+    Another test compares our parser with SentencePiece."""
 
     def __init__(self, model: str) -> None:
-        held = sentencepiece_model.read(Path(model).read_bytes(), Path(model))
-        kinds = [SimpleNamespace(piece=each.text, score=each.score, type=each.kind) for each in held.pieces]
-        trainer = SimpleNamespace(unk_id=held.unk, model_type=held.model)
-        normalizer = SimpleNamespace(precompiled_charsmap=held.charsmap)
-        self.proto = SimpleNamespace(pieces=kinds, trainer_spec=trainer, normalizer_spec=normalizer)
+        parsed = sentencepiece_model.parse_sentencepiece_model(
+            Path(model).read_bytes(), Path(model)
+        )
+        pieces = [
+            SimpleNamespace(piece=piece.piece, score=piece.score, type=piece.type)
+            for piece in parsed.pieces
+        ]
+        trainer = SimpleNamespace(unk_id=parsed.unk_id, model_type=parsed.model_type)
+        normalizer = SimpleNamespace(precompiled_charsmap=parsed.precompiled_charsmap)
+        self.proto = SimpleNamespace(
+            pieces=pieces, trainer_spec=trainer, normalizer_spec=normalizer
+        )
 
 
 def theirs(kind: str, folder: Path, **options: object) -> Any:
-    """The tokenizer of transformers, by class, or by `AutoTokenizer`."""
+    """Load a tokenizer with a class of transformers."""
     if find_spec("google") is None or find_spec("google.protobuf") is None:
         vars(sys.modules[SentencePieceExtractor.__module__])["SentencePieceExtractor"] = Extractor
     transformers.logging.set_verbosity_error()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # Marian wishes for sacremoses, which only its unused `normalize` needs
+        warnings.simplefilter("ignore")  # Marian warns about a missing sacremoses
         return getattr(transformers, kind).from_pretrained(folder, **options)

@@ -1,7 +1,8 @@
-"""Tiny models of every family with every tensor random, and rows for them. Needs no original beside it."""
+"""Tiny random models of every family, and inputs for them. Knows nothing of transformers."""
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import Any
 
@@ -9,119 +10,145 @@ import torch
 from torch import Tensor, nn
 
 import qkv
-from qkv import Batch, Rows
-from qkv.nn.transformer import Memory, Transformer
+from qkv import Batch, Inputs
+from qkv.nn.transformer import LayerCache, Transformer
 
 VOCAB, WIDTH = 53, 24
-_ONE: dict[str, Any] = dict(vocab=VOCAB, width=WIDTH, depth=2, heads=4)
-_BERT: dict[str, Any] = _ONE | dict(feed=40, length=64, types=3, act="silu")
-_GPT2: dict[str, Any] = _ONE | dict(feed=40, length=64)
-_BART: dict[str, Any] = _ONE | dict(feed=40, decoder_depth=2, decoder_heads=3, decoder_feed=36, length=64)
-_T5: dict[str, Any] = _ONE | dict(head_dim=5, feed=40, buckets=8, reach=12)
-_XL: dict[str, Any] = _ONE | dict(head_dim=6, feed=40, clamp=4)
+_STACK: dict[str, Any] = dict(vocab_size=VOCAB, width=WIDTH, depth=2, heads=4)
+_BERT: dict[str, Any] = _STACK | dict(
+    ffn_width=40, max_positions=64, type_vocab_size=3, activation="silu"
+)
+_GPT2: dict[str, Any] = _STACK | dict(ffn_width=40, max_positions=64)
+_BART: dict[str, Any] = _STACK | dict(ffn_width=40, decoder_depth=2, decoder_heads=3)
+_BART |= dict(decoder_ffn_width=36, max_positions=64)
+_T5: dict[str, Any] = _STACK | dict(head_dim=5, ffn_width=40)
+_T5 |= dict(relative_attention_num_buckets=8, relative_attention_max_distance=12)
+_SWITCH: dict[str, Any] = _T5 | dict(depth=3, decoder_depth=3, num_experts=3, expert_capacity=1000)
+_SWITCH |= dict(num_sparse_encoder_layers=1, num_sparse_decoder_layers=1)
+_XL: dict[str, Any] = _STACK | dict(head_dim=6, ffn_width=40, clamp_len=4)
 
-# Our arguments, family by family. Experts have room for all.
+# The arguments of each family. The capacity of experts is never exceeded.
 SIZES: dict[str, dict[str, Any]] = {
     "bert": _BERT | dict(head="masked-lm"),
-    "roberta": _BERT | dict(head="masked-lm", pad=5),
-    "albert": _BERT | dict(head="masked-lm", depth=4, groups=2, embed_width=12),
+    "roberta": _BERT | dict(head="masked-lm", pad_token_id=5),
+    "albert": _BERT | dict(head="masked-lm", depth=4, num_groups=2, embedding_width=12),
     "distilbert": _GPT2 | dict(head="masked-lm"),
-    "electra": _BERT | dict(head="masked-lm", embed_width=12),
-    "xlnet": _XL | dict(memory=5),
-    "gpt": _ONE | dict(length=64),
-    "gpt2": _GPT2 | dict(scaled_by_layer=True),
-    "gpt3": _GPT2 | dict(band=3, depth=3),
+    "electra": _BERT | dict(head="masked-lm", embedding_width=12),
+    "xlnet": _XL | dict(mem_len=5),
+    "gpt": _STACK | dict(max_positions=64),
+    "gpt2": _GPT2 | dict(scale_attn_by_inverse_layer_idx=True),
+    "gpt3": _GPT2 | dict(window=3, depth=3),
     "ctrl": _GPT2,
-    "transformer-xl": _XL | dict(cutoffs=(10, 20), divide=2, embed_width=16, memory=5, same_length=False),
-    "sparse": _GPT2 | dict(pattern="fixed", stride=4, cells=1),
+    "transformer-xl": _XL | dict(
+        cutoffs=(10, 20), div_val=2, embedding_width=16, mem_len=5, same_length=False,
+    ),
+    "sparse": _GPT2 | dict(pattern="fixed", stride=4, num_summary=1),
     "transformer": _BART,
     "bart": _BART,
     "mbart": _BART,
-    "marian": _BART | dict(pad=52, start=3),
-    "t5": _T5 | dict(decoder_depth=3, feed_kind="gated-gelu"),
-    "switch": _T5 | dict(depth=3, decoder_depth=3, experts=3, capacity=1000, sparse=1, decoder_sparse=1),
+    "marian": _BART | dict(pad_token_id=52, decoder_start_token_id=3),
+    "t5": _T5 | dict(decoder_depth=3, feed_forward_proj="gated-gelu"),
+    "switch": _SWITCH,
     "clip": dict(
-        text=_ONE | dict(feed=40, length=64, project=10, end=7), project=10,
-        image=dict(image=12, patch=4, width=16, depth=2, heads=2, feed=28, project=10),
+        projection_dim=10,
+        text=_STACK | dict(ffn_width=40, max_positions=64, projection_dim=10, eos_token_id=7),
+        image=dict(
+            image_size=12, patch_size=4, width=16, depth=2, heads=2, ffn_width=28, projection_dim=10,
+        ),
     ),
-    "llama": _ONE | dict(feed=40, kv_heads=2),
-    "modernbert": _ONE | dict(depth=3, feed=40, window=4, pad=4, head="masked-lm"),
+    "llama": _STACK | dict(ffn_width=40, kv_heads=2),
+    "modernbert": _STACK | dict(
+        depth=3, ffn_width=40, local_attention=4, pad_token_id=4, head="masked-lm",
+    ),
 }  # fmt: skip
 FAMILIES = list(SIZES)
-PAIRS = ["transformer", "bart", "mbart", "marian", "t5", "switch"]  # an encoder and a decoder
+PAIRS = ["transformer", "bart", "mbart", "marian", "t5", "switch"]  # encoder-decoders
 
-# What decodes one token at a time: the families, and encoders asked to be decoders.
-_WRITER: dict[str, Any] = dict(decoder=True, head="lm")
+# Causal models, which decode token by token: the families, and encoders with is_decoder.
+_DECODER: dict[str, Any] = dict(is_decoder=True, head="lm")
 CAUSAL: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in ("gpt", "gpt2", "gpt3", "ctrl", "llama", "transformer-xl", *PAIRS)},
-    **{f"{name}-decoder": (name, _WRITER) for name in ("bert", "roberta", "electra")},
-    **{f"{name}-cross": (name, _WRITER | dict(cross=True)) for name in ("bert", "roberta", "electra")},
-    **{f"sparse-{p}-{s}": ("sparse", dict(pattern=p, split=s))
-       for p in ("strided", "fixed") for s in ("merged", "heads", "layers")},
-    "gpt2-cross": ("gpt2", dict(cross=True)),
+    **{f"{name}-decoder": (name, _DECODER) for name in ("bert", "roberta", "electra")},
+    **{f"{name}-cross": (name, _DECODER | dict(add_cross_attention=True))
+       for name in ("bert", "roberta", "electra")},
+    **{f"sparse-{pattern}-{split}": ("sparse", dict(pattern=pattern, split=split))
+       for pattern in ("strided", "fixed") for split in ("merged", "heads", "layers")},
+    "gpt2-cross": ("gpt2", dict(add_cross_attention=True)),
     "transformer-xl-same": ("transformer-xl", dict(same_length=True)),
-    "transformer-xl-none": ("transformer-xl", dict(memory=0)),
-    "xlnet-uni": ("xlnet", dict(attend_kind="uni")),
-    "llama-biases": ("llama", dict(attend_bias=True, kv_heads=None)),
+    "transformer-xl-none": ("transformer-xl", dict(mem_len=0)),
+    "xlnet-uni": ("xlnet", dict(attn_type="uni")),
+    "llama-biases": ("llama", dict(attention_bias=True, kv_heads=None)),
 }  # fmt: skip
 
 
 def model(
     family: str, *, positions: str | None = None, dtype: torch.dtype = torch.float64, **changes: Any
 ) -> qkv.Model:
-    """A tiny model in eval mode, every tensor random and away from any symmetric value."""
-    made = qkv.build(family, positions=positions, **sizes(family, **changes))
-    randomise(made.net, f"{family} {positions} {sorted(changes.items())}")
-    made.net.to(dtype)
-    return made
+    """Return a tiny model in eval mode, all of whose tensors are random."""
+    tiny_model = qkv.build(family, position_embedding_type=positions, **sizes(family, **changes))
+    randomise(tiny_model.net, f"{family} {positions} {sorted(changes.items())}")
+    tiny_model.net.to(dtype)
+    return tiny_model
 
 
 def sizes(family: str, **changes: Any) -> dict[str, Any]:
-    """The arguments, changed; CLIP has those of a stack in its text tower."""
+    """Return the arguments with changes; those of a stack go to CLIP's text encoder."""
     if family != "clip":
         return SIZES[family] | changes
-    inner = {key: value for key, value in changes.items() if key not in (*SIZES[family], "head")}
-    outer = {key: value for key, value in changes.items() if key not in inner}
-    return SIZES[family] | {"text": SIZES[family]["text"] | inner} | outer
+    top_level = {key: value for key, value in changes.items() if key in (*SIZES[family], "head")}
+    text = {key: value for key, value in changes.items() if key not in top_level}
+    return SIZES[family] | {"text": SIZES[family]["text"] | text} | top_level
 
 
 def randomise(net: nn.Module, seed: str = "") -> None:
+    """Fill all parameters with normal noise, the weights of norms around one."""
     generator = torch.Generator().manual_seed(zlib.crc32(seed.encode()))
     with torch.no_grad():
         for name, tensor in net.named_parameters():
             noise = torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
-            scale = tensor.dim() == 1 and name.endswith("weight")
-            tensor.copy_(1 + 0.2 * noise if scale else 0.3 * noise)
+            is_norm_weight = tensor.dim() == 1 and name.endswith("weight")
+            tensor.copy_(1 + 0.2 * noise if is_norm_weight else 0.3 * noise)
 
 
 def ids(*shape: int, seed: int = 0, low: int = 8) -> Tensor:
-    """Random tokens, none of them a pad or an end."""
+    """Return random token ids without special tokens."""
     return torch.randint(low, VOCAB - 1, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def batch(made: qkv.Model, tokens: Tensor, target: Tensor | None = None, **more: Any) -> Batch:
-    """A batch for the net: source and target for a pair, rows for others; `more` goes to both Rows."""
-    if made.family.name not in PAIRS:
-        return Batch(rows=Rows.of(tokens, **more))
-    return Batch(rows=Rows.of(tokens, **more), target=Rows.of(tokens if target is None else target, **more))
+def batch(
+    tiny_model: qkv.Model,
+    input_ids: Tensor,
+    decoder_input_ids: Tensor | None = None,
+    **settings: Any,
+) -> Batch:
+    """Return a batch for the network; `settings` are those of Inputs.create, for both stacks.
+
+    An encoder-decoder without `decoder_input_ids` reads the same ids in both."""
+    encoder = Inputs.create(input_ids, **settings)
+    if tiny_model.family.name not in PAIRS:
+        return Batch(encoder=encoder)
+    ids_of_decoder = input_ids if decoder_input_ids is None else decoder_input_ids
+    return Batch(encoder=encoder, decoder=Inputs.create(ids_of_decoder, **settings))
 
 
-def memory(made: qkv.Model, rows: int) -> list[Memory]:
-    """Empty Slots for so many rows."""
-    assert isinstance(made.net, Transformer)
-    return made.net.memory(rows)
+def memory(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
+    """Return empty caches."""
+    assert isinstance(tiny_model.net, Transformer)
+    return tiny_model.net.empty_caches(batch_size)
 
 
-def apart(ours: Tensor, theirs: Tensor) -> float:
-    """The largest difference; infinite for other shapes or for what is not a number."""
-    if ours.shape != theirs.shape:
+def apart(actual: Tensor, expected: Tensor) -> float:
+    """Return the largest absolute difference; infinity for different shapes and for NaN."""
+    if actual.shape != expected.shape:
         return float("inf")
-    far = (ours.detach() - theirs.detach()).abs().max().item() if ours.numel() else 0.0
-    return far if far == far else float("inf")
+    if not actual.numel():
+        return 0.0
+    difference = (actual.detach() - expected.detach()).abs().max().item()
+    return float("inf") if math.isnan(difference) else difference
 
 
-def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], within: float = 1e-9) -> None:
-    """Asserts that all tensors of the second are in the first, no further apart than that."""
-    far = {name: apart(ours[name], value) for name, value in theirs.items()}
-    assert theirs
-    assert max(far.values()) <= within, far
+def close(actual: dict[str, Tensor], expected: dict[str, Tensor], within: float = 1e-9) -> None:
+    """Assert that `actual` has all tensors of `expected`, with differences of at most `within`."""
+    differences = {name: apart(actual[name], tensor) for name, tensor in expected.items()}
+    assert expected
+    assert max(differences.values()) <= within, differences

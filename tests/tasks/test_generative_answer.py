@@ -1,4 +1,4 @@
-"""Answers that are written: what is read, windows, scores, where an answer stands, what cannot."""
+"""Generative answers: source text, windows, scores, offsets of an answer, errors."""
 
 from __future__ import annotations
 
@@ -9,153 +9,201 @@ from typing import Any
 import pytest
 
 import qkv
-from qkv.decode import Found, generate
-from qkv.tasks.read.answer import Reply
-from qkv.tasks.write.generative_answer import Respond, occurs
-from tests.tasks.test_tasks import built, folder
-from tests.tasks.test_write import ours
+from qkv.decode import Result, generate
+from qkv.tasks.read.answer import ExtractiveAnswerTask
+from qkv.tasks.write.generative_answer import GenerativeAnswerTask, find_phrase
+from tests.tasks.test_tasks import build_model, load_golden
+from tests.tasks.test_write import build_seq2seq
 
 TEXT = "Anna lives near the harbour. The ferry to Bregenz leaves at nine. Marie  PLAYS the harp."
 QUESTION = "Who lives near the harbour?"
 
 
-def task(model: Any = None, **settings: Any) -> Any:
-    made = qkv.task("answer", model or folder("t5"), **({"max_new": 6} | settings))
-    assert isinstance(made, Respond)
-    return made
+def build_task(model: Any = None, **settings: Any) -> Any:
+    task = qkv.task("answer", model or load_golden("t5"), **({"max_new_tokens": 6} | settings))
+    assert isinstance(task, GenerativeAnswerTask)
+    return task
 
 
-def saying(words: str) -> Any:
-    """A task whose model says these words."""
-    made = task()
-    ids = made.tokenizer.encode(words).ids
-    bias = tuple(((*ids[:place], one), 1e4 * (place + 1)) for place, one in enumerate(ids))
-    return made.changed({"bias": bias, "max_new": len(ids)})
+def build_task_that_generates(words: str) -> Any:
+    """Return a task whose model generates these words."""
+    task = build_task()
+    ids = task.tokenizer.encode(words).input_ids
+    bias = tuple(((*ids[:i], token_id), 1e4 * (i + 1)) for i, token_id in enumerate(ids))
+    return task.with_settings({"sequence_bias": bias, "max_new_tokens": len(ids)})
 
 
-@pytest.mark.parametrize("name", ["t5", "bart", "ours"])
-def test_it_reads_the_question_and_the_text(name: str) -> None:
-    one = task(ours() if name == "ours" else folder(name), beams=3, results=2)
+@pytest.mark.parametrize("name", ["t5", "bart", "seq2seq"])
+def test_source_is_the_filled_template(name: str) -> None:
+    task = build_task(
+        build_seq2seq() if name == "seq2seq" else load_golden(name),
+        num_beams=3,
+        num_return_sequences=2,
+    )
     text = "Anna lives here."
-    found = one(QUESTION, text)
-    ids = one.tokenizer.encode(f"question: {QUESTION} context: {text}").ids
-    wanted = generate(one.model.net, sources=[ids], how=one.how)[0]
-    assert found.best[0].score == pytest.approx(exp(wanted[0].score), rel=1e-4)
-    said = [one.tokenizer.decode(each.ids).lower().split() for each in wanted]
-    assert all(each.text.lower().split() in said for each in found.best)
-    assert found == one.many([(QUESTION, text)])[0]
-    own = one(QUESTION, text, template="{context} Q: {question}")
-    assert one.changed({"template": "{context} Q: {question}"})(QUESTION, text) == own
-    assert own != found
+    result = task(QUESTION, text)
+    ids = task.tokenizer.encode(f"question: {QUESTION} context: {text}").input_ids
+    expected = generate(task.model.net, sources=[ids], generation_config=task.generation_config)[0]
+    assert result.candidates[0].score == pytest.approx(exp(expected[0].score), rel=1e-4)
+    texts = [task.tokenizer.decode(result.token_ids).lower().split() for result in expected]
+    assert all(answer.text.lower().split() in texts for answer in result.candidates)
+    assert result == task.map([(QUESTION, text)])[0]
+    other = task(QUESTION, text, template="{context} Q: {question}")
+    assert task.with_settings({"template": "{context} Q: {question}"})(QUESTION, text) == other
+    assert other != result
 
 
-def test_windows_hold_the_question_and_the_text_once_over() -> None:
-    one = task(length=40, stride=6, template="Q {question} C {context} A")
-    (rows,) = one.all_rows([(QUESTION, TEXT)], ["text"])
+def test_windows_contain_the_question_and_cover_the_context() -> None:
+    task = build_task(max_input_length=40, stride=6, template="Q {question} C {context} A")
+    (rows,) = task.preprocess([(QUESTION, TEXT)], ["text"])
     assert len(rows) > 2
-    whole = one.tokenizer.encode(f"Q {QUESTION} C {TEXT} A")
-    ids, front = whole.ids, len(one.tokenizer.encode(f"Q {QUESTION} C", special=False))
-    back = len(one.tokenizer.encode("A"))  # with the end of the text
-    inside = [row.tokens.ids[front:-back] for row in rows]
+    encoding = task.tokenizer.encode(f"Q {QUESTION} C {TEXT} A")
+    ids = encoding.input_ids
+    front = len(task.tokenizer.encode(f"Q {QUESTION} C", add_special_tokens=False))
+    back = len(task.tokenizer.encode("A"))  # with the end token
+    context_ids = [row.encoding.input_ids[front:-back] for row in rows]
     for row in rows:
-        assert len(row.tokens) <= 40
-        assert (row.tokens.ids[:front], row.tokens.ids[-back:]) == (ids[:front], ids[-back:])
-    assert inside[0] + [one for part in inside[1:] for one in part[6:]] == ids[front:-back]
+        assert len(row.encoding) <= 40
+        assert (row.encoding.input_ids[:front], row.encoding.input_ids[-back:]) == (
+            ids[:front],
+            ids[-back:],
+        )
+    assert (
+        context_ids[0] + [token_id for part in context_ids[1:] for token_id in part[6:]]
+        == ids[front:-back]
+    )
     for row in rows:
-        for owner, (start, end), number in zip(
-            row.tokens.sequence, row.tokens.offsets, row.tokens.ids, strict=True
+        for sequence_id, (start, end), token_id in zip(
+            row.encoding.sequence_ids,
+            row.encoding.offset_mapping,
+            row.encoding.input_ids,
+            strict=True,
         ):
-            if owner == 1:
-                piece = one.tokenizer.decode([number]).strip()
-                assert piece in TEXT[start:end] or number == one.tokenizer.unk
-    cut = task(length=40, long="cut").all_rows([(QUESTION, TEXT)], ["text"])[0]
-    assert len(cut) == 1
+            if sequence_id == 1:
+                token_text = task.tokenizer.decode([token_id]).strip()
+                assert token_text in TEXT[start:end] or token_id == task.tokenizer.unk_token_id
+    truncated = build_task(max_input_length=40, overflow="truncate").preprocess(
+        [(QUESTION, TEXT)], ["text"]
+    )[0]
+    assert len(truncated) == 1
     with pytest.raises(
-        ValueError, match=r"text: \d+ tokens, \d+ more than the 40 .* set long to cut or window"
+        ValueError,
+        match=r"text: \d+ tokens, \d+ more than the limit of 40; .* set overflow to truncate or window",
     ):
-        task(length=40, long="refuse")(QUESTION, TEXT)
+        build_task(max_input_length=40, overflow="error")(QUESTION, TEXT)
 
 
-def test_the_best_of_all_windows_is_the_answer() -> None:
-    one = task(length=40, beams=3, results=2)
-    (rows,) = one.all_rows([(QUESTION, TEXT)], ["text"])
-    said = [generate(one.model.net, sources=[row.tokens.ids], how=one.how)[0] for row in rows]
-    found, best = one(QUESTION, TEXT), max(each[0].score for each in said)
-    assert found.score == pytest.approx(exp(best), rel=1e-4)
-    assert len(found.best) == 2
-    assert found.best[0].score >= found.best[1].score
+def test_answer_is_the_best_of_all_windows() -> None:
+    task = build_task(max_input_length=40, num_beams=3, num_return_sequences=2)
+    (rows,) = task.preprocess([(QUESTION, TEXT)], ["text"])
+    row_results = [
+        generate(
+            task.model.net,
+            sources=[row.encoding.input_ids],
+            generation_config=task.generation_config,
+        )[0]
+        for row in rows
+    ]
+    result = task(QUESTION, TEXT)
+    best = max(results[0].score for results in row_results)
+    assert result.score == pytest.approx(exp(best), rel=1e-4)
+    assert len(result.candidates) == 2
+    assert result.candidates[0].score >= result.candidates[1].score
 
 
-def test_what_several_windows_say_is_one_answer_with_its_best_score() -> None:
-    one = task(length=40, results=3, beams=3)
-    (rows,) = one.all_rows([(QUESTION, TEXT)], ["text"])
-    anna, plays = (one.tokenizer.encode(words, special=False).ids for words in ("anna", "plays the"))
+def test_equal_answers_of_windows_are_merged() -> None:
+    task = build_task(max_input_length=40, num_return_sequences=3, num_beams=3)
+    (rows,) = task.preprocess([(QUESTION, TEXT)], ["text"])
+    anna, plays = (
+        task.tokenizer.encode(words, add_special_tokens=False).input_ids
+        for words in ("anna", "plays the")
+    )
 
-    def said(ids: list[int], score: float) -> Found:
-        return Found(ids, score, [score], "end")
+    def build_result(ids: list[int], score: float) -> Result:
+        return Result(ids, score, [score], "end")
 
-    every: list[list[Found]] = [[said(anna, -2.0), said([], -0.1)] for _ in rows]
-    every[-1] = [said(anna, -1.0), said(plays, -3.0)]
-    found = one.found((QUESTION, TEXT), rows, every)
-    assert [each.text.lower().split() for each in found.best] == [["anna"], ["plays", "the"]]
-    assert found.best[0].score == pytest.approx(exp(-1))
-    empty = one.changed({"none": True}).found((QUESTION, TEXT), rows, every)
+    predictions: list[list[Result]] = [
+        [build_result(anna, -2.0), build_result([], -0.1)] for _ in rows
+    ]
+    predictions[-1] = [build_result(anna, -1.0), build_result(plays, -3.0)]
+    result = task.postprocess((QUESTION, TEXT), rows, predictions)
+    assert [answer.text.lower().split() for answer in result.candidates] == [
+        ["anna"],
+        ["plays", "the"],
+    ]
+    assert result.candidates[0].score == pytest.approx(exp(-1))
+    empty = task.with_settings({"allow_no_answer": True}).postprocess(
+        (QUESTION, TEXT), rows, predictions
+    )
     assert (empty.text, empty.start, empty.end) == ("", None, None)
-    nothing = one.found((QUESTION, TEXT), rows[:1], [[said([], -0.5)]])
+    nothing = task.postprocess((QUESTION, TEXT), rows[:1], [[build_result([], -0.5)]])
     assert nothing.text == ""
     assert nothing.score == pytest.approx(exp(-0.5))
 
 
-def test_an_answer_that_stands_in_the_text_is_the_user_s_own() -> None:
-    found = saying("marie plays the harp")(QUESTION, TEXT)
-    assert found.text == "Marie  PLAYS the harp" == TEXT[found.start : found.end]
-    assert found.best == (replace(found, best=()),)  # one of two windows has no harp in it, and says the same
-    other = saying("at noon")(QUESTION, TEXT)
+def test_answer_in_the_context_has_its_spelling_and_offsets() -> None:
+    result = build_task_that_generates("marie plays the harp")(QUESTION, TEXT)
+    assert result.text == "Marie  PLAYS the harp" == TEXT[result.start : result.end]
+    assert result.candidates == (
+        replace(result, candidates=()),
+    )  # both windows generate it; one does not contain it
+    other = build_task_that_generates("at noon")(QUESTION, TEXT)
     assert (other.text, other.start, other.end) == ("at noon", None, None)
 
 
-@pytest.mark.parametrize(("words", "text", "place"), [
+@pytest.mark.parametrize(("phrase", "text", "span"), [
     ("10", "In 2010, 10 came.", (9, 11)), ("10", "In 2010.", (5, 7)), ("東京", "私は東京に住む", (2, 4)),
     ("a b", "A\n  B", (0, 5)), ("straße", "Die STRASSE", None), ("İ", "xİİ", (1, 2)), ("", "a", None),
     (".*", "a.*", (1, 3)), ("x", "", None),
 ])  # fmt: skip
-def test_where_words_stand(words: str, text: str, place: tuple[int, int] | None) -> None:
-    assert occurs(words, text, 0, len(text)) == place
+def test_find_phrase(phrase: str, text: str, span: tuple[int, int] | None) -> None:
+    assert find_phrase(phrase, text, 0, len(text)) == span
 
 
-def test_only_the_window_is_searched() -> None:
+def test_find_phrase_in_the_window_only() -> None:
     text = "nine and nine"
-    assert occurs("nine", text, 4, len(text)) == (9, 13)
-    assert occurs("nine", text, 4, 11) is None
+    assert find_phrase("nine", text, 4, len(text)) == (9, 13)
+    assert find_phrase("nine", text, 4, 11) is None
 
 
-def test_the_model_decides_unless_it_is_told() -> None:
-    assert isinstance(qkv.task("answer", folder("bert-span")), Reply)
-    assert isinstance(qkv.task("answer", folder("bart")), Respond)
-    assert isinstance(qkv.task("answer", folder("bart"), generative=True), Respond)
-    assert isinstance(qkv.task("answer", folder("bert-span"), generative=False), Reply)
-    assert qkv.task("answer", folder("t5"), top=2, longest=7).how.results == 2  # type: ignore[union-attr]
-    assert qkv.task("answer", folder("t5"), longest=7).how.max_new == 7  # type: ignore[union-attr]
+def test_answer_task_depends_on_the_model() -> None:
+    assert isinstance(qkv.task("answer", load_golden("bert-span")), ExtractiveAnswerTask)
+    assert isinstance(qkv.task("answer", load_golden("bart")), GenerativeAnswerTask)
+    assert isinstance(
+        qkv.task("answer", load_golden("bart"), generative=True), GenerativeAnswerTask
+    )
+    assert isinstance(
+        qkv.task("answer", load_golden("bert-span"), generative=False), ExtractiveAnswerTask
+    )
+    task: Any = qkv.task("answer", load_golden("t5"), top_k=2, max_answer_tokens=7)
+    assert task.generation_config.num_return_sequences == 2
+    task = qkv.task("answer", load_golden("t5"), max_answer_tokens=7)
+    assert task.generation_config.max_new_tokens == 7
 
 
-@pytest.mark.parametrize(("make", "wrong"), [
-    (lambda: task(generative=False), "`answer` needs a head for spans. Models that fit: "),
-    (lambda: qkv.task("answer", folder("bert-span"), generative=True),
-     "`answer` needs an encoder-decoder with the head lm. Models that fit: transformer"),
-    (lambda: qkv.task("answer", built("gpt2", "lm"), generative=True), "this gpt2 is a decoder"),
-    (lambda: qkv.task("answer", folder("clip")), "a head for spans, or an encoder-decoder with the head lm"),
-    (lambda: task(generative="yes"), "generative is 'yes', expected true, false, or none"),
-    (lambda: task(template="{question}"), "template is '{question}', expected a text with {question} and"),
-    (lambda: task(template="{question} {context} {context}"), "each once"),
-    (lambda: task(template=3), "template is 3"),
-    (lambda: task(top=0), "results is 0"), (lambda: task(max_new=0), "max_new is 0"),
-    (lambda: task(longest=9, max_new=3), "longest and max_new are one setting here, expected one of them"),
-    (lambda: task()("", TEXT), "the question of text is empty"),
-    (lambda: task()(QUESTION, " "), "text is only blanks"),
-    (lambda: task(length=40)(QUESTION * 9, TEXT), "the question of text: .* expected fewer than the 40"),
-    (lambda: task().many(["who?"]), "expected a question and a text"),
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: build_task(generative=False), "`answer` needs a question-answering head. Supported: "),
+    (lambda: qkv.task("answer", load_golden("bert-span"), generative=True),
+     "`answer` needs an encoder-decoder with the head lm. Supported: transformer"),
+    (lambda: qkv.task("answer", build_model("gpt2", "lm"), generative=True), "this gpt2 is a decoder"),
+    (lambda: qkv.task("answer", load_golden("clip")),
+     "a question-answering head, or an encoder-decoder with the head lm"),
+    (lambda: build_task(generative="yes"), "generative is 'yes', expected true, false or none"),
+    (lambda: build_task(template="{question}"),
+     "template is '{question}', expected a text with {question} and"),
+    (lambda: build_task(template="{question} {context} {context}"), "each once"),
+    (lambda: build_task(template=3), "template is 3"),
+    (lambda: build_task(top_k=0), "num_return_sequences is 0"),
+    (lambda: build_task(max_new_tokens=0), "max_new_tokens is 0"),
+    (lambda: build_task(max_answer_tokens=9, max_new_tokens=3),
+     "max_answer_tokens and max_new_tokens are the same setting here, expected one"),
+    (lambda: build_task()("", TEXT), "the question of text is empty"),
+    (lambda: build_task()(QUESTION, " "), "text is only whitespace"),
+    (lambda: build_task(max_input_length=40)(QUESTION * 9, TEXT),
+     "the question of text: .* expected fewer than the limit of 40"),
+    (lambda: build_task().map(["who?"]), "expected a tuple of a question and a context"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_in_a_line(make: Any, wrong: str) -> None:
-    with pytest.raises(ValueError, match=wrong.replace("{", r"\{")) as error:
-        make()
+def test_errors_are_one_line(call: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message.replace("{", r"\{")) as error:
+        call()
     assert "\n" not in str(error.value)

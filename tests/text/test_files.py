@@ -1,4 +1,4 @@
-"""Tokenizer files: which are found, what is written, and that bad ones are one clear line."""
+"""Tokenizer files: detection, saving, and one-line errors for bad files."""
 
 import gzip
 import json
@@ -42,7 +42,14 @@ def test_what_is_saved_opens_here_and_there(name: str, tmp_path: Path) -> None:
     ours.save(tmp_path / "second")
     again = Tokenizer.load(tmp_path / "second")
     again.save(tmp_path / "third")
-    for attribute in ("roles", "extras", "side", "limit", "languages", "sentinels"):
+    for attribute in (
+        "special_token_ids",
+        "extra_special_tokens",
+        "padding_side",
+        "model_max_length",
+        "languages",
+        "sentinel_token_ids",
+    ):
         assert getattr(again, attribute) == getattr(ours, attribute)
     assert [again.encode(text) for text in TORTURE] == [ours.encode(text) for text in TORTURE]
     once = Tokenizer.load(tmp_path / "third")
@@ -50,7 +57,7 @@ def test_what_is_saved_opens_here_and_there(name: str, tmp_path: Path) -> None:
     once.save(tmp_path / "fourth")
     for file in sorted((tmp_path / "third").iterdir()):
         assert file.read_bytes() == (tmp_path / "fourth" / file.name).read_bytes()
-    for old in (tmp_path / "first").iterdir():  # SentencePiece's files are kept to the byte
+    for old in (tmp_path / "first").iterdir():  # SentencePiece files are copied unchanged
         if old.suffix in (".model", ".spm"):
             assert old.read_bytes() == (tmp_path / "third" / old.name).read_bytes()
     for with_config in (False, True):
@@ -60,9 +67,9 @@ def test_what_is_saved_opens_here_and_there(name: str, tmp_path: Path) -> None:
             other = theirs(opener, tmp_path / "second")
             assert len(other) == len(ours)
             for text in TORTURE:
-                assert ours.encode(text).ids == other(text)["input_ids"]
+                assert ours.encode(text).input_ids == other(text)["input_ids"]
             for row in PAIRS:
-                assert ours.encode(*row).ids == other(*row)["input_ids"]
+                assert ours.encode(*row).input_ids == other(*row)["input_ids"]
 
 
 def test_tokenizer_json_wins(tmp_path: Path) -> None:
@@ -78,8 +85,13 @@ def test_saving_over_another_leaves_none_of_it(tmp_path: Path) -> None:
     write(tmp_path, "added_tokens.json", {"<new>": 615})
     Tokenizer.load(tmp_path / "marian").save(tmp_path)
     (tmp_path / "config.json").unlink()
-    assert Tokenizer.load(tmp_path).encode("a").ids == Tokenizer.load(tmp_path / "marian").encode("a").ids
-    assert not [file.name for file in tmp_path.iterdir() if file.name in (WHOLE, "added_tokens.json")]
+    assert (
+        Tokenizer.load(tmp_path).encode("a").input_ids
+        == Tokenizer.load(tmp_path / "marian").encode("a").input_ids
+    )
+    assert not [
+        file.name for file in tmp_path.iterdir() if file.name in (WHOLE, "added_tokens.json")
+    ]
 
 
 def test_nothing_half_written(tmp_path: Path) -> None:
@@ -91,17 +103,21 @@ def test_nothing_half_written(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c.tmp"]
 
 
-@pytest.mark.parametrize(("name", "kind"), [("roberta", "RobertaTokenizer"), ("gpt2", "GPT2Tokenizer")])
-def test_family_is_told_by_class_or_model_or_vocabulary(name: str, kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [("roberta", "RobertaTokenizer"), ("gpt2", "GPT2Tokenizer")]
+)
+def test_family_is_told_by_class_or_model_or_vocabulary(
+    name: str, kind: str, tmp_path: Path
+) -> None:
     MAKERS[name][0](tmp_path)
-    before = Tokenizer.load(tmp_path).encode("a", "b").ids
+    before = Tokenizer.load(tmp_path).encode("a", "b").input_ids
     (tmp_path / "config.json").unlink()
-    assert Tokenizer.load(tmp_path).encode("a", "b").ids == before
+    assert Tokenizer.load(tmp_path).encode("a", "b").input_ids == before
     write(tmp_path, "config.json", {"model_type": "qkv"})
-    assert Tokenizer.load(tmp_path).encode("a", "b").ids == before
+    assert Tokenizer.load(tmp_path).encode("a", "b").input_ids == before
     write(tmp_path, CONFIG, {"tokenizer_class": f"{kind}Fast"})
     write(tmp_path, "config.json", {"model_type": "something"})
-    assert Tokenizer.load(tmp_path).encode("a", "b").ids == before
+    assert Tokenizer.load(tmp_path).encode("a", "b").input_ids == before
 
 
 @pytest.mark.parametrize(
@@ -125,7 +141,8 @@ def test_a_family_without_its_files_is_refused(tmp_path: Path) -> None:
     gpt2(tmp_path)
     write(tmp_path, CONFIG, {"tokenizer_class": "Qwen2Tokenizer"})
     with pytest.raises(
-        ValueError, match=r"says Qwen2Tokenizer, but its files are of gpt2, roberta, gpt, clip, ctrl"
+        ValueError,
+        match=r"declares Qwen2Tokenizer, but its files are of gpt2, roberta, gpt, clip, ctrl",
     ):
         Tokenizer.load(tmp_path)
 
@@ -136,9 +153,9 @@ def test_added_tokens_equal_theirs(tmp_path: Path) -> None:
     write(tmp_path, "added_tokens.json", {"<new>": size, "New": size + 1})
     write(tmp_path, SPECIAL, {"additional_special_tokens": ["<new>"]})
     ours, other = Tokenizer.load(tmp_path), theirs("BertTokenizer", tmp_path)
-    assert ours.extras == {"<new>": size}
+    assert ours.extra_special_tokens == {"<new>": size}
     for text in ("a <new>b", "a<new> new news New"):
-        assert ours.encode(text).ids == other(text)["input_ids"]
+        assert ours.encode(text).input_ids == other(text)["input_ids"]
     write(tmp_path, "added_tokens.json", {"<new>": size + 5})
     with pytest.raises(ValueError, match=f"'<new>' has id {size}, expected {size + 5}"):
         Tokenizer.load(tmp_path)
@@ -151,21 +168,30 @@ def test_added_tokens_have_the_ids_they_were_given(name: str, tmp_path: Path) ->
     size = len(Tokenizer.load(tmp_path))
     write(tmp_path, "added_tokens.json", {"<new>": size + 5, "new": size})
     ours, other = Tokenizer.load(tmp_path), theirs(kind, tmp_path)
-    assert (ours.id("<new>"), ours.token(size + 5)) == (size + 5, "<new>")
+    assert (ours.token_to_id("<new>"), ours.id_to_token(size + 5)) == (size + 5, "<new>")
     for text in ("a <new>b", "new, a<new> news"):
-        ids = ours.encode(text).ids
+        ids = ours.encode(text).input_ids
         assert ids == other(text)["input_ids"]
         assert ours.decode(ids) == other.decode(ids, skip_special_tokens=True)
     ours.save(tmp_path / "saved")
-    assert Tokenizer.load(tmp_path / "saved").encode("a <new>b").ids == ours.encode("a <new>b").ids
+    assert (
+        Tokenizer.load(tmp_path / "saved").encode("a <new>b").input_ids
+        == ours.encode("a <new>b").input_ids
+    )
     write(tmp_path, "added_tokens.json", {"<new>": 3})
-    with pytest.raises(ValueError, match=r"id 3 is of .* and of '<new>', expected one"):
+    with pytest.raises(ValueError, match=r"and '<new>' have id 3, expected unique ids"):
         Tokenizer.load(tmp_path)
 
 
 def test_settings_of_tokens_equal_theirs(tmp_path: Path) -> None:
     roberta(tmp_path)
-    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+    mask = {
+        "content": "<mask>",
+        "lstrip": True,
+        "rstrip": False,
+        "normalized": False,
+        "single_word": False,
+    }
     for name, value in (
         (SPECIAL, {"mask_token": mask}),
         (CONFIG, {"mask_token": {**mask, "__type": "AddedToken"}}),
@@ -173,15 +199,15 @@ def test_settings_of_tokens_equal_theirs(tmp_path: Path) -> None:
         write(tmp_path, name, value)
         ours, other = Tokenizer.load(tmp_path), theirs("RobertaTokenizer", tmp_path)
         for text in TORTURE:
-            assert ours.encode(text).ids == other(text)["input_ids"]
+            assert ours.encode(text).input_ids == other(text)["input_ids"]
         (tmp_path / name).unlink()
     bert(tmp_path / "bert", pad_token="[P]", model_max_length=1e30, added_tokens_decoder={
         "0": {"content": "[PAD]", "lstrip": False, "rstrip": True, "normalized": False, "special": True},
     })  # fmt: skip
     ours, other = Tokenizer.load(tmp_path / "bert"), theirs("BertTokenizer", tmp_path / "bert")
-    assert ours.pad == other.pad_token_id == len(ours) - 1
-    assert ours.limit is None
-    assert ours.encode("a [PAD]  b[P]c").ids == other("a [PAD]  b[P]c")["input_ids"]
+    assert ours.pad_token_id == other.pad_token_id == len(ours) - 1
+    assert ours.model_max_length is None
+    assert ours.encode("a [PAD]  b[P]c").input_ids == other("a [PAD]  b[P]c")["input_ids"]
 
 
 def test_a_tokenizer_json_alone_has_its_roles(tmp_path: Path) -> None:
@@ -190,12 +216,12 @@ def test_a_tokenizer_json_alone_has_its_roles(tmp_path: Path) -> None:
     for name in (CONFIG, "config.json"):
         (tmp_path / name).unlink()
     after = Tokenizer.load(tmp_path)
-    assert after.roles == before.roles
+    assert after.special_token_ids == before.special_token_ids
     assert after.encode("a", "b") == before.encode("a", "b")
     write(tmp_path, SPECIAL, {"pad_token": "[PAD]", "eos_token": "<|end|>"})
-    said, other = Tokenizer.load(tmp_path), theirs("PreTrainedTokenizerFast", tmp_path)
-    assert said.roles == {"pad": before.pad, "eos": len(before)}
-    assert said.encode("a<|end|>b").ids == other("a<|end|>b")["input_ids"]
+    declared, other = Tokenizer.load(tmp_path), theirs("PreTrainedTokenizerFast", tmp_path)
+    assert declared.special_token_ids == {"pad": before.pad_token_id, "eos": len(before)}
+    assert declared.encode("a<|end|>b").input_ids == other("a<|end|>b")["input_ids"]
 
 
 def test_code_named_in_a_file_is_not_run(tmp_path: Path) -> None:
@@ -206,7 +232,7 @@ def test_code_named_in_a_file_is_not_run(tmp_path: Path) -> None:
 
 
 def test_templates_are_no_format_strings(tmp_path: Path) -> None:
-    Tokenizer.train(["a b"], kind="char", codes=["<en>"]).save(tmp_path)
+    Tokenizer.train(["a b"], type="char", extra_tokens=["<en>"]).save(tmp_path)
     change(
         tmp_path / CONFIG,
         lambda value: value.update(language_template=["{language.__class__}:0 $A:0", "$A:0"]),
@@ -219,11 +245,11 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no such folder"):
         Tokenizer.load(tmp_path / "nowhere")
     with pytest.raises(
-        ValueError, match=r"no tokenizer; looked for tokenizer.json, .*vocab.txt.*holds nothing$"
+        ValueError, match=r"no tokenizer; expected one of tokenizer.json, .*vocab.txt.*has nothing$"
     ):
         Tokenizer.load(tmp_path)
     write(tmp_path, "vocab.json", {"a": 0})
-    with pytest.raises(ValueError, match=r"vocab.json \+ merges.txt.*the folder holds vocab.json$"):
+    with pytest.raises(ValueError, match=r"vocab.json \+ merges.txt.*the folder has vocab.json$"):
         Tokenizer.load(tmp_path)
 
 
@@ -278,7 +304,7 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "whole-no-model": (whole(lambda v: v.pop("model")), "tokenizer.json: Model missing"),
     "whole-kind": (whole(lambda v: v["model"].update(type="Pickle")), "tokenizer.json: "),
     "whole-negative": (whole(lambda v: v["model"]["vocab"].update(a=-1)), "'a' has id -1, expected"),
-    "whole-twice": (whole(lambda v: v["model"]["vocab"].update(a=5)), "id 5 is of .* and of 'a'"),
+    "whole-twice": (whole(lambda v: v["model"]["vocab"].update(a=5)), "and 'a' have id 5"),
     "whole-text-id": (whole(lambda v: v["model"]["vocab"].update(a="5")), "'a' has id '5'"),
     "whole-huge-id": (whole(lambda v: v["model"]["vocab"].update(a=2**40)), "'a' has id 1099511627776"),
     "whole-merges": (whole(lambda v: v["model"]["merges"].append(["zzz", "q"])), "`zzz` out of vocabulary"),
@@ -295,34 +321,34 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     ),
     "config-extras": (part(bert, CONFIG, {"additional_special_tokens": "x"}), "expected a list of tokens"),
     "config-added": (part(bert, CONFIG, {"added_tokens_decoder": {"x": "y"}}), "expected tokens by id"),
-    "config-no-unk": (part(bert, CONFIG, {"unk_token": None}), "vocab.txt: no unk_token, expected one"),
-    "config-no-cls": (part(bert, CONFIG, {"cls_token": None}), "vocab.txt: no cls_token, expected one"),
+    "config-no-unk": (part(bert, CONFIG, {"unk_token": None}), "vocab.txt: no unk_token; expected one"),
+    "config-no-cls": (part(bert, CONFIG, {"cls_token": None}), "vocab.txt: no cls_token; expected one"),
     "config-sentinels": (part(t5, CONFIG, {"extra_ids": 10**12}), "extra_ids 1000000000000, expected"),
     "config-language": (part(MAKERS["mbart"][0], CONFIG, {"src_lang": "xx"}), "language 'xx', expected"),
     "config-languages": (part(modernbert, CONFIG, {"language_codes": ["x"]}), r"language_template \[\], exp"),
     "config-codes": (part(modernbert, CONFIG, {"language_codes": [1]}), r"language_codes \[1\], expected"),
     "special-list": (part(bert, SPECIAL, []), "special_tokens_map.json: a JSON list"),
     "added-negative": (part(bert, "added_tokens.json", {"x": -4}), "added_tokens.json: 'x' has id -4"),
-    "added-twice": (part(bert, "added_tokens.json", '{"x": 1, "x": 2}'), "'x' is there twice, expected once"),
+    "added-twice": (part(bert, "added_tokens.json", '{"x": 1, "x": 2}'), "'x' is a duplicate key"),
     "model-config": (part(bert, "config.json", "nonsense"), "config.json: not JSON"),
     "lines-twice": (part(bert, "vocab.txt", "[UNK]\nx\ny\nx\n"), "'x' on lines 2 and 4, expected once"),
     "lines-folder": (lambda f: (f / "vocab.txt").mkdir(parents=True), "a folder, pipe or device"),
     "numbers-negative": (part(gpt2, "vocab.json", {"a": -1}), "vocab.json: 'a' has id -1"),
-    "numbers-twice": (part(gpt2, "vocab.json", {"a": 1, "b": 1}), "id 1 is of 'a' and of 'b', expected one"),
+    "numbers-twice": (part(gpt2, "vocab.json", {"a": 1, "b": 1}), "'a' and 'b' have id 1, expected unique"),
     "numbers-true": (part(gpt2, "vocab.json", {"a": True}), "'a' has id True"),
     "numbers-float": (part(gpt2, "vocab.json", {"a": 1.5}), "'a' has id 1.5"),
     "numbers-none": (part(gpt2, "vocab.json", {}), "vocab.json: no tokens"),
-    "numbers-same": (part(gpt2, "vocab.json", '{"a": 1, "a": 2}'), "'a' is there twice"),
+    "numbers-same": (part(gpt2, "vocab.json", '{"a": 1, "a": 2}'), "'a' is a duplicate key"),
     "merges-three": (part(gpt2, "merges.txt", "#version: 0.2\na b c\n"), "line 2 is 'a b c', expected two"),
     "merges-lost": (part(gpt2, "merges.txt", "zzz q\n"), "`zzz` out of vocabulary"),
-    "clip-gzip": (clip_file(b"nonsense"), "not text in gzip"),
-    "clip-cut": (clip_file(gzip.compress(b"a b\n" * 999)[:-9]), "not text in gzip"),
+    "clip-gzip": (clip_file(b"nonsense"), "not gzipped text"),
+    "clip-cut": (clip_file(gzip.compress(b"a b\n" * 999)[:-9]), "not gzipped text"),
     "pieces-cut": (cut(t5, "spiece.model", 1000), "spiece.model: not a SentencePiece model"),
     "pieces-text": (part(t5, "spiece.model", b"version https://git-lfs"), "not a SentencePiece model"),
     "pieces-none": (part(t5, "spiece.model", b"\x12\x00"), "not a SentencePiece model"),
-    "pieces-kind": (other_kind, "a SentencePiece model of kind 2, expected 1 for t5"),
+    "pieces-kind": (other_kind, "a SentencePiece model of type 2, expected 1 for t5"),
     "marian-cut": (cut(marian, "source.spm", 1000), "source.spm: not a SentencePiece model"),
-    "marian-unk": (part(marian, "vocab.json", {"a": 0}), "vocab.json: no <unk>, expected a token"),
+    "marian-unk": (part(marian, "vocab.json", {"a": 0}), "vocab.json: no <unk> in the vocabulary"),
 }  # fmt: skip
 
 
@@ -333,29 +359,29 @@ def test_bad_files_are_one_line(name: str, tmp_path: Path) -> None:
     break_it(folder)
     with pytest.raises(ValueError, match=cause) as caught:
         Tokenizer.load(folder)
-    said = str(caught.value)
-    assert said.startswith(str(folder))
-    assert said.count(str(folder)) == 1
-    assert "\n" not in said
+    message = str(caught.value)
+    assert message.startswith(str(folder))
+    assert message.count(str(folder)) == 1
+    assert "\n" not in message
     assert type(caught.value) is ValueError
 
 
 @pytest.mark.parametrize("name", ["modernbert", "t5", "gpt2", "marian", "bert", "ctrl"])
 def test_damage_anywhere_is_a_value_error_or_nothing(name: str, tmp_path: Path) -> None:
-    """One bit flipped, here and there: a tokenizer that works, or a ValueError, and nothing else."""
+    """A flipped bit gives a working tokenizer or a ValueError, nothing else."""
     MAKERS[name][0](tmp_path / "whole")
-    said = []
+    messages = []
     for file in sorted((tmp_path / "whole").iterdir()):
         data = file.read_bytes()
         for turn in range(12):
             folder = tmp_path / f"{file.name}-{turn}"
             shutil.copytree(tmp_path / "whole", folder)
-            place = (turn * 7919 + 13) % len(data)
-            flipped = bytes([data[place] ^ (1 << turn % 8)])
-            (folder / file.name).write_bytes(data[:place] + flipped + data[place + 1 :])
+            position = (turn * 7919 + 13) % len(data)
+            flipped = bytes([data[position] ^ (1 << turn % 8)])
+            (folder / file.name).write_bytes(data[:position] + flipped + data[position + 1 :])
             try:
-                Tokenizer.load(folder).encode_many(TORTURE[:10])
+                Tokenizer.load(folder).encode_batch(TORTURE[:10])
             except ValueError as error:
-                said.append(str(error))
-    assert said
-    assert not [line for line in said if "\n" in line]
+                messages.append(str(error))
+    assert messages
+    assert not [message for message in messages if "\n" in message]

@@ -1,8 +1,8 @@
-"""Where sentences end."""
+"""Sentence splitting."""
 
 import pytest
 
-from qkv.text.sentences import SENTENCE, sentences
+from qkv.text.sentences import SENTENCE_BOUNDARY, split_sentences
 
 CASES = [
     ("", [""]),
@@ -28,5 +28,5 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "expected"), CASES)
 def test_sentences_keep_what_closes_behind_their_stop(text: str, expected: list[str]) -> None:
-    assert sentences(text) == expected
-    assert "".join(SENTENCE.split(text)) == text
+    assert split_sentences(text) == expected
+    assert "".join(SENTENCE_BOUNDARY.split(text)) == text

@@ -1,4 +1,4 @@
-"""Judges: scores of all data, whatever batches it came in, against counts by hand."""
+"""Evaluators: metrics over all data, in batches of any size and order, against counts by hand."""
 
 from __future__ import annotations
 
@@ -14,130 +14,180 @@ import torch
 from torch import Tensor
 
 import qkv
-from qkv.data.batches.collate import NONE
-from qkv.data.batches.sampler import Feed, by_rows
-from qkv.data.encode.encoder import Encoder
-from qkv.data.encode.labels import Answered
+from qkv.batch import IGNORE_INDEX
+from qkv.data.batches.sampler import BatchSampler, build_fixed_size_plan
+from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.labels import QuestionAnsweringEncoder
 from qkv.data.read.record import Record
-from qkv.data.store.prepare import prepare
+from qkv.data.store.prepare import prepare_shards
 from qkv.text import Tokenizer
-from qkv.train.config import RISING, Learn
-from qkv.train.evaluate.evaluators import TOKENS, Judge
-from qkv.train.evaluate.generation import spaced
-from qkv.train.evaluate.held_out import picked, trial
-from qkv.train.evaluate.validation import names, over
-from qkv.train.objectives import Words, objective
-from qkv.train.objectives.registry import KINDS
-from qkv.train.recipe import DataPart, ModelPart, ObjectivePart, Recipe
-from qkv.train.setup_context import Given, Part
+from qkv.train.config import HIGHER_IS_BETTER_METRICS, TrainConfig
+from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
+from qkv.train.evaluate.generation import select_spaced_indices
+from qkv.train.evaluate.held_out import build_evaluation_set, select_records
+from qkv.train.evaluate.validation import build_loss_metrics_function, list_metric_names
+from qkv.train.objectives import VocabularyInfo, build_objective
+from qkv.train.objectives.registry import OBJECTIVE_SPECS
+from qkv.train.recipe import DataConfig, ModelConfig, ObjectiveConfig, Recipe
+from qkv.train.setup_context import DataSplit, SetupContext
 
-LINES = ["the cat sat on the mat in New York", "a dog ran to the red house of Ada", "who is there"]
+LINES = [
+    "the cat sat on the mat in New York",
+    "a dog ran to the red house of Ada",
+    "who is there",
+]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tokenizer")
-    Tokenizer.train(LINES * 9, kind="wordpiece", vocab=70, purpose="bert").save(folder)
+    Tokenizer.train(LINES * 9, type="wordpiece", vocab_size=70, template="bert").save(folder)
     return folder
 
 
-def judged(
-    home: Path, name: str, records: Sequence[dict[str, Any]] = (), *, labels: tuple[str, ...] = (),
-    length: int = 0, long: str = "refuse", **settings: Any,
-) -> tuple[Judge, Encoder, Given]:  # fmt: skip
-    """The judge of a kind, over these records."""
+def build_evaluator(
+    tokenizer_folder: Path,
+    name: str,
+    records: Sequence[dict[str, Any]] = (),
+    *,
+    label_names: tuple[str, ...] = (),
+    max_length: int = 0,
+    overflow: str = "error",
+    **settings: Any,
+) -> tuple[Evaluator, RecordEncoder, SetupContext]:
+    """The evaluator of an objective over these records, with its encoder and context."""
+    spec = OBJECTIVE_SPECS[name]
     recipe = Recipe(
-        model=ModelPart(), data=DataPart(train="", rows=1, length=length, long=long), learn=Learn(steps=1),
-        objective=ObjectivePart(name=name, settings=settings),
-    )  # fmt: skip
-    model = qkv.build("bert", "tiny", vocab=100, head=KINDS[name].head or "none")
-    model.tokenizer = Tokenizer.load(home)
-    given, kind = Given.of(recipe, home, model, (), labels=labels), KINDS[name]
-    encoder = kind.encoder(given)
-    held = [Record(each, f"record {number}") for number, each in enumerate(records)]
-    return kind.judge(given, encoder, lambda: held), encoder, given
+        model=ModelConfig(),
+        data=DataConfig(train="", batch_size=1, max_length=max_length, overflow=overflow),
+        train=TrainConfig(steps=1),
+        objective=ObjectiveConfig(name=name, settings=settings),
+    )
+    model = qkv.build("bert", "tiny", vocab_size=100, head=spec.head or "none")
+    model.tokenizer = Tokenizer.load(tokenizer_folder)
+    context = SetupContext.from_recipe(recipe, tokenizer_folder, model, (), label_names=label_names)
+    encoder = spec.build_encoder(context)
+    all_records = [Record(record, f"record {index}") for index, record in enumerate(records)]
+    return spec.build_evaluator(context, encoder, lambda: all_records), encoder, context
 
 
-def in_batches(judge: Judge, outs: Sequence[dict[str, Tensor]], seed: int) -> dict[str, float]:
-    """Examples, one an output, kept in batches of any size and order."""
-    dice, order, kept = random.Random(seed), list(range(len(outs))), list[Any]()
-    dice.shuffle(order)
+def evaluate_in_batches(
+    evaluator: Evaluator, outputs: Sequence[dict[str, Tensor]], seed: int
+) -> dict[str, float]:
+    """The metrics of examples, one per output, collected in batches of random size and order."""
+    rng = random.Random(seed)
+    order = list(range(len(outputs)))
+    collected: list[Any] = []
+    rng.shuffle(order)
     while order:
-        some, order = order[: (cut := dice.randrange(1, 4))], order[cut:]
-        batch = {name: torch.stack([outs[i][name] for i in some]) for name in outs[0]}
-        kept += judge.keep(batch, np.array(some))
-    dice.shuffle(kept)
-    found = judge.scores(kept)
-    assert tuple(found) == judge.names
-    assert {*judge.names} <= RISING
-    return found
+        size = rng.randrange(1, 4)
+        indices = order[:size]
+        order = order[size:]
+        batch = {name: torch.stack([outputs[i][name] for i in indices]) for name in outputs[0]}
+        collected += evaluator.collect(batch, np.array(indices))
+    rng.shuffle(collected)
+    metrics = evaluator.compute_metrics(collected)
+    assert tuple(metrics) == evaluator.metric_names
+    assert {*evaluator.metric_names} <= HIGHER_IS_BETTER_METRICS
+    return metrics
 
 
-def test_one_label_of_two(home: Path) -> None:
-    judge, _, _ = judged(home, "label", labels=("no", "yes"))
-    pairs = [(1, 1), (1, 1), (1, 0), (0, 1), (0, 0), (0, 0), (0, 0)]  # said, wanted
-    outs = [{"logits": torch.eye(2)[said], "labels": torch.tensor(wanted)} for said, wanted in pairs]
+def test_single_label_classification_of_two_labels(tokenizer_folder: Path) -> None:
+    evaluator, _, _ = build_evaluator(
+        tokenizer_folder, "sequence-classification", label_names=("no", "yes")
+    )
+    pairs = [(1, 1), (1, 1), (1, 0), (0, 1), (0, 0), (0, 0), (0, 0)]  # prediction, reference
+    outputs = [
+        {"logits": torch.eye(2)[prediction], "labels": torch.tensor(reference)}
+        for prediction, reference in pairs
+    ]
     for seed in range(3):
-        found = in_batches(judge, outs, seed)
-        assert found["accuracy"] == pytest.approx(5 / 7)
-        assert found["f1"] == pytest.approx(2 * 2 / (3 + 3))  # of "yes"
-        assert found["macro_f1"] == pytest.approx((2 / 3 + 3 / 4) / 2)
-        assert found["matthews"] == pytest.approx((2 * 3 - 1 * 1) / (3 * 3 * 4 * 4) ** 0.5)
-    assert judge.how() == {"f1": "of yes"}
+        metrics = evaluate_in_batches(evaluator, outputs, seed)
+        assert metrics["accuracy"] == pytest.approx(5 / 7)
+        assert metrics["f1"] == pytest.approx(2 * 2 / (3 + 3))  # of "yes"
+        assert metrics["macro_f1"] == pytest.approx((2 / 3 + 3 / 4) / 2)
+        assert metrics["matthews"] == pytest.approx((2 * 3 - 1 * 1) / (3 * 3 * 4 * 4) ** 0.5)
+    assert evaluator.describe_settings() == {"f1": "of yes"}
 
 
-def test_one_label_of_three(home: Path) -> None:
-    judge, _, _ = judged(home, "label", labels=("a", "b", "c"))
-    outs = [{"logits": torch.eye(3)[i % 3], "labels": torch.tensor(i % 2)} for i in range(12)]
-    found = in_batches(judge, outs, 0)
-    assert judge.names == ("accuracy", "macro_f1", "matthews")
-    assert found["accuracy"] == pytest.approx(4 / 12)
+def test_single_label_classification_of_three_labels(tokenizer_folder: Path) -> None:
+    evaluator, _, _ = build_evaluator(
+        tokenizer_folder, "sequence-classification", label_names=("a", "b", "c")
+    )
+    outputs = [{"logits": torch.eye(3)[i % 3], "labels": torch.tensor(i % 2)} for i in range(12)]
+    metrics = evaluate_in_batches(evaluator, outputs, 0)
+    assert evaluator.metric_names == ("accuracy", "macro_f1", "matthews")
+    assert metrics["accuracy"] == pytest.approx(4 / 12)
 
 
-def test_several_labels(home: Path) -> None:
-    judge, _, _ = judged(home, "label", labels=("a", "b", "c"), kind="several")
-    said, wanted = [{0, 1}, {1}, set(), {2}], [{0, 1}, {1, 2}, set(), {0}]
-    rows = [[[1.0 if i in row else -1.0 for i in range(3)] for row in side] for side in (said, wanted)]
-    outs = [
+def test_multi_label_classification(tokenizer_folder: Path) -> None:
+    evaluator, _, _ = build_evaluator(
+        tokenizer_folder,
+        "sequence-classification",
+        label_names=("a", "b", "c"),
+        problem_type="multi_label_classification",
+    )
+    predictions = [{0, 1}, {1}, set(), {2}]
+    references = [{0, 1}, {1, 2}, set(), {0}]
+    rows = [
+        [[1.0 if i in labels else -1.0 for i in range(3)] for labels in side]
+        for side in (predictions, references)
+    ]
+    outputs = [
         {"logits": torch.tensor(a), "labels": torch.tensor(b).clamp(min=0)}
         for a, b in zip(*rows, strict=True)
     ]
-    found = in_batches(judge, outs, 1)
-    assert found["accuracy"] == 2 / 4
-    assert found["f1"] == pytest.approx(2 * 3 / (4 + 5))
-    assert found["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
+    metrics = evaluate_in_batches(evaluator, outputs, 1)
+    assert metrics["accuracy"] == 2 / 4
+    assert metrics["f1"] == pytest.approx(2 * 3 / (4 + 5))
+    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 1 + 0) / 3)
 
 
-def test_numbers(home: Path) -> None:
-    judge, _, _ = judged(home, "label", labels=("score",), kind="regression")
-    said, wanted = [1.0, 2.0, 3.0, 10.0], [1.0, 2.0, 3.0, 4.0]
-    outs = [
-        {"logits": torch.tensor([a]), "labels": torch.tensor(b)} for a, b in zip(said, wanted, strict=True)
+def test_regression(tokenizer_folder: Path) -> None:
+    evaluator, _, _ = build_evaluator(
+        tokenizer_folder,
+        "sequence-classification",
+        label_names=("score",),
+        problem_type="regression",
+    )
+    predictions = [1.0, 2.0, 3.0, 10.0]
+    references = [1.0, 2.0, 3.0, 4.0]
+    outputs = [
+        {"logits": torch.tensor([a]), "labels": torch.tensor(b)}
+        for a, b in zip(predictions, references, strict=True)
     ]
-    found = in_batches(judge, outs, 2)
-    assert found["spearman"] == pytest.approx(1)
-    assert found["pearson"] == pytest.approx(14 / (50 * 5) ** 0.5)
+    metrics = evaluate_in_batches(evaluator, outputs, 2)
+    assert metrics["spearman"] == pytest.approx(1)
+    assert metrics["pearson"] == pytest.approx(14 / (50 * 5) ** 0.5)
 
 
-def test_choices(home: Path) -> None:
-    judge = KINDS["choice"].judge(None, None, list)  # type: ignore[arg-type]
-    out = {"choice": torch.tensor([[1.0], [2.0], [3.0], [1.0]]), "labels": torch.tensor([1, 1])}
-    assert judge.scores(judge.keep(out, np.arange(2))) == {"accuracy": 0.5}
+def test_multiple_choice() -> None:
+    spec = OBJECTIVE_SPECS["multiple-choice"]
+    evaluator = spec.build_evaluator(None, None, list)  # type: ignore[arg-type]
+    outputs = {
+        "mc_logits": torch.tensor([[1.0], [2.0], [3.0], [1.0]]),
+        "labels": torch.tensor([1, 1]),
+    }
+    collected = evaluator.collect(outputs, np.arange(2))
+    assert evaluator.compute_metrics(collected) == {"accuracy": 0.5}
 
 
-def test_tokens_and_what_was_replaced() -> None:
-    judge = KINDS["replaced-token"].judge(None, None, list)  # type: ignore[arg-type]
-    out = {
-        "logits": torch.eye(4)[[0, 1, 2]], "labels": torch.tensor([0, 3, NONE]),
-        "seat": torch.tensor([[True, True, True, True], [True, True, False, False]]),
-        "replaced": torch.tensor([[2.0, -1.0, 1.0, -3.0], [1.0, -1.0, 5.0, -5.0]]),
-        "wrong": torch.tensor([[True, False, False, True], [True, False, True, True]]),
-    }  # fmt: skip
-    found = judge.scores(judge.keep(out, np.arange(2)) + judge.keep(out, np.arange(2)))
-    assert found == pytest.approx(
+def test_replaced_token_detection() -> None:
+    spec = OBJECTIVE_SPECS["replaced-token-detection"]
+    evaluator = spec.build_evaluator(None, None, list)  # type: ignore[arg-type]
+    outputs = {
+        "logits": torch.eye(4)[[0, 1, 2]],
+        "labels": torch.tensor([0, 3, IGNORE_INDEX]),
+        "attention_mask": torch.tensor([[True, True, True, True], [True, True, False, False]]),
+        "discriminator_logits": torch.tensor([[2.0, -1.0, 1.0, -3.0], [1.0, -1.0, 5.0, -5.0]]),
+        "is_replaced": torch.tensor([[True, False, False, True], [True, False, True, True]]),
+    }
+    collected = evaluator.collect(outputs, np.arange(2)) + evaluator.collect(outputs, np.arange(2))
+    metrics = evaluator.compute_metrics(collected)
+    assert metrics == pytest.approx(
         {"accuracy": 1 / 2, "replaced_accuracy": 4 / 6, "replaced_f1": 2 * 2 / (3 + 3)}
     )
-    assert {*found} <= RISING
+    assert {*metrics} <= HIGHER_IS_BETTER_METRICS
 
 
 # --- tags ---
@@ -150,137 +200,203 @@ SENTENCES = [
 ]
 
 
-def told(encoder: Any, record: dict[str, Any], said: list[str]) -> dict[str, Tensor]:
-    """The outputs of a network that says these tags; ten tokens, of which the last are pads."""
-    row = encoder([Record(record, "x")])[0]["labels"]
-    labels, logits = torch.full((10,), NONE), torch.zeros(10, len(TAGS))
-    words = iter(said)
-    for place, label in enumerate(row):
+def build_tag_outputs(encoder: Any, record: dict[str, Any], tags: list[str]) -> dict[str, Tensor]:
+    """The outputs of a network that predicts these tags; ten tokens, the last are padding."""
+    encoded_labels = encoder([Record(record, "x")])[0]["labels"]
+    labels = torch.full((10,), IGNORE_INDEX)
+    logits = torch.zeros(10, len(TAGS))
+    remaining_tags = iter(tags)
+    for position, label in enumerate(encoded_labels):
         if label:
-            labels[place] = label - 1
-            logits[place, TAGS.index(next(words))] = 1.0
+            labels[position] = label - 1
+            logits[position, TAGS.index(next(remaining_tags))] = 1.0
     return {"labels": labels, "logits": logits}
 
 
-def test_entities(home: Path) -> None:
-    """2 of 4 entities are found; one more ends too early, one is of another kind."""
+def test_entities(tokenizer_folder: Path) -> None:
+    """2 of 4 entities are correct; one more ends too early, one has the wrong type."""
     records = [dict(words=words, tags=tags) for words, tags in SENTENCES]
-    judge, encoder, _ = judged(home, "tag", records, labels=TAGS)
-    said = [["B-PER", "O", "B-LOC", "O"], ["O", "B-LOC", "I-LOC"], ["B-LOC"]]
-    outs = [told(encoder, *each) for each in zip(records, said, strict=True)]
+    evaluator, encoder, _ = build_evaluator(
+        tokenizer_folder, "token-classification", records, label_names=TAGS
+    )
+    predictions = [["B-PER", "O", "B-LOC", "O"], ["O", "B-LOC", "I-LOC"], ["B-LOC"]]
+    outputs = [
+        build_tag_outputs(encoder, record, tags)
+        for record, tags in zip(records, predictions, strict=True)
+    ]
     for seed in range(3):
-        found = in_batches(judge, outs, seed)
-        assert found == pytest.approx({"accuracy": 6 / 8, "precision": 1 / 2, "recall": 1 / 2, "f1": 1 / 2})
-    assert "entities" in judge.how()["f1"]
+        metrics = evaluate_in_batches(evaluator, outputs, seed)
+        assert metrics == pytest.approx(
+            {"accuracy": 6 / 8, "precision": 1 / 2, "recall": 1 / 2, "f1": 1 / 2}
+        )
+    assert "entities" in evaluator.describe_settings()["f1"]
 
 
-def test_words_that_were_cut_off_are_missed(home: Path) -> None:
+def test_truncated_words_are_missed(tokenizer_folder: Path) -> None:
     records = [dict(words=words, tags=tags) for words, tags in SENTENCES[:1]]
-    whole, encoder, _ = judged(home, "tag", records, labels=TAGS)
-    size = len(encoder([Record(records[0], "x")])[0]["tokens"])
-    judge, short, _ = judged(home, "tag", records, labels=TAGS, length=size - 2, long="cut")
-    right = SENTENCES[0][1]
-    assert in_batches(whole, [told(encoder, records[0], right)], 0)["f1"] == 1
-    found = in_batches(judge, [told(short, records[0], right)], 0)
-    assert found["recall"] == 1 / 2
-    assert found["accuracy"] < 1
+    evaluator, encoder, _ = build_evaluator(
+        tokenizer_folder, "token-classification", records, label_names=TAGS
+    )
+    length = len(encoder([Record(records[0], "x")])[0]["tokens"])
+    truncating_evaluator, truncating_encoder, _ = build_evaluator(
+        tokenizer_folder,
+        "token-classification",
+        records,
+        label_names=TAGS,
+        max_length=length - 2,
+        overflow="truncate",
+    )
+    tags = SENTENCES[0][1]
+    outputs = build_tag_outputs(encoder, records[0], tags)
+    assert evaluate_in_batches(evaluator, [outputs], 0)["f1"] == 1
+    truncated_outputs = build_tag_outputs(truncating_encoder, records[0], tags)
+    metrics = evaluate_in_batches(truncating_evaluator, [truncated_outputs], 0)
+    assert metrics["recall"] == 1 / 2
+    assert metrics["accuracy"] < 1
 
 
-def test_tags_that_name_no_entities(home: Path) -> None:
+def test_tags_that_name_no_entities(tokenizer_folder: Path) -> None:
     records = [dict(words=["the", "cat"], tags=["DET", "NOUN"])]
-    judge, _, _ = judged(home, "tag", records, labels=("DET", "NOUN"))
-    outs = [{"logits": torch.tensor([[0.0, 0], [1, 0], [1, 0]]), "labels": torch.tensor([NONE, 0, 1])}]
-    assert in_batches(judge, outs, 0) == pytest.approx({"accuracy": 1 / 2, "macro_f1": (2 / 3 + 0) / 2})
+    evaluator, _, _ = build_evaluator(
+        tokenizer_folder, "token-classification", records, label_names=("DET", "NOUN")
+    )
+    outputs = {
+        "logits": torch.tensor([[0.0, 0], [1, 0], [1, 0]]),
+        "labels": torch.tensor([IGNORE_INDEX, 0, 1]),
+    }
+    assert evaluate_in_batches(evaluator, [outputs], 0) == pytest.approx(
+        {"accuracy": 1 / 2, "macro_f1": (2 / 3 + 0) / 2}
+    )
 
 
 # --- answers ---
 
 
-def test_answers_over_windows(home: Path) -> None:
-    """Long contexts; a network that knows the places, but for one question, which it does not answer."""
+def test_answers_over_windows(tokenizer_folder: Path) -> None:
+    """Long contexts; a network that knows all answers but one, which it leaves unanswered."""
     context = " ".join([*LINES[:2]] * 4)
-    places = [
+    answers = [
         ("New York", context.index("New York")),
         ("Ada", context.rindex("Ada")),
         ("cat", context.index("cat")),
     ]
     records = [
-        dict(question="who?", context=context, answers={"text": [text, "nobody"], "answer_start": [at, 0]})
-        for text, at in places
+        dict(
+            question="who?",
+            context=context,
+            answers={"text": [text, "nobody"], "answer_start": [start, 0]},
+        )
+        for text, start in answers
     ]
     records.append(dict(question="who?", context=context, answers={"text": [], "answer_start": []}))
-    judge, encoder, _ = judged(home, "span", records, length=24, long="split", stride=6)
-    rows = encoder([Record(each, "x") for each in records])
-    outs = []
-    for number, row in enumerate(rows):
-        for size, *ends in zip(row["windows"], row["start"], row["end"], strict=True):
-            out = {side: torch.full((24,), -9.0) for side in ("start", "end")}
-            out["start"][size:] = out["end"][size:] = 99.0  # pads
-            for side, place in zip(out, ends, strict=True):
-                out[side][place if number != 2 else 0] = 3.0
-            outs.append(out)
-    assert len(outs) > 12
-    for seed in range(3):
-        assert in_batches(judge, outs, seed) == {"exact": 3 / 4, "f1": 3 / 4}
-    assert judge.how() == {"longest": 30, "stride": 6, "no_answer": True}
-
-
-def test_where_every_question_has_an_answer_one_is_given(home: Path) -> None:
-    records = [dict(question="who?", context="the cat", answers=["The cat!", "a dog"])]
-    judge, encoder, _ = judged(home, "span", records, length=24, long="split", stride=6)
-    assert isinstance(encoder, Answered)
-    inside = encoder.windows([Record(records[0], "x")])[0][0].sequence
-    out = {side: torch.full((1, len(inside)), 9.0) for side in ("start", "end")}
-    first, last = inside.index(1), len(inside) - 1 - inside[::-1].index(1)
-    out["start"][0, first : last + 1] = out["end"][0, first : last + 1] = -9.0
-    out["start"][0, first] = out["end"][0, last] = -8.0  # the best of the context
-    assert judge.scores(judge.keep(out, np.array([0]))) == {"exact": 1, "f1": 1}
-    assert judge.how()["no_answer"] is False
-    with pytest.raises(ValueError, match=r"objective\.longest is 0: expected a whole number, at least 1"):
-        judged(home, "span", records, length=24, long="split", longest=0)
-
-
-# --- measures ---
-
-
-def test_names_are_those_that_are_measured() -> None:
-    torch.manual_seed(0)
-    net = qkv.build("gpt2", vocab=30, width=16, depth=1, heads=2, length=16).net
-    feed, goal = (
-        Feed([{"tokens": np.arange(1, 9)}] * 5, by_rows(5, 2)),
-        objective("causal-lm", Words(size=30)),
+    evaluator, encoder, _ = build_evaluator(
+        tokenizer_folder, "question-answering", records, max_length=24, overflow="window", stride=6
     )
+    rows = encoder([Record(record, "x") for record in records])
+    outputs = []
+    for index, row in enumerate(rows):
+        for length, *positions in zip(row["windows"], row["start"], row["end"], strict=True):
+            logits = {name: torch.full((24,), -9.0) for name in ("start_logits", "end_logits")}
+            logits["start_logits"][length:] = 99.0  # padding
+            logits["end_logits"][length:] = 99.0
+            for name, position in zip(logits, positions, strict=True):
+                logits[name][position if index != 2 else 0] = 3.0
+            outputs.append(logits)
+    assert len(outputs) > 12
+    for seed in range(3):
+        assert evaluate_in_batches(evaluator, outputs, seed) == {"exact": 3 / 4, "f1": 3 / 4}
+    assert evaluator.describe_settings() == {
+        "max_answer_tokens": 30,
+        "stride": 6,
+        "allow_no_answer": True,
+    }
 
-    def parts(out: dict[str, Tensor]) -> dict[str, Tensor]:
-        return dict.fromkeys("ab", goal(out))
 
-    halves = replace(goal, parts=parts, counts=lambda batch: dict.fromkeys("ab", 7))
+def test_every_question_gets_an_answer_if_all_have_one(tokenizer_folder: Path) -> None:
+    records = [dict(question="who?", context="the cat", answers=["The cat!", "a dog"])]
+    settings: dict[str, Any] = dict(max_length=24, overflow="window")
+    evaluator, encoder, _ = build_evaluator(
+        tokenizer_folder, "question-answering", records, stride=6, **settings
+    )
+    assert isinstance(encoder, QuestionAnsweringEncoder)
+    sequence_ids = encoder.encode_windows([Record(records[0], "x")])[0][0].sequence_ids
+    first = sequence_ids.index(1)
+    last = len(sequence_ids) - 1 - sequence_ids[::-1].index(1)
+    start_logits = torch.full((1, len(sequence_ids)), 9.0)
+    end_logits = torch.full((1, len(sequence_ids)), 9.0)
+    start_logits[0, first : last + 1] = -9.0
+    end_logits[0, first : last + 1] = -9.0
+    start_logits[0, first] = -8.0  # the best of the context
+    end_logits[0, last] = -8.0
+    outputs = {"start_logits": start_logits, "end_logits": end_logits}
+    collected = evaluator.collect(outputs, np.array([0]))
+    assert evaluator.compute_metrics(collected) == {"exact": 1, "f1": 1}
+    assert evaluator.describe_settings()["allow_no_answer"] is False
+    message = r"objective\.max_answer_tokens is 0: expected a whole number, at least 1"
+    with pytest.raises(ValueError, match=message):
+        build_evaluator(
+            tokenizer_folder, "question-answering", records, max_answer_tokens=0, **settings
+        )
+
+
+# --- losses ---
+
+
+def test_metric_names_are_those_of_the_computed_metrics() -> None:
+    torch.manual_seed(0)
+    net = qkv.build("gpt2", vocab_size=30, width=16, depth=1, heads=2, max_positions=16).net
+    sampler = BatchSampler([{"tokens": np.arange(1, 9)}] * 5, build_fixed_size_plan(5, 2))
+    objective = build_objective("causal-lm", VocabularyInfo(vocab_size=30))
+
+    def compute_losses(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        return dict.fromkeys("ab", objective(outputs))
+
+    two_terms = replace(
+        objective,
+        compute_losses=compute_losses,
+        count_targets=lambda batch: dict.fromkeys("ab", 7),
+    )
     with torch.no_grad():
-        assert names(feed, goal, TOKENS) == [*over(feed, goal)(net)]
-        assert names(feed, halves, Judge()) == [*over(feed, halves, Judge())(net)]
-    assert names(feed, goal, TOKENS) == "loss accuracy perplexity bits".split()
-    assert names(feed, halves, Judge()) == "loss a b perplexity bits".split()
+        metrics = build_loss_metrics_function(sampler, objective)(net)
+        assert list_metric_names(sampler, objective, TOKEN_EVALUATOR) == [*metrics]
+        metrics = build_loss_metrics_function(sampler, two_terms, Evaluator())(net)
+        assert list_metric_names(sampler, two_terms, Evaluator()) == [*metrics]
+    names = list_metric_names(sampler, objective, TOKEN_EVALUATOR)
+    assert names == "loss accuracy perplexity bits".split()
+    names = list_metric_names(sampler, two_terms, Evaluator())
+    assert names == "loss a b perplexity bits".split()
 
 
-def test_the_records_of_a_part_are_those_of_its_examples(home: Path, tmp_path: Path) -> None:
-    """A share that is kept is any of the records: judge and feed must mean the same ones."""
+def test_records_of_a_split_are_those_of_its_examples(
+    tokenizer_folder: Path, tmp_path: Path
+) -> None:
+    """A validation split takes records at random: evaluator and sampler must use the same ones."""
     records = [Record({"words": [word] * 3, "tags": ["B-PER"] * 3}, "x") for word in "abcdefghijkl"]
-    _, encoder, given = judged(home, "tag", labels=TAGS)
-    shards = prepare(records, encoder, tmp_path / "shards", fields=encoder.fields(), made_from={})
-    part = Part(first=False, share=0.4)
-    documents = part.documents(shards, 0)
-    held = list(picked(iter(records), documents.which))
-    assert 2 < len(held) < 8
-    assert [encoder([each])[0]["tokens"] for each in held] == [
+    _, encoder, context = build_evaluator(
+        tokenizer_folder, "token-classification", label_names=TAGS
+    )
+    shards = prepare_shards(
+        records, encoder, tmp_path / "shards", field_sizes=encoder.field_sizes(), provenance={}
+    )
+    split = DataSplit(is_train=False, validation_fraction=0.4)
+    documents = split.select_documents(shards, 0)
+    selected = list(select_records(iter(records), documents.indices))
+    assert 2 < len(selected) < 8
+    assert [encoder([record])[0]["tokens"] for record in selected] == [
         documents[i]["tokens"].tolist() for i in range(len(documents))
     ]
-    tried = trial(given, objective("tag", given.words), encoder, shards, records, part)
-    out = {"labels": torch.zeros(len(held), 3).long(), "logits": torch.zeros(len(held), 3, len(TAGS))}
-    assert tried.judge.scores(tried.judge.keep(out, np.arange(len(held))))["accuracy"] == 0
-    assert tried.writes == ()
+    objective = build_objective("token-classification", context.vocab)
+    evaluation_set = build_evaluation_set(context, objective, encoder, shards, records, split)
+    outputs = {
+        "labels": torch.zeros(len(selected), 3).long(),
+        "logits": torch.zeros(len(selected), 3, len(TAGS)),
+    }
+    collected = evaluation_set.evaluator.collect(outputs, np.arange(len(selected)))
+    assert evaluation_set.evaluator.compute_metrics(collected)["accuracy"] == 0
+    assert evaluation_set.generation_metrics == ()
 
 
-def test_a_sample_is_spread_evenly() -> None:
-    assert spaced(10, 4) == [0, 3, 6, 9]
-    assert spaced(3, 9) == [0, 1, 2]
-    assert spaced(7, 1) == [0]
+def test_spaced_indices() -> None:
+    assert select_spaced_indices(10, 4) == [0, 3, 6, 9]
+    assert select_spaced_indices(3, 9) == [0, 1, 2]
+    assert select_spaced_indices(7, 1) == [0]

@@ -1,4 +1,4 @@
-"""`qkv.fit`: the loop from a notebook, with an objective by name and one of the user's own."""
+"""`qkv.fit`: training in memory, with an objective by name or a custom loss function."""
 
 from typing import Any
 
@@ -12,130 +12,208 @@ from qkv.text import Tokenizer
 TEXTS = ["the cat sat on the mat", "the dog lay on the rug", "a bird sang in the tree"] * 20
 
 
-def model(family: str = "gpt2", **changes: Any) -> qkv.Model:
-    tokenizer = Tokenizer.train(TEXTS, kind="word", vocab=60, purpose="bert")
+def build_model(family: str = "gpt2", **changes: Any) -> qkv.Model:
+    tokenizer = Tokenizer.train(TEXTS, type="word", vocab_size=60, template="bert")
     torch.manual_seed(0)
-    made = qkv.build(family, vocab=len(tokenizer), width=32, depth=2, heads=2, length=32, **changes)
-    made.tokenizer = tokenizer
-    return made
-
-
-def losses(made: qkv.Model, **more: Any) -> list[float]:
-    told: list[float] = []
-    qkv.fit(
-        made, TEXTS, steps=30, rate=3e-3, log=5, callbacks=[lambda r: told.append(r.values["loss"])], **more
+    model = qkv.build(
+        family, vocab_size=len(tokenizer), width=32, depth=2, heads=2, max_positions=32, **changes
     )
-    return told
+    model.tokenizer = tokenizer
+    return model
 
 
-def test_by_name() -> None:
-    told = losses(model(), objective="causal-lm", length=16, rows=8)
-    assert told[-1] < 0.75 * told[0]
-
-
-def test_masked() -> None:
-    told = losses(model("bert", feed=64, head="masked-lm"), objective="masked-lm", length=16, rows=8)
-    assert told[-1] < told[0]
-
-
-def test_a_function_of_the_users_own() -> None:
-    def twice(out: dict[str, Tensor]) -> Tensor:
-        return 2 * torch.nn.functional.cross_entropy(out["logits"].flatten(0, 1), out["labels"].flatten())
-
-    once = losses(model(drop=0.0, embed_drop=0.0, attend_drop=0.0), length=16, rows=8, clip=0.0)
-    told = losses(
-        model(drop=0.0, embed_drop=0.0, attend_drop=0.0), objective=twice, length=16, rows=8, clip=0.0
-    )
-    assert told[0] == pytest.approx(2 * once[0], rel=0.05)
-
-
-def test_labels() -> None:
-    made = model("bert", feed=64, head="label", labels=2, label_take="mean")
-    made.config["id2label"] = {"0": "cat", "1": "other"}
-    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
-    told: list[float] = []
+def train(model: qkv.Model, **kwargs: Any) -> list[float]:
+    losses: list[float] = []
     qkv.fit(
-        made, data, objective="label", steps=80, rate=3e-3, rows=8, valid=0.2, log=10,
-        callbacks=[lambda r: told.append(r.values.get("accuracy", 0.0)) if r.kind == "measure" else None],
-    )  # fmt: skip
-    assert told[-1] == 1.0
-    assert not made.net.training
+        model,
+        TEXTS,
+        steps=30,
+        lr=3e-3,
+        log_every=5,
+        callbacks=[lambda r: losses.append(r.metrics["loss"])],
+        **kwargs,
+    )
+    return losses
 
 
-@pytest.mark.parametrize("named", [None, {"0": "LABEL_0", "1": "LABEL_1"}])
-def test_labels_without_names_take_those_of_the_data(named: dict[str, str] | None) -> None:
-    made = model("bert", feed=64, head="label", labels=2, label_take="mean")
-    if named:
-        made.config["id2label"] = named
+def test_causal_lm() -> None:
+    losses = train(build_model(), objective="causal-lm", max_length=16, batch_size=8)
+    assert losses[-1] < 0.75 * losses[0]
+
+
+def test_masked_lm() -> None:
+    losses = train(
+        build_model("bert", ffn_width=64, head="masked-lm"),
+        objective="masked-lm",
+        max_length=16,
+        batch_size=8,
+    )
+    assert losses[-1] < losses[0]
+
+
+def test_custom_loss_function() -> None:
+    def double_loss(outputs: dict[str, Tensor]) -> Tensor:
+        return 2 * torch.nn.functional.cross_entropy(
+            outputs["logits"].flatten(0, 1), outputs["labels"].flatten()
+        )
+
+    expected = train(
+        build_model(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0),
+        max_length=16,
+        batch_size=8,
+        grad_clip=0.0,
+    )
+    losses = train(
+        build_model(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0),
+        objective=double_loss,
+        max_length=16,
+        batch_size=8,
+        grad_clip=0.0,
+    )
+    assert losses[0] == pytest.approx(2 * expected[0], rel=0.05)
+
+
+def test_sequence_classification() -> None:
+    model = build_model(
+        "bert",
+        ffn_width=64,
+        head="sequence-classification",
+        num_labels=2,
+        classifier_pooling="mean",
+    )
+    model.config["id2label"] = {"0": "cat", "1": "other"}
     data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
-    qkv.fit(made, data, objective="label", steps=1)
-    assert made.config["id2label"] == {"0": "cat", "1": "other"}
-    three = model("bert", feed=64, head="label", labels=3)
-    with pytest.raises(ValueError, match=r"2 labels \(cat, other\), and the model 3: build it with labels=2"):
-        qkv.fit(three, data, objective="label", steps=1)
-    with pytest.raises(ValueError, match="no record to learn from: is the data empty"):
-        qkv.fit(three, [], objective="label", steps=1, rows=2)
+    accuracies: list[float] = []
+    qkv.fit(
+        model,
+        data,
+        objective="sequence-classification",
+        steps=80,
+        lr=3e-3,
+        batch_size=8,
+        validation=0.2,
+        log_every=10,
+        callbacks=[
+            lambda r: accuracies.append(r.metrics["accuracy"]) if r.phase == "eval" else None
+        ],
+    )
+    assert accuracies[-1] == 1.0
+    assert not model.net.training
 
 
-def test_a_model_without_a_tokenizer_says_so() -> None:
+@pytest.mark.parametrize("id2label", [None, {"0": "LABEL_0", "1": "LABEL_1"}])
+def test_default_label_names_are_replaced_by_those_of_the_data(
+    id2label: dict[str, str] | None,
+) -> None:
+    model = build_model(
+        "bert",
+        ffn_width=64,
+        head="sequence-classification",
+        num_labels=2,
+        classifier_pooling="mean",
+    )
+    if id2label:
+        model.config["id2label"] = id2label
+    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
+    qkv.fit(model, data, objective="sequence-classification", steps=1)
+    assert model.config["id2label"] == {"0": "cat", "1": "other"}
+    model_of_three = build_model("bert", ffn_width=64, head="sequence-classification", num_labels=3)
+    with pytest.raises(
+        ValueError, match=r"2 labels \(cat, other\), and the model 3: build it with num_labels=2"
+    ):
+        qkv.fit(model_of_three, data, objective="sequence-classification", steps=1)
+    with pytest.raises(ValueError, match="the training data has no records"):
+        qkv.fit(model_of_three, [], objective="sequence-classification", steps=1, batch_size=2)
+
+
+def test_error_for_a_model_without_tokenizer() -> None:
     with pytest.raises(ValueError, match="no tokenizer"):
-        qkv.fit(qkv.build("gpt2", vocab=50, width=16, heads=2, depth=1), TEXTS, steps=1)
+        qkv.fit(qkv.build("gpt2", vocab_size=50, width=16, heads=2, depth=1), TEXTS, steps=1)
 
 
-BERT: dict[str, Any] = dict(family="bert", feed=64)
+BERT: dict[str, Any] = dict(family="bert", ffn_width=64)
 
 
 @pytest.mark.parametrize(
-    ("build", "asked", "message"),
+    ("model_args", "fit_args", "message"),
     [
-        (BERT, dict(objective="label"), "objective 'label' with a model of head 'none', expected 'label'"),
-        ({}, dict(objective="label"), "objective 'label' with a model of head 'lm', expected 'label'"),
-        (BERT | dict(head="label", labels=2), {}, "'causal-lm' with a model of head 'label', expected 'lm'"),
-        (BERT, dict(objective="contrastive"), "the model gives no vector; build it with vector='mean'"),
-        ({}, dict(lr=1e-3), "lr is unknown; did you mean rate"),
-        ({}, dict(warmupp=1), "warmupp is unknown; did you mean warmup"),
-        ({}, dict(rate="fast"), "rate is 'fast', expected a number"),
-        ({}, dict(length=33), "length 33, expected at most 32: the model has no more positions"),
-        ({}, dict(watch="bleu"), "learn.watch 'bleu': nothing is measured"),
+        (
+            BERT,
+            dict(objective="sequence-classification"),
+            "with a model of head 'none', expected 'sequence-classification'",
+        ),
+        (
+            {},
+            dict(objective="sequence-classification"),
+            "with a model of head 'lm', expected 'sequence-classification'",
+        ),
+        (
+            BERT | dict(head="sequence-classification", num_labels=2),
+            {},
+            "'causal-lm' with a model of head 'sequence-classification', expected 'lm'",
+        ),
+        (
+            BERT,
+            dict(objective="sentence-contrastive"),
+            "with a model without pooling: build it with pooling='mean'",
+        ),
+        ({}, dict(learning_rate=1e-3), "learning_rate is unknown; did you mean lr"),
+        ({}, dict(warmup_step=1), "warmup_step is unknown; did you mean warmup_steps"),
+        ({}, dict(lr="fast"), "lr is 'fast', expected a number"),
+        (
+            {},
+            dict(max_length=33),
+            "data.max_length 33, expected at most the model's max_positions, 32",
+        ),
+        ({}, dict(best_metric="bleu"), "train.best_metric 'bleu': there is no validation data"),
     ],
 )
-def test_what_does_not_fit_is_one_line(build: dict[str, Any], asked: dict[str, Any], message: str) -> None:
+def test_errors_are_one_line(
+    model_args: dict[str, Any], fit_args: dict[str, Any], message: str
+) -> None:
     data = [{"text": text, "label": text[:5]} for text in TEXTS]
     with pytest.raises(ValueError, match=message):
-        qkv.fit(model(**build), data, steps=1, **asked)
+        qkv.fit(build_model(**model_args), data, steps=1, **fit_args)
 
 
-def test_a_tokenizer_that_is_larger_than_the_model() -> None:
-    made = model()
-    made.tokenizer = Tokenizer.train(TEXTS, kind="byte", vocab=300, purpose="gpt")
-    with pytest.raises(ValueError, match=r"tokens in the tokenizer, but the model knows \d+; do they belong"):
-        qkv.fit(made, TEXTS, steps=1, length=8)
+def test_error_for_a_tokenizer_larger_than_the_model() -> None:
+    model = build_model()
+    model.tokenizer = Tokenizer.train(TEXTS, type="byte", vocab_size=300, template="gpt")
+    with pytest.raises(
+        ValueError,
+        match=r"the tokenizer has \d+ tokens, but the model's vocab_size is \d+; do they belong",
+    ):
+        qkv.fit(model, TEXTS, steps=1, max_length=8)
 
 
-def test_rows_have_the_models_own_length() -> None:
-    assert qkv.fit(model(), TEXTS, steps=1, rows=2).tokens == 2 * 32
+def test_default_max_length_is_the_models() -> None:
+    assert qkv.fit(build_model(), TEXTS, steps=1, batch_size=2).num_tokens == 2 * 32
 
 
-def test_what_stands_still_or_runs_twice_does_so_for_one_run() -> None:
-    made = model()
-    losses(made, length=16, rows=8, freeze=["embed.*"], recompute=True)
-    assert all(p.requires_grad for p in made.net.parameters())
-    assert not any("forward" in vars(module) for module in made.net.modules())
+def test_freeze_and_activation_checkpointing_are_undone() -> None:
+    model = build_model()
+    train(model, max_length=16, batch_size=8, freeze=["embedding.*"], activation_checkpointing=True)
+    assert all(p.requires_grad for p in model.net.parameters())
+    assert not any("forward" in vars(module) for module in model.net.modules())
 
 
-def test_choices() -> None:
-    made = model("bert", feed=64, head="choice")
+def test_multiple_choice() -> None:
+    model = build_model("bert", ffn_width=64, head="multiple-choice")
     data = [{"text": "the cat", "choices": ["sat on the mat", "sang"], "label": 0}] * 20
-    told: list[float] = []
+    losses: list[float] = []
     qkv.fit(
-        made, data, objective="choice", steps=10, rows=4, log=5,
-        callbacks=[lambda r: told.append(r.values["loss"])],
+        model, data, objective="multiple-choice", steps=10, batch_size=4, log_every=5,
+        callbacks=[lambda r: losses.append(r.metrics["loss"])],
     )  # fmt: skip
-    assert told[-1] < told[0]
+    assert losses[-1] < losses[0]
 
 
-def test_a_memory_is_not_given_from_part_to_part() -> None:
-    made = qkv.build("transformer-xl", vocab=60, width=32, depth=2, heads=2, memory=8, cutoffs=[])
-    made.tokenizer = Tokenizer.train(TEXTS, kind="word", vocab=60, purpose="plain")
-    with pytest.raises(ValueError, match=r"^learn\.accumulate 2: recurrence gives its memory"):
-        losses(made, objective="recurrence", length=8, rows=4, accumulate=2)
+def test_error_for_grad_accum_with_recurrence() -> None:
+    model = qkv.build(
+        "transformer-xl", vocab_size=60, width=32, depth=2, heads=2, mem_len=8, cutoffs=[]
+    )
+    model.tokenizer = Tokenizer.train(TEXTS, type="word", vocab_size=60, template="plain")
+    with pytest.raises(
+        ValueError, match=r"^train\.grad_accum 2: segment-recurrent-lm carries its mems"
+    ):
+        train(model, objective="segment-recurrent-lm", max_length=8, batch_size=4, grad_accum=2)

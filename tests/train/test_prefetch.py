@@ -1,4 +1,4 @@
-"""Batches made ahead: by a thread or by processes, they are the same."""
+"""Prefetched batches: those of a thread and of worker processes are the same."""
 
 import multiprocessing
 from contextlib import closing
@@ -9,58 +9,85 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.data.batches.sampler import Feed, Place, rows_feed
-from qkv.train.loop.prefetch import Part, drawn
-from qkv.train.objectives import Words, objective
-from qkv.train.objectives.objective import Objective, written
+from qkv.data.batches.sampler import BatchSampler, SamplerState, build_example_sampler
+from qkv.train.loop.prefetch import MicroBatch, prefetch_batches
+from qkv.train.objectives import VocabularyInfo, build_objective
+from qkv.train.objectives.objective import Objective, wrap_loss_function
 
-START = Place()
-WORDS = Words(size=50, mask=4, special=(0, 1, 2, 3, 4))
+START = SamplerState()
+VOCAB = VocabularyInfo(vocab_size=50, mask_token_id=4, special_token_ids=(0, 1, 2, 3, 4))
 
 
-def made() -> tuple[Feed, Objective]:
+def make_sampler_and_objective() -> tuple[BatchSampler, Objective]:
     rng = np.random.default_rng(0)
     texts = [{"tokens": rng.integers(5, 50, length)} for length in rng.integers(3, 20, 40)]
     lengths = np.array([len(text["tokens"]) for text in texts])
-    return rows_feed(texts, lengths, tokens=64), objective("masked-lm", WORDS, share=0.3)
+    return build_example_sampler(texts, lengths, batch_tokens=64), build_objective(
+        "masked-lm", VOCAB, mask_prob=0.3
+    )
 
 
-def some(workers: int, place: Place = START, *, count: int = 12) -> list[tuple[Place, list[Part]]]:
-    feed, target = made()
+def prefetch(
+    num_workers: int, start: SamplerState = START, *, count: int = 12
+) -> list[tuple[SamplerState, list[MicroBatch]]]:
+    sampler, objective = make_sampler_and_objective()
     with closing(
-        drawn(feed, target, lambda at: [(part, True) for part in feed.parts(at, 2)], place, workers)
+        prefetch_batches(
+            sampler,
+            objective,
+            lambda state: [(indices, True) for indices in sampler.split_batch(state, 2)],
+            start,
+            num_workers,
+        )
     ) as batches:
         return list(islice(batches, count))
 
 
-def tensors(parts: list[Part]) -> list[Tensor]:
-    found = []
-    for part in parts:
-        assert part.batch.rows is not None
-        assert part.batch.rows.ids is not None
-        found += [part.batch.rows.ids, part.batch.rows.positions, *part.batch.labels.values()]
-    return found
+def list_tensors(micro_batches: list[MicroBatch]) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    for micro_batch in micro_batches:
+        inputs = micro_batch.batch.encoder
+        assert inputs is not None
+        assert inputs.input_ids is not None
+        tensors += [inputs.input_ids, inputs.position_ids, *micro_batch.batch.labels.values()]
+    return tensors
 
 
-def test_processes_make_what_a_thread_makes() -> None:
-    ours, theirs = some(0), some(2)
-    assert {place.epoch for place, _ in ours} > {0}  # past the end of an epoch
-    for (place, mine), (other, afar) in zip(ours, theirs, strict=True):
-        assert place == other
-        assert [part[1:] for part in mine] == [part[1:] for part in afar]
-        assert all(torch.equal(a, b) for a, b in zip(tensors(mine), tensors(afar), strict=True))
+def test_workers_build_the_batches_of_a_thread() -> None:
+    from_thread = prefetch(0)
+    from_workers = prefetch(2)
+    assert {state.epoch for state, _ in from_thread} > {0}  # past the end of an epoch
+    for (state, batch), (worker_state, worker_batch) in zip(from_thread, from_workers, strict=True):
+        assert state == worker_state
+        assert [item[1:] for item in batch] == [item[1:] for item in worker_batch]
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(list_tensors(batch), list_tensors(worker_batch), strict=True)
+        )
     assert not multiprocessing.active_children()
 
 
-def test_it_begins_anywhere() -> None:
-    whole = some(0)
-    for (place, mine), (other, later) in zip(whole[3:], some(0, whole[3][0], count=9), strict=True):
-        assert place == other
-        assert all(torch.equal(a, b) for a, b in zip(tensors(mine), tensors(later), strict=True))
+def test_prefetching_starts_from_any_state() -> None:
+    batches = prefetch(0)
+    later_batches = prefetch(0, batches[3][0], count=9)
+    for (state, batch), (later_state, later_batch) in zip(batches[3:], later_batches, strict=True):
+        assert state == later_state
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(list_tensors(batch), list_tensors(later_batch), strict=True)
+        )
 
 
-def test_a_function_of_the_users_stays_in_its_process() -> None:
-    feed, target = made()
-    own = written(lambda out: out["logits"].sum(), target)
-    with pytest.raises(ValueError, match="function of the user"):
-        next(drawn(feed, own, lambda at: [(feed.batches(0)[0], True)], Place(), 2))
+def test_error_for_a_loss_function_with_workers() -> None:
+    sampler, objective = make_sampler_and_objective()
+    custom = wrap_loss_function(lambda out: out["logits"].sum(), objective)
+    with pytest.raises(ValueError, match="a user's loss function cannot be sent to workers"):
+        next(
+            prefetch_batches(
+                sampler,
+                custom,
+                lambda state: [(sampler.get_batches(0)[0], True)],
+                SamplerState(),
+                2,
+            )
+        )

@@ -1,4 +1,4 @@
-"""The small recipes: each objective learns, from files to a saved model, in parts as in one batch."""
+"""The small recipes: each objective trains, from files to a saved model, in micro-batches as in one batch."""
 
 from __future__ import annotations
 
@@ -15,254 +15,379 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import qkv
-from qkv.data.batches.sampler import Indices, Place
+from qkv.data.batches.sampler import Indices, SamplerState
 from qkv.model.build import build
 from qkv.text import Tokenizer
-from qkv.train.evaluate.validation import over
-from qkv.train.loop.checkpoint import finished
-from qkv.train.loop.ema import mean_of
+from qkv.train.evaluate.validation import build_loss_metrics_function
+from qkv.train.loop.checkpoint import list_checkpoints
+from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.trainer import Report
-from qkv.train.objectives import OBJECTIVES, words_of
+from qkv.train.objectives import build_vocabulary_info
 from qkv.train.objectives.objective import Objective
-from qkv.train.objectives.registry import KINDS
-from qkv.train.objectives.wrappers import Twin
+from qkv.train.objectives.registry import OBJECTIVE_SPECS
+from qkv.train.objectives.wrappers import GeneratorDiscriminator
 from qkv.train.recipe import Recipe, read_recipe
-from qkv.train.run import train
-from qkv.train.setup import Prepared, prepared
-from qkv.train.setup_context import Given
+from qkv.train.run import train_recipe
+from qkv.train.setup import TrainingSetup, prepare_training
+from qkv.train.setup_context import SetupContext
 from tests.support import small_data
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes" / "small"
 
-# What the mean loss of the last ten steps falls below. Who knows only how frequent words are stays above.
+# Upper bounds of the mean losses of the last ten steps; token frequencies alone do not reach them.
 # fmt: off
-BELOW = {
-    "causal-lm": {"loss": 1.4},               "recurrence": {"loss": 1.3},
-    "control-codes": {"loss": 0.6},           "permutation-lm": {"loss": 1.5},
-    "masked-lm": {"loss": 1.1},               "next-sentence": {"lm": 1.3, "pair": 0.5},
-    "sentence-order": {"lm": 1.8, "pair": 0.3}, "replaced-token": {"lm": 1.5, "replaced": 11.0},
-    "distillation": {"soft": 1.6, "lm": 4.6, "cosine": 0.25}, "seq2seq": {"loss": 1.1},
-    "generative-answers": {"loss": 0.5},      "summaries": {"loss": 0.2},
-    "denoising": {"loss": 1.1},               "multilingual-denoising": {"loss": 1.2},
-    "span-corruption": {"loss": 2.1},         "experts": {"loss": 2.2, "balance": 0.035, "z": 0.01},
-    "sentence-vectors": {"loss": 0.2},        "image-text": {"loss": 1.8},  # three captions: ln(16 / 3)
-    "label": {"loss": 0.2},                   "labels": {"loss": 0.2},
-    "regression": {"loss": 0.1},              "tag": {"loss": 0.1},
-    "span": {"start": 0.5, "end": 0.5},       "choice": {"loss": 0.3},
-    "lora": {"loss": 0.1},  # the new head alone stays above 0.5
+MAX_LOSSES = {
+    "causal-lm":                     {"loss": 1.4},
+    "segment-recurrent-lm":          {"loss": 1.3},
+    "control-code-lm":               {"loss": 0.6},
+    "permutation-lm":                {"loss": 1.5},
+    "masked-lm":                     {"loss": 1.1},
+    "next-sentence-prediction":      {"lm": 1.3, "pair": 0.5},
+    "sentence-order-prediction":     {"lm": 1.8, "pair": 0.3},
+    "replaced-token-detection":      {"lm": 1.5, "replaced": 11.0},
+    "distillation":                  {"soft": 1.6, "lm": 4.6, "cosine": 0.25},
+    "seq2seq":                       {"loss": 1.1},
+    "generative-question-answering": {"loss": 0.5},
+    "summarization":                 {"loss": 0.2},
+    "denoising":                     {"loss": 1.1},
+    "multilingual-denoising":        {"loss": 1.2},
+    "span-corruption":               {"loss": 2.1},
+    "mixture-of-experts":            {"loss": 2.2, "balance": 0.035, "z": 0.01},
+    "sentence-contrastive":          {"loss": 0.2},
+    "image-text-contrastive":        {"loss": 1.8},  # three captions: ln(16 / 3)
+    "sequence-classification":       {"loss": 0.2},
+    "multi-label-classification":    {"loss": 0.2},
+    "regression":                    {"loss": 0.1},
+    "token-classification":          {"loss": 0.1},
+    "question-answering":            {"start": 0.5, "end": 0.5},
+    "multiple-choice":               {"loss": 0.3},
+    "lora":                          {"loss": 0.1},  # the new head alone stays above 0.5
 }
 # fmt: on
-TOGETHER = ("sentence-vectors", "image-text")  # all rows of a batch are told from each other: test_backward
+# Their loss compares all rows of a batch: see test_step.py.
+FULL_BATCH_RECIPES = ("sentence-contrastive", "image-text-contrastive")
 
 
-def recipe_of(name: str, folder: Path, *flags: str) -> Recipe:
-    if name == "image-text":
+def read_small_recipe(name: str, folder: Path, *flags: str) -> Recipe:
+    if name == "image-text-contrastive":
         pytest.importorskip("PIL")
-    given = small_data.write(name, folder)
+    data_flags = small_data.write(name, folder)
     return read_recipe(
-        RECIPES / f"{name}.toml", [*given, "--run", str(folder / "run"), "--device", "cpu", *flags]
+        RECIPES / f"{name}.toml",
+        [*data_flags, "--run", str(folder / "run"), "--device", "cpu", *flags],
     )
 
 
 def test_every_objective_has_a_small_recipe() -> None:
-    assert {path.stem for path in RECIPES.glob("*.toml")} == BELOW.keys() == small_data.MAKERS.keys()
+    assert (
+        {path.stem for path in RECIPES.glob("*.toml")}
+        == MAX_LOSSES.keys()
+        == small_data.MAKERS.keys()
+    )
     flags = ["--data.train", "x"]
-    taught = {read_recipe(path, flags).objective.name for path in RECIPES.glob("*.toml")}
-    assert taught == OBJECTIVES.keys()
+    objective_names = {read_recipe(path, flags).objective.name for path in RECIPES.glob("*.toml")}
+    assert objective_names == OBJECTIVE_SPECS.keys()
     assert all(path.read_text().startswith("# ") for path in RECIPES.glob("*.toml"))
 
 
-@pytest.mark.parametrize("name", BELOW)
-def test_a_small_recipe_learns(name: str, tmp_path: Path) -> None:
-    train(recipe_of(name, tmp_path))
+@pytest.mark.parametrize("name", MAX_LOSSES)
+def test_small_recipe_reaches_its_loss(name: str, tmp_path: Path) -> None:
+    train_recipe(read_small_recipe(name, tmp_path))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    found = json.loads(lines[-1])["values"]
-    assert {part: found[part] for part in BELOW[name] if found[part] >= BELOW[name][part]} == {}
+    metrics = json.loads(lines[-1])["metrics"]
+    assert {
+        key: metrics[key] for key, max_loss in MAX_LOSSES[name].items() if metrics[key] >= max_loss
+    } == {}
     model = qkv.load(tmp_path / "run" / "last")
     assert model.tokenizer is not None
-    if name == "replaced-token":
+    if name == "replaced-token-detection":
         generator = qkv.load(tmp_path / "run" / "last" / "generator")
-        own, other = (dict(m.net.named_parameters()) for m in (model, generator))
-        assert torch.equal(own["encoder.embed.tokens.weight"], other["encoder.embed.tokens.weight"])
+        tokens, generator_tokens = (
+            item.net.get_parameter("encoder.embedding.tokens.weight") for item in (model, generator)
+        )
+        assert torch.equal(tokens, generator_tokens)
 
 
-def gradients(net: nn.Module, goal: Objective, made: Prepared, parts: list[Indices]) -> dict[str, Tensor]:
-    """Of a batch in parts, each part's mean weighed by its share of the targets."""
-    batches = [goal.collate(made.feed.draw(part, 0, goal.noise)) for part in parts]
-    counts = [goal.counts(batch) for batch in batches]
+def compute_gradients(
+    net: nn.Module, objective: Objective, setup: TrainingSetup, micro_batches: list[Indices]
+) -> dict[str, Tensor]:
+    """Return the gradients of a batch, each micro-batch weighted by its share of the targets."""
+    batches = [
+        objective.collate(setup.sampler.fetch_examples(indices, 0, objective.noise))
+        for indices in micro_batches
+    ]
+    counts = [objective.count_targets(batch) for batch in batches]
     net.zero_grad(set_to_none=True)
     for batch, count in zip(batches, counts, strict=True):
-        for name, loss in goal.parts(net(batch)).items():
-            (loss * (count[name] / sum(each[name] for each in counts))).backward(retain_graph=True)
+        for name, loss in objective.compute_losses(net(batch)).items():
+            (loss * (count[name] / sum(item[name] for item in counts))).backward(retain_graph=True)
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-@pytest.mark.parametrize("name", [name for name in BELOW if name not in ("recurrence", *TOGETHER)])
-def test_two_parts_of_a_batch_are_worth_the_whole(
+@pytest.mark.parametrize(
+    "name",
+    [name for name in MAX_LOSSES if name not in ("segment-recurrent-lm", *FULL_BATCH_RECIPES)],
+)
+def test_micro_batches_equal_one_batch(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Twin, "sampled", lambda self, logits: logits.argmax(-1))
-    made = prepared(recipe_of(name, tmp_path), tmp_path / "run")
-    net, place = made.net.double().eval(), Place()
-    for held in getattr(net, "_beside", ()):
-        held.double()
-    whole, halves = (gradients(net, made.objective, made, made.feed.parts(place, n)) for n in (1, 2))
-    assert whole.keys() == halves.keys()
-    for key in whole:
-        torch.testing.assert_close(halves[key], whole[key], atol=1e-9, rtol=1e-6)
-
-
-def test_a_memory_does_not_go_on_from_part_to_part(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"learn\.accumulate 2: .*expected 1"):
-        prepared(recipe_of("recurrence", tmp_path, "--learn.accumulate", "2"), tmp_path / "run")
-
-
-def test_a_model_goes_on_with_another_head(tmp_path: Path) -> None:
-    """Masked words first, then labels: what the network learned is kept, the head is new."""
-    home = tmp_path / "first"
-    home.mkdir()
-    train(recipe_of("masked-lm", home, "--model.family", "bert", "--learn.steps", "3", "--learn.warmup", "0"))
-    path = tmp_path / "label.toml"
-    path.write_text(
-        '[model]\n[data]\nlength = 48\nrows = 32\n[objective]\nname = "label"\n[learn]\nsteps = 1\n'
+    monkeypatch.setattr(
+        GeneratorDiscriminator, "sample_tokens", lambda self, logits: logits.argmax(-1)
     )
-    flags = ["--model.load", str(home / "run" / "last"), "--run", str(tmp_path / "run"), "--device", "cpu"]
-    made = prepared(read_recipe(path, [*flags, *small_data.write("label", tmp_path)]), tmp_path / "run")
-    before, after = qkv.load(home / "run" / "last"), made.model
-    assert after.args["head"] == "label"
+    setup = prepare_training(read_small_recipe(name, tmp_path), tmp_path / "run")
+    net = setup.net.double().eval()
+    for teacher in getattr(net, "_teacher", ()):
+        teacher.double()
+    expected, actual = (
+        compute_gradients(
+            net, setup.objective, setup, setup.sampler.split_batch(SamplerState(), count)
+        )
+        for count in (1, 2)
+    )
+    assert expected.keys() == actual.keys()
+    for key in expected:
+        torch.testing.assert_close(actual[key], expected[key], atol=1e-9, rtol=1e-6)
+
+
+def test_error_for_grad_accum_with_recurrence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"train\.grad_accum 2: .*expected 1"):
+        prepare_training(
+            read_small_recipe("segment-recurrent-lm", tmp_path, "--train.grad_accum", "2"),
+            tmp_path / "run",
+        )
+
+
+def test_pretrained_model_is_trained_with_another_head(tmp_path: Path) -> None:
+    """Masked language modeling, then classification: the encoder is kept, the head is new."""
+    first_folder = tmp_path / "first"
+    first_folder.mkdir()
+    train_recipe(
+        read_small_recipe(
+            "masked-lm",
+            first_folder,
+            "--model.family",
+            "bert",
+            "--train.steps",
+            "3",
+            "--train.warmup_steps",
+            "0",
+        )
+    )
+    path = tmp_path / "classify.toml"
+    path.write_text(
+        '[model]\n[data]\nmax_length = 48\nbatch_size = 32\n[objective]\nname = "sequence-classification"\n'
+        "[train]\nsteps = 1\n"
+    )
+    flags = [
+        "--model.load",
+        str(first_folder / "run" / "last"),
+        "--run",
+        str(tmp_path / "run"),
+        "--device",
+        "cpu",
+    ]
+    setup = prepare_training(
+        read_recipe(path, [*flags, *small_data.write("sequence-classification", tmp_path)]),
+        tmp_path / "run",
+    )
+    before = qkv.load(first_folder / "run" / "last")
+    after = setup.model
+    assert after.args["head"] == "sequence-classification"
     assert after.config["architectures"] == ["BertForSequenceClassification"]
     assert after.config["label2id"] == {"other": 0, "pet": 1}
-    own, held = (dict(model.net.named_parameters()) for model in (after, before))
-    shared = [name for name in own if name.startswith("encoder.")]
+    new, old = (dict(model.net.named_parameters()) for model in (after, before))
+    shared = [name for name in new if name.startswith("encoder.")]
     assert shared
-    assert all(torch.equal(own[name], held[name]) for name in shared)
+    assert all(torch.equal(new[name], old[name]) for name in shared)
 
 
-def test_blocks_of_one_long_text_are_rows_of_one_length_in_a_frame(tmp_path: Path) -> None:
-    flags = ["--data.unit", "file", "--objective.whole", "true", "--data.static", "true"]
-    made = prepared(recipe_of("masked-lm", tmp_path, *flags), tmp_path / "run")
-    batch = made.objective.collate(made.feed.draw(made.feed.batches(0)[0], 0, made.objective.noise))
-    assert batch.rows is not None
-    assert batch.rows.ids is not None
-    text = made.model.tokenizer
-    assert text is not None
-    assert batch.rows.ids.shape == (16, 64)
-    assert {*batch.rows.ids[:, 0].tolist()} == {text.cls}
-    assert {*batch.rows.ids[:, -1].tolist()} == {text.sep}
-    block = int(made.feed.batches(0)[0][0])
-    again = [made.feed.draw(np.array([block]), n, made.objective.noise)[0]["tokens"] for n in (0, 1)]
-    assert (again[0] == again[1]).all()  # the mask is static
-    assert block in np.concatenate(made.feed.batches(1))
+def test_blocks_of_one_long_text_have_special_tokens(tmp_path: Path) -> None:
+    flags = ["--data.unit", "file", "--objective.whole_word", "true", "--data.fixed_noise", "true"]
+    setup = prepare_training(read_small_recipe("masked-lm", tmp_path, *flags), tmp_path / "run")
+    batch = setup.objective.collate(
+        setup.sampler.fetch_examples(setup.sampler.get_batches(0)[0], 0, setup.objective.noise)
+    )
+    assert batch.encoder is not None
+    assert batch.encoder.input_ids is not None
+    tokenizer = setup.model.tokenizer
+    assert tokenizer is not None
+    assert batch.encoder.input_ids.shape == (16, 64)
+    assert {*batch.encoder.input_ids[:, 0].tolist()} == {tokenizer.cls_token_id}
+    assert {*batch.encoder.input_ids[:, -1].tolist()} == {tokenizer.sep_token_id}
+    block = int(setup.sampler.get_batches(0)[0][0])
+    tokens = [
+        setup.sampler.fetch_examples(np.array([block]), n, setup.objective.noise)[0]["tokens"]
+        for n in (0, 1)
+    ]
+    assert (tokens[0] == tokens[1]).all()  # the mask is the same in every epoch
+    assert block in np.concatenate(setup.sampler.get_batches(1))
 
 
-@pytest.mark.parametrize("name", ["label", "replaced-token", "distillation", "lora"])
-def test_a_saved_model_has_the_loss_that_was_measured(name: str, tmp_path: Path) -> None:
-    more = ["--data.valid", "0.2", "--learn.steps", "20", "--learn.measure", "20"]
-    recipe, run = recipe_of(name, tmp_path, *more), tmp_path / "run"
-    train(recipe)
-    measured = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["values"]
-    made, model = prepared(recipe, run), qkv.load(run / "best")
-    assert made.trial is not None
+@pytest.mark.parametrize(
+    "name", ["sequence-classification", "replaced-token-detection", "distillation", "lora"]
+)
+def test_saved_model_has_the_reported_loss(name: str, tmp_path: Path) -> None:
+    flags = ["--data.validation", "0.2", "--train.steps", "20", "--train.eval_every", "20"]
+    recipe = read_small_recipe(name, tmp_path, *flags)
+    run = tmp_path / "run"
+    train_recipe(recipe)
+    expected = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["metrics"]
+    setup = prepare_training(recipe, run)
+    model = qkv.load(run / "best")
+    assert setup.evaluation_set is not None
     assert model.tokenizer is not None
-    words = words_of(model.tokenizer, model, length=recipe.data.length)
-    given = Given(recipe=recipe, home=str(run / "tokenizer"), model=model, words=words, learnt=run / "best")
-    net, _ = KINDS[recipe.objective.name].net(given)
+    vocab = build_vocabulary_info(model.tokenizer, model, max_length=recipe.data.max_length)
+    context = SetupContext(
+        recipe=recipe,
+        tokenizer_folder=str(run / "tokenizer"),
+        model=model,
+        vocab=vocab,
+        trained_model_folder=run / "best",
+    )
+    net, _ = OBJECTIVE_SPECS[recipe.objective.name].build_module(context)
     with torch.no_grad():
-        again = over(made.trial.feed, made.objective)(net.eval())
-    assert again["loss"] == pytest.approx(measured["loss"], rel=1e-6)
+        metrics = build_loss_metrics_function(setup.evaluation_set.sampler, setup.objective)(
+            net.eval()
+        )
+    assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
 
 
-def test_a_row_is_no_longer_than_a_loaded_model_reads(tmp_path: Path) -> None:
-    build("bert", "tiny", vocab=200, length=8).save(tmp_path / "model")
-    path = small_data.labelled(tmp_path, random.Random(0))
-    Tokenizer.train([path], kind="wordpiece", vocab=200, purpose="bert").save(tmp_path / "model")
-    recipe = tmp_path / "label.toml"
-    recipe.write_text('[model]\n[data]\nrows = 4\n[objective]\nname = "label"\n[learn]\nsteps = 1\n')
+def test_error_for_rows_longer_than_max_positions(tmp_path: Path) -> None:
+    build("bert", "tiny", vocab_size=200, max_positions=8).save(tmp_path / "model")
+    path = small_data.write_labeled_texts(tmp_path, random.Random(0))
+    Tokenizer.train([path], type="wordpiece", vocab_size=200, template="bert").save(
+        tmp_path / "model"
+    )
+    recipe = tmp_path / "classify.toml"
+    recipe.write_text(
+        '[model]\n[data]\nbatch_size = 4\n[objective]\nname = "sequence-classification"\n[train]\nsteps = 1\n'
+    )
     flags = ["--model.load", str(tmp_path / "model"), "--data.train", str(path), "--device", "cpu"]
     with pytest.raises(ValueError, match=r"train\.tsv, line 2: \d+ tokens, expected at most 8"):
-        prepared(read_recipe(recipe, flags), tmp_path / "run")
-    with pytest.raises(ValueError, match=r"data\.length 9, expected at most 8"):
-        prepared(read_recipe(recipe, [*flags, "--data.length", "9"]), tmp_path / "run")
+        prepare_training(read_recipe(recipe, flags), tmp_path / "run")
+    with pytest.raises(
+        ValueError, match=r"data\.max_length 9, expected at most the model's max_positions, 8"
+    ):
+        prepare_training(read_recipe(recipe, [*flags, "--data.max_length", "9"]), tmp_path / "run")
 
 
-MORE = {
-    "permutation-lm": ["--data.unit", "file", "--objective.memory", "true", "--model.memory", "16"],
-    "sentence-vectors": ["--model.drop", "0.1", "--model.attend_drop", "0.1"],
-    "image-text": ["--learn.accumulate", "3"],
-    "lora": ["--lora.drop", "0.2"],
+EXTRA_FLAGS = {
+    "permutation-lm": [
+        "--data.unit",
+        "file",
+        "--objective.use_mems",
+        "true",
+        "--model.mem_len",
+        "16",
+    ],
+    "sentence-contrastive": ["--model.dropout", "0.1", "--model.attention_dropout", "0.1"],
+    "image-text-contrastive": ["--train.grad_accum", "3"],
+    "lora": ["--lora.lora_dropout", "0.2"],
 }
 
 
 @pytest.mark.parametrize(
-    "name", ["replaced-token", "distillation", "recurrence", "permutation-lm", "lora", *TOGETHER]
+    "name",
+    [
+        "replaced-token-detection",
+        "distillation",
+        "segment-recurrent-lm",
+        "permutation-lm",
+        "lora",
+        *FULL_BATCH_RECIPES,
+    ],
 )
-def test_a_stopped_run_goes_on_to_the_bit(name: str, tmp_path: Path) -> None:
-    more = ["--learn.steps", "12", "--learn.log", "6", *MORE.get(name, [])]
-    for each in ("whole", "stopped"):
-        (tmp_path / each).mkdir()
+def test_stopped_run_resumes_exactly(name: str, tmp_path: Path) -> None:
+    flags = ["--train.steps", "12", "--train.log_every", "6", *EXTRA_FLAGS.get(name, [])]
+    for folder in ("uninterrupted", "stopped"):
+        (tmp_path / folder).mkdir()
 
     def stop(report: Report) -> None:
         if report.step == 6:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    train(recipe_of(name, tmp_path / "whole", *more))
-    recipe = recipe_of(name, tmp_path / "stopped", *more)
-    assert train(recipe, callbacks=[stop]).step == 6
-    assert train(recipe, resume=True).step == 12
+    train_recipe(read_small_recipe(name, tmp_path / "uninterrupted", *flags))
+    recipe = read_small_recipe(name, tmp_path / "stopped", *flags)
+    assert train_recipe(recipe, callbacks=[stop]).step == 6
+    assert train_recipe(recipe, resume=True).step == 12
     file = "adapter_model.safetensors" if name == "lora" else "model.safetensors"
-    weights = [load_file(tmp_path / each / "run" / "last" / file) for each in ("whole", "stopped")]
+    weights = [
+        load_file(tmp_path / folder / "run" / "last" / file)
+        for folder in ("uninterrupted", "stopped")
+    ]
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
-def test_the_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
-    flags = "--data.valid 0.2 --learn.steps 5 --learn.warmup 0 --learn.save 2 --learn.keep 3 --learn.last 3"
-    train(recipe_of("label", tmp_path, *flags.split()))
-    right = mean_of(path / "net.safetensors" for path in finished(tmp_path / "run" / "checkpoints"))
-    for name in ("last", "best"):  # nothing else was measured
+def test_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
+    flags = (
+        "--data.validation 0.2 --train.steps 5 --train.warmup_steps 0 --train.save_every 2 "
+        "--train.keep_checkpoints 3 --train.average_last 3"
+    )
+    train_recipe(read_small_recipe("sequence-classification", tmp_path, *flags.split()))
+    expected = average_checkpoints(
+        path / "net.safetensors" for path in list_checkpoints(tmp_path / "run" / "checkpoints")
+    )
+    for name in ("last", "best"):  # evaluated only at the end
         model = qkv.load(tmp_path / "run" / name)
-        assert all(torch.equal(p, right[key]) for key, p in model.net.named_parameters())
+        assert all(torch.equal(p, expected[key]) for key, p in model.net.named_parameters())
 
 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--objective.name", "mask"], r"objective\.name 'mask', expected one of causal-lm"),
-        (["--objective.whol", "true"], r"objective\.whol: masked-lm has no such setting"),
-        (["--data.length", "0"], r"data\.length 0, expected the number of tokens in a row"),
-        (["--data.length", "2"], r"rows of 0 tokens beside the special ones"),
-        (["--data.rows", "0"], r"data\.rows or data\.tokens is missing"),
+        (["--objective.whole_wor", "true"], r"objective\.whole_wor: masked-lm has no such setting"),
+        (["--data.max_length", "0"], r"data\.max_length 0, expected the number of tokens in a row"),
+        (["--data.max_length", "2"], r"rows of 0 tokens beside the special ones"),
+        (["--data.batch_size", "0"], r"data\.batch_size or data\.batch_tokens is missing"),
         (
-            ["--data.long", "refuse", "--data.length", "12"],
+            ["--data.overflow", "error", "--data.max_length", "12"],
             r"train\.txt, line \d+: \d+ tokens, expected at most 10",
         ),
-        (["--data.long", "some"], r"data\.long 'some', expected one of refuse, cut, split"),
-        (["--model.length", "32"], r"data\.length 64, expected at most 31: the model has no more positions"),
-        (["--model.vocab", "50"], r"tokens in the tokenizer, but the model knows 50"),
-        (["--text.purpose", "plain"], r"the tokenizer has no mask token"),
-        (["--objective.name", "label"], r"train\.txt, line 1: no column 'label'; the columns are 'text'"),
+        (
+            ["--data.overflow", "some"],
+            r"data\.overflow 'some', expected one of error, truncate, window",
+        ),
+        (
+            ["--model.max_positions", "32"],
+            r"data\.max_length 64, expected at most .* max_positions, 31",
+        ),
+        (
+            ["--model.vocab_size", "50"],
+            r"the tokenizer has \d+ tokens, but the model's vocab_size is 50",
+        ),
+        (["--tokenizer.template", "plain"], r"the tokenizer has no mask token"),
+        (
+            ["--objective.name", "sequence-classification"],
+            r"train\.txt, line 1: no column 'label'; the columns are 'text'",
+        ),
         (["--objective.name", "distillation"], r"objective\.teacher is missing"),
     ],
 )
-def test_a_recipe_that_is_wrong_says_so_in_one_line(flags: list[str], message: str, tmp_path: Path) -> None:
+def test_errors_of_a_recipe_are_one_line(flags: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message) as raised:
-        train(recipe_of("masked-lm", tmp_path, *flags))
+        train_recipe(read_small_recipe("masked-lm", tmp_path, *flags))
     assert "\n" not in str(raised.value)
 
 
-def test_a_decoder_starts_with_what_its_family_starts_with(tmp_path: Path) -> None:
-    made = prepared(recipe_of("denoising", tmp_path), tmp_path / "run")
-    text = made.model.tokenizer
-    assert text is not None
-    batch = made.objective.collate(made.feed.draw(made.feed.batches(0)[0], 0, made.objective.noise))
-    assert batch.target is not None
-    assert batch.target.ids is not None
-    assert {*batch.target.ids[:, 0].tolist()} == {text.eos}
-    assert {*batch.target.ids[:, 1].tolist()} == {text.bos}
+def test_decoder_start_token_is_that_of_the_family(tmp_path: Path) -> None:
+    setup = prepare_training(read_small_recipe("denoising", tmp_path), tmp_path / "run")
+    tokenizer = setup.model.tokenizer
+    assert tokenizer is not None
+    batch = setup.objective.collate(
+        setup.sampler.fetch_examples(setup.sampler.get_batches(0)[0], 0, setup.objective.noise)
+    )
+    assert batch.decoder is not None
+    assert batch.decoder.input_ids is not None
+    assert {*batch.decoder.input_ids[:, 0].tolist()} == {tokenizer.eos_token_id}
+    assert {*batch.decoder.input_ids[:, 1].tolist()} == {tokenizer.bos_token_id}
 
 
-def test_batches_of_so_many_tokens_have_many_rows(tmp_path: Path) -> None:
-    for name in ("masked-lm", "next-sentence", "label"):
+def test_batch_tokens(tmp_path: Path) -> None:
+    for name in ("masked-lm", "next-sentence-prediction", "sequence-classification"):
         (tmp_path / name).mkdir()
-        flags = ["--data.rows", "0", "--data.tokens", "480"]
-        made = prepared(recipe_of(name, tmp_path / name, *flags), tmp_path / name / "run")
-        assert max(map(len, made.feed.batches(0))) >= 480 // 64
+        flags = ["--data.batch_size", "0", "--data.batch_tokens", "480"]
+        setup = prepare_training(
+            read_small_recipe(name, tmp_path / name, *flags), tmp_path / name / "run"
+        )
+        assert max(map(len, setup.sampler.get_batches(0))) >= 480 // 64

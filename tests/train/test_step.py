@@ -1,4 +1,4 @@
-"""Gradients of a batch that is run in parts, where all of its rows are told from each other."""
+"""Gradients of a batch in micro-batches, for losses over all rows of the batch."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from torch import Tensor, nn
 
 from qkv.batch import Batch
 from qkv.data.batches.collate import Example
-from qkv.train.distributed import Team
-from qkv.train.loop.prefetch import Part, size
-from qkv.train.loop.step import Backward
-from qkv.train.objectives import Words, objective
-from qkv.train.objectives.objective import Objective, Out, written
-from qkv.train.sharding import Spread
+from qkv.train.distributed import DistributedContext
+from qkv.train.loop.prefetch import MicroBatch, count_batch_tokens
+from qkv.train.loop.step import BackwardPass
+from qkv.train.objectives import VocabularyInfo, build_objective
+from qkv.train.objectives.objective import ForwardOutputs, Objective, wrap_loss_function
+from qkv.train.sharding import Sharding
 from tests.support import tiny
 
 CPU = torch.device("cpu")
-CELLS = 10  # of tiny CLIP's images, and the token in front of them
+NUM_IMAGE_TOKENS = 10  # patches of tiny CLIP's images, and the class token
 
 
-def examples(count: int = 7) -> list[Example]:
-    """Texts of different lengths, which end with CLIP's end token, and an image each."""
+def make_examples(count: int = 7) -> list[Example]:
+    """Return texts of different lengths that end with CLIP's end token, each with an image."""
     rng = np.random.default_rng(0)
 
     def text() -> Any:
@@ -41,134 +41,167 @@ def examples(count: int = 7) -> list[Example]:
     ]  # fmt: skip
 
 
-def taught(name: str, drop: float = 0.0) -> tuple[nn.Module, Objective]:
-    """A tiny net in fp32, every tensor random."""
-    goal = objective(name, Words(size=tiny.VOCAB, cells=CELLS))
-    if name == "contrastive":
-        made = tiny.model("bert", dtype=torch.float32, vector="mean", drop=drop, attend_drop=drop)
+def build_net_and_objective(name: str, dropout: float = 0.0) -> tuple[nn.Module, Objective]:
+    """Return a tiny network in fp32, with random parameters, and its objective."""
+    objective = build_objective(
+        name, VocabularyInfo(vocab_size=tiny.VOCAB, num_image_tokens=NUM_IMAGE_TOKENS)
+    )
+    if name == "sentence-contrastive":
+        model = tiny.model(
+            "bert", dtype=torch.float32, pooling="mean", dropout=dropout, attention_dropout=dropout
+        )
     else:
-        made = tiny.model("clip", dtype=torch.float32, attend_drop=drop)
-    for module in made.net.modules():
+        model = tiny.model("clip", dtype=torch.float32, attention_dropout=dropout)
+    for module in model.net.modules():
         if isinstance(module, nn.Dropout):
-            module.p = drop
-    return made.net.train(), goal
+            module.p = dropout
+    return model.net.train(), objective
 
 
-def parts_of(goal: Objective, shares: Sequence[Sequence[Example]]) -> list[Part]:
-    batches = [goal.collate(share) for share in shares]
-    return [Part(batch, goal.counts(batch), size(batch)) for batch in batches]
+def build_micro_batches(
+    objective: Objective, groups: Sequence[Sequence[Example]]
+) -> list[MicroBatch]:
+    batches = [objective.collate(group) for group in groups]
+    return [
+        MicroBatch(batch, objective.count_targets(batch), count_batch_tokens(batch))
+        for batch in batches
+    ]
 
 
-def shared(count: int) -> list[list[Example]]:
-    held = examples()
-    return [held[i::count] for i in range(count)]
+def split_examples(count: int) -> list[list[Example]]:
+    examples = make_examples()
+    return [examples[i::count] for i in range(count)]
 
 
 @contextmanager
-def clean(net: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """Fills in the gradients that there are in the end."""
-    found: dict[str, Tensor] = {}
+def collect_gradients(net: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Yield a dict that receives the gradients when the block ends."""
+    gradients: dict[str, Tensor] = {}
     net.zero_grad(set_to_none=True)
-    yield found
-    found |= {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
+    yield gradients
+    gradients |= {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-def gradients(
-    net: nn.Module, goal: Objective, parts: list[Part], forward: Callable[[Batch], Out] | None = None
+def compute_gradients(
+    net: nn.Module,
+    objective: Objective,
+    micro_batches: list[MicroBatch],
+    forward: Callable[[Batch], ForwardOutputs] | None = None,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    whole = {name: sum(part.counts[name] for part in parts) for name in parts[0].counts}
-    backward = Backward(
-        forward=forward or net, objective=goal, spread=Spread("copy", Team(), 0, 1), scale=lambda loss: loss,
+    target_counts = {
+        name: sum(item.target_counts[name] for item in micro_batches)
+        for name in micro_batches[0].target_counts
+    }
+    backward = BackwardPass(
+        forward=forward or net,
+        objective=objective,
+        sharding=Sharding("ddp", DistributedContext(), 0, 1),
+        scale_loss=lambda loss: loss,
         device=CPU,
-    )  # fmt: skip
-    with clean(net) as found:
-        losses = backward(parts, whole)
-    return losses, found
+    )
+    with collect_gradients(net) as gradients:
+        losses = backward(micro_batches, target_counts)
+    return losses, gradients
 
 
 @pytest.mark.parametrize("count", [2, 3, 7])
-@pytest.mark.parametrize("name", ["contrastive", "image-text"])
-def test_parts_are_one_batch(name: str, count: int) -> None:
-    net, goal = taught(name)
-    with clean(net) as plain:
-        loss = goal(net(goal.collate(examples())))
+@pytest.mark.parametrize("name", ["sentence-contrastive", "image-text-contrastive"])
+def test_micro_batches_equal_one_batch(name: str, count: int) -> None:
+    net, objective = build_net_and_objective(name)
+    with collect_gradients(net) as expected:
+        loss = objective(net(objective.collate(make_examples())))
         loss.backward()
-    for shares in (1, count):
-        losses, found = gradients(net, goal, parts_of(goal, shared(shares)))
+    for num_micro_batches in (1, count):
+        losses, gradients = compute_gradients(
+            net, objective, build_micro_batches(objective, split_examples(num_micro_batches))
+        )
         torch.testing.assert_close(losses["loss"], loss.detach(), atol=1e-6, rtol=0)
-        assert found.keys() == plain.keys()
-        tiny.close(found, plain, 1e-6)
-    assert (plain["temperature"].abs() > 1e-3) if name == "image-text" else plain
+        assert gradients.keys() == expected.keys()
+        tiny.close(gradients, expected, 1e-6)
+    assert (expected["logit_scale"].abs() > 1e-3) if name == "image-text-contrastive" else expected
 
 
-@pytest.mark.parametrize("name", ["contrastive", "image-text"])
-def test_dropout_is_the_same_both_times(name: str) -> None:
-    """One graph over all parts, drawn one after the other, says what is right, and what is drawn next."""
-    net, goal = taught(name, drop=0.3)
-    parts = parts_of(goal, shared(3))
+@pytest.mark.parametrize("name", ["sentence-contrastive", "image-text-contrastive"])
+def test_dropout_is_the_same_in_both_passes(name: str) -> None:
+    """The expected values are of one graph over all micro-batches, with the same random numbers."""
+    net, objective = build_net_and_objective(name, dropout=0.3)
+    micro_batches = build_micro_batches(objective, split_examples(3))
     torch.manual_seed(5)
-    with clean(net) as right:
-        outs = [net(part.batch) for part in parts]
-        goal({key: torch.cat([out[key] for out in outs]) for key in goal.together}).backward()
+    with collect_gradients(net) as expected:
+        outs = [net(item.batch) for item in micro_batches]
+        objective(
+            {key: torch.cat([out[key] for out in outs]) for key in objective.full_batch_outputs}
+        ).backward()
     after = torch.rand(3)
     torch.manual_seed(5)
-    _, found = gradients(net, goal, parts)
+    _, gradients = compute_gradients(net, objective, micro_batches)
     assert torch.equal(torch.rand(3), after)
-    tiny.close(found, right, 1e-6)
+    tiny.close(gradients, expected, 1e-6)
     torch.manual_seed(6)
-    _, other = gradients(net, goal, parts)
-    assert max(tiny.apart(other[key], right[key]) for key in right) > 1e-3
+    _, other = compute_gradients(net, objective, micro_batches)
+    assert max(tiny.apart(other[key], expected[key]) for key in expected) > 1e-3
 
 
-def test_one_graph_is_held_at_a_time() -> None:
-    net, goal = taught("contrastive")
+def test_only_one_graph_is_in_memory() -> None:
+    net, objective = build_net_and_objective("sentence-contrastive")
     calls: list[tuple[int, bool]] = []
 
-    def forward(batch: Batch) -> Out:
-        assert batch.rows is not None
-        calls.append((batch.rows.size, torch.is_grad_enabled()))
+    def forward(batch: Batch) -> ForwardOutputs:
+        assert batch.encoder is not None
+        calls.append((batch.encoder.batch_size, torch.is_grad_enabled()))
         return net(batch)
 
-    gradients(net, goal, parts_of(goal, shared(3)), forward)
+    compute_gradients(net, objective, build_micro_batches(objective, split_examples(3)), forward)
     assert calls == [(6, False), (4, False), (4, True), (6, True), (4, True)]
 
 
-def test_a_part_that_is_run_for_company_is_nobodys() -> None:
-    net, goal = taught("image-text")
-    parts = parts_of(goal, shared(2))
-    company = parts[0]._replace(counts={"loss": 0}, tokens=0)
-    right_losses, right = gradients(net, goal, parts)
-    for order in ([*parts, company], [company, *parts]):
-        losses, found = gradients(net, goal, order)
-        torch.testing.assert_close(losses, right_losses, atol=1e-6, rtol=0)
-        tiny.close(found, right, 1e-6)
+def test_uncounted_micro_batch_has_no_effect() -> None:
+    net, objective = build_net_and_objective("image-text-contrastive")
+    micro_batches = build_micro_batches(objective, split_examples(2))
+    uncounted = micro_batches[0]._replace(target_counts={"loss": 0}, num_tokens=0)
+    expected_losses, expected = compute_gradients(net, objective, micro_batches)
+    for order in ([*micro_batches, uncounted], [uncounted, *micro_batches]):
+        losses, gradients = compute_gradients(net, objective, order)
+        torch.testing.assert_close(losses, expected_losses, atol=1e-6, rtol=0)
+        tiny.close(gradients, expected, 1e-6)
 
 
-def test_a_function_of_ones_own_reads_all_rows_and_what_goes_along() -> None:
-    """Vectors of one kind are near (Khosla et al. 2020); the kinds are numbers, which learn nothing."""
-    net, like = taught("contrastive")
+def test_custom_loss_function_reads_all_rows_and_labels() -> None:
+    """Supervised contrastive learning (Khosla et al. 2020): the classes are integers without gradient."""
+    net, base_objective = build_net_and_objective("sentence-contrastive")
     seen: list[set[str]] = []
 
-    def near(out: Out) -> Tensor:
-        seen.append({*out})
-        scores = out["vector"] @ out["vector"].T
-        same = (out["kind"][:, None] == out["kind"]).float()
-        return F.binary_cross_entropy_with_logits(scores, same)
+    def loss_function(outputs: ForwardOutputs) -> Tensor:
+        seen.append({*outputs})
+        embeddings = outputs["sentence_embedding"]
+        same = (outputs["class"][:, None] == outputs["class"]).float()
+        return F.binary_cross_entropy_with_logits(embeddings @ embeddings.T, same)
 
-    def collate(held: Sequence[Example]) -> Batch:
-        kinds = torch.tensor([len(one["source"]) % 2 for one in held]).repeat_interleave(2)
-        batch = like.collate(held)
-        return replace(batch, labels={**batch.labels, "kind": kinds})
+    def collate(examples: Sequence[Example]) -> Batch:
+        classes = torch.tensor(
+            [len(example["source"]) % 2 for example in examples]
+        ).repeat_interleave(2)
+        batch = base_objective.collate(examples)
+        return replace(batch, labels={**batch.labels, "class": classes})
 
-    goal = replace(written(near, like), collate=collate, together=("vector", "kind"))
-    one, two = (gradients(net, goal, parts_of(goal, shared(count))) for count in (1, 3))
-    assert seen[-1] == {"vector", "kind"}
-    torch.testing.assert_close(two[0], one[0], atol=1e-6, rtol=0)
-    tiny.close(two[1], one[1], 1e-6)
+    objective = replace(
+        wrap_loss_function(loss_function, base_objective),
+        collate=collate,
+        full_batch_outputs=("sentence_embedding", "class"),
+    )
+    expected, actual = (
+        compute_gradients(net, objective, build_micro_batches(objective, split_examples(count)))
+        for count in (1, 3)
+    )
+    assert seen[-1] == {"sentence_embedding", "class"}
+    torch.testing.assert_close(actual[0], expected[0], atol=1e-6, rtol=0)
+    tiny.close(actual[1], expected[1], 1e-6)
 
 
-def test_a_model_without_vectors_says_so() -> None:
+def test_error_for_a_model_without_pooling() -> None:
     net = tiny.model("bert", dtype=torch.float32).net
-    goal = objective("contrastive", Words(size=tiny.VOCAB))
-    with pytest.raises(ValueError, match=r'gives no vector; model\.vector = "mean" adds one'):
-        gradients(net, goal, parts_of(goal, shared(2)))
+    objective = build_objective("sentence-contrastive", VocabularyInfo(vocab_size=tiny.VOCAB))
+    with pytest.raises(
+        ValueError, match=r'returns no sentence embedding; model\.pooling = "mean" adds one'
+    ):
+        compute_gradients(net, objective, build_micro_batches(objective, split_examples(2)))

@@ -1,4 +1,4 @@
-"""The loop: parts of a batch are a whole one, a stopped run goes on to the bit, bad numbers stay out."""
+"""The training loop: micro-batches equal a full batch, runs resume exactly, non-finite steps are skipped."""
 
 from __future__ import annotations
 
@@ -20,109 +20,128 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import qkv
-from qkv.data.batches.sampler import Feed, Place, by_rows, recurrent_feed
-from qkv.train.config import Learn
-from qkv.train.evaluate.validation import over
+from qkv.data.batches.sampler import (
+    BatchSampler,
+    SamplerState,
+    build_fixed_size_plan,
+    build_recurrent_sampler,
+)
+from qkv.train.config import TrainConfig
+from qkv.train.evaluate.validation import build_loss_metrics_function
 from qkv.train.loop import checkpoint
-from qkv.train.loop.ema import mean_of
+from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.trainer import Report, Trainer
-from qkv.train.objectives import Words, objective
-from qkv.train.objectives.objective import Objective, Out, written
+from qkv.train.objectives import VocabularyInfo, build_objective
+from qkv.train.objectives.objective import ForwardOutputs, Objective, wrap_loss_function
 from tests.support import tiny
 
 VOCAB = 30
 
 
-def examples(count: int = 40, seed: int = 0) -> list[dict[str, Any]]:
+def make_examples(count: int = 40, seed: int = 0) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     return [{"tokens": rng.integers(1, VOCAB, rng.integers(4, 12))} for _ in range(count)]
 
 
-def lm() -> Objective:
-    return objective("causal-lm", Words(size=VOCAB))
+def build_lm_objective() -> Objective:
+    return build_objective("causal-lm", VocabularyInfo(vocab_size=VOCAB))
 
 
-def trainer(folder: Path | None = None, *, drop: float = 0.1, **settings: Any) -> Trainer:
-    """A tiny GPT-2 with dropout."""
+def make_trainer(folder: Path | None = None, *, dropout: float = 0.1, **settings: Any) -> Trainer:
+    """Return a trainer of a tiny GPT-2 with dropout."""
     torch.manual_seed(1)
     model = qkv.build(
         "gpt2",
-        vocab=VOCAB,
+        vocab_size=VOCAB,
         width=16,
         depth=2,
         heads=2,
-        length=16,
-        drop=drop,
-        embed_drop=drop,
-        attend_drop=drop,
+        max_positions=16,
+        dropout=dropout,
+        embedding_dropout=dropout,
+        attention_dropout=dropout,
     )
-    given = dict(steps=12, rate=1e-2, warmup=2, log=1, average=0.9) | settings
-    feed = Feed(examples(), by_rows(40, 8), seed=3)
+    config = dict(steps=12, lr=1e-2, warmup_steps=2, log_every=1, ema_decay=0.9) | settings
+    sampler = BatchSampler(make_examples(), build_fixed_size_plan(40, 8), seed=3)
+    validation_sampler = BatchSampler(
+        make_examples(10, 1), build_fixed_size_plan(10, 5, shuffle=False)
+    )
     return Trainer(
-        net=model.net, feed=feed, objective=lm(), learn=Learn(**given), folder=folder,
-        evaluate=over(Feed(examples(10, 1), by_rows(10, 5, shuffled=False)), lm()),
-    )  # fmt: skip
+        net=model.net,
+        sampler=sampler,
+        objective=build_lm_objective(),
+        train_config=TrainConfig(**config),
+        folder=folder,
+        evaluate=build_loss_metrics_function(validation_sampler, build_lm_objective()),
+    )
 
 
-class Lines:
-    """The losses that a run told, by step."""
+class LossRecorder:
+    """Callback that records the training losses by step."""
 
     def __init__(self) -> None:
         self.losses: dict[int, float] = {}
 
     def __call__(self, report: Any) -> None:
-        if report.kind == "train":
-            self.losses[report.step] = report.values["loss"]
+        if report.phase == "train":
+            self.losses[report.step] = report.metrics["loss"]
 
 
-def ran(run: Trainer, lines: Lines) -> dict[str, Tensor]:
-    run.callbacks = (lines,)
-    run.run()
-    return {name: p.detach().clone() for name, p in run.net.named_parameters()}
+def run_training(trainer: Trainer, recorder: LossRecorder) -> dict[str, Tensor]:
+    trainer.callbacks = (recorder,)
+    trainer.train()
+    return {name: p.detach().clone() for name, p in trainer.net.named_parameters()}
 
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"optimiser": "muon"}, {"optimiser": "adafactor"}, {"accumulate": 3}, {"precision": "bf16"}],
+    [
+        {},
+        {"optimizer": "muon"},
+        {"optimizer": "adafactor"},
+        {"grad_accum": 3},
+        {"precision": "bf16"},
+    ],
 )
-def test_a_run_that_was_stopped_goes_on_to_the_bit(settings: dict[str, Any], tmp_path: Path) -> None:
-    whole, parted = Lines(), Lines()
-    straight = trainer(**settings)
-    weights = ran(straight, whole)
-    first = trainer(tmp_path, **settings)
-    first.callbacks = (parted, stopper(first, 5))
-    first.run()
+def test_stopped_run_resumes_exactly(settings: dict[str, Any], tmp_path: Path) -> None:
+    expected = LossRecorder()
+    recorder = LossRecorder()
+    uninterrupted = make_trainer(**settings)
+    weights = run_training(uninterrupted, expected)
+    first = make_trainer(tmp_path, **settings)
+    first.callbacks = (recorder, stop_at_step(first, 5))
+    first.train()
     assert first.state.step == 5
-    second = trainer(tmp_path, **settings)
+    second = make_trainer(tmp_path, **settings)
     torch.manual_seed(99)
-    assert second.restore()
-    again = ran(second, parted)
-    assert parted.losses == whole.losses
-    assert all(torch.equal(again[name], weights[name]) for name in weights)
-    assert second.average is not None
-    assert straight.average is not None
-    averages = straight.average.state_dict()
-    assert all(torch.equal(x, averages[name]) for name, x in second.average.state_dict().items())
+    assert second.restore_checkpoint()
+    resumed_weights = run_training(second, recorder)
+    assert recorder.losses == expected.losses
+    assert all(torch.equal(resumed_weights[name], weights[name]) for name in weights)
+    assert second.ema is not None
+    assert uninterrupted.ema is not None
+    averages = uninterrupted.ema.state_dict()
+    assert all(torch.equal(x, averages[name]) for name, x in second.ema.state_dict().items())
 
 
 SCRIPT = """
 import sys
 from pathlib import Path
-from tests.train.test_trainer import trainer
-run = trainer(Path(sys.argv[1]), steps=60, save=1)
-run.restore()
+from tests.train.test_trainer import make_trainer
+trainer = make_trainer(Path(sys.argv[1]), steps=60, save_every=1)
+trainer.restore_checkpoint()
 
-def tell(report):
-    if report.kind == "train":
-        print(report.step, report.values["loss"].hex(), flush=True)
+def print_loss(report):
+    if report.phase == "train":
+        print(report.step, report.metrics["loss"].hex(), flush=True)
 
-run.callbacks = (tell,)
-run.run()
+trainer.callbacks = (print_loss,)
+trainer.train()
 print("done")
 """
 
 
-def process(folder: Path) -> subprocess.Popen[str]:
+def start_process(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(folder)], stdout=subprocess.PIPE, text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=Path(__file__).parent.parent.parent,
@@ -130,255 +149,315 @@ def process(folder: Path) -> subprocess.Popen[str]:
 
 
 def check_same_end(folder: Path) -> None:
-    """The run `parts`, which was stopped, has come where `whole` has, to the bit."""
-    straight, parts = (checkpoint.newest(folder / name / "checkpoints") for name in ("whole", "parts"))
-    assert straight is not None
-    assert parts is not None
-    assert straight[1] == parts[1]
-    for file, tensors in straight[0].items():
-        assert all(torch.equal(x, parts[0][file][name]) for name, x in tensors.items()), file
+    """Check that the interrupted run has exactly the final checkpoint of the uninterrupted one."""
+    expected, actual = (
+        checkpoint.read_latest_checkpoint(folder / name / "checkpoints")
+        for name in ("uninterrupted", "interrupted")
+    )
+    assert expected is not None
+    assert actual is not None
+    assert expected[1] == actual[1]
+    for file, tensors in expected[0].items():
+        assert all(torch.equal(x, actual[0][file][name]) for name, x in tensors.items()), file
 
 
-def test_a_run_that_is_killed_again_and_again_goes_on_to_the_bit(tmp_path: Path) -> None:
-    whole = dict(line.split() for line in process(tmp_path / "whole").communicate()[0].splitlines()[:-1])
-    assert len(whole) == 60
-    dice = random.Random(0)
-    for wanted in (dice.randrange(2, 20), dice.randrange(2, 20), dice.randrange(2, 20), 1000):
-        run = process(tmp_path / "parts")
-        assert run.stdout is not None
-        for count, line in enumerate(run.stdout, 1):
+def test_killed_run_resumes_exactly(tmp_path: Path) -> None:
+    output = start_process(tmp_path / "uninterrupted").communicate()[0]
+    losses = dict(line.split() for line in output.splitlines()[:-1])
+    assert len(losses) == 60
+    rng = random.Random(0)
+    for num_lines in (rng.randrange(2, 20), rng.randrange(2, 20), rng.randrange(2, 20), 1000):
+        process = start_process(tmp_path / "interrupted")
+        assert process.stdout is not None
+        for count, line in enumerate(process.stdout, 1):
             step, _, loss = line.strip().partition(" ")
-            assert step == "done" or whole[step] == loss
-            if count == wanted:
-                time.sleep(dice.random() * 0.02)  # wherever it is by then: in a step, or writing
-                run.kill()
-        run.communicate()
+            assert step == "done" or losses[step] == loss
+            if count == num_lines:
+                time.sleep(rng.random() * 0.02)  # it may be in a step by then, or writing
+                process.kill()
+        process.communicate()
     assert step == "done"
     check_same_end(tmp_path)
 
 
-def test_parts_of_a_batch_are_a_whole_one() -> None:
-    """Rows of different lengths: the loss is divided by the targets of all of them."""
-    one, two = (trainer(drop=0.0, accumulate=parts, average=0.0, steps=4) for parts in (1, 4))
-    for run in (one, two):
-        run.net.double()
-    a, b = Lines(), Lines()
-    tiny.close(ran(one, a), ran(two, b), 1e-9)
-    assert a.losses == pytest.approx(b.losses, abs=1e-9)
+def test_micro_batches_equal_a_full_batch() -> None:
+    """Rows have different lengths: the loss is divided by the number of targets in all of them."""
+    recorders = LossRecorder(), LossRecorder()
+    weights = []
+    for grad_accum, recorder in zip((1, 4), recorders, strict=True):
+        trainer = make_trainer(dropout=0.0, grad_accum=grad_accum, ema_decay=0.0, steps=4)
+        trainer.net.double()
+        weights.append(run_training(trainer, recorder))
+    tiny.close(weights[0], weights[1], 1e-9)
+    assert recorders[0].losses == pytest.approx(recorders[1].losses, abs=1e-9)
 
 
-def test_a_batch_is_a_function_of_its_place() -> None:
-    feed = Feed(examples(), by_rows(40, 8), seed=3)
-    other = Feed(examples(), by_rows(40, 8), seed=3)
-    places = [Place()]
+def test_batch_is_a_function_of_the_sampler_state() -> None:
+    sampler = BatchSampler(make_examples(), build_fixed_size_plan(40, 8), seed=3)
+    same_sampler = BatchSampler(make_examples(), build_fixed_size_plan(40, 8), seed=3)
+    states = [SamplerState()]
     for _ in range(12):
-        places.append(feed.after(places[-1]))
-    assert places[5] == Place(1, 0)
-    for place in reversed(places):
-        assert all(map(np.array_equal, feed.parts(place, 2), other.parts(place, 2)))
-    first = np.concatenate(list(feed.batches(0)))
+        states.append(sampler.advance(states[-1]))
+    assert states[5] == SamplerState(1, 0)
+    for state in reversed(states):
+        assert all(
+            map(np.array_equal, sampler.split_batch(state, 2), same_sampler.split_batch(state, 2))
+        )
+    first = np.concatenate(list(sampler.get_batches(0)))
     assert sorted(first) == list(range(40))
-    assert not np.array_equal(first, np.concatenate(list(feed.batches(1))))
+    assert not np.array_equal(first, np.concatenate(list(sampler.get_batches(1))))
 
 
-def test_a_number_that_is_not_finite_never_reaches_the_weights() -> None:
-    run = trainer(drop=0.0, steps=6, average=0.0)
-    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
-    calls = {"n": 0}
+def test_non_finite_loss_never_changes_the_weights() -> None:
+    trainer = make_trainer(dropout=0.0, steps=6, ema_decay=0.0)
+    before = {name: p.detach().clone() for name, p in trainer.net.named_parameters()}
+    num_calls = 0
 
-    def odd(out: Out) -> Tensor:
-        calls["n"] += 1
-        return lm()(out) * (float("nan") if calls["n"] <= 2 else 1.0)
+    def compute_loss(outputs: ForwardOutputs) -> Tensor:
+        nonlocal num_calls
+        num_calls += 1
+        return build_lm_objective()(outputs) * (float("nan") if num_calls <= 2 else 1.0)
 
-    run.objective = written(odd, lm())
+    trainer.objective = wrap_loss_function(compute_loss, build_lm_objective())
     steps = []
-    run.callbacks = (
-        lambda report: steps.append({n: p.detach().clone() for n, p in run.net.named_parameters()}),
+    trainer.callbacks = (
+        lambda report: steps.append(
+            {n: p.detach().clone() for n, p in trainer.net.named_parameters()}
+        ),
     )
-    run.run()
+    trainer.train()
     assert all(torch.equal(steps[1][name], before[name]) for name in before)
-    assert not any(torch.equal(steps[2][name], before[name]) for name in before if name.endswith("q.weight"))
-    assert all(p.isfinite().all() for p in run.net.parameters())
-    assert run.watch.skipped == 2
+    assert not any(
+        torch.equal(steps[2][name], before[name]) for name in before if name.endswith("q.weight")
+    )
+    assert all(p.isfinite().all() for p in trainer.net.parameters())
+    assert trainer.nonfinite_monitor.num_skipped == 2
 
 
-def test_three_in_a_row_stop_the_run() -> None:
-    run = trainer(drop=0.0, steps=9)
-    run.objective = written(lambda out: lm()(out) * float("inf"), lm())
+def test_three_consecutive_non_finite_steps_stop_training() -> None:
+    trainer = make_trainer(dropout=0.0, steps=9)
+    trainer.objective = wrap_loss_function(
+        lambda out: build_lm_objective()(out) * float("inf"), build_lm_objective()
+    )
     with pytest.raises(
-        ValueError, match=r"step 3: .* not finite 3 times in a row, last at batch 2 of epoch 0"
+        ValueError,
+        match=r"step 3: .* not finite in 3 consecutive steps, last at batch 2 of epoch 0",
     ):
-        run.run()
+        trainer.train()
 
 
-def test_in_fp16_a_gradient_that_overflows_lowers_the_scale() -> None:
-    """The scale starts at 65,536, too much for a loss like this; the run goes on when it is low enough."""
-    run = trainer(drop=0.0, steps=12, average=0.0, precision="fp16")
-    run.objective = written(lambda out: lm()(out) * 100, lm())
-    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
+def test_fp16_overflow_lowers_the_loss_scale() -> None:
+    """The scale starts at 65,536, too high for this loss, and is lowered until training continues."""
+    trainer = make_trainer(dropout=0.0, steps=12, ema_decay=0.0, precision="fp16")
+    trainer.objective = wrap_loss_function(
+        lambda out: build_lm_objective()(out) * 100, build_lm_objective()
+    )
+    before = {name: p.detach().clone() for name, p in trainer.net.named_parameters()}
     scales: list[float] = []
-    run.callbacks = (lambda report: scales.append(run.scaler.get_scale()),)
-    run.run()
-    falls = sum(a > b for a, b in zip([2.0**16, *scales], scales, strict=False))
-    assert falls > 3
-    assert scales[-1] == 2.0 ** (16 - falls)
-    assert run.watch.skipped == 0
-    assert not any(torch.equal(p, before[name]) for name, p in run.net.named_parameters() if p.dim() > 1)
+    trainer.callbacks = (lambda report: scales.append(trainer.grad_scaler.get_scale()),)
+    trainer.train()
+    num_decreases = sum(a > b for a, b in zip([2.0**16, *scales], scales, strict=False))
+    assert num_decreases > 3
+    assert scales[-1] == 2.0 ** (16 - num_decreases)
+    assert trainer.nonfinite_monitor.num_skipped == 0
+    assert not any(
+        torch.equal(p, before[name]) for name, p in trainer.net.named_parameters() if p.dim() > 1
+    )
 
 
-def test_in_fp16_a_scale_that_falls_to_its_floor_stops_the_run() -> None:
-    run = trainer(drop=0.0, steps=30, average=0.0, precision="fp16")
+def test_fp16_minimum_loss_scale_stops_training() -> None:
+    trainer = make_trainer(dropout=0.0, steps=30, ema_decay=0.0, precision="fp16")
 
-    def odd(out: Out) -> Tensor:
-        out["logits"].register_hook(lambda gradient: gradient * float("inf"))
-        return lm()(out)
+    def compute_loss(outputs: ForwardOutputs) -> Tensor:
+        outputs["logits"].register_hook(lambda gradient: gradient * float("inf"))
+        return build_lm_objective()(outputs)
 
-    run.objective = written(odd, lm())
-    with pytest.raises(ValueError, match=r"^step 19: .* 3 times in a row.* or learn\.precision 'bf16'$"):
-        run.run()  # 16 halvings to a scale of 1, and three more
+    trainer.objective = wrap_loss_function(compute_loss, build_lm_objective())
+    with pytest.raises(
+        ValueError, match=r"^step 19: .* in 3 consecutive steps.* or train\.precision 'bf16'$"
+    ):
+        trainer.train()  # 16 halvings to a scale of 1, and three more
 
 
-def test_in_fp16_a_loss_that_is_not_finite_three_times_stops_the_run() -> None:
-    run = trainer(drop=0.0, steps=9, average=0.0, precision="fp16")
-    run.objective = written(lambda out: lm()(out) * float("nan"), lm())
+def test_fp16_three_non_finite_losses_stop_training() -> None:
+    trainer = make_trainer(dropout=0.0, steps=9, ema_decay=0.0, precision="fp16")
+    trainer.objective = wrap_loss_function(
+        lambda out: build_lm_objective()(out) * float("nan"), build_lm_objective()
+    )
     with pytest.raises(ValueError, match=r"^step 3: "):
-        run.run()
+        trainer.train()
 
 
-def test_in_fp16_a_loss_that_is_not_finite_never_reaches_the_weights() -> None:
-    """Its gradients may well be."""
-    run = trainer(drop=0.0, steps=2, average=0.0, precision="fp16")
-    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
-    run.objective = written(lambda out: lm()(out) + float("inf"), lm())
-    run.run()
-    assert all(torch.equal(p, before[name]) for name, p in run.net.named_parameters())
+def test_fp16_non_finite_loss_never_changes_the_weights() -> None:
+    """The gradients of such a loss may be finite."""
+    trainer = make_trainer(dropout=0.0, steps=2, ema_decay=0.0, precision="fp16")
+    before = {name: p.detach().clone() for name, p in trainer.net.named_parameters()}
+    trainer.objective = wrap_loss_function(
+        lambda out: build_lm_objective()(out) + float("inf"), build_lm_objective()
+    )
+    trainer.train()
+    assert all(torch.equal(p, before[name]) for name, p in trainer.net.named_parameters())
 
 
-def test_all_targets_masked() -> None:
-    run = trainer()
-    run.objective = replace(lm(), counts=lambda batch: {"loss": 0})
-    with pytest.raises(ValueError, match="step 1: no target"):
-        run.run()
+def test_error_if_all_targets_are_masked() -> None:
+    trainer = make_trainer()
+    trainer.objective = replace(build_lm_objective(), count_targets=lambda batch: {"loss": 0})
+    with pytest.raises(ValueError, match="step 1: the batch has no target"):
+        trainer.train()
 
 
-def test_a_broken_checkpoint_is_passed_over(tmp_path: Path) -> None:
-    trainer(tmp_path, save=4).run()
+def test_damaged_checkpoint_is_skipped(tmp_path: Path) -> None:
+    make_trainer(tmp_path, save_every=4).train()
     root = tmp_path / "checkpoints"
-    assert [path.name for path in checkpoint.finished(root)] == ["00000008", "00000012"]
+    assert [path.name for path in checkpoint.list_checkpoints(root)] == ["00000008", "00000012"]
     file = root / "00000012" / "net.safetensors"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    run = trainer(tmp_path)
-    with pytest.warns(UserWarning, match=r"00000012.*checksum.*the one before"):
-        assert run.restore()
-    assert run.state.step == 8
+    trainer = make_trainer(tmp_path)
+    with pytest.warns(UserWarning, match=r"00000012.*checksum.*using the previous one"):
+        assert trainer.restore_checkpoint()
+    assert trainer.state.step == 8
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o007])
-def test_files_of_a_checkpoint_have_the_mode_of_plain_files(mask: int, tmp_path: Path) -> None:
+def test_checkpoint_files_follow_the_umask(mask: int, tmp_path: Path) -> None:
     before = os.umask(mask)
     try:
-        folder = checkpoint.write(tmp_path, 1, {"net": {"a": torch.ones(2)}}, {})
+        folder = checkpoint.write_checkpoint(tmp_path, 1, {"net": {"a": torch.ones(2)}}, {})
     finally:
         os.umask(before)
     assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o666 & ~mask}
 
 
-def stopper(run: Trainer, step: int) -> Callable[[Any], None]:
-    return lambda report: setattr(run, "stop", report.step == step)
+def stop_at_step(trainer: Trainer, step: int) -> Callable[[Any], None]:
+    return lambda report: setattr(trainer, "should_stop", report.step == step)
 
 
-def settled(run: Trainer) -> dict[str, Tensor]:
-    with run.settled():
-        return {name: p.detach().clone() for name, p in run.net.named_parameters()}
+def get_final_weights(trainer: Trainer) -> dict[str, Tensor]:
+    with trainer.use_final_weights():
+        return {name: p.detach().clone() for name, p in trainer.net.named_parameters()}
 
 
-MEAN: dict[str, Any] = dict(save=3, keep=3, last=3, average=0.0)
+AVERAGE_LAST: dict[str, Any] = dict(save_every=3, keep_checkpoints=3, average_last=3, ema_decay=0.0)
 
 
 @pytest.mark.parametrize("steps", [12, 11])
-def test_a_run_leaves_the_mean_of_its_last_checkpoints(steps: int, tmp_path: Path) -> None:
-    run = trainer(tmp_path, steps=steps, measure=2, **MEAN)
-    held: dict[int, dict[str, Tensor]] = {}
-    told: dict[int, float] = {}
+def test_final_weights_are_the_mean_of_the_last_checkpoints(steps: int, tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=steps, eval_every=2, **AVERAGE_LAST)
+    weights: dict[int, dict[str, Tensor]] = {}
+    eval_losses: dict[int, float] = {}
 
-    def tell(report: Any) -> None:
-        if report.kind == "measure":
-            told[report.step] = report.values["loss"]
+    def record(report: Any) -> None:
+        if report.phase == "eval":
+            eval_losses[report.step] = report.metrics["loss"]
         else:
-            held[report.step] = {name: p.detach().clone() for name, p in run.net.named_parameters()}
+            weights[report.step] = {
+                name: p.detach().clone() for name, p in trainer.net.named_parameters()
+            }
 
-    run.callbacks = (tell,)
-    run.run()
-    right = mean_of([held[6], held[9], held[steps]])
-    assert all(torch.equal(x, right[name]) for name, x in settled(run).items())
-    assert all(torch.equal(p, held[steps][name]) for name, p in run.net.named_parameters())
-    assert [*told] == [2, 4, 6, 8, 10, steps]
-    assert run.evaluate is not None
-    with run.settled(), torch.no_grad():
-        assert run.evaluate(run.net)["loss"] == told[steps] != run.evaluate(trainer().net)["loss"]
+    trainer.callbacks = (record,)
+    trainer.train()
+    expected = average_checkpoints([weights[6], weights[9], weights[steps]])
+    assert all(torch.equal(x, expected[name]) for name, x in get_final_weights(trainer).items())
+    assert all(torch.equal(p, weights[steps][name]) for name, p in trainer.net.named_parameters())
+    assert [*eval_losses] == [2, 4, 6, 8, 10, steps]
+    assert trainer.evaluate is not None
+    with trainer.use_final_weights(), torch.no_grad():
+        assert (
+            trainer.evaluate(trainer.net)["loss"]
+            == eval_losses[steps]
+            != trainer.evaluate(make_trainer().net)["loss"]
+        )
     with torch.no_grad():
-        assert run.evaluate(run.net)["loss"] != told[steps]
+        assert trainer.evaluate(trainer.net)["loss"] != eval_losses[steps]
 
 
 @pytest.mark.parametrize("steps", [12, 11])
-def test_the_mean_of_a_run_that_was_stopped_is_the_same_to_the_bit(steps: int, tmp_path: Path) -> None:
-    """A checkpoint that was written where it stopped is not one of those that are averaged."""
-    straight = trainer(tmp_path / "straight", steps=steps, **MEAN)
-    straight.run()
+def test_mean_of_an_interrupted_run_is_exactly_the_same(steps: int, tmp_path: Path) -> None:
+    """A checkpoint written because the run was stopped is not averaged."""
+    uninterrupted = make_trainer(tmp_path / "uninterrupted", steps=steps, **AVERAGE_LAST)
+    uninterrupted.train()
     for stop in (4, 8, 10, 99):
-        run = trainer(tmp_path / "stopped", steps=steps, **MEAN)
-        run.restore()
-        run.callbacks = (stopper(run, stop),)
-        assert run.run().step == min(stop, steps)
-    right = settled(straight)
-    assert all(torch.equal(x, right[name]) for name, x in settled(run).items())
+        trainer = make_trainer(tmp_path / "interrupted", steps=steps, **AVERAGE_LAST)
+        trainer.restore_checkpoint()
+        trainer.callbacks = (stop_at_step(trainer, stop),)
+        assert trainer.train().step == min(stop, steps)
+    expected = get_final_weights(uninterrupted)
+    assert all(torch.equal(x, expected[name]) for name, x in get_final_weights(trainer).items())
     names = [
-        [path.name for path in checkpoint.finished(tmp_path / each / "checkpoints")]
-        for each in ("straight", "stopped")
+        [path.name for path in checkpoint.list_checkpoints(tmp_path / run_name / "checkpoints")]
+        for run_name in ("uninterrupted", "interrupted")
     ]
     assert names[0] == names[1] == ["00000006", "00000009", f"{steps:08}"]
 
 
-def test_a_run_that_stops_early_leaves_the_mean_too(tmp_path: Path) -> None:
-    run = trainer(tmp_path, steps=50, rate=10.0, schedule="constant", clip=0.0, measure=1, patience=3, **MEAN)
-    told: list[int] = []
-    run.callbacks = (lambda report: told.append(report.step) if report.kind == "measure" else None,)
-    last = run.run().step
-    assert 3 < last < 50
-    assert told == [*range(1, last + 1), last]
-    again = trainer(tmp_path, steps=50, patience=3, **MEAN)
-    assert again.restore()
-    assert again.run().step == last
+def test_early_stopping_leaves_the_mean_too(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path,
+        steps=50,
+        lr=10.0,
+        lr_schedule="constant",
+        grad_clip=0.0,
+        eval_every=1,
+        patience=3,
+        **AVERAGE_LAST,
+    )
+    eval_steps: list[int] = []
+    trainer.callbacks = (
+        lambda report: eval_steps.append(report.step) if report.phase == "eval" else None,
+    )
+    last_step = trainer.train().step
+    assert 3 < last_step < 50
+    assert eval_steps == [*range(1, last_step + 1), last_step]
+    resumed = make_trainer(tmp_path, steps=50, patience=3, **AVERAGE_LAST)
+    assert resumed.restore_checkpoint()
+    assert resumed.train().step == last_step
 
 
-def test_a_broken_checkpoint_is_left_out_of_the_mean(tmp_path: Path) -> None:
-    run = trainer(tmp_path, **MEAN)
-    run.run()
+def test_damaged_checkpoint_is_left_out_of_the_mean(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, **AVERAGE_LAST)
+    trainer.train()
     (tmp_path / "checkpoints" / "00000006" / "net.safetensors").write_bytes(b"")
     with pytest.warns(UserWarning, match=r"00000006.*checksum.*the mean is of the others"):
-        found = settled(run)
-    files = [tmp_path / "checkpoints" / name / "net.safetensors" for name in ("00000009", "00000012")]
-    right = mean_of(files)
-    assert all(torch.equal(x, right[name]) for name, x in found.items())
+        weights = get_final_weights(trainer)
+    files = [
+        tmp_path / "checkpoints" / name / "net.safetensors" for name in ("00000009", "00000012")
+    ]
+    expected = average_checkpoints(files)
+    assert all(torch.equal(x, expected[name]) for name, x in weights.items())
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(last=5, save=1), r"^learn\.last 5, expected at most learn\.keep, 2$"),
-        (dict(last=21, keep=21, save=1), r"^learn\.last 21, expected at most learn\.steps, 20$"),
-        (dict(last=5, keep=5), r"^learn\.save 0, expected from 1 to 4: learn\.last wants 5 checkpoints"),
-        (dict(last=5, keep=5, save=5), r"^learn\.save 5, expected from 1 to 4: .* in learn\.steps 20$"),
-        (dict(last=2, save=1, average=0.9), r"^learn\.last 2 and learn\.average 0\.9, expected one of them$"),
+        (
+            dict(average_last=5, save_every=1),
+            r"^train\.average_last 5, expected at most train\.keep_checkpoints, 2$",
+        ),
+        (
+            dict(average_last=21, keep_checkpoints=21, save_every=1),
+            r"^train\.average_last 21, expected at most train\.steps, 20$",
+        ),
+        (
+            dict(average_last=5, keep_checkpoints=5),
+            r"^train\.save_every 0, expected from 1 to 4: train\.average_last needs 5 checkpoints",
+        ),
+        (
+            dict(average_last=5, keep_checkpoints=5, save_every=5),
+            r"^train\.save_every 5, expected from 1 to 4: .* in train\.steps 20$",
+        ),
+        (
+            dict(average_last=2, save_every=1, ema_decay=0.9),
+            r"^train\.average_last 2 and train\.ema_decay 0\.9, expected only one of them$",
+        ),
     ],
 )
-def test_a_mean_of_more_checkpoints_than_there_are(settings: dict[str, Any], message: str) -> None:
+def test_errors_of_average_last(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Learn(steps=20, **settings)
-    with pytest.raises(ValueError, match=r"learn\.last 3: without a folder"):
-        trainer(**MEAN)
+        TrainConfig(steps=20, **settings)
+    with pytest.raises(ValueError, match=r"train\.average_last 3: without a folder"):
+        make_trainer(**AVERAGE_LAST)
 
 
 @pytest.mark.parametrize(
@@ -386,118 +465,155 @@ def test_a_mean_of_more_checkpoints_than_there_are(settings: dict[str, Any], mes
     [OSError(28, "No space left on device"), SafetensorError("I/O error: No space left on device")],
     ids=["torch", "safetensors"],
 )
-def test_a_full_disk_keeps_the_last_checkpoint(
+def test_full_disk_keeps_the_last_checkpoint(
     error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = trainer(tmp_path, save=4)
+    trainer = make_trainer(tmp_path, save_every=4)
 
-    def full(*_: object, **__: object) -> None:
+    def raise_error(*_: object, **__: object) -> None:
         raise error
 
-    def fill_the_disk(report: Report) -> None:
+    def fill_disk(report: Report) -> None:
         if report.step == 6:
-            monkeypatch.setattr(checkpoint, "write_safetensors", full)
+            monkeypatch.setattr(checkpoint, "write_safetensors", raise_error)
 
-    run.callbacks = (fill_the_disk,)
-    with pytest.raises(ValueError, match=r"No space left on device.*the one of step 4 is kept"):
-        run.run()
-    assert [path.name for path in checkpoint.finished(tmp_path / "checkpoints")] == ["00000004"]
+    trainer.callbacks = (fill_disk,)
+    with pytest.raises(
+        ValueError, match=r"No space left on device.*the checkpoint of step 4 is kept"
+    ):
+        trainer.train()
+    assert [path.name for path in checkpoint.list_checkpoints(tmp_path / "checkpoints")] == [
+        "00000004"
+    ]
     assert not list((tmp_path / "checkpoints").glob(".*"))
 
 
-def test_what_is_frozen_does_not_move() -> None:
-    run = trainer(steps=3, freeze=("embed.*", "layers.0.*"))
-    before = {name: p.detach().clone() for name, p in run.net.named_parameters()}
-    after = ran(run, Lines())
-    still = {name for name in before if torch.equal(before[name], after[name])}
-    assert still == {name for name in before if ".embed." in name or ".layers.0." in name}
-    with pytest.raises(ValueError, match=r"embde"):
-        trainer(freeze=("embde.*",))
+def test_frozen_parameters_do_not_change() -> None:
+    trainer = make_trainer(steps=3, freeze=("embedding.*", "layers.0.*"))
+    before = {name: p.detach().clone() for name, p in trainer.net.named_parameters()}
+    after = run_training(trainer, LossRecorder())
+    unchanged = {name for name in before if torch.equal(before[name], after[name])}
+    assert unchanged == {name for name in before if ".embedding." in name or ".layers.0." in name}
+    with pytest.raises(ValueError, match=r"embeding"):
+        make_trainer(freeze=("embeding.*",))
 
 
-def test_lower_layers_learn_less() -> None:
-    rates = {group["factor"] for group in trainer(layer_decay=0.5).optimiser.param_groups}
-    assert max(rates) == 0.5  # the final norm: the head is tied to the tokens
-    assert min(rates) == 0.5**4
+def test_layer_lr_decay() -> None:
+    factors = {
+        group["lr_factor"] for group in make_trainer(layer_lr_decay=0.5).optimizer.param_groups
+    }
+    assert max(factors) == 0.5  # the final norm: the head is tied to the embedding
+    assert min(factors) == 0.5**4
 
 
-def test_running_blocks_again_changes_no_number() -> None:
-    plain, again = Lines(), Lines()
-    one, two = ran(trainer(), plain), ran(trainer(recompute=True), again)
-    assert plain.losses == again.losses
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    kept: list[int] = []
-    for asked in (False, True):
-        run = trainer(recompute=asked)
-        batch = run.objective.collate(run.feed.draw(run.feed.batches(0)[0], 0, run.objective.noise))
-        kept.append(0)
+def test_activation_checkpointing_gives_the_same_results() -> None:
+    expected = LossRecorder()
+    recorder = LossRecorder()
+    expected_weights = run_training(make_trainer(), expected)
+    weights = run_training(make_trainer(activation_checkpointing=True), recorder)
+    assert recorder.losses == expected.losses
+    assert all(torch.equal(weights[name], x) for name, x in expected_weights.items())
+    num_saved: list[int] = []
+    for activation_checkpointing in (False, True):
+        trainer = make_trainer(activation_checkpointing=activation_checkpointing)
+        batch = trainer.objective.collate(
+            trainer.sampler.fetch_examples(
+                trainer.sampler.get_batches(0)[0], 0, trainer.objective.noise
+            )
+        )
+        num_saved.append(0)
 
         def count(x: Tensor) -> Tensor:
-            kept[-1] += x.numel()
+            num_saved[-1] += x.numel()
             return x
 
         with torch.autograd.graph.saved_tensors_hooks(count, lambda x: x):
-            run.objective(run.net(batch))
-    assert kept[1] < kept[0] / 3
+            trainer.objective(trainer.net(batch))
+    assert num_saved[1] < num_saved[0] / 3
 
 
-def test_it_measures_at_the_end() -> None:
-    run, told = trainer(steps=5, average=0.0), []
-    run.callbacks = (
-        lambda report: told.append((report.step, report.kind)) if report.kind == "measure" else None,
+def test_evaluation_at_the_end() -> None:
+    trainer = make_trainer(steps=5, ema_decay=0.0)
+    evaluations = []
+    trainer.callbacks = (
+        lambda report: (
+            evaluations.append((report.step, report.phase)) if report.phase == "eval" else None
+        ),
     )
-    run.run()
-    assert told == [(5, "measure")]
+    trainer.train()
+    assert evaluations == [(5, "eval")]
 
 
-def test_it_stops_early_when_nothing_gets_better(tmp_path: Path) -> None:
-    run = trainer(steps=50, rate=10.0, schedule="constant", clip=0.0, measure=1, patience=3, average=0.0)
-    assert run.run().step < 50
+def test_early_stopping(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        steps=50,
+        lr=10.0,
+        lr_schedule="constant",
+        grad_clip=0.0,
+        eval_every=1,
+        patience=3,
+        ema_decay=0.0,
+    )
+    assert trainer.train().step < 50
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("steps", 0), ("rate", -1.0), ("rate", float("nan")), ("accumulate", 0), ("precision", "fp8"),
-     ("schedule", "steep"), ("average", 1.0), ("betas", (0.9, 1.0)), ("clip", -1.0), ("keep", 0),
-     ("warmup", 2), ("parallel", "many")],
-)  # fmt: skip
-def test_wrong_settings_are_named(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=rf"learn\.{name}\b.*expected"):
-        Learn(**{"steps": 1} | {name: value})
+    [
+        ("steps", 0),
+        ("lr", -1.0),
+        ("lr", float("nan")),
+        ("grad_accum", 0),
+        ("precision", "fp8"),
+        ("lr_schedule", "steep"),
+        ("ema_decay", 1.0),
+        ("betas", (0.9, 1.0)),
+        ("grad_clip", -1.0),
+        ("keep_checkpoints", 0),
+        ("warmup_steps", 2),
+        ("parallelism", "many"),
+    ],
+)
+def test_errors_name_the_wrong_setting(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"train\.{name}\b.*expected"):
+        TrainConfig(**{"steps": 1} | {name: value})
 
 
-def test_a_checkpoint_that_is_written_again_is_there_all_the_time(tmp_path: Path) -> None:
-    """Whoever is killed between the old one's leaving and the new one's coming finds the old one."""
-    folder = checkpoint.write(tmp_path, 5, {"net": {"a": torch.ones(2)}}, {"place": 1})
-    folder.rename(checkpoint.aside(folder))
-    held = checkpoint.newest(tmp_path)
-    assert held is not None
-    assert held[1]["place"] == 1
-    checkpoint.write(tmp_path, 5, {"net": {"a": torch.ones(2)}}, {"place": 2})
-    held = checkpoint.newest(tmp_path)
-    assert held is not None
-    assert held[1]["place"] == 2
+def test_rewritten_checkpoint_always_exists(tmp_path: Path) -> None:
+    """A run that is killed between the two renames finds the old checkpoint."""
+    folder = checkpoint.write_checkpoint(
+        tmp_path, 5, {"net": {"a": torch.ones(2)}}, {"position": 1}
+    )
+    folder.rename(checkpoint.get_backup_path(folder))
+    latest = checkpoint.read_latest_checkpoint(tmp_path)
+    assert latest is not None
+    assert latest[1]["position"] == 1
+    checkpoint.write_checkpoint(tmp_path, 5, {"net": {"a": torch.ones(2)}}, {"position": 2})
+    latest = checkpoint.read_latest_checkpoint(tmp_path)
+    assert latest is not None
+    assert latest[1]["position"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["00000005"]
 
 
 @pytest.mark.parametrize(
-    ("values", "rising", "found"),
+    ("values", "higher_is_better", "improved"),
     [
         ([2.0, math.nan, 3.0, 2.0, 1.0], False, [True, False, False, False, True]),
         ([math.nan, 0.5, 0.5, 0.6], True, [False, True, False, True]),
     ],
 )
-def test_what_is_no_number_or_the_same_is_not_better(
-    values: list[float], rising: bool, found: list[bool]
+def test_nan_and_equal_values_are_not_better(
+    values: list[float], higher_is_better: bool, improved: list[bool]
 ) -> None:
-    run, told = trainer(watch="score", highest=rising), iter(values)
-    run.evaluate = lambda net: {"score": next(told)}
-    assert [run.measure() for _ in values] == found
+    trainer = make_trainer(best_metric="score", higher_is_better=higher_is_better)
+    scores = iter(values)
+    trainer.evaluate = lambda net: {"score": next(scores)}
+    assert [trainer.run_validation() for _ in values] == improved
 
 
 @dataclass
 class Segments:
-    """A text of which a segment may start anywhere."""
+    """A text whose segments may start at any token."""
 
     text: Any
 
@@ -508,43 +624,53 @@ class Segments:
         return {"tokens": self.text[i : i + 9]}
 
 
-class Told(NamedTuple):
-    """A run of few segments with a memory, and what it was given to remember before each step."""
+class RecurrentRun(NamedTuple):
+    """A run of few segments, and the mems that the network received at each step."""
 
-    run: Trainer
-    given: list[Tensor | None]
+    trainer: Trainer
+    received: list[Tensor | None]
 
 
-def remembering() -> Told:
+def make_recurrent_run() -> RecurrentRun:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = dict(width=16, embed_width=16, depth=2, heads=2, head_dim=8, feed=24, memory=8)
-    net = qkv.build("transformer-xl", vocab=VOCAB, drop=0.0, cutoffs=[], **sizes).net
-    feed = recurrent_feed(Segments(np.random.default_rng(0).integers(1, VOCAB, 2 * 8 * 3 + 2)), 8, 1, 2)
-    goal = objective("recurrence", Words(size=VOCAB))
-    told = Told(Trainer(net=net, feed=feed, objective=goal, learn=Learn(steps=5, rate=1e-3)), [])
-    before = told.run.net.forward
+    sizes: dict[str, Any] = dict(
+        width=16, embedding_width=16, depth=2, heads=2, head_dim=8, ffn_width=24, mem_len=8
+    )
+    net = qkv.build("transformer-xl", vocab_size=VOCAB, dropout=0.0, cutoffs=[], **sizes).net
+    sampler = build_recurrent_sampler(
+        Segments(np.random.default_rng(0).integers(1, VOCAB, 2 * 8 * 3 + 2)), 8, 1, 2
+    )
+    objective = build_objective("segment-recurrent-lm", VocabularyInfo(vocab_size=VOCAB))
+    trainer = Trainer(
+        net=net, sampler=sampler, objective=objective, train_config=TrainConfig(steps=5, lr=1e-3)
+    )
+    run = RecurrentRun(trainer, [])
+    original_forward = trainer.net.forward
 
     def forward(batch: Any) -> Any:
-        told.given.append(batch.memory)
-        return before(batch)
+        run.received.append(batch.mems)
+        return original_forward(batch)
 
-    told.run.net.forward = forward
-    return told
-
-
-def test_a_text_that_begins_anew_has_no_memory() -> None:
-    run, given = remembering()
-    run.run()
-    assert [memory is None for memory in given] == [True, False, False, True, False]
+    trainer.net.forward = forward
+    return run
 
 
-def test_a_step_that_is_lost_leaves_no_memory() -> None:
-    run, given = remembering()
+def test_mems_are_reset_when_the_text_starts_over() -> None:
+    trainer, received = make_recurrent_run()
+    trainer.train()
+    assert [mems is None for mems in received] == [True, False, False, True, False]
+
+
+def test_skipped_step_keeps_the_old_mems() -> None:
+    trainer, received = make_recurrent_run()
     steps = iter(range(5))
 
-    def bad(out: Any) -> Any:
-        return torch.where(torch.tensor(next(steps) == 1), math.nan, 1.0) * out["logits"].float().mean()
+    def compute_loss(outputs: Any) -> Any:
+        return (
+            torch.where(torch.tensor(next(steps) == 1), math.nan, 1.0)
+            * outputs["logits"].float().mean()
+        )
 
-    run.objective = written(bad, run.objective)
-    run.run()
-    assert torch.equal(given[2], given[1])  # type: ignore[arg-type]
+    trainer.objective = wrap_loss_function(compute_loss, trainer.objective)
+    trainer.train()
+    assert torch.equal(received[2], received[1])  # type: ignore[arg-type]

@@ -1,10 +1,11 @@
-"""CTranslate2 models: small ones written here by the rules of the format, and a real one if it is at hand."""
+"""CTranslate2 models: small ones written here in its format, and a real one where it is available."""
 
 import json
 import math
 import os
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,23 +30,36 @@ def name(text: str) -> bytes:
     return struct.pack("<H", len(data)) + data
 
 
-def raw(tensor: Tensor) -> bytes:
+def to_bytes(tensor: Tensor) -> bytes:
     return bytes(tensor.contiguous().flatten().view(torch.uint8).tolist())
 
 
-def variable(title: str, tensor: Tensor, version: int = 6) -> bytes:
+def variable(variable_name: str, tensor: Tensor, version: int = 6) -> bytes:
     size = tensor.element_size()
     shape = struct.pack(f"<B{tensor.dim()}I", tensor.dim(), *tensor.shape)
     old, new = (size, tensor.numel()), (CODES[tensor.dtype], tensor.nbytes)
-    return name(title) + shape + struct.pack("<BI", *(new if version >= 4 else old)) + raw(tensor)
+    return (
+        name(variable_name)
+        + shape
+        + struct.pack("<BI", *(new if version >= 4 else old))
+        + to_bytes(tensor)
+    )
 
 
-def model(variables: dict[str, Tensor], aliases: dict[str, str] | None = None, version: int = 6) -> bytes:
-    data = struct.pack("<I", version) + name("TransformerSpec") + struct.pack("<II", 7, len(variables))
-    data += b"".join(variable(title, tensor, version) for title, tensor in variables.items())
+def model(
+    variables: dict[str, Tensor], aliases: dict[str, str] | None = None, version: int = 6
+) -> bytes:
+    data = (
+        struct.pack("<I", version) + name("TransformerSpec") + struct.pack("<II", 7, len(variables))
+    )
+    data += b"".join(
+        variable(variable_name, tensor, version) for variable_name, tensor in variables.items()
+    )
     if version >= 3:
         pairs = (aliases or {}).items()
-        data += struct.pack("<I", len(pairs)) + b"".join(name(alias) + name(title) for alias, title in pairs)
+        data += struct.pack("<I", len(pairs)) + b"".join(
+            name(alias) + name(variable_name) for alias, variable_name in pairs
+        )
     return data
 
 
@@ -54,7 +68,7 @@ def read(folder: Path, data: bytes) -> dict[str, Tensor]:
     return read_ctranslate2(folder)[2]
 
 
-def refused(call: Callable[[], object], *words: str) -> None:
+def assert_value_error(call: Callable[[], object], *words: str) -> None:
     with pytest.raises(ValueError, match=r"\A.+\Z") as caught:
         call()
     for word in words:
@@ -63,8 +77,11 @@ def refused(call: Callable[[], object], *words: str) -> None:
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
 def test_every_version(tmp_path: Path, version: int) -> None:
-    tensors = {"encoder/w": torch.randn(3, 2), "encoder/num_heads": torch.tensor(8, dtype=torch.int8)}
-    if version >= 4:  # the size of an item does not tell these apart
+    tensors = {
+        "encoder/w": torch.randn(3, 2),
+        "encoder/num_heads": torch.tensor(8, dtype=torch.int8),
+    }
+    if version >= 4:  # before version 4 only the item size is stored
         tensors |= {
             "half": torch.randn(2).half(),
             "brain": torch.randn(2).bfloat16(),
@@ -75,24 +92,25 @@ def test_every_version(tmp_path: Path, version: int) -> None:
     spec, revision, variables, vocabularies = read_ctranslate2(tmp_path)
     assert (spec, revision, vocabularies) == ("TransformerSpec", 7, {})
     assert variables.keys() == tensors.keys()
-    for title, tensor in tensors.items():
-        assert variables[title].dtype == tensor.dtype
-        assert variables[title].shape == tensor.shape
-        assert variables[title].equal(tensor)
+    for variable_name, tensor in tensors.items():
+        assert variables[variable_name].dtype == tensor.dtype
+        assert variables[variable_name].shape == tensor.shape
+        assert variables[variable_name].equal(tensor)
 
 
 def test_aliases_are_the_same_tensor(tmp_path: Path) -> None:
     aliases = {"decoder/weight": "encoder/weight", "projection/weight": "encoder/weight"}
     weight = torch.tensor([[2, 4]], dtype=torch.int8)
     variables = read(
-        tmp_path, model({"encoder/weight": weight, "encoder/weight_scale": torch.tensor([2.0])}, aliases)
+        tmp_path,
+        model({"encoder/weight": weight, "encoder/weight_scale": torch.tensor([2.0])}, aliases),
     )
     assert variables.keys() == {"encoder/weight", *aliases}
     assert all(variables[alias] is variables["encoder/weight"] for alias in aliases)
     assert variables["decoder/weight"].equal(torch.tensor([[1.0, 2.0]]))
 
 
-def test_int8_has_a_scale_a_row(tmp_path: Path) -> None:
+def test_int8_has_one_scale_per_row(tmp_path: Path) -> None:
     for shape in ((4, 6), (4, 6, 3)):
         weight = torch.randn(shape)
         scale = 127 / weight.flatten(1).abs().amax(1)
@@ -107,13 +125,15 @@ def test_int8_has_a_scale_a_row(tmp_path: Path) -> None:
 
 def test_int16_has_one_scale(tmp_path: Path) -> None:
     packed = torch.tensor([[1000, -2000]], dtype=torch.int16)
-    for scale, value in ((torch.tensor(500.0), 2.0), (None, 1.0)):  # before there were scales, it was 1000
+    for scale, value in ((torch.tensor(500.0), 2.0), (None, 1.0)):  # without a scale it is 1000
         variables = {"weight": packed} | ({} if scale is None else {"weight_scale": scale})
         assert read(tmp_path, model(variables)).keys() == {"weight"}
-        assert read(tmp_path, model(variables, version=2))["weight"].tolist() == [[value, -2 * value]]
+        assert read(tmp_path, model(variables, version=2))["weight"].tolist() == [
+            [value, -2 * value]
+        ]
 
 
-def test_integers_that_are_not_weights_stay(tmp_path: Path) -> None:
+def test_other_integers_are_unchanged(tmp_path: Path) -> None:
     tensors = {
         "activation": torch.tensor(1, dtype=torch.int8),
         "label": torch.tensor([97, 98], dtype=torch.int8),
@@ -122,53 +142,83 @@ def test_integers_that_are_not_weights_stay(tmp_path: Path) -> None:
     }
     variables = read(tmp_path, model(tensors))
     assert variables.keys() == tensors.keys()
-    assert all(variables[title].dtype == tensor.dtype for title, tensor in tensors.items())
-
-
-def test_quantisation_that_cannot_be_undone(tmp_path: Path) -> None:
-    rows = torch.ones(2, 3)
-    refused(lambda: read(tmp_path, model({"weight": rows.to(torch.int8)})), "weight: torch.int8", "no scale")
-    odd = {"weight": rows.to(torch.int8), "weight_scale": torch.ones(3)}
-    refused(lambda: read(tmp_path, model(odd)), "shape [2, 3] with a scale of shape [3]")
-    packed = {"weight": rows.int(), "weight_scale": torch.ones(2)}
-    refused(lambda: read(tmp_path, model(packed)), "torch.int32", "AWQ models are not read")
-
-
-def test_cut_anywhere(tmp_path: Path) -> None:
-    data = model({"a": torch.randn(3, 2), "b": torch.tensor(1.0)}, {"c": "a"})
-    assert read(tmp_path, data).keys() == {"a", "b", "c"}
-    for length in range(len(data)):
-        refused(lambda: read(tmp_path, data[:length]), "model.bin", "cut or damaged")  # noqa: B023
-    refused(lambda: read(tmp_path, data + b"x"), "1 bytes after the end", "cut or damaged")
-
-
-def test_lies(tmp_path: Path) -> None:
-    def one(rank: int, dims: list[int], code: int, size: int) -> bytes:
-        start = struct.pack("<I", 6) + name("S") + struct.pack("<II", 1, 1)
-        return start + name("v") + struct.pack(f"<B{len(dims)}IBI", rank, *dims, code, size) + bytes(64)
-
-    huge = 2**32 - 1
-    refused(lambda: read(tmp_path, one(1, [2**29], 0, 2**31)), "wants 2147483648 bytes where 64 are left")
-    refused(lambda: read(tmp_path, one(2, [huge, huge], 0, huge)), "v: 4294967295 bytes for shape")
-    refused(lambda: read(tmp_path, one(1, [5], 0, 16)), "v: 16 bytes for shape [5] of torch.float32")
-    refused(lambda: read(tmp_path, one(3, [0, huge, huge], 0, 0)), "v: 0 bytes for shape")
-    refused(lambda: read(tmp_path, one(1, [4], 9, 16)), "v: data type 9 is unknown")
-    refused(lambda: read(tmp_path, one(255, [1], 0, 4)), "cut or damaged")
-    many = struct.pack("<I", 6) + name("S") + struct.pack("<II", 1, huge)
-    refused(lambda: read(tmp_path, many), "cut or damaged")
-    refused(
-        lambda: read(tmp_path, model({"a": torch.ones(1)}, {"b": "c"})), "b stands for c, which is not there"
+    assert all(
+        variables[variable_name].dtype == tensor.dtype for variable_name, tensor in tensors.items()
     )
 
 
-def test_what_is_no_model(tmp_path: Path) -> None:
-    refused(lambda: read_ctranslate2(tmp_path), "model.bin: No such file")
+def test_unsupported_quantization(tmp_path: Path) -> None:
+    rows = torch.ones(2, 3)
+    assert_value_error(
+        lambda: read(tmp_path, model({"weight": rows.to(torch.int8)})),
+        "weight: torch.int8",
+        "no scale",
+    )
+    odd = {"weight": rows.to(torch.int8), "weight_scale": torch.ones(3)}
+    assert_value_error(lambda: read(tmp_path, model(odd)), "shape [2, 3] with a scale of shape [3]")
+    packed = {"weight": rows.int(), "weight_scale": torch.ones(2)}
+    assert_value_error(
+        lambda: read(tmp_path, model(packed)), "torch.int32", "AWQ models are not supported"
+    )
+
+
+def test_truncated_files(tmp_path: Path) -> None:
+    data = model({"a": torch.randn(3, 2), "b": torch.tensor(1.0)}, {"c": "a"})
+    assert read(tmp_path, data).keys() == {"a", "b", "c"}
+    for length in range(len(data)):
+        read_start = partial(read, tmp_path, data[:length])
+        assert_value_error(read_start, "model.bin", "truncated or damaged")
+    assert_value_error(
+        lambda: read(tmp_path, data + b"x"), "1 bytes after the end", "truncated or damaged"
+    )
+
+
+def test_inconsistent_sizes(tmp_path: Path) -> None:
+    def make_model(rank: int, dims: list[int], code: int, size: int) -> bytes:
+        start = struct.pack("<I", 6) + name("S") + struct.pack("<II", 1, 1)
+        return (
+            start
+            + name("v")
+            + struct.pack(f"<B{len(dims)}IBI", rank, *dims, code, size)
+            + bytes(64)
+        )
+
+    huge = 2**32 - 1
+    assert_value_error(
+        lambda: read(tmp_path, make_model(1, [2**29], 0, 2**31)),
+        "2147483648 bytes expected where 64 are left",
+    )
+    assert_value_error(
+        lambda: read(tmp_path, make_model(2, [huge, huge], 0, huge)),
+        "v: 4294967295 bytes for shape",
+    )
+    assert_value_error(
+        lambda: read(tmp_path, make_model(1, [5], 0, 16)),
+        "v: 16 bytes for shape [5] of torch.float32",
+    )
+    assert_value_error(
+        lambda: read(tmp_path, make_model(3, [0, huge, huge], 0, 0)), "v: 0 bytes for shape"
+    )
+    assert_value_error(lambda: read(tmp_path, make_model(1, [4], 9, 16)), "v: unknown data type 9")
+    assert_value_error(lambda: read(tmp_path, make_model(255, [1], 0, 4)), "truncated or damaged")
+    many = struct.pack("<I", 6) + name("S") + struct.pack("<II", 1, huge)
+    assert_value_error(lambda: read(tmp_path, many), "truncated or damaged")
+    assert_value_error(
+        lambda: read(tmp_path, model({"a": torch.ones(1)}, {"b": "c"})),
+        "b is an alias of c, which does not exist",
+    )
+
+
+def test_invalid_files(tmp_path: Path) -> None:
+    assert_value_error(lambda: read_ctranslate2(tmp_path), "model.bin: No such file")
     torch.save({"a": torch.ones(1)}, tmp_path / "model.bin")
-    refused(lambda: read_ctranslate2(tmp_path), "binary version 67324752, expected 2 to 6")
-    refused(lambda: read(tmp_path, b""), "empty")
+    assert_value_error(
+        lambda: read_ctranslate2(tmp_path), "binary version 67324752, expected 2 to 6"
+    )
+    assert_value_error(lambda: read(tmp_path, b""), "empty")
     (tmp_path / "model.bin").unlink()
     os.mkfifo(tmp_path / "model.bin")
-    refused(lambda: read_ctranslate2(tmp_path), "expected a regular file")
+    assert_value_error(lambda: read_ctranslate2(tmp_path), "expected a regular file")
 
 
 def test_vocabularies(tmp_path: Path) -> None:
@@ -190,18 +240,20 @@ def test_vocabularies(tmp_path: Path) -> None:
     assert vocabularies()["target"] == ["x\n", "[?]"]
     assert vocabularies()["source"][-1] == "[?]"
     (tmp_path / "target_vocabulary.json").write_text(json.dumps({"x": 1}))
-    refused(vocabularies, "target_vocabulary.json", "expected a JSON list of strings")
+    assert_value_error(vocabularies, "target_vocabulary.json", "expected a JSON list of strings")
     (tmp_path / "config.json").unlink()
-    (tmp_path / "model.bin").write_bytes(model({"unk_token": torch.tensor(list(b"[?]"), dtype=torch.int8)}))
-    for title in ("shared_vocabulary.json", "vocabulary.json"):
+    (tmp_path / "model.bin").write_bytes(
+        model({"unk_token": torch.tensor(list(b"[?]"), dtype=torch.int8)})
+    )
+    for variable_name in ("shared_vocabulary.json", "vocabulary.json"):
         for path in tmp_path.glob("*vocabulary*"):
             path.unlink()
-        (tmp_path / title).write_text(json.dumps(["a", "[?]"]))
+        (tmp_path / variable_name).write_text(json.dumps(["a", "[?]"]))
         assert vocabularies() == {"shared": ["a", "[?]"]}
 
 
-# The real model is a pre-norm Transformer, 6 + 6 layers of 8 heads, from Arabic to Latin letters; the scores
-# are what the ctranslate2 package (4.8.4) gives to each letter of "atzmon" and to the end.
+# The real model is a pre-norm Transformer, 6 + 6 layers of 8 heads, from Arabic to Latin letters; the
+# scores are those of the ctranslate2 package (4.8.4) for each letter of "atzmon" and the end.
 SCORES = [-0.106023, -0.065411, -0.056003, -0.447953, -0.230714, -0.092183, -0.063464]
 
 
@@ -219,14 +271,14 @@ def test_real_model(shared: Path) -> None:
     target = [vocabularies["target"].index(token) for token in ("<s>", *"atzmon", "</s>")]
     assert source == [31, 10, 19, 13, 5, 7]
     assert target == [1, 3, 11, 23, 13, 8, 7, 2]
-    found = log_probabilities(variables, source, target[:-1])
-    assert found.argmax(1).tolist() == target[1:]
-    scores = found.gather(1, torch.tensor(target[1:])[:, None])[:, 0]
+    log_probs = log_probabilities(variables, source, target[:-1])
+    assert log_probs.argmax(1).tolist() == target[1:]
+    scores = log_probs.gather(1, torch.tensor(target[1:])[:, None])[:, 0]
     torch.testing.assert_close(scores, torch.tensor(SCORES), atol=2e-5, rtol=0)
 
 
 def log_probabilities(variables: dict[str, Tensor], source: list[int], target: list[int]) -> Tensor:
-    """What the model says after each target token, in as few lines as it takes."""
+    """Return the log probabilities after each target token, in plain torch."""
     heads, width = 8, 32
 
     def linear(x: Tensor, at: str) -> Tensor:
@@ -238,30 +290,34 @@ def log_probabilities(variables: dict[str, Tensor], source: list[int], target: l
     def embed(ids: list[int], at: str) -> Tensor:
         rates = torch.exp(torch.arange(width // 2) * -math.log(10000) / (width / 2 - 1))
         angles = torch.arange(1, len(ids) + 1)[:, None] * rates
-        places = torch.cat([angles.sin(), angles.cos()], -1)
-        return variables[f"{at}/embeddings/weight"][ids] * math.sqrt(width) + places
+        positions = torch.cat([angles.sin(), angles.cos()], -1)
+        return variables[f"{at}/embeddings/weight"][ids] * math.sqrt(width) + positions
 
-    def mix(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
+    def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
         q, k, v = (x.view(len(x), heads, -1).transpose(0, 1) for x in (q, k, v))
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal).transpose(0, 1).flatten(1)
 
-    def look(x: Tensor, at: str, causal: bool) -> Tensor:
+    def self_attention(x: Tensor, at: str, causal: bool) -> Tensor:
         q, k, v = linear(norm(x, f"{at}/layer_norm"), f"{at}/linear_0").chunk(3, -1)
-        return x + linear(mix(q, k, v, causal), f"{at}/linear_1")
+        return x + linear(attend(q, k, v, causal), f"{at}/linear_1")
 
-    def feed(x: Tensor, at: str) -> Tensor:
-        return x + linear(linear(norm(x, f"{at}/layer_norm"), f"{at}/linear_0").relu(), f"{at}/linear_1")
+    def feed_forward(x: Tensor, at: str) -> Tensor:
+        return x + linear(
+            linear(norm(x, f"{at}/layer_norm"), f"{at}/linear_0").relu(), f"{at}/linear_1"
+        )
 
     x = embed(source, "encoder")
     for i in range(6):
-        x = feed(look(x, f"encoder/layer_{i}/self_attention", False), f"encoder/layer_{i}/ffn")
+        x = feed_forward(
+            self_attention(x, f"encoder/layer_{i}/self_attention", False), f"encoder/layer_{i}/ffn"
+        )
     memory = norm(x, "encoder/layer_norm")
     x = embed(target, "decoder")
     for i in range(6):
-        x = look(x, f"decoder/layer_{i}/self_attention", True)
+        x = self_attention(x, f"decoder/layer_{i}/self_attention", True)
         at = f"decoder/layer_{i}/attention"
         q = linear(norm(x, f"{at}/layer_norm"), f"{at}/linear_0")
         k, v = linear(memory, f"{at}/linear_1").chunk(2, -1)
-        x = x + linear(mix(q, k, v), f"{at}/linear_2")
-        x = feed(x, f"decoder/layer_{i}/ffn")
+        x = x + linear(attend(q, k, v), f"{at}/linear_2")
+        x = feed_forward(x, f"decoder/layer_{i}/ffn")
     return linear(norm(x, "decoder/layer_norm"), "decoder/projection").log_softmax(-1)

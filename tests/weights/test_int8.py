@@ -1,4 +1,4 @@
-"""Weights as int8: how far off they are, that writing them again changes nothing, and damaged files."""
+"""Int8 weights: quantization error, idempotence, and damaged files."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torch import Tensor
 
 import qkv
 from qkv.cli import main
-from qkv.weights.int8 import from_int8, scale_of, to_int8
-from qkv.weights.tensors import read_json, write_json
+from qkv.files import read_json_object, write_json
+from qkv.weights.int8 import dequantize_int8, get_scale_name, quantize_int8
 from tests.support import tiny
 
-HALF = 0.5 / 127 * (1 + 2**-8)  # of the largest in a row: half a scale, whose own last bit is rounded
+# Relative to the largest value of a row: half a scale, which is rounded itself.
+MAX_ERROR = 0.5 / 127 * (1 + 2**-8)
 
 
 def weights(model: qkv.Model) -> dict[str, Tensor]:
@@ -23,11 +24,11 @@ def weights(model: qkv.Model) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_every_number_is_within_half_a_scale(family: str, tmp_path: Path) -> None:
+def test_error_is_at_most_half_a_scale(family: str, tmp_path: Path) -> None:
     model = tiny.model(family, dtype=torch.float32)
     model.save(tmp_path, weights="int8")
-    again = qkv.load(tmp_path)
-    before, after = weights(model), weights(again)
+    loaded = qkv.load(tmp_path)
+    before, after = weights(model), weights(loaded)
     assert before.keys() == after.keys()
     matrices = [name for name, x in before.items() if x.dim() == 2]
     assert matrices
@@ -35,15 +36,15 @@ def test_every_number_is_within_half_a_scale(family: str, tmp_path: Path) -> Non
         assert after[name].dtype == torch.float32
         if name in matrices:
             off = (after[name] - x).abs().amax(1) / x.abs().amax(1)
-            assert 0 < off.max() <= HALF, name
+            assert 0 < off.max() <= MAX_ERROR, name
         else:
             assert torch.equal(after[name], x), name
 
 
-def test_written_again_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
+def test_saved_again_it_is_bitwise_equal(tmp_path: Path) -> None:
     model = tiny.model("transformer", dtype=torch.float32)
     with torch.no_grad():
-        for x in weights(model).values():  # rows of every size: from 1e-30 to 1e30, and zeros
+        for x in weights(model).values():  # rows from 1e-30 to 1e30, and zeros
             if x.dim() == 2:
                 x *= torch.logspace(-30, 30, len(x))[:, None]
                 x[0] = 0
@@ -52,87 +53,92 @@ def test_written_again_it_is_the_same_to_the_bit(tmp_path: Path) -> None:
     first.save(tmp_path / "second", weights="int8")
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second")]
     assert files[0] == files[1]
-    assert read_json(tmp_path / "first" / "config.json") == read_json(tmp_path / "second" / "config.json")
+    assert read_json_object(tmp_path / "first" / "config.json") == read_json_object(
+        tmp_path / "second" / "config.json"
+    )
     second = weights(qkv.load(tmp_path / "second"))
     assert all(torch.equal(x, second[name]) for name, x in weights(first).items())
 
 
-def test_the_file_is_a_quarter_and_ties_are_in_it_once(tmp_path: Path) -> None:
-    model = tiny.model("gpt2", dtype=torch.float32, width=128)  # its head is tied to its tokens
+def test_file_size_and_tied_weights(tmp_path: Path) -> None:
+    model = tiny.model("gpt2", dtype=torch.float32, width=128)  # its head is tied to its embedding
     model.save(tmp_path / "full")
     model.save(tmp_path / "int8", weights="int8")
-    held = load_file(tmp_path / "int8" / "model.safetensors")
-    assert {name for name in held if not name.endswith(".scale")} == weights(model).keys()
-    assert "heads.lm.out.weight" not in held
-    full, small = ((tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "int8"))
-    assert small < 0.35 * full
-    config = read_json(tmp_path / "int8" / "config.json")
+    stored = load_file(tmp_path / "int8" / "model.safetensors")
+    assert {name for name in stored if not name.endswith(".scale")} == weights(model).keys()
+    assert "heads.lm.out.weight" not in stored
+    full_size, small_size = (
+        (tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "int8")
+    )
+    assert small_size < 0.35 * full_size
+    config = read_json_object(tmp_path / "int8" / "config.json")
     assert (config["model_type"], config["weights"], config["dtype"]) == ("qkv", "int8", "float32")
-    again = qkv.load(tmp_path / "int8")
-    tokens = dict(again.net.named_parameters(remove_duplicate=False))
-    assert tokens["heads.lm.out.weight"] is tokens["decoder.embed.tokens.weight"]
+    loaded = qkv.load(tmp_path / "int8")
+    tokens = dict(loaded.net.named_parameters(remove_duplicate=False))
+    assert tokens["heads.lm.out.weight"] is tokens["decoder.embedding.tokens.weight"]
 
 
-def test_it_opens_in_the_dtype_asked_for_and_saves_in_full(tmp_path: Path) -> None:
+def test_dtype_and_full_precision_save(tmp_path: Path) -> None:
     model = tiny.model("bert", dtype=torch.bfloat16)
     model.save(tmp_path / "int8", weights="int8")
     assert {x.dtype for x in weights(qkv.load(tmp_path / "int8")).values()} == {torch.float32}
     half = qkv.load(tmp_path / "int8", dtype=torch.float16)
     assert {x.dtype for x in weights(half).values()} == {torch.float16}
-    again = qkv.load(tmp_path / "int8")
-    assert "weights" not in again.config
-    for form in ("hf", "qkv"):
-        again.save(tmp_path / form, form=form)
-        full = qkv.load(tmp_path / form)
-        assert all(torch.equal(x, weights(full)[name]) for name, x in weights(again).items())
+    loaded = qkv.load(tmp_path / "int8")
+    assert "weights" not in loaded.config
+    for file_format in ("hf", "qkv"):
+        loaded.save(tmp_path / file_format, file_format=file_format)
+        full = qkv.load(tmp_path / file_format)
+        assert all(torch.equal(x, weights(full)[name]) for name, x in weights(loaded).items())
 
 
-def test_labels_keep_their_names_on_the_way(tmp_path: Path) -> None:
-    model = tiny.model("bert", dtype=torch.float32, head="label", labels=3)
-    named = model.config["id2label"] = {"0": "bad", "1": "so-so", "2": "good"}
+def test_label_names_are_kept(tmp_path: Path) -> None:
+    model = tiny.model("bert", dtype=torch.float32, head="sequence-classification", num_labels=3)
+    label_names = model.config["id2label"] = {"0": "bad", "1": "so-so", "2": "good"}
     model.config["problem_type"] = "single_label_classification"
     model.save(tmp_path / "int8", weights="int8")
     qkv.load(tmp_path / "int8").save(tmp_path / "full")
-    config = read_json(tmp_path / "full" / "config.json")
-    assert (config["model_type"], config["id2label"]) == ("bert", named)
+    config = read_json_object(tmp_path / "full" / "config.json")
+    assert (config["model_type"], config["id2label"]) == ("bert", label_names)
     assert config["problem_type"] == "single_label_classification"
     assert not {"family", "arguments", "weights"} & config.keys()
 
 
-def test_convert(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "bert", tmp_path / "small"
     tiny.model("bert", dtype=torch.float32).save(source)
-    assert main(["convert", str(source), str(target), "--weights", "int8"]) == 0
-    held = capsys.readouterr().out.split("tensors of ")[1].splitlines()[0]
-    assert {*held.split(", ")} == {"int8", "bfloat16", "float32"}
-    assert main(["convert", str(target), str(tmp_path / "full")]) == 0
-    again = weights(qkv.load(tmp_path / "full"))
-    assert all(torch.equal(x, again[name]) for name, x in weights(qkv.load(target)).items())
+    assert main(["export", str(source), str(target), "--weights", "int8"]) == 0
+    dtypes = capsys.readouterr().out.split("tensors of ")[1].splitlines()[0]
+    assert {*dtypes.split(", ")} == {"int8", "bfloat16", "float32"}
+    assert main(["export", str(target), str(tmp_path / "full")]) == 0
+    loaded = weights(qkv.load(tmp_path / "full"))
+    assert all(torch.equal(x, loaded[name]) for name, x in weights(qkv.load(target)).items())
 
 
-def test_what_cannot_be_int8(tmp_path: Path) -> None:
+def test_unsupported_int8(tmp_path: Path) -> None:
     model = tiny.model("bert", dtype=torch.float32)
     with pytest.raises(ValueError, match=r"weights 'int4': expected full or int8"):
         model.save(tmp_path, weights="int4")
     with pytest.raises(ValueError, match="format cannot hold int8 weights"):
-        model.save(tmp_path, form="hf", weights="int8")
+        model.save(tmp_path, file_format="hf", weights="int8")
     next(model.net.parameters()).data[0, 0] = torch.inf
     with pytest.raises(ValueError, match=r"tokens\.weight: values that are not finite"):
         model.save(tmp_path, weights="int8")
 
 
-def test_many_rows_written_again_are_the_same() -> None:
-    once = from_int8(to_int8({"x": torch.randn(100_000, 3)}), Path())
-    assert torch.equal(from_int8(to_int8(once), Path())["x"], once["x"])
+def test_quantization_is_idempotent() -> None:
+    once = dequantize_int8(quantize_int8({"x": torch.randn(100_000, 3)}), Path())
+    assert torch.equal(dequantize_int8(quantize_int8(once), Path())["x"], once["x"])
 
 
-def test_a_matrix_without_rows() -> None:
-    assert from_int8(to_int8({"x": torch.zeros(0, 3)}), Path())["x"].shape == (0, 3)
+def test_matrix_without_rows() -> None:
+    assert dequantize_int8(quantize_int8({"x": torch.zeros(0, 3)}), Path())["x"].shape == (0, 3)
 
 
 # --- damaged ---
 
-NAME = "encoder.embed.tokens.weight"
+NAME = "encoder.embedding.tokens.weight"
+SCALE = get_scale_name(NAME)
 
 
 @pytest.fixture
@@ -141,29 +147,29 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("changes", "wrong"), [
-    ({scale_of(NAME): None}, f"{scale_of(NAME)} is missing"),
-    ({scale_of(NAME): torch.ones(3).bfloat16()}, rf"is \[3\], expected one for a row of \[{tiny.VOCAB}, "),
-    ({scale_of(NAME): torch.zeros(tiny.VOCAB).bfloat16()}, "holds what is no scale"),
-    ({scale_of(NAME): torch.full((tiny.VOCAB,), torch.nan).bfloat16()}, "holds what is no scale"),
-    ({scale_of(NAME): torch.ones(tiny.VOCAB)}, "expected bfloat16 above 0"),
-    ({NAME: torch.ones(5, dtype=torch.int8), scale_of(NAME): torch.ones(5).bfloat16()}, r"row of \[5\]"),
-    ({NAME: None}, f"{NAME} is missing.*{scale_of(NAME)} is unknown"),
+@pytest.mark.parametrize(("changes", "problem"), [
+    ({SCALE: None}, f"{SCALE} is missing"),
+    ({SCALE: torch.ones(3).bfloat16()}, rf"is \[3\], expected one value per row of \[{tiny.VOCAB}, "),
+    ({SCALE: torch.zeros(tiny.VOCAB).bfloat16()}, "holds values that are not scales"),
+    ({SCALE: torch.full((tiny.VOCAB,), torch.nan).bfloat16()}, "holds values that are not scales"),
+    ({SCALE: torch.ones(tiny.VOCAB)}, "expected bfloat16 above 0"),
+    ({NAME: torch.ones(5, dtype=torch.int8), SCALE: torch.ones(5).bfloat16()}, r"row of \[5\]"),
+    ({NAME: None}, f"{NAME} is missing.*{SCALE} is unknown"),
     ({NAME: torch.ones(tiny.VOCAB, tiny.WIDTH, dtype=torch.int16)}, "is int16, expected floating point"),
     ({"stray.scale": torch.ones(3)}, "stray.scale is unknown"),
 ])  # fmt: skip
-def test_a_file_that_is_damaged(folder: Path, changes: dict[str, Tensor | None], wrong: str) -> None:
+def test_damaged_file(folder: Path, changes: dict[str, Tensor | None], problem: str) -> None:
     file = folder / "model.safetensors"
     tensors = {**load_file(file), **changes}
     save_file({name: x for name, x in tensors.items() if x is not None}, file)
-    with pytest.raises(ValueError, match=wrong) as caught:
+    with pytest.raises(ValueError, match=problem) as caught:
         qkv.load(folder)
     assert str(caught.value).startswith(str(folder))
     assert "\n" not in str(caught.value)
 
 
-def test_a_config_that_says_something_else(folder: Path) -> None:
-    config = read_json(folder / "config.json")
+def test_other_weights_in_config(folder: Path) -> None:
+    config = read_json_object(folder / "config.json")
     write_json(folder / "config.json", {**config, "weights": "int4"})
     with pytest.raises(ValueError, match="weights is 'int4', expected 'int8', or no such key"):
         qkv.load(folder)

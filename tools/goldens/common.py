@@ -1,4 +1,4 @@
-"""What the makers of golden files share: the reference, random weights, and how results are written."""
+"""Shared by the golden tools: the reference, random weights, and how results are written."""
 
 import importlib
 import json
@@ -10,29 +10,32 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-SPREAD = 0.6  # the deviation of a matrix
-CROSS = ("encoder_attn", "EncDecAttention")  # what the names of attention to a source hold
-NOISE = 1e-5  # in parts of a weight: what a result has to survive
+SPREAD = 0.6  # standard deviation of a matrix
+CROSS = ("encoder_attn", "EncDecAttention")  # in the names of cross-attention modules
+NOISE = 1e-5  # relative change of a weight that must not change a result
 
 
 def reference(*versions: str) -> Any:
-    """The transformers module, as Any: the release that a type checker sees is another one."""
+    """Return the transformers module as Any: a type checker sees another release."""
     module: Any = importlib.import_module("transformers")
     if module.__version__ not in versions:
-        raise SystemExit(f"transformers {' or '.join(versions)} is needed, this is {module.__version__}")
+        raise SystemExit(
+            f"transformers {' or '.join(versions)} is needed, this is {module.__version__}"
+        )
     module.logging.set_verbosity_error()
     torch.set_num_threads(1)
     return module
 
 
-def randomise(model: nn.Module, seed: int) -> None:
-    """Draw every parameter and every stored bias of the logits anew; fixed sinusoids stay.
+def randomize_parameters(model: nn.Module, seed: int) -> None:
+    """Sample every parameter and every stored bias of the logits; fixed sinusoids stay.
 
-    Scales of norms are about 1, biases about 0, and a source speaks softly: what is written next must depend
-    on what was written.
-    """
+    Norm scales are around 1, biases around 0, and cross-attention is weak, so that the next token depends on
+    the previous ones."""
     generator = torch.Generator().manual_seed(seed)
-    drawn: list[tuple[str, Tensor]] = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    drawn: list[tuple[str, Tensor]] = [
+        (name, p) for name, p in model.named_parameters() if p.requires_grad
+    ]
     drawn += [(name, b) for name, b in model.named_buffers() if name.endswith("logits_bias")]
     with torch.no_grad():
         for name, tensor in drawn:
@@ -45,7 +48,7 @@ def randomise(model: nn.Module, seed: int) -> None:
                 tensor.copy_(SPREAD * noise * (0.3 if any(word in name for word in CROSS) else 1))
 
 
-def shake(model: nn.Module, seed: int) -> None:
+def perturb_weights(model: nn.Module, seed: int) -> None:
     """Move every weight by NOISE of itself: what rests on a near tie then comes out otherwise."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -54,13 +57,13 @@ def shake(model: nn.Module, seed: int) -> None:
 
 
 def save_tensors(file: Path, tensors: Mapping[str, Tensor], **words: str) -> None:
-    """Copies that share no memory and no graph, as safetensors wants them; words go to the metadata."""
+    """Write copies that share no memory and no graph; `words` are metadata."""
     copies = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     save_file(copies, file, metadata=words)
 
 
 def save_cases(file: Path, cases: Iterable[Mapping[str, Any]]) -> None:
-    """A JSON list, one line to a case; floats are finite, in nine digits, which tell all float32 apart."""
+    """Write a JSON list, one line per case; floats have nine digits, enough for every float32."""
     lines = [json.dumps(short(case), ensure_ascii=False, allow_nan=False) for case in cases]
     file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 
@@ -73,7 +76,7 @@ def short(value: Any) -> Any:
     return [short(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def say(folder: Path) -> None:
-    """Print a folder and what it weighs."""
+def print_size(folder: Path) -> None:
+    """Print a folder and its size."""
     size = sum(path.stat().st_size for path in folder.iterdir())
     print(f"{folder}: {size / 1000:.0f} kB")

@@ -1,4 +1,4 @@
-"""Small images of odd shapes and kinds, and the ways in which CLIP's preprocessor makes pixels of them."""
+"""Small images of unusual shapes and modes, and configurations of CLIP's image processor."""
 
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,12 @@ _SIDE: dict[str, Any] = dict(size={"shortest_edge": 12}, crop_size={"height": 12
 _HALF: dict[str, Any] = dict(image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5])
 PREPROCESSORS: dict[str, dict[str, Any]] = {
     "usual":    _SIDE,
-    "older":    dict(size=12, crop_size=12),  # as the first folders had it
+    "older":    dict(size=12, crop_size=12),  # as in the first folders
     "nearest":  _SIDE | dict(resample=0),
     "lanczos":  _SIDE | dict(resample=1),
     "bilinear": _SIDE | dict(resample=2),
     "exact":    dict(size={"height": 10, "width": 14}, do_center_crop=False),
-    "loose":    _SIDE | dict(crop_size={"height": 15, "width": 9}),  # higher than some images are
+    "loose":    _SIDE | dict(crop_size={"height": 15, "width": 9}),  # higher than some images
     "uncut":    dict(do_resize=False, crop_size={"height": 12, "width": 12}),
     "half":     _SIDE | _HALF,
     "shares":   _SIDE | dict(do_normalize=False),
@@ -37,9 +37,11 @@ PREPROCESSORS: dict[str, dict[str, Any]] = {
 
 
 def draw(width: int, height: int, mode: str) -> Image.Image:
-    """Waves and a little noise, so that no two pixels that could be mistaken for another are alike."""
+    """Draw waves and a little noise, so that no two neighboring pixels are equal."""
     y, x = np.mgrid[:height, :width].astype(np.float64)
-    waves = [np.sin(x / (2 + n)) + np.cos(y / (3 + n)) + np.sin((x + y) / (5 - n)) for n in range(4)]
+    waves = [
+        np.sin(x / (2 + n)) + np.cos(y / (3 + n)) + np.sin((x + y) / (5 - n)) for n in range(4)
+    ]
     noise = np.random.default_rng(width * height).normal(0, 12, (height, width, 4))
     shades = np.clip(128 + 40 * np.stack(waves, -1) + noise, 0, 255).astype(np.uint8)
     whole = Image.fromarray(shades, "RGBA")
@@ -55,9 +57,9 @@ def save_images(folder: Path) -> None:
 
 
 def pixels(processor: Any, folder: Path) -> dict[str, Any]:
-    """What a preprocessor makes of each image: (C, H, W)."""
-    found = {}
+    """Return the pixel values of each image: (C, H, W)."""
+    values = {}
     for path in sorted(folder.glob("*.png")):
         with Image.open(path) as image:
-            found[path.stem] = processor(image, return_tensors="pt")["pixel_values"][0]
-    return found
+            values[path.stem] = processor(image, return_tensors="pt")["pixel_values"][0]
+    return values

@@ -1,4 +1,4 @@
-"""What the pipelines are asked: for every task its cases, each with a model, inputs and settings."""
+"""Inputs of the pipelines: the cases of every task, each with a model, inputs and settings."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,7 +20,7 @@ TOPICS = ["weather", "food and drink", "music"]
 
 @dataclass(frozen=True)
 class Case:
-    """One call of a pipeline; `task` where its name says more than that of the file."""
+    """One call of a pipeline; `task` if its name is not that of the file."""
 
     model: str
     inputs: Any

@@ -1,4 +1,4 @@
-"""The searches of the golden files: prompts, and the settings that `generate` gets. Knows no models."""
+"""Searches of the golden files: prompts and settings of `generate`. Knows no models."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 Ids: TypeAlias = list[list[int]]
 Settings: TypeAlias = dict[str, Any]
 
-# The reference counts a prompt as written: no id of a prompt is one of those that are forced. It counts pads
-# too, so that rules on repetition go with rows of one length.
+# The reference counts the prompt as generated: no id of a prompt is a forced one. It counts padding too, so
+# rows have one length where repetition is penalized.
 RAGGED: Ids = [[5, 17, 9, 30, 12, 8, 21], [14, 6, 27], [23, 11, 11, 7, 19]]
 SHORT: Ids = [[5, 17, 9], [14, 6, 27]]
 LONG: Ids = [[5, 17, 9, 30, 12, 8, 21, 14, 6], [23, 11, 11, 7, 19, 4, 28, 13, 29]]
@@ -17,7 +17,7 @@ RULES: Settings = {"no_repeat_ngram_size": 2, "repetition_penalty": 1.3, "min_ne
 
 
 def diverse(beams: int, groups: int, penalty: float, *, returns: int, **more: Any) -> Settings:
-    """Beams in groups; a group is kept from what the groups before it take at the same step."""
+    """Return settings of diverse beam search."""
     sizes = dict(num_beams=beams, num_beam_groups=groups, num_return_sequences=returns)
     return sizes | dict(diversity_penalty=penalty) | more
 
@@ -34,7 +34,7 @@ GROUPS: dict[str, Settings] = {
 CONTRASTS: dict[str, Settings] = {
     "contrast":       dict(penalty_alpha=0.6, top_k=4),
     "contrast-mild":  dict(penalty_alpha=0.2, top_k=6),
-    "contrast-hard":  dict(penalty_alpha=0.9, top_k=3, forced_eos_token_id=None),  # it could not be forced
+    "contrast-hard":  dict(penalty_alpha=0.9, top_k=3, forced_eos_token_id=None),  # cannot be forced
     "contrast-rules": dict(penalty_alpha=0.5, top_k=5) | RULES,
 }  # fmt: skip
 FORCED: dict[str, Settings] = {
@@ -68,14 +68,18 @@ REMEMBERED: dict[str, Settings] = {
 
 
 def searches() -> Iterator[tuple[str, Ids, Settings]]:
-    """Names, prompts and settings."""
+    """Yield names, prompts and settings."""
     for name, settings in {**PLAIN, **GROUPS, **CONTRASTS, **FORCED}.items():
         yield name, LONG if settings.keys() >= RULES.keys() else RAGGED, LENGTH | settings
-    yield "force-tight", RAGGED[:1], dict(num_beams=4, force_words_ids=[[33, 40, 36]], max_new_tokens=5)
+    yield (
+        "force-tight",
+        RAGGED[:1],
+        dict(num_beams=4, force_words_ids=[[33, 40, 36]], max_new_tokens=5),
+    )
 
 
 def remembered() -> Iterator[tuple[str, Ids, Settings]]:
-    """Those of Transformer-XL. It knows no pads: rows are of one length, below or above its memory's."""
+    """Yield those of Transformer-XL, which has no padding: rows have one length."""
     for name, settings in REMEMBERED.items():
         yield name, SHORT, LENGTH | settings
         yield f"{name}-long", LONG, LENGTH | settings

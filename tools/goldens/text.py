@@ -1,4 +1,4 @@
-"""Small tokenizers of every kind, trained on a few sentences of our own. Knows no models."""
+"""Small tokenizers of every type, trained on a few sentences. Knows no models."""
 
 import io
 import json
@@ -40,7 +40,9 @@ Im Winter sind die Berge weiß, und der Hafen ist fast leer.
 Die neue Brücke ist länger als die alte und viel leichter.
 """.strip().split("\n")
 
-Make: TypeAlias = Callable[[Any, Path], Any]  # of the transformers module and a folder for what is trained
+Make: TypeAlias = Callable[
+    [Any, Path], Any
+]  # of the transformers module and a folder for what is trained
 
 
 def letters(texts: list[str]) -> list[str]:
@@ -54,12 +56,16 @@ def wordpiece(lower: bool) -> Make:
     def make(transformers: Any, folder: Path) -> Any:
         rules, texts = normalizers.BertNormalizer(lowercase=lower), ENGLISH + GERMAN
         special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-        marked = [f"##{letter}" for letter in letters([rules.normalize_str(text) for text in texts])]
+        marked = [
+            f"##{letter}" for letter in letters([rules.normalize_str(text) for text in texts])
+        ]
         trained = Tokenizer(models.WordPiece(unk_token="[UNK]"))
         trained.normalizer, trained.pre_tokenizer = rules, pre_tokenizers.BertPreTokenizer()
         trained.train_from_iterator(
             texts,
-            trainers.WordPieceTrainer(vocab_size=200, show_progress=False, special_tokens=special + marked),
+            trainers.WordPieceTrainer(
+                vocab_size=200, show_progress=False, special_tokens=special + marked
+            ),
         )
         (file,) = trained.model.save(str(folder))
         return transformers.BertTokenizerFast(file, do_lower_case=lower, model_max_length=64)
@@ -68,7 +74,7 @@ def wordpiece(lower: bool) -> Make:
 
 
 def pairs_of_bytes(name: str) -> Make:
-    """Those of RoBERTa and BART, by the name of their class."""
+    """Byte-level BPE of RoBERTa and BART, by the name of the class."""
 
     def make(transformers: Any, folder: Path) -> Any:
         trained = Tokenizer(models.BPE())
@@ -84,7 +90,7 @@ def pairs_of_bytes(name: str) -> Make:
 
 
 def pieces(texts: list[str], size: int, file: Path, **ids: Any) -> Path:
-    """A SentencePiece model; texts are taken as they are, for the usual rules alone weigh 240 kB."""
+    """Train a SentencePiece model without normalization rules, which alone take 240 kB."""
     held = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=held, vocab_size=size, model_type="unigram",
@@ -95,18 +101,27 @@ def pieces(texts: list[str], size: int, file: Path, **ids: Any) -> Path:
 
 
 def t5(transformers: Any, folder: Path) -> Any:
-    file = pieces(ENGLISH + GERMAN, 150, folder / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
-    return transformers.T5TokenizerFast(str(file), extra_ids=4, model_max_length=64, add_prefix_space=True)
+    file = pieces(
+        ENGLISH + GERMAN, 150, folder / "spiece.model", pad_id=0, eos_id=1, unk_id=2, bos_id=-1
+    )
+    return transformers.T5TokenizerFast(
+        str(file), extra_ids=4, model_max_length=64, add_prefix_space=True
+    )
 
 
 def mbart(transformers: Any, folder: Path) -> Any:
     file = pieces(ENGLISH + GERMAN, 150, folder / "sentencepiece.bpe.model")
-    return transformers.MBartTokenizerFast(str(file), src_lang="en_XX", tgt_lang="de_DE", model_max_length=64)
+    return transformers.MBartTokenizerFast(
+        str(file), src_lang="en_XX", tgt_lang="de_DE", model_max_length=64
+    )
 
 
 def marian(transformers: Any, folder: Path) -> Any:
     """Two SentencePiece models over one vocabulary."""
-    files = [pieces(ENGLISH, 110, folder / "source.spm"), pieces(GERMAN, 100, folder / "target.spm")]
+    files = [
+        pieces(ENGLISH, 110, folder / "source.spm"),
+        pieces(GERMAN, 100, folder / "target.spm"),
+    ]
     words = ["</s>", "<unk>"]
     for file in files:
         model = sentencepiece.SentencePieceProcessor(model_file=str(file))
@@ -118,7 +133,7 @@ def marian(transformers: Any, folder: Path) -> Any:
 
 
 def clip(transformers: Any, folder: Path) -> Any:
-    """Pairs of letters, the last of a word marked; the two special tokens come last, as CLIP has them."""
+    """BPE with an end-of-word marker; the two special tokens come last, as in CLIP."""
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Lowercase()
     trained.pre_tokenizer = pre_tokenizers.Whitespace()

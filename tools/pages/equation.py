@@ -1,4 +1,4 @@
-"""Equations: the little TeX that the pages use, as MathML. Knows no page.
+"""Equations: the subset of TeX that the pages use, as MathML. Knows no page.
 
 a_b  a^b  (a)  \\frac{a}{b}  \\sqrt{a}  \\text{name}  \\sin \\cos \\min \\max  \\cdot \\le ..."""
 
@@ -8,15 +8,15 @@ import re
 from html import escape
 
 TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|[a-zA-Z]|\d+(?:\.\d+)?|\S")
-SIGNS = {"cdot": "·", "le": "≤", "to": "→", "dots": "…", "mid": "|", "quad": "\u2003"}
-NAMES = ("sin", "cos", "min", "max")
+SYMBOLS = {"cdot": "·", "le": "≤", "to": "→", "dots": "…", "mid": "|", "quad": "\u2003"}
+FUNCTIONS = ("sin", "cos", "min", "max")
 
 
-def mathml(tex: str) -> str:
-    """The equation as a block; what is not known is an error that names it."""
+def render_mathml(tex: str) -> str:
+    """Return an equation as a block; an unknown command is an error that names it."""
     tokens = TOKEN.findall(tex)
     try:
-        body = row(tokens)
+        body = parse_row(tokens)
     except IndexError:
         raise ValueError(f"equation {tex!r}: a bracket is not closed") from None
     if tokens:
@@ -24,16 +24,16 @@ def mathml(tex: str) -> str:
     return f'<math display="block" alttext="{escape(tex.strip())}">{body}</math>'
 
 
-def row(tokens: list[str]) -> str:
-    """What stands up to the end, or to a closing bracket."""
+def parse_row(tokens: list[str]) -> str:
+    """Parse up to the end, or up to a closing bracket."""
     parts: list[str] = []
     while tokens and tokens[0] not in "})":
-        part = atom(tokens)
-        marks = {}
+        part = parse_atom(tokens)
+        scripts = {}
         while tokens and tokens[0] in "_^":
             mark = tokens.pop(0)
-            marks[mark] = atom(tokens)
-        match marks:
+            scripts[mark] = parse_atom(tokens)
+        match scripts:
             case {"_": low, "^": high}:
                 part = f"<msubsup>{part}{low}{high}</msubsup>"
             case {"_": low}:
@@ -44,41 +44,43 @@ def row(tokens: list[str]) -> str:
     return f"<mrow>{''.join(parts)}</mrow>"
 
 
-def group(tokens: list[str]) -> str:
-    """What stands in {brackets}, or in (those that are seen), which grow with it."""
-    pair = tokens.pop(0), row(tokens), tokens.pop(0)
-    return pair[1] if pair[0] == "{" else f"<mrow><mo>(</mo>{pair[1]}<mo>)</mo></mrow>"
+def parse_group(tokens: list[str]) -> str:
+    """Parse a group in braces, which are not printed, or in parentheses, which are."""
+    opening = tokens.pop(0)
+    body = parse_row(tokens)
+    tokens.pop(0)
+    return body if opening == "{" else f"<mrow><mo>(</mo>{body}<mo>)</mo></mrow>"
 
 
-def atom(tokens: list[str]) -> str:
-    """One thing: a letter, a number, a sign, or a group."""
+def parse_atom(tokens: list[str]) -> str:
+    """Parse a letter, a number, a symbol or a group."""
     token = tokens[0]
     if token in "{(":
-        return group(tokens)
+        return parse_group(tokens)
     tokens.pop(0)
     if token.startswith("\\"):
-        return command(token[1:], tokens)
-    kind = "mi" if token.isalpha() else "mn" if token[0].isdigit() else "mo"
-    return f"<{kind}>{escape('−' if token == '-' else token)}</{kind}>"
+        return parse_command(token[1:], tokens)
+    tag = "mi" if token.isalpha() else "mn" if token[0].isdigit() else "mo"
+    return f"<{tag}>{escape('−' if token == '-' else token)}</{tag}>"
 
 
-def command(name: str, tokens: list[str]) -> str:
-    """What a \\name makes of the groups behind it."""
+def parse_command(name: str, tokens: list[str]) -> str:
+    """Parse the groups of a \\name."""
     if name == "frac":
-        return f"<mfrac>{group(tokens)}{group(tokens)}</mfrac>"
+        return f"<mfrac>{parse_group(tokens)}{parse_group(tokens)}</mfrac>"
     if name == "sqrt":
-        return f"<msqrt>{group(tokens)}</msqrt>"
+        return f"<msqrt>{parse_group(tokens)}</msqrt>"
     if name == "text":
-        return word(tokens)
-    if name in SIGNS:
-        return f"<mo>{SIGNS[name]}</mo>"
-    if name in NAMES:
+        return parse_text(tokens)
+    if name in SYMBOLS:
+        return f"<mo>{SYMBOLS[name]}</mo>"
+    if name in FUNCTIONS:
         return f"<mi>{name}</mi>"
     raise ValueError(f"equation: \\{name} is not known")
 
 
-def word(tokens: list[str]) -> str:
-    """Upright letters: a name of more than one."""
+def parse_text(tokens: list[str]) -> str:
+    """Parse an upright name of several letters."""
     tokens.pop(0)
     letters = ""
     while tokens[0] != "}":

@@ -1,9 +1,9 @@
-"""Excerpts: lines of the source by the name of what they stand in, so that a page cannot fall behind them.
+"""Excerpts: lines of the source by the name of their definition, so that a page is always up to date.
 
-In a page, a paragraph that is nothing but a link into the source becomes the lines themselves:
+In a page, a paragraph that is only a link into the source becomes the lines themselves:
 
-    [Feed.forward](../qkv/nn/feed_forward.py)     a class, a function, a method, or a name with its value
-    [Feed.forward](../qkv/nn/feed_forward.py "y … z")  of it, from one line to another"""
+    [FeedForward.forward](../qkv/nn/feed_forward.py)          a class, a function, a method, or an assignment
+    [FeedForward.forward](../qkv/nn/feed_forward.py "y … z")  the part from one line to another"""
 
 from __future__ import annotations
 
@@ -15,51 +15,54 @@ from textwrap import dedent
 
 from tools.pages.page import ROOT, Page
 
-MARK = re.compile(r'^\[([\w.]+)\]\((\S+\.py)(?: "(.+)")?\)$', re.MULTILINE)
+EXCERPT_LINK = re.compile(r'^\[([\w.]+)\]\((\S+\.py)(?: "(.+)")?\)$', re.MULTILINE)
 
 
-def excerpted(page: Page) -> str:
-    """The text of a page with its excerpts in place."""
+def insert_excerpts(page: Page) -> str:
+    """Return the text of a page with its excerpts."""
 
-    def fence(found: re.Match[str]) -> str:
-        file = normpath(join(dirname(page.file), found[2]))
-        line, text = excerpt(file, found[1], found[3] or "")
-        return f'```python title="{file}, line {line}: {found[1]}"\n{text}\n```'
+    def format_excerpt(match: re.Match[str]) -> str:
+        file = normpath(join(dirname(page.file), match[2]))
+        line, text = find_excerpt(file, match[1], match[3] or "")
+        return f'```python title="{file}, line {line}: {match[1]}"\n{text}\n```'
 
-    return MARK.sub(fence, page.text)
+    return EXCERPT_LINK.sub(format_excerpt, page.text)
 
 
-def excerpt(file: str, name: str, span: str = "") -> tuple[int, str]:
-    """The number of the first line, and the lines; ValueError where they are not there."""
+def find_excerpt(file: str, name: str, span: str = "") -> tuple[int, str]:
+    """Return the number of the first line, and the lines; ValueError if there are none."""
     if not (ROOT / file).is_file():
         raise ValueError(f"excerpt of {name}: there is no {file}")
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-    node = dict(named(ast.parse("\n".join(lines)))).get(name)
+    node = dict(iter_definitions(ast.parse("\n".join(lines)))).get(name)
     if node is None:
         raise ValueError(f"excerpt: {file} has no {name}")
-    first, last = node.lineno - 1, node.end_lineno or node.lineno
+    first = node.lineno - 1
+    last = node.end_lineno or node.lineno
     if span:
-        begins, _, ends = span.partition(" … ")
-        first = where(lines, begins, range(first, last), f"{name} of {file}")
-        last = where(lines, ends or begins, range(first, last), f"{name} of {file}") + 1
+        begin, _, end = span.partition(" … ")
+        first = find_line(lines, begin, range(first, last), f"{name} of {file}")
+        last = find_line(lines, end or begin, range(first, last), f"{name} of {file}") + 1
     return first + 1, dedent("\n".join(lines[first:last]))
 
 
-def named(tree: ast.Module | ast.ClassDef, before: str = "") -> Iterator[tuple[str, ast.stmt]]:
-    """Every class, function and name with a value, by its path."""
+def iter_definitions(
+    tree: ast.Module | ast.ClassDef, prefix: str = ""
+) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield every class, function and assignment by its qualified name."""
     for node in tree.body:
         match node:
             case ast.ClassDef() | ast.FunctionDef():
-                yield before + node.name, node
+                yield prefix + node.name, node
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
-                yield before + name, node
+                yield prefix + name, node
         if isinstance(node, ast.ClassDef):
-            yield from named(node, f"{before}{node.name}.")
+            yield from iter_definitions(node, f"{prefix}{node.name}.")
 
 
-def where(lines: list[str], begin: str, places: range, whose: str) -> int:
-    """The first of these lines that begins so."""
-    for place in places:
-        if lines[place].strip().startswith(begin):
-            return place
-    raise ValueError(f"excerpt: no line of {whose} begins with {begin!r}")
+def find_line(lines: list[str], begin: str, indices: range, where: str) -> int:
+    """Return the first of these lines that begins with a text."""
+    for index in indices:
+        if lines[index].strip().startswith(begin):
+            return index
+    raise ValueError(f"excerpt: no line of {where} begins with {begin!r}")

@@ -1,4 +1,4 @@
-"""A page for each family, made of its spec, its file's docstring and docs/families.toml."""
+"""A page for each family, made from its spec, the docstring of its file and docs/families.toml."""
 
 from __future__ import annotations
 
@@ -10,155 +10,172 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from qkv.cli.models import about
-from qkv.families import NAMES, family, list_families
+from qkv.cli.models import get_family_facts
+from qkv.families import FAMILY_NAMES, get_family, list_families
 from qkv.families.family import Family
-from qkv.formatting import human
-from qkv.model.build import make_spec
+from qkv.formatting import format_count
+from qkv.model.build import build_model_spec
 from qkv.model.model import Model
-from qkv.spec import Spec, Two
-from qkv.tasks.requirements import NEEDS, check_fits
-from qkv.view.tree import parameters
-from tools.pages.page import ROOT, Page, sections
-from tools.pages.picture import pictures, stacks
+from qkv.spec import DualSpec, Spec
+from qkv.tasks.requirements import TASK_REQUIREMENTS, check_model_supports_task
+from qkv.view.tree import count_spec_parameters
+from tools.pages.page import ROOT, Page, format_table, split_sections
+from tools.pages.picture import list_stacks, render_pictures
 
-HOME = "docs/families.md"
-TOLD = ROOT / "docs" / "families.toml"
-BOTH = {
-    "encoder-decoder": "the encoder's + the decoder's",
-    "two towers": "the text tower's + the image tower's",
+SOURCE = "docs/families.md"
+DESCRIPTIONS = ROOT / "docs" / "families.toml"
+TWO_STACKS = {
+    "encoder-decoder": "of the encoder + of the decoder",
+    "two towers": "of the text tower + of the image tower",
 }
 
 
 def family_pages(text: str) -> list[Page]:
-    """The overview, which keeps what docs/families.md says of all of them, and a page for each."""
-    told = tomllib.loads(TOLD.read_text(encoding="utf-8"))
-    if missing := {*NAMES} - told.keys():
-        raise ValueError(f"docs/families.toml says nothing of {', '.join(sorted(missing))}")
-    before, _ = sections(text, 2)
-    shapes = {
-        kin.shape: [each for each in list_families() if each.shape == kin.shape] for kin in list_families()
-    }
-    tables = [overview(shape, kins) for shape, kins in shapes.items()]
-    whole = "\n\n".join([before.rstrip(), *tables]) + "\n"
-    first = Page(path="families/index.md", title="Families", text=whole, source=HOME)
-    return [first, *(family_page(kin, told[kin.name]) for kins in shapes.values() for kin in kins)]
+    """Return the overview, with the introduction of docs/families.md, and a page for each family."""
+    descriptions = tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
+    if missing := {*FAMILY_NAMES} - descriptions.keys():
+        raise ValueError(f"docs/families.toml has no table {', '.join(sorted(missing))}")
+    introduction, _ = split_sections(text, 2)
+    by_shape: dict[str, list[Family]] = {}
+    for family in list_families():
+        by_shape.setdefault(family.shape, []).append(family)
+    tables = [format_overview(shape, families) for shape, families in by_shape.items()]
+    overview = "\n\n".join([introduction.rstrip(), *tables]) + "\n"
+    first = Page(path="families/index.md", title="Families", text=overview, source=SOURCE)
+    ordered = [family for families in by_shape.values() for family in families]
+    return [first, *(family_page(family, descriptions[family.name]) for family in ordered)]
 
 
-def overview(shape: str, kins: Sequence[Family]) -> str:
-    """The families of one shape, a row each."""
+def format_overview(shape: str, families: Sequence[Family]) -> str:
+    """Return the table of the families of one shape."""
     rows = []
-    for kin in kins:
-        counts = sorted(parameters(spec) for _, spec in specs(kin))
-        span = "\u00a0–\u2060\u00a0".join(dict.fromkeys(map(human, (counts[0], counts[-1]))))
-        rows.append((f"[{title(kin)}](#{kin.name})", about(kin)["purpose"], about(kin)["differs"], span))
-    names = "family|what it is for|what makes it different|parameters"
-    return f"## {shape.capitalize()}\n\n{table(names, rows)}"
+    for family in families:
+        counts = sorted(count_spec_parameters(spec) for _, spec in build_specs(family))
+        limits = dict.fromkeys(map(format_count, (counts[0], counts[-1])))
+        facts = get_family_facts(family)
+        rows.append(
+            (
+                f"[{get_title(family)}](#{family.name})",
+                facts["purpose"],
+                facts["differs"],
+                "\u00a0–\u2060\u00a0".join(limits),
+            )
+        )
+    return (
+        f"## {shape.capitalize()}\n\n{format_table('family|purpose|differences|parameters', rows)}"
+    )
 
 
-def family_page(kin: Family, told: dict[str, Any]) -> Page:
-    purpose = about(kin)["purpose"]
+def family_page(family: Family, description: dict[str, Any]) -> Page:
+    """Return the page of a family."""
+    purpose = get_family_facts(family)["purpose"]
     parts = [
-        f"# {title(kin)}",
-        f"`{kin.name}`: {kin.shape}. {purpose[0].upper()}{purpose[1:]}.",
-        told["about"],
-        paper(kin, told),
-        f"## Sizes\n\n{sizes(kin)}",
-        f'```python\nmodel = qkv.build("{kin.name}", "{next(iter(kin.sizes))}")\n```',
-        f"## Heads and tasks\n\n{heads(kin)}",
-        f"## Published weights\n\n{published(kin, told)}",
-        f"## Who sees whom\n\n{pictures(specs(kin))}",
+        f"# {get_title(family)}",
+        f"`{family.name}`: {family.shape}. {purpose[0].upper()}{purpose[1:]}.",
+        description["about"],
+        format_paper(family, description),
+        f"## Sizes\n\n{format_sizes(family)}",
+        f'```python\nmodel = qkv.build("{family.name}", "{next(iter(family.sizes))}")\n```',
+        f"## Heads and tasks\n\n{format_heads(family)}",
+        f"## Published weights\n\n{format_published(family, description)}",
+        f"## Attention patterns\n\n{render_pictures(build_specs(family))}",
     ]
-    text = "\n\n".join(parts) + "\n"
-    return Page(path=f"families/{kin.name}.md", title=title(kin), text=text, source=f"{HOME}#{kin.name}")
+    return Page(
+        path=f"families/{family.name}.md",
+        title=get_title(family),
+        text="\n\n".join(parts) + "\n",
+        source=f"{SOURCE}#{family.name}",
+    )
 
 
-def title(kin: Family) -> str:
-    """What its file calls it first."""
-    return re.split(r"[:,.]", kin.doc or kin.name)[0]
+def get_title(family: Family) -> str:
+    """Return the name that the docstring of the file begins with."""
+    return re.split(r"[:,.]", family.doc or family.name)[0]
 
 
-def specs(kin: Family) -> list[tuple[str, Spec | Two]]:
-    """What each size is."""
-    return [(size, make_spec(kin, kin.arguments(size))) for size in kin.sizes]
+def build_specs(family: Family) -> list[tuple[str, Spec | DualSpec]]:
+    """Return the spec of each size."""
+    return [(size, build_model_spec(family, family.arguments(size))) for size in family.sizes]
 
 
-def paper(kin: Family, told: dict[str, Any]) -> str:
-    said = about(kin)["paper"]
-    year, number = re.findall(r"\b\d{4}\b", said)[0], re.search(r"arXiv:(\S+)", said)
-    link = f"https://arxiv.org/abs/{number[1]}" if number else told["link"]
-    where = f", {number[0]}" if number else ""
-    return f"Paper: [{told['title']}]({link}). {told['authors']}, {year}{where}."
+def format_paper(family: Family, description: dict[str, Any]) -> str:
+    paper = get_family_facts(family)["paper"]
+    year = re.findall(r"\b\d{4}\b", paper)[0]
+    arxiv = re.search(r"arXiv:(\S+)", paper)
+    link = f"https://arxiv.org/abs/{arxiv[1]}" if arxiv else description["link"]
+    number = f", {arxiv[0]}" if arxiv else ""
+    return f"Paper: [{description['title']}]({link}). {description['authors']}, {year}{number}."
 
 
-def sizes(kin: Family) -> str:
-    """A row a size; where stacks differ, the facts of both."""
+def format_sizes(family: Family) -> str:
+    """Return the table of sizes; where stacks differ, with the values of both."""
     rows = []
-    for size, spec in specs(kin):
-        every = [stack for _, stack in stacks(spec)]
-        depths = [str(len(stack.order or stack.layers)) for stack in every]
-        widths = dict.fromkeys(f"{stack.width:,}" for stack in every)
-        counts = dict.fromkeys(str(stack.layers[0].attend.heads) for stack in every)
-        facts = (" + ".join(each) for each in (widths, depths, counts))
-        rows.append((f"`{size}`", *facts, human(parameters(spec))))
-    found = table("size|width|depth|heads|parameters", rows)
-    if kin.shape in BOTH:
-        found += f"\n\nDepth is {BOTH[kin.shape]}; so are width and heads, where they differ."
-    return found
+    for size, spec in build_specs(family):
+        stacks = [stack for _, stack in list_stacks(spec)]
+        depths = [str(len(stack.layer_order or stack.layers)) for stack in stacks]
+        widths = dict.fromkeys(f"{stack.width:,}" for stack in stacks)
+        heads = dict.fromkeys(str(stack.layers[0].attention.heads) for stack in stacks)
+        sizes = (" + ".join(values) for values in (widths, depths, heads))
+        rows.append((f"`{size}`", *sizes, format_count(count_spec_parameters(spec))))
+    text = format_table("size|width|depth|heads|parameters", rows)
+    if family.shape in TWO_STACKS:
+        text += f"\n\nDepth is {TWO_STACKS[family.shape]}; so are width and heads, if they differ."
+    return text
 
 
-def heads(kin: Family) -> str:
-    """Every head with the tasks that it can do and its class at Hugging Face."""
-    usual = kin.arguments()["head"]
+def format_heads(family: Family) -> str:
+    """Return the table of heads, with their tasks and classes at Hugging Face."""
+    default = family.arguments()["head"]
     rows = []
-    for head, classes in kin.heads.items():
-        fits = ", ".join(f"[{task}](tasks.md#{task})" for task in tasks(kin.name, head)) or "—"
-        names = ", ".join(f"`{name}`" for name in classes.split()) or "—"
-        rows.append((f"`{head}`" + (" (the default)" if head == usual else ""), fits, names))
-    return table("head|tasks|class at Hugging Face", rows)
+    for head, classes in family.heads.items():
+        tasks = ", ".join(
+            f"[{task}](tasks.md#{task})" for task in supported_tasks(family.name, head)
+        )
+        class_names = ", ".join(f"`{name}`" for name in classes.split())
+        label = f"`{head}`" + (" (the default)" if head == default else "")
+        rows.append((label, tasks or "—", class_names or "—"))
+    return format_table("head|tasks|class at Hugging Face", rows)
 
 
 @cache
-def tasks(name: str, head: str) -> list[str]:
-    """The tasks that take this family with that head."""
-    kin = family(name)
-    args = kin.arguments(next(iter(kin.sizes)), head=head)
-    net: Any = SimpleNamespace(spec=make_spec(kin, args))
-    model, found = Model(kin, args, net, {}), []
-    for task in NEEDS:
-        with suppress(ValueError):  # it is not among the models that fit
-            check_fits(model, task)
-            found.append(task)
-    return found
+def supported_tasks(family_name: str, head: str) -> list[str]:
+    """Return the tasks that a family supports with a head."""
+    family = get_family(family_name)
+    args = family.arguments(next(iter(family.sizes)), head=head)
+    net: Any = SimpleNamespace(spec=build_model_spec(family, args))
+    model = Model(family, args, net, {})
+    tasks = []
+    for task in TASK_REQUIREMENTS:
+        with suppress(ValueError):  # not supported
+            check_model_supports_task(model, task)
+            tasks.append(task)
+    return tasks
 
 
-def fitting(task: str) -> dict[str, list[str]]:
-    """The families that can do a task, each with the heads by which it can."""
-    found = {
-        kin.name: [head for head in kin.heads if task in tasks(kin.name, head)] for kin in list_families()
+def supporting_families(task: str) -> dict[str, list[str]]:
+    """Return the families that support a task, each with the heads that do."""
+    heads = {
+        family.name: [head for head in family.heads if task in supported_tasks(family.name, head)]
+        for family in list_families()
     }
-    return {name: able for name, able in found.items() if able}
+    return {name: supporting for name, supporting in heads.items() if supporting}
 
 
-def published(kin: Family, told: dict[str, Any]) -> str:
-    """Ids on the hub that open, and what else does."""
-    ids, more = told["opens"], told.get("more", "")
+def format_published(family: Family, description: dict[str, Any]) -> str:
+    """Return the ids on the hub that can be loaded, and other formats."""
+    ids = description["opens"]
+    more = description.get("more", "")
     if not ids:
         return f"Hugging Face has no class for it: train your own ([Training](training.md)). {more}"
-    kinds = " or ".join(f"`{kind}`" for kind in kin.model_types)
-    tested = (
-        "Tests hold these classes against `transformers` with random weights, and fetch none of these ids."
-    )
-    gone = "`transformers` has it no more: tests hold it against what an older version gave."
+    model_types = " or ".join(f"`{name}`" for name in family.model_types)
+    if family.removed_from_hf:
+        tests = "`transformers` no longer has it: tests compare with outputs of an older version."
+    else:
+        tests = "Tests compare these classes with `transformers` on random weights; they download no id."
     lines = [
         f'```python\nmodel = qkv.load("{ids[0]}")\n```\n',
         *(f"- `{name}`" for name in ids),
-        f"\nOthers open whose config.json has {kinds} as its `model_type` and one of the classes above.",
-        f"{gone if kin.removed else tested} {more}",
+        f"\nSo do others whose config.json has the `model_type` {model_types} and one of the classes above.",
+        f"{tests} {more}",
     ]
     return "\n".join(lines)
-
-
-def table(head: str, rows: Sequence[Sequence[str]]) -> str:
-    names = head.split("|")
-    return "\n".join(f"| {' | '.join(line)} |" for line in (names, ["---"] * len(names), *rows))

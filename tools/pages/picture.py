@@ -1,6 +1,6 @@
-"""Who sees whom, as SVG: the rule that makes the mask makes the picture. Knows specs, and no families.
+"""Attention patterns as SVG: the pattern that makes the mask makes the picture. Knows specs, no families.
 
-A row is a query, a column a key. Colours are the text's own, so that a picture reads on light and on dark."""
+A row is a query, a column a key. Colors are those of the text: a picture fits light and dark pages."""
 
 from __future__ import annotations
 
@@ -8,106 +8,136 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import NamedTuple
 
-from qkv.spec import Causal, Everyone, Pattern, Spec, Stack, Two
+from qkv.spec import Causal, DualSpec, Full, Pattern, Spec, StackSpec
 from qkv.view import patterns
 
-SIZE = 16  # queries
-STEP, INNER, EDGE = 13, 11, 22  # from cell to cell, of a cell, of the margin with the words
-KEY = "A row is a query, a column a key; a full square is a key that the query sees."
+GRID_SIZE = 16  # queries
+CELL_STEP, CELL_SIZE, MARGIN = (
+    13,
+    11,
+    22,
+)  # pixels: between cells, of a cell, of the margin with labels
+LEGEND = "A row is a query, a column a key; a full square is a key that the query attends to."
 
 
-class View(NamedTuple):
-    """One attention of a stack: by which rule, and in which layers."""
+class AttentionView(NamedTuple):
+    """One kind of attention of a stack: its pattern and its layers."""
 
     stack: str
-    cross: bool  # on the source
+    is_cross: bool
     pattern: Pattern
-    memory: bool
-    layers: tuple[int, ...]  # none: in all
+    has_memory: bool
+    layers: tuple[int, ...]  # empty: all
 
 
-def stacks(spec: Spec | Two) -> Iterator[tuple[str, Stack]]:
-    """Every stack by its name."""
-    if isinstance(spec, Two):
-        halves = (("text tower", spec.text), ("image tower", spec.image))
-        yield from ((name, stack) for name, half in halves if half for _, stack in stacks(half))
+def list_stacks(spec: Spec | DualSpec) -> Iterator[tuple[str, StackSpec]]:
+    """Yield every stack with its name."""
+    if isinstance(spec, DualSpec):
+        towers = (("text tower", spec.text), ("image tower", spec.image))
+        yield from (
+            (name, stack) for name, tower in towers if tower for _, stack in list_stacks(tower)
+        )
     else:
-        both = (("encoder", spec.encoder), ("decoder", spec.decoder))
-        yield from ((name, stack) for name, stack in both if stack)
+        stacks = (("encoder", spec.encoder), ("decoder", spec.decoder))
+        yield from ((name, stack) for name, stack in stacks if stack)
 
 
-def views(spec: Spec | Two) -> Iterator[View]:
-    for name, stack in stacks(spec):
-        layers = [stack.layers[stored] for stored in stack.order or range(len(stack.layers))]
-        for cross in (False, True):
-            found: dict[Pattern, list[int]] = {}
+def list_views(spec: Spec | DualSpec) -> Iterator[AttentionView]:
+    """Yield every kind of attention of a model."""
+    for name, stack in list_stacks(spec):
+        layers = [stack.layers[index] for index in stack.layer_order or range(len(stack.layers))]
+        for is_cross in (False, True):
+            depths_by_pattern: dict[Pattern, list[int]] = {}
             for depth, layer in enumerate(layers):
-                if attend := layer.cross if cross else layer.attend:
-                    found.setdefault(attend.pattern, []).append(depth)
-            memory = stack.recall is not None and not cross
-            for pattern, depths in found.items():
-                yield View(name, cross, pattern, memory, tuple(depths) if len(found) > 1 else ())
+                attention = layer.cross_attention if is_cross else layer.attention
+                if attention:
+                    depths_by_pattern.setdefault(attention.pattern, []).append(depth)
+            has_memory = stack.recurrence is not None and not is_cross
+            for pattern, depths in depths_by_pattern.items():
+                shown_depths = tuple(depths) if len(depths_by_pattern) > 1 else ()
+                yield AttentionView(name, is_cross, pattern, has_memory, shown_depths)
 
 
-def pictures(specs: Iterable[tuple[str, Spec | Two]]) -> str:
-    """The attention of every size of a family; sizes with the same rules are drawn once, by the first."""
-    drawn: dict[tuple[tuple[object, ...], ...], tuple[list[str], list[View]]] = {}
+def render_pictures(specs: Iterable[tuple[str, Spec | DualSpec]]) -> str:
+    """Return the pictures of every size of a family; sizes with the same patterns are drawn once."""
+    groups: dict[tuple[tuple[object, ...], ...], tuple[list[str], list[AttentionView]]] = {}
     for size, spec in specs:
-        found = list(views(spec))
-        drawn.setdefault(tuple(view[:-1] for view in found), ([], found))[0].append(size)
+        views = list(list_views(spec))
+        groups.setdefault(tuple(view[:-1] for view in views), ([], views))[0].append(size)
     parts = []
-    for names, found in drawn.values():
-        parts += [f"{' and '.join(f'`{name}`' for name in names)}:"] if len(drawn) > 1 else []
-        figures = "\n".join(each for view in found for each in drawings(view, names[0]))
+    for sizes, views in groups.values():
+        if len(groups) > 1:
+            parts.append(f"{' and '.join(f'`{size}`' for size in sizes)}:")
+        figures = "\n".join(figure for view in views for figure in render_view(view, sizes[0]))
         parts.append(f'<div class="patterns">\n{figures}\n</div>')
-    return "\n\n".join([*parts, KEY])
+    return "\n\n".join([*parts, LEGEND])
 
 
-def drawings(view: View, size: str) -> Iterator[str]:
-    """A picture for each kind of head."""
-    kinds = patterns.kinds(view.pattern)
-    for rule, numbers in kinds.items():
-        name = f"{view.stack}, on the source" if view.cross else view.stack
-        name += f", {patterns.numbered('layer', list(view.layers))} of {size}" if view.layers else ""
-        name += f", {patterns.numbered('head', numbers)}" if len(kinds) > 1 else ""
-        said = "sees all of the source" if view.cross else patterns.words(rule)
-        said += ", what is remembered too" if view.memory and isinstance(rule, Everyone | Causal) else ""
-        yield picture(rule, name[0].upper() + name[1:], said, memory=view.memory, source=view.cross)
-
-
-def picture(rule: Pattern, name: str, said: str, *, memory: bool = False, source: bool = False) -> str:
-    """A figure: of what, and what a token sees; with keys that are remembered, or those of a source."""
-    before = SIZE // 2 if memory else 0
-    gap = STEP // 2 if memory else 0  # between what is remembered and the row
-    seen, times = patterns.cells(rule, SIZE, before)
-    width, height = EDGE + STEP * (SIZE + before) + gap, EDGE + STEP * SIZE
-    said += f"; drawn {times:.0f} times smaller" if times > 1 else ""
-
-    def squares(wanted: bool) -> str:
-        return "".join(
-            f"M{EDGE + STEP * j + (gap if j >= before else 0)} {EDGE + STEP * i}h{INNER}v{INNER}h-{INNER}z"
-            for i, row in enumerate(seen)
-            for j, sees in enumerate(row)
-            if sees == wanted
+def render_view(view: AttentionView, size: str) -> Iterator[str]:
+    """Yield one picture for each pattern of the heads."""
+    groups = patterns.group_heads_by_pattern(view.pattern)
+    for pattern, heads in groups.items():
+        name = f"{view.stack}, cross-attention" if view.is_cross else view.stack
+        if view.layers:
+            name += f", {patterns.format_index_ranges('layer', list(view.layers))} of {size}"
+        if len(groups) > 1:
+            name += f", {patterns.format_index_ranges('head', heads)}"
+        caption = (
+            "attends to all of the source" if view.is_cross else patterns.describe_pattern(pattern)
+        )
+        if view.has_memory and isinstance(pattern, Full | Causal):
+            caption += ", and the memory"
+        yield render_picture(
+            pattern,
+            name[0].upper() + name[1:],
+            caption,
+            has_memory=view.has_memory,
+            is_cross=view.is_cross,
         )
 
-    rows, columns = ("target", "source") if source else ("queries", "keys")
-    words = [down(rows), along(EDGE + STEP * before + gap, columns)]
-    words += [along(EDGE, "memory")] if memory else []
+
+def render_picture(
+    pattern: Pattern, name: str, caption: str, *, has_memory: bool = False, is_cross: bool = False
+) -> str:
+    """Return a figure with a name and a caption, with the keys of the memory or of the source."""
+    memory_length = GRID_SIZE // 2 if has_memory else 0
+    gap = CELL_STEP // 2 if has_memory else 0  # between the memory and the row
+    visible, scale = patterns.compute_visibility(pattern, GRID_SIZE, memory_length)
+    width = MARGIN + CELL_STEP * (GRID_SIZE + memory_length) + gap
+    height = MARGIN + CELL_STEP * GRID_SIZE
+    if scale > 1:
+        caption += f"; drawn {scale:.0f} times smaller"
+
+    def draw_cells(is_visible: bool) -> str:
+        return "".join(
+            f"M{MARGIN + CELL_STEP * j + (gap if j >= memory_length else 0)} {MARGIN + CELL_STEP * i}"
+            f"h{CELL_SIZE}v{CELL_SIZE}h-{CELL_SIZE}z"
+            for i, row in enumerate(visible)
+            for j, cell in enumerate(row)
+            if cell == is_visible
+        )
+
+    row_label, column_label = ("target", "source") if is_cross else ("queries", "keys")
+    labels = [
+        draw_row_label(row_label),
+        draw_column_label(MARGIN + CELL_STEP * memory_length + gap, column_label),
+    ]
+    if has_memory:
+        labels.append(draw_column_label(MARGIN, "memory"))
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     return (
         f'<figure><svg class="pattern" role="img" {size}>'
-        f"<title>{escape(f'{name}: a token {said}.')}</title>"
-        f'<path class="blind" fill="currentColor" fill-opacity="0.12" d="{squares(False)}"/>'
-        f'<path class="sees" fill="currentColor" d="{squares(True)}"/>{"".join(words)}</svg>'
-        f"<figcaption><b>{escape(name)}</b><br/>{escape(said)}</figcaption></figure>"
+        f"<title>{escape(f'{name}: a token {caption}.')}</title>"
+        f'<path class="masked" fill="currentColor" fill-opacity="0.12" d="{draw_cells(False)}"/>'
+        f'<path class="visible" fill="currentColor" d="{draw_cells(True)}"/>{"".join(labels)}</svg>'
+        f"<figcaption><b>{escape(name)}</b><br/>{escape(caption)}</figcaption></figure>"
     )
 
 
-def along(x: int, said: str) -> str:
-    return f'<text x="{x}" y="{EDGE - 8}" font-size="12" fill="currentColor">{said} →</text>'
+def draw_column_label(x: int, label: str) -> str:
+    return f'<text x="{x}" y="{MARGIN - 8}" font-size="12" fill="currentColor">{label} →</text>'
 
 
-def down(said: str) -> str:
-    place = f"translate({EDGE - 14} {EDGE}) rotate(90)"
-    return f'<text transform="{place}" font-size="12" fill="currentColor">{said} →</text>'
+def draw_row_label(label: str) -> str:
+    transform = f"translate({MARGIN - 14} {MARGIN}) rotate(90)"
+    return f'<text transform="{transform}" font-size="12" fill="currentColor">{label} →</text>'

@@ -1,4 +1,4 @@
-"""The reference: public names with their signatures as the source has them, and their docstrings."""
+"""The reference: public names with their signatures as in the source, and their docstrings."""
 
 from __future__ import annotations
 
@@ -15,124 +15,146 @@ import qkv
 from qkv import decode
 from qkv.families.family import Family
 from qkv.tasks.base import Task
-from qkv.tasks.registry import TASKS
+from qkv.tasks.registry import TASK_CLASSES
 from tools.pages.page import Page
+from tools.pages.settings import settings_pages
 
-WIDTH = 84  # of a signature in one line
-USED = {  # what users call of these; of other classes, all that has no underscore
-    Task: "__call__ many changed stream states scores",
-    qkv.Model: "spec tokenizer device run save",
-    decode.Engine: "__init__ busy admit step drop",
+MAX_SIGNATURE_WIDTH = 84  # of a signature in one line
+PUBLIC_METHODS = {  # of these classes; of others, all methods without an underscore
+    Task: "__call__ map stream get_last_hidden_state compute_logits_per_image",
+    qkv.Model: "spec tokenizer device dtype to train eval parameters __call__ generate save",
+    decode.Engine: "__init__ has_unfinished_requests add_request step abort_request",
 }
-OF_TASKS = """
-What `qkv.task(name, model, **settings)` gives: under the name of each task its settings, then what its
-results are made of. How they are used: [Tasks](../tasks.md). A task that writes takes the settings of
-[How](decode.md#qkvdecodehow) too.
+TASKS_INTRODUCTION = """
+What `qkv.task(name, model, **settings)` returns: under the name of each task its settings, then the
+dataclasses of its results. How they are used: [Tasks](../tasks.md). A task that generates text also takes
+the fields of [GenerationConfig](settings.md#generationconfig).
 """.strip()
 
 
 def reference_pages() -> list[Page]:
+    """Return the pages of the reference."""
     public = {f"qkv.{name}": getattr(qkv, name) for name in qkv.__all__}
-    ids = {f"qkv.decode.{name}": getattr(decode, name) for name in decode.__all__}
+    decoding = {f"qkv.decode.{name}": getattr(decode, name) for name in decode.__all__}
     return [
-        page("qkv", "qkv", "What `import qkv` gives.", public | {"Family": Family}),
-        page("tasks", "Tasks and results", OF_TASKS, task_names()),
-        page("decode", "qkv.decode", "How it is used: [Decoding](../decoding.md).", ids),
+        make_page("qkv", "qkv", "The names of `import qkv`.", public | {"Family": Family}),
+        make_page("tasks", "Tasks and results", TASKS_INTRODUCTION, collect_task_classes()),
+        make_page("decode", "qkv.decode", "How it is used: [Decoding](../decoding.md).", decoding),
+        *settings_pages(),
     ]
 
 
-def task_names() -> dict[str, Any]:
-    """Every task under its name, and after it those of its results that were not told before."""
-    found: dict[str, Any] = {"Every task": Task}
-    for name, (home, kind) in TASKS.items():
-        module = import_module(f"qkv.tasks.{home}")
-        found[name] = getattr(module, kind)
-        for title, one in vars(module).items():
-            if result(one) and one not in found.values():
-                found[title if title not in found else f"{title} of {name}"] = one
-    return found
+def collect_task_classes() -> dict[str, Any]:
+    """Return every task by name, each followed by the result classes that are not listed before."""
+    classes: dict[str, Any] = {"Every task": Task}
+    for name, (module_name, class_name) in TASK_CLASSES.items():
+        module = import_module(f"qkv.tasks.{module_name}")
+        classes[name] = getattr(module, class_name)
+        for title, value in vars(module).items():
+            if is_result_class(value) and value not in classes.values():
+                classes[title if title not in classes else f"{title} of {name}"] = value
+    return classes
 
 
-def result(thing: Any) -> bool:
-    """Is it what a task's results are made of?"""
-    ours = inspect.isclass(thing) and is_dataclass(thing) and thing.__module__.startswith("qkv.tasks.")
-    return ours and not issubclass(thing, Task)
+def is_result_class(value: Any) -> bool:
+    """Return whether a value is a dataclass of task results."""
+    is_task_dataclass = (
+        inspect.isclass(value) and is_dataclass(value) and value.__module__.startswith("qkv.tasks.")
+    )
+    return is_task_dataclass and not issubclass(value, Task)
 
 
-def page(name: str, title: str, said: str, found: dict[str, Any]) -> Page:
-    text = "\n\n".join([f"# {title}", said, *(entry(path, each) for path, each in found.items())]) + "\n"
-    return Page(path=f"reference/{name}.md", title=title, text=text, source=f"docs/reference/{name}.md")
+def make_page(name: str, title: str, introduction: str, entries: dict[str, Any]) -> Page:
+    parts = [
+        f"# {title}",
+        introduction,
+        *(format_entry(path, value) for path, value in entries.items()),
+    ]
+    path = f"reference/{name}.md"
+    return Page(path=path, title=title, text="\n\n".join(parts) + "\n", source=f"docs/{path}")
 
 
-def entry(name: str, thing: Any) -> str:
-    """A heading, the signature, what is said of it; of a class its fields and methods."""
-    if not inspect.isclass(thing):
-        return f"## {name}\n\n{fenced(signature(thing, name))}\n\n{inspect.getdoc(thing) or ''}"
-    said = inspect.cleandoc(thing.__doc__ or "")
-    given = said.startswith(f"{thing.__name__}(")  # by dataclass itself, where nobody says anything
-    parts = [f"## {name}", "" if given else said, fenced(fields(thing))]
-    for method in methods(thing):
-        parts += [fenced(signature(*method)), inspect.cleandoc(method[0].__doc__ or "")]
+def format_entry(name: str, value: Any) -> str:
+    """Return a heading, the signature and the docstring; of a class its fields and methods."""
+    if not inspect.isclass(value):
+        return f"## {name}\n\n{format_code(format_signature(value, name))}\n\n{inspect.getdoc(value) or ''}"
+    docstring = inspect.cleandoc(value.__doc__ or "")
+    is_generated = docstring.startswith(f"{value.__name__}(")  # by `dataclass`
+    parts = [f"## {name}", "" if is_generated else docstring, format_code(format_fields(value))]
+    for method in list_methods(value):
+        parts += [format_code(format_signature(*method)), inspect.cleandoc(method[0].__doc__ or "")]
     return "\n\n".join(part for part in parts if part)
 
 
-def methods(thing: type) -> Iterator[tuple[Callable[..., Any], str, bool]]:
-    """What users call of what it defines itself: the function, its name, whether it is a property."""
-    used = next((names.split() for kind, names in USED.items() if issubclass(thing, kind)), None)
-    names = {"__call__": "task", "__init__": thing.__name__}
-    for name, value in vars(thing).items():
-        inner = getattr(value, "fget", None) or getattr(value, "func", None)
-        function = inner or getattr(value, "__func__", value)
-        own = inspect.isfunction(function) and function.__name__ == name  # no function that a field holds
-        if own and (name in used if used else not name.startswith("_")):
-            yield function, names.get(name, f"{thing.__name__}.{name}"), inner is not None
+def list_methods(class_: type) -> Iterator[tuple[Callable[..., Any], str, bool]]:
+    """Yield the public methods that a class defines: function, name, whether it is a property."""
+    public = next(
+        (names.split() for base, names in PUBLIC_METHODS.items() if issubclass(class_, base)), None
+    )
+    caller = "model" if class_ is qkv.Model else "task"
+    names = {"__call__": caller, "__init__": class_.__name__}
+    for name, value in vars(class_).items():
+        getter = getattr(value, "fget", None) or getattr(value, "func", None)
+        function = getter or getattr(value, "__func__", value)
+        is_method = (
+            inspect.isfunction(function) and function.__name__ == name
+        )  # not a field's default
+        if is_method and (name in public if public else not name.startswith("_")):
+            yield function, names.get(name, f"{class_.__name__}.{name}"), getter is not None
 
 
-def fenced(code: str) -> str:
+def format_code(code: str) -> str:
     return f"```python\n{code}\n```" if code else ""
 
 
-def signature(thing: Callable[..., Any], name: str, is_property: bool = False) -> str:
-    """In one line, or an argument a line; of a property, what it is."""
-    source = dedent(inspect.getsource(thing))
+def format_signature(function: Callable[..., Any], name: str, is_property: bool = False) -> str:
+    """Return a signature on one line, or one argument per line; of a property its type."""
+    source = dedent(inspect.getsource(function))
     node: Any = ast.parse(source).body[0]
-    back = name if node.name == "__init__" else ast.unparse(node.returns).strip("'")
+    returns = name if node.name == "__init__" else ast.unparse(node.returns).strip("'")
     if is_property:
-        return f"{name}: {back}"
-    given = [each for each in arguments(node.args, source) if not re.match(r"(self|cls)\b", each)]
-    given = given[1:] if given[:1] == ["/"] else given
-    one = f"{name}({', '.join(given)}) -> {back}"
-    many = "".join(f"    {each},\n" for each in given).replace(" /,\n   ", " /,").replace(" *,\n   ", " *,")
-    return one if len(one) <= WIDTH else f"{name}(\n{many}) -> {back}"
+        return f"{name}: {returns}"
+    arguments = [
+        text for text in list_arguments(node.args, source) if not re.match(r"(self|cls)\b", text)
+    ]
+    arguments = arguments[1:] if arguments[:1] == ["/"] else arguments
+    one_line = f"{name}({', '.join(arguments)}) -> {returns}"
+    if len(one_line) <= MAX_SIGNATURE_WIDTH:
+        return one_line
+    lines = "".join(f"    {text},\n" for text in arguments)
+    lines = lines.replace(" /,\n   ", " /,").replace(" *,\n   ", " *,")
+    return f"{name}(\n{lines}) -> {returns}"
 
 
-def arguments(args: ast.arguments, source: str) -> Iterator[str]:
-    """One after another, as the source has them."""
-    plain = [*args.posonlyargs, *args.args]
-    values = [None] * (len(plain) - len(args.defaults)) + args.defaults
-    for place, (arg, value) in enumerate(zip(plain, values, strict=True), 1):
-        yield argument(arg, value, source)
-        if place == len(args.posonlyargs):
+def list_arguments(args: ast.arguments, source: str) -> Iterator[str]:
+    """Yield the arguments as in the source."""
+    positional = [*args.posonlyargs, *args.args]
+    defaults = [None] * (len(positional) - len(args.defaults)) + args.defaults
+    for index, (arg, default) in enumerate(zip(positional, defaults, strict=True), 1):
+        yield format_argument(arg, default, source)
+        if index == len(args.posonlyargs):
             yield "/"
     if args.vararg or args.kwonlyargs:
         yield f"*{ast.unparse(args.vararg) if args.vararg else ''}"
-    for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        yield argument(arg, value, source)
+    for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        yield format_argument(arg, default, source)
     if args.kwarg:
         yield f"**{ast.unparse(args.kwarg)}"
 
 
-def argument(arg: ast.arg, value: ast.expr | None, source: str) -> str:
-    given = "" if value is None else f" = {ast.get_source_segment(source, value)}"
-    return ast.unparse(arg) + given
+def format_argument(arg: ast.arg, default: ast.expr | None, source: str) -> str:
+    suffix = "" if default is None else f" = {ast.get_source_segment(source, default)}"
+    return ast.unparse(arg) + suffix
 
 
-def fields(thing: type) -> str:
-    """The fields of a dataclass or a named tuple as its source has them, comments included."""
-    source = dedent(inspect.getsource(thing))
+def format_fields(class_: type) -> str:
+    """Return the fields of a dataclass or named tuple as in the source, with comments."""
+    source = dedent(inspect.getsource(class_))
     node: Any = ast.parse(source).body[0]
-    lines, plain = source.splitlines(), not is_dataclass(thing) and not issubclass(thing, tuple)
-    held = [each for each in node.body if isinstance(each, ast.AnnAssign) and not plain]
-    kept = [line for each in held for line in lines[each.lineno - 1 : each.end_lineno]]
+    if not is_dataclass(class_) and not issubclass(class_, tuple):
+        return ""
+    lines = source.splitlines()
+    fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
+    field_lines = [line for item in fields for line in lines[item.lineno - 1 : item.end_lineno]]
     bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
-    return "\n".join([f"class {node.name}{bases}:", *kept]) if kept else ""
+    return "\n".join([f"class {node.name}{bases}:", *field_lines]) if field_lines else ""

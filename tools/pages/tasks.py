@@ -1,38 +1,46 @@
-"""A page for each task, cut out of docs/tasks.md at its headings."""
+"""A page for each task, made from the sections of docs/tasks.md."""
 
 from __future__ import annotations
 
 import re
 
-from qkv.families import family
-from qkv.tasks.registry import TASKS
-from tools.pages.families import fitting, title
-from tools.pages.page import Page, sections
+from qkv.families import get_family
+from qkv.tasks.registry import TASK_CLASSES
+from tools.pages.families import get_title, supporting_families
+from tools.pages.page import Page, split_sections
 
-HOME = "docs/tasks.md"
-GOES_ON = "The code goes on from [Tasks](tasks.md), where the texts and the small models are made.\n"
+SOURCE = "docs/tasks.md"
+INTRODUCTION = (
+    "The code continues that of [Tasks](tasks.md), which builds the texts and the small models.\n"
+)
 
 
 def task_pages(text: str) -> list[Page]:
-    """What is said of all tasks stays together; every task that has a heading has a page."""
-    before, found = sections(text, 2)
-    shared = [f"## {name}\n{body}" for name, body in found.items() if name not in TASKS]
-    row = re.compile(rf"^\| `({'|'.join(TASKS)})` \|", re.MULTILINE)
-    both = row.sub(r"| [`\1`](#\1) |", before) + "".join(shared)
-    first = Page(path="tasks/index.md", title="Tasks", text=both, source=HOME)
-    return [first, *(task_page(name, found[name]) for name in TASKS if name in found)]
+    """Return the sections on all tasks as one page, and a page for each task."""
+    introduction, sections = split_sections(text, 2)
+    shared = [f"## {name}\n{body}" for name, body in sections.items() if name not in TASK_CLASSES]
+    row = re.compile(rf"^\| `({'|'.join(TASK_CLASSES)})` \|", re.MULTILINE)
+    overview = row.sub(r"| [`\1`](#\1) |", introduction) + "".join(shared)
+    first = Page(path="tasks/index.md", title="Tasks", text=overview, source=SOURCE)
+    return [first, *(task_page(name, sections[name]) for name in TASK_CLASSES if name in sections)]
 
 
 def task_page(name: str, body: str) -> Page:
     models = [
-        f"- [{title(family(kin))}](families.md#{kin}) with {listed([f'`{head}`' for head in heads])}"
-        for kin, heads in fitting(name).items()
+        f"- [{get_title(get_family(family))}](families.md#{family})"
+        f" with {join_words([f'`{head}`' for head in heads])}"
+        for family, heads in supporting_families(name).items()
     ]
-    parts = [f"# {name}", GOES_ON + body.rstrip(), "## Models that fit", "\n".join(models)]
+    parts = [f"# {name}", INTRODUCTION + body.rstrip(), "## Supported models", "\n".join(models)]
     parts.append(f"Settings and results: [the reference](reference/tasks.md#{name}).")
-    return Page(path=f"tasks/{name}.md", title=name, text="\n\n".join(parts) + "\n", source=f"{HOME}#{name}")
+    return Page(
+        path=f"tasks/{name}.md",
+        title=name,
+        text="\n\n".join(parts) + "\n",
+        source=f"{SOURCE}#{name}",
+    )
 
 
-def listed(words: list[str]) -> str:
+def join_words(words: list[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last

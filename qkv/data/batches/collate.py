@@ -1,6 +1,6 @@
-"""Examples laid side by side as a Batch. An example is a dict of numpy arrays; nothing here is random.
+"""Collation: examples are padded and stacked into a Batch. An example is a dict of numpy arrays.
 
-B rows, T tokens of the longest, N targets."""
+B rows, T tokens of the longest row, N labels. Nothing here is random."""
 
 from __future__ import annotations
 
@@ -12,75 +12,101 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.batch import Batch, Rows
+from qkv.batch import IGNORE_INDEX, Batch, Inputs
 
-Ids = NDArray[Any]
+IntArray = NDArray[Any]
 Example = Mapping[str, Any]
 
 
-class Examples(Protocol):
-    """Whatever has a number of examples and gives each by its index."""
+class Dataset(Protocol):
+    """A map-style dataset: a length, and an example by index."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Example: ...
 
 
-NONE = -100  # a label that asks for nothing, as torch's losses have it
+def pad_sequences(
+    sequences: Sequence[IntArray], padding_value: int, *, pad_left: bool = False
+) -> Tensor:
+    """Pad arrays of different lengths to one (B, T), on the right or on the left."""
+    length = max((len(sequence) for sequence in sequences), default=0)
+    padded = np.full((len(sequences), length), padding_value, dtype=np.int64)
+    for i, sequence in enumerate(sequences):
+        start = length - len(sequence) if pad_left else 0
+        padded[i, start : start + len(sequence)] = sequence
+    return torch.from_numpy(padded)
 
 
-def beside(rows: Sequence[Ids], fill: int, *, left: bool = False, multiple: int = 1) -> Tensor:
-    """Arrays of different lengths as one (B, T), filled up on the right or on the left."""
-    longest = max((len(row) for row in rows), default=0)
-    longest = -(-longest // multiple) * multiple
-    whole = np.full((len(rows), longest), fill, dtype=np.int64)
-    for i, row in enumerate(rows):
-        whole[i, longest - len(row) if left else 0 : longest if left else len(row)] = row
-    return torch.from_numpy(whole)
+def collate_inputs(
+    examples: Sequence[Example],
+    field: str = "tokens",
+    *,
+    pad_token_id: int = 0,
+    pad_left: bool = False,
+) -> Inputs:
+    """Pad one field of the examples to Inputs.
 
+    With the field `tokens`, the token types (`types`) and document numbers (`document`) of the
+    examples are included."""
 
-def as_rows(
-    examples: Sequence[Example], field: str = "tokens", *, pad: int = 0, left: bool = False, multiple: int = 1
-) -> Rows:
-    """The rows of one field; `types` and `document` of the examples go along with `tokens`."""
-    ids = beside([example[field] for example in examples], pad, left=left, multiple=multiple)
-    seat = beside([np.ones(len(e[field]), np.int64) for e in examples], 0, left=left, multiple=multiple) > 0
+    def pad(sequences: Sequence[IntArray], padding_value: int) -> Tensor:
+        return pad_sequences(sequences, padding_value, pad_left=pad_left)
 
-    def along(name: str, fill: int) -> Tensor | None:
+    def pad_optional(name: str, padding_value: int) -> Tensor | None:
         if field != "tokens" or name not in examples[0]:
             return None
-        return beside([example[name] for example in examples], fill, left=left, multiple=multiple)
+        return pad([example[name] for example in examples], padding_value)
 
-    return Rows.of(ids, mask=seat, types=along("types", 0), document=along("document", -1))
-
-
-def seats(rows: Rows) -> Tensor:
-    """(B, T) true where a token stands, also where that is everywhere."""
-    assert rows.ids is not None
-    return torch.ones_like(rows.ids, dtype=torch.bool) if rows.seat is None else rows.seat
-
-
-def asked(labels: Tensor, room: int = 0) -> tuple[Tensor, Tensor]:
-    """Which of (B, T) labels ask for something: their indices (N,), and they. N is at least `room`.
-
-    The same room in every batch is one shape for a compiler; what fills it up asks for nothing."""
-    flat = labels.flatten()
-    read = (flat != NONE).nonzero()[:, 0]
-    spare = max(room - len(read), 0)
-    found = flat[read]
-    return (
-        torch.cat([read, read.new_zeros(spare)]),
-        torch.cat([found, found.new_full((spare,), NONE)]),
+    return Inputs.create(
+        pad([example[field] for example in examples], pad_token_id),
+        attention_mask=pad([np.ones(len(example[field]), np.int64) for example in examples], 0) > 0,
+        token_type_ids=pad_optional("types", 0),
+        document_ids=pad_optional("document", -1),
     )
 
 
-def tokens_batch(examples: Sequence[Example], *, pad: int = 0, left: bool = False, room: int = 0) -> Batch:
-    """`tokens` as rows, and of `labels`, one a token, those that ask for something."""
-    rows = as_rows(examples, pad=pad, left=left)
-    read, labels = asked(beside([example["labels"] for example in examples], NONE, left=left), room)
-    return Batch(rows=rows, read=read, labels={"labels": labels})
+def get_attention_mask(inputs: Inputs) -> Tensor:
+    """Return the attention mask (B, T); all true where the inputs have none."""
+    assert inputs.input_ids is not None
+    return (
+        torch.ones_like(inputs.input_ids, dtype=torch.bool)
+        if inputs.attention_mask is None
+        else inputs.attention_mask
+    )
 
 
-def values(examples: Sequence[Example], name: str) -> Tensor:
-    """One number a row, (B,), or a row of numbers of the same length, (B, C)."""
-    found = torch.from_numpy(np.stack([np.asarray(example[name]) for example in examples]))
-    return found.float() if found.is_floating_point() else found.long()
+def select_labeled_positions(labels: Tensor, min_labels: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the flat positions (N,) of labels (B, T) that are not ignored, and those labels (N,).
+
+    N is at least `min_labels`: it is filled up with ignored labels, so that every batch has the
+    same shape for a compiler."""
+    flat = labels.flatten()
+    positions = (flat != IGNORE_INDEX).nonzero()[:, 0]
+    num_padding = max(min_labels - len(positions), 0)
+    selected = flat[positions]
+    return (
+        torch.cat([positions, positions.new_zeros(num_padding)]),
+        torch.cat([selected, selected.new_full((num_padding,), IGNORE_INDEX)]),
+    )
+
+
+def collate_token_labels(
+    examples: Sequence[Example],
+    *,
+    pad_token_id: int = 0,
+    pad_left: bool = False,
+    min_labels: int = 0,
+) -> Batch:
+    """Collate `tokens` and `labels`, one label a token; ignored labels are left out."""
+    inputs = collate_inputs(examples, pad_token_id=pad_token_id, pad_left=pad_left)
+    positions, labels = select_labeled_positions(
+        pad_sequences([example["labels"] for example in examples], IGNORE_INDEX, pad_left=pad_left),
+        min_labels,
+    )
+    return Batch(encoder=inputs, logit_positions=positions, labels={"labels": labels})
+
+
+def stack_values(examples: Sequence[Example], field: str) -> Tensor:
+    """Stack a field of one number (B,), or of C numbers (B, C), as float32 or int64."""
+    stacked = torch.from_numpy(np.stack([np.asarray(example[field]) for example in examples]))
+    return stacked.float() if stacked.is_floating_point() else stacked.long()

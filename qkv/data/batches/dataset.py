@@ -1,9 +1,12 @@
-"""Sources: shards as examples. Knows no tokenizer and no order.
+"""Datasets: token shards as examples. Knows no tokenizer and no order.
 
-Stream     blocks of one long row of tokens
-Documents  records as they are          Pieces    the same, long ones in pieces
-Framed     special tokens around each   Packed    several of them in one row
-Windows    rows that a record holds     Segmented documents of sentences, to be paired
+TokenStreamDataset    blocks of one long token stream
+DocumentDataset       documents as they are
+ChunkedDataset        documents in chunks of a maximum length
+SpecialTokensDataset  examples with special tokens around each
+PackedDataset         several examples packed into one row
+WindowDataset         the windows that a document holds
+SentencePairDataset   documents of sentences, to sample sentence pairs from
 """
 
 from __future__ import annotations
@@ -14,182 +17,234 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.batches.collate import Example, Examples
-from qkv.data.batches.packing import pack
+from qkv.data.batches.collate import Dataset, Example
+from qkv.data.batches.packing import pack_sequences
 from qkv.data.batches.sampler import Indices
-from qkv.data.encode.special_tokens import Frame
+from qkv.data.encode.special_tokens import SpecialTokensTemplate
 from qkv.data.store.shards import Shards
 
-ALONG = ("tokens", "types", "starts")  # fields with one value a token
+TOKEN_FIELDS = ("tokens", "types", "starts")  # fields with one value a token
 
 
-class Stream:
-    """Tokens from `first` up to `last`; an example is the block at its index, and `ahead` tokens more."""
+class TokenStreamDataset:
+    """The tokens from `start` to `stop` as one stream.
+
+    Example i is the block that begins at token i, and `lookahead` more tokens."""
 
     def __init__(
-        self, shards: Shards, size: int, first: int = 0, last: int | None = None, *, ahead: int = 1
+        self,
+        shards: Shards,
+        block_size: int,
+        start: int = 0,
+        stop: int | None = None,
+        *,
+        lookahead: int = 1,
     ) -> None:
-        self.shards, self.size, self.first, self.ahead = shards, size, first, ahead
-        self.last = shards.tokens() if last is None else last
-        if len(self) < size + ahead:
+        self.shards = shards
+        self.block_size = block_size
+        self.start = start
+        self.stop = shards.count_tokens() if stop is None else stop
+        self.lookahead = lookahead
+        if len(self) < block_size + lookahead:
             raise ValueError(
-                f"{len(self)} tokens in all, expected {size + ahead} at least, for one row of data.length; "
-                "a smaller one takes less"
+                f"{len(self)} tokens in all, expected {block_size + lookahead} at least, "
+                "for one row of data.max_length; use a smaller data.max_length or more text"
             )
 
     def __len__(self) -> int:
-        return self.last - self.first
-
-    def __getitem__(self, i: int) -> Example:
-        begin = self.first + int(i)
-        end = min(begin + self.size + self.ahead, self.last)
-        held = (name for name in ALONG if name in self.shards.fields)
-        return {name: self.shards.slice(begin, end, name).astype(np.int64) for name in held}
-
-
-class Documents:
-    """Records as they are, or the few of them that `which` names; ids become int64."""
-
-    def __init__(self, shards: Shards, which: Indices | None = None) -> None:
-        self.shards, self.which = shards, np.arange(len(shards)) if which is None else which
-
-    def __len__(self) -> int:
-        return len(self.which)
-
-    def __getitem__(self, i: int) -> Example:
-        record = self.shards.record(int(self.which[i]))
-        return {name: ids.astype(np.int64) for name, ids in record.items()}
-
-    def lengths(self, *fields: str) -> NDArray[np.int64]:
-        """(N, fields)."""
-        return np.stack([self.shards.lengths(field)[self.which] for field in fields], axis=1)
-
-
-class Pieces:
-    """Documents in pieces of at most `size` tokens; an empty one is left out."""
-
-    def __init__(self, documents: Documents, size: int) -> None:
-        if size < 1:
-            raise ValueError(f"rows of {size} tokens beside the special ones; expected a larger data.length")
-        lengths = documents.lengths("tokens")[:, 0]
-        count = -(-lengths // size)
-        self.documents, self.document = documents, np.repeat(np.arange(len(lengths)), count)
-        self.start = size * (np.arange(len(self.document)) - (np.cumsum(count) - count)[self.document])
-        self.stop = np.minimum(self.start + size, lengths[self.document])
-
-    def __len__(self) -> int:
-        return len(self.document)
-
-    def __getitem__(self, i: int) -> Example:
-        here = slice(int(self.start[i]), int(self.stop[i]))
-        example = self.documents[int(self.document[i])]
-        return {name: x[here] if name in ALONG else x for name, x in example.items()}
-
-    def lengths(self) -> NDArray[np.int64]:
         return self.stop - self.start
 
+    def __getitem__(self, i: int) -> Example:
+        begin = self.start + int(i)
+        end = min(begin + self.block_size + self.lookahead, self.stop)
+        names = [name for name in TOKEN_FIELDS if name in self.shards.field_sizes]
+        return {
+            name: self.shards.get_token_range(begin, end, name).astype(np.int64) for name in names
+        }
 
-class Framed:
-    """Examples with the special tokens of a text around each."""
 
-    def __init__(self, examples: Examples, frame: Frame) -> None:
-        self.examples, self.frame = examples, frame
+class DocumentDataset:
+    """All documents, or those of `indices`; ids become int64."""
+
+    def __init__(self, shards: Shards, indices: Indices | None = None) -> None:
+        self.shards = shards
+        self.indices = np.arange(len(shards)) if indices is None else indices
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self.indices)
 
     def __getitem__(self, i: int) -> Example:
-        example = self.examples[i]
-        starts = {"starts": self.frame.along(example["starts"], 1)} if "starts" in example else {}
-        return {**example, "tokens": self.frame.tokens(example["tokens"]), **starts}
+        fields = self.shards.get_fields(int(self.indices[i]))
+        return {name: ids.astype(np.int64) for name, ids in fields.items()}
+
+    def lengths(self, *fields: str) -> NDArray[np.int64]:
+        """Return the lengths of these fields (N, fields)."""
+        return np.stack([self.shards.lengths(field)[self.indices] for field in fields], axis=1)
 
 
-class Packed:
-    """Rows of several examples, `size` tokens at most; `document` tells them apart."""
+class ChunkedDataset:
+    """Documents in chunks of at most `max_length` tokens; empty documents are left out."""
 
-    def __init__(self, examples: Examples, lengths: NDArray[np.int64], size: int) -> None:
-        self.examples, self.rows = examples, [row[:, 0] for row in pack(lengths, size)]
+    def __init__(self, documents: DocumentDataset, max_length: int) -> None:
+        if max_length < 1:
+            raise ValueError(
+                f"rows of {max_length} tokens beside the special ones, expected at least 1; "
+                "use a larger data.max_length"
+            )
+        lengths = documents.lengths("tokens")[:, 0]
+        self.documents = documents
+        self.document_indices, chunk_indices = _enumerate_parts(-(-lengths // max_length))
+        self.starts = max_length * chunk_indices
+        self.stops = np.minimum(self.starts + max_length, lengths[self.document_indices])
+
+    def __len__(self) -> int:
+        return len(self.document_indices)
+
+    def __getitem__(self, i: int) -> Example:
+        chunk = slice(int(self.starts[i]), int(self.stops[i]))
+        example = self.documents[int(self.document_indices[i])]
+        return {name: x[chunk] if name in TOKEN_FIELDS else x for name, x in example.items()}
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Return the number of tokens of every chunk (N,)."""
+        return self.stops - self.starts
+
+
+class SpecialTokensDataset:
+    """Examples with the special tokens of a single text around each."""
+
+    def __init__(self, dataset: Dataset, template: SpecialTokensTemplate) -> None:
+        self.dataset = dataset
+        self.template = template
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, i: int) -> Example:
+        example = self.dataset[i]
+        extended = {**example, "tokens": self.template.build_token_ids(example["tokens"])}
+        if "starts" in example:
+            extended["starts"] = self.template.extend_values(example["starts"], 1)
+        return extended
+
+
+class PackedDataset:
+    """Rows of several examples, at most `max_length` tokens each; `document` numbers them."""
+
+    def __init__(self, dataset: Dataset, lengths: NDArray[np.int64], max_length: int) -> None:
+        self.dataset = dataset
+        self.rows = [row[:, 0] for row in pack_sequences(lengths, max_length)]
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getitem__(self, i: int) -> Example:
-        parts = [self.examples[int(d)] for d in self.rows[i]]
-        whole = {name: np.concatenate([p[name] for p in parts]) for name in ALONG if name in parts[0]}
-        return whole | {"document": np.repeat(np.arange(len(parts)), [len(p["tokens"]) for p in parts])}
+        examples = [self.dataset[int(index)] for index in self.rows[i]]
+        packed = {
+            name: np.concatenate([example[name] for example in examples])
+            for name in TOKEN_FIELDS
+            if name in examples[0]
+        }
+        lengths = [len(example["tokens"]) for example in examples]
+        return packed | {"document": np.repeat(np.arange(len(examples)), lengths)}
 
 
-class Windows:
-    """Records that hold several rows, one behind the other; the field `windows` has their lengths.
+class WindowDataset:
+    """The windows of every document, which are stored one after the other.
 
-    Other fields have one value a window."""
+    The field `windows` has their lengths; other fields have one value a token or one a window."""
 
-    def __init__(self, documents: Documents) -> None:
+    def __init__(self, documents: DocumentDataset) -> None:
         self.documents = documents
-        count = documents.lengths("windows")[:, 0]
-        self.document = np.repeat(np.arange(len(count)), count)
-        self.turn = np.arange(len(self.document)) - (np.cumsum(count) - count)[self.document]
-        every = [documents.shards.document(int(i), "windows") for i in documents.which]
-        self._lengths = np.concatenate([np.empty(0, np.int64), *every]).astype(np.int64)
+        counts = documents.lengths("windows")[:, 0]
+        self.document_indices, self.window_indices = _enumerate_parts(counts)
+        lengths = [documents.shards.get_document(int(i), "windows") for i in documents.indices]
+        self._lengths = np.concatenate([np.empty(0, np.int64), *lengths]).astype(np.int64)
 
     def __len__(self) -> int:
-        return len(self.document)
+        return len(self.document_indices)
 
     def __getitem__(self, i: int) -> Example:
-        example, turn = self.documents[int(self.document[i])], int(self.turn[i])
-        stop = int(example["windows"][: turn + 1].sum())
-        here = slice(stop - int(example["windows"][turn]), stop)
-        return {name: x[here] if name in ALONG else x[turn] for name, x in example.items()}
+        example = self.documents[int(self.document_indices[i])]
+        window = int(self.window_indices[i])
+        stop = int(example["windows"][: window + 1].sum())
+        tokens = slice(stop - int(example["windows"][window]), stop)
+        return {
+            name: x[tokens] if name in TOKEN_FIELDS else x[window] for name, x in example.items()
+        }
 
     def lengths(self) -> NDArray[np.int64]:
+        """Return the number of tokens of every window (N,)."""
         return self._lengths
 
 
-class Cut(Sequence[NDArray[np.int64]]):
-    """A text in pieces that end there; one is cut out when it is asked for."""
+class SplitDocument(Sequence[NDArray[np.int64]]):
+    """The sentences of a document, given where each one ends; a sentence is sliced on access."""
 
-    def __init__(self, ids: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
-        self.ids, self.ends = ids, ends
+    def __init__(self, token_ids: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
+        self.token_ids = token_ids
+        self.ends = ends
 
     def __len__(self) -> int:
         return len(self.ends)
 
-    def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self[each] for each in range(*place.indices(len(self)))]
-        place = range(len(self))[place]
-        return self.ids[self.ends[place - 1] if place else 0 : self.ends[place]]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        return self.token_ids[self.ends[index - 1] if index else 0 : self.ends[index]]
 
 
-class Sentences(Sequence[Sequence[NDArray[np.int64]]]):
-    """Documents as lists of sentences. With `marked` an id is 2 · id + 1 where a word starts, else 2 · id:
-    whatever cuts and joins sentences takes the starts along."""
+class DocumentSentences(Sequence[Sequence[NDArray[np.int64]]]):
+    """Documents as lists of sentences.
 
-    def __init__(self, documents: Documents, *, marked: bool = False) -> None:
-        self.documents, self.marked = documents, marked
+    With `mark_word_starts` an id becomes 2 · id + 1 where a word starts, else 2 · id: the word
+    starts stay with their tokens when sentences are cut and joined."""
+
+    def __init__(self, documents: DocumentDataset, *, mark_word_starts: bool = False) -> None:
+        self.documents = documents
+        self.mark_word_starts = mark_word_starts
 
     def __len__(self) -> int:
         return len(self.documents)
 
-    def __getitem__(self, number: int) -> Cut:  # type: ignore[override]
-        held = self.documents[number]
-        ids = 2 * held["tokens"] + held["starts"] if self.marked else held["tokens"]
-        return Cut(ids, np.cumsum(held["sentences"]))
+    def __getitem__(self, index: int) -> SplitDocument:  # type: ignore[override]
+        document = self.documents[index]
+        ids = document["tokens"]
+        if self.mark_word_starts:
+            ids = 2 * ids + document["starts"]
+        return SplitDocument(ids, np.cumsum(document["sentences"]))
 
 
-class Segmented:
-    """About as many examples of a document as rows of `size` would hold: which document, which of them."""
+class SentencePairDataset:
+    """Sentence pairs: an example names a document and which of its pairs to take.
 
-    def __init__(self, documents: Documents, size: int, *, marked: bool = False) -> None:
+    A document has about as many examples as it fills rows of `max_length` tokens."""
+
+    def __init__(
+        self, documents: DocumentDataset, max_length: int, *, mark_word_starts: bool = False
+    ) -> None:
         lengths = documents.lengths("tokens")[:, 0]
-        whole = Documents(documents.shards, documents.which[lengths > 1])  # a lone token is no pair
-        self.sentences = Sentences(whole, marked=marked)
-        count = -(-lengths[lengths > 1] // size)
-        self.document = np.repeat(np.arange(len(count)), count)
-        self.turn = np.arange(len(self.document)) - (np.cumsum(count) - count)[self.document]
+        has_pair = lengths > 1  # a single token is no pair
+        pairable = DocumentDataset(documents.shards, documents.indices[has_pair])
+        self.sentences = DocumentSentences(pairable, mark_word_starts=mark_word_starts)
+        self.document_indices, self.pair_indices = _enumerate_parts(
+            -(-lengths[has_pair] // max_length)
+        )
 
     def __len__(self) -> int:
-        return len(self.document)
+        return len(self.document_indices)
 
     def __getitem__(self, i: int) -> Example:
-        return {"documents": self.sentences, "number": int(self.document[i]), "turn": int(self.turn[i])}
+        return {
+            "documents": self.sentences,
+            "number": int(self.document_indices[i]),
+            "turn": int(self.pair_indices[i]),
+        }
+
+
+def _enumerate_parts(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the document of each part, and its index there: [2, 1] -> [0, 0, 1], [0, 1, 0]."""
+    document_indices = np.repeat(np.arange(len(counts)), counts)
+    first_parts = np.cumsum(counts) - counts
+    return document_indices, np.arange(len(document_indices)) - first_parts[document_indices]

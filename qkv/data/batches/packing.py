@@ -1,127 +1,143 @@
-"""Pack: which tokens stand together in a row or a batch. Knows lengths and places, no ids."""
+"""Packing: which tokens share a row, and which rows share a batch. Knows lengths, no ids."""
 
 import heapq
 from bisect import bisect_left, insort
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Lengths = NDArray[Any]
-Places = NDArray[np.int64]
+LengthArray = NDArray[Any]
+IndexArray = NDArray[np.int64]
+
+MAX_OPEN_ROWS = 64  # rows that packing may still fill; more of them is slower and hardly fuller
+BUCKET_POOL_SIZE = 2**17  # examples that are sorted by length together
 
 
-def pack(
-    lengths: Lengths, size: int, *, longer: Literal["split", "cut"] = "split", rows: int = 64
-) -> list[Places]:
-    """Rows of at most `size` tokens, each as (n, 3): document, start, stop.
+def pack_sequences(lengths: LengthArray, max_length: int) -> list[IndexArray]:
+    """Pack documents into rows of at most `max_length` tokens: (n, 3) document, start, stop.
 
-    In the order of the documents, each goes to the fullest row that has room, of the `rows` that are open;
-    where there is none, the fullest is closed and a new one opened. Only a document longer than a row is
-    split over several, or cut to one. An empty one is left out.
+    Online best-fit: documents are taken in order, and each goes to the fullest open row that has
+    space for it. If none has, the fullest row is closed and a new one opened. Only a document
+    longer than a row is split. An empty document is left out.
     """
-    _at_least_one(size=size, rows=rows)
+    _check_positive(max_length=max_length)
     lengths = np.asarray(lengths, np.int64)
-    pieces = -(-lengths // size) if longer == "split" else np.minimum(lengths, 1)
-    document = np.repeat(np.arange(len(lengths)), pieces)
-    start = size * (np.arange(len(document)) - (np.cumsum(pieces) - pieces)[document])
-    stop = np.minimum(start + size, lengths[document])
-    row: list[int] = []
-    made = 0
-    opened: list[tuple[int, int]] = []  # the room of a row and its number, the fullest first
+    num_pieces = -(-lengths // max_length)
+    document = np.repeat(np.arange(len(lengths)), num_pieces)
+    first_pieces = np.cumsum(num_pieces) - num_pieces
+    start = max_length * (np.arange(len(document)) - first_pieces[document])
+    stop = np.minimum(start + max_length, lengths[document])
+    row_of_piece: list[int] = []
+    num_rows = 0
+    open_rows: list[tuple[int, int]] = []  # (free tokens, row), the fullest first
     for length in (stop - start).tolist():
-        place = bisect_left(opened, (length,))
-        if place < len(opened):
-            room, number = opened.pop(place)
+        position = bisect_left(open_rows, (length,))
+        if position < len(open_rows):
+            free, row = open_rows.pop(position)
         else:
-            if len(opened) == rows:
-                del opened[0]
-            room, number = size, made
-            made += 1
-        row.append(number)
-        if room > length:
-            insort(opened, (room - length, number))
-    order = np.argsort(np.array(row, np.int64), kind="stable")
-    held = np.stack([document, start, stop], axis=1)[order]
-    counts = np.bincount(np.array(row, np.int64), minlength=made)
+            if len(open_rows) == MAX_OPEN_ROWS:
+                del open_rows[0]
+            free = max_length
+            row = num_rows
+            num_rows += 1
+        row_of_piece.append(row)
+        if free > length:
+            insort(open_rows, (free - length, row))
+    rows = np.array(row_of_piece, np.int64)
+    pieces = np.stack([document, start, stop], axis=1)[np.argsort(rows, kind="stable")]
+    counts = np.bincount(rows, minlength=num_rows)
     ends = np.cumsum(counts)
-    return [held[begin:end] for begin, end in zip((ends - counts).tolist(), ends.tolist(), strict=True)]
+    begins = ends - counts
+    return [pieces[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
-def blocks(total: int, size: int, *, offset: int = 0, ahead: int = 1) -> Places:
-    """Where blocks of `size` tokens begin in a stream of `total`; each reads `ahead` more, its last labels.
+def compute_block_starts(
+    num_tokens: int, block_size: int, *, offset: int = 0, lookahead: int = 1
+) -> IndexArray:
+    """Return where the blocks of a token stream begin.
 
-    An `offset` below `size`, another for each epoch, moves the cuts. What does not fill a block is left out.
+    A block reads `lookahead` more tokens, for its last labels. An `offset` below `block_size`,
+    different in each epoch, moves the boundaries. Tokens that do not fill a block are left out.
     """
-    _at_least_one(size=size)
-    return np.arange(offset, max(total - size - ahead + 1, offset), size)
+    _check_positive(block_size=block_size)
+    return np.arange(offset, max(num_tokens - block_size - lookahead + 1, offset), block_size)
 
 
-def streams(total: int, rows: int, size: int, *, ahead: int = 1) -> Places:
-    """Where segments of `size` tokens begin (segments, rows): each row reads its own part of a stream.
+def compute_segment_starts(
+    num_tokens: int, batch_size: int, segment_length: int, *, lookahead: int = 1
+) -> IndexArray:
+    """Return where segments begin (segments, batch_size); each row reads a part of the stream.
 
-    Segment s + 1 of a row goes on where s ended, so that s can be its memory (Transformer-XL). Each reads
-    `ahead` more, its last labels. What does not fill a segment is left out.
+    Segment s + 1 of a row continues segment s, which can be its memory (Transformer-XL). A segment
+    reads `lookahead` more tokens, for its last labels. Tokens that do not fill a segment are left
+    out.
     """
-    _at_least_one(rows=rows)
-    part = total // rows
-    return blocks(part, size, ahead=ahead)[:, None] + part * np.arange(rows)
+    _check_positive(batch_size=batch_size)
+    part_length = num_tokens // batch_size
+    starts = compute_block_starts(part_length, segment_length, lookahead=lookahead)
+    return starts[:, None] + part_length * np.arange(batch_size)
 
 
-def buckets(lengths: Lengths, tokens: int, rng: np.random.Generator, *, pool: int = 2**17) -> list[Places]:
-    """Batches of examples of like length, all examples once: rows × the longest ≤ `tokens` in each.
+def bucket_by_length(
+    lengths: LengthArray, batch_tokens: int, rng: np.random.Generator
+) -> list[IndexArray]:
+    """Batch examples of similar length, each example once: rows × longest ≤ `batch_tokens`.
 
-    `lengths` is (N,), or (N, fields) where an example has several, such as source and target: the longest is
-    that of any field. The examples are shuffled, sorted by length within pools of so many, and cut into
-    batches, which are shuffled.
+    `lengths` is (N,), or (N, fields) for examples with several fields, such as source and target;
+    the longest is then the maximum over all fields. The examples are shuffled, sorted by length
+    within pools of BUCKET_POOL_SIZE, and split into batches, which are shuffled.
     """
-    _at_least_one(pool=pool)
-    fields = np.asarray(lengths, np.int64)
-    fields = fields if fields.ndim == 2 else fields[:, None]  # (N, fields)
-    longest = fields.max(axis=1, initial=1)
-    wrong = np.flatnonzero(longest > tokens)
-    if len(wrong):
-        first = int(wrong[0])
-        more = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        found = f"example {first} has {longest[first]} tokens{more}"
-        raise ValueError(f"{found}, expected at most the {tokens} of a batch; cut it, or take larger batches")
-    total = fields.sum(axis=1)
+    field_lengths = np.asarray(lengths, np.int64)
+    if field_lengths.ndim == 1:
+        field_lengths = field_lengths[:, None]  # (N, fields)
+    longest = field_lengths.max(axis=1, initial=1)
+    too_long = np.flatnonzero(longest > batch_tokens)
+    if len(too_long):
+        first = int(too_long[0])
+        others = f" (and {len(too_long) - 1} more)" if len(too_long) > 1 else ""
+        raise ValueError(
+            f"example {first} has {longest[first]} tokens{others}, expected at most the "
+            f"{batch_tokens} of a batch; truncate it, or use larger batches"
+        )
+    total = field_lengths.sum(axis=1)
     shuffled = rng.permutation(len(longest))
     batches = []
-    for start in range(0, len(shuffled), pool):
-        part = shuffled[start : start + pool]
-        part = part[np.lexsort((total[part], longest[part]))]
-        batches += np.split(part, _cuts(longest[part].tolist(), tokens))
-    return [batches[number] for number in rng.permutation(len(batches))]
+    for start in range(0, len(shuffled), BUCKET_POOL_SIZE):
+        pool = shuffled[start : start + BUCKET_POOL_SIZE]
+        pool = pool[np.lexsort((total[pool], longest[pool]))]
+        batches += np.split(pool, _find_batch_boundaries(longest[pool].tolist(), batch_tokens))
+    return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _cuts(rising: list[int], tokens: int) -> list[int]:
-    """Where to begin a new batch, that no batch is larger than `tokens`."""
-    cuts = []
+def _find_batch_boundaries(sorted_lengths: list[int], batch_tokens: int) -> list[int]:
+    """Return where new batches begin, so that no padded batch exceeds `batch_tokens`."""
+    boundaries = []
     start = 0
-    for place, length in enumerate(rising):
-        if (place + 1 - start) * length > tokens:
-            cuts.append(place)
-            start = place
-    return cuts
+    for i, length in enumerate(sorted_lengths):
+        if (i + 1 - start) * length > batch_tokens:
+            boundaries.append(i)
+            start = i
+    return boundaries
 
 
-def split(lengths: Lengths, parts: int) -> list[Places]:
-    """The rows of a batch in `parts` of nearly equal numbers of tokens; some have no row if there are few.
+def partition_by_tokens(lengths: LengthArray, num_parts: int) -> list[IndexArray]:
+    """Split the rows of a batch into parts with nearly equal numbers of tokens.
 
-    The longest row is dealt out first, each to the part that has the fewest tokens.
+    Greedy: the longest row comes first, and each goes to the part with the fewest tokens. With
+    fewer rows than parts, some parts are empty.
     """
-    _at_least_one(parts=parts)
-    loads = [(0, 0, part) for part in range(parts)]  # tokens and rows; sorted, so already a heap
-    given = np.zeros(len(lengths), np.int64)
+    _check_positive(num_parts=num_parts)
+    loads = [(0, 0, part) for part in range(num_parts)]  # (tokens, rows, part): sorted, thus a heap
+    part_of_row = np.zeros(len(lengths), np.int64)
     for row in np.argsort(-np.asarray(lengths, np.int64), kind="stable").tolist():
-        tokens, rows, part = loads[0]
-        given[row] = part
-        heapq.heapreplace(loads, (tokens + int(lengths[row]), rows + 1, part))
-    return [np.flatnonzero(given == part) for part in range(parts)]
+        num_tokens, num_rows, part = loads[0]
+        part_of_row[row] = part
+        heapq.heapreplace(loads, (num_tokens + int(lengths[row]), num_rows + 1, part))
+    return [np.flatnonzero(part_of_row == part) for part in range(num_parts)]
 
 
-def _at_least_one(**numbers: int) -> None:
+def _check_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
             raise ValueError(f"{name} {number}, expected at least 1")

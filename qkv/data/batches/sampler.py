@@ -1,6 +1,7 @@
-"""Feed: examples and the order in which they come. The batch of a place is a function of the seed alone.
+"""Batch samplers: the order in which the examples of a dataset are read.
 
-So a run is continued by knowing its place, and a batch is the same however many processes share it."""
+A batch is a function of the seed, the epoch and its index alone. A run is therefore resumed from
+its SamplerState, and a batch does not depend on the number of processes that share it."""
 
 from __future__ import annotations
 
@@ -10,113 +11,170 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.batches.collate import Example, Examples
-from qkv.data.batches.packing import blocks, buckets, split, streams
+from qkv.data.batches.collate import Dataset, Example
+from qkv.data.batches.packing import (
+    bucket_by_length,
+    compute_block_starts,
+    compute_segment_starts,
+    partition_by_tokens,
+)
 
 Indices = NDArray[np.int64]
-Plan = Callable[[np.random.Generator], list[Indices]]  # the batches of an epoch, as indices of examples
+BatchPlan = Callable[[np.random.Generator], list[Indices]]  # the batches of one epoch
 
 
-def unchanged(example: Example, rng: np.random.Generator) -> Example:
-    """No noise: every objective that has none names this one."""
+def apply_no_noise(example: Example, rng: np.random.Generator) -> Example:
+    """Return the example unchanged: the noise of objectives that have none."""
     return example
 
 
-class Place(NamedTuple):
-    """Which batch of which epoch comes next."""
+class SamplerState(NamedTuple):
+    """The next batch: its epoch and its index in that epoch."""
 
     epoch: int = 0
-    batch: int = 0
+    batch_index: int = 0
 
 
-class Feed:
-    """`static`: the noise of an example is the same in every epoch."""
+class BatchSampler:
+    """The batches of a dataset, epoch by epoch, as `plan` orders them.
+
+    With `fixed_noise` the noise of an example is the same in every epoch."""
 
     def __init__(
-        self, examples: Examples, plan: Plan, *, seed: int = 0, static: bool = False,
+        self,
+        dataset: Dataset,
+        plan: BatchPlan,
+        *,
+        seed: int = 0,
+        fixed_noise: bool = False,
         lengths: Indices | None = None,
-    ) -> None:  # fmt: skip
-        self.examples, self.plan, self.seed, self.static = examples, plan, seed, static
-        self.lengths = lengths  # (N,) of every example; None: they are alike
+    ) -> None:
+        self.dataset = dataset
+        self.plan = plan
+        self.seed = seed
+        self.fixed_noise = fixed_noise
+        self.lengths = lengths  # (N,) tokens of every example; None: all have the same length
         self._epochs: dict[int, list[Indices]] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        """In another process it draws examples, and plans nothing."""
+        """Leave the plan out: worker processes only fetch examples."""
         return {**self.__dict__, "plan": None, "_epochs": {}}
 
-    def batches(self, epoch: int) -> list[Indices]:
-        """The batches of an epoch; it and its neighbours are kept, for who reads ahead and who does not."""
-        found = self._epochs.get(epoch)
-        if found is None:
-            found = self.plan(np.random.default_rng((self.seed, epoch)))
-            if not found:
-                raise ValueError("no example to learn from: is the file empty, or shorter than one row?")
-            near = {each: held for each, held in self._epochs.items() if abs(each - epoch) == 1}
-            self._epochs = {**near, epoch: found}  # put in place at once: two threads ask
-        return found
+    def get_batches(self, epoch: int) -> list[Indices]:
+        """Return the batches of an epoch; those of its neighbors stay cached, for prefetching."""
+        batches = self._epochs.get(epoch)
+        if batches is None:
+            batches = self.plan(np.random.default_rng((self.seed, epoch)))
+            if not batches:
+                raise ValueError(
+                    "no example to train on: is the file empty, or shorter than one row?"
+                )
+            neighbors = {
+                number: cached
+                for number, cached in self._epochs.items()
+                if abs(number - epoch) == 1
+            }
+            self._epochs = {**neighbors, epoch: batches}  # one assignment: two threads read it
+        return batches
 
-    def after(self, place: Place) -> Place:
-        """The next place."""
-        over = place.batch + 1 >= len(self.batches(place.epoch))
-        return Place(place.epoch + 1, 0) if over else Place(place.epoch, place.batch + 1)
+    def advance(self, state: SamplerState) -> SamplerState:
+        """Return the state after this batch."""
+        if state.batch_index + 1 >= len(self.get_batches(state.epoch)):
+            return SamplerState(state.epoch + 1, 0)
+        return SamplerState(state.epoch, state.batch_index + 1)
 
-    def parts(self, place: Place, count: int) -> list[Indices]:
-        """The batch of a place in so many parts of like size, those left out that would be empty."""
-        whole = self.batches(place.epoch)[place.batch]
-        if count == 1:
-            return [whole]
-        lengths = np.ones(len(whole), np.int64) if self.lengths is None else self.lengths[whole]
-        return [whole[part] for part in split(lengths, count) if len(part)]
+    def split_batch(self, state: SamplerState, num_parts: int) -> list[Indices]:
+        """Split a batch into parts with similar numbers of tokens; empty parts are left out."""
+        batch = self.get_batches(state.epoch)[state.batch_index]
+        if num_parts == 1:
+            return [batch]
+        lengths = np.ones(len(batch), np.int64) if self.lengths is None else self.lengths[batch]
+        return [batch[part] for part in partition_by_tokens(lengths, num_parts) if len(part)]
 
-    def draw(
-        self, indices: Indices, epoch: int, noise: Callable[[Example, np.random.Generator], Example]
+    def fetch_examples(
+        self,
+        indices: Indices,
+        epoch: int,
+        noise: Callable[[Example, np.random.Generator], Example],
     ) -> list[Example]:
-        """These examples, each changed by a generator of its own."""
-        if noise is unchanged:  # generators take longer to make than most batches
-            return [self.examples[i] for i in indices]
-        turn = 0 if self.static else epoch
-        return [noise(self.examples[i], np.random.default_rng((self.seed, turn, int(i)))) for i in indices]
+        """Return these examples with noise; each example has its own random generator."""
+        if noise is apply_no_noise:  # creating generators takes longer than most batches
+            return [self.dataset[i] for i in indices]
+        noise_epoch = 0 if self.fixed_noise else epoch
+        return [
+            noise(self.dataset[i], np.random.default_rng((self.seed, noise_epoch, int(i))))
+            for i in indices
+        ]
 
 
-def stream_feed(
-    stream: Examples, size: int, ahead: int, rows: int, *, seed: int = 0, shuffled: bool = True,
-    static: bool = False,
-) -> Feed:  # fmt: skip
-    """Blocks that cover a stream once an epoch, cut at other places each time unless it is static."""
+def build_stream_sampler(
+    dataset: Dataset,
+    block_size: int,
+    lookahead: int,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    shuffle: bool = True,
+    fixed_noise: bool = False,
+) -> BatchSampler:
+    """Build a sampler of blocks that cover a token stream once an epoch.
+
+    The block boundaries move from epoch to epoch if the blocks are shuffled and the noise is not
+    fixed."""
 
     def plan(rng: np.random.Generator) -> list[Indices]:
-        spare = len(stream) - size - ahead
-        offset = int(rng.integers(0, min(size, spare + 1))) if shuffled and not static else 0
-        starts = blocks(len(stream), size, offset=offset, ahead=ahead)
-        starts = rng.permutation(starts) if shuffled else starts
-        whole = len(starts) - len(starts) % rows if shuffled and len(starts) >= rows else len(starts)
-        return [starts[i : min(i + rows, whole)] for i in range(0, whole, rows)]
+        num_spare = len(dataset) - block_size - lookahead
+        move = shuffle and not fixed_noise
+        offset = int(rng.integers(0, min(block_size, num_spare + 1))) if move else 0
+        starts = compute_block_starts(len(dataset), block_size, offset=offset, lookahead=lookahead)
+        stop = len(starts)
+        if shuffle:
+            starts = rng.permutation(starts)
+            if stop >= batch_size:
+                stop -= stop % batch_size  # drop the last, smaller batch
+        return [starts[i : min(i + batch_size, stop)] for i in range(0, stop, batch_size)]
 
-    return Feed(stream, plan, seed=seed, static=static)
+    return BatchSampler(dataset, plan, seed=seed, fixed_noise=fixed_noise)
 
 
-def recurrent_feed(stream: Examples, size: int, ahead: int, rows: int, *, seed: int = 0) -> Feed:
-    """Each row of a batch goes on where the same row of the last one ended (Transformer-XL)."""
-    return Feed(stream, lambda rng: list(streams(len(stream), rows, size, ahead=ahead)), seed=seed)
+def build_recurrent_sampler(
+    dataset: Dataset, segment_length: int, lookahead: int, batch_size: int, *, seed: int = 0
+) -> BatchSampler:
+    """Build a sampler where each row continues the same row of the last batch (Transformer-XL)."""
+
+    def plan(rng: np.random.Generator) -> list[Indices]:
+        return list(
+            compute_segment_starts(len(dataset), batch_size, segment_length, lookahead=lookahead)
+        )
+
+    return BatchSampler(dataset, plan, seed=seed)
 
 
-def rows_feed(
-    examples: Examples, lengths: NDArray[np.int64] | None = None, *, rows: int = 0, tokens: int = 0,
-    seed: int = 0, shuffled: bool = True, static: bool = False,
-) -> Feed:  # fmt: skip
-    """Examples by number, or gathered by length, (N,) or (N, fields): no batch is larger than `tokens`."""
-    plan: Plan = by_rows(len(examples), rows or 1, shuffled=shuffled)
-    if tokens and lengths is not None:
-        plan = lambda rng: buckets(lengths, tokens, rng)  # noqa: E731
+def build_example_sampler(
+    dataset: Dataset,
+    lengths: NDArray[np.int64] | None = None,
+    *,
+    batch_size: int = 0,
+    batch_tokens: int = 0,
+    seed: int = 0,
+    shuffle: bool = True,
+    fixed_noise: bool = False,
+) -> BatchSampler:
+    """Build a sampler of `batch_size` examples, or of `batch_tokens` tokens, bucketed by length.
+
+    `lengths` is (N,) or (N, fields)."""
+    plan: BatchPlan = build_fixed_size_plan(len(dataset), batch_size or 1, shuffle=shuffle)
+    if batch_tokens and lengths is not None:
+        plan = lambda rng: bucket_by_length(lengths, batch_tokens, rng)  # noqa: E731
     longest = lengths if lengths is None or lengths.ndim == 1 else lengths.max(axis=1)
-    return Feed(examples, plan, seed=seed, static=static, lengths=longest)
+    return BatchSampler(dataset, plan, seed=seed, fixed_noise=fixed_noise, lengths=longest)
 
 
-def by_rows(count: int, rows: int, *, shuffled: bool = True) -> Plan:
-    """So many examples a batch, each once an epoch; the last batch may be smaller."""
+def build_fixed_size_plan(num_examples: int, batch_size: int, *, shuffle: bool = True) -> BatchPlan:
+    """Build a plan of `batch_size` examples a batch; the last batch may be smaller."""
 
     def plan(rng: np.random.Generator) -> list[Indices]:
-        order = rng.permutation(count) if shuffled else np.arange(count)
-        return [order[i : i + rows] for i in range(0, count, rows)]
+        order = rng.permutation(num_examples) if shuffle else np.arange(num_examples)
+        return [order[i : i + batch_size] for i in range(0, num_examples, batch_size)]
 
     return plan

@@ -1,8 +1,10 @@
-"""Reply: the answer to a question, out of the scores of every window of its context. Knows no network.
+"""Extractive question answering: the best answer spans of all windows. Knows no network.
 
-    windows of a context ─ start, end (B, T) ─ scored: the best spans of each ─ replies: the best of all
+    start and end logits (B, T) of the windows of a context
+      ─ predict_spans      the best spans of each window
+      ─ rank_answer_spans  the best spans of all windows
 
-B windows, T tokens of the longest of them, L tokens that an answer may have."""
+B windows, T tokens of the longest window, L tokens that an answer may have."""
 
 from __future__ import annotations
 
@@ -17,93 +19,128 @@ from torch import Tensor
 
 from qkv.text import Encoding
 
-LONGEST = 30  # tokens of an answer (BERT)
+MAX_ANSWER_TOKENS = 30  # tokens of an answer (BERT)
 
 
-class Window(NamedTuple):
-    """What is known of the tokens of a window."""
+class ContextWindow(NamedTuple):
+    """How the tokens of a window relate to the context."""
 
-    offsets: NDArray[np.int32]  # (T, 2) the characters of the context that each covers
-    inside: NDArray[np.bool_]  # (T,) whether it is of the context
-    nowhere: int  # the token that stands for no answer
+    offsets: NDArray[np.int32]  # (T, 2) the characters of the context that a token covers
+    context_mask: NDArray[np.bool_]  # (T,) whether a token belongs to the context
+    no_answer_index: int  # the token whose logits score "no answer"
 
     @staticmethod
-    def of(encoding: Encoding, nowhere: int) -> Window:
-        inside = np.array([owner == 1 for owner in encoding.sequence])
-        return Window(np.array(encoding.offsets, np.int32).reshape(-1, 2), inside, nowhere)
+    def from_encoding(encoding: Encoding, no_answer_index: int) -> ContextWindow:
+        """Build a window from the encoding of (question, context)."""
+        context_mask = np.array([sequence_id == 1 for sequence_id in encoding.sequence_ids])
+        offsets = np.array(encoding.offset_mapping, np.int32).reshape(-1, 2)
+        return ContextWindow(offsets, context_mask, no_answer_index)
 
 
-class Span(NamedTuple):
-    """Characters of a context, from `start` up to `end`; none of them: no answer."""
+class AnswerSpan(NamedTuple):
+    """The characters of a context from `start` to `end`, exclusive; an empty span is no answer."""
 
     score: float
     start: int = 0
     end: int = 0
 
-    def text(self, context: str) -> str:
-        """As it is written there, without blanks around it."""
+    def extract_text(self, context: str) -> str:
+        """Return the text of the span without surrounding whitespace."""
         return context[self.start : self.end].strip()
 
 
-class Scored(NamedTuple):
-    """What a window says: its best spans, and the score of no answer."""
+class WindowPrediction(NamedTuple):
+    """The best spans of a window, and its score for no answer."""
 
-    spans: list[Span]
-    none: float
+    spans: list[AnswerSpan]
+    no_answer_score: float
 
 
-def scored(
-    start: Tensor, end: Tensor, windows: Sequence[Window], *, left: bool = False, longest: int = LONGEST,
-    most: int = 1,
-) -> list[Scored]:  # fmt: skip
-    """The `most` best spans of every window, by the sum of the scores of their first and last token, (B, T).
+def predict_spans(
+    start_logits: Tensor,
+    end_logits: Tensor,
+    windows: Sequence[ContextWindow],
+    *,
+    pad_left: bool = False,
+    max_answer_tokens: int = MAX_ANSWER_TOKENS,
+    top_k: int = 1,
+) -> list[WindowPrediction]:
+    """Return the `top_k` best spans of every window; a span scores start logit + end logit.
 
-    `left`: pads stand on the left."""
-    start, end, inside = start.float(), end.float(), np.zeros(start.shape, np.bool_)
-    skips = [start.shape[1] - len(each.inside) if left else 0 for each in windows]
-    for row, window, skip in zip(inside, windows, skips, strict=True):
-        row[skip : skip + len(window.inside)] = window.inside
-    found = best(start, end, torch.from_numpy(inside).to(start.device), longest=longest, most=most)
-    places = [[skip + window.nowhere] for window, skip in zip(windows, skips, strict=True)]
-    nowhere = torch.tensor(places, device=start.device)
-    none = (start.gather(1, nowhere) + end.gather(1, nowhere))[:, 0].tolist()
-    rows = zip(windows, skips, *(x.tolist() for x in found), strict=True)
-    spans = [
-        [
-            Span(score, int(window.offsets[a - skip, 0]), int(window.offsets[b - skip, 1]))
-            for score, a, b in zip(*three, strict=True)
+    The logits are (B, T); `pad_left` says on which side they are padded."""
+    start_logits = start_logits.float()
+    end_logits = end_logits.float()
+    context_mask = np.zeros(start_logits.shape, np.bool_)
+    paddings = [
+        start_logits.shape[1] - len(window.context_mask) if pad_left else 0 for window in windows
+    ]
+    for row, window, padding in zip(context_mask, windows, paddings, strict=True):
+        row[padding : padding + len(window.context_mask)] = window.context_mask
+    best = find_best_spans(
+        start_logits,
+        end_logits,
+        torch.from_numpy(context_mask).to(start_logits.device),
+        max_answer_tokens=max_answer_tokens,
+        top_k=top_k,
+    )
+    no_answer_positions = [
+        [padding + window.no_answer_index]
+        for window, padding in zip(windows, paddings, strict=True)
+    ]
+    index = torch.tensor(no_answer_positions, device=start_logits.device)  # (B, 1)
+    no_answer_scores = start_logits.gather(1, index) + end_logits.gather(1, index)
+    predictions = []
+    for window, padding, no_answer_score, scores, firsts, lasts in zip(
+        windows, paddings, no_answer_scores[:, 0].tolist(), *(x.tolist() for x in best), strict=True
+    ):
+        spans = [
+            AnswerSpan(
+                score,
+                int(window.offsets[first - padding, 0]),
+                int(window.offsets[last - padding, 1]),
+            )
+            for score, first, last in zip(scores, firsts, lasts, strict=True)
             if score > -torch.inf
         ]
-        for window, skip, *three in rows
-    ]
-    return [Scored(*each) for each in zip(spans, none, strict=True)]
+        predictions.append(WindowPrediction(spans, no_answer_score))
+    return predictions
 
 
-def best(
-    start: Tensor, end: Tensor, inside: Tensor, *, longest: int, most: int = 1
+def find_best_spans(
+    start_logits: Tensor,
+    end_logits: Tensor,
+    context_mask: Tensor,
+    *,
+    max_answer_tokens: int,
+    top_k: int = 1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scores, first and last tokens (B, most) of the best spans of at most `longest` tokens, all of them
-    `inside`; where there are fewer, a score is -inf."""
-    start, end = (x.masked_fill(~inside, -torch.inf) for x in (start, end))
-    ends = F.pad(end, (0, longest - 1), value=-torch.inf).unfold(1, longest, 1)  # (B, T) -> (B, T, L)
-    total = (start[..., None] + ends).flatten(1)
-    found = total.topk(min(most, total.shape[1]), dim=-1)
-    begin = found.indices // longest
-    return found.values, begin, begin + found.indices % longest
+    """Return the scores, first and last tokens (B, top_k) of the best spans within the context.
+
+    A span has at most `max_answer_tokens` tokens. Where there are fewer spans, a score is -inf."""
+    start_logits = start_logits.masked_fill(~context_mask, -torch.inf)
+    end_logits = end_logits.masked_fill(~context_mask, -torch.inf)
+    padded = F.pad(end_logits, (0, max_answer_tokens - 1), value=-torch.inf)
+    ends = padded.unfold(1, max_answer_tokens, 1)  # (B, T + L - 1) -> (B, T, L)
+    scores = (start_logits[..., None] + ends).flatten(1)  # (B, T * L)
+    best = scores.topk(min(top_k, scores.shape[1]), dim=-1)
+    first = best.indices // max_answer_tokens
+    return best.values, first, first + best.indices % max_answer_tokens
 
 
-def replies(windows: Iterable[Scored], *, none: bool = False, bias: float = 0.0) -> list[Span]:
-    """What all windows of a question say, the best first and each once. With `none` one of them is no answer.
+def rank_answer_spans(
+    predictions: Iterable[WindowPrediction], *, allow_no_answer: bool = False
+) -> list[AnswerSpan]:
+    """Merge the spans of all windows of a question, the best first, each span once.
 
-    It is for a window that holds no answer to say so, thus the least that any window gives to it counts. A
-    `bias` is added to that: where it is more, fewer questions are answered."""
-    every = list(windows)
-    found: dict[tuple[int, int], Span] = {}
-    for span in (span for window in every for span in window.spans):
-        held = found.get(span[1:])
-        if held is None or held.score < span.score:
-            found[span[1:]] = span
-    spans = [*found.values()]
-    if none:
-        spans.append(Span(min(window.none for window in every) + bias))
+    With `allow_no_answer` an empty span is one of them. Its score is the minimum over all windows:
+    a window without the answer says "no answer" even if another window has it."""
+    predictions = list(predictions)
+    best: dict[tuple[int, int], AnswerSpan] = {}
+    for span in (span for prediction in predictions for span in prediction.spans):
+        known = best.get(span[1:])
+        if known is None or known.score < span.score:
+            best[span[1:]] = span
+    spans = [*best.values()]
+    if allow_no_answer:
+        spans.append(AnswerSpan(min(prediction.no_answer_score for prediction in predictions)))
     return sorted(spans, key=lambda span: -span.score)

@@ -1,7 +1,8 @@
-"""Encoders of running text: records become rows of ids, by field. What is asked of a text is in `answers`.
+"""Encoders of plain text: records become rows of token ids, by field. For labels see `labels`.
 
-Each holds the tokenizer's folder: workers open their own. What is longer than a model reads is refused with
-its place, cut, or left whole for a source to split, as `long` says."""
+An encoder stores the tokenizer's folder, so that each worker process opens its own tokenizer.
+`overflow` says what happens to a text that is longer than a row: an error, truncation, or windows,
+for which the text is kept and the dataset splits it."""
 
 from __future__ import annotations
 
@@ -12,153 +13,203 @@ from functools import cached_property
 from string import Formatter
 from typing import Any, ClassVar
 
-from qkv.data.read.record import Record, short
+from qkv.data.read.record import Record
 from qkv.text import Encoding, Tokenizer
-from qkv.text.sentences import sentences
+from qkv.text.sentences import split_sentences
+from qkv.validate import shorten_repr
 
-Row = dict[str, list[int]]
-LONG = ("refuse", "cut", "split")
-LENGTHS = 2**31  # a field of lengths
+EncodedRow = dict[str, list[int]]
+OVERFLOW_MODES = ("error", "truncate", "window")
+NUM_LENGTH_VALUES = 2**31  # the field size of lengths and positions
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(ABC):
-    tokenizer: str  # its folder
-    length: int = 0  # tokens that a row may have; 0: any number
-    long: str = "refuse"
+class RecordEncoder(ABC):
+    """Encodes records to rows of token ids, by field."""
 
-    splits: ClassVar[bool] = False  # whether what is too long may become several rows
+    tokenizer_folder: str
+    max_length: int = 0  # tokens of a row; 0: no limit
+    overflow: str = "error"  # one of OVERFLOW_MODES
+
+    supports_window: ClassVar[bool] = False  # whether a long text may become several rows
+
+    @classmethod
+    def list_overflow_modes(cls) -> tuple[str, ...]:
+        """Return the overflow modes that the encoder supports."""
+        return OVERFLOW_MODES if cls.supports_window else OVERFLOW_MODES[:2]
 
     def __post_init__(self) -> None:
-        known = LONG if self.splits else LONG[:2]
-        if self.long not in known:
-            advice = "" if self.splits or self.long not in LONG else ": what is asked is asked of a whole row"
-            raise ValueError(f"data.long {self.long!r}, expected one of {', '.join(known)}{advice}")
+        modes = self.list_overflow_modes()
+        if self.overflow not in modes:
+            reason = (
+                ": the objective needs the text in one row"
+                if self.overflow in OVERFLOW_MODES
+                else ""
+            )
+            raise ValueError(
+                f"data.overflow {self.overflow!r}, expected one of {', '.join(modes)}{reason}"
+            )
 
     @cached_property
-    def text(self) -> Tokenizer:
-        return Tokenizer.load(self.tokenizer)
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, opened on first use."""
+        return Tokenizer.load(self.tokenizer_folder)
 
     def __getstate__(self) -> dict[str, object]:
-        return {name: value for name, value in self.__dict__.items() if name != "text"}
+        """Leave the tokenizer out: each process opens its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "tokenizer"}
 
-    def fields(self) -> Mapping[str, int]:
-        """The number of different ids of each field."""
-        return {"tokens": len(self.text)}
+    def field_sizes(self) -> Mapping[str, int]:
+        """Return the number of different ids of each field."""
+        return {"tokens": len(self.tokenizer)}
 
     @abstractmethod
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
-        """A row for each record."""
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
+        """Encode each record to a row."""
 
-    def fit(self, encoding: Encoding, record: Record, room: int | None = None) -> Encoding:
-        """The encoding, no longer than a row, or than what is left of one."""
-        room = self.length if room is None else room
-        if self.fits(len(encoding), room):
+    def apply_overflow(
+        self, encoding: Encoding, record: Record, max_length: int | None = None
+    ) -> Encoding:
+        """Return an encoding of at most `max_length` tokens, by default those of a row."""
+        max_length = self.max_length if max_length is None else max_length
+        if self.fits(len(encoding), max_length):
             return encoding
-        if self.long == "refuse":
-            ways = " or ".join(f'data.long = "{way}"' for way in (LONG[1:] if self.splits else LONG[1:2]))
+        if self.overflow == "error":
+            options = [f'data.overflow = "{mode}"' for mode in self.list_overflow_modes()[1:]]
             raise ValueError(
-                f"{record.place}: {len(encoding)} tokens, expected at most {room}; "
-                f"{ways} makes them fit, a larger data.length reads them"
+                f"{record.location}: {len(encoding)} tokens, expected at most {max_length}; "
+                f"use {' or '.join(options)}, or a larger data.max_length"
             )
-        return encoding.cut(room)
+        return encoding.truncate(max_length)
 
-    def fits(self, tokens: int, room: int) -> bool:
-        return not self.length or tokens <= room or self.long == "split"
+    def fits(self, num_tokens: int, max_length: int) -> bool:
+        """Return whether a text needs no truncation."""
+        return not self.max_length or num_tokens <= max_length or self.overflow == "window"
 
-    def fitted(
-        self, texts: Sequence[str], records: Sequence[Record], room: int | None = None, **how: Any
+    def encode_texts(
+        self,
+        texts: Sequence[str],
+        records: Sequence[Record],
+        max_length: int | None = None,
+        **encode_options: Any,
     ) -> list[list[int]]:
-        """The ids of texts, no longer than a row; one that is too long is encoded once more, to be cut."""
-        room = self.length if room is None else room
-        return [
-            ids if self.fits(len(ids), room) else self.fit(self.text.encode(text, **how), record, room).ids
-            for ids, text, record in zip(self.text.encode_ids(texts, **how), texts, records, strict=True)
-        ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Texts(Encoder):
-    """Running text: nothing around it, the end token after every record unless they are one text.
-
-    With `words` the field `starts` tells where words begin. `around` tokens will be put around each row."""
-
-    splits: ClassVar[bool] = True
-    ends: bool = True
-    words: bool = False
-    around: int = 0
-
-    def fields(self) -> Mapping[str, int]:
-        return {"tokens": len(self.text)} | ({"starts": 2} if self.words else {})
-
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
-        text, texts = self.text, [record.text("text") for record in records]
-        end = end_of(text) if self.ends else []
-        room = self.length - self.around
-        if not self.words:
-            return [{"tokens": [*row, *end]} for row in self.fitted(texts, records, room, special=False)]
+        """Encode texts to at most `max_length` ids; a text that is too long is encoded twice."""
+        max_length = self.max_length if max_length is None else max_length
         rows = []
-        for encoding, record in zip(text.encode_many(texts, special=False), records, strict=True):
-            whole = self.fit(encoding, record, room)
-            rows.append({"tokens": [*whole.ids, *end], "starts": [*begins(whole, record), *[1 for _ in end]]})
+        for ids, text, record in zip(
+            self.tokenizer.encode_ids(texts, **encode_options), texts, records, strict=True
+        ):
+            if not self.fits(len(ids), max_length):
+                encoding = self.tokenizer.encode(text, **encode_options)
+                ids = self.apply_overflow(encoding, record, max_length).input_ids
+            rows.append(ids)
         return rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sentences(Encoder):
-    """Documents of sentences: those of a line each, or, in a single line, up to a full stop."""
+class PlainTextEncoder(RecordEncoder):
+    """Text without special tokens, except for an optional end token after every record.
 
-    splits: ClassVar[bool] = True
-    words: bool = False
+    With `mark_word_starts` the field `starts` is 1 where a word begins. `num_special_tokens` tokens
+    of each row are reserved."""
 
-    def fields(self) -> Mapping[str, int]:
-        return {"tokens": len(self.text), "sentences": LENGTHS} | ({"starts": 2} if self.words else {})
+    supports_window: ClassVar[bool] = True
+    add_eos: bool = True
+    mark_word_starts: bool = False
+    num_special_tokens: int = 0
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
+    def field_sizes(self) -> Mapping[str, int]:
+        return {"tokens": len(self.tokenizer)} | ({"starts": 2} if self.mark_word_starts else {})
+
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
+        texts = [record.get_text("text") for record in records]
+        end = get_end_token_ids(self.tokenizer) if self.add_eos else []
+        max_length = self.max_length - self.num_special_tokens
+        if not self.mark_word_starts:
+            rows = self.encode_texts(texts, records, max_length, add_special_tokens=False)
+            return [{"tokens": [*ids, *end]} for ids in rows]
+        encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
+        marked_rows = []
+        for encoding, record in zip(encodings, records, strict=True):
+            encoding = self.apply_overflow(encoding, record, max_length)
+            word_starts = [*compute_word_starts(encoding, record), *[1 for _ in end]]
+            marked_rows.append({"tokens": [*encoding.input_ids, *end], "starts": word_starts})
+        return marked_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class SentenceSplitEncoder(RecordEncoder):
+    """Documents split into sentences: one a line, or, in a document of one line, by punctuation."""
+
+    supports_window: ClassVar[bool] = True
+    mark_word_starts: bool = False
+
+    def field_sizes(self) -> Mapping[str, int]:
+        sizes = {"tokens": len(self.tokenizer), "sentences": NUM_LENGTH_VALUES}
+        return sizes | ({"starts": 2} if self.mark_word_starts else {})
+
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         rows = []
         for record in records:
-            lines = [line for line in record.text("text").splitlines() if line.strip()]
-            lines = sentences(lines[0]) if len(lines) == 1 else lines
-            held = [found for found in self.text.encode_many(lines, special=False) if len(found)]
-            row = {"tokens": [i for one in held for i in one.ids], "sentences": [len(one) for one in held]}
-            starts = {"starts": [i for one in held for i in begins(one, record)]} if self.words else {}
-            rows.append(row | starts)
+            lines = [line for line in record.get_text("text").splitlines() if line.strip()]
+            sentences = split_sentences(lines[0]) if len(lines) == 1 else lines
+            encodings = self.tokenizer.encode_batch(sentences, add_special_tokens=False)
+            encodings = [encoding for encoding in encodings if len(encoding)]
+            row = {
+                "tokens": [i for encoding in encodings for i in encoding.input_ids],
+                "sentences": [len(encoding) for encoding in encodings],
+            }
+            if self.mark_word_starts:
+                row["starts"] = [
+                    start
+                    for encoding in encodings
+                    for start in compute_word_starts(encoding, record)
+                ]
+            rows.append(row)
         return rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Coded(Encoder):
-    """Text under a code: a control code (CTRL) or a language (mBART), which a column names."""
+class ControlCodeEncoder(RecordEncoder):
+    """Text with a code from a column: a control code (CTRL) or a language (mBART)."""
 
-    splits: ClassVar[bool] = True
-    column: str = "code"
-    ends: bool = True
-    around: int = 0  # tokens that will be put around each row
+    supports_window: ClassVar[bool] = True
+    code_column: str = "code"
+    add_eos: bool = True
+    num_special_tokens: int = 0  # tokens of each row that are reserved
 
-    def fields(self) -> Mapping[str, int]:
-        return dict.fromkeys(("tokens", "code"), len(self.text))
+    def field_sizes(self) -> Mapping[str, int]:
+        return dict.fromkeys(("tokens", "code"), len(self.tokenizer))
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
-        text, known = self.text, self.text.languages
-        end = end_of(text) if self.ends else []
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
+        tokenizer = self.tokenizer
+        codes = tokenizer.languages
+        end = get_end_token_ids(tokenizer) if self.add_eos else []
+        max_length = self.max_length - self.num_special_tokens - len(end)
         rows = []
         for record in records:
-            name = record.text(self.column)
-            code = known.get(name) if known else text.id(name)  # CTRL's own codes are words like others
+            name = record.get_text(self.code_column)
+            # CTRL's own codes are regular tokens of its vocabulary.
+            code = codes.get(name) if codes else tokenizer.token_to_id(name)
             if code is None:
-                listed = ", ".join(list(known)[:20]) or "the tokens; text.codes makes some"
-                raise ValueError(f"{record.place}: {self.column} {short(name)}, expected one of: {listed}")
-            whole = text.encode(record.text("text"), special=False)
-            whole = self.fit(whole, record, self.length - self.around - len(end))
-            rows.append({"tokens": [*whole.ids, *end], "code": [code]})
+                expected = (
+                    ", ".join(list(codes)[:20])
+                    or "the tokens of the vocabulary; tokenizer.extra_tokens adds codes"
+                )
+                raise ValueError(
+                    f"{record.location}: {self.code_column} {shorten_repr(name)}, expected one of: {expected}"
+                )
+            encoding = tokenizer.encode(record.get_text("text"), add_special_tokens=False)
+            encoding = self.apply_overflow(encoding, record, max_length)
+            rows.append({"tokens": [*encoding.input_ids, *end], "code": [code]})
         return rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Encoder):
-    """A source and a target, each out of columns; languages name the codes that stand in front of them.
+class SourceTargetEncoder(RecordEncoder):
+    """A source and a target, each a template of columns, with optional language codes.
 
-    A source of "question: {question} context: {context}" is made of two columns."""
+    The source "question: {question} context: {context}" combines two columns."""
 
     languages: tuple[str | None, str | None] = (None, None)
     source: str = "{source}"
@@ -168,58 +219,63 @@ class Pairs(Encoder):
         super().__post_init__()
         for name in ("source", "target"):
             try:
-                columns(getattr(self, name))
+                parse_template_columns(getattr(self, name))
             except ValueError as error:
                 raise ValueError(f"objective.{name} {getattr(self, name)!r}: {error}") from None
 
-    def fields(self) -> Mapping[str, int]:
-        return {"source": len(self.text), "target": len(self.text)}
+    def field_sizes(self) -> Mapping[str, int]:
+        return {"source": len(self.tokenizer), "target": len(self.tokenizer)}
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
-        rows: list[Row] = [{} for _ in records]
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
+        rows: list[EncodedRow] = [{} for _ in records]
         for field, language in zip(("source", "target"), self.languages, strict=True):
-            texts = self.sides(records, field)
-            found = self.fitted(texts, records, target=field == "target", language=language)
-            for row, ids in zip(rows, found, strict=True):
+            texts = self.format_texts(records, field)
+            encoded = self.encode_texts(
+                texts, records, is_target=field == "target", language=language
+            )
+            for row, ids in zip(rows, encoded, strict=True):
                 row[field] = ids
         return rows
 
-    def sides(self, records: Sequence[Record], field: str) -> list[str]:
-        """The texts of the sources or of the targets."""
+    def format_texts(self, records: Sequence[Record], field: str) -> list[str]:
+        """Return the source texts or the target texts."""
         template = getattr(self, field)
-        names = columns(template)
-        return [template.format(**texts_of(record, names)) for record in records]
+        columns = parse_template_columns(template)
+        return [template.format(**get_column_texts(record, columns)) for record in records]
 
 
-def end_of(text: Tokenizer) -> list[int]:
-    """The token that ends a text, if there is one."""
-    return [number for number in (text.eos, text.sep) if number is not None][:1]
+def get_end_token_ids(tokenizer: Tokenizer) -> list[int]:
+    """Return the end token (EOS, else SEP) as a list; empty if there is none."""
+    return [i for i in (tokenizer.eos_token_id, tokenizer.sep_token_id) if i is not None][:1]
 
 
-def begins(encoding: Encoding, record: Record) -> list[int]:
-    """1 where a word begins."""
-    words = encoding.words
-    if any(word is None and not special for word, special in zip(words, encoding.special, strict=True)):
+def compute_word_starts(encoding: Encoding, record: Record) -> list[int]:
+    """Return 1 for each token that begins a word, else 0."""
+    words = encoding.word_ids
+    if any(
+        word is None and not is_special
+        for word, is_special in zip(words, encoding.special_tokens_mask, strict=True)
+    ):
         raise ValueError(
-            f"{record.place}: this tokenizer does not tell words apart; whole = false asks for none"
+            f"{record.location}: this tokenizer has no word boundaries; set objective.whole_word = false"
         )
     return [int(i == 0 or words[i] != words[i - 1]) for i in range(len(words))]
 
 
-def columns(template: str) -> list[str]:
-    """The columns that a template names."""
-    found = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
-    if not found or not all(name.isidentifier() for name in found):
+def parse_template_columns(template: str) -> list[str]:
+    """Return the column names in a template."""
+    names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+    if not names or not all(name.isidentifier() for name in names):
         raise ValueError("expected a text with columns in it, such as {source}")
-    return found
+    return names
 
 
-def texts_of(record: Record, names: Sequence[str]) -> dict[str, str]:
-    """Texts by column; of SQuAD's `answers` the first, nothing where there is none."""
-    found = {}
-    for name in names:
+def get_column_texts(record: Record, column_names: Sequence[str]) -> dict[str, str]:
+    """Return texts by column; of SQuAD's `answers` the first, or an empty text."""
+    texts = {}
+    for name in column_names:
         if name == "answers":
-            found[name] = next((answer.text for answer in record.answers()), "")
+            texts[name] = next((answer.text for answer in record.get_answers()), "")
         else:
-            found[name] = record.text(name)
-    return found
+            texts[name] = record.get_text(name)
+    return texts

@@ -1,7 +1,7 @@
-"""Pixels: what a model reads of an image, and images with their captions. Opens images by Pillow, only here.
+"""Images: pixel values for CLIP, and image-caption records. Pillow is imported only here.
 
-An image is scaled until its short side fits and cut around its middle, as CLIP does, or as a
-preprocessor_config.json says; its pixels are those that Hugging Face's CLIPImageProcessor makes."""
+An image is resized to its shortest edge and center-cropped, as CLIP does or as
+preprocessor_config.json says. The pixel values equal those of Hugging Face's CLIPImageProcessor."""
 
 from __future__ import annotations
 
@@ -16,147 +16,164 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.encode.encoder import Encoder, Row
-from qkv.data.read.formats import extra
+from qkv.data.encode.encoder import EncodedRow, RecordEncoder
+from qkv.data.read.formats import import_optional
 from qkv.data.read.record import Record
 
-MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)  # CLIP's, of red, green and blue
-STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
-BICUBIC = 3  # Pillow's number for it
-LARGEST = 2**14  # pixels of a side
+OPENAI_CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)  # of red, green, blue
+OPENAI_CLIP_STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
+BICUBIC = 3  # Pillow's number
+MAX_IMAGE_SIDE = 2**14  # pixels
 
 
 @dataclass(frozen=True, kw_only=True)
-class Captioned(Encoder):
-    """The path of an image, as bytes, and the text that goes with it."""
+class ImageCaptionEncoder(RecordEncoder):
+    """The path of an image, as bytes, and the tokens of its caption."""
 
-    def fields(self) -> Mapping[str, int]:
-        return {"tokens": len(self.text), "image": 256}
+    def field_sizes(self) -> Mapping[str, int]:
+        return {"tokens": len(self.tokenizer), "image": 256}
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
-        found = self.text.encode_many([record.text("caption") for record in records])
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
+        captions = self.tokenizer.encode_batch([record.get_text("caption") for record in records])
         rows = []
-        for one, record in zip(found, records, strict=True):
-            path = record.text("image")
-            pillow = extra("PIL.Image", path)
+        for encoding, record in zip(captions, records, strict=True):
+            path = record.get_text("image")
+            pillow = import_optional("PIL.Image", path)
             try:
                 with pillow.open(path):
                     pass
             except (OSError, pillow.DecompressionBombError) as error:
-                raise ValueError(f"{record.place}: {path} is no image that can be read ({error})") from None
-            rows.append({"tokens": self.fit(one, record).ids, "image": list(os.fsencode(path))})
+                raise ValueError(
+                    f"{record.location}: {path} is no image that can be read ({error})"
+                ) from None
+            tokens = self.apply_overflow(encoding, record).input_ids
+            rows.append({"tokens": tokens, "image": list(os.fsencode(path))})
         return rows
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pixels:
-    """What is done to an image, in this order; None: not done."""
+class ImageProcessor:
+    """The steps from an image to pixel values, in this order; None skips a step."""
 
-    size: int | tuple[int, int] | None  # of the short side, or height and width
-    crop: tuple[int, int] | None  # height and width around the middle; where the image is smaller, zeros
-    scale: float | None = 1 / 255
-    mean: tuple[float, ...] | None = tuple(MEAN.tolist())
-    std: tuple[float, ...] = tuple(STD.tolist())
-    filter: int = BICUBIC
+    size: int | tuple[int, int] | None  # of the shortest edge, or (height, width)
+    crop_size: tuple[int, int] | None  # (height, width) of the center crop; zeros outside the image
+    rescale_factor: float | None = 1 / 255
+    image_mean: tuple[float, ...] | None = tuple(OPENAI_CLIP_MEAN.tolist())
+    image_std: tuple[float, ...] = tuple(OPENAI_CLIP_STD.tolist())
+    resample: int = BICUBIC
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> Pixels:
-        """What a preprocessor_config.json says; where it is silent, CLIP's."""
+    def from_config(config: Mapping[str, Any]) -> ImageProcessor:
+        """Build the processor of a preprocessor_config.json; missing keys have CLIP's values."""
         try:
-            size, crop = config.get("size", 224), config.get("crop_size", 224)
-            size = sides(size) if isinstance(size, Mapping) and "shortest_edge" not in size else short(size)
-            crop = sides(crop) if isinstance(crop, Mapping) else (int(crop), int(crop))
-            factor = float(config.get("rescale_factor", 1 / 255))
-            mean, std = (
-                tuple(map(float, config.get(key, usual)))
-                for key, usual in (("image_mean", MEAN.tolist()), ("image_std", STD.tolist()))
-            )
-            found = Pixels(
+            size = config.get("size", 224)
+            if isinstance(size, Mapping) and "shortest_edge" not in size:
+                size = parse_height_width(size)
+            else:
+                size = parse_shortest_edge(size)
+            crop_size = config.get("crop_size", 224)
+            if isinstance(crop_size, Mapping):
+                crop_size = parse_height_width(crop_size)
+            else:
+                crop_size = (int(crop_size), int(crop_size))
+            rescale_factor = float(config.get("rescale_factor", 1 / 255))
+            mean = tuple(map(float, config.get("image_mean", OPENAI_CLIP_MEAN.tolist())))
+            std = tuple(map(float, config.get("image_std", OPENAI_CLIP_STD.tolist())))
+            processor = ImageProcessor(
                 size=size if config.get("do_resize", True) else None,
-                crop=crop if config.get("do_center_crop", True) else None,
-                scale=factor if config.get("do_rescale", True) else None,
-                mean=mean if config.get("do_normalize", True) else None, std=std,
-                filter=int(config.get("resample", BICUBIC)),
-            )  # fmt: skip
+                crop_size=crop_size if config.get("do_center_crop", True) else None,
+                rescale_factor=rescale_factor if config.get("do_rescale", True) else None,
+                image_mean=mean if config.get("do_normalize", True) else None,
+                image_std=std,
+                resample=int(config.get("resample", BICUBIC)),
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"size, crop_size, image_mean or another is not as CLIP has it ({error!r})"
+                f"image settings are not in CLIP's format ({error!r}); "
+                "check size, crop_size, rescale_factor, image_mean, image_std and resample"
             ) from None
-        both = found.size if isinstance(found.size, tuple) else (1 if found.size is None else found.size,)
-        if (
-            not all(1 <= side <= LARGEST for side in (*both, *(found.crop or ())))
-            or not 0 <= found.filter < 6
-        ):
-            raise ValueError(f"{found}: expected sides from 1 to {LARGEST}, and a filter from 0 to 5")
+        processor._check_values()
         if len(mean) != 3 or len(std) != 3 or 0 in std:
             raise ValueError(
-                f"image_mean {mean}, image_std {std}: expected three numbers each, none of std 0"
+                f"image_mean {mean}, image_std {std}: expected three numbers each, no 0 in image_std"
             )
-        return found
+        return processor
+
+    def _check_values(self) -> None:
+        sizes = (
+            self.size if isinstance(self.size, tuple) else (1 if self.size is None else self.size,)
+        )
+        sides = (*sizes, *(self.crop_size or ()))
+        if not all(1 <= side <= MAX_IMAGE_SIDE for side in sides) or not 0 <= self.resample < 6:
+            raise ValueError(
+                f"{self}: expected sides from 1 to {MAX_IMAGE_SIDE} and resample from 0 to 5"
+            )
 
     def __call__(self, image: str | Path | Any) -> NDArray[np.float32]:
-        """The pixels (3, height, width) of an image, or of the file of one."""
-        image = opened(image) if isinstance(image, str | Path) else image.convert("RGB")
+        """Return the pixel values (3, height, width) of a Pillow image or an image file."""
+        image = open_image(image) if isinstance(image, str | Path) else image.convert("RGB")
         if self.size is not None:
-            image = image.resize(self.scaled(*image.size), self.filter)
-        whole = np.asarray(image)  # (height, width, 3)
-        whole = whole if self.crop is None else middle(whole, *self.crop)
-        found = whole.astype(np.float32)
-        if self.scale is not None:
-            found = (whole.astype(np.float64) * self.scale).astype(np.float32)
-        if self.mean is not None:
-            mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
-            found = ((found - mean) / std).astype(np.float32)
-        return found.transpose(2, 0, 1)
+            image = image.resize(self.compute_resized_size(*image.size), self.resample)
+        pixels = np.asarray(image)  # (height, width, 3)
+        if self.crop_size is not None:
+            pixels = center_crop(pixels, *self.crop_size)
+        values = pixels.astype(np.float32)
+        if self.rescale_factor is not None:
+            values = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
+        if self.image_mean is not None:
+            mean = np.array(self.image_mean, np.float32)
+            std = np.array(self.image_std, np.float32)
+            values = ((values - mean) / std).astype(np.float32)
+        return values.transpose(2, 0, 1)  # (height, width, 3) -> (3, height, width)
 
-    def scaled(self, width: int, height: int) -> tuple[int, int]:
-        """Width and height when the short side fits: the other is cut down to a whole number."""
+    def compute_resized_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return (width, height) after resizing the shortest edge; the other is rounded down."""
         assert self.size is not None
         if isinstance(self.size, tuple):
             return self.size[1], self.size[0]
-        long = int(self.size * max(width, height) / min(width, height))
-        return (self.size, long) if width <= height else (long, self.size)
+        longer = int(self.size * max(width, height) / min(width, height))
+        return (self.size, longer) if width <= height else (longer, self.size)
 
 
-def sides(said: Mapping[str, Any]) -> tuple[int, int]:
-    return int(said["height"]), int(said["width"])
+def parse_height_width(size: Mapping[str, Any]) -> tuple[int, int]:
+    return int(size["height"]), int(size["width"])
 
 
-def short(said: Any) -> int:
-    """The short side; older files have it as a number."""
-    return int(said["shortest_edge"] if isinstance(said, Mapping) else said)
+def parse_shortest_edge(size: Any) -> int:
+    """Read the shortest edge, which older files store as a number."""
+    return int(size["shortest_edge"] if isinstance(size, Mapping) else size)
 
 
-def opened(path: str | Path) -> Any:
-    """An image in red, green and blue."""
-    pillow = extra("PIL.Image", str(path))
+def open_image(path: str | Path) -> Any:
+    """Open an image file as an RGB Pillow image."""
+    pillow = import_optional("PIL.Image", str(path))
     try:
-        with warnings.catch_warnings(), pillow.open(path) as held:
+        with warnings.catch_warnings(), pillow.open(path) as image:
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            return held.convert("RGB")
+            return image.convert("RGB")
     except pillow.DecompressionBombWarning:
-        raise ValueError(f"{path}: an image of too many pixels; make it smaller") from None
+        raise ValueError(f"{path}: the image has too many pixels; use a smaller one") from None
     except (OSError, SyntaxError, ValueError, struct.error, pillow.DecompressionBombError) as error:
         raise ValueError(f"{path}: no image that can be read ({error})") from None
 
 
-def middle(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """So much around the middle of (height, width, 3); zeros where the image is smaller."""
-    found = np.zeros((height, width, 3), np.uint8)
-    into, out_of = zip(
-        *(overlap(*sides) for sides in zip(image.shape, (height, width), strict=False)), strict=True
-    )
-    found[into] = image[out_of]
-    return found
+def center_crop(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Crop the center of an image (height, width, 3); zeros where the image is smaller."""
+    cropped = np.zeros((height, width, 3), np.uint8)
+    target_rows, source_rows = compute_crop_slices(image.shape[0], height)
+    target_columns, source_columns = compute_crop_slices(image.shape[1], width)
+    cropped[target_rows, target_columns] = image[source_rows, source_columns]
+    return cropped
 
 
-def overlap(have: int, want: int) -> tuple[slice, slice]:
-    """Where in `want` cells the middle of `have` goes, and where it is from."""
-    start, gap = max((have - want) // 2, 0), max(-((have - want) // 2), 0)
-    count = min(have, want)
-    return slice(gap, gap + count), slice(start, start + count)
+def compute_crop_slices(size: int, crop_size: int) -> tuple[slice, slice]:
+    """Return the slice of the crop that is filled, and the slice of the image that fills it."""
+    start = max((size - crop_size) // 2, 0)
+    padding = max(-((size - crop_size) // 2), 0)
+    count = min(size, crop_size)
+    return slice(padding, padding + count), slice(start, start + count)
 
 
-def pixels(path: str, side: int) -> NDArray[np.float32]:
-    """What CLIP reads of an image: (3, side, side), each colour about 0 with a deviation of about 1."""
-    return Pixels(size=side, crop=(side, side))(path)
+def load_pixel_values(path: str, image_size: int) -> NDArray[np.float32]:
+    """Return CLIP's normalized pixel values (3, image_size, image_size) of an image file."""
+    return ImageProcessor(size=image_size, crop_size=(image_size, image_size))(path)

@@ -1,4 +1,5 @@
-"""Encoders of texts with what is asked of them: a label, a number, a tag a word, a span, the best choice."""
+"""Encoders of texts with labels: classification, regression, token classification, question
+answering, multiple choice."""
 
 from __future__ import annotations
 
@@ -10,237 +11,301 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.encode.encoder import LENGTHS, Encoder, Row
-from qkv.data.read.record import Answer, Record, short
+from qkv.data.encode.encoder import NUM_LENGTH_VALUES, EncodedRow, RecordEncoder
+from qkv.data.read.record import Record, ReferenceAnswer
 from qkv.text import Encoding
+from qkv.validate import shorten_repr
 
-AWAY = 0  # stored tags are one more than they are; this one asks for nothing
-TYPES = 8  # more than any family has
-BITS = 2**32  # a field of floats, as their bits
+IGNORED_TAG = 0  # stored tags are 1 + the label id; 0 has no label
+NUM_TOKEN_TYPES = 8  # more than any family has
+NUM_FLOAT_VALUES = 2**32  # the field size of float32 bits
 
 
 @dataclass(frozen=True, kw_only=True)
-class Labelled(Encoder):
-    """A text or a pair of texts, and its label: a name among `labels`, several of them, or a number."""
+class SequenceClassificationEncoder(RecordEncoder):
+    """A text or a pair of texts with a label, several labels or a number."""
 
-    labels: tuple[str, ...] = ()
-    kind: str = "single"
+    label_names: tuple[str, ...] = ()
+    problem_type: str = "single_label_classification"
 
-    def fields(self) -> Mapping[str, int]:
-        size = BITS if self.kind == "regression" else len(self.labels)
-        return {"tokens": len(self.text), "types": TYPES, "label": size}
+    def field_sizes(self) -> Mapping[str, int]:
+        size = NUM_FLOAT_VALUES if self.problem_type == "regression" else len(self.label_names)
+        return {"tokens": len(self.tokenizer), "types": NUM_TOKEN_TYPES, "label": size}
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         texts = [
-            (record.text("text"), record.text("pair")) if "pair" in record else record.text("text")
+            (record.get_text("text"), record.get_text("pair"))
+            if "pair" in record
+            else record.get_text("text")
             for record in records
         ]
         rows = []
-        for encoding, record in zip(self.text.encode_many(texts), records, strict=True):
-            whole = self.fit(encoding, record)
-            rows.append({"tokens": whole.ids, "types": whole.types, "label": self.label(record)})
+        for encoding, record in zip(self.tokenizer.encode_batch(texts), records, strict=True):
+            encoding = self.apply_overflow(encoding, record)
+            rows.append(
+                {
+                    "tokens": encoding.input_ids,
+                    "types": encoding.token_type_ids,
+                    "label": self.encode_label(record),
+                }
+            )
         return rows
 
-    def label(self, record: Record) -> list[int]:
-        value = held(record, "label")
-        if self.kind == "regression":
-            return [to_bits(value, record)]
-        if self.kind == "single":
-            return [numbered(value, self.labels, record)]
-        return sorted({numbered(each, self.labels, record) for each in several(value)})
+    def encode_label(self, record: Record) -> list[int]:
+        """Return the label ids of a record, or its number as float32 bits."""
+        value = get_column(record, "label")
+        if self.problem_type == "regression":
+            return [encode_float_bits(value, record)]
+        if self.problem_type == "single_label_classification":
+            return [get_label_id(value, self.label_names, record)]
+        return sorted(
+            {get_label_id(label, self.label_names, record) for label in split_labels(value)}
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tagged(Encoder):
-    """Words, each with a tag; the first token of a word carries it, the others ask for nothing."""
+class TokenClassificationEncoder(RecordEncoder):
+    """Words with a tag each; the first token of a word has its tag, the others have no label."""
 
-    labels: tuple[str, ...]
+    label_names: tuple[str, ...]
 
-    def fields(self) -> Mapping[str, int]:
-        return {"tokens": len(self.text), "types": TYPES, "labels": len(self.labels) + 1}
+    def field_sizes(self) -> Mapping[str, int]:
+        return {
+            "tokens": len(self.tokenizer),
+            "types": NUM_TOKEN_TYPES,
+            "labels": len(self.label_names) + 1,
+        }
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         rows = []
         for record in records:
-            words, tags = (list_of(record, column) for column in ("words", "tags"))
+            words = get_list_column(record, "words")
+            tags = get_list_column(record, "tags")
             if len(words) != len(tags):
                 raise ValueError(
-                    f"{record.place}: {len(words)} words and {len(tags)} tags, expected one each"
+                    f"{record.location}: {len(words)} words and {len(tags)} tags, expected one each"
                 )
-            whole = self.encoding(record)
-            labels = [AWAY] * len(whole)
-            for word, place in firsts(whole).items():
-                labels[place] = 1 + numbered(tags[word], self.labels, record)
-            rows.append({"tokens": whole.ids, "types": whole.types, "labels": labels})
+            encoding = self.encode_words(record)
+            labels = [IGNORED_TAG] * len(encoding)
+            for word, token in map_words_to_first_tokens(encoding).items():
+                labels[token] = 1 + get_label_id(tags[word], self.label_names, record)
+            rows.append(
+                {"tokens": encoding.input_ids, "types": encoding.token_type_ids, "labels": labels}
+            )
         return rows
 
-    def encoding(self, record: Record) -> Encoding:
-        """The words of a record, or as many of them as fit."""
-        return self.fit(self.text.encode_words(list(map(str, list_of(record, "words")))), record)
+    def encode_words(self, record: Record) -> Encoding:
+        """Encode the words of a record, or as many as fit."""
+        words = list(map(str, get_list_column(record, "words")))
+        return self.apply_overflow(self.tokenizer.encode_words(words), record)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered(Encoder):
-    """A question and windows of its context, with the first and last token of the answer in each.
+class QuestionAnsweringEncoder(RecordEncoder):
+    """A question and windows of its context, with the answer's first and last token in each.
 
-    Where a window does not hold the answer, or there is none, both are the token that stands for the row."""
+    If a window does not contain the answer, or there is none, both are the [CLS] token."""
 
-    splits: ClassVar[bool] = True
-    stride: int = 128  # tokens that neighbouring windows share
+    supports_window: ClassVar[bool] = True
+    stride: int = 128  # tokens of the context that neighboring windows share
 
-    def fields(self) -> Mapping[str, int]:
-        places = dict.fromkeys(("windows", "start", "end"), LENGTHS)
-        return {"tokens": len(self.text), "types": TYPES, **places}
+    def field_sizes(self) -> Mapping[str, int]:
+        positions = dict.fromkeys(("windows", "start", "end"), NUM_LENGTH_VALUES)
+        return {"tokens": len(self.tokenizer), "types": NUM_TOKEN_TYPES, **positions}
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         rows = []
-        for windows, record in zip(self.windows(records), records, strict=True):
-            row: Row = {name: [] for name in self.fields()}
+        for windows, record in zip(self.encode_windows(records), records, strict=True):
+            row: EncodedRow = {name: [] for name in self.field_sizes()}
             for window in windows:
-                first, last = self.places(window, record)
-                row["tokens"] += window.ids
-                row["types"] += window.types
+                first, last = self.find_answer_tokens(window, record)
+                row["tokens"] += window.input_ids
+                row["types"] += window.token_type_ids
                 row["windows"].append(len(window))
                 row["start"].append(first)
                 row["end"].append(last)
             rows.append(row)
         return rows
 
-    def windows(self, records: Sequence[Record]) -> list[list[Encoding]]:
-        """The windows of every record."""
-        texts = [(record.text("question").strip(), record.text("context")) for record in records]
-        both = zip(self.text.encode_many(texts), records, strict=True)
-        return [self.cut(whole, record) for whole, record in both]
-
-    def cut(self, whole: Encoding, record: Record) -> list[Encoding]:
-        if not self.length or self.long != "split" or len(whole) <= self.length:
-            return [self.fit(whole, record)]
-        question = len(whole) - sum(owner == 1 for owner in whole.sequence)
-        if self.length - question <= self.stride:
-            raise ValueError(
-                f"{record.place}: a question of {question} tokens leaves {self.length - question} of "
-                f"data.length {self.length}, expected more than the stride, {self.stride}"
-            )
-        return whole.windows(self.length, stride=self.stride)
-
-    def places(self, window: Encoding, record: Record) -> tuple[int, int]:
-        """The tokens where the first answer begins and ends."""
-        nowhere, answers = self.nowhere(window), record.answers()
-        if not answers:
-            return nowhere, nowhere
-        begin, end = answer_in(answers[0], record)
-        inside = [
-            place
-            for place, (owner, (start, stop)) in enumerate(zip(window.sequence, window.offsets, strict=True))
-            if owner == 1 and stop > begin and start < end
+    def encode_windows(self, records: Sequence[Record]) -> list[list[Encoding]]:
+        """Return the windows of every record."""
+        texts = [
+            (record.get_text("question").strip(), record.get_text("context")) for record in records
         ]
-        held = [place for place, owner in enumerate(window.sequence) if owner == 1]
-        covered = held and window.offsets[held[0]][0] <= begin and end <= window.offsets[held[-1]][1]
-        return (inside[0], inside[-1]) if inside and covered else (nowhere, nowhere)
+        encodings = self.tokenizer.encode_batch(texts)
+        return [
+            self.split_windows(encoding, record)
+            for encoding, record in zip(encodings, records, strict=True)
+        ]
 
-    def nowhere(self, window: Encoding) -> int:
-        """The token that stands for the row."""
-        return window.ids.index(self.text.cls) if self.text.cls in window.ids else 0
+    def split_windows(self, encoding: Encoding, record: Record) -> list[Encoding]:
+        """Split a long encoding into overlapping windows, or apply the overflow mode."""
+        fits = not self.max_length or len(encoding) <= self.max_length
+        if fits or self.overflow != "window":
+            return [self.apply_overflow(encoding, record)]
+        num_context = sum(sequence_id == 1 for sequence_id in encoding.sequence_ids)
+        num_question = len(encoding) - num_context
+        if self.max_length - num_question <= self.stride:
+            raise ValueError(
+                f"{record.location}: a question of {num_question} tokens leaves "
+                f"{self.max_length - num_question} of data.max_length {self.max_length}, "
+                f"expected more than the stride, {self.stride}"
+            )
+        return encoding.split_into_windows(self.max_length, stride=self.stride)
+
+    def find_answer_tokens(self, window: Encoding, record: Record) -> tuple[int, int]:
+        """Return the first and last token of the first answer, or the [CLS] token twice."""
+        no_answer_index = self.find_no_answer_index(window)
+        answers = record.get_answers()
+        if not answers:
+            return no_answer_index, no_answer_index
+        begin, end = get_answer_char_span(answers[0], record)
+        context = [i for i, sequence_id in enumerate(window.sequence_ids) if sequence_id == 1]
+        offsets = window.offset_mapping
+        is_covered = context and offsets[context[0]][0] <= begin and end <= offsets[context[-1]][1]
+        answer = [i for i in context if offsets[i][1] > begin and offsets[i][0] < end]
+        if not is_covered or not answer:
+            return no_answer_index, no_answer_index
+        return answer[0], answer[-1]
+
+    def find_no_answer_index(self, window: Encoding) -> int:
+        """Return the position of the [CLS] token, whose logits score "no answer"."""
+        cls_token_id = self.tokenizer.cls_token_id
+        return window.input_ids.index(cls_token_id) if cls_token_id in window.input_ids else 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen(Encoder):
-    """A text with each of its choices, of which `label` tells the right one; all records have as many."""
+class MultipleChoiceEncoder(RecordEncoder):
+    """A text paired with each of its choices; `label` is the index of the right one.
 
-    choices: int
+    All records have the same number of choices."""
 
-    def fields(self) -> Mapping[str, int]:
-        return {"tokens": len(self.text), "types": TYPES, "windows": LENGTHS, "label": self.choices}
+    num_choices: int
 
-    def __call__(self, records: Sequence[Record]) -> list[Row]:
+    def field_sizes(self) -> Mapping[str, int]:
+        return {
+            "tokens": len(self.tokenizer),
+            "types": NUM_TOKEN_TYPES,
+            "windows": NUM_LENGTH_VALUES,
+            "label": self.num_choices,
+        }
+
+    def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
+        label_names = [str(i) for i in range(self.num_choices)]
         rows = []
         for record in records:
-            text, choices = record.text("text"), list(map(str, list_of(record, "choices")))
-            if len(choices) != self.choices:
-                raise ValueError(f"{record.place}: {len(choices)} choices, expected {self.choices} as before")
-            whole = [
-                self.fit(one, record) for one in self.text.encode_many([(text, each) for each in choices])
+            text = record.get_text("text")
+            choices = list(map(str, get_list_column(record, "choices")))
+            if len(choices) != self.num_choices:
+                raise ValueError(
+                    f"{record.location}: {len(choices)} choices, expected {self.num_choices}, "
+                    "the number of the first record"
+                )
+            encodings = [
+                self.apply_overflow(encoding, record)
+                for encoding in self.tokenizer.encode_batch([(text, choice) for choice in choices])
             ]
-            label = numbered(held(record, "label"), [str(n) for n in range(self.choices)], record)
-            rows.append({
-                "tokens": [i for one in whole for i in one.ids],
-                "types": [kind for one in whole for kind in one.types],
-                "windows": [len(one) for one in whole], "label": [label],
-            })  # fmt: skip
+            rows.append(
+                {
+                    "tokens": [i for encoding in encodings for i in encoding.input_ids],
+                    "types": [i for encoding in encodings for i in encoding.token_type_ids],
+                    "windows": [len(encoding) for encoding in encodings],
+                    "label": [get_label_id(get_column(record, "label"), label_names, record)],
+                }
+            )
         return rows
 
 
-def held(record: Record, column: str) -> object:
-    """What a column holds."""
+def get_column(record: Record, column: str) -> object:
+    """Return the value of a column; ValueError if it is missing."""
     if column not in record:
-        raise record.lacks(column)
+        raise record.missing_column_error(column)
     return record[column]
 
 
-def list_of(record: Record, column: str) -> list[Any]:
-    value = held(record, column)
+def get_list_column(record: Record, column: str) -> list[Any]:
+    """Return the value of a column that must hold a list."""
+    value = get_column(record, column)
     if not isinstance(value, list):
-        raise ValueError(f"{record.place}: column {column!r} holds {short(value)}, expected a list")
+        raise ValueError(
+            f"{record.location}: column {column!r} holds {shorten_repr(value)}, expected a list"
+        )
     return value
 
 
-def several(value: object) -> list[object]:
-    """Labels in a list, or in one text with commas between them."""
+def split_labels(value: object) -> list[object]:
+    """Return several labels from a list or from a comma-separated text."""
     if isinstance(value, list):
         return value
     return [part.strip() for part in str(value).split(",") if part.strip()]
 
 
-def numbered(label: object, labels: Sequence[str], record: Record) -> int:
-    """The place of a label among all, by its name or its number."""
-    if str(label) in labels:
-        return labels.index(str(label))
-    raise ValueError(f"{record.place}: label {label!r}, expected one of {', '.join(labels[:20])}")
+def get_label_id(label: object, label_names: Sequence[str], record: Record) -> int:
+    """Return the index of a label among the label names."""
+    if str(label) in label_names:
+        return label_names.index(str(label))
+    raise ValueError(
+        f"{record.location}: label {label!r}, expected one of {', '.join(label_names[:20])}"
+    )
 
 
-def labels_of(records: Iterable[Record], column: str = "label", kind: str = "single") -> tuple[str, ...]:
-    """Every label that occurs, sorted; numbers by their value."""
-    found: set[str] = set()
+def collect_label_names(
+    records: Iterable[Record],
+    column: str = "label",
+    problem_type: str = "single_label_classification",
+) -> tuple[str, ...]:
+    """Return all labels that occur, sorted; numbers by value, before names."""
+    label_names: set[str] = set()
     for record in records:
-        value = held(record, column)
-        names = several(value) if kind == "several" or isinstance(value, list) else [value]
-        if value is None or any(name is None or not str(name).strip() for name in names):
-            raise ValueError(f"{record.place}: column {column!r} holds {short(value)}, expected a label")
-        found.update(map(str, names))
-    return tuple(sorted(found, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)))
+        value = get_column(record, column)
+        is_multi_label = problem_type == "multi_label_classification" or isinstance(value, list)
+        labels = split_labels(value) if is_multi_label else [value]
+        if value is None or any(label is None or not str(label).strip() for label in labels):
+            raise ValueError(
+                f"{record.location}: column {column!r} holds {shorten_repr(value)}, expected a label"
+            )
+        label_names.update(map(str, labels))
+    return tuple(
+        sorted(
+            label_names, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)
+        )
+    )
 
 
-def firsts(encoding: Encoding) -> dict[int, int]:
-    """The first token of every word that has one."""
-    found: dict[int, int] = {}
-    for place, word in enumerate(encoding.words):
+def map_words_to_first_tokens(encoding: Encoding) -> dict[int, int]:
+    """Return the first token of every word that has tokens."""
+    first_tokens: dict[int, int] = {}
+    for token, word in enumerate(encoding.word_ids):
         if word is not None:
-            found.setdefault(word, place)
-    return found
+            first_tokens.setdefault(word, token)
+    return first_tokens
 
 
-def answer_in(answer: Answer, record: Record) -> tuple[int, int]:
-    """The characters of the context from which up to which an answer stands."""
+def get_answer_char_span(answer: ReferenceAnswer, record: Record) -> tuple[int, int]:
+    """Return the characters of the context, start and end, where an answer stands."""
     text, start = answer
     if start is None:
-        raise ValueError(f"{record.place}: answer {short(text)}, expected a text and its start")
-    if not text or record.text("context")[start : start + len(text)] != text:
         raise ValueError(
-            f"{record.place}: answer {short(text)} does not stand at character {start} of the context"
+            f"{record.location}: answer {shorten_repr(text)} has no start, expected a text and its start"
+        )
+    if not text or record.get_text("context")[start : start + len(text)] != text:
+        raise ValueError(
+            f"{record.location}: answer {shorten_repr(text)} is not at character {start} of the context"
         )
     return start, start + len(text)
 
 
-def to_bits(value: object, record: Record) -> int:
-    """A number as the bits of a float32."""
+def encode_float_bits(value: object, record: Record) -> int:
+    """Return the bits of a number as float32."""
     try:
         number = float(str(value))
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{record.place}: label {value!r}, expected a number")
+        raise ValueError(f"{record.location}: label {value!r}, expected a number")
     return int(np.float32(number).view(np.uint32))
 
 
-def from_bits(bits: NDArray[np.int64]) -> NDArray[np.float32]:
+def decode_float_bits(bits: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the float32 numbers of encode_float_bits."""
     return bits.astype(np.uint32).view(np.float32)

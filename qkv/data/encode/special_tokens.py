@@ -1,7 +1,8 @@
-"""Frame: the special tokens that a tokenizer puts around texts, and the type of each. Knows no tensors.
+"""Special tokens template: the special tokens that a tokenizer adds to texts, and their token
+types. Knows no tensors.
 
 (CLS)  text  (SEP)               one text: two runs of special tokens
-(CLS)  a  (SEP)  b  (SEP)        a pair: three
+(CLS)  a  (SEP)  b  (SEP)        a pair: three runs
 """
 
 from __future__ import annotations
@@ -12,56 +13,69 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.store.shards import Ids
+from qkv.data.store.shards import TokenIdArray
 from qkv.text import Tokenizer
 
-Run = tuple[int, ...]
+TokenRun = tuple[int, ...]
 
 
-class Frame(NamedTuple):
-    """What stands before, between and after texts."""
+class SpecialTokensTemplate(NamedTuple):
+    """The special tokens before, between and after texts."""
 
-    ids: tuple[Run, ...] = ((), ())
-    types: tuple[Run, ...] = ((), ())
-    texts: Run = (0,)  # the type of each text
+    token_ids: tuple[TokenRun, ...] = ((), ())
+    token_type_ids: tuple[TokenRun, ...] = ((), ())
+    text_type_ids: TokenRun = (0,)  # the token type of each text
 
     @property
-    def size(self) -> int:
-        """Tokens that it adds."""
-        return sum(map(len, self.ids))
+    def num_special_tokens(self) -> int:
+        """The number of tokens that the template adds."""
+        return sum(map(len, self.token_ids))
 
-    def tokens(self, *texts: Ids) -> NDArray[np.int64]:
-        """The texts in their frame."""
-        return self._joined(self.ids, texts)
+    def build_token_ids(self, *texts: TokenIdArray) -> NDArray[np.int64]:
+        """Return the texts with their special tokens."""
+        return self._interleave(self.token_ids, texts)
 
-    def kinds(self, *texts: Ids) -> NDArray[np.int64]:
-        """The types of those tokens."""
-        return self._joined(
-            self.types, [np.full(len(text), kind) for text, kind in zip(texts, self.texts, strict=True)]
+    def build_token_type_ids(self, *texts: TokenIdArray) -> NDArray[np.int64]:
+        """Return the token types of build_token_ids."""
+        return self._interleave(
+            self.token_type_ids,
+            [
+                np.full(len(text), type_id)
+                for text, type_id in zip(texts, self.text_type_ids, strict=True)
+            ],
         )
 
-    def along(self, text: Ids, fill: int) -> NDArray[np.int64]:
-        """One value a token of a text, and `fill` for each special one."""
-        return self._joined([[fill] * len(run) for run in self.ids], [text])
+    def extend_values(self, values: TokenIdArray, fill_value: int) -> NDArray[np.int64]:
+        """Extend the values of a single text's tokens with `fill_value` for each special token."""
+        return self._interleave([[fill_value] * len(run) for run in self.token_ids], [values])
 
     @staticmethod
-    def _joined(
-        runs: tuple[Run, ...] | list[list[int]], texts: tuple[Ids, ...] | list[Ids]
+    def _interleave(
+        runs: tuple[TokenRun, ...] | list[list[int]],
+        texts: tuple[TokenIdArray, ...] | list[TokenIdArray],
     ) -> NDArray[np.int64]:
-        turns = chain.from_iterable(zip(runs, [*texts, ()], strict=True))
-        return np.concatenate([np.asarray(each, np.int64) for each in turns])
+        parts = chain.from_iterable(zip(runs, [*texts, ()], strict=True))
+        return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
 
-def frame(tokenizer: Tokenizer, texts: int = 1) -> Frame:
-    """The frame that a tokenizer puts around one text, or around two."""
-    whole = tokenizer.encode("a", "a" if texts == 2 else None)
-    places = [[i for i, owner in enumerate(whole.sequence) if owner == text] for text in range(texts)]
-    if not all(places):
-        raise ValueError("the tokenizer has no token for the letter 'a' and none for what it does not know")
-    edges = [-1, *chain.from_iterable((held[0], held[-1]) for held in places), len(whole)]
-    gaps = [range(a + 1, b) for a, b in list(pairwise(edges))[::2]]
-    return Frame(
-        tuple(tuple(whole.ids[i] for i in gap) for gap in gaps),
-        tuple(tuple(whole.types[i] for i in gap) for gap in gaps),
-        tuple(whole.types[held[0]] for held in places),
+def build_special_tokens_template(
+    tokenizer: Tokenizer, num_texts: int = 1
+) -> SpecialTokensTemplate:
+    """Build the template that a tokenizer applies to one text, or to a pair."""
+    encoding = tokenizer.encode("a", "a" if num_texts == 2 else None)
+    text_positions = [
+        [i for i, sequence_id in enumerate(encoding.sequence_ids) if sequence_id == text]
+        for text in range(num_texts)
+    ]
+    if not all(text_positions):
+        raise ValueError(
+            "the tokenizer has neither a token for the letter 'a' nor an unknown token; expected one of them"
+        )
+    text_bounds = chain.from_iterable((positions[0], positions[-1]) for positions in text_positions)
+    bounds = [-1, *text_bounds, len(encoding)]
+    runs = [range(a + 1, b) for a, b in list(pairwise(bounds))[::2]]
+    return SpecialTokensTemplate(
+        tuple(tuple(encoding.input_ids[i] for i in run) for run in runs),
+        tuple(tuple(encoding.token_type_ids[i] for i in run) for run in runs),
+        tuple(encoding.token_type_ids[positions[0]] for positions in text_positions),
     )

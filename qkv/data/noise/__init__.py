@@ -1,1 +1,1 @@
-"""Noise of the pretraining objectives: masking, denoising, span corruption, permutation."""
+"""Noise of the pretraining objectives: masking, denoising, span corruption, permutation, pairs."""

@@ -1,78 +1,81 @@
-"""Noise: a text is damaged, to be written as it was (BART, mBART). Knows ids, no tokenizer; the tokens for
-start, end and language are put around the text afterwards.
+"""Denoising: a text is corrupted and the model restores it (BART, mBART). Knows ids, no tokenizer;
+the start, end and language tokens are added afterwards.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.store.shards import Ids
+from qkv.data.store.shards import TokenIdArray
 
-Noise = Callable[[Ids, np.random.Generator], NDArray[np.int64]]
-
-
-def bart(mask: int, stops: Sequence[int]) -> tuple[Noise, ...]:
-    """BART's noises, in order; `stops` are the ids that end a sentence."""
-    return partial(shuffle, stops=stops), partial(infill, mask=mask, share=0.3, mean=3.0)
+NoiseFunction = Callable[[TokenIdArray, np.random.Generator], NDArray[np.int64]]
 
 
-def mbart(mask: int, stops: Sequence[int]) -> tuple[Noise, ...]:
-    """mBART's: more of the text is hidden, in longer spans."""
-    return partial(shuffle, stops=stops), partial(infill, mask=mask, share=0.35, mean=3.5)
-
-
-def damage(ids: Ids, rng: np.random.Generator, noises: Sequence[Noise]) -> NDArray[np.int64]:
-    """A text after one noise and then the next."""
-    for noise in noises:
+def apply_noise(
+    ids: TokenIdArray, rng: np.random.Generator, noise_functions: Sequence[NoiseFunction]
+) -> NDArray[np.int64]:
+    """Apply noise functions to a text, one after the other."""
+    for noise in noise_functions:
         ids = noise(ids, rng)
     return ids.astype(np.int64)
 
 
-def infill(
-    ids: Ids, rng: np.random.Generator, *, mask: int, share: float = 0.3, mean: float = 3.0
+def infill_text(
+    ids: TokenIdArray,
+    rng: np.random.Generator,
+    *,
+    mask_token_id: int,
+    mask_prob: float = 0.3,
+    mean_span_length: float = 3.0,
 ) -> NDArray[np.int64]:
-    """Spans of the text become one mask token each, ceil(share · T) tokens in all; those of length 0 add one.
+    """Text infilling: replace spans, ceil(mask_prob · T) tokens in all, by one mask token each.
 
-    The lengths are drawn from Poisson's with this mean until they suffice, the last one cut to fit. Spans do
-    not overlap.
+    Span lengths are drawn from a Poisson distribution until they sum to that count; the last is
+    truncated. A span of length 0 inserts a mask token. Spans do not overlap.
     """
-    if mean <= 0:
-        raise ValueError(f"mean {mean}, expected more than 0: spans of no length never hide a token")
-    hidden = min(math.ceil(share * len(ids)), len(ids))
-    sizes = np.empty(0, np.int64)
-    while sizes.sum() < hidden:
-        sizes = np.append(sizes, rng.poisson(mean, hidden))
-    reach = np.cumsum(sizes)
-    spans = int(np.searchsorted(reach, hidden)) + 1 if hidden else 0
-    sizes = sizes[:spans]
-    sizes[-1:] -= reach[spans - 1 : spans] - hidden
-    # Spans and kept tokens in a row: all orders have the same chance.
-    widths = np.ones(len(ids) - hidden + spans, np.int64)
-    places = rng.permutation(len(widths))[:spans]
-    widths[places] = sizes
-    read = np.append(ids, mask)[np.cumsum(widths) - widths]  # a span of length 0 may stand at the end
-    read[places] = mask
-    return read.astype(np.int64)
+    if mean_span_length <= 0:
+        raise ValueError(
+            f"mean_span_length {mean_span_length}, expected more than 0: empty spans mask no token"
+        )
+    num_masked = min(math.ceil(mask_prob * len(ids)), len(ids))
+    span_lengths = np.empty(0, np.int64)
+    while span_lengths.sum() < num_masked:
+        span_lengths = np.append(span_lengths, rng.poisson(mean_span_length, num_masked))
+    cumulative = np.cumsum(span_lengths)
+    num_spans = int(np.searchsorted(cumulative, num_masked)) + 1 if num_masked else 0
+    span_lengths = span_lengths[:num_spans]
+    span_lengths[-1:] -= cumulative[num_spans - 1 : num_spans] - num_masked
+    # Spans and kept tokens are items of one sequence; all orders have the same probability.
+    widths = np.ones(len(ids) - num_masked + num_spans, np.int64)
+    span_positions = rng.permutation(len(widths))[:num_spans]
+    widths[span_positions] = span_lengths
+    item_starts = np.cumsum(widths) - widths
+    infilled = np.append(ids, mask_token_id)[item_starts]  # an empty span may begin at the end
+    infilled[span_positions] = mask_token_id
+    return infilled.astype(np.int64)
 
 
-def shuffle(ids: Ids, rng: np.random.Generator, *, stops: Sequence[int]) -> NDArray[np.int64]:
-    """The sentences in random order; each ends with one of `stops`, the last also without."""
-    ends = np.isin(ids, stops)
-    sentence: NDArray[np.int64] = np.cumsum(ends) - ends  # of each token
-    turn = rng.permutation(int(ends.sum()) + 1)
-    return ids[np.argsort(turn[sentence], kind="stable")].astype(np.int64)
+def permute_sentences(
+    ids: TokenIdArray, rng: np.random.Generator, *, sentence_end_ids: Sequence[int]
+) -> NDArray[np.int64]:
+    """Sentence permutation; a sentence ends with one of `sentence_end_ids`, or with the text."""
+    is_end = np.isin(ids, sentence_end_ids)
+    sentence_of_token: NDArray[np.int64] = np.cumsum(is_end) - is_end
+    order = rng.permutation(int(is_end.sum()) + 1)
+    return ids[np.argsort(order[sentence_of_token], kind="stable")].astype(np.int64)
 
 
-def delete(ids: Ids, rng: np.random.Generator, *, share: float) -> NDArray[np.int64]:
-    """The text without round(share · T) random tokens."""
-    gone = rng.permutation(len(ids))[: round(share * len(ids))]
-    return np.delete(ids, gone).astype(np.int64)
+def delete_tokens(
+    ids: TokenIdArray, rng: np.random.Generator, *, delete_prob: float
+) -> NDArray[np.int64]:
+    """Token deletion: remove round(delete_prob · T) random tokens."""
+    deleted = rng.permutation(len(ids))[: round(delete_prob * len(ids))]
+    return np.delete(ids, deleted).astype(np.int64)
 
 
-def rotate(ids: Ids, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The text from a random token on, then what was before it."""
+def rotate_document(ids: TokenIdArray, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Document rotation: the text begins at a random token; what was before it comes last."""
     start = int(rng.integers(max(len(ids), 1)))
     return np.roll(ids, -start).astype(np.int64)

@@ -1,8 +1,8 @@
-"""Mask: tokens are chosen and hidden, to be guessed (BERT, RoBERTa, ALBERT) or told from false ones
-(ELECTRA). Knows ids, no tokenizer.
+"""Masking: tokens are chosen and masked, to be predicted (BERT, RoBERTa, ALBERT) or told from
+replaced ones (ELECTRA). Knows ids, no tokenizer.
 
-The generator decides all: a seed for each epoch hides other tokens each time, as RoBERTa does; one seed for
-all epochs hides the same ones, as BERT did.
+All randomness comes from the generator: a seed for each epoch is dynamic masking (RoBERTa), one
+seed for all epochs is static masking (BERT).
 """
 
 from collections.abc import Sequence
@@ -10,69 +10,83 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.store.shards import Ids
+from qkv.data.store.shards import TokenIdArray
 
 
-def ordinary(size: int, special: Sequence[int]) -> NDArray[np.int64]:
-    """The ids of a vocabulary that are not special."""
-    return np.setdiff1d(np.arange(size), np.asarray(special, np.int64))
+def list_regular_token_ids(vocab_size: int, special_token_ids: Sequence[int]) -> NDArray[np.int64]:
+    """Return the ids of a vocabulary that are not special."""
+    return np.setdiff1d(np.arange(vocab_size), np.asarray(special_token_ids, np.int64))
 
 
-def choose(
-    special: NDArray[np.bool_], rng: np.random.Generator, *, share: float = 0.15, limit: int | None = None,
-    starts: NDArray[np.bool_] | None = None, longest: int = 1,
-) -> NDArray[np.bool_]:  # fmt: skip
-    """Which tokens are to be guessed (T,): never special ones, and max(1, round(share · n)) of the n others.
+def choose_mask_positions(
+    special_tokens_mask: NDArray[np.bool_],
+    rng: np.random.Generator,
+    *,
+    mask_prob: float = 0.15,
+    word_starts: NDArray[np.bool_] | None = None,
+    max_ngram: int = 1,
+) -> NDArray[np.bool_]:
+    """Choose the tokens to predict (T,): max(1, round(mask_prob · n)) of the n regular tokens.
 
-    The count is BERT's (whose n has [CLS] and [SEP] in it), and at most `limit`. With `starts`, true where a
-    word begins, whole words are chosen. With `longest`, runs of up to so many tokens or words, n of them with
-    a chance in proportion to 1/n; ALBERT takes 3. A run ends before a special token, and where the count is
-    reached. It is passed over where it meets another run, or where its first word has more tokens than are
-    left to choose: there may be fewer than the count.
+    BERT uses the same count (its n includes [CLS] and [SEP]). `word_starts`, true where a word
+    begins, makes it whole-word masking. `max_ngram` makes it n-gram masking: spans of up to so many
+    tokens or words, a span of n with probability proportional to 1/n; ALBERT uses 3. A span ends
+    before a special token, and where the count is reached. It is skipped if it overlaps another
+    span, or if its first word has more tokens than remain to be chosen, so there may be fewer
+    tokens than the count.
     """
-    total = len(special) - int(np.count_nonzero(special))
-    left = min(max(1, round(share * total)), total if limit is None else limit)
-    begins = ~special
-    if starts is None and longest == 1:  # the same in one move
-        chosen = np.zeros(len(special), np.bool_)
-        chosen[rng.choice(np.flatnonzero(begins), min(left, total), replace=False, shuffle=False)] = True
-        return chosen
-    taken = bytearray(len(special))  # searched faster than an array, span by span
-    if starts is not None:
-        begins &= starts | np.append(True, special)[:-1]
-    edges = np.flatnonzero(begins | special)
-    units = begins[edges]
-    first = edges[units].tolist()
-    stop = np.append(edges, len(special))[1:][units].tolist()
-    odds = 1 / np.arange(1, longest + 1)
-    sizes = (1 + rng.choice(longest, len(first), p=odds / odds.sum())).tolist()
-    for unit in rng.permutation(len(first)).tolist():
-        if not left:
+    length = len(special_tokens_mask)
+    num_regular = length - int(np.count_nonzero(special_tokens_mask))
+    remaining = min(max(1, round(mask_prob * num_regular)), num_regular)
+    begins = ~special_tokens_mask
+    if word_starts is None and max_ngram == 1:  # the same in one draw
+        mask = np.zeros(length, np.bool_)
+        mask[rng.choice(np.flatnonzero(begins), remaining, replace=False, shuffle=False)] = True
+        return mask
+    chosen = bytearray(length)  # searching a span is faster than in an array
+    if word_starts is not None:
+        begins &= word_starts | np.append(True, special_tokens_mask)[:-1]
+    boundaries = np.flatnonzero(begins | special_tokens_mask)
+    is_unit = begins[boundaries]  # a unit is a token or a word
+    unit_starts = boundaries[is_unit].tolist()
+    unit_stops = np.append(boundaries, length)[1:][is_unit].tolist()
+    weights = 1 / np.arange(1, max_ngram + 1)
+    num_units = len(unit_starts)
+    ngrams = (1 + rng.choice(max_ngram, num_units, p=weights / weights.sum())).tolist()
+    for first in rng.permutation(num_units).tolist():
+        if not remaining:
             break
-        begin = end = first[unit]
-        for each in range(unit, min(unit + sizes[unit], len(first))):
-            if first[each] != end or stop[each] - begin > left:
+        start = stop = unit_starts[first]
+        for unit in range(first, min(first + ngrams[first], num_units)):
+            if unit_starts[unit] != stop or unit_stops[unit] - start > remaining:
                 break
-            end = stop[each]
-        if end > begin and taken.find(1, begin, end) < 0:
-            taken[begin:end] = b"\1" * (end - begin)
-            left -= end - begin
-    return np.frombuffer(taken, np.bool_)
+            stop = unit_stops[unit]
+        if stop > start and chosen.find(1, start, stop) < 0:
+            chosen[start:stop] = b"\1" * (stop - start)
+            remaining -= stop - start
+    return np.frombuffer(chosen, np.bool_)
 
 
-def hide(
-    ids: Ids, chosen: NDArray[np.bool_], rng: np.random.Generator, *, mask: int, ordinary: Ids,
-    hidden: float = 0.8, random: float = 0.1,
-) -> NDArray[np.int64]:  # fmt: skip
-    """The ids as a model reads them: of the chosen, 80% are masked, 10% are any ordinary id, 10% stay.
+def mask_tokens(
+    ids: TokenIdArray,
+    mask_positions: NDArray[np.bool_],
+    rng: np.random.Generator,
+    *,
+    mask_token_id: int,
+    regular_token_ids: TokenIdArray,
+    mask_token_prob: float = 0.8,
+    random_token_prob: float = 0.1,
+) -> NDArray[np.int64]:
+    """Replace the chosen tokens: 80% by the mask token, 10% by a random regular token, 10% stay.
 
-    The labels are the true ids of the chosen, those that stay as well. ELECTRA's generator reads hidden=0.85,
-    random=0.
+    The labels are the original ids at all chosen positions, unchanged ones included. ELECTRA's
+    generator uses mask_token_prob=0.85 and random_token_prob=0.
     """
-    read = ids.astype(np.int64)
-    places = np.flatnonzero(chosen)
-    dice = rng.random(len(places))
-    read[places[dice < hidden]] = mask
-    places = places[(dice >= hidden) & (dice < hidden + random)]
-    read[places] = ordinary[rng.integers(len(ordinary), size=len(places))]
-    return read
+    masked = ids.astype(np.int64)
+    positions = np.flatnonzero(mask_positions)
+    draws = rng.random(len(positions))
+    masked[positions[draws < mask_token_prob]] = mask_token_id
+    is_random = (draws >= mask_token_prob) & (draws < mask_token_prob + random_token_prob)
+    positions = positions[is_random]
+    masked[positions] = regular_token_ids[rng.integers(len(regular_token_ids), size=len(positions))]
+    return masked

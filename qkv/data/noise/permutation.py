@@ -1,11 +1,12 @@
-"""Order: which tokens of a text are guessed, in which order, and who may see whom (XLNet). Knows no ids.
+"""Permutation language modeling (XLNet): which tokens are predicted, in which order, and which
+tokens each one may attend to. Knows no ids.
 
-rank      2  -1   0  -1   1     guessed in the order 0, 1, 2; a token of rank -1 is not guessed but given
-permute   1   0   0   0   0     a guessed token sees the given ones and those guessed before it, not itself
-          1   0   1   0   1     a given one sees the given ones alone: it would tell what else it saw
-          1   0   1   0   1
-          1   0   1   0   1     1: the token of this row may not see the token of this column
-          1   0   0   0   1
+ranks      2  -1   0  -1   1    predicted in the order 0, 1, 2; a token of rank -1 is context
+perm_mask  1   0   0   0   0    a target attends to the context and to earlier targets
+           1   0   1   0   1    a context token attends to the context alone
+           1   0   1   0   1
+           1   0   1   0   1    1: the token of this row may not attend to the token of this column
+           1   0   0   0   1
 """
 
 from typing import NamedTuple
@@ -14,66 +15,74 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Order(NamedTuple):
-    """An order of guessing for a text of T tokens, P of which are guessed."""
+class FactorizationOrder(NamedTuple):
+    """A prediction order for a text of T tokens, P of which are predicted."""
 
-    rank: NDArray[np.int64]  # (T,)
-    permute: NDArray[np.bool_]  # (T, T)
-    targets: NDArray[np.int64]  # (P,) the places of the guessed tokens, rising
-
-    @property
-    def one_hot(self) -> NDArray[np.float32]:
-        """The targets as (P, T), one 1 in each row."""
-        return np.eye(len(self.rank), dtype=np.float32)[self.targets]
+    ranks: NDArray[np.int64]  # (T,)
+    perm_mask: NDArray[np.bool_]  # (T, T)
+    target_positions: NDArray[np.int64]  # (P,) ascending
 
 
-def order(
-    special: NDArray[np.bool_], rng: np.random.Generator, *, window: int = 6, longest: int = 5,
-    count: int | None = None, reuse: int = 0,
-) -> Order:  # fmt: skip
-    """A random order over random targets, about one token in `window`; special tokens are given.
+def sample_factorization_order(
+    special_tokens_mask: NDArray[np.bool_],
+    rng: np.random.Generator,
+    *,
+    tokens_per_target: int = 6,
+    max_span_length: int = 5,
+    num_targets: int | None = None,
+) -> FactorizationOrder:
+    """Sample targets, about one token in `tokens_per_target`, and a random order of them.
 
-    The targets are spans of 1 to `longest` tokens, each at random within a stretch `window` times as long.
-    With `count` there are exactly so many, that rows of a batch may be stacked: spans are left out, or single
-    tokens added, at random. The first `reuse` tokens see none of the others, which see them all: they are a
-    memory for the next row, which begins after them, and must not know what it guesses.
+    Targets are spans of 1 to `max_span_length` tokens, each at a random position in a context
+    `tokens_per_target` times as long. Special tokens are never targets. With `num_targets` the
+    number of targets is exact, so that the rows of a batch can be stacked: random spans are left
+    out, or random single tokens added.
     """
-    chosen = _targets(special, rng, window, longest, count)
-    rank = np.append(rng.permutation(reuse), reuse + rng.permutation(len(special) - reuse))
-    rank[~chosen] = -1
-    permute = unseen(rank)
-    permute[:reuse, reuse:] = True
-    permute[reuse:, :reuse] = False
-    return Order(rank, permute, np.flatnonzero(chosen))
+    is_target = _sample_target_mask(
+        special_tokens_mask, rng, tokens_per_target, max_span_length, num_targets
+    )
+    ranks = rng.permutation(len(special_tokens_mask))
+    ranks[~is_target] = -1
+    return FactorizationOrder(ranks, build_perm_mask(ranks), np.flatnonzero(is_target))
 
 
-def unseen(rank: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """The tokens that each token may not see (T, T): those guessed together with it or later."""
-    return (rank[:, None] <= rank[None, :]) & (rank >= 0)[None, :]
+def build_perm_mask(ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return the mask of what a token may not attend to (T, T): targets of its or a later rank."""
+    return (ranks[:, None] <= ranks[None, :]) & (ranks >= 0)[None, :]
 
 
-def _targets(
-    special: NDArray[np.bool_], rng: np.random.Generator, window: int, longest: int, count: int | None
+def _sample_target_mask(
+    special_tokens_mask: NDArray[np.bool_],
+    rng: np.random.Generator,
+    tokens_per_target: int,
+    max_span_length: int,
+    num_targets: int | None,
 ) -> NDArray[np.bool_]:
-    length = len(special)
-    sizes = rng.integers(1, longest + 1, size=-(-length // window))  # as many windows as the text can have
-    ends = np.cumsum(sizes)
-    begins = window * (ends - sizes) + rng.integers(0, (window - 1) * sizes + 1)
-    number = np.repeat(np.arange(len(sizes)), sizes)
-    places = (begins - (ends - sizes))[number] + np.arange(len(number))
-    within = places < length
-    span = np.full(length, -1)  # which one a token is of
-    span[places[within]] = number[within]
-    chosen = (span >= 0) & ~special
-    if count is None:
-        return chosen
-    free = length - int(special.sum())
-    if count > free:
+    length = len(special_tokens_mask)
+    max_spans = -(-length // tokens_per_target)
+    span_lengths = rng.integers(1, max_span_length + 1, size=max_spans)
+    ends = np.cumsum(span_lengths)
+    span_offsets = rng.integers(0, (tokens_per_target - 1) * span_lengths + 1)
+    span_starts = tokens_per_target * (ends - span_lengths) + span_offsets
+    span_indices = np.repeat(np.arange(max_spans), span_lengths)
+    positions = (span_starts - (ends - span_lengths))[span_indices] + np.arange(len(span_indices))
+    is_inside = positions < length
+    span_of_token = np.full(length, -1)
+    span_of_token[positions[is_inside]] = span_indices[is_inside]
+    is_target = (span_of_token >= 0) & ~special_tokens_mask
+    if num_targets is None:
+        return is_target
+    num_regular = length - int(special_tokens_mask.sum())
+    if num_targets > num_regular:
         raise ValueError(
-            f"count {count}, expected at most {free}: the tokens of the text that are not special"
+            f"num_targets {num_targets}, expected at most {num_regular}, "
+            "the tokens of the text that are not special"
         )
-    turn = np.where(chosen, rng.permutation(len(sizes))[span], len(sizes) + rng.permutation(length))
-    turn[special] = len(sizes) + length
-    exact = np.zeros(length, np.bool_)
-    exact[np.argsort(turn, kind="stable")[:count]] = True
-    return exact
+    # Tokens are taken span by span, then single tokens; special tokens come last.
+    priority = np.where(
+        is_target, rng.permutation(max_spans)[span_of_token], max_spans + rng.permutation(length)
+    )
+    priority[special_tokens_mask] = max_spans + length
+    exact_mask = np.zeros(length, np.bool_)
+    exact_mask[np.argsort(priority, kind="stable")[:num_targets]] = True
+    return exact_mask

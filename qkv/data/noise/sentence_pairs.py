@@ -1,5 +1,5 @@
-"""Segments: what one example holds of a document: two texts that may belong together (BERT, ALBERT), or a
-chunk under a control code (CTRL). Puts no [CLS] and [SEP] around them.
+"""Sentence pairs: two segments of text for next sentence prediction (BERT) and sentence order
+prediction (ALBERT). Adds no [CLS] and [SEP].
 """
 
 from collections.abc import Sequence
@@ -8,108 +8,123 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.store.shards import Ids
+from qkv.data.store.shards import TokenIdArray
 
-Document = Sequence[Ids]  # its sentences, none of them empty
-
-
-class Segments(NamedTuple):
-    """Two texts, and whether the second is not what comes after the first."""
-
-    a: NDArray[np.int64]
-    b: NDArray[np.int64]
-    label: int  # 0: b comes after a; 1: b is of another document (BERT), or comes before a (ALBERT)
+Document = Sequence[TokenIdArray]  # its sentences, none of them empty
 
 
-def next_sentence(
-    documents: Sequence[Document], number: int, rng: np.random.Generator, *, size: int, short: float = 0.1
-) -> list[Segments]:
-    """BERT's pairs from one of the documents, of at most `size` tokens together; in half of them b is random.
+class SegmentPair(NamedTuple):
+    """Two segments and the label of the pair."""
 
-    A pair is filled with sentences up to `size`, or, with chance `short`, all pairs of the document are
-    filled up to a smaller random number. Sentences that a random b displaces start the next pair. A lone
-    sentence always has a random b.
+    segment_a: NDArray[np.int64]
+    segment_b: NDArray[np.int64]
+    label: int  # 0: b follows a; 1: b is of another document (BERT), or precedes a (ALBERT)
+
+
+def sample_next_sentence_pairs(
+    documents: Sequence[Document],
+    document_index: int,
+    rng: np.random.Generator,
+    *,
+    max_length: int,
+    short_seq_prob: float = 0.1,
+) -> list[SegmentPair]:
+    """Sample BERT's pairs of at most `max_length` tokens from a document; half have a random b.
+
+    A pair is filled with sentences up to `max_length`; with probability `short_seq_prob` all pairs
+    of the document are filled up to a smaller random length. Sentences that a random b replaces
+    begin the next pair. A single sentence always has a random b.
     """
     if len(documents) < 2:
-        raise ValueError(f"{len(documents)} documents, expected at least 2: b is taken from another")
-    document = documents[number]
-    goal = _goal(size, short, rng)
+        raise ValueError(
+            f"{len(documents)} documents, expected at least 2: segment b is taken from another one"
+        )
+    document = documents[document_index]
+    target_length = _sample_target_length(max_length, short_seq_prob, rng)
     pairs = []
     start = 0
     while start < len(document):
-        stop = _stop(document, start, goal)
-        cut = start + (int(rng.integers(1, stop - start)) if stop - start > 1 else 1)
-        a = _joined(document[start:cut])
-        apart = stop - start == 1 or rng.random() < 0.5
-        if apart:
+        stop = _find_segment_end(document, start, target_length)
+        split = start + (int(rng.integers(1, stop - start)) if stop - start > 1 else 1)
+        a = _concatenate(document[start:split])
+        is_random = stop - start == 1 or rng.random() < 0.5
+        if is_random:
             other = int(rng.integers(len(documents) - 1))
-            strange = documents[other + (other >= number)]
-            place = int(rng.integers(max(len(strange), 1)))
-            b = _joined(strange[place : _stop(strange, place, goal - len(a))])
-            stop = cut
+            other_document = documents[other + (other >= document_index)]
+            first = int(rng.integers(max(len(other_document), 1)))
+            last = _find_segment_end(other_document, first, target_length - len(a))
+            b = _concatenate(other_document[first:last])
+            stop = split
         else:
-            b = _joined(document[cut:stop])
-        pairs.append(Segments(*_truncated(a, b, size, rng), int(apart)))
+            b = _concatenate(document[split:stop])
+        pairs.append(SegmentPair(*_truncate_pair(a, b, max_length, rng), int(is_random)))
         start = stop
     return pairs
 
 
-def sentence_order(
-    document: Document, rng: np.random.Generator, *, size: int, short: float = 0.1
-) -> list[Segments]:
-    """ALBERT's pairs from a document: two texts in a row, half of them swapped; filled as BERT's are.
+def sample_sentence_order_pairs(
+    document: Document, rng: np.random.Generator, *, max_length: int, short_seq_prob: float = 0.1
+) -> list[SegmentPair]:
+    """Sample ALBERT's pairs from a document: consecutive segments, half of them swapped.
 
-    A lone sentence is cut in two (ALBERT's script gives it a random b, which its paper argues against).
+    They are filled as BERT's are. A single sentence is split in two (ALBERT's script gives it a
+    random b, which its paper argues against).
     """
-    goal = _goal(size, short, rng)
+    target_length = _sample_target_length(max_length, short_seq_prob, rng)
     pairs = []
     start = 0
     while start < len(document):
-        stop = _stop(document, start, goal)
-        text = _joined(document[start:stop])
+        stop = _find_segment_end(document, start, target_length)
+        text = _concatenate(document[start:stop])
         if stop - start > 1:
-            cut = sum(map(len, document[start : start + int(rng.integers(1, stop - start))]))
+            num_sentences = int(rng.integers(1, stop - start))
+            split = sum(map(len, document[start : start + num_sentences]))
         else:
-            cut = int(rng.integers(1, len(text))) if len(text) > 1 else 0
+            split = int(rng.integers(1, len(text))) if len(text) > 1 else 0
         start = stop
-        if cut:
-            a, b = text[:cut], text[cut:]
-            swapped = bool(rng.random() < 0.5)
-            pairs.append(Segments(*_truncated(*((b, a) if swapped else (a, b)), size, rng), int(swapped)))
+        if split:
+            is_swapped = bool(rng.random() < 0.5)
+            a = text[split:] if is_swapped else text[:split]
+            b = text[:split] if is_swapped else text[split:]
+            pairs.append(SegmentPair(*_truncate_pair(a, b, max_length, rng), int(is_swapped)))
     return pairs
 
 
-def _joined(sentences: Document) -> Ids:
+def _concatenate(sentences: Document) -> TokenIdArray:
     if not len(sentences) or not all(map(len, sentences)):
-        found = "a document without sentences, or a sentence without tokens"
-        raise ValueError(f"{found}; expected none; leave blank lines and empty texts out")
+        raise ValueError(
+            "a document without sentences, or a sentence without tokens; remove blank lines and empty texts"
+        )
     return np.concatenate(sentences)
 
 
-def _goal(size: int, short: float, rng: np.random.Generator) -> int:
-    if size < 2:
-        raise ValueError(f"size {size}, expected at least 2: a token of each text")
-    return int(rng.integers(2, size + 1)) if rng.random() < short else size
+def _sample_target_length(max_length: int, short_seq_prob: float, rng: np.random.Generator) -> int:
+    if max_length < 2:
+        raise ValueError(f"max_length {max_length}, expected at least 2: one token of each segment")
+    return int(rng.integers(2, max_length + 1)) if rng.random() < short_seq_prob else max_length
 
 
-def _stop(document: Document, start: int, goal: int) -> int:
-    """Where the sentences from `start` on are `goal` tokens or more, one sentence at least; or the end."""
+def _find_segment_end(document: Document, start: int, target_length: int) -> int:
+    """Return where the sentences from `start` on reach `target_length` tokens, or the end."""
     length = 0
-    for place in range(start, len(document)):
-        length += len(document[place])
-        if length >= goal:
-            return place + 1
+    for i in range(start, len(document)):
+        length += len(document[i])
+        if length >= target_length:
+            return i + 1
     return len(document)
 
 
-def _truncated(
-    a: Ids, b: Ids, size: int, rng: np.random.Generator
+def _truncate_pair(
+    a: TokenIdArray, b: TokenIdArray, max_length: int, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Both, cut to `size` in all: the longer one loses a token at either end, at random, until they fit."""
-    keep = min(len(a), max(size - len(b), (size + 1) // 2)), min(len(b), max(size - len(a), size // 2))
-    return _cut(a, keep[0], rng), _cut(b, keep[1], rng)
+    """Truncate a pair to `max_length` tokens: the longer segment loses tokens at random ends."""
+    length_a = min(len(a), max(max_length - len(b), (max_length + 1) // 2))
+    length_b = min(len(b), max(max_length - len(a), max_length // 2))
+    return _truncate_randomly(a, length_a, rng), _truncate_randomly(b, length_b, rng)
 
 
-def _cut(ids: Ids, keep: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    front = int(rng.binomial(len(ids) - keep, 0.5))
-    return ids[front : front + keep].astype(np.int64)
+def _truncate_randomly(
+    ids: TokenIdArray, max_length: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    num_removed_in_front = int(rng.binomial(len(ids) - max_length, 0.5))
+    return ids[num_removed_in_front : num_removed_in_front + max_length].astype(np.int64)

@@ -1,8 +1,8 @@
-"""Spans: stretches of a text are taken out and asked for, a sentinel in the place of each (T5). Knows ids, no
-tokenizer.
+"""Span corruption (T5): random spans of a text are replaced by sentinels and become the target.
+Knows ids, no tokenizer.
 
 text     we hold these truths to be self evident that
-source   we hold X to be Y that .              X, Y: sentinels, falling by one; .: the end token
+source   we hold X to be Y that .              X, Y: sentinels, descending ids; .: the end token
 target   X these truths Y self evident .
 """
 
@@ -11,80 +11,112 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.store.shards import Ids
+from qkv.data.store.shards import TokenIdArray
 
 
-class Corrupted(NamedTuple):
-    """What an encoder reads, and what a decoder writes."""
+class SpanCorruptionExample(NamedTuple):
+    """The encoder's input and the decoder's target."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
 
 
-def corrupt(
-    ids: Ids, rng: np.random.Generator, *, sentinel: int, end: int, sentinels: int = 100,
-    density: float = 0.15, mean: float = 3.0,
-) -> Corrupted:  # fmt: skip
-    """A text without random spans, and the spans; `sentinel` is the first of `sentinels` ids, the highest.
+def corrupt_spans(
+    ids: TokenIdArray,
+    rng: np.random.Generator,
+    *,
+    first_sentinel_id: int,
+    eos_token_id: int,
+    num_sentinels: int = 100,
+    noise_density: float = 0.15,
+    mean_span_length: float = 3.0,
+) -> SpanCorruptionExample:
+    """Replace random spans of a text by sentinels; `first_sentinel_id` is the highest sentinel id.
 
-    No sentinel closes the target: T5's code has none, though a figure of its paper does.
+    The target does not end with a sentinel: T5's code has none there, though a figure of its paper
+    does.
     """
-    spans = _counts(len(ids), density, mean)[1]
-    if spans > sentinels:
-        advice = "cut the text, or take longer spans"
-        raise ValueError(f"{spans} spans in {len(ids)} tokens, but only {sentinels} sentinels; {advice}")
-    noise = choose(len(ids), rng, density=density, mean=mean)
-    return Corrupted(_collapsed(ids, noise, sentinel, end), _collapsed(ids, ~noise, sentinel, end))
+    num_spans = _count_noise_spans(len(ids), noise_density, mean_span_length)[1]
+    if num_spans > num_sentinels:
+        raise ValueError(
+            f"{num_spans} spans in {len(ids)} tokens, but only {num_sentinels} sentinels; "
+            "truncate the text, or use a larger mean_span_length"
+        )
+    noise_mask = sample_span_noise_mask(
+        len(ids), rng, noise_density=noise_density, mean_span_length=mean_span_length
+    )
+    return SpanCorruptionExample(
+        _replace_spans_with_sentinels(ids, noise_mask, first_sentinel_id, eos_token_id),
+        _replace_spans_with_sentinels(ids, ~noise_mask, first_sentinel_id, eos_token_id),
+    )
 
 
-def choose(
-    length: int, rng: np.random.Generator, *, density: float = 0.15, mean: float = 3.0
+def sample_span_noise_mask(
+    length: int,
+    rng: np.random.Generator,
+    *,
+    noise_density: float = 0.15,
+    mean_span_length: float = 3.0,
 ) -> NDArray[np.bool_]:
-    """T5's noise: round(density · length) tokens in round(tokens / mean) spans, at least one and not all.
+    """Sample a noise mask of round(noise_density · length) tokens (T,), as T5 does.
 
-    Kept and taken spans take turns; a kept one comes first, a taken one last. All ways have the same chance.
+    They form round(tokens / mean_span_length) spans. There is at least one noise token and one kept
+    token. Kept and noise spans alternate; a kept span comes first, a noise span last. All such
+    masks have the same probability.
     """
-    tokens, spans = _counts(length, density, mean)
-    taken = _parts(tokens, spans, rng)
-    kept = _parts(max(length, 2) - tokens, spans, rng)
-    turns = np.stack([kept, taken], axis=1).reshape(-1)
-    return np.repeat(np.arange(2 * spans) % 2 == 1, turns)[:length]
+    num_noise, num_spans = _count_noise_spans(length, noise_density, mean_span_length)
+    noise_lengths = _random_segmentation(num_noise, num_spans, rng)
+    kept_lengths = _random_segmentation(max(length, 2) - num_noise, num_spans, rng)
+    span_lengths = np.stack([kept_lengths, noise_lengths], axis=1).reshape(-1)
+    return np.repeat(np.arange(2 * num_spans) % 2 == 1, span_lengths)[:length]
 
 
-def lengths(source: int, *, density: float = 0.15, mean: float = 3.0) -> tuple[int, int]:
-    """The length of the longest text whose corrupted source has `source` tokens, and of its target.
+def compute_input_and_target_lengths(
+    source_length: int, *, noise_density: float = 0.15, mean_span_length: float = 3.0
+) -> tuple[int, int]:
+    """Return the length of the longest text with a source of `source_length` tokens, and of its
+    target.
 
-    T5 trains on sources of 512 tokens, made of texts of 568.
+    T5 trains on sources of 512 tokens, which come from texts of 568.
     """
-    if source < 3:
-        raise ValueError(f"source {source}, expected at least 3: a token, a sentinel and the end")
+    if source_length < 3:
+        raise ValueError(
+            f"source_length {source_length}, expected at least 3: a token, a sentinel and the end"
+        )
 
-    def read(text: int) -> int:
-        tokens, spans = _counts(text, density, mean)
-        return text - tokens + spans + 1
+    def compute_source_length(text_length: int) -> int:
+        num_noise, num_spans = _count_noise_spans(text_length, noise_density, mean_span_length)
+        return text_length - num_noise + num_spans + 1
 
-    text = source - 1
-    while read(text + 1) <= source:
-        text += 1
-    tokens, spans = _counts(text, density, mean)
-    return text, tokens + spans + 1
+    text_length = source_length - 1
+    while compute_source_length(text_length + 1) <= source_length:
+        text_length += 1
+    num_noise, num_spans = _count_noise_spans(text_length, noise_density, mean_span_length)
+    return text_length, num_noise + num_spans + 1
 
 
-def _counts(length: int, density: float, mean: float) -> tuple[int, int]:
-    """How many tokens are taken, in how many spans; a shorter text is taken for one of two tokens."""
+def _count_noise_spans(
+    length: int, noise_density: float, mean_span_length: float
+) -> tuple[int, int]:
+    """Return the number of noise tokens and of noise spans; a shorter text counts as two tokens."""
     length = max(length, 2)
-    tokens = min(max(round(length * density), 1), length - 1)
-    return tokens, min(max(round(tokens / mean), 1), tokens, length - tokens)
+    num_noise = min(max(round(length * noise_density), 1), length - 1)
+    num_spans = min(max(round(num_noise / mean_span_length), 1), num_noise, length - num_noise)
+    return num_noise, num_spans
 
 
-def _parts(items: int, parts: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Lengths, none of them 0, that add up to `items`; all ways have the same chance."""
-    cuts = 1 + np.sort(rng.permutation(items - 1)[: parts - 1])
-    return np.diff(cuts, prepend=0, append=items)
+def _random_segmentation(
+    num_items: int, num_segments: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Sample positive lengths that sum to `num_items`, uniformly."""
+    boundaries = 1 + np.sort(rng.permutation(num_items - 1)[: num_segments - 1])
+    return np.diff(boundaries, prepend=0, append=num_items)
 
 
-def _collapsed(ids: Ids, away: NDArray[np.bool_], sentinel: int, end: int) -> NDArray[np.int64]:
-    """The ids with a sentinel for each run that is away, and the end."""
-    first = away & ~np.append(False, away)[:-1]
-    read = np.where(first, sentinel + 1 - np.cumsum(first), ids)
-    return np.append(read[first | ~away], end)
+def _replace_spans_with_sentinels(
+    ids: TokenIdArray, noise_mask: NDArray[np.bool_], first_sentinel_id: int, eos_token_id: int
+) -> NDArray[np.int64]:
+    """Replace each noise span by one sentinel and append the end token."""
+    is_first = noise_mask & ~np.append(False, noise_mask)[:-1]
+    replaced = np.where(is_first, first_sentinel_id + 1 - np.cumsum(is_first), ids)
+    return np.append(replaced[is_first | ~noise_mask], eos_token_id)

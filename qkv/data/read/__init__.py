@@ -1,1 +1,1 @@
-"""Reading: files and datasets as a stream of records."""
+"""Reading: files and hub datasets as a stream of records."""

@@ -1,4 +1,4 @@
-"""Corpus: files, folders or a hub dataset as one stream of records. Knows no tokens and no tensors."""
+"""Corpus: files, folders or a hub dataset as one stream of records. Knows no tokens."""
 
 import codecs
 import glob
@@ -12,227 +12,268 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkv.data.read import formats
-from qkv.data.read.captions import IMAGES, images
-from qkv.data.read.lines import PACKED, STDIN, File
-from qkv.data.read.record import Record, listed
+from qkv.data.read.captions import IMAGE_SUFFIXES, read_image_captions
+from qkv.data.read.lines import COMPRESSION_OPENERS, STDIN, TextFile
+from qkv.data.read.record import Record, quote_names
 
-HUB = "hf:"
+HUB_PREFIX = "hf:"
 # fmt: off
-ENDINGS = {
+FORMAT_BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".txt": "txt",
     ".conll": "conll", ".parquet": "parquet",
 }
 # fmt: on
-FORMS = (*dict.fromkeys(ENDINGS.values()), "labelled", "parallel", "images")
-UNITS = dict(line=formats.lines, document=formats.documents, file=formats.whole)
-SEPARATED = ("csv", "tsv")
-NAMED = (*SEPARATED, "conll", "parallel")  # forms whose columns may have no names
+CORPUS_FORMATS = (*dict.fromkeys(FORMAT_BY_SUFFIX.values()), "labeled", "parallel", "images")
+UNIT_READERS = {
+    "line": formats.read_text_lines,
+    "document": formats.read_text_documents,
+    "file": formats.read_text_chunks,
+}
+DELIMITED_FORMATS = ("csv", "tsv")
+HEADERLESS_FORMATS = (*DELIMITED_FORMATS, "conll", "parallel")  # may lack column names
 MISSING = object()
-Where = str | Path
+CorpusPath = str | Path
 
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Examples to be read, each time from the start.
+    """Records of files, folders or a hub dataset; iteration reads them from the start.
 
         Corpus("reviews.csv.gz", columns={"text": "review", "label": "sentiment"})
-        Corpus(["train.de", "train.en"])                       # line by line: source, target
-        Corpus("pairs.tsv", names=("target", "source"))        # a table without a header
-        Corpus("books", unit="document")                       # a folder; blank lines between documents
+        Corpus(["train.de", "train.en"])                        # line by line: source, target
+        Corpus("pairs.tsv", column_names=("target", "source"))  # a table without a header
+        Corpus("books", unit="document")                        # documents between blank lines
         Corpus("hf:nyu-mll/glue/sst2:train", columns={"text": "sentence", "label": "label"})
 
-    `path` is a file, a folder, a glob, several of these, `-` for standard input, or a dataset of the hub as
-    `hf:owner/name/config:split`. `columns` picks columns and names them anew; `a.b` is what a holds under b.
+    `path` is a file, a folder, a glob, a list of these, `-` for standard input, or a hub dataset as
+    `hf:owner/name/config:split`. `columns` selects columns and renames them; `a.b` is key b of
+    column a.
     """
 
-    path: Where | Sequence[Where] = field(kw_only=False)
-    form: str | None = None  # one of FORMS; None: by the ending of the name
-    columns: Mapping[str, str] | None = None  # our name: the file's
-    names: Sequence[str] = ()  # the columns, where the file does not name them
+    path: CorpusPath | Sequence[CorpusPath] = field(kw_only=False)
+    format: str | None = None  # one of CORPUS_FORMATS; None: by the suffix
+    columns: Mapping[str, str] | None = None  # new name: column of the file
+    column_names: Sequence[str] = ()  # of a file without a header
     unit: Literal["line", "document", "file"] = "line"  # of plain text
     separator: str | None = None  # None: a comma in CSV, a tab in TSV
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
-        if self.form is not None and self.form not in FORMS:
-            raise ValueError(f"form {self.form!r}, expected one of {', '.join(FORMS)}")
-        if self.unit not in UNITS:
-            raise ValueError(f"unit {self.unit!r}, expected one of {', '.join(UNITS)}")
+        if self.format is not None and self.format not in CORPUS_FORMATS:
+            raise ValueError(f"format {self.format!r}, expected one of {', '.join(CORPUS_FORMATS)}")
+        if self.unit not in UNIT_READERS:
+            raise ValueError(f"unit {self.unit!r}, expected one of {', '.join(UNIT_READERS)}")
         try:
-            plain = codecs.encode("\n", self.encoding) == b"\n"
+            extends_ascii = codecs.encode("\n", self.encoding) == b"\n"
         except LookupError:
-            plain = False
-        if not plain:
-            raise ValueError(f"encoding {self.encoding!r}, expected utf-8, latin-1 or one that extends ASCII")
-        if isinstance(self.names, str) or len(set(self.names)) < len(self.names):
-            raise ValueError(f"names {self.names!r}, expected different names, one a column")
-        if self.columns is not None and not all(isinstance(name, str) for name in self.columns.values()):
-            raise ValueError(f"columns {self.columns!r}, expected a column of the file for each name of ours")
+            extends_ascii = False
+        if not extends_ascii:
+            raise ValueError(
+                f"encoding {self.encoding!r}, expected utf-8, latin-1 or one that extends ASCII"
+            )
+        if isinstance(self.column_names, str) or len(set(self.column_names)) < len(
+            self.column_names
+        ):
+            raise ValueError(
+                f"column_names {self.column_names!r}, expected a list of different names"
+            )
+        if self.columns is not None and not all(
+            isinstance(name, str) for name in self.columns.values()
+        ):
+            raise ValueError(
+                f"columns {self.columns!r}, expected a column of the file for each new name"
+            )
         if self.separator is not None and len(self.separator) != 1:
             raise ValueError(f"separator {self.separator!r}, expected one character")
 
     def __iter__(self) -> Iterator[Record]:
-        for record in self._records():
-            yield record if self.columns is None else _picked(record, self.columns)
+        for record in self._read_records():
+            yield record if self.columns is None else _select_columns(record, self.columns)
 
     def fingerprint(self) -> str:
-        """Changes when a file (its name, size or time) or the way to read it does."""
-        stats: list[object] = []
-        for path in self.files():
-            if path.startswith(HUB):
-                held = [Path(file["filename"]) for file in _dataset(path).cache_files]
+        """Return a hash of the files (name, size, modification time) and the options."""
+        signatures: list[object] = []
+        for path in self.list_files():
+            if path.startswith(HUB_PREFIX):
+                files = [Path(file["filename"]) for file in _load_hub_dataset(path).cache_files]
             else:
-                held = _inside(Path(path)) if os.path.isdir(path) else [Path(path)]
-            stats += [_stat(file) for file in held]
+                files = _list_files(Path(path)) if os.path.isdir(path) else [Path(path)]
+            signatures += [_get_file_signature(file) for file in files]
         options = {name: value for name, value in vars(self).items() if name != "path"}
-        return hashlib.sha256(json.dumps([stats, options], sort_keys=True, default=dict).encode()).hexdigest()
+        content = json.dumps([signatures, options], sort_keys=True, default=dict)
+        return hashlib.sha256(content.encode()).hexdigest()
 
-    def files(self) -> list[str]:
-        """The files that are there, in order; a folder of images and a hub dataset stand for themselves."""
-        given = [self.path] if isinstance(self.path, str | Path) else list(self.path)
-        found = {str(path): self._find(str(path)) for path in given}
-        missing = [path for path, files in found.items() if not files]
-        if missing or not found:
-            expected = "a file, a folder, a glob, - or hf:owner/name; is the path right?"
-            raise ValueError(f"{', '.join(missing) or 'no path'}: nothing there; expected {expected}")
-        return [file for path in given for file in found[str(path)]]
+    def list_files(self) -> list[str]:
+        """Return all files in order; a folder of images or a hub dataset is one item."""
+        paths = [self.path] if isinstance(self.path, str | Path) else list(self.path)
+        files_by_path = {str(path): self._find_files(str(path)) for path in paths}
+        missing = [path for path, files in files_by_path.items() if not files]
+        if missing or not files_by_path:
+            raise ValueError(
+                f"{', '.join(missing) or 'no path'}: nothing there; "
+                "expected a file, a folder, a glob, - or hf:owner/name; is the path right?"
+            )
+        return [file for path in paths for file in files_by_path[str(path)]]
 
-    def _find(self, path: str) -> list[str]:
+    def _find_files(self, path: str) -> list[str]:
         if os.path.isdir(path):
-            return self._folder(path)
-        if path == STDIN or path.startswith(HUB) or os.path.exists(path):
+            return self._list_folder(path)
+        if path == STDIN or path.startswith(HUB_PREFIX) or os.path.exists(path):
             return [path]
         return sorted(file for file in glob.glob(path, recursive=True) if not os.path.isdir(file))
 
-    def _folder(self, path: str) -> list[str]:
-        files = [str(file) for file in _inside(Path(path))]
-        if self.form == "images" or (self.form is None and any(map(_is_image, files))):
+    def _list_folder(self, path: str) -> list[str]:
+        files = [str(file) for file in _list_files(Path(path))]
+        if self.format == "images" or (self.format is None and any(map(_is_image, files))):
             return [path]
-        if self.form is not None:
+        if self.format is not None:
             return files
-        known = {file: form for file in files if (form := _form(file))}
-        if len(set(known.values())) == 1:
-            return list(known)
-        held = ", ".join(os.path.relpath(file, path) for file in known or files)[:200] or "nothing"
-        advice = "give a form, or a glob such as *.txt"
-        raise ValueError(f"{path}: expected files of one form ({', '.join(ENDINGS)}), found {held}; {advice}")
+        formats_by_file = {
+            file: file_format for file in files if (file_format := _guess_format(file))
+        }
+        if len(set(formats_by_file.values())) == 1:
+            return list(formats_by_file)
+        names = ", ".join(os.path.relpath(file, path) for file in formats_by_file or files)[:200]
+        raise ValueError(
+            f"{path}: expected files of one format ({', '.join(FORMAT_BY_SUFFIX)}), "
+            f"found {names or 'nothing'}; set `format`, or use a glob such as *.txt"
+        )
 
-    def _records(self) -> Iterator[Record]:
-        files = self.files()
-        if self.form == "parallel" or (self.form is None and _beside(files)):
-            names = self.names or ("source", "target")
+    def _read_records(self) -> Iterator[Record]:
+        files = self.list_files()
+        if self.format == "parallel" or (self.format is None and _are_parallel_files(files)):
+            names = self.column_names or ("source", "target")
             if len(names) != len(files):
-                expected = f"{len(names)}: {listed(names)}"
-                raise ValueError(f"{len(files)} files ({listed(files)}), expected {expected}")
-            yield from formats.parallel([File(path, self.encoding) for path in files], names)
+                raise ValueError(
+                    f"{len(files)} files ({quote_names(files)}), expected {len(names)}: {quote_names(names)}"
+                )
+            yield from formats.read_parallel_files(
+                [TextFile(path, self.encoding) for path in files], names
+            )
             return
         for path in files:
-            empty = True
-            for record in self._read(path):
-                empty = False
+            is_empty = True
+            for record in self._read_file(path):
+                is_empty = False
                 yield record
-            if empty:
-                raise ValueError(f"{path}: no records; is it empty, or is its form another?")
+            if is_empty:
+                raise ValueError(f"{path}: no records; is it empty, or in another format?")
 
-    def _read(self, path: str) -> Iterator[Record]:
-        if path.startswith(HUB):
-            return (Record(row, f"{path}, row {n}") for n, row in enumerate(_dataset(path), 1))
+    def _read_file(self, path: str) -> Iterator[Record]:
+        if path.startswith(HUB_PREFIX):
+            return (
+                Record(row, f"{path}, row {n}") for n, row in enumerate(_load_hub_dataset(path), 1)
+            )
         columns = self.columns or {}
-        form = "images" if os.path.isdir(path) else self.form or _form(path)
-        if self.names and form not in NAMED:
-            advice = f"but {form} names its columns; use `columns`"
-            raise ValueError(f"{path}: names {listed(self.names)}, {advice}")
-        if self.separator and form not in SEPARATED:
-            expected = " and ".join(SEPARATED)
-            raise ValueError(f"{path}: separator {self.separator!r}, but only {expected} have one")
-        file = File(path, self.encoding)
-        match form:
+        file_format = "images" if os.path.isdir(path) else self.format or _guess_format(path)
+        if self.column_names and file_format not in HEADERLESS_FORMATS:
+            raise ValueError(
+                f"{path}: column_names {quote_names(self.column_names)}, "
+                f"but a {file_format} file names its columns; use `columns`"
+            )
+        if self.separator and file_format not in DELIMITED_FORMATS:
+            raise ValueError(
+                f"{path}: separator {self.separator!r}, but only {' and '.join(DELIMITED_FORMATS)} have one"
+            )
+        file = TextFile(path, self.encoding)
+        match file_format:
             case "jsonl":
-                return formats.jsonl(file)
+                return formats.read_jsonl(file)
             case "json":
-                return formats.json_list(file)
+                return formats.read_json_records(file)
             case "csv":
-                return formats.table(file, self.names, self.separator or ",", quoted=True)
+                return formats.read_delimited_table(
+                    file, self.column_names, self.separator or ",", has_quotes=True
+                )
             case "tsv":
-                return formats.table(file, self.names, self.separator or "\t", quoted=False)
+                return formats.read_delimited_table(
+                    file, self.column_names, self.separator or "\t", has_quotes=False
+                )
             case "txt":
-                return UNITS[self.unit](file)
-            case "labelled":
-                return formats.labelled(file)
+                return UNIT_READERS[self.unit](file)
+            case "labeled":
+                return formats.read_labeled_lines(file)
             case "conll":
-                return formats.conll(file, self.names)
+                return formats.read_conll(file, self.column_names)
             case "parquet":
-                return formats.parquet(file, [name.partition(".")[0] for name in columns.values()])
+                return formats.read_parquet(
+                    file, [name.partition(".")[0] for name in columns.values()]
+                )
             case "images":
-                return images(Path(path), columns.get("image", "image"), self.encoding)
-        raise ValueError(f"{file}: a form that its name does not tell, expected one of {', '.join(FORMS)}")
+                return read_image_captions(Path(path), columns.get("image", "image"), self.encoding)
+        raise ValueError(
+            f"{file}: unknown format; set `format` to one of {', '.join(CORPUS_FORMATS)}"
+        )
 
 
-def _form(path: str) -> str | None:
-    """The form that a file's name tells."""
-    return ENDINGS.get(_unpacked(path).suffix.lower())
+def _guess_format(path: str) -> str | None:
+    """Return the format by the suffix of a file."""
+    return FORMAT_BY_SUFFIX.get(_strip_compression_suffix(path).suffix.lower())
 
 
-def _unpacked(path: str) -> Path:
+def _strip_compression_suffix(path: str) -> Path:
     name = Path(path)
-    return name.with_suffix("") if name.suffix in PACKED else name
+    return name.with_suffix("") if name.suffix in COMPRESSION_OPENERS else name
 
 
 def _is_image(path: str) -> bool:
-    return Path(path).suffix.lower() in IMAGES
+    return Path(path).suffix.lower() in IMAGE_SUFFIXES
 
 
-def _beside(paths: list[str]) -> bool:
-    """Whether these are one text in several languages: train.de, train.en."""
-    names = [_unpacked(path) for path in paths]
-    endings = {name.suffix for name in names}
-    alike = len({name.stem for name in names}) == 1
-    return len(paths) > 1 and alike and len(endings) == len(paths) and not endings & ENDINGS.keys()
+def _are_parallel_files(paths: list[str]) -> bool:
+    """Return whether the files are one text in several languages: train.de, train.en."""
+    names = [_strip_compression_suffix(path) for path in paths]
+    suffixes = {name.suffix for name in names}
+    if len(paths) < 2 or len({name.stem for name in names}) > 1:
+        return False
+    return len(suffixes) == len(paths) and not suffixes & FORMAT_BY_SUFFIX.keys()
 
 
-def _inside(folder: Path) -> list[Path]:
-    """The files in a folder and in those below, without hidden ones, in order of their names."""
+def _list_files(folder: Path) -> list[Path]:
+    """Return the files of a folder and its subfolders, sorted, without hidden ones."""
     files = (file for file in folder.rglob("[!.]*") if file.is_file())
     return sorted(
         file for file in files if not any(part[0] == "." for part in file.relative_to(folder).parts)
     )
 
 
-def _stat(file: Path) -> object:
-    if not file.is_file():  # a pipe: nothing says that it gives the same again
+def _get_file_signature(file: Path) -> object:
+    if not file.is_file():  # a pipe: its content may differ each time
         return uuid.uuid4().hex
-    found = file.stat()
-    return file.name, found.st_size, found.st_mtime_ns
+    stat = file.stat()
+    return file.name, stat.st_size, stat.st_mtime_ns
 
 
-def _dataset(path: str) -> Any:
-    """A dataset of the hub, downloaded once and mapped from the disk."""
-    datasets = formats.extra("datasets", path)
-    place, _, split = path.removeprefix(HUB).partition(":")
-    owner, _, rest = place.partition("/")
+def _load_hub_dataset(path: str) -> Any:
+    """Load a hub dataset, which is downloaded once and memory-mapped."""
+    datasets = formats.import_optional("datasets", path)
+    location, _, split = path.removeprefix(HUB_PREFIX).partition(":")
+    owner, _, rest = location.partition("/")
     name, _, config = rest.partition("/")
     try:
         return datasets.load_dataset(
             f"{owner}/{name}" if name else owner, config or None, split=split or "train"
         )
-    except Exception as error:  # of the hub, of the network, of the dataset's own files
+    except Exception as error:  # the hub, the network or the dataset's files
         cause = " ".join(str(error).split())[:200]
-        raise ValueError(f"{path}: {cause}; expected hf:owner/name or hf:owner/name/config:split") from None
-
-
-def _picked(record: Record, columns: Mapping[str, str]) -> Record:
-    picked: dict[str, object] = {}
-    missing = []
-    for ours, theirs in columns.items():
-        value: object = record
-        for part in (theirs,) if theirs in record else theirs.split("."):
-            value = value.get(part, MISSING) if isinstance(value, dict) else MISSING
-        picked[ours] = value
-        if value is MISSING:
-            missing.append(f"{theirs!r} (for {ours})")
-    if missing:
-        found = listed(record)
         raise ValueError(
-            f"{record.place}: no column {', '.join(missing)}; found {found}; check the names of columns"
+            f"{path}: {cause}; expected hf:owner/name or hf:owner/name/config:split"
+        ) from None
+
+
+def _select_columns(record: Record, columns: Mapping[str, str]) -> Record:
+    selected: dict[str, object] = {}
+    missing = []
+    for new_name, column in columns.items():
+        value: object = record
+        for key in (column,) if column in record else column.split("."):
+            value = value.get(key, MISSING) if isinstance(value, dict) else MISSING
+        selected[new_name] = value
+        if value is MISSING:
+            missing.append(f"{column!r} (for {new_name})")
+    if missing:
+        raise ValueError(
+            f"{record.location}: no column {', '.join(missing)}; found {quote_names(record)}; "
+            "check data.columns"
         )
-    return Record(picked, record.place, tuple(record))
+    return Record(selected, record.location, tuple(record))

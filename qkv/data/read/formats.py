@@ -1,5 +1,5 @@
-"""Forms: what a file of each kind holds, as a stream of records. Knows no columns but the file's own, and not
-where files are found.
+"""File formats: each function reads a file of one format as a stream of records. Knows only the
+file's own columns, and does not search for files.
 """
 
 import csv
@@ -10,206 +10,249 @@ from itertools import groupby, zip_longest
 from types import ModuleType
 from typing import Any
 
-from qkv.data.read.lines import DAMAGED, LINE_BYTES, File
-from qkv.data.read.record import Record, listed, short
+from qkv.data.read.lines import DAMAGED_FILE_ADVICE, MAX_LINE_BYTES, TextFile
+from qkv.data.read.record import Record, quote_names
+from qkv.validate import shorten_repr
 
-PARQUET_ROWS = 1024
+PARQUET_BATCH_SIZE = 1024
 
 
-def extra(name: str, what: str) -> ModuleType:
-    """A package that is not always installed."""
+def import_optional(name: str, needed_for: str) -> ModuleType:
+    """Import an optional dependency; ValueError if it is not installed."""
     try:
         return import_module(name)
     except ImportError:
         package = name.partition(".")[0]
-        raise ValueError(f"{what}: reading it takes {package}; run pip install 'qkv[data]'") from None
+        raise ValueError(
+            f"{needed_for}: reading it needs {package}; run pip install 'qkv[data]'"
+        ) from None
 
 
-def lines(file: File) -> Iterator[Record]:
-    """A record a line, blank ones too: the n-th record is the n-th line."""
-    for number, line in file.lines():
-        yield Record({"text": line}, file.place(number))
+def read_text_lines(file: TextFile) -> Iterator[Record]:
+    """Read one record a line, blank lines included: record n is line n."""
+    for line_number, line in file.iter_lines():
+        yield Record({"text": line}, file.location(line_number))
 
 
-def documents(file: File) -> Iterator[Record]:
-    """A record a run of lines; blank lines stand between them."""
-    for block in blocks(file):
-        yield Record({"text": "\n".join(line for _, line in block)}, file.place(block[0][0]))
+def read_text_documents(file: TextFile) -> Iterator[Record]:
+    """Read documents that are separated by blank lines."""
+    for block in read_line_blocks(file):
+        yield Record({"text": "\n".join(line for _, line in block)}, file.location(block[0][0]))
 
 
-def whole(file: File) -> Iterator[Record]:
-    """The file as one text, in pieces that follow each other."""
-    for number, text in file.pieces():
-        yield Record({"text": text}, file.place(number))
+def read_text_chunks(file: TextFile) -> Iterator[Record]:
+    """Read the file as one text, in consecutive chunks."""
+    for line_number, text in file.iter_chunks():
+        yield Record({"text": text}, file.location(line_number))
 
 
-def blocks(file: File) -> Iterator[list[tuple[int, str]]]:
-    """Runs of lines that are not blank."""
-    for full, run in groupby(file.lines(), key=lambda numbered: bool(numbered[1].strip())):
-        if full:
-            yield list(run)
+def read_line_blocks(file: TextFile) -> Iterator[list[tuple[int, str]]]:
+    """Read blocks of numbered lines that are separated by blank lines."""
+    for has_text, block in groupby(
+        file.iter_lines(), key=lambda numbered: bool(numbered[1].strip())
+    ):
+        if has_text:
+            yield list(block)
 
 
-def labelled(file: File) -> Iterator[Record]:
-    """A label, a space, and a text that may hold more of them."""
-    for number, line in file.lines():
+def read_labeled_lines(file: TextFile) -> Iterator[Record]:
+    """Read lines of a label, a space and a text."""
+    for line_number, line in file.iter_lines():
         label, space, text = line.partition(" ")
         if not (label and space):
-            raise ValueError(f"{file.place(number)}: {short(line)}, expected a label, a space and a text")
-        yield Record({"label": label, "text": text}, file.place(number))
+            raise ValueError(
+                f"{file.location(line_number)}: {shorten_repr(line)}, expected a label, a space and a text"
+            )
+        yield Record({"label": label, "text": text}, file.location(line_number))
 
 
-def table(file: File, names: Sequence[str], separator: str, quoted: bool) -> Iterator[Record]:
-    """Rows of a table; without `names` the first row has them.
+def read_delimited_table(
+    file: TextFile, column_names: Sequence[str], separator: str, has_quotes: bool
+) -> Iterator[Record]:
+    """Read the rows of a table; without `column_names` the first row is the header.
 
-    Quoted, as CSV is, "a field" may hold separators and line ends. Otherwise, as TSV is, a quote is a letter.
+    With `has_quotes` (CSV) a quoted field may hold separators and line ends; without (TSV) a quote
+    is an ordinary character.
     """
-    rows = _quoted(file, separator) if quoted else ((n, line.split(separator)) for n, line in file.lines())
-    for number, row in rows:
+    if has_quotes:
+        rows = _read_csv_rows(file, separator)
+    else:
+        rows = ((number, line.split(separator)) for number, line in file.iter_lines())
+    for line_number, row in rows:
         if row in ([], [""]):  # a blank line
             continue
-        if not names:
-            names = _header(file, number, row)
-        elif len(row) != len(names):
-            found, expected = f"{len(row)} fields {short(row)}", f"{len(names)} ({listed(names)})"
-            advice = "is a separator or a quote missing, or one too many?"
-            raise ValueError(f"{file.place(number)}: {found}, expected {expected}; {advice}")
+        if not column_names:
+            column_names = _parse_header(file, line_number, row)
+        elif len(row) != len(column_names):
+            raise ValueError(
+                f"{file.location(line_number)}: {len(row)} fields {shorten_repr(row)}, "
+                f"expected {len(column_names)} ({quote_names(column_names)}); "
+                "check the separators and quotes of the line"
+            )
         else:
-            yield Record(dict(zip(names, row, strict=True)), file.place(number))
+            yield Record(dict(zip(column_names, row, strict=True)), file.location(line_number))
 
 
-def _header(file: File, number: int, row: list[str]) -> list[str]:
+def _parse_header(file: TextFile, line_number: int, row: list[str]) -> list[str]:
     names = [name.strip() for name in row]
     if len(set(names)) < len(names) or "" in names:
-        advice = "has the file no header? then give `names`"
-        raise ValueError(f"{file.place(number)}: header {short(row)}, expected different names; {advice}")
+        raise ValueError(
+            f"{file.location(line_number)}: header {shorten_repr(row)}, expected different names; "
+            "if the file has no header, set `column_names`"
+        )
     return names
 
 
-def _quoted(file: File, separator: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(LINE_BYTES)  # of this process; the default refuses long texts
-    reader = csv.reader((f"{line}\n" for _, line in file.lines()), delimiter=separator, strict=True)
-    start = 1
+def _read_csv_rows(file: TextFile, separator: str) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(MAX_LINE_BYTES)  # for the whole process; the default rejects long texts
+    lines = (f"{line}\n" for _, line in file.iter_lines())
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    first_line = 1
     try:
         for row in reader:
-            yield start, row
-            start = reader.line_num + 1
+            yield first_line, row
+            first_line = reader.line_num + 1
     except csv.Error as error:
-        advice = f"is a quote left open? (a {separator!r} file without quoting is form 'tsv')"
-        raise ValueError(f"{file.place(start)}: not CSV ({error}); {advice}") from None
+        raise ValueError(
+            f"{file.location(first_line)}: not CSV ({error}); is a quote not closed? "
+            f"(a {separator!r} file without quotes has the format 'tsv')"
+        ) from None
 
 
-def jsonl(file: File) -> Iterator[Record]:
-    """A JSON object a line."""
-    for number, line in file.lines():
+def read_jsonl(file: TextFile) -> Iterator[Record]:
+    """Read one JSON object a line."""
+    for line_number, line in file.iter_lines():
         if line.strip():
-            yield _object(_json(line, file.place(number)), file.place(number))
+            location = file.location(line_number)
+            yield _to_record(_parse_json(line, location), location)
 
 
-def json_list(file: File) -> Iterator[Record]:
-    """A JSON list of objects, read whole; SQuAD's JSON is known by what it holds."""
-    value = _json(file.text(), str(file))
+def read_json_records(file: TextFile) -> Iterator[Record]:
+    """Read a JSON list of objects, or SQuAD's JSON, which is recognized by its content."""
+    value = _parse_json(file.read_text(), str(file))
     if isinstance(value, dict) and isinstance(value.get("data"), list):
-        yield from _squad(value, file)
+        yield from _read_squad(value, file)
     elif isinstance(value, list):
         for number, item in enumerate(value, 1):
-            yield _object(item, f"{file}, item {number}")
+            yield _to_record(item, f"{file}, item {number}")
     else:
-        expected = "a list of objects, or SQuAD's; is it JSON lines? (.jsonl)"
-        raise ValueError(f"{file}: {short(value)}, expected {expected}")
+        raise ValueError(
+            f"{file}: {shorten_repr(value)}, expected a list of objects, or SQuAD's JSON; "
+            "is it JSON lines? (.jsonl)"
+        )
 
 
-def _json(text: str, place: str) -> Any:
+def _parse_json(text: str, location: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        where = f"{place}, line {error.lineno}" if "\n" in text else place
-        found = f"{error.msg} at {short(text[error.pos : error.pos + 40])}, column {error.colno}"
-        raise ValueError(f"{where}: not JSON ({found}); {DAMAGED}") from None
+        where = f"{location}, line {error.lineno}" if "\n" in text else location
+        excerpt = shorten_repr(text[error.pos : error.pos + 40])
+        raise ValueError(
+            f"{where}: not JSON ({error.msg} at {excerpt}, column {error.colno}); {DAMAGED_FILE_ADVICE}"
+        ) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{place}: not JSON ({str(error)[:100]}); is this the right file?") from None
+        raise ValueError(
+            f"{location}: not JSON ({str(error)[:100]}); is this the right file?"
+        ) from None
 
 
-def _object(value: object, place: str) -> Record:
+def _to_record(value: object, location: str) -> Record:
     if not isinstance(value, dict):
-        raise ValueError(f"{place}: {short(value)}, expected an object {{...}} with a key a column")
-    return Record(value, place)
+        raise ValueError(
+            f"{location}: {shorten_repr(value)}, expected an object {{...}} with a key for each column"
+        )
+    return Record(value, location)
 
 
-def _squad(value: Any, file: File) -> Iterator[Record]:
-    """Questions of SQuAD 1.1 and 2.0; one that cannot be answered has no answers."""
-    place = str(file)
+def _read_squad(value: Any, file: TextFile) -> Iterator[Record]:
+    """Read the questions of SQuAD 1.1 or 2.0; an unanswerable question has no answers."""
+    location = str(file)
     try:
         for n, article in enumerate(value["data"], 1):
             for m, paragraph in enumerate(article["paragraphs"], 1):
                 for k, question in enumerate(paragraph["qas"], 1):
-                    place = f"{file}, article {n}, paragraph {m}, question {k}"
-                    yield Record(_question(question, paragraph["context"]), place)
-                place = f"{file}, article {n}, after paragraph {m}"
-            place = f"{file}, after article {n}"
+                    location = f"{file}, article {n}, paragraph {m}, question {k}"
+                    yield Record(_parse_squad_question(question, paragraph["context"]), location)
+                location = f"{file}, article {n}, after paragraph {m}"
+            location = f"{file}, after article {n}"
     except (KeyError, TypeError, AttributeError) as error:
-        expected = "data: [{paragraphs: [{context, qas: [{id, question, answers}]}]}]"
-        raise ValueError(f"{place}: not SQuAD ({error!r}); expected {expected}") from None
+        raise ValueError(
+            f"{location}: not SQuAD ({error!r}); "
+            "expected data: [{paragraphs: [{context, qas: [{id, question, answers}]}]}]"
+        ) from None
 
 
-def _question(question: Any, context: str) -> dict[str, object]:
+def _parse_squad_question(question: Any, context: str) -> dict[str, object]:
     answers = [] if question.get("is_impossible") else question.get("answers", [])
     return {
         "id": question["id"],
         "context": context,
         "question": question["question"],
-        "answers": [{"text": answer["text"], "start": answer["answer_start"]} for answer in answers],
+        "answers": [
+            {"text": answer["text"], "start": answer["answer_start"]} for answer in answers
+        ],
     }
 
 
-def parquet(file: File, columns: Sequence[str]) -> Iterator[Record]:
-    """Rows of a Parquet file, some at a time; only these columns, if there are any and the file has them."""
-    parquet = extra("pyarrow.parquet", str(file))
-    number = 0
-    with file.opened() as opened:
+def read_parquet(file: TextFile, columns: Sequence[str]) -> Iterator[Record]:
+    """Read the rows of a Parquet file in batches; only `columns`, if given and all in the file."""
+    parquet = import_optional("pyarrow.parquet", str(file))
+    row_number = 0
+    with file.open() as stream:
         try:
-            table = parquet.ParquetFile(opened)
-            held = set(columns) <= set(table.schema_arrow.names)
-            for batch in table.iter_batches(PARQUET_ROWS, columns=columns if columns and held else None):
+            table = parquet.ParquetFile(stream)
+            has_columns = columns and set(columns) <= set(table.schema_arrow.names)
+            for batch in table.iter_batches(
+                PARQUET_BATCH_SIZE, columns=columns if has_columns else None
+            ):
                 for row in batch.to_pylist():
-                    number += 1
-                    yield Record(row, f"{file}, row {number}")
-        except (ValueError, OSError, EOFError) as error:  # pyarrow's are of these kinds
+                    row_number += 1
+                    yield Record(row, f"{file}, row {row_number}")
+        except (ValueError, OSError, EOFError) as error:  # pyarrow's errors derive from these
             cause = " ".join(str(error).split())[:200]
-            raise ValueError(f"{file}: not Parquet ({cause}); {DAMAGED}") from None
+            raise ValueError(f"{file}: not Parquet ({cause}); {DAMAGED_FILE_ADVICE}") from None
 
 
-def conll(file: File, names: Sequence[str]) -> Iterator[Record]:
-    """Sentences, a word a line and columns beside it, a list a column; a blank line ends a sentence.
+def read_conll(file: TextFile, column_names: Sequence[str]) -> Iterator[Record]:
+    """Read sentences of one word a line with columns; each column becomes a list.
 
-    Without `names` the first column is the words and the last the tags.
+    A blank line ends a sentence. Without `column_names` the first column is the words and the last
+    the tags.
     """
-    for block in blocks(file):
+    for block in read_line_blocks(file):
         rows: list[list[str]] = []
-        for number, line in block:
+        for line_number, line in block:
             row = line.split("\t") if "\t" in line else line.split()
-            width = len(names) or (len(rows[0]) if rows else max(2, len(row)))
-            if len(row) != width:
-                advice = "is a column or a blank line missing?"
-                raise ValueError(f"{file.place(number)}: {short(line)}, expected {width} columns; {advice}")
+            num_columns = len(column_names) or (len(rows[0]) if rows else max(2, len(row)))
+            if len(row) != num_columns:
+                raise ValueError(
+                    f"{file.location(line_number)}: {shorten_repr(line)}, "
+                    f"expected {num_columns} columns; is a column or a blank line missing?"
+                )
             rows.append(row)
         if rows[0][0] != "-DOCSTART-":
             columns = list(zip(*rows, strict=True))
-            if not names:
+            if not column_names:
                 columns = [columns[0], columns[-1]]
-            held = zip(names or ("words", "tags"), columns, strict=True)
-            yield Record({name: list(column) for name, column in held}, file.place(block[0][0]))
+            named_columns = zip(column_names or ("words", "tags"), columns, strict=True)
+            values = {name: list(column) for name, column in named_columns}
+            yield Record(values, file.location(block[0][0]))
 
 
-def parallel(files: Sequence[File], names: Sequence[str]) -> Iterator[Record]:
-    """Lines of several files side by side, a column a file: the n-th lines are one record."""
+def read_parallel_files(files: Sequence[TextFile], column_names: Sequence[str]) -> Iterator[Record]:
+    """Read several files line by line, one column a file: lines n of all files are a record."""
     counts = [0] * len(files)
-    for numbered in zip_longest(*(file.lines() for file in files)):
-        for place, each in enumerate(numbered):
-            counts[place] += each is not None
+    for numbered_lines in zip_longest(*(file.iter_lines() for file in files)):
+        for i, numbered_line in enumerate(numbered_lines):
+            counts[i] += numbered_line is not None
         if counts.count(counts[0]) == len(counts):
-            texts = (line for _, line in numbered)
-            yield Record(dict(zip(names, texts, strict=True)), files[0].place(counts[0]))
+            texts = (line for _, line in numbered_lines)
+            yield Record(dict(zip(column_names, texts, strict=True)), files[0].location(counts[0]))
     if counts.count(counts[0]) < len(counts):
-        found = ", ".join(f"{file} has {count} lines" for file, count in zip(files, counts, strict=True))
-        raise ValueError(f"{found}; expected as many in each, line by line; is one of them cut?")
+        line_counts = ", ".join(
+            f"{file} has {num_lines} lines" for file, num_lines in zip(files, counts, strict=True)
+        )
+        raise ValueError(
+            f"{line_counts}; expected the same number, line by line; is one of them truncated?"
+        )

@@ -1,4 +1,4 @@
-"""File: a text file as numbered lines, whatever it is packed in. Knows nothing of what the lines mean."""
+"""TextFile: a text file, compressed or not, as numbered lines. Does not know what they mean."""
 
 import bz2
 import gzip
@@ -14,118 +14,151 @@ from itertools import count
 from typing import BinaryIO, cast
 
 STDIN = "-"
-PACKED: dict[str, Callable[[BinaryIO], object]] = {".xz": lzma.open, ".gz": gzip.open, ".bz2": bz2.open}
-LINE_BYTES = 64 * 2**20
-FILE_BYTES = 2**30
-PIECE = 2**16
-DAMAGED = "the file is cut or damaged; copy it again"
+COMPRESSION_OPENERS: dict[str, Callable[[BinaryIO], object]] = {
+    ".xz": lzma.open,
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+}
+MAX_LINE_BYTES = 64 * 2**20
+MAX_FILE_BYTES = 2**30
+CHUNK_CHARACTERS = 2**16
+DAMAGED_FILE_ADVICE = "the file is truncated or damaged; copy it again"
 
-# What a file is by its first bytes, where its name does not say so.
-MAGIC = {
-    b"\xfd7zXZ\x00": "packed with xz; give it the ending .xz",
-    b"\x1f\x8b":     "packed with gzip; give it the ending .gz",
-    b"BZh":          "packed with bzip2; give it the ending .bz2",
-    b"PK\x03\x04":   "a zip file; unpack it",
-    b"PAR1":         "a Parquet file; give it the ending .parquet",
+# File types by their first bytes, for files whose name does not say it.
+MAGIC_BYTES = {
+    b"\xfd7zXZ\x00": "compressed with xz; give it the suffix .xz",
+    b"\x1f\x8b":     "compressed with gzip; give it the suffix .gz",
+    b"BZh":          "compressed with bzip2; give it the suffix .bz2",
+    b"PK\x03\x04":   "a zip file; unzip it",
+    b"PAR1":         "a Parquet file; give it the suffix .parquet",
     b"\xff\xfe":     "UTF-16 text; convert it with `iconv -f utf-16 -t utf-8`",
     b"\xfe\xff":     "UTF-16 text; convert it with `iconv -f utf-16 -t utf-8`",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class File:
-    """A file, packed or not, or standard input as `-`."""
+class TextFile:
+    """A file, compressed or not; the path `-` is standard input."""
 
     path: str
     encoding: str = "utf-8"
 
-    def place(self, line: int) -> str:
-        return f"{self}, line {line}"
+    def location(self, line_number: int) -> str:
+        """Return the name of a line for messages."""
+        return f"{self}, line {line_number}"
 
     def __str__(self) -> str:
         return "standard input" if self.path == STDIN else self.path
 
     @contextmanager
-    def opened(self) -> Iterator[BinaryIO]:
-        """The file, unpacked and open for reading."""
+    def open(self) -> Iterator[BinaryIO]:
+        """Open the file for reading, decompressed."""
         if self.path == STDIN:
             yield sys.stdin.buffer
             return
-        unpack = PACKED.get(os.path.splitext(self.path)[1])
+        decompress = COMPRESSION_OPENERS.get(os.path.splitext(self.path)[1])
         try:
             raw = open(self.path, "rb")  # noqa: SIM115
         except OSError as error:
-            raise ValueError(f"{self}: {error.strerror}; expected a file; is the path right?") from None
+            raise ValueError(
+                f"{self}: {error.strerror}; expected a file; is the path right?"
+            ) from None
         with raw:
-            # A buffer over the unpacker: its readline is several times faster than the unpacker's own.
-            yield io.BufferedReader(cast(io.RawIOBase, unpack(raw)), 2**18) if unpack else raw
+            # A buffer over the decompressor: its readline is several times faster.
+            yield (
+                io.BufferedReader(cast(io.RawIOBase, decompress(raw)), 2**18) if decompress else raw
+            )
 
-    def lines(self) -> Iterator[tuple[int, str]]:
-        """Every line with its number, without its end; a byte order mark at the start is left out."""
-        with self.opened() as file:
-            for number in count(1):
-                raw = self._read(file.readline, LINE_BYTES, number)
+    def iter_lines(self) -> Iterator[tuple[int, str]]:
+        """Iterate over line numbers and lines, without line ends and without a byte order mark."""
+        with self.open() as file:
+            for line_number in count(1):
+                raw = self._read_bytes(file.readline, MAX_LINE_BYTES, line_number)
                 if not raw:
                     return
-                yield number, self._decode(raw, number).removesuffix("\n").removesuffix("\r")
+                yield (
+                    line_number,
+                    self._decode(raw, line_number).removesuffix("\n").removesuffix("\r"),
+                )
 
-    def pieces(self, size: int = PIECE) -> Iterator[tuple[int, str]]:
-        """The whole text in pieces of about `size` characters, each with the number of its first line.
+    def iter_chunks(self) -> Iterator[tuple[int, str]]:
+        """Iterate over chunks of about CHUNK_CHARACTERS, each with the number of its first line.
 
-        Lines end in \\n. There is one space where pieces meet, the end of a line, so that a tokenizer says of
-        them what it says of the whole."""
-        with self.opened() as file:
-            held, length, first = list[str](), 0, 1
-            for number in count(1):
-                raw = self._read(file.readline, LINE_BYTES, number)
-                line = self._decode(raw, number).replace("\r\n", "\n")
-                if held and (not raw or (length >= size and not line[:1].isspace() and alone(held[-1]))):
-                    yield first, "".join(held)
-                    held, length, first = [], 0, number
+        Lines end in \\n. Chunks are split only where a line end is the only whitespace, so that the
+        tokens of the chunks are the tokens of the whole text."""
+        with self.open() as file:
+            lines: list[str] = []
+            length = 0
+            first_line = 1
+            for line_number in count(1):
+                raw = self._read_bytes(file.readline, MAX_LINE_BYTES, line_number)
+                line = self._decode(raw, line_number).replace("\r\n", "\n")
+                is_full = length >= CHUNK_CHARACTERS
+                if lines and (
+                    not raw
+                    or (
+                        is_full
+                        and not line[:1].isspace()
+                        and ends_without_trailing_space(lines[-1])
+                    )
+                ):
+                    yield first_line, "".join(lines)
+                    lines = []
+                    length = 0
+                    first_line = line_number
                 if not raw:
                     return
-                held.append(line)
+                lines.append(line)
                 length += len(line)
 
-    def text(self) -> str:
-        """The whole text, lines ending in \\n: for what cannot be read line by line."""
-        with self.opened() as file:
-            return self._decode(self._read(file.read, FILE_BYTES, 1), 1).replace("\r\n", "\n")
+    def read_text(self) -> str:
+        """Return the whole text, with lines that end in \\n."""
+        with self.open() as file:
+            return self._decode(self._read_bytes(file.read, MAX_FILE_BYTES, 1), 1).replace(
+                "\r\n", "\n"
+            )
 
-    def _read(self, read: Callable[[int], bytes], limit: int, number: int) -> bytes:
+    def _read_bytes(self, read: Callable[[int], bytes], max_bytes: int, line_number: int) -> bytes:
         try:
-            raw = read(limit + 1)
+            raw = read(max_bytes + 1)
         except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-            raise ValueError(f"{self.place(number)}: {error}; {DAMAGED}") from None
-        if number == 1:
-            self._check_start(raw)
+            raise ValueError(
+                f"{self.location(line_number)}: {error}; {DAMAGED_FILE_ADVICE}"
+            ) from None
+        if line_number == 1:
+            self._check_magic_bytes(raw)
         if b"\0" in raw:
-            number += raw.count(b"\n", 0, raw.index(b"\0"))
-            raise ValueError(f"{self.place(number)}: a NUL byte, expected text; is this a binary file?")
-        if len(raw) > limit:
-            advice = "is this the right file, or should it be read in smaller units?"
-            raise ValueError(f"{self.place(number)}: goes on for more than {limit} bytes; {advice}")
+            line_number += raw.count(b"\n", 0, raw.index(b"\0"))
+            raise ValueError(
+                f"{self.location(line_number)}: a NUL byte, expected text; is this a binary file?"
+            )
+        if len(raw) > max_bytes:
+            raise ValueError(
+                f"{self.location(line_number)}: more than {max_bytes} bytes; "
+                "is this the right file, or should it be read in smaller units?"
+            )
         return raw
 
-    def _check_start(self, raw: bytes) -> None:
+    def _check_magic_bytes(self, raw: bytes) -> None:
         if not raw:
-            raise ValueError(f"{self}: empty; expected text; was it written to the end?")
-        for start, what in MAGIC.items():
+            raise ValueError(f"{self}: empty; expected text; was the file written completely?")
+        for start, description in MAGIC_BYTES.items():
             if raw.startswith(start):
-                raise ValueError(f"{self}: not plain text but {what}")
+                raise ValueError(f"{self}: not plain text but {description}")
 
-    def _decode(self, raw: bytes, number: int) -> str:
+    def _decode(self, raw: bytes, line_number: int) -> str:
         try:
             text = raw.decode(self.encoding)
         except UnicodeDecodeError as error:
-            number += raw.count(b"\n", 0, error.start)
+            line_number += raw.count(b"\n", 0, error.start)
             column = error.start - raw.rfind(b"\n", 0, error.start)
-            byte = f"byte 0x{raw[error.start]:02x} in column {column}"
-            advice = "is the file cut, or in another encoding, such as latin-1?"
-            raise ValueError(f"{self.place(number)}: {byte} is not {self.encoding}; {advice}") from None
-        return text.removeprefix("\ufeff") if number == 1 else text
+            raise ValueError(
+                f"{self.location(line_number)}: byte 0x{raw[error.start]:02x} in column {column} is not "
+                f"{self.encoding}; is the file truncated, or in another encoding, such as latin-1?"
+            ) from None
+        return text.removeprefix("\ufeff") if line_number == 1 else text
 
 
-def alone(line: str) -> bool:
-    """Whether a line's end is the only space after its last word."""
+def ends_without_trailing_space(line: str) -> bool:
+    """Return whether the line end is the only whitespace after the last word."""
     return line.removesuffix("\n") == line.rstrip() != ""

@@ -1,86 +1,99 @@
-"""Record: one example as it was read, and where. Knows no form of files and no task."""
+"""Record: one example as it was read, and its location. Knows no file format and no task."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-TEXTS = "text pair source target words context question caption choices".split()  # columns that hold text
+from qkv.validate import shorten_repr
+
+TEXT_COLUMNS = "text pair source target words context question caption choices".split()
+ANSWER_START_KEYS = ("start", "answer_start")  # our key and SQuAD's
 
 
-STARTS = ("start", "answer_start")  # where an answer begins: ours, SQuAD's
-
-
-class Answer(NamedTuple):
-    """An answer to a question, and the character of the context where it begins, if that is told."""
+class ReferenceAnswer(NamedTuple):
+    """A reference answer, and the character of the context where it begins, if known."""
 
     text: str
     start: int | None = None
 
 
 class Record(dict[str, object]):
-    """The columns of one example by name, and the place it was read from, for messages."""
+    """The columns of one example by name, and its location in a file, for error messages."""
 
-    __slots__ = ("found", "place")
-    place: str
-    found: tuple[str, ...]  # the columns of the file, where these were picked of them
+    __slots__ = ("location", "source_columns")
+    location: str
+    source_columns: tuple[str, ...]  # the columns of the file, if `columns` selected some of them
 
-    def __init__(self, values: Mapping[str, object], place: str, found: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, values: Mapping[str, object], location: str, source_columns: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(values)
-        self.place, self.found = place, found
+        self.location = location
+        self.source_columns = source_columns
 
-    def lacks(self, column: str) -> ValueError:
-        """What to say where a column is not there: those of the file, and those that were picked of them."""
-        picked = f"; data.columns picks {listed(self)}" if self.found else ""
-        held = listed(self.found or self)
-        return ValueError(f"{self.place}: no column {column!r}; the columns are {held}{picked}")
+    def missing_column_error(self, column: str) -> ValueError:
+        """Return the error for a missing column, which lists the columns that exist."""
+        picks = f"; data.columns picks {quote_names(self)}" if self.source_columns else ""
+        names = quote_names(self.source_columns or self)
+        return ValueError(f"{self.location}: no column {column!r}; the columns are {names}{picks}")
 
-    def text(self, column: str) -> str:
-        """The text in a column."""
+    def get_text(self, column: str) -> str:
+        """Return the text of a column; ValueError if it is missing or not text."""
         if column not in self:
-            raise self.lacks(column)
+            raise self.missing_column_error(column)
         value = self[column]
         if not isinstance(value, str):
-            raise ValueError(f"{self.place}: column {column!r} holds {short(value)}, expected text")
+            raise ValueError(
+                f"{self.location}: column {column!r} holds {shorten_repr(value)}, expected text"
+            )
         return value
 
-    def answers(self) -> list[Answer]:
-        """Every answer that is right, none where there is none: a list of them, one text, or SQuAD as the hub
-        has it, {"text": [...], "answer_start": [...]}."""
+    def get_answers(self) -> list[ReferenceAnswer]:
+        """Return all reference answers; an unanswerable question has none.
+
+        The column `answers` holds a list of answers, one text, or the hub's form of SQuAD,
+        {"text": [...], "answer_start": [...]}."""
         if "answers" not in self:
-            raise self.lacks("answers")
+            raise self.missing_column_error("answers")
         value = self["answers"]
         try:
             if isinstance(value, dict):
-                starts = next((value[name] for name in STARTS if name in value), [None] * len(value["text"]))
-                return [_answer({"text": a, "start": b}) for a, b in zip(value["text"], starts, strict=True)]
-            if isinstance(value, str | list):
-                return [_answer(each) for each in ([value] if isinstance(value, str) else value)]
+                texts = value["text"]
+                keys = [key for key in ANSWER_START_KEYS if key in value]
+                starts = value[keys[0]] if keys else [None] * len(texts)
+                return [
+                    _parse_answer({"text": text, "start": start})
+                    for text, start in zip(texts, starts, strict=True)
+                ]
+            if isinstance(value, str):
+                return [_parse_answer(value)]
+            if isinstance(value, list):
+                return [_parse_answer(answer) for answer in value]
         except (KeyError, TypeError, ValueError):
             pass
-        expected = "a list of answers, each a text, or a text and its start"
-        raise ValueError(f"{self.place}: column 'answers' holds {short(value)}, expected {expected}")
+        raise ValueError(
+            f"{self.location}: column 'answers' holds {shorten_repr(value)}, "
+            "expected a list of answers, each a text, or a text and its start"
+        )
 
-    def texts(self) -> Iterator[str]:
-        """What stands in the usual columns of text, lists of words or choices joined."""
-        for column in TEXTS:
+    def iter_texts(self) -> Iterator[str]:
+        """Iterate over the texts in TEXT_COLUMNS; lists of words or choices are joined."""
+        for column in TEXT_COLUMNS:
             value = self.get(column)
-            if isinstance(value, str | list):
-                yield value if isinstance(value, str) else " ".join(map(str, value))
+            if isinstance(value, str):
+                yield value
+            elif isinstance(value, list):
+                yield " ".join(map(str, value))
 
 
-def _answer(value: object) -> Answer:
+def _parse_answer(value: object) -> ReferenceAnswer:
     if isinstance(value, str):
-        return Answer(value)
+        return ReferenceAnswer(value)
     if not isinstance(value, dict) or not isinstance(value["text"], str):
         raise TypeError
-    start = next((value[name] for name in STARTS if name in value), None)
-    return Answer(value["text"], None if start is None else int(start))
+    start = next((value[key] for key in ANSWER_START_KEYS if key in value), None)
+    return ReferenceAnswer(value["text"], None if start is None else int(start))
 
 
-def listed(names: Iterable[str]) -> str:
+def quote_names(names: Iterable[str]) -> str:
+    """Return names as one quoted, comma-separated text for a message."""
     return ", ".join(repr(name) for name in names)[:200] or "none"
-
-
-def short(value: object) -> str:
-    """A value as one line of reasonable length."""
-    shown = repr(value)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."

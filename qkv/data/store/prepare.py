@@ -1,5 +1,5 @@
-"""Prepare: texts become token shards in one pass, by several processes, and go on where they were stopped.
-Knows no tokenizer: what encodes is given.
+"""Preparation: items are encoded to token shards in one pass, by several processes; an interrupted
+run is resumed. Knows no tokenizer: the caller passes the encode function.
 """
 
 import fcntl
@@ -17,197 +17,239 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.store.shards import STARTS, Index, Part, Shards, dtype, names, sync
-from qkv.data.store.workers import in_order
+from qkv.data.store.shards import (
+    OFFSET_DTYPE,
+    ShardIndex,
+    ShardInfo,
+    Shards,
+    choose_id_dtype,
+    get_shard_file_names,
+    sync_to_disk,
+)
+from qkv.data.store.workers import map_in_order
 
-LOCK = "lock"
-OURS = re.compile(r"\d{5,}\.\w+\.(bin|idx)(\.tmp)?")
-# A batch ends at whichever comes first. Shards end where batches do, so these are a part of the format.
-BATCH_ITEMS = 1024
-BATCH_CHARACTERS = 2**20
+SHARD_LOCK_FILE = "lock"
+SHARD_FILE_PATTERN = re.compile(r"\d{5,}\.\w+\.(bin|idx)(\.tmp)?")
+# The limits of a batch. Shards end where batches end, so these are part of the format.
+MAX_BATCH_ITEMS = 1024
+MAX_BATCH_CHARACTERS = 2**20
 
 Item = TypeVar("Item")
-Row = Mapping[str, Sequence[int] | NDArray[Any]]
-Encode = Callable[[list[Item]], Sequence[Row]]
-Progress = Callable[[int, int], None]
-Packed = dict[str, tuple[NDArray[Any], NDArray[np.int64]]]  # by field: ids of all rows, and each row's length
+ShardRow = Mapping[str, Sequence[int] | NDArray[Any]]
+EncodeFunction = Callable[[list[Item]], Sequence[ShardRow]]
+ShardProgress = Callable[[int, int], None]
+# By field: the ids of all rows, and the length of each row.
+EncodedBatch = dict[str, tuple[NDArray[Any], NDArray[np.int64]]]
 
 
-def prepare(
+def prepare_shards(
     items: Iterable[Item],
-    encode: Encode[Item],
+    encode: EncodeFunction[Item],
     folder: str | os.PathLike[str],
     *,
-    fields: Mapping[str, int],
-    made_from: Mapping[str, object],
+    field_sizes: Mapping[str, int],
+    provenance: Mapping[str, object],
     shard_tokens: int = 2**26,
-    workers: int = 0,
-    progress: Progress = lambda documents, tokens: None,
+    num_workers: int = 0,
+    progress: ShardProgress = lambda documents, tokens: None,
 ) -> Shards:
-    """The shards of these items (texts, or records); made now unless they are there already.
+    """Encode items (texts or records) to shards; finished shards of the same items are reused.
 
-    `encode` turns a list of items into a row each, token ids by field. `fields` gives the number of different
-    ids of each field. `made_from` says what the items and `encode` are (fingerprints, settings): where it is
-    not what it was, the shards are made anew. The bytes are the same for any number of workers, and after any
-    number of interruptions. `progress` is told the documents and tokens so far.
+    `encode` turns a list of items into one row each, token ids by field. `field_sizes` is the
+    number of different ids of each field. `provenance` describes the items and `encode`
+    (fingerprints, settings): if it differs from that of the existing shards, they are made again.
+    The files are the same for any number of workers and after any number of interruptions.
+    `progress` receives the documents and tokens so far.
     """
-    home = Path(folder)
-    told = json.loads(json.dumps(made_from))  # as the file gives it back
-    wanted = Index(made_from=told, fields=dict(fields), shard_tokens=shard_tokens)
-    _check(wanted, workers)
-    if _ready(home, wanted).complete:
-        return Shards.open(home)
+    path = Path(folder)
+    expected = ShardIndex(
+        provenance=json.loads(json.dumps(provenance)),  # as it is read back from the file
+        field_sizes=dict(field_sizes),
+        shard_tokens=shard_tokens,
+    )
+    _check_settings(expected, num_workers)
+    if _load_finished_index(path, expected).is_complete:
+        return Shards.open(path)
     try:
-        home.mkdir(parents=True, exist_ok=True)
-        with _locked(home):
-            index = _ready(home, wanted)
-            if not index.complete:
-                index.write(home)
-                _clear(home, len(index.parts))
-                _build(home, index, items, encode, workers, progress)
+        path.mkdir(parents=True, exist_ok=True)
+        with _lock_folder(path):
+            index = _load_finished_index(path, expected)
+            if not index.is_complete:
+                index.write(path)
+                _remove_unfinished(path, len(index.shards))
+                _build_shards(path, index, items, encode, num_workers, progress)
     except OSError as error:
-        raise OSError(f"{home}: not finished, whole shards are kept: {error}") from error
-    return Shards.open(home)
+        raise OSError(f"{path}: not finished; complete shards are kept: {error}") from error
+    return Shards.open(path)
 
 
-def _check(index: Index, workers: int) -> None:
-    if not index.fields or not all(re.fullmatch(r"\w+", field) for field in index.fields):
-        raise ValueError(f"fields {index.fields!r}, expected names of letters, each with a number of ids")
-    wrong = {field: size for field, size in index.fields.items() if not 0 < size <= 2**32}
-    if wrong:
-        raise ValueError(f"fields {wrong!r}, expected from 1 to 2**32 different ids")
+def _check_settings(index: ShardIndex, num_workers: int) -> None:
+    sizes = index.field_sizes
+    if not sizes or not all(re.fullmatch(r"\w+", field) for field in sizes):
+        raise ValueError(
+            f"field_sizes {sizes!r}, expected field names of letters, each with a number of ids"
+        )
+    invalid = {field: size for field, size in sizes.items() if not 0 < size <= 2**32}
+    if invalid:
+        raise ValueError(f"field_sizes {invalid!r}, expected from 1 to 2**32 different ids")
     if index.shard_tokens < 1:
         raise ValueError(f"shard_tokens {index.shard_tokens}, expected at least 1")
-    if workers < 0:
-        raise ValueError(f"workers {workers}, expected 0 (in this process) or more")
+    if num_workers < 0:
+        raise ValueError(f"num_workers {num_workers}, expected 0 (this process) or more")
 
 
-def _ready(folder: Path, wanted: Index) -> Index:
-    """What is there of the wanted shards."""
-    held = Index.read(folder)
-    if held is None or replace(held, parts=(), complete=False) != wanted:
-        return wanted
-    return held.whole(folder)
+def _load_finished_index(folder: Path, expected: ShardIndex) -> ShardIndex:
+    """Return the index of the shards that exist; `expected` if there are none or others."""
+    index = ShardIndex.read(folder)
+    if index is None or replace(index, shards=(), is_complete=False) != expected:
+        return expected
+    return index.drop_invalid_shards(folder)
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """No other process prepares this folder within; the lock goes when the process does, however it ends."""
-    with (folder / LOCK).open("a+") as file:
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Lock the folder against other processes; the lock is released when the process ends."""
+    with (folder / SHARD_LOCK_FILE).open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip() or "unknown"
-            advice = "wait until it is done, or prepare in another folder"
-            raise ValueError(f"{folder}: process {holder} is preparing these shards; {advice}") from None
+            raise ValueError(
+                f"{folder}: process {holder} is preparing these shards; "
+                "wait until it is finished, or use another folder"
+            ) from None
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
 
 
-def _clear(folder: Path, kept: int) -> None:
-    """Remove what is left of shards that do not count: old ones, and a half-written one."""
+def _remove_unfinished(folder: Path, num_kept: int) -> None:
+    """Remove the files of invalid and unfinished shards."""
     for path in folder.iterdir():
-        if OURS.fullmatch(path.name) and (path.suffix == ".tmp" or int(path.name.partition(".")[0]) >= kept):
+        if not SHARD_FILE_PATTERN.fullmatch(path.name):
+            continue
+        if path.suffix == ".tmp" or int(path.name.partition(".")[0]) >= num_kept:
             path.unlink()
 
 
-def _build(
+def _build_shards(
     folder: Path,
-    index: Index,
+    index: ShardIndex,
     items: Iterable[Item],
-    encode: Encode[Item],
-    workers: int,
-    progress: Progress,
+    encode: EncodeFunction[Item],
+    num_workers: int,
+    progress: ShardProgress,
 ) -> None:
-    batches = _batches(_after(items, index.documents, folder))
-    with closing(in_order(partial(_pack, encode, index.fields), batches, workers)) as stream:
-        for first in stream:
-            part = _write(folder, index, chain([first], stream), progress)
-            index = replace(index, parts=(*index.parts, part))
+    item_batches = _batch_items(_skip_items(items, index.num_documents, folder))
+    encode_batch = partial(_encode_batch, encode, index.field_sizes)
+    with closing(map_in_order(encode_batch, item_batches, num_workers)) as batches:
+        for first in batches:
+            shard = _write_shard(folder, index, chain([first], batches), progress)
+            index = replace(index, shards=(*index.shards, shard))
             index.write(folder)
-    if not index.parts:
+    if not index.shards:
         raise ValueError(f"{folder}: no texts; expected at least one; is the source empty?")
-    replace(index, complete=True).write(folder)
+    replace(index, is_complete=True).write(folder)
 
 
-def _after(items: Iterable[Item], done: int, folder: Path) -> Iterator[Item]:
-    """The items after those that finished shards hold."""
-    rest = iter(items)
-    skipped = sum(1 for _ in islice(rest, done))
-    if skipped < done:
-        advice = "has the source changed? remove the folder to make them anew"
-        raise ValueError(f"{folder}: shards of {done} texts, but the source has only {skipped}; {advice}")
-    return rest
+def _skip_items(items: Iterable[Item], num_done: int, folder: Path) -> Iterator[Item]:
+    """Return the items after those of the finished shards."""
+    iterator = iter(items)
+    num_skipped = sum(1 for _ in islice(iterator, num_done))
+    if num_skipped < num_done:
+        raise ValueError(
+            f"{folder}: shards of {num_done} texts, but the source has only {num_skipped}; "
+            "has the source changed? remove the folder to prepare it again"
+        )
+    return iterator
 
 
-def _batches(items: Iterable[Item]) -> Iterator[list[Item]]:
+def _batch_items(items: Iterable[Item]) -> Iterator[list[Item]]:
     batch: list[Item] = []
-    room = BATCH_CHARACTERS
+    num_characters = 0
     for item in items:
         batch.append(item)
-        room -= _characters(item)
-        if room <= 0 or len(batch) == BATCH_ITEMS:
+        num_characters += _count_characters(item)
+        if num_characters >= MAX_BATCH_CHARACTERS or len(batch) == MAX_BATCH_ITEMS:
             yield batch
-            batch, room = [], BATCH_CHARACTERS
+            batch = []
+            num_characters = 0
     if batch:
         yield batch
 
 
-def _characters(item: object) -> int:
+def _count_characters(item: object) -> int:
     if isinstance(item, Mapping):
-        return sum(map(_characters, item.values()))
+        return sum(map(_count_characters, item.values()))
     return len(item) if isinstance(item, str | list) else 1
 
 
-def _pack(encode: Encode[Item], fields: Mapping[str, int], batch: list[Item]) -> Packed:
+def _encode_batch(
+    encode: EncodeFunction[Item], field_sizes: Mapping[str, int], batch: list[Item]
+) -> EncodedBatch:
     rows = encode(batch)
     if len(rows) != len(batch):
-        raise ValueError(f"encode gave {len(rows)} rows for {len(batch)} texts; expected one each")
-    packed: Packed = {}
-    for field, size in fields.items():
+        raise ValueError(
+            f"encode returned {len(rows)} rows for {len(batch)} texts; expected one each"
+        )
+    encoded: EncodedBatch = {}
+    for field, size in field_sizes.items():
         try:
-            held = [np.asarray(row[field], dtype=np.int64) for row in rows]
+            arrays = [np.asarray(row[field], dtype=np.int64) for row in rows]
         except KeyError:
-            found = ", ".join(sorted({name for row in rows for name in row}))
-            expected = ", ".join(fields)
-            raise ValueError(f"encode gave no field {field!r} but {found}; expected {expected}") from None
-        ids = np.concatenate(held)
+            names = ", ".join(sorted({name for row in rows for name in row}))
+            raise ValueError(
+                f"encode returned no field {field!r} but {names}; expected {', '.join(field_sizes)}"
+            ) from None
+        ids = np.concatenate(arrays)
         if len(ids) and not 0 <= ids.min() <= ids.max() < size:
-            wrong = int(ids.max() if ids.max() >= size else ids.min())
-            expected = f"0 to {size - 1}; is the vocabulary larger?"
-            raise ValueError(f"field {field!r}: id {wrong}, expected {expected}")
-        packed[field] = ids.astype(dtype(size)), np.array([len(each) for each in held], dtype=np.int64)
-    return packed
+            invalid = int(ids.max() if ids.max() >= size else ids.min())
+            raise ValueError(
+                f"field {field!r}: id {invalid}, expected 0 to {size - 1}; is the vocabulary larger?"
+            )
+        lengths = np.array([len(array) for array in arrays], dtype=np.int64)
+        encoded[field] = (ids.astype(choose_id_dtype(size)), lengths)
+    return encoded
 
 
-def _write(folder: Path, index: Index, stream: Iterator[Packed], progress: Progress) -> Part:
-    """The next shard: batches until it is full, under temporary names until it is on disk."""
-    documents, tokens = 0, dict.fromkeys(index.fields, 0)
-    before = index.documents, index.tokens
-    paths = [folder / name for field in index.fields for name in names(len(index.parts), field)]
-    hidden = [path.with_name(f"{path.name}.tmp") for path in paths]
+def _write_shard(
+    folder: Path, index: ShardIndex, batches: Iterator[EncodedBatch], progress: ShardProgress
+) -> ShardInfo:
+    """Write batches to the next shard until it is full; the files are renamed when complete."""
+    num_documents = 0
+    num_tokens = dict.fromkeys(index.field_sizes, 0)
+    paths = [
+        folder / name
+        for field in index.field_sizes
+        for name in get_shard_file_names(len(index.shards), field)
+    ]
+    temporary_paths = [path.with_name(f"{path.name}.tmp") for path in paths]
     with ExitStack() as stack:
-        files = [stack.enter_context(path.open("wb")) for path in hidden]
-        for starts in files[1::2]:
-            starts.write(np.zeros(1, STARTS).tobytes())
-        for packed in stream:
-            for field, body, starts in zip(index.fields, files[::2], files[1::2], strict=True):
-                ids, lengths = packed[field]
-                body.write(ids.tobytes())
-                starts.write((tokens[field] + np.cumsum(lengths)).astype(STARTS).tobytes())
-                tokens[field] += len(ids)
-            documents += len(lengths)
-            total = sum(tokens.values())
-            progress(before[0] + documents, before[1] + total)
-            if total >= index.shard_tokens:
+        files = [stack.enter_context(path.open("wb")) for path in temporary_paths]
+        id_files = files[::2]
+        offset_files = files[1::2]
+        for offset_file in offset_files:
+            offset_file.write(np.zeros(1, OFFSET_DTYPE).tobytes())
+        for batch in batches:
+            for field, id_file, offset_file in zip(
+                index.field_sizes, id_files, offset_files, strict=True
+            ):
+                ids, lengths = batch[field]
+                id_file.write(ids.tobytes())
+                offsets = num_tokens[field] + np.cumsum(lengths)
+                offset_file.write(offsets.astype(OFFSET_DTYPE).tobytes())
+                num_tokens[field] += len(ids)
+            num_documents += len(lengths)
+            shard_tokens = sum(num_tokens.values())
+            progress(index.num_documents + num_documents, index.num_tokens + shard_tokens)
+            if shard_tokens >= index.shard_tokens:
                 break
         for file in files:
             file.flush()
             os.fsync(file.fileno())
-    for old, new in zip(hidden, paths, strict=True):
-        old.replace(new)
-    sync(folder)
-    return Part(documents=documents, tokens=tokens)
+    for temporary_path, path in zip(temporary_paths, paths, strict=True):
+        temporary_path.replace(path)
+    sync_to_disk(folder)
+    return ShardInfo(num_documents=num_documents, num_tokens=num_tokens)

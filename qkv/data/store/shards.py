@@ -1,9 +1,9 @@
-"""Shards: texts as token ids in files, mapped into memory and read by document or by place. Knows no text.
+"""Token shards: memory-mapped files of token ids, read by document or token range. Knows no text.
 
 folder/
-  shards.json         what they were made from, and what each shard holds; written last
+  shards.json         the index: provenance, and the size of each shard; written last
   00000.tokens.bin    ids of the field `tokens`, little-endian, one document after the other
-  00000.tokens.idx    where each document starts, and the end: int64, one more than documents
+  00000.tokens.idx    the offsets of the documents and the end: int64, one more than documents
 """
 
 import json
@@ -17,54 +17,55 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 1
-INDEX = "shards.json"
-STARTS = np.dtype("<i8")
-Ids = NDArray[Any]  # uint16, or uint32 where the vocabulary needs it
+SHARD_FORMAT_VERSION = 2
+SHARD_INDEX_FILE = "shards.json"
+OFFSET_DTYPE = np.dtype("<i8")
+TokenIdArray = NDArray[Any]  # uint16, or uint32 for a large vocabulary
 
 
-def dtype(size: int) -> np.dtype[Any]:
-    """The narrowest type for ids below `size`."""
-    return np.dtype("<u2" if size <= 2**16 else "<u4")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """What one shard holds."""
-
-    documents: int
-    tokens: dict[str, int]  # by field
+def choose_id_dtype(vocab_size: int) -> np.dtype[Any]:
+    """Return the smallest dtype for ids below `vocab_size`."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Index:
-    """What a folder of shards holds, and what it was made from."""
+class ShardInfo:
+    """The size of one shard."""
 
-    made_from: dict[str, Any]
-    fields: dict[str, int]  # the number of different ids, by field
+    num_documents: int
+    num_tokens: dict[str, int]  # by field
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardIndex:
+    """The content of shards.json."""
+
+    provenance: dict[str, Any]  # what the shards were made from
+    field_sizes: dict[str, int]  # number of different ids, by field
     shard_tokens: int
-    complete: bool = False
-    parts: tuple[Part, ...] = ()
-    format: int = FORMAT
+    is_complete: bool = False
+    shards: tuple[ShardInfo, ...] = ()
+    format: int = SHARD_FORMAT_VERSION
 
     @property
-    def documents(self) -> int:
-        return sum(part.documents for part in self.parts)
+    def num_documents(self) -> int:
+        return sum(shard.num_documents for shard in self.shards)
 
     @property
-    def tokens(self) -> int:
-        return sum(sum(part.tokens.values()) for part in self.parts)
+    def num_tokens(self) -> int:
+        return sum(sum(shard.num_tokens.values()) for shard in self.shards)
 
     @staticmethod
-    def read(folder: Path) -> "Index | None":
-        """The index of a folder, if it has one."""
-        path = folder / INDEX
+    def read(folder: Path) -> "ShardIndex | None":
+        """Read the index of a folder; None if there is none."""
+        path = folder / SHARD_INDEX_FILE
         try:
-            held = json.loads(path.read_bytes())
-            if held["format"] != FORMAT:
-                raise ValueError(f"format {held['format']!r}, expected {FORMAT}")
-            index = Index(**held | {"parts": tuple(Part(**part) for part in held["parts"])})
-            if any(part.tokens.keys() != index.fields.keys() for part in index.parts):
+            values = json.loads(path.read_bytes())
+            if values["format"] != SHARD_FORMAT_VERSION:
+                raise ValueError(f"format {values['format']!r}, expected {SHARD_FORMAT_VERSION}")
+            shards = tuple(ShardInfo(**shard) for shard in values["shards"])
+            index = ShardIndex(**values | {"shards": shards})
+            if any(shard.num_tokens.keys() != index.field_sizes.keys() for shard in index.shards):
                 raise ValueError("a shard lacks a field")
             return index
         except (FileNotFoundError, NotADirectoryError):
@@ -72,29 +73,31 @@ class Index:
         except (OSError, KeyError, TypeError, ValueError) as error:
             cause = " ".join(str(error).split())[:100]
             raise ValueError(
-                f"{path}: not an index of shards ({cause}); remove it to make them anew"
+                f"{path}: not an index of token shards ({cause}); remove it to prepare them again"
             ) from None
 
     def write(self, folder: Path) -> None:
-        """Put this in the place of the old index, which stays until the new one is whole."""
-        temporary = folder / f"{INDEX}.tmp"
+        """Replace the index of a folder atomically."""
+        temporary = folder / f"{SHARD_INDEX_FILE}.tmp"
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(asdict(self), file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(folder / INDEX)
-        sync(folder)
+        temporary.replace(folder / SHARD_INDEX_FILE)
+        sync_to_disk(folder)
 
-    def whole(self, folder: Path) -> "Index":
-        """The same with only the shards up to the first one that is not there as it should be."""
-        good = 0
-        while good < len(self.parts) and not problems(folder, good, self):
-            good += 1
-        return self if good == len(self.parts) else replace(self, parts=self.parts[:good], complete=False)
+    def drop_invalid_shards(self, folder: Path) -> "ShardIndex":
+        """Return the index up to the first shard whose files are missing or have the wrong size."""
+        num_valid = 0
+        while num_valid < len(self.shards) and not find_shard_problems(folder, num_valid, self):
+            num_valid += 1
+        if num_valid == len(self.shards):
+            return self
+        return replace(self, shards=self.shards[:num_valid], is_complete=False)
 
 
-def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+def sync_to_disk(path: Path) -> None:
+    """Flush a file, or the entries of a folder, to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -102,111 +105,141 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def names(number: int, field: str) -> tuple[str, str]:
-    """The file of ids and the file of starts."""
-    return f"{number:05}.{field}.bin", f"{number:05}.{field}.idx"
+def get_shard_file_names(shard_index: int, field: str) -> tuple[str, str]:
+    """Return the file of ids and the file of offsets."""
+    return f"{shard_index:05}.{field}.bin", f"{shard_index:05}.{field}.idx"
 
 
-def problems(folder: Path, number: int, index: Index) -> list[str]:
-    """What is wrong with the files of a shard, by their sizes."""
-    part = index.parts[number]
-    found = []
-    for field, size in index.fields.items():
-        sizes = (part.tokens[field] * dtype(size).itemsize, (part.documents + 1) * STARTS.itemsize)
-        for name, expected in zip(names(number, field), sizes, strict=True):
+def find_shard_problems(folder: Path, shard_index: int, index: ShardIndex) -> list[str]:
+    """Return which files of a shard are missing or have the wrong size."""
+    shard = index.shards[shard_index]
+    problems = []
+    for field, size in index.field_sizes.items():
+        expected_sizes = (
+            shard.num_tokens[field] * choose_id_dtype(size).itemsize,
+            (shard.num_documents + 1) * OFFSET_DTYPE.itemsize,
+        )
+        names = get_shard_file_names(shard_index, field)
+        for name, expected in zip(names, expected_sizes, strict=True):
             path = folder / name
             if not path.exists():
-                found.append(f"{name} is missing")
+                problems.append(f"{name} is missing")
             elif path.stat().st_size != expected:
-                found.append(f"{name} has {path.stat().st_size} bytes, expected {expected}")
-    return found
+                problems.append(f"{name} has {path.stat().st_size} bytes, expected {expected}")
+    return problems
 
 
 class Shards:
-    """Documents of token ids, in the order they were read; each may have several fields (source, target)."""
+    """Documents of token ids in reading order, with one or more fields (source, target)."""
 
-    def __init__(self, folder: Path, index: Index) -> None:
-        self.folder, self.index = folder, index
-        self._documents = np.cumsum([0, *(part.documents for part in index.parts)])  # (shards + 1,)
-        self._tokens = {
-            field: np.cumsum([0, *(part.tokens[field] for part in index.parts)]) for field in index.fields
+    def __init__(self, folder: Path, index: ShardIndex) -> None:
+        self.folder = folder
+        self.index = index
+        num_documents = [shard.num_documents for shard in index.shards]
+        self._document_offsets = np.cumsum([0, *num_documents])  # (shards + 1,)
+        self._token_offsets = {
+            field: np.cumsum([0, *(shard.num_tokens[field] for shard in index.shards)])
+            for field in index.field_sizes
         }
-        self._map = cache(self._mapped)
+        self._memory_map = cache(self._open_memory_map)
 
     @staticmethod
     def open(folder: str | os.PathLike[str]) -> "Shards":
-        """The shards in a folder; ValueError if they are not finished, cut or missing."""
-        home = Path(folder)
-        index = Index.read(home)
+        """Open the shards of a folder; ValueError if they are unfinished, damaged or missing."""
+        path = Path(folder)
+        index = ShardIndex.read(path)
         if index is None:
-            raise ValueError(f"{home}: no {INDEX}; expected a folder of token shards; is the path right?")
-        wrong = [each for number in range(len(index.parts)) for each in problems(home, number, index)]
-        if wrong:
-            listed = f"{'; '.join(wrong[:5])}{' ...' if wrong[5:] else ''}"
-            raise ValueError(f"{home}: {listed}; the files are cut or lost: prepare them again, or copy them")
-        if not index.complete:
-            found = f"{len(index.parts)} shards, not the last"
-            raise ValueError(f"{home}: {found}; preparing them was interrupted: run it again to go on")
-        return Shards(home, index)
+            raise ValueError(
+                f"{path}: no {SHARD_INDEX_FILE}; expected a folder of token shards; is the path right?"
+            )
+        problems = [
+            problem
+            for shard_index in range(len(index.shards))
+            for problem in find_shard_problems(path, shard_index, index)
+        ]
+        if problems:
+            summary = f"{'; '.join(problems[:5])}{' ...' if problems[5:] else ''}"
+            raise ValueError(
+                f"{path}: {summary}; the files are truncated or lost: prepare them again, or copy them"
+            )
+        if not index.is_complete:
+            raise ValueError(
+                f"{path}: only the first {len(index.shards)} shards; "
+                "preparation was interrupted: run it again to continue"
+            )
+        return Shards(path, index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Shards.open, (self.folder,)  # another process maps the files itself
+        return Shards.open, (self.folder,)  # each process maps the files itself
 
     @property
-    def fields(self) -> Mapping[str, int]:
-        """The number of different ids of each field, by its name."""
-        return self.index.fields
+    def field_sizes(self) -> Mapping[str, int]:
+        """The number of different ids of each field."""
+        return self.index.field_sizes
 
     def __len__(self) -> int:
-        """The number of documents."""
-        return int(self._documents[-1])
+        """Return the number of documents."""
+        return int(self._document_offsets[-1])
 
-    def tokens(self, field: str = "tokens") -> int:
-        """The number of tokens of all documents."""
-        return int(self._starts(field)[-1])
+    def count_tokens(self, field: str = "tokens") -> int:
+        """Return the number of tokens of all documents."""
+        return int(self._get_token_offsets(field)[-1])
 
     def lengths(self, field: str = "tokens") -> NDArray[np.int64]:
-        """The number of tokens of every document."""
-        self._starts(field)
-        return np.concatenate([np.diff(self._map(n, field)[1]) for n in range(len(self.index.parts))])
+        """Return the number of tokens of every document (N,)."""
+        self._get_token_offsets(field)
+        return np.concatenate(
+            [np.diff(self._memory_map(i, field)[1]) for i in range(len(self.index.shards))]
+        )
 
-    def document(self, number: int, field: str = "tokens") -> Ids:
-        """One document, as a view of the file."""
-        self._starts(field)
-        if not 0 <= number < len(self):
-            raise IndexError(f"document {number}, expected 0 to {len(self) - 1}")
-        shard = int(np.searchsorted(self._documents, number, side="right")) - 1
-        ids, starts = self._map(shard, field)
-        place = number - int(self._documents[shard])
-        return ids[starts[place] : starts[place + 1]]
+    def get_document(self, document_index: int, field: str = "tokens") -> TokenIdArray:
+        """Return a document as a view of the file."""
+        self._get_token_offsets(field)
+        if not 0 <= document_index < len(self):
+            raise IndexError(f"document {document_index}, expected 0 to {len(self) - 1}")
+        shard = int(np.searchsorted(self._document_offsets, document_index, side="right")) - 1
+        ids, offsets = self._memory_map(shard, field)
+        i = document_index - int(self._document_offsets[shard])
+        return ids[offsets[i] : offsets[i + 1]]
 
-    def record(self, number: int) -> dict[str, Ids]:
-        """All fields of one document."""
-        return {field: self.document(number, field) for field in self.fields}
+    def get_fields(self, document_index: int) -> dict[str, TokenIdArray]:
+        """Return all fields of a document."""
+        return {field: self.get_document(document_index, field) for field in self.field_sizes}
 
-    def slice(self, start: int, stop: int, field: str = "tokens") -> Ids:
-        """The tokens from `start` up to `stop`, all documents being one row; a view within one shard."""
-        ends = self._starts(field)
-        if not 0 <= start <= stop <= ends[-1]:
-            raise IndexError(f"tokens {start} to {stop}, expected a range within 0 to {ends[-1]}")
-        pieces = []
-        shard = int(np.searchsorted(ends, start, side="right")) - 1
+    def get_token_range(self, start: int, stop: int, field: str = "tokens") -> TokenIdArray:
+        """Return the tokens from `start` to `stop` of all documents as one stream.
+
+        The range is a view of the file if it lies within one shard."""
+        offsets = self._get_token_offsets(field)
+        if not 0 <= start <= stop <= offsets[-1]:
+            raise IndexError(
+                f"tokens {start} to {stop}, expected a range within 0 to {offsets[-1]}"
+            )
+        parts = []
+        shard = int(np.searchsorted(offsets, start, side="right")) - 1
         while start < stop:
-            first, end = int(ends[shard]), min(stop, int(ends[shard + 1]))
-            pieces.append(self._map(shard, field)[0][start - first : end - first])
-            start, shard = end, shard + 1
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate([np.empty(0, dtype(self.fields[field])), *pieces])
+            first = int(offsets[shard])
+            end = min(stop, int(offsets[shard + 1]))
+            parts.append(self._memory_map(shard, field)[0][start - first : end - first])
+            start = end
+            shard += 1
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate([np.empty(0, choose_id_dtype(self.field_sizes[field])), *parts])
 
-    def _starts(self, field: str) -> NDArray[np.int64]:
-        if field not in self._tokens:
-            raise ValueError(f"{self.folder}: no field {field!r}; the shards hold {', '.join(self.fields)}")
-        return self._tokens[field]
+    def _get_token_offsets(self, field: str) -> NDArray[np.int64]:
+        if field not in self._token_offsets:
+            raise ValueError(
+                f"{self.folder}: no field {field!r}; the fields are {', '.join(self.field_sizes)}"
+            )
+        return self._token_offsets[field]
 
-    def _mapped(self, number: int, field: str) -> tuple[Ids, NDArray[np.int64]]:
-        bodies, starts = (self.folder / name for name in names(number, field))
-        kind = dtype(self.fields[field])
-        empty = not self.index.parts[number].tokens[field]  # nothing cannot be mapped
-        ids = np.empty(0, kind) if empty else np.memmap(bodies, kind, mode="r")
-        return np.asarray(ids), np.asarray(np.memmap(starts, STARTS, mode="r"))  # plain views slice faster
+    def _open_memory_map(
+        self, shard_index: int, field: str
+    ) -> tuple[TokenIdArray, NDArray[np.int64]]:
+        id_file, offset_file = get_shard_file_names(shard_index, field)
+        dtype = choose_id_dtype(self.field_sizes[field])
+        is_empty = not self.index.shards[shard_index].num_tokens[field]  # cannot be memory-mapped
+        ids = np.empty(0, dtype) if is_empty else np.memmap(self.folder / id_file, dtype, mode="r")
+        offsets = np.memmap(self.folder / offset_file, OFFSET_DTYPE, mode="r")
+        return np.asarray(ids), np.asarray(offsets)  # plain arrays slice faster than memmaps

@@ -1,4 +1,4 @@
-"""Workers: one function over many batches, in other processes, the results in order. Knows no data."""
+"""Worker processes: map a function over batches, with the results in order. Knows no data."""
 
 import os
 import pickle
@@ -15,56 +15,68 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 
-def in_order(function: Callable[[A], B], batches: Iterable[A], workers: int) -> Generator[B]:
-    """What the function makes of each batch; in this process if there are no workers.
+def map_in_order(
+    function: Callable[[A], B], batches: Iterable[A], num_workers: int
+) -> Generator[B]:
+    """Map a function over batches in worker processes, or in this process if `num_workers` is 0.
 
-    At most two batches a worker are under way, so memory does not grow with the number of batches.
+    At most two batches a worker are pending, so memory does not grow with the number of batches.
     """
-    if not workers:
+    if not num_workers:
         yield from map(function, batches)
         return
     try:
-        sent = pickle.dumps(function)
+        pickled_function = pickle.dumps(function)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        expected = "a function of a module, an object that pickle can write, or workers=0"
-        raise ValueError(f"not to be sent to other processes ({error}); expected {expected}") from None
-    # A fork of a process that has threads, as torch makes them, may hang.
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_begin, initargs=(sent,)) as pool:
-        waiting: deque[Future[B]] = deque()
+        raise ValueError(
+            f"cannot be sent to other processes ({error}); "
+            "expected a module-level function, a picklable object, or num_workers=0"
+        ) from None
+    # Spawn: a fork of a process with threads, which torch starts, may deadlock.
+    with ProcessPoolExecutor(
+        num_workers,
+        get_context("spawn"),
+        initializer=_initialize_worker,
+        initargs=(pickled_function,),
+    ) as pool:
+        pending: deque[Future[B]] = deque()
         try:
             for batch in batches:
-                waiting.append(pool.submit(_work, batch))
-                if len(waiting) > 2 * workers:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+                pending.append(pool.submit(_process_batch, batch))
+                if len(pending) > 2 * num_workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
         except BrokenProcessPool:
-            cause = "was memory short (take fewer workers), or has the script no `if __name__ == '__main__'`?"
-            raise ValueError(f"a worker process ended by itself; {cause}") from None
+            raise ValueError(
+                "a worker process died; did it run out of memory (use fewer workers), "
+                "or has the script no `if __name__ == '__main__'`?"
+            ) from None
         finally:
-            for future in waiting:
+            for future in pending:
                 future.cancel()
 
 
-_given: list[Callable[[Any], Any]] = []  # in a worker process: the function
+_worker_function: list[Callable[[Any], Any]] = []  # set in a worker process
 
 
-def _begin(sent: bytes) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the parent to handle
+def _initialize_worker(pickled_function: bytes) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    for name, alone in (("TOKENIZERS_PARALLELISM", "false"), ("OMP_NUM_THREADS", "1")):
-        os.environ.setdefault(name, alone)  # the processes are the parallelism
-    _given.append(pickle.loads(sent))
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    # The processes are the parallelism.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    _worker_function.append(pickle.loads(pickled_function))
 
 
-def _end_with_parent() -> None:
-    """A parent that is killed cannot tell its workers; they would wait for ever."""
+def _exit_with_parent() -> None:
+    """Exit when the parent is killed; the worker would wait forever otherwise."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
     os._exit(1)
 
 
-def _work(batch: Any) -> Any:
-    return _given[0](batch)
+def _process_batch(batch: Any) -> Any:
+    return _worker_function[0](batch)

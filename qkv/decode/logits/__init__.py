@@ -1,1 +1,1 @@
-"""What changes logits before the next token is chosen: processors, sampling, grammars."""
+"""Changes of the logits before a token is selected: processors, sampling filters, grammars."""

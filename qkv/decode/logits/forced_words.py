@@ -1,7 +1,8 @@
-"""Words that must be in a result: beams that have said more of them are kept beside beams that score better.
+"""Constrained beam search: phrases that must occur in the output (force_words_ids).
 
-Beams that have come equally far form a bank, and every bank keeps beams (Post and Vilar 2018). Banks, their
-order and what is proposed are those of transformers 4.55, which had this search."""
+Beams that have generated equally many of the forced tokens form a bank, and every bank keeps beams
+(Post and Vilar 2018). Banks, their order and the candidates are those of transformers 4.55, the
+last version with this search. P prompts, K beams, V vocabulary size, m candidates."""
 
 from __future__ import annotations
 
@@ -10,129 +11,196 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.decode.config import Ids
-from qkv.decode.logits.processors import Seen
-from qkv.decode.request import Entry
+from qkv.decode.config import TokenIds
+from qkv.decode.logits.processors import LogitsContext
+from qkv.decode.request import Request
 
-Words = tuple[tuple[Ids, ...], ...]
-STRIDE = 100  # scores of one bank lie closer together than banks do
+ForcedWords = tuple[tuple[TokenIds, ...], ...]
+BANK_STRIDE = 100  # larger than the difference of scores in a bank
 
 
 class Candidates(NamedTuple):
     """Continuations (P, m) of the beams of each prompt."""
 
-    value: Tensor
-    beam: Tensor
-    word: Tensor
-    turn: Tensor | None = None  # the order in which they are taken, where that is not by value
-    whole: Tensor | None = None  # true where all words are said
-    hope: Tensor | None = None  # (P,) the best value, where that of the beams that go on is not meant
+    score: Tensor
+    beam_index: Tensor
+    token_id: Tensor
+    order: Tensor | None = None  # order of selection; None: by score
+    is_complete: Tensor | None = None  # true where all forced words are generated
+    best_score: Tensor | None = None  # (P,) best attainable score; None: that of the running beams
 
 
-class One(NamedTuple):
-    """A candidate of one prompt, as above."""
+class Candidate(NamedTuple):
+    """One candidate of one prompt, with the fields of Candidates."""
 
-    value: float = -float("inf")
-    beam: int = 0
-    word: int = 0
-    turn: int = 0
-    whole: bool = False
+    score: float = -float("inf")
+    beam_index: int = 0
+    token_id: int = 0
+    order: int = 0
+    is_complete: bool = False
 
 
-def with_words(entries: list[Entry], found: Candidates, ahead: Tensor, seen: Seen) -> Candidates:
-    """Of the candidates found the ends, and those that go on; `ahead` (P, K, V) are the scores of all."""
+def constrain_candidates(
+    requests: list[Request], candidates: Candidates, total_scores: Tensor, context: LogitsContext
+) -> Candidates:
+    """Return constrained candidates; `total_scores` (P, K, V) are the scores of all tokens."""
+    num_beams = context.rows_per_prompt
     rows = []
-    for i, entry in enumerate(entries):
-        said = [seen.new(i * seen.width + k) for k in range(seen.width)]
-        parts = (found.value[i].tolist(), found.beam[i].tolist(), found.word[i].tolist())
-        rows.append(in_turn(entry, said, [One(*each) for each in zip(*parts, strict=True)], ahead[i]))
-    longest = max(map(len, rows))
-    filled = [[*row, *[One(turn=longest)] * (longest - len(row))] for row in rows]
-    columns = ([[one[part] for one in row] for row in filled] for part in range(len(One._fields)))
-    value, beam, word, turn, whole = (torch.tensor(column, device=ahead.device) for column in columns)
-    return Candidates(value, beam, word, turn, whole, found.value.amax(1))
-
-
-def in_turn(entry: Entry, said: list[list[int]], found: list[One], ahead: Tensor) -> list[One]:
-    """The candidates of one prompt: the best of each bank, then the second of each; then ends."""
-    words, width = entry.how.words, len(said)
-    before = [Progress(ids, words) for ids in said]
-    ends = [one for one in found[:width] if one.word in entry.how.ends and before[one.beam].whole]
-    running = [one for one in found if one.word not in entry.how.ends][:width]
-    taken = {(*said[one.beam], one.word) for one in running}
-    for k, state in enumerate(before):
-        for word in state.ways_on():
-            if (*said[k], word) not in taken:  # beams may have said the same
-                taken.add((*said[k], word))
-                running.append(One(float(ahead[k, word]), k, word))
-    states = [Progress([*said[one.beam], one.word], words) for one in running]
-    order = sorted(range(len(running)), key=lambda i: -(states[i].bank * STRIDE + running[i].value))
-    place, last, turns = 0, None, []
-    for i in order:
-        place = place + 1 if states[i].bank == last else 0
-        last = states[i].bank
-        turns.append((place, i))
-    chosen = (
-        [i for _, i in sorted(turns, key=lambda turn: turn[0])] if len(running) > width else [*range(width)]
+    for i, request in enumerate(requests):
+        new_token_ids = [context.get_new_token_ids(i * num_beams + k) for k in range(num_beams)]
+        values = zip(
+            candidates.score[i].tolist(),
+            candidates.beam_index[i].tolist(),
+            candidates.token_id[i].tolist(),
+            strict=True,
+        )
+        prompt_candidates = [Candidate(*value) for value in values]
+        rows.append(
+            order_candidates_by_bank(request, new_token_ids, prompt_candidates, total_scores[i])
+        )
+    max_length = max(map(len, rows))
+    padded = [[*row, *[Candidate(order=max_length)] * (max_length - len(row))] for row in rows]
+    score, beam_index, token_id, order, is_complete = (
+        torch.tensor(
+            [[candidate[field] for candidate in row] for row in padded], device=total_scores.device
+        )
+        for field in range(len(Candidate._fields))
     )
-    most = 2 * len(found)
-    go_on = [running[i]._replace(turn=n, whole=states[i].whole) for n, i in enumerate(chosen[:width])]
-    return [*go_on, *(one._replace(turn=most, whole=True) for one in ends)]
+    return Candidates(score, beam_index, token_id, order, is_complete, candidates.score.amax(1))
 
 
-class Progress:
-    """How much of the words has been said: those that are done, one that is begun, those that wait."""
+def order_candidates_by_bank(
+    request: Request,
+    new_token_ids: list[list[int]],
+    candidates: list[Candidate],
+    total_scores: Tensor,
+) -> list[Candidate]:
+    """Return the candidates of one prompt in the order of selection.
 
-    def __init__(self, ids: list[int], words: Words) -> None:
-        self.waiting, self.begun, self.done = [*words], list[int](), 0
-        self.current: tuple[Ids, ...] | None = None
-        self.longest = max((len(phrase) for phrases in words for phrase in phrases), default=0)
-        for word in ids:
-            if not self.whole:
-                self.add(word)
+    These are the best of each bank, then the second of each, and so on, then the finished ones.
+    Tokens that continue a forced word are added to the candidates."""
+    force_words_ids = request.config.force_words_ids
+    eos_token_id = request.config.eos_token_id
+    num_beams = len(new_token_ids)
+    beam_states = [ForcedWordsState(token_ids, force_words_ids) for token_ids in new_token_ids]
+    finished = [
+        candidate
+        for candidate in candidates[:num_beams]
+        if candidate.token_id in eos_token_id and beam_states[candidate.beam_index].is_complete
+    ]
+    running = [candidate for candidate in candidates if candidate.token_id not in eos_token_id][
+        :num_beams
+    ]
+    sequences = {
+        (*new_token_ids[candidate.beam_index], candidate.token_id) for candidate in running
+    }
+    for k, state in enumerate(beam_states):
+        for token_id in state.get_next_token_ids():
+            sequence = (*new_token_ids[k], token_id)
+            if sequence not in sequences:  # two beams may lead to the same sequence
+                sequences.add(sequence)
+                running.append(Candidate(float(total_scores[k, token_id]), k, token_id))
+    banks = []
+    is_complete = []
+    for candidate in running:
+        sequence_ids = [*new_token_ids[candidate.beam_index], candidate.token_id]
+        state = ForcedWordsState(sequence_ids, force_words_ids)
+        banks.append(state.bank)
+        is_complete.append(state.is_complete)
+    selected = [*range(num_beams)]
+    if len(running) > num_beams:
+        by_bank = sorted(
+            range(len(running)), key=lambda i: -(banks[i] * BANK_STRIDE + running[i].score)
+        )
+        rank = 0
+        previous_bank = None
+        ranked = []  # (rank in its bank, index)
+        for i in by_bank:
+            rank = rank + 1 if banks[i] == previous_bank else 0
+            previous_bank = banks[i]
+            ranked.append((rank, i))
+        selected = [i for _, i in sorted(ranked, key=lambda pair: pair[0])][:num_beams]
+    continued = [
+        running[i]._replace(order=order, is_complete=is_complete[i])
+        for order, i in enumerate(selected)
+    ]
+    last_order = 2 * len(candidates)
+    return [
+        *continued,
+        *(candidate._replace(order=last_order, is_complete=True) for candidate in finished),
+    ]
+
+
+class ForcedWordsState:
+    """Progress of a sequence in its forced words: completed, current and pending words."""
+
+    def __init__(self, token_ids: list[int], force_words_ids: ForcedWords) -> None:
+        self.pending_words = [*force_words_ids]
+        self.current_word: tuple[TokenIds, ...] | None = None  # its alternative phrases
+        self.current_prefix: list[int] = []
+        self.num_completed_words = 0
+        self.max_phrase_length = max(
+            (len(phrase) for phrases in force_words_ids for phrase in phrases), default=0
+        )
+        for token_id in token_ids:
+            if not self.is_complete:
+                self.advance(token_id)
 
     @property
-    def whole(self) -> bool:
-        return not self.waiting and self.current is None
+    def is_complete(self) -> bool:
+        """True when all words are generated."""
+        return not self.pending_words and self.current_word is None
 
     @property
     def bank(self) -> int:
-        """Words that are done count as much as the longest; of one that is begun, what is left is missing."""
-        begun = 0
-        if self.current is not None:
-            begun = self.longest - max(map(len, self.current)) + len(self.begun)
-        return self.done * self.longest + begun
+        """Number of forced tokens generated; every completed word counts as much as the longest."""
+        num_current = 0
+        if self.current_word is not None:
+            num_missing = max(map(len, self.current_word)) - len(self.current_prefix)
+            num_current = self.max_phrase_length - num_missing
+        return self.num_completed_words * self.max_phrase_length + num_current
 
-    def add(self, word: int) -> None:
-        """The next id goes on with the word that is begun, or breaks it off; or begins one that waits."""
-        ids = [*self.begun, word]
-        if self.current is not None and not goes_on(self.current, ids):
-            self.waiting.append(self.current)
-            self.current, self.begun = None, []
+    def advance(self, token_id: int) -> None:
+        """Add a token, which continues or interrupts the current word, or starts a pending one."""
+        prefix = [*self.current_prefix, token_id]
+        if self.current_word is not None and not is_prefix_of_any(self.current_word, prefix):
+            self.pending_words.append(self.current_word)
+            self.current_word = None
+            self.current_prefix = []
             return
-        if self.current is None:
-            phrases = next((each for each in self.waiting if goes_on(each, ids)), None)
+        if self.current_word is None:
+            matches = (
+                phrases for phrases in self.pending_words if is_prefix_of_any(phrases, prefix)
+            )
+            phrases = next(matches, None)
             if phrases is None:
                 return
-            self.waiting.remove(phrases)
-            self.current = phrases
-        self.begun = ids
-        if tuple(ids) in self.current:
-            self.done, self.current, self.begun = self.done + 1, None, []
+            self.pending_words.remove(phrases)
+            self.current_word = phrases
+        self.current_prefix = prefix
+        if tuple(prefix) in self.current_word:
+            self.num_completed_words += 1
+            self.current_word = None
+            self.current_prefix = []
 
-    def ways_on(self) -> list[int]:
-        """The ids that go on with the word that is begun, or begin one that waits."""
-        phrases = self.waiting if self.current is None else [self.current]
-        at = len(self.begun)
-        return list(dict.fromkeys(
-            phrase[at] for each in phrases for phrase in each if [*phrase[:at]] == self.begun
-        ))  # fmt: skip
+    def get_next_token_ids(self) -> list[int]:
+        """Return the tokens that continue the current word or start a pending one."""
+        words = self.pending_words if self.current_word is None else [self.current_word]
+        length = len(self.current_prefix)
+        next_token_ids = [
+            phrase[length]
+            for phrases in words
+            for phrase in phrases
+            if [*phrase[:length]] == self.current_prefix
+        ]
+        return list(dict.fromkeys(next_token_ids))
 
 
-def goes_on(phrases: tuple[Ids, ...], ids: list[int]) -> bool:
-    return any([*phrase[: len(ids)]] == ids for phrase in phrases)
+def is_prefix_of_any(phrases: tuple[TokenIds, ...], prefix: list[int]) -> bool:
+    """Return whether a phrase begins with the prefix."""
+    return any([*phrase[: len(prefix)]] == prefix for phrase in phrases)
 
 
-def least_room(words: Words) -> int:
-    """The ids that the words need, one after another."""
-    return sum(min(map(len, phrases)) for phrases in words)
+def count_forced_tokens(force_words_ids: ForcedWords) -> int:
+    """Return the number of tokens that the shortest alternatives of all words need."""
+    return sum(min(map(len, phrases)) for phrases in force_words_ids)

@@ -1,4 +1,4 @@
-"""Guide: which ids may follow, by a matcher that reads one id after another. Knows no text, the matcher does.
+"""GrammarConstraint: the tokens that a grammar allows next. Only the grammar's matcher knows text.
 
 llguidance's `LLMatcher` is one: of a regular expression, a JSON schema or a grammar."""
 
@@ -9,39 +9,43 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-MOST = 4096  # matchers kept: each stands after some ids
+MAX_CACHED_MATCHERS = 4096
 
 
-class Matcher(Protocol):
+class GrammarMatcher(Protocol):
+    """State of a grammar after some tokens, with the methods of llguidance's LLMatcher."""
+
     def deep_copy(self) -> Self: ...
     def consume_token(self, sampled_token: int) -> bool: ...
-    def compute_logit_bias(self) -> bytes: ...  # a byte for every id, 0 where it may not follow
+    def compute_logit_bias(self) -> bytes: ...  # one byte per token id, 0 where it is not allowed
 
 
-class Guide:
-    """An `allowed` for `Engine.admit`; rows and beams share what they have in common."""
+class GrammarConstraint:
+    """A `prefix_allowed_tokens_fn` for `Engine.add_request`; equal prefixes share matchers."""
 
-    def __init__(self, matcher: Matcher, words: int) -> None:
-        self.first, self.words = matcher, words
-        self.at: dict[tuple[int, ...], Matcher] = {(): matcher}
+    def __init__(self, matcher: GrammarMatcher, vocab_size: int) -> None:
+        self.initial_matcher = matcher
+        self.vocab_size = vocab_size
+        self.matchers: dict[tuple[int, ...], GrammarMatcher] = {(): matcher}  # by prefix
 
-    def __call__(self, ids: list[int]) -> Tensor:
-        """(V,) true for the ids that may follow these."""
-        bias = bytearray(self.after(tuple(ids)).compute_logit_bias())
-        flags = torch.zeros(self.words, dtype=torch.bool)
-        count = min(self.words, len(bias))
-        flags[:count] = torch.frombuffer(bias, dtype=torch.uint8)[:count] > 0
-        return flags
+    def __call__(self, token_ids: list[int]) -> Tensor:
+        """Return (V,) true for the token ids that may follow these."""
+        bias = bytearray(self.get_matcher(tuple(token_ids)).compute_logit_bias())
+        allowed = torch.zeros(self.vocab_size, dtype=torch.bool)
+        count = min(self.vocab_size, len(bias))
+        allowed[:count] = torch.frombuffer(bias, dtype=torch.uint8)[:count] > 0
+        return allowed
 
-    def after(self, ids: tuple[int, ...]) -> Matcher:
-        """The matcher that has read these ids, from the longest beginning that is known."""
-        known = next(n for n in range(len(ids), -1, -1) if ids[:n] in self.at)
-        if known == len(ids):
-            return self.at[ids]
-        if len(self.at) >= MOST:
-            self.at, known = {(): self.first}, 0
-        matcher = self.at[ids[:known]].deep_copy()
-        for id_ in ids[known:]:
-            matcher.consume_token(id_)
-        self.at[ids] = matcher
+    def get_matcher(self, token_ids: tuple[int, ...]) -> GrammarMatcher:
+        """Return the matcher after these tokens, continued from the longest cached prefix."""
+        length = next(n for n in range(len(token_ids), -1, -1) if token_ids[:n] in self.matchers)
+        if length == len(token_ids):
+            return self.matchers[token_ids]
+        if len(self.matchers) >= MAX_CACHED_MATCHERS:
+            self.matchers = {(): self.initial_matcher}
+            length = 0
+        matcher = self.matchers[token_ids[:length]].deep_copy()
+        for token_id in token_ids[length:]:
+            matcher.consume_token(token_id)
+        self.matchers[token_ids] = matcher
         return matcher

@@ -1,6 +1,6 @@
-"""Rules: small functions on the scores of the next id, applied one after another in the order of this file.
+"""Logits processors: functions on the scores of the next token, applied in the order of this file.
 
-Every row may be of another length. N rows, V words, L the longest row."""
+Rows may have different lengths. N rows, V vocabulary size, L longest row, S longest source."""
 
 from __future__ import annotations
 
@@ -10,285 +10,371 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.decode.config import How, Ids
-from qkv.decode.transfer import sent
+from qkv.decode.config import GenerationConfig, TokenIds
+from qkv.decode.transfer import copy_to_device
 
-Allowed = Callable[
-    [list[int]], Sequence[int] | Tensor
-]  # new ids so far -> ids that may follow, or (V,) flags
+# New token ids so far -> allowed next token ids, or flags (V,).
+PrefixAllowedTokensFn = Callable[[list[int]], Sequence[int] | Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
-    """What rules know of the rows."""
+class LogitsContext:
+    """What logits processors know of the rows."""
 
-    ids: Tensor  # (N, L) prompt and new ids; beyond a row's length anything
-    length: Tensor  # (N,) ids so far
-    prompt: Tensor  # (N,) of them given
-    most: Tensor  # (N,) where the row ends
-    source: Tensor | None = None  # (N, S) what an encoder read, or the prompt; -1 where nothing stands
-    allowed: tuple[Allowed | None, ...] = ()  # one a row
-    width: int = 1  # rows of one prompt, one below the other
-    taken: Tensor | None = None  # (N, m) words that earlier groups of beams take now; -1: none
+    input_ids: Tensor  # (N, L) prompt and new tokens; arbitrary beyond the length of a row
+    lengths: Tensor  # (N,)
+    prompt_lengths: Tensor  # (N,)
+    max_lengths: Tensor  # (N,)
+    source_ids: Tensor | None = None  # (N, S) tokens of the encoder, or the prompt; -1: padding
+    prefix_allowed_tokens_fns: tuple[PrefixAllowedTokensFn | None, ...] = ()  # one per row, or none
+    rows_per_prompt: int = 1  # adjacent rows
+    earlier_group_token_ids: Tensor | None = None  # (N, m) of this step; -1: none
 
     @property
-    def stands(self) -> Tensor:
-        """(N, L) true where an id stands."""
-        return torch.arange(self.ids.shape[1], device=self.ids.device) < self.length[:, None]
+    def attention_mask(self) -> Tensor:
+        """(N, L) true for valid tokens."""
+        return (
+            torch.arange(self.input_ids.shape[1], device=self.input_ids.device)
+            < self.lengths[:, None]
+        )
 
-    def tail(self, count: int) -> Tensor:
-        """(N, count) the last ids of each row; -1 where it is shorter."""
-        at = self.length[:, None] - count + torch.arange(count, device=self.ids.device)
-        return self.ids.gather(1, at.clamp(min=0)).masked_fill(at < 0, -1)
+    def get_last_token_ids(self, count: int) -> Tensor:
+        """Return the last tokens of each row (N, count); -1 where it is shorter."""
+        index = self.lengths[:, None] - count + torch.arange(count, device=self.input_ids.device)
+        return self.input_ids.gather(1, index.clamp(min=0)).masked_fill(index < 0, -1)
 
-    def new(self, row: int) -> list[int]:
-        return [*self.told[row]]
+    def get_new_token_ids(self, row: int) -> list[int]:
+        """Return the new tokens of a row."""
+        return [*self.new_token_ids[row]]
 
     @cached_property
-    def told(self) -> list[list[int]]:
-        """The new ids of all rows, as the host has them."""
-        each = zip(self.ids.tolist(), self.prompt.tolist(), self.length.tolist(), strict=True)
-        return [ids[prompt:length] for ids, prompt, length in each]
+    def new_token_ids(self) -> list[list[int]]:
+        """New tokens of all rows, on the host."""
+        rows = zip(
+            self.input_ids.tolist(),
+            self.prompt_lengths.tolist(),
+            self.lengths.tolist(),
+            strict=True,
+        )
+        return [token_ids[prompt_length:length] for token_ids, prompt_length, length in rows]
 
-    def part(self, own: slice, taken: Tensor | None = None) -> Seen:
-        """Of each prompt's rows these, beside the words (P, m) that others take."""
+    def select_beam_group(
+        self, beam_slice: slice, earlier_group_token_ids: Tensor | None = None
+    ) -> LogitsContext:
+        """Return the context of some rows per prompt, with the tokens (P, m) of earlier groups."""
 
-        def cut(x: Tensor) -> Tensor:
-            return x.unflatten(0, (-1, self.width))[:, own].flatten(0, 1)
+        def select(x: Tensor) -> Tensor:
+            return x.unflatten(0, (-1, self.rows_per_prompt))[:, beam_slice].flatten(0, 1)
 
-        few, among = own.stop - own.start, range(own.start, own.stop)
-        return Seen(
-            ids=cut(self.ids), length=cut(self.length), prompt=cut(self.prompt), most=cut(self.most),
-            source=None if self.source is None else cut(self.source), width=few,
-            allowed=tuple(each for i, each in enumerate(self.allowed) if i % self.width in among),
-            taken=None if taken is None else taken.repeat_interleave(few, dim=0),
-        )  # fmt: skip
+        beams = range(beam_slice.start, beam_slice.stop)
+        allowed_tokens_fns = tuple(
+            function
+            for i, function in enumerate(self.prefix_allowed_tokens_fns)
+            if i % self.rows_per_prompt in beams
+        )
+        if earlier_group_token_ids is not None:
+            earlier_group_token_ids = earlier_group_token_ids.repeat_interleave(len(beams), dim=0)
+        return LogitsContext(
+            input_ids=select(self.input_ids),
+            lengths=select(self.lengths),
+            prompt_lengths=select(self.prompt_lengths),
+            max_lengths=select(self.max_lengths),
+            source_ids=None if self.source_ids is None else select(self.source_ids),
+            prefix_allowed_tokens_fns=allowed_tokens_fns,
+            rows_per_prompt=len(beams),
+            earlier_group_token_ids=earlier_group_token_ids,
+        )
 
-    def with_one_more(self, words: Tensor) -> Seen:
-        """With one more id (N,) in every row."""
-        ids = torch.nn.functional.pad(self.ids, (0, 1)).scatter(1, self.length[:, None], words[:, None])
-        return replace(self, ids=ids, length=self.length + 1)
-
-
-Rule = Callable[[Tensor, Seen], Tensor]  # scores (N, V) -> scores
-NEVER = -math.inf
-
-
-def rules_of(how: How, guided: bool = False) -> list[Rule]:
-    """The rules that settings ask for, in their order; `guided`: some rows have a function of allowed ids."""
-    return list(_rules(how, guided))
-
-
-def _rules(how: How, guided: bool) -> Iterator[Rule]:
-    if how.bias:
-        yield biased(how.bias)
-    if how.diversity:
-        yield diverse(how.diversity)
-    if how.source_repetition != 1:
-        yield source_repeats(1 / how.source_repetition)
-    if how.repetition != 1:
-        yield repeats(how.repetition)
-    if how.no_repeat:
-        yield no_repeat(how.no_repeat)
-    if how.source_no_repeat:
-        yield source_no_repeat(how.source_no_repeat)
-    banned = tuple(word for word in how.bad_words if len(word) > 1 or word[0] not in how.ends)
-    if banned:
-        yield biased(tuple((word, NEVER) for word in banned))
-    if how.ends and (how.min_length if how.min_new is None else how.min_new):
-        yield not_before(how)
-    if guided:
-        yield within
-    if how.first is not None:
-        yield begins_with(how.first)
-    if how.last:
-        yield ends_with(how.last)
-    if how.finite:
-        yield finite
-    if how.decay and how.ends:
-        yield decays(*how.decay, how.ends)
-    if how.suppress:
-        yield suppressed(how.suppress)
-    if how.first_suppress:
-        yield first_suppressed(how.first_suppress, forced=how.first is not None)
+    def append_tokens(self, token_ids: Tensor) -> LogitsContext:
+        """Return the context with one more token (N,) in every row."""
+        padded = F.pad(self.input_ids, (0, 1))
+        input_ids = padded.scatter(1, self.lengths[:, None], token_ids[:, None])
+        return replace(self, input_ids=input_ids, lengths=self.lengths + 1)
 
 
-def apply(rules: Sequence[Rule], scores: Tensor, seen: Seen) -> Tensor:
-    for rule in rules:
-        scores = rule(scores, seen)
+LogitsProcessor = Callable[[Tensor, LogitsContext], Tensor]  # scores (N, V) -> scores
+NEG_INF = -math.inf
+
+
+def build_logits_processors(
+    config: GenerationConfig, has_allowed_tokens_fn: bool = False
+) -> list[LogitsProcessor]:
+    """Return the logits processors of a config in the order of application.
+
+    `has_allowed_tokens_fn`: some row has a prefix_allowed_tokens_fn."""
+    return list(_iter_logits_processors(config, has_allowed_tokens_fn))
+
+
+def _iter_logits_processors(
+    config: GenerationConfig, has_allowed_tokens_fn: bool
+) -> Iterator[LogitsProcessor]:
+    if config.sequence_bias:
+        yield build_sequence_bias(config.sequence_bias)
+    if config.diversity_penalty:
+        yield build_diversity_penalty(config.diversity_penalty)
+    if config.encoder_repetition_penalty != 1:
+        yield build_encoder_repetition_penalty(1 / config.encoder_repetition_penalty)
+    if config.repetition_penalty != 1:
+        yield build_repetition_penalty(config.repetition_penalty)
+    if config.no_repeat_ngram_size:
+        yield build_no_repeat_ngram(config.no_repeat_ngram_size)
+    if config.encoder_no_repeat_ngram_size:
+        yield build_encoder_no_repeat_ngram(config.encoder_no_repeat_ngram_size)
+    bad_words = [
+        phrase
+        for phrase in config.bad_words_ids
+        if len(phrase) > 1 or phrase[0] not in config.eos_token_id
+    ]
+    if bad_words:
+        yield build_sequence_bias([(phrase, NEG_INF) for phrase in bad_words])
+    min_length = config.min_length if config.min_new_tokens is None else config.min_new_tokens
+    if config.eos_token_id and min_length:
+        yield build_min_length(config)
+    if has_allowed_tokens_fn:
+        yield restrict_to_allowed_tokens
+    if config.forced_bos_token_id is not None:
+        yield build_forced_bos(config.forced_bos_token_id)
+    if config.forced_eos_token_id:
+        yield build_forced_eos(config.forced_eos_token_id)
+    if config.remove_invalid_values:
+        yield remove_invalid_values
+    if config.exponential_decay_length_penalty and config.eos_token_id:
+        yield build_exponential_decay(*config.exponential_decay_length_penalty, config.eos_token_id)
+    if config.suppress_tokens:
+        yield build_suppress_tokens(config.suppress_tokens)
+    if config.begin_suppress_tokens:
+        yield build_begin_suppress_tokens(
+            config.begin_suppress_tokens, has_forced_bos=config.forced_bos_token_id is not None
+        )
+
+
+def apply_logits_processors(
+    processors: Sequence[LogitsProcessor], scores: Tensor, context: LogitsContext
+) -> Tensor:
+    """Apply processors one after another."""
+    for processor in processors:
+        scores = processor(scores, context)
     return scores
 
 
-def columns(scores: Tensor, ids: Ids) -> Tensor:
-    """(V,) true at these ids, which settings name: made once."""
-    return kept_columns(scores.shape[-1], ids, scores.device)
+def get_token_mask(scores: Tensor, token_ids: TokenIds) -> Tensor:
+    """Return (V,) true at the token ids of a setting, from a cache."""
+    return get_cached_token_mask(scores.shape[-1], token_ids, scores.device)
 
 
 @lru_cache(maxsize=64)
-def kept_columns(words: int, ids: Ids, device: torch.device) -> Tensor:
-    return flagged(torch.empty(words, device=device), ids)
+def get_cached_token_mask(vocab_size: int, token_ids: TokenIds, device: torch.device) -> Tensor:
+    return build_token_mask(torch.empty(vocab_size, device=device), token_ids)
 
 
-def flagged(scores: Tensor, ids: Sequence[int]) -> Tensor:
-    """The same of ids that come but once."""
-    flags = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
-    return flags.index_fill_(0, sent([*ids], scores.device), True)
+def build_token_mask(scores: Tensor, token_ids: Sequence[int]) -> Tensor:
+    """Return (V,) true at these token ids."""
+    mask = torch.zeros(scores.shape[-1], dtype=torch.bool, device=scores.device)
+    return mask.index_fill_(0, copy_to_device([*token_ids], scores.device), True)
 
 
-def biased(pairs: Sequence[tuple[Ids, float]]) -> Rule:
-    """Adds to the last id of a phrase where what comes before it has just been said."""
+def build_sequence_bias(sequence_bias: Sequence[tuple[TokenIds, float]]) -> LogitsProcessor:
+    """Add a bias to the last token of a phrase where the row ends with its other tokens."""
 
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
         bias = torch.zeros_like(scores)
-        for phrase, value in pairs:
-            *before, last = phrase
-            if not before:
+        for phrase, value in sequence_bias:
+            *prefix, last = phrase
+            if not prefix:
                 bias[:, last] += value
                 continue
-            said = (seen.tail(len(before)) == scores.new_tensor(before, dtype=torch.long)).all(1)
-            bias[:, last] += torch.where(said, value, 0.0)
+            expected = scores.new_tensor(prefix, dtype=torch.long)
+            has_prefix = (context.get_last_token_ids(len(prefix)) == expected).all(1)
+            bias[:, last] += torch.where(has_prefix, value, 0.0)
         return scores + bias
 
-    return rule
+    return process
 
 
-def diverse(penalty: float) -> Rule:
-    """Takes away for every time that an earlier group takes a word in this step (Vijayakumar et al. 2016)."""
+def build_diversity_penalty(penalty: float) -> LogitsProcessor:
+    """Subtract a penalty per earlier beam with the same token (Vijayakumar et al. 2016)."""
 
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
-        if seen.taken is None:
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        token_ids = context.earlier_group_token_ids
+        if token_ids is None:
             return scores
-        wide = scores.new_zeros(len(scores), scores.shape[1] + 1)
-        index = torch.where(seen.taken < 0, scores.shape[1], seen.taken).clamp(max=scores.shape[1])
-        return scores - penalty * wide.scatter_add(1, index, torch.ones_like(index, dtype=wide.dtype))[:, :-1]
+        vocab_size = scores.shape[1]
+        index = torch.where(token_ids < 0, vocab_size, token_ids).clamp(max=vocab_size)
+        counts = scores.new_zeros(len(scores), vocab_size + 1)  # the last column takes padding
+        counts = counts.scatter_add(1, index, torch.ones_like(index, dtype=counts.dtype))
+        return scores - penalty * counts[:, :-1]
 
-    return rule
+    return process
 
 
-def scaled(scores: Tensor, ids: Tensor, stands: Tensor, penalty: float) -> Tensor:
-    """Scores of these ids (N, L) over the penalty, or times it where they are negative."""
-    index = torch.where(stands, ids, scores.shape[1])
-    wide = torch.nn.functional.pad(scores, (0, 1))
-    score = wide.gather(1, index)
+def penalize_token_ids(
+    scores: Tensor, token_ids: Tensor, attention_mask: Tensor, penalty: float
+) -> Tensor:
+    """Divide positive scores of valid token ids (N, L) by a penalty, multiply negative ones."""
+    index = torch.where(attention_mask, token_ids, scores.shape[1])
+    padded = F.pad(scores, (0, 1))  # the last column takes padding
+    score = padded.gather(1, index)
     score = torch.where(score < 0, score * penalty, score / penalty)
-    return wide.scatter(1, index, score)[:, :-1]
+    return padded.scatter(1, index, score)[:, :-1]
 
 
-def repeats(penalty: float) -> Rule:
-    """Ids that were said become less likely (Keskar et al. 2019)."""
-    return lambda scores, seen: scaled(scores, seen.ids, seen.stands, penalty)
+def build_repetition_penalty(penalty: float) -> LogitsProcessor:
+    """Penalize the tokens of the row (Keskar et al. 2019)."""
+
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        return penalize_token_ids(scores, context.input_ids, context.attention_mask, penalty)
+
+    return process
 
 
-def source_repeats(penalty: float) -> Rule:
-    """Ids of the source become more likely."""
+def build_encoder_repetition_penalty(penalty: float) -> LogitsProcessor:
+    """Penalize the tokens of the source; a penalty below 1 makes them more likely."""
 
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
-        return scores if seen.source is None else scaled(scores, seen.source, seen.source >= 0, penalty)
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        if context.source_ids is None:
+            return scores
+        return penalize_token_ids(scores, context.source_ids, context.source_ids >= 0, penalty)
 
-    return rule
+    return process
 
 
-def banned_runs(scores: Tensor, text: Tensor, tail: Tensor, size: int) -> Tensor:
-    """No id that would end a run of `size` ids of the text (N, L), -1 where nothing stands."""
-    if text.shape[1] < size:
+def ban_repeated_ngrams(
+    scores: Tensor, token_ids: Tensor, prefix: Tensor, ngram_size: int
+) -> Tensor:
+    """Ban tokens that complete an n-gram of token_ids (N, L) after a prefix (N, n - 1).
+
+    Padding is -1."""
+    if token_ids.shape[1] < ngram_size:
         return scores
-    runs = text.unfold(1, size, 1)  # (N, runs, size)
-    same = (runs[..., :-1] == tail[:, None]).all(-1) & (runs[..., -1] >= 0)
-    flags = torch.zeros(len(scores), scores.shape[1] + 1, dtype=torch.bool, device=scores.device)
-    flags.scatter_(1, torch.where(same, runs[..., -1], scores.shape[1]), True)
-    return scores.masked_fill(flags[:, :-1], NEVER)
+    vocab_size = scores.shape[1]
+    ngrams = token_ids.unfold(1, ngram_size, 1)  # (N, L - n + 1, n)
+    last = ngrams[..., -1]
+    matches = (ngrams[..., :-1] == prefix[:, None]).all(-1) & (last >= 0)
+    is_banned = torch.zeros(len(scores), vocab_size + 1, dtype=torch.bool, device=scores.device)
+    is_banned.scatter_(1, torch.where(matches, last, vocab_size), True)
+    return scores.masked_fill(is_banned[:, :-1], NEG_INF)
 
 
-def no_repeat(size: int) -> Rule:
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
-        return banned_runs(scores, seen.ids.masked_fill(~seen.stands, -1), seen.tail(size - 1), size)
+def build_no_repeat_ngram(ngram_size: int) -> LogitsProcessor:
+    """Ban n-grams that the row already has."""
 
-    return rule
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        token_ids = context.input_ids.masked_fill(~context.attention_mask, -1)
+        return ban_repeated_ngrams(
+            scores, token_ids, context.get_last_token_ids(ngram_size - 1), ngram_size
+        )
 
-
-def source_no_repeat(size: int) -> Rule:
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
-        return scores if seen.source is None else banned_runs(scores, seen.source, seen.tail(size - 1), size)
-
-    return rule
+    return process
 
 
-def not_before(how: How) -> Rule:
-    """No end before a length, of the new ids or of all."""
+def build_encoder_no_repeat_ngram(ngram_size: int) -> LogitsProcessor:
+    """Ban n-grams of the source."""
 
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
-        least = how.min_length if how.min_new is None else seen.prompt + how.min_new
-        return scores.masked_fill((seen.length < least)[:, None] & columns(scores, how.ends), NEVER)
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        if context.source_ids is None:
+            return scores
+        prefix = context.get_last_token_ids(ngram_size - 1)
+        return ban_repeated_ngrams(scores, context.source_ids, prefix, ngram_size)
 
-    return rule
+    return process
 
 
-def within(scores: Tensor, seen: Seen) -> Tensor:
-    """Only what the row's function allows after its new ids."""
-    shut = torch.zeros_like(scores, dtype=torch.bool)
-    for row, allowed in enumerate(seen.allowed):
-        if allowed is None:
+def build_min_length(config: GenerationConfig) -> LogitsProcessor:
+    """Ban EOS before the minimum length, of the new tokens or of all."""
+
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        min_length: int | Tensor = config.min_length
+        if config.min_new_tokens is not None:
+            min_length = context.prompt_lengths + config.min_new_tokens
+        is_short = context.lengths < min_length
+        return scores.masked_fill(
+            is_short[:, None] & get_token_mask(scores, config.eos_token_id), NEG_INF
+        )
+
+    return process
+
+
+def restrict_to_allowed_tokens(scores: Tensor, context: LogitsContext) -> Tensor:
+    """Ban tokens that the prefix_allowed_tokens_fn of a row does not allow.
+
+    Where other processors ban all allowed tokens in all rows of a prompt, they are overruled."""
+    is_banned = torch.zeros_like(scores, dtype=torch.bool)
+    for row, function in enumerate(context.prefix_allowed_tokens_fns):
+        if function is None:
             continue
-        some = allowed(seen.new(row))
-        flags = some.to(scores.device) if isinstance(some, Tensor) else flagged(scores, some)
-        if flags.shape != scores.shape[1:]:
+        allowed = function(context.get_new_token_ids(row))
+        mask = (
+            allowed.to(scores.device)
+            if isinstance(allowed, Tensor)
+            else build_token_mask(scores, allowed)
+        )
+        if mask.shape != scores.shape[1:]:
             raise ValueError(
-                f"allowed gave {len(flags)} flags, expected one for each of {scores.shape[1]:,} ids"
+                f"prefix_allowed_tokens_fn returned {len(mask)} flags, "
+                f"expected one for each of the {scores.shape[1]:,} token ids"
             )
-        shut[row] = ~flags
-    open_ = scores.masked_fill(shut, NEVER)
-    # Where other rules have left nothing of what is allowed to any row of a prompt, they are overruled.
-    stuck = open_.amax(1).isneginf().view(-1, seen.width).all(1).repeat_interleave(seen.width)
-    return torch.where(stuck[:, None], torch.zeros_like(scores).masked_fill(shut, NEVER), open_)
+        is_banned[row] = ~mask
+    restricted = scores.masked_fill(is_banned, NEG_INF)
+    has_no_token = restricted.amax(1).isneginf()
+    is_stuck = has_no_token.view(-1, context.rows_per_prompt).all(1)
+    is_stuck = is_stuck.repeat_interleave(context.rows_per_prompt)
+    uniform = torch.zeros_like(scores).masked_fill(is_banned, NEG_INF)
+    return torch.where(is_stuck[:, None], uniform, restricted)
 
 
-def forced(scores: Tensor, rows: Tensor, ids: Ids) -> Tensor:
-    """These ids at score 0 and no others, in these rows (N,)."""
-    only = torch.where(columns(scores, ids), 0.0, NEVER).to(scores.dtype)
-    return torch.where(rows[:, None], only, scores)
+def force_token_ids(scores: Tensor, row_mask: Tensor, token_ids: TokenIds) -> Tensor:
+    """Ban all other tokens in some rows (N,), and set the score of these to 0."""
+    forced = torch.where(get_token_mask(scores, token_ids), 0.0, NEG_INF).to(scores.dtype)
+    return torch.where(row_mask[:, None], forced, scores)
 
 
-def begins_with(first: int) -> Rule:
-    """The id after a row's very first."""
-    return lambda scores, seen: forced(scores, seen.length == 1, (first,))
+def build_forced_bos(token_id: int) -> LogitsProcessor:
+    """Force the second token of a row."""
+    return lambda scores, context: force_token_ids(scores, context.lengths == 1, (token_id,))
 
 
-def ends_with(last: Ids) -> Rule:
-    """The id that fills the length."""
-    return lambda scores, seen: forced(scores, seen.length == seen.most - 1, last)
+def build_forced_eos(token_ids: TokenIds) -> LogitsProcessor:
+    """Force the token at the maximum length."""
+    return lambda scores, context: force_token_ids(
+        scores, context.lengths == context.max_lengths - 1, token_ids
+    )
 
 
-def finite(scores: Tensor, seen: Seen) -> Tensor:
-    """NaN becomes 0, infinity the largest number."""
+def remove_invalid_values(scores: Tensor, context: LogitsContext) -> Tensor:
+    """Replace NaN by 0 and infinity by the largest number."""
     return torch.nan_to_num(scores)
 
 
-def decays(start: int, factor: float, ends: Ids) -> Rule:
-    """After `start` new ids the end grows likelier with every step."""
+def build_exponential_decay(start: int, factor: float, eos_token_id: TokenIds) -> LogitsProcessor:
+    """Increase the EOS score exponentially after `start` new tokens."""
+    eos_index = list(eos_token_id)
 
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
-        over = (seen.length - seen.prompt - start).clamp(min=0)
-        at = scores[:, list(ends)]
-        more = at.abs() * (torch.pow(float(factor), over.to(scores.dtype)) - 1)[:, None]
-        out = scores.clone()
-        out[:, list(ends)] = at + more.masked_fill(~at.isfinite(), 0.0)
-        return out
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        num_steps = (context.lengths - context.prompt_lengths - start).clamp(min=0)
+        eos_scores = scores[:, eos_index]
+        growth = torch.pow(float(factor), num_steps.to(scores.dtype)) - 1
+        increase = (eos_scores.abs() * growth[:, None]).masked_fill(~eos_scores.isfinite(), 0.0)
+        output = scores.clone()
+        output[:, eos_index] = eos_scores + increase
+        return output
 
-    return rule
-
-
-def suppressed(ids: Ids) -> Rule:
-    return lambda scores, seen: scores.masked_fill(columns(scores, ids), NEVER)
+    return process
 
 
-def first_suppressed(ids: Ids, forced: bool) -> Rule:
-    """As the first new id; where the first is forced upon a row of one id, as the second."""
+def build_suppress_tokens(token_ids: TokenIds) -> LogitsProcessor:
+    """Ban tokens."""
+    return lambda scores, context: scores.masked_fill(get_token_mask(scores, token_ids), NEG_INF)
 
-    def rule(scores: Tensor, seen: Seen) -> Tensor:
-        later = ((seen.prompt == 1) & forced).long()
-        first = seen.length == seen.prompt + later
-        return scores.masked_fill(first[:, None] & columns(scores, ids), NEVER)
 
-    return rule
+def build_begin_suppress_tokens(token_ids: TokenIds, has_forced_bos: bool) -> LogitsProcessor:
+    """Ban tokens as the first new token, or as the second where the first is forced."""
+
+    def process(scores: Tensor, context: LogitsContext) -> Tensor:
+        num_forced = ((context.prompt_lengths == 1) & has_forced_bos).long()
+        is_first = context.lengths == context.prompt_lengths + num_forced
+        return scores.masked_fill(is_first[:, None] & get_token_mask(scores, token_ids), NEG_INF)
+
+    return process

@@ -1,6 +1,6 @@
-"""Filters of a distribution, and draws from it that depend on a row's seed and step, not on its company.
+"""Sampling: filters of the distribution, and draws that depend on a row's seed and step only.
 
-N rows, V words."""
+A row gives the same sample alone and in a batch. N rows, V vocabulary size."""
 
 from __future__ import annotations
 
@@ -10,119 +10,144 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from qkv.decode.config import How
+from qkv.decode.config import GenerationConfig
 
-Filter = Callable[[Tensor], Tensor]  # scores (N, V) -> scores, -inf where nothing is drawn
-NEVER = -torch.inf
-
-
-def filters_of(how: How) -> list[Filter]:
-    """The filters that settings ask for, in their order; beams keep more: they need a word that is no end."""
-    keep = 1 if how.beams == 1 else max(2, 1 + len(how.ends))
-    return list(_filters(how, keep))
+SamplingFilter = Callable[[Tensor], Tensor]  # scores (N, V) -> scores, -inf for removed tokens
+FILTER_VALUE = -torch.inf
 
 
-def _filters(how: How, keep: int) -> Iterator[Filter]:
-    if how.temperature != 1:
-        yield lambda scores: scores / how.temperature
-    if how.top_k:
-        yield partial(top_k, count=max(how.top_k, keep))
-    if how.top_p < 1:
-        yield partial(top_p, mass=how.top_p, keep=keep)
-    if how.min_p:
-        yield partial(min_p, share=how.min_p, keep=keep)
-    if how.typical < 1:
-        yield partial(typical, mass=how.typical, keep=keep)
-    if 0 < how.epsilon < 1:
-        yield partial(epsilon, least=how.epsilon, keep=keep)
-    if 0 < how.eta < 1:
-        yield partial(eta, least=how.eta, keep=keep)
+def build_sampling_filters(config: GenerationConfig) -> list[SamplingFilter]:
+    """Return the filters of a config in the order of application.
+
+    Beam search keeps more tokens, so that one of them is not EOS."""
+    min_tokens_to_keep = 1 if config.num_beams == 1 else max(2, 1 + len(config.eos_token_id))
+    return list(_iter_sampling_filters(config, min_tokens_to_keep))
 
 
-def best_of(scores: Tensor, count: int) -> Tensor:
-    """(N, V) true for the best `count`, and what equals the last of them."""
+def _iter_sampling_filters(
+    config: GenerationConfig, min_tokens_to_keep: int
+) -> Iterator[SamplingFilter]:
+    if config.temperature != 1:
+        yield lambda scores: scores / config.temperature
+    if config.top_k:
+        yield partial(filter_top_k, top_k=max(config.top_k, min_tokens_to_keep))
+    if config.top_p < 1:
+        yield partial(filter_top_p, top_p=config.top_p, min_tokens_to_keep=min_tokens_to_keep)
+    if config.min_p:
+        yield partial(filter_min_p, min_p=config.min_p, min_tokens_to_keep=min_tokens_to_keep)
+    if config.typical_p < 1:
+        yield partial(
+            filter_typical_p, typical_p=config.typical_p, min_tokens_to_keep=min_tokens_to_keep
+        )
+    if 0 < config.epsilon_cutoff < 1:
+        yield partial(
+            filter_epsilon,
+            epsilon_cutoff=config.epsilon_cutoff,
+            min_tokens_to_keep=min_tokens_to_keep,
+        )
+    if 0 < config.eta_cutoff < 1:
+        yield partial(
+            filter_eta, eta_cutoff=config.eta_cutoff, min_tokens_to_keep=min_tokens_to_keep
+        )
+
+
+def get_top_k_mask(scores: Tensor, count: int) -> Tensor:
+    """Return (N, V) true for the `count` largest scores and those equal to the last of them."""
     return scores >= scores.topk(min(count, scores.shape[-1])).values[:, -1:]
 
 
-def top_k(scores: Tensor, count: int) -> Tensor:
-    return scores.masked_fill(~best_of(scores, count), NEVER)
+def filter_top_k(scores: Tensor, top_k: int) -> Tensor:
+    """Keep the k most likely tokens (Fan et al. 2018)."""
+    return scores.masked_fill(~get_top_k_mask(scores, top_k), FILTER_VALUE)
 
 
-def top_p(scores: Tensor, mass: float, keep: int) -> Tensor:
-    """The likeliest words that together have this mass (Holtzman et al. 2019)."""
-    rising, index = scores.sort(dim=-1)
-    out = rising.softmax(-1).cumsum(-1) <= 1 - mass
-    out[:, -keep:] = False
-    return scores.masked_fill(out.scatter(1, index, out), NEVER)
+def filter_top_p(scores: Tensor, top_p: float, min_tokens_to_keep: int) -> Tensor:
+    """Nucleus sampling: keep the most likely tokens of this total mass (Holtzman et al. 2019)."""
+    ascending, index = scores.sort(dim=-1)
+    is_removed = ascending.softmax(-1).cumsum(-1) <= 1 - top_p
+    is_removed[:, -min_tokens_to_keep:] = False
+    return scores.masked_fill(is_removed.scatter(1, index, is_removed), FILTER_VALUE)
 
 
-def min_p(scores: Tensor, share: float, keep: int) -> Tensor:
-    """Words no less likely than this share of the likeliest."""
-    p = scores.softmax(-1)
-    out = p < share * p.amax(-1, keepdim=True)
-    out.scatter_(1, p.topk(min(keep, p.shape[-1])).indices, False)
-    return scores.masked_fill(out, NEVER)
+def filter_min_p(scores: Tensor, min_p: float, min_tokens_to_keep: int) -> Tensor:
+    """Keep tokens with at least this fraction of the largest probability (Nguyen et al. 2024)."""
+    probs = scores.softmax(-1)
+    is_removed = probs < min_p * probs.amax(-1, keepdim=True)
+    is_removed.scatter_(1, probs.topk(min(min_tokens_to_keep, probs.shape[-1])).indices, False)
+    return scores.masked_fill(is_removed, FILTER_VALUE)
 
 
-def typical(scores: Tensor, mass: float, keep: int) -> Tensor:
-    """Words whose surprise is nearest to what is expected, up to this mass (Meister et al. 2022)."""
-    logs = scores.log_softmax(-1)
-    odd = (-logs + (logs * logs.exp()).nansum(-1, keepdim=True)).abs()
-    rising, index = odd.sort(dim=-1)
-    total = scores.gather(1, index).softmax(-1).cumsum(-1)
-    last = (total < mass).sum(1, keepdim=True).clamp(max=scores.shape[-1] - 1)
-    out = rising > rising.gather(1, last)
-    out[:, :keep] = False
-    return scores.masked_fill(out.scatter(1, index, out), NEVER)
+def filter_typical_p(scores: Tensor, typical_p: float, min_tokens_to_keep: int) -> Tensor:
+    """Locally typical sampling (Meister et al. 2022).
+
+    Keep the tokens of this total mass whose information is nearest to the entropy."""
+    log_probs = scores.log_softmax(-1)
+    negative_entropy = (log_probs * log_probs.exp()).nansum(-1, keepdim=True)
+    deviation = (-log_probs + negative_entropy).abs()
+    ascending, index = deviation.sort(dim=-1)
+    cumulative = scores.gather(1, index).softmax(-1).cumsum(-1)
+    last = (cumulative < typical_p).sum(1, keepdim=True).clamp(max=scores.shape[-1] - 1)
+    is_removed = ascending > ascending.gather(1, last)
+    is_removed[:, :min_tokens_to_keep] = False
+    return scores.masked_fill(is_removed.scatter(1, index, is_removed), FILTER_VALUE)
 
 
-def epsilon(scores: Tensor, least: float | Tensor, keep: int) -> Tensor:
-    """Words no less likely than this (Hewitt et al. 2022)."""
-    out = (scores.softmax(-1) < least) & ~best_of(scores, keep)
-    return scores.masked_fill(out, NEVER)
+def filter_epsilon(
+    scores: Tensor, epsilon_cutoff: float | Tensor, min_tokens_to_keep: int
+) -> Tensor:
+    """Epsilon sampling: keep tokens with at least this probability (Hewitt et al. 2022)."""
+    is_removed = (scores.softmax(-1) < epsilon_cutoff) & ~get_top_k_mask(scores, min_tokens_to_keep)
+    return scores.masked_fill(is_removed, FILTER_VALUE)
 
 
-def eta(scores: Tensor, least: float, keep: int) -> Tensor:
-    """The same, with less asked of a word where many are likely."""
-    logs = scores.log_softmax(-1)
-    spread = -(logs.clamp(min=torch.finfo(logs.dtype).min) * logs.exp()).sum(-1, keepdim=True)
-    return epsilon(scores, (least**0.5 * (-spread).exp()).clamp(max=least), keep)
+def filter_eta(scores: Tensor, eta_cutoff: float, min_tokens_to_keep: int) -> Tensor:
+    """Eta sampling: a cutoff that decreases with the entropy (Hewitt et al. 2022)."""
+    log_probs = scores.log_softmax(-1)
+    finite_log_probs = log_probs.clamp(min=torch.finfo(log_probs.dtype).min)
+    entropy = -(finite_log_probs * log_probs.exp()).sum(-1, keepdim=True)
+    cutoff = (eta_cutoff**0.5 * (-entropy).exp()).clamp(max=eta_cutoff)
+    return filter_epsilon(scores, cutoff, min_tokens_to_keep)
 
 
-def uniform(seed: Tensor, step: Tensor, stream: int = 0) -> Tensor:
-    """A number in [0, 1) for every seed (N,) and step (N,): splitmix64 of the two, the same on any device."""
-    x = _mixed(_mixed(seed) + step * 0x632BE59BD9B4E019 + stream)
+def hash_uniform(seed: Tensor, step: Tensor, stream: int = 0) -> Tensor:
+    """Return a uniform number in [0, 1) for every seed (N,) and step (N,), the same on any device.
+
+    It is a splitmix64 hash; streams are independent of each other."""
+    x = _mix_bits(_mix_bits(seed) + step * 0x632BE59BD9B4E019 + stream)
     return ((x >> 24) & ((1 << 40) - 1)).double() * 2.0**-40
 
 
-def _mixed(x: Tensor) -> Tensor:
-    """Scatters the bits of whole numbers; products wrap."""
-    x = x + _signed(0x9E3779B97F4A7C15)
-    x = (x ^ _right(x, 30)) * _signed(0xBF58476D1CE4E5B9)
-    x = (x ^ _right(x, 27)) * _signed(0x94D049BB133111EB)
-    return x ^ _right(x, 31)
+def _mix_bits(x: Tensor) -> Tensor:
+    """Apply splitmix64 to int64 values; products wrap around."""
+    x = x + _to_signed_int64(0x9E3779B97F4A7C15)
+    x = (x ^ _shift_right_logical(x, 30)) * _to_signed_int64(0xBF58476D1CE4E5B9)
+    x = (x ^ _shift_right_logical(x, 27)) * _to_signed_int64(0x94D049BB133111EB)
+    return x ^ _shift_right_logical(x, 31)
 
 
-def _right(x: Tensor, count: int) -> Tensor:
-    """A shift that brings in zeros."""
+def _shift_right_logical(x: Tensor, count: int) -> Tensor:
+    """Shift right and fill with zeros, where >> copies the sign."""
     return (x >> count) & ((1 << (64 - count)) - 1)
 
 
-def _signed(value: int) -> int:
+def _to_signed_int64(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
 
 
-def draw(scores: Tensor, at: Tensor) -> Tensor:
-    """The word (N,) at which the sum of probabilities passes `at` (N,) in [0, 1)."""
-    total = scores.double().softmax(-1).cumsum(-1)
-    found = torch.searchsorted(total, (at * total[:, -1])[:, None], right=True)[:, 0]
-    return found.clamp(max=scores.shape[-1] - 1)
+def sample_tokens(scores: Tensor, uniform_values: Tensor) -> Tensor:
+    """Sample a token per row: the inverse cumulative distribution at values (N,) in [0, 1)."""
+    cumulative = scores.double().softmax(-1).cumsum(-1)
+    thresholds = uniform_values * cumulative[:, -1]
+    token_ids = torch.searchsorted(cumulative, thresholds[:, None], right=True)[:, 0]
+    return token_ids.clamp(max=scores.shape[-1] - 1)
 
 
-def draw_several(scores: Tensor, seed: Tensor, step: Tensor, count: int) -> Tensor:
-    """(N, count) different words, one drawn after another."""
-    found: list[Tensor] = []
-    for stream in range(count):
-        found.append(draw(scores, uniform(seed, step, stream)))
-        scores = scores.scatter(1, found[-1][:, None], NEVER)
-    return torch.stack(found, dim=1)
+def sample_without_replacement(
+    scores: Tensor, seed: Tensor, step: Tensor, num_samples: int
+) -> Tensor:
+    """Sample different tokens (N, num_samples) one after another."""
+    samples: list[Tensor] = []
+    for stream in range(num_samples):
+        samples.append(sample_tokens(scores, hash_uniform(seed, step, stream)))
+        scores = scores.scatter(1, samples[-1][:, None], FILTER_VALUE)
+    return torch.stack(samples, dim=1)

@@ -1,31 +1,35 @@
-"""The largest of very many scores: most of them are looked at once, by their chunk.
+"""The top candidates of all beams, without sorting all scores.
 
-P prompts, k beams of each, V words."""
+P prompts, k beams per prompt, V vocabulary size, n chunks."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-CHUNK = 128  # words whose largest score stands for them at first sight
+TOP_K_CHUNK_SIZE = 128
 
 
-def best(scores: Tensor, base: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The largest `count` of each prompt's scores (P, k, V), raised by beam, and where they are in k * V.
+def select_top_k(scores: Tensor, beam_scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the `count` largest of scores (P, k, V) + beam_scores (P, k) and their indices in k*V.
 
-    They lie in those chunks whose largest are the largest: the others are looked at once."""
-    k, words = scores.shape[1:]
-    if k * words < 4 * CHUNK * count:
-        found = (scores + base[..., None]).flatten(1).topk(count, dim=1)
-        return found.values, found.indices
-    chunks = words // CHUNK
-    heads = scores[..., : chunks * CHUNK].unflatten(2, (chunks, CHUNK)).amax(3) + base[..., None]  # (P, k, n)
-    top = heads.flatten(1).topk(count, dim=1).indices  # (P, count)
-    start = top // chunks * words + top % chunks * CHUNK
-    index = (start[..., None] + torch.arange(CHUNK, device=scores.device)).flatten(1)
-    if words % CHUNK:
-        rest = torch.arange(chunks * CHUNK, words, device=scores.device)
-        rest = (rest + torch.arange(0, k * words, words, device=scores.device)[:, None]).flatten()
-        index = torch.cat([index, rest.expand(len(scores), -1)], dim=1)
-    found = (scores.flatten(1).gather(1, index) + base.gather(1, index // words)).topk(count, dim=1)
-    return found.values, index.gather(1, found.indices)
+    They are in the `count` chunks with the largest maxima, so only these chunks are searched."""
+    k, vocab_size = scores.shape[1:]
+    if k * vocab_size < 4 * TOP_K_CHUNK_SIZE * count:
+        top = (scores + beam_scores[..., None]).flatten(1).topk(count, dim=1)
+        return top.values, top.indices
+    device = scores.device
+    num_chunks = vocab_size // TOP_K_CHUNK_SIZE
+    num_chunked = num_chunks * TOP_K_CHUNK_SIZE
+    chunks = scores[..., :num_chunked].unflatten(2, (num_chunks, TOP_K_CHUNK_SIZE))
+    maxima = chunks.amax(3) + beam_scores[..., None]  # (P, k, n)
+    top_chunks = maxima.flatten(1).topk(count, dim=1).indices  # (P, count)
+    start = top_chunks // num_chunks * vocab_size + top_chunks % num_chunks * TOP_K_CHUNK_SIZE
+    index = (start[..., None] + torch.arange(TOP_K_CHUNK_SIZE, device=device)).flatten(1)
+    if vocab_size % TOP_K_CHUNK_SIZE:  # the tokens after the last chunk, of every beam
+        beam_starts = torch.arange(0, k * vocab_size, vocab_size, device=device)
+        remainder = torch.arange(num_chunked, vocab_size, device=device) + beam_starts[:, None]
+        index = torch.cat([index, remainder.flatten().expand(len(scores), -1)], dim=1)
+    values = scores.flatten(1).gather(1, index) + beam_scores.gather(1, index // vocab_size)
+    top = values.topk(count, dim=1)
+    return top.values, index.gather(1, top.indices)

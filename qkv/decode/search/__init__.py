@@ -1,1 +1,1 @@
-"""Search algorithms: greedy and sampling, beam, contrastive, speculative."""
+"""Search methods: greedy and sampling, beam, contrastive, speculative."""

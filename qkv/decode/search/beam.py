@@ -1,7 +1,18 @@
-"""Beam search: in one group or several, drawn, or held to say given words.
+"""Beam search: in one group or several (diverse), with sampling, or with forced words.
 
-A beam that is not there has the score FAR: numbers and order are those of transformers.
-P prompts, K beams of each, in groups of k; V words, m candidates, L ids of the longest row."""
+Absent beams have the score ABSENT_BEAM_SCORE; scores and their order are those of transformers.
+P prompts, K beams per prompt in groups of k, V vocabulary size, m candidates, L longest row.
+
+State of a group of requests, besides the seed:
+    beam_score (P, K)           sum of the log-probabilities of each running beam
+    log_probs (P, K, T)         log-probability of each of its new tokens
+    best_score (P, K)           scores of the best hypotheses so far
+    best_token_ids (P, K, L)    their tokens, prompt included
+    best_log_probs (P, K, T)    log-probability of each of their new tokens
+    best_length (P, K)          their lengths, prompt included
+    is_finished (P, K)          whether the entry is a finished hypothesis
+    can_improve (P, groups)     whether a running beam may become a better hypothesis
+    is_done (P, groups)         whether the search of a beam group is over"""
 
 from __future__ import annotations
 
@@ -11,246 +22,389 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.decode.logits.forced_words import Candidates, with_words
-from qkv.decode.logits.processors import Seen
-from qkv.decode.logits.sampling import draw_several
-from qkv.decode.logits.top_k import best
-from qkv.decode.request import Choice, Entry, Event, Found, Group, News, See
-from qkv.decode.runner import Read
-from qkv.decode.search.greedy import weighed
-from qkv.decode.transfer import Told, known_empty
+from qkv.decode.logits.forced_words import Candidates, constrain_candidates
+from qkv.decode.logits.processors import LogitsContext
+from qkv.decode.logits.sampling import sample_without_replacement
+from qkv.decode.logits.top_k import select_top_k
+from qkv.decode.request import (
+    ContextFn,
+    HostStepOutput,
+    Request,
+    RequestGroup,
+    RequestOutput,
+    Result,
+    StepOutput,
+)
+from qkv.decode.runner import RunnerOutput
+from qkv.decode.search.greedy import process_logits
+from qkv.decode.transfer import HostCopy, is_known_all_false
 
-FAR = -1.0e9
-LOST = FAR / 1e3  # a result below it has gone through a beam that was not there
-LEAST = 16  # ids of the first results
-
-
-def beam(group: Group, read: Read, see: See) -> Choice:
-    """The next ids of all beams, and the results that are there."""
-    how, state, size, seen = group.how, group.state, len(group.entries), see()
-    logs = read.logits.log_softmax(-1, dtype=torch.float)
-    if group.fresh:
-        begin(group)
-        logs = logs.repeat_interleave(how.beams, dim=0)
-    make_room(group, seen)
-    k, taken = how.beams // how.groups, list[Tensor]()
-    chosen = list[tuple[Tensor, Tensor, Tensor]]()  # of each group (P, k): words, parents, log-probabilities
-    for g in range(how.groups):
-        own = slice(g * k, (g + 1) * k)
-        mine = seen if how.groups == 1 else seen.part(own, torch.cat(taken, 1) if taken else None)
-        scores = weighed(group, logs.unflatten(0, (size, -1))[:, own].flatten(0, 1), mine)
-        scores = scores.unflatten(0, (size, -1))  # (P, k, V)
-        found = propose(group, scores, state["score"][:, own], mine)
-        ended = ends(group, found, mine)
-        place, state["score"][:, own] = pick(found, ended, k)
-        beams, said = found.beam.gather(1, place), found.word.gather(1, place)
-        chosen.append((said, beams + own.start if g else beams, at(scores, beams, said)))
-        if how.groups > 1:
-            taken.append(said.masked_fill(state["shut"][:, g, None], pad_of(group)))
-        last = full(group, found, ended, mine)
-        if last is not None:
-            finish(group, own, found, last, mine, at(scores, found.beam, found.word))
-        settle(group, g, own, found, last, mine)
-    if how.groups == 1:
-        return turn(group, seen, *chosen[0])
-    return turn(group, seen, *(torch.cat(parts, 1) for parts in zip(*chosen, strict=True)))
+ABSENT_BEAM_SCORE = -1.0e9
+MIN_VALID_SCORE = ABSENT_BEAM_SCORE / 1e3  # a lower score comes from an absent beam
+INITIAL_RESULT_LENGTH = 16  # tokens of the first buffers
 
 
-def begin(group: Group) -> None:
-    """What is known of each prompt: the scores of its beams, and its best results so far."""
-    how, device, size = group.how, group.device, len(group.entries)
-    each, time = (size, how.beams), (size, how.beams, 0)
-    score = torch.full(each, FAR, device=device)
-    score[:, :: how.beams // how.groups] = 0.0  # beams of a group are alike at first: one of them counts
+def beam_search_step(
+    group: RequestGroup, output: RunnerOutput, get_context: ContextFn
+) -> StepOutput:
+    """Select the next tokens of all beams and collect finished hypotheses."""
+    config = group.config
+    state = group.state
+    num_prompts = len(group.requests)
+    context = get_context()
+    log_probs = output.logits.log_softmax(-1, dtype=torch.float)
+    if group.is_new:
+        initialize_beams(group)
+        log_probs = log_probs.repeat_interleave(config.num_beams, dim=0)
+    grow_beam_buffers(group, context)
+    log_probs = log_probs.unflatten(0, (num_prompts, -1))  # (P, K, V)
+    k = config.num_beams // config.num_beam_groups
+    earlier_token_ids: list[Tensor] = []  # (P, k) of each earlier beam group
+    selections: list[tuple[Tensor, Tensor, Tensor]] = []  # token ids, parents, log-probs (P, k)
+    for g in range(config.num_beam_groups):
+        beam_slice = slice(g * k, (g + 1) * k)
+        group_context = context
+        if config.num_beam_groups > 1:
+            earlier = torch.cat(earlier_token_ids, 1) if earlier_token_ids else None
+            group_context = context.select_beam_group(beam_slice, earlier)
+        scores = process_logits(group, log_probs[:, beam_slice].flatten(0, 1), group_context)
+        scores = scores.unflatten(0, (num_prompts, -1))  # (P, k, V)
+        candidates = propose_beam_candidates(
+            group, scores, state["beam_score"][:, beam_slice], group_context
+        )
+        is_finished = find_finished_candidates(group, candidates, group_context)
+        index, state["beam_score"][:, beam_slice] = select_running_beams(candidates, is_finished, k)
+        beams = candidates.beam_index.gather(1, index)
+        token_ids = candidates.token_id.gather(1, index)
+        parents = beams + beam_slice.start if g else beams
+        selections.append((token_ids, parents, gather_scores(scores, beams, token_ids)))
+        if config.num_beam_groups > 1:
+            is_done = state["is_done"][:, g, None]
+            earlier_token_ids.append(token_ids.masked_fill(is_done, get_group_pad_token_id(group)))
+        is_finished = add_max_length_candidates(group, candidates, is_finished, group_context)
+        if is_finished is not None:
+            candidate_log_probs = gather_scores(scores, candidates.beam_index, candidates.token_id)
+            update_best_hypotheses(
+                group, beam_slice, candidates, is_finished, group_context, candidate_log_probs
+            )
+        update_search_status(group, g, beam_slice, candidates, is_finished, group_context)
+    if config.num_beam_groups == 1:
+        return advance_beams(group, context, *selections[0])
+    return advance_beams(
+        group, context, *(torch.cat(parts, 1) for parts in zip(*selections, strict=True))
+    )
+
+
+def initialize_beams(group: RequestGroup) -> None:
+    """Create the state of new prompts."""
+    config = group.config
+    device = group.device
+    beam_shape = (len(group.requests), config.num_beams)
+    time_shape = (*beam_shape, 0)
+    group_shape = (len(group.requests), config.num_beam_groups)
+    beam_score = torch.full(beam_shape, ABSENT_BEAM_SCORE, device=device)
+    # The beams of a group are equal at first, so only one of them counts.
+    beam_score[:, :: config.num_beams // config.num_beam_groups] = 0.0
     group.state |= {
-        "score": score,
-        "logs": torch.zeros(time, device=device),  # of every id that a beam has said
-        "best": torch.full(each, FAR, device=device),
-        "best ids": torch.zeros(time, dtype=torch.long, device=device),
-        "best logs": torch.zeros(time, device=device),
-        "best length": torch.zeros(each, dtype=torch.long, device=device),
-        "ended": torch.zeros(each, dtype=torch.bool, device=device),  # is it a result?
-        "open": torch.ones(size, how.groups, dtype=torch.bool, device=device),  # may better ones come?
-        "shut": torch.zeros(size, how.groups, dtype=torch.bool, device=device),
+        "beam_score": beam_score,
+        "log_probs": torch.zeros(time_shape, device=device),
+        "best_score": torch.full(beam_shape, ABSENT_BEAM_SCORE, device=device),
+        "best_token_ids": torch.zeros(time_shape, dtype=torch.long, device=device),
+        "best_log_probs": torch.zeros(time_shape, device=device),
+        "best_length": torch.zeros(beam_shape, dtype=torch.long, device=device),
+        "is_finished": torch.zeros(beam_shape, dtype=torch.bool, device=device),
+        "can_improve": torch.ones(group_shape, dtype=torch.bool, device=device),
+        "is_done": torch.zeros(group_shape, dtype=torch.bool, device=device),
     }
 
 
-def make_room(group: Group, seen: Seen) -> None:
-    """For one more id; what has a time axis grows by doubling."""
-    new = max(entry.length - len(entry.prompt) for entry in group.entries)
-    for name, need in (("logs", new), ("best logs", new), ("best ids", seen.ids.shape[1])):
-        if group.state[name].shape[2] <= need:
-            group.state[name] = F.pad(group.state[name], (0, max(need + 1, LEAST)))
+def grow_beam_buffers(group: RequestGroup, context: LogitsContext) -> None:
+    """Make room for one more token; buffers grow by doubling."""
+    num_new = max(request.length - len(request.prompt) for request in group.requests)
+    required = {
+        "log_probs": num_new,
+        "best_log_probs": num_new,
+        "best_token_ids": context.input_ids.shape[1],
+    }
+    for name, length in required.items():
+        if group.state[name].shape[2] <= length:
+            group.state[name] = F.pad(
+                group.state[name], (0, max(length + 1, INITIAL_RESULT_LENGTH))
+            )
 
 
-def at(scores: Tensor, beam: Tensor, word: Tensor) -> Tensor:
-    """Log-probabilities at the beams and words (P, m)."""
-    return scores.flatten(1).gather(1, beam * scores.shape[-1] + word)
+def gather_scores(scores: Tensor, beam_index: Tensor, token_id: Tensor) -> Tensor:
+    """Return the scores (P, k, V) at beams and tokens (P, m)."""
+    return scores.flatten(1).gather(1, beam_index * scores.shape[-1] + token_id)
 
 
-def of_prompt(x: Tensor, seen: Seen) -> Tensor:
-    """(P*k,) -> (P, 1): what the beams of a prompt have in common."""
-    return x.view(-1, seen.width)[:, :1]
+def get_prompt_values(x: Tensor, context: LogitsContext) -> Tensor:
+    """Return the value that the rows of a prompt share: (P*k,) -> (P, 1)."""
+    return x.view(-1, context.rows_per_prompt)[:, :1]
 
 
-def pad_of(group: Group) -> int:
-    how = group.how
-    return how.pad if how.pad is not None else how.ends[0] if how.ends else -1
+def get_group_pad_token_id(group: RequestGroup) -> int:
+    """Return the padding token, else the first EOS token, else -1."""
+    config = group.config
+    if config.pad_token_id is not None:
+        return config.pad_token_id
+    return config.eos_token_id[0] if config.eos_token_id else -1
 
 
-def propose(group: Group, scores: Tensor, base: Tensor, seen: Seen) -> Candidates:
-    """The best continuations of all beams: so many that enough of them are no ends."""
-    how, (_, k, words) = group.how, scores.shape
-    many = min(max(2, 1 + len(how.ends)) * k, k * words)
-    if how.sample:
-        ahead = (scores + base[..., None]).flatten(1)
-        step = of_prompt(seen.length - seen.prompt, seen)[:, 0]
-        index = draw_several(ahead, group.state["seed"], step, many)
-        value = ahead.gather(1, index)
+def propose_beam_candidates(
+    group: RequestGroup, scores: Tensor, beam_scores: Tensor, context: LogitsContext
+) -> Candidates:
+    """Return the best continuations of all beams, so many that k of them are not EOS."""
+    config = group.config
+    _, k, vocab_size = scores.shape
+    num_candidates = min(max(2, 1 + len(config.eos_token_id)) * k, k * vocab_size)
+    if config.do_sample:
+        total_scores = (scores + beam_scores[..., None]).flatten(1)
+        step = get_prompt_values(context.lengths - context.prompt_lengths, context)[:, 0]
+        index = sample_without_replacement(total_scores, group.state["seed"], step, num_candidates)
+        score = total_scores.gather(1, index)
     else:
-        value, index = best(scores, base, many)
-    # In groups, and where words are asked for, ends hope too: so these searches were first written.
-    hope = value.amax(1) if how.groups > 1 else None
-    found = Candidates(value, index // words, index % words, hope=hope)
-    return with_words(group.entries, found, scores + base[..., None], seen) if how.words else found
+        score, index = select_top_k(scores, beam_scores, num_candidates)
+    # With beam groups and with forced words, finished candidates count for the best attainable
+    # score too, as in transformers.
+    best_score = score.amax(1) if config.num_beam_groups > 1 else None
+    candidates = Candidates(score, index // vocab_size, index % vocab_size, best_score=best_score)
+    if not config.force_words_ids:
+        return candidates
+    return constrain_candidates(
+        group.requests, candidates, scores + beam_scores[..., None], context
+    )
 
 
-def ends(group: Group, found: Candidates, seen: Seen) -> Tensor | None:
-    """(P, m) true where a candidate is an end, or says what a row is to stop after; None: nothing ends."""
-    how, asks = group.how, any(entry.stop for entry in group.entries)
-    if not (how.ends or how.stop or asks):
+def find_finished_candidates(
+    group: RequestGroup, candidates: Candidates, context: LogitsContext
+) -> Tensor | None:
+    """Return (P, m) true where a candidate is EOS or meets a stop condition; None: nowhere."""
+    config = group.config
+    has_criteria = any(request.stopping_criteria for request in group.requests)
+    if not (config.eos_token_id or config.stop_ids or has_criteria):
         return None
-    last = (found.word[..., None] == group.ends).any(-1)
-    new = of_prompt(seen.length - seen.prompt, seen)  # (P, 1): a phrase is of new ids alone
-    for phrase in how.stop:
-        said = (seen.tail(len(phrase) - 1) == group.tensor([*phrase[:-1]])).all(1).view(-1, seen.width)
-        last |= (found.word == phrase[-1]) & said.gather(1, found.beam) & (new >= len(phrase) - 1)
-    if asks:
-        each = zip(group.entries, found.beam.tolist(), found.word.tolist(), strict=True)
-        asked = [
+    is_finished = (candidates.token_id[..., None] == group.eos_token_ids).any(-1)
+    num_new = get_prompt_values(context.lengths - context.prompt_lengths, context)  # (P, 1)
+    for phrase in config.stop_ids:
+        prefix = group.to_tensor([*phrase[:-1]])
+        has_prefix = (context.get_last_token_ids(len(prefix)) == prefix).all(1)
+        has_prefix = has_prefix.view(-1, context.rows_per_prompt).gather(1, candidates.beam_index)
+        is_new = num_new >= len(prefix)  # a phrase may not begin in the prompt
+        is_finished |= (candidates.token_id == phrase[-1]) & has_prefix & is_new
+    if has_criteria:
+        is_finished |= apply_stopping_criteria(group, candidates, context)
+    return is_finished
+
+
+def apply_stopping_criteria(
+    group: RequestGroup, candidates: Candidates, context: LogitsContext
+) -> Tensor:
+    """Return (P, m) true where the stopping criteria of a request end a candidate."""
+    beam_index = candidates.beam_index.tolist()
+    token_id = candidates.token_id.tolist()
+    flags = []
+    for i, request in enumerate(group.requests):
+        criteria = request.stopping_criteria
+        first_row = i * context.rows_per_prompt
+        flags.append(
             [
-                entry.stop is not None and entry.stop([*seen.new(i * seen.width + k), word])
-                for k, word in zip(beams, words, strict=True)
+                criteria is not None
+                and criteria([*context.get_new_token_ids(first_row + beam), token])
+                for beam, token in zip(beam_index[i], token_id[i], strict=True)
             ]
-            for i, (entry, beams, words) in enumerate(each)
-        ]
-        last |= group.tensor(asked).bool()
-    return last
+        )
+    return group.to_tensor(flags).bool()
 
 
-def full(group: Group, found: Candidates, ended: Tensor | None, seen: Seen) -> Tensor | None:
-    """The same, and all candidates of a prompt whose rows have no room for more."""
-    if all(entry.length + 1 < entry.most for entry in group.entries):
-        return ended
-    over = of_prompt(seen.length + 1 >= seen.most, seen).expand_as(found.word)
-    return over if ended is None else ended | over
+def add_max_length_candidates(
+    group: RequestGroup, candidates: Candidates, is_finished: Tensor | None, context: LogitsContext
+) -> Tensor | None:
+    """Return `is_finished` with all candidates of the prompts that reach their maximum length."""
+    if all(request.length + 1 < request.max_length for request in group.requests):
+        return is_finished
+    is_full = get_prompt_values(context.lengths + 1 >= context.max_lengths, context)
+    is_full = is_full.expand_as(candidates.token_id)
+    return is_full if is_finished is None else is_finished | is_full
 
 
-def pick(found: Candidates, ended: Tensor | None, k: int) -> tuple[Tensor, Tensor]:
-    """Which candidates go on (P, k), and their scores."""
-    value = found.value if ended is None else found.value + ended * FAR
-    if found.turn is None:
-        best_ = value.topk(k, dim=1)
-        return best_.indices, best_.values
-    late = found.turn if ended is None else found.turn + ended * found.turn.shape[1]
-    index = late.topk(k, dim=1, largest=False).indices
-    return index, value.gather(1, index)
+def select_running_beams(
+    candidates: Candidates, is_finished: Tensor | None, k: int
+) -> tuple[Tensor, Tensor]:
+    """Return the indices (P, k) of the candidates that continue, and their scores."""
+    score = (
+        candidates.score
+        if is_finished is None
+        else candidates.score + is_finished * ABSENT_BEAM_SCORE
+    )
+    if candidates.order is None:
+        best = score.topk(k, dim=1)
+        return best.indices, best.values
+    order = candidates.order
+    if is_finished is not None:
+        order = order + is_finished * order.shape[1]
+    index = order.topk(k, dim=1, largest=False).indices
+    return index, score.gather(1, index)
 
 
-def finish(group: Group, own: slice, found: Candidates, last: Tensor, seen: Seen, logs: Tensor) -> None:
-    """Candidates that end take their places among the best results of their prompt."""
-    how, state, k = group.how, group.state, own.stop - own.start
-    # Those beyond the first k only stand in for ends.
-    among = torch.arange(last.shape[1], device=last.device) < k if found.whole is None else found.whole
-    just = last & among
-    if known_empty(just):
+def update_best_hypotheses(
+    group: RequestGroup,
+    beam_slice: slice,
+    candidates: Candidates,
+    is_finished: Tensor,
+    context: LogitsContext,
+    log_probs: Tensor,
+) -> None:
+    """Merge finished candidates into the best hypotheses of their prompt."""
+    config = group.config
+    state = group.state
+    k = beam_slice.stop - beam_slice.start
+    # Candidates beyond the first k only replace finished beams and do not become hypotheses.
+    is_eligible = candidates.is_complete
+    if is_eligible is None:
+        is_eligible = torch.arange(is_finished.shape[1], device=is_finished.device) < k
+    is_hypothesis = is_finished & is_eligible
+    if is_known_all_false(is_hypothesis):
         return
-    length = of_prompt(seen.length, seen)  # (P, 1)
-    new = length - of_prompt(seen.prompt, seen)  # ids said before
-    barred = (~just).float() + (~state["open"][:, own.start // k, None]).float()
-    if how.early is True:
-        barred = barred + state["ended"][:, own].all(1, keepdim=True).float()
-    value = found.value / (new + 1).float() ** how.length_penalty + barred * FAR
-    state["best"][:, own], top = torch.cat([state["best"][:, own], value], dim=1).topk(k, dim=1)
+    length = get_prompt_values(context.lengths, context)  # (P, 1)
+    num_new = length - get_prompt_values(context.prompt_lengths, context)  # before this step
+    num_reasons = (~is_hypothesis).float()  # number of reasons to exclude a candidate
+    num_reasons = num_reasons + (~state["can_improve"][:, beam_slice.start // k, None]).float()
+    if config.early_stopping is True:
+        num_reasons = num_reasons + state["is_finished"][:, beam_slice].all(1, keepdim=True).float()
+    score = candidates.score / (num_new + 1).float() ** config.length_penalty
+    score = score + num_reasons * ABSENT_BEAM_SCORE
+    merged_score = torch.cat([state["best_score"][:, beam_slice], score], dim=1)
+    state["best_score"][:, beam_slice], top = merged_score.topk(k, dim=1)
 
-    def ranked(have: Tensor, those: Tensor) -> Tensor:
-        """(P, k) values of the results that stay or come."""
-        return torch.cat([have, those], dim=1).gather(1, top)
+    def merge(current: Tensor, new: Tensor) -> Tensor:
+        """Return the values (P, k) of the best among current (P, k) and new (P, m) hypotheses."""
+        return torch.cat([current, new], dim=1).gather(1, top)
 
-    state["ended"][:, own] = ranked(state["ended"][:, own], just)
-    state["best length"][:, own] = ranked(state["best length"][:, own], (length + 1).expand_as(just))
-    rows = ranked(torch.arange(k, device=top.device).expand_as(top), found.beam + k)
-    beams = {
-        "best ids": (seen.ids.unflatten(0, (-1, k)), length, found.word),
-        "best logs": (state["logs"][:, own], new, logs),
+    state["is_finished"][:, beam_slice] = merge(state["is_finished"][:, beam_slice], is_hypothesis)
+    state["best_length"][:, beam_slice] = merge(
+        state["best_length"][:, beam_slice], (length + 1).expand_as(is_hypothesis)
+    )
+    rows = merge(torch.arange(k, device=top.device).expand_as(top), candidates.beam_index + k)
+    sources = {  # running beams, index of the new value, new values of the candidates
+        "best_token_ids": (context.input_ids.unflatten(0, (-1, k)), length, candidates.token_id),
+        "best_log_probs": (state["log_probs"][:, beam_slice], num_new, log_probs),
     }
-    for name, (before, where, by) in beams.items():
-        have = state[name][:, own]
-        begins = have[..., : before.shape[2]]
-        begins.copy_(picked(torch.cat([begins, before], dim=1), rows))
-        # One more at the end; that of a result that stays is before it, and nobody looks here.
-        have.scatter_(2, where[..., None].expand(-1, k, 1), ranked(by[:, :k], by)[..., None])
+    for name, (running, position, new) in sources.items():
+        best = state[name][:, beam_slice]
+        prefix = best[..., : running.shape[2]]
+        prefix.copy_(gather_hypotheses(torch.cat([prefix, running], dim=1), rows))
+        # For a current hypothesis, which is shorter, the value is beyond its end and has no effect.
+        best.scatter_(2, position[..., None].expand(-1, k, 1), merge(new[:, :k], new)[..., None])
 
 
-def picked(x: Tensor, index: Tensor) -> Tensor:
-    """(P, n, L) at (P, m) -> (P, m, L)."""
+def gather_hypotheses(x: Tensor, index: Tensor) -> Tensor:
+    """Select sequences: (P, n, L) at (P, m) -> (P, m, L)."""
     return x.gather(1, index[..., None].expand(-1, -1, x.shape[2]))
 
 
-def settle(group: Group, g: int, own: slice, found: Candidates, last: Tensor | None, seen: Seen) -> None:
-    """A search is over when no beam that goes on can hope for a place among the best."""
-    how, state = group.how, group.state
-    far = seen.most if how.early == "never" and how.length_penalty > 0 else seen.length + 1
-    hope = state["score"][:, own].amax(1) if found.hope is None else found.hope
-    hope = hope / of_prompt(far - seen.prompt, seen)[:, 0].float() ** how.length_penalty
-    all_ended = state["ended"][:, own].all(1)
-    state["open"][:, g] &= hope > torch.where(all_ended, state["best"][:, own].amin(1), FAR)
-    over = ~state["open"][:, g]
-    if how.early is True:
-        over |= all_ended
-    if last is not None:
-        over |= last.all(1)
-    state["shut"][:, g] |= over
+def update_search_status(
+    group: RequestGroup,
+    g: int,
+    beam_slice: slice,
+    candidates: Candidates,
+    is_finished: Tensor | None,
+    context: LogitsContext,
+) -> None:
+    """End the search of a beam group when no running beam can become one of the best hypotheses."""
+    config = group.config
+    state = group.state
+    use_max_length = config.early_stopping == "never" and config.length_penalty > 0
+    length = context.max_lengths if use_max_length else context.lengths + 1
+    num_new = get_prompt_values(length - context.prompt_lengths, context)[:, 0]
+    attainable = candidates.best_score
+    if attainable is None:
+        attainable = state["beam_score"][:, beam_slice].amax(1)
+    attainable = attainable / num_new.float() ** config.length_penalty
+    all_finished = state["is_finished"][:, beam_slice].all(1)
+    worst_score = torch.where(
+        all_finished, state["best_score"][:, beam_slice].amin(1), ABSENT_BEAM_SCORE
+    )
+    state["can_improve"][:, g] &= attainable > worst_score
+    is_done = ~state["can_improve"][:, g]
+    if config.early_stopping is True:
+        is_done |= all_finished
+    if is_finished is not None:
+        is_done |= is_finished.all(1)
+    state["is_done"][:, g] |= is_done
 
 
-def turn(group: Group, seen: Seen, words: Tensor, parents: Tensor, logs: Tensor) -> Choice:
-    """Beams go on from their parents (P, K); prompts that are done tell their results."""
-    state, (size, k) = group.state, parents.shape
-    rows = (parents + torch.arange(0, size * k, k, device=parents.device)[:, None]).flatten()
-    where = of_prompt(seen.length - seen.prompt, seen)[..., None].expand(-1, k, 1)
-    before = state["logs"].flatten(0, 1).index_select(0, rows).unflatten(0, (size, k))
-    state["logs"] = before.scatter_(2, where, logs[..., None])
-    return Choice(words.flatten(), words.flatten(), rows, partial(tell, group, Told(state["shut"].all(1))))
+def advance_beams(
+    group: RequestGroup,
+    context: LogitsContext,
+    token_ids: Tensor,
+    parents: Tensor,
+    log_probs: Tensor,
+) -> StepOutput:
+    """Continue the beams from their parents (P, K) and report the prompts that are done."""
+    state = group.state
+    num_prompts, k = parents.shape
+    first_rows = torch.arange(0, num_prompts * k, k, device=parents.device)
+    rows = (parents + first_rows[:, None]).flatten()
+    num_new = get_prompt_values(context.lengths - context.prompt_lengths, context)
+    previous = state["log_probs"].flatten(0, 1).index_select(0, rows).unflatten(0, (num_prompts, k))
+    state["log_probs"] = previous.scatter_(
+        2, num_new[..., None].expand(-1, k, 1), log_probs[..., None]
+    )
+    is_done = HostCopy(state["is_done"].all(1))
+    return StepOutput(
+        token_ids.flatten(),
+        token_ids.flatten(),
+        rows,
+        partial(report_finished_prompts, group, is_done),
+    )
 
 
-def tell(group: Group, shut: Told) -> News:
-    """The results of the prompts that are done."""
-    done = results(group, [i for i, over in enumerate(shut.list()) if over])
-    for entry in group.entries:
-        entry.length += 1
-    return News([Event(group.entries[i].ticket, one[0].ids if one else []) for i, one in done.items()], done)
+def report_finished_prompts(group: RequestGroup, is_done: HostCopy) -> HostStepOutput:
+    """Return the results of the prompts that are done."""
+    finished = collect_hypotheses(group, [i for i, done in enumerate(is_done.tolist()) if done])
+    for request in group.requests:
+        request.length += 1
+    outputs = [
+        RequestOutput(group.requests[i].request_id, results[0].token_ids if results else [])
+        for i, results in finished.items()
+    ]
+    return HostStepOutput(outputs, finished)
 
 
-def results(group: Group, places: list[int]) -> dict[int, list[Found]]:
-    """The best results of the prompts at these places, the best first."""
-    if not places:
+def collect_hypotheses(group: RequestGroup, prompt_indices: list[int]) -> dict[int, list[Result]]:
+    """Return the best hypotheses of these prompts, best first."""
+    if not prompt_indices:
         return {}
-    index = group.tensor(places)
-    names = ("best", "best ids", "best logs", "best length")
-    parts = [Told(group.state[name].index_select(0, index)) for name in names]
-    each = zip(*(part.list() for part in parts), strict=True)
-    return {i: in_order(group.entries[i], *values) for i, values in zip(places, each, strict=True)}
+    index = group.to_tensor(prompt_indices)
+    names = ("best_score", "best_token_ids", "best_log_probs", "best_length")
+    copies = [HostCopy(group.state[name].index_select(0, index)) for name in names]
+    prompt_values = zip(*(copy.tolist() for copy in copies), strict=True)
+    return {
+        i: rank_hypotheses(group.requests[i], *values)
+        for i, values in zip(prompt_indices, prompt_values, strict=True)
+    }
 
 
-def in_order(
-    entry: Entry, score: list[float], ids: list[list[int]], logs: list[list[float]], length: list[int]
-) -> list[Found]:
-    """The results of one prompt."""
-    # Of equals among groups the last comes first, as from a stack.
-    order = sorted(range(len(score)), key=lambda k: (-score[k], -k if entry.how.groups > 1 else k))
-    out = []
-    for k in [k for k in order if score[k] > LOST][: entry.how.results]:
-        new = ids[k][len(entry.prompt) : length[k]]
-        reason = "end" if new[-1] in entry.how.ends else "length" if length[k] >= entry.most else "stop"
-        out.append(Found(new, score[k], logs[k][: len(new)], reason))
-    return out
+def rank_hypotheses(
+    request: Request,
+    scores: list[float],
+    token_ids: list[list[int]],
+    log_probs: list[list[float]],
+    lengths: list[int],
+) -> list[Result]:
+    """Return the valid hypotheses of one prompt as results, best first.
+
+    Of equal scores in several beam groups the last comes first, as in transformers."""
+    has_groups = request.config.num_beam_groups > 1
+    order = sorted(range(len(scores)), key=lambda k: (-scores[k], -k if has_groups else k))
+    valid = [k for k in order if scores[k] > MIN_VALID_SCORE]
+    results = []
+    for k in valid[: request.config.num_return_sequences]:
+        new_token_ids = token_ids[k][len(request.prompt) : lengths[k]]
+        if new_token_ids[-1] in request.config.eos_token_id:
+            reason = "end"
+        else:
+            reason = "length" if lengths[k] >= request.max_length else "stop"
+        results.append(Result(new_token_ids, scores[k], log_probs[k][: len(new_token_ids)], reason))
+    return results

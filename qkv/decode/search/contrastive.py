@@ -1,7 +1,7 @@
-"""Contrastive search (Su et al. 2022): of the likeliest ids, one whose state is unlike those before it.
+"""Contrastive search (Su et al. 2022): likely tokens whose hidden states differ from earlier ones.
 
-The rows of a prompt read one candidate each; one of them is chosen, and all go on from there.
-P prompts, K candidates of each, V words, W width of the states, C states kept."""
+The rows of a prompt run one candidate each; one of them is selected, and all rows continue from it.
+P prompts, K candidates per prompt, V vocabulary size, W width, C context states."""
 
 from __future__ import annotations
 
@@ -11,52 +11,79 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.decode.logits.processors import Seen
-from qkv.decode.request import Choice, Group, See
-from qkv.decode.runner import Read
-from qkv.decode.search.greedy import said, say, weighed
+from qkv.decode.logits.processors import LogitsContext
+from qkv.decode.request import ContextFn, RequestGroup, StepOutput
+from qkv.decode.runner import RunnerOutput
+from qkv.decode.search.greedy import append_new_tokens, copy_tokens_to_host, process_logits
 
 
-def contrast(group: Group, read: Read, see: See) -> Choice:
-    """Chooses among the candidates that were read, and proposes the next."""
-    how, state, size, seen = group.how, group.state, len(group.entries), see().part(slice(0, 1))
-    if group.fresh:
-        lengths = [entry.length for entry in group.entries]
-        stands = torch.arange(read.hidden.shape[1], device=group.device) < group.tensor(lengths)[:, None]
-        state["context"] = directions(read.hidden) * stands[..., None]
-        state["count"] = group.tensor(lengths)
-        return Choice(propose(group, read.logits, seen))
-    hidden = directions(read.hidden[:, -1]).unflatten(0, (size, -1))  # (P, K, W)
-    alike = hidden @ state["context"].transpose(1, 2)  # (P, K, C)
-    stands = torch.arange(alike.shape[2], device=group.device) < state["count"][:, None]
-    far = alike.masked_fill(~stands[:, None], -torch.inf).amax(2)
-    worth = (1 - how.contrast) * state["share"] - how.contrast * far
-    chosen = worth.masked_fill(state["share"] == 0, -torch.inf).argmax(1, keepdim=True)  # (P, 1)
-    word, score = (state[name].gather(1, chosen)[:, 0] for name in ("word", "share"))
-    told = said(word, score.double().log())
-    remember(group, hidden.gather(1, chosen[..., None].expand(-1, -1, hidden.shape[2])))
-    rows = torch.arange(0, size * how.top_k, how.top_k, device=group.device) + chosen[:, 0]
-    feed = propose(group, read.logits[rows], seen.with_one_more(word))
-    said_by_all, parents = (x.repeat_interleave(how.top_k) for x in (word, rows))
-    return Choice(feed, said_by_all, parents, partial(say, group.entries, told))
-
-
-def propose(group: Group, logits: Tensor, seen: Seen) -> Tensor:
-    """The likeliest ids of each prompt, one for every row of it: (P*K,)."""
-    shares = weighed(group, logits, seen).softmax(-1).topk(group.how.top_k, dim=1)
-    group.state["share"], group.state["word"] = shares.values, shares.indices
-    return shares.indices.flatten()
-
-
-def remember(group: Group, chosen: Tensor) -> None:
-    """The state (P, 1, W) of the chosen id joins those before it."""
+def contrastive_search_step(
+    group: RequestGroup, output: RunnerOutput, get_context: ContextFn
+) -> StepOutput:
+    """Select one of the candidates that were run, and propose the next ones."""
     state = group.state
-    if max(entry.length for entry in group.entries) >= state["context"].shape[1]:
-        state["context"] = F.pad(state["context"], (0, 0, 0, state["context"].shape[1]))
-    where = state["count"][:, None, None].expand(-1, 1, chosen.shape[2])
-    state["context"] = state["context"].scatter(1, where, chosen)
-    state["count"] = state["count"] + 1
+    alpha = group.config.penalty_alpha
+    num_prompts = len(group.requests)
+    num_candidates = group.config.top_k
+    context = get_context().select_beam_group(slice(0, 1))
+    if group.is_new:
+        lengths = group.to_tensor([request.length for request in group.requests])
+        positions = torch.arange(output.last_hidden_state.shape[1], device=group.device)
+        is_valid = positions < lengths[:, None]
+        state["context_states"] = (
+            normalize_hidden_states(output.last_hidden_state) * is_valid[..., None]
+        )
+        state["num_context_states"] = lengths
+        return StepOutput(propose_contrastive_candidates(group, output.logits, context))
+    hidden = normalize_hidden_states(output.last_hidden_state[:, -1])
+    hidden = hidden.unflatten(0, (num_prompts, -1))  # (P, K, W)
+    similarity = hidden @ state["context_states"].transpose(1, 2)  # (P, K, C)
+    positions = torch.arange(similarity.shape[2], device=group.device)
+    is_valid = positions < state["num_context_states"][:, None]
+    penalty = similarity.masked_fill(~is_valid[:, None], -torch.inf).amax(2)
+    scores = (1 - alpha) * state["candidate_probs"] - alpha * penalty
+    scores = scores.masked_fill(state["candidate_probs"] == 0, -torch.inf)
+    selected = scores.argmax(1, keepdim=True)  # (P, 1)
+    token_ids = state["candidate_ids"].gather(1, selected)[:, 0]
+    probs = state["candidate_probs"].gather(1, selected)[:, 0]
+    host_copy = copy_tokens_to_host(token_ids, probs.double().log())
+    append_context_states(
+        group, hidden.gather(1, selected[..., None].expand(-1, -1, hidden.shape[2]))
+    )
+    first_rows = torch.arange(0, num_prompts * num_candidates, num_candidates, device=group.device)
+    rows = first_rows + selected[:, 0]
+    next_input_ids = propose_contrastive_candidates(
+        group, output.logits[rows], context.append_tokens(token_ids)
+    )
+    return StepOutput(
+        next_input_ids,
+        token_ids.repeat_interleave(num_candidates),
+        rows.repeat_interleave(num_candidates),
+        partial(append_new_tokens, group.requests, host_copy),
+    )
 
 
-def directions(hidden: Tensor) -> Tensor:
-    return hidden.float() / hidden.float().norm(dim=-1, keepdim=True)
+def propose_contrastive_candidates(
+    group: RequestGroup, logits: Tensor, context: LogitsContext
+) -> Tensor:
+    """Return the most likely tokens of each prompt, one per row: (P*K,)."""
+    candidates = process_logits(group, logits, context).softmax(-1).topk(group.config.top_k, dim=1)
+    group.state["candidate_probs"] = candidates.values
+    group.state["candidate_ids"] = candidates.indices
+    return candidates.indices.flatten()
+
+
+def append_context_states(group: RequestGroup, hidden_states: Tensor) -> None:
+    """Append the hidden states (P, 1, W) of the selected tokens to the context."""
+    state = group.state
+    capacity = state["context_states"].shape[1]
+    if max(request.length for request in group.requests) >= capacity:
+        state["context_states"] = F.pad(state["context_states"], (0, 0, 0, capacity))
+    index = state["num_context_states"][:, None, None].expand(-1, 1, hidden_states.shape[2])
+    state["context_states"] = state["context_states"].scatter(1, index, hidden_states)
+    state["num_context_states"] = state["num_context_states"] + 1
+
+
+def normalize_hidden_states(hidden_states: Tensor) -> Tensor:
+    """Scale hidden states to unit length, in float32."""
+    return hidden_states.float() / hidden_states.float().norm(dim=-1, keepdim=True)

@@ -1,4 +1,4 @@
-"""One row a prompt, one id after another: the likeliest, or one that is drawn."""
+"""Greedy search and sampling: one row per prompt, one token per step."""
 
 from __future__ import annotations
 
@@ -7,48 +7,67 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from qkv.decode.logits.processors import Seen, apply
-from qkv.decode.logits.sampling import draw, uniform
-from qkv.decode.request import Choice, Entry, Event, Found, Group, News, See
-from qkv.decode.runner import Read
-from qkv.decode.transfer import Told
+from qkv.decode.logits.processors import LogitsContext, apply_logits_processors
+from qkv.decode.logits.sampling import hash_uniform, sample_tokens
+from qkv.decode.request import (
+    ContextFn,
+    HostStepOutput,
+    Request,
+    RequestGroup,
+    RequestOutput,
+    Result,
+    StepOutput,
+)
+from qkv.decode.runner import RunnerOutput
+from qkv.decode.transfer import HostCopy
 
 
-def walk(group: Group, read: Read, see: See) -> Choice:
-    """The next id of every row."""
-    scores = weighed(group, read.logits, see)
-    if group.how.sample:
-        seen = see()
-        step = seen.length - seen.prompt
-        word = draw(scores, uniform(group.state["seed"], step))
+def greedy_search_step(
+    group: RequestGroup, output: RunnerOutput, get_context: ContextFn
+) -> StepOutput:
+    """Select the most likely token of every row, or sample one."""
+    scores = process_logits(group, output.logits, get_context)
+    if group.config.do_sample:
+        context = get_context()
+        step = context.lengths - context.prompt_lengths
+        token_ids = sample_tokens(scores, hash_uniform(group.state["seed"], step))
     else:
-        word = scores.argmax(-1)
-    logs = scores.gather(1, word[:, None])[:, 0] - scores.logsumexp(-1)
-    return Choice(word, word, None, partial(say, group.entries, said(word, logs)))
+        token_ids = scores.argmax(-1)
+    log_probs = scores.gather(1, token_ids[:, None])[:, 0] - scores.logsumexp(-1)
+    host_copy = copy_tokens_to_host(token_ids, log_probs)
+    return StepOutput(
+        token_ids, token_ids, None, partial(append_new_tokens, group.requests, host_copy)
+    )
 
 
-def said(words: Tensor, logs: Tensor) -> Told:
-    """Ids and their scores on their way to the host, as exact as either is."""
-    return Told(torch.stack([words.double(), logs.double()]))
+def copy_tokens_to_host(token_ids: Tensor, log_probs: Tensor) -> HostCopy:
+    """Start copying token ids and log-probabilities to the host, as float64, exact for both."""
+    return HostCopy(torch.stack([token_ids.double(), log_probs.double()]))
 
 
-def say(entries: list[Entry], told: Told) -> News:
-    """Every entry says its id."""
-    events, done = list[Event](), dict[int, list[Found]]()
-    ids, scores = told.list()
-    for i, (entry, id_, score) in enumerate(zip(entries, map(int, ids), scores, strict=True)):
-        reason = entry.say(id_, score)
-        events.append(Event(entry.ticket, [] if reason == "nothing" else [id_], entry.copy))
+def append_new_tokens(requests: list[Request], host_copy: HostCopy) -> HostStepOutput:
+    """Append the new token of every request and return outputs and results."""
+    outputs: list[RequestOutput] = []
+    finished: dict[int, list[Result]] = {}
+    token_ids, log_probs = host_copy.tolist()
+    rows = zip(requests, map(int, token_ids), log_probs, strict=True)
+    for i, (request, token_id, log_prob) in enumerate(rows):
+        reason = request.append_token(token_id, log_prob)
+        new_token_ids = [] if reason == "nothing" else [token_id]
+        outputs.append(RequestOutput(request.request_id, new_token_ids, request.sample_index))
         if reason is not None:
-            done[i] = [entry.found(reason)]
-    return News(events, done)
+            finished[i] = [request.build_result(reason)]
+    return HostStepOutput(outputs, finished)
 
 
-def weighed(group: Group, logits: Tensor, seen: Seen | See) -> Tensor:
-    """Scores of all words after the rules, and the filters where something is drawn."""
+def process_logits(
+    group: RequestGroup, logits: Tensor, context: LogitsContext | ContextFn
+) -> Tensor:
+    """Apply the logits processors and sampling filters of a group: (N, V) -> (N, V)."""
     scores = logits.float()
-    if group.rules:
-        scores = apply(group.rules, scores, seen if isinstance(seen, Seen) else seen())
-    for filter_ in group.filters:
-        scores = filter_(scores)
-    return scores.log_softmax(-1) if group.how.renormalise else scores
+    if group.logits_processors:
+        context = context if isinstance(context, LogitsContext) else context()
+        scores = apply_logits_processors(group.logits_processors, scores, context)
+    for sampling_filter in group.sampling_filters:
+        scores = sampling_filter(scores)
+    return scores.log_softmax(-1) if group.config.renormalize_logits else scores

@@ -1,7 +1,7 @@
-"""Speculative decoding (Leviathan et al. 2022): a small net proposes ids, a large one reads them all at once.
+"""Speculative decoding (Leviathan et al. 2022): a draft model proposes, the target model verifies.
 
-What comes out is what the large net alone would say: the same ids where the likeliest is taken, the same
-distribution where ids are drawn. P rows, g ids proposed for each, V words."""
+The output is that of the target model alone: the same tokens in greedy search, the same
+distribution in sampling. P rows, g draft tokens per row, V vocabulary size."""
 
 from __future__ import annotations
 
@@ -9,142 +9,184 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.decode.logits.processors import Seen
-from qkv.decode.logits.sampling import draw, uniform
-from qkv.decode.pool import Outcome, Pool
-from qkv.decode.request import Event, Group
-from qkv.decode.runner import Moves, Prompts, Read, Reader, Sources
-from qkv.decode.search.greedy import weighed
+from qkv.decode.logits.processors import LogitsContext
+from qkv.decode.logits.sampling import hash_uniform, sample_tokens
+from qkv.decode.request import Request, RequestGroup, RequestOutput, Result
+from qkv.decode.runner import ModelRunner, PromptMoves, Prompts, RunnerOutput, Sources
+from qkv.decode.running_batch import BatchOutcome, RunningBatch
+from qkv.decode.search.greedy import process_logits
 
-DRAFT, ACCEPT, REST = 1, 2, 3  # streams of random numbers
-
-
-class Doubled:
-    """Two readers of the same rows: of the large net, and of the one that drafts."""
-
-    width = 1
-
-    def __init__(self, large: Reader, draft: Reader) -> None:
-        self.large, self.draft, self.device = large, draft, large.device
-
-    def enter(self, prompts: Prompts, sources: Sources) -> Read:
-        self.draft.enter(prompts, sources)
-        return self.large.enter(prompts, sources)
-
-    def repeat(self, places: list[int]) -> None:
-        self.draft.repeat(places)
-        self.large.repeat(places)
-
-    def step(self, ids: Tensor) -> Read:
-        return self.large.step(ids)
-
-    def select(self, parents: Tensor, ids: Tensor, alike: int) -> None:
-        self.draft.select(parents, ids, alike)
-        self.large.select(parents, ids, alike)
-
-    def leave(self, moves: Moves, count: int) -> None:
-        self.draft.leave(moves, count)
-        self.large.leave(moves, count)
+# Independent streams of random numbers.
+DRAFT_STREAM = 1
+ACCEPT_STREAM = 2
+RESIDUAL_STREAM = 3
 
 
-class Speculating(Pool):
-    """A pool of one setting, whose rows say several ids in a step."""
+class SpeculativeRunner:
+    """The runners of the target model and of the draft model, with the same rows."""
 
-    def __init__(self, large: Reader, draft: Reader) -> None:
-        self.two = Doubled(large, draft)
-        super().__init__(self.two)
+    rows_per_prompt = 1
 
-    def step(self) -> Outcome:
+    def __init__(self, target_runner: ModelRunner, draft_runner: ModelRunner) -> None:
+        self.target_runner = target_runner
+        self.draft_runner = draft_runner
+        self.device = target_runner.device
+
+    def prefill(self, prompts: Prompts, sources: Sources) -> RunnerOutput:
+        """Run both models on new prompts; the output is the target's."""
+        self.draft_runner.prefill(prompts, sources)
+        return self.target_runner.prefill(prompts, sources)
+
+    def duplicate_prompts(self, prompt_indices: list[int]) -> None:
+        self.draft_runner.duplicate_prompts(prompt_indices)
+        self.target_runner.duplicate_prompts(prompt_indices)
+
+    def step(self, input_ids: Tensor) -> RunnerOutput:
+        return self.target_runner.step(input_ids)
+
+    def reorder_rows(self, parents: Tensor, token_ids: Tensor, shared_length: int) -> None:
+        self.draft_runner.reorder_rows(parents, token_ids, shared_length)
+        self.target_runner.reorder_rows(parents, token_ids, shared_length)
+
+    def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None:
+        self.draft_runner.remove_prompts(moves, num_remaining)
+        self.target_runner.remove_prompts(moves, num_remaining)
+
+
+class SpeculativeBatch(RunningBatch):
+    """A batch of one group, whose rows may get several tokens in a step."""
+
+    def __init__(self, target_runner: ModelRunner, draft_runner: ModelRunner) -> None:
+        self.speculative_runner = SpeculativeRunner(target_runner, draft_runner)
+        super().__init__(self.speculative_runner)
+
+    def step(self) -> BatchOutcome:
+        """Propose draft tokens; append those that the target accepts, and one of its own."""
         (group,) = self.groups.values()
-        seen = self.see(group, None)
-        draft = self.propose(group, seen)
-        read = self.two.large.step(torch.cat([self.table["feed"][:, None], draft.words], dim=1))
-        after = [weighed(group, read.logits[:, i], seen) for i, seen in enumerate(draft.seen)]
-        scores = torch.stack(after, dim=1)  # (P, g + 1, V)
-        words, right = (drawn if group.how.sample else likeliest)(group, scores, draft)
-        logs = scores.log_softmax(-1).gather(2, words[..., None])[..., 0]
-        return self.say(group, words, logs, right)
+        draft = self.propose_draft(group, self.build_context(group, None))
+        input_ids = torch.cat([self.row_tensors["next_input_ids"][:, None], draft.token_ids], dim=1)
+        output = self.speculative_runner.target_runner.step(input_ids)
+        step_scores = [
+            process_logits(group, output.logits[:, i], context)
+            for i, context in enumerate(draft.contexts)
+        ]
+        scores = torch.stack(step_scores, dim=1)  # (P, g + 1, V)
+        accept = accept_by_rejection_sampling if group.config.do_sample else accept_greedy
+        token_ids, num_accepted = accept(group, scores, draft)
+        log_probs = scores.log_softmax(-1).gather(2, token_ids[..., None])[..., 0]
+        return self.accept_tokens(group, token_ids, log_probs, num_accepted)
 
-    def propose(self, group: Group, seen: Seen) -> Draft:
-        """The ids that the draft would say. It may not have read the last but one: it reads two again."""
-        reader, found = self.two.draft, Draft(seen)
-        reader.cut([entry.length - 2 for entry in group.entries])
-        feed = seen.tail(2)
-        for i in range(group.how.drafts):
-            logits = reader.step(feed).logits
-            scores = weighed(group, logits[:, -1] if logits.dim() == 3 else logits, found.seen[-1])
-            step = group.tensor([len(entry.ids) + i for entry in group.entries])
-            word = (
-                draw(scores, uniform(group.state["seed"], step, DRAFT))
-                if group.how.sample
-                else scores.argmax(-1)
-            )
-            found.add(word, scores)
-            feed = word[:, None]
-        return found
+    def propose_draft(self, group: RequestGroup, context: LogitsContext) -> DraftTokens:
+        """Generate num_assistant_tokens tokens with the draft model.
 
-    def say(self, group: Group, words: Tensor, logs: Tensor, right: Tensor) -> Outcome:
-        """Rows say what was right, and one id more."""
-        told = torch.stack([words.double(), logs.double()], dim=-1).tolist()
-        events, done = [], []
-        for entry, row, count in zip(group.entries, told, right.tolist(), strict=True):
-            before, reason = len(entry.ids), None
-            for id_, score in row[: count + 1]:
-                reason = entry.say(int(id_), score)
+        Its cache may lack the last token but one, so the last two tokens are processed again."""
+        runner = self.speculative_runner.draft_runner
+        draft = DraftTokens(context)
+        runner.truncate([request.length - 2 for request in group.requests])
+        input_ids = context.get_last_token_ids(2)
+        for i in range(group.config.num_assistant_tokens):
+            logits = runner.step(input_ids).logits
+            last_logits = logits[:, -1] if logits.dim() == 3 else logits
+            scores = process_logits(group, last_logits, draft.contexts[-1])
+            if group.config.do_sample:
+                step = group.to_tensor(
+                    [len(request.new_token_ids) + i for request in group.requests]
+                )
+                token_ids = sample_tokens(
+                    scores, hash_uniform(group.state["seed"], step, DRAFT_STREAM)
+                )
+            else:
+                token_ids = scores.argmax(-1)
+            draft.add(token_ids, scores)
+            input_ids = token_ids[:, None]
+        return draft
+
+    def accept_tokens(
+        self, group: RequestGroup, token_ids: Tensor, log_probs: Tensor, num_accepted: Tensor
+    ) -> BatchOutcome:
+        """Append the accepted draft tokens of every row and one token of the target model."""
+        rows = torch.stack([token_ids.double(), log_probs.double()], dim=-1).tolist()
+        outputs: list[RequestOutput] = []
+        finished: list[tuple[Request, list[Result]]] = []
+        for request, row, count in zip(group.requests, rows, num_accepted.tolist(), strict=True):
+            num_before = len(request.new_token_ids)
+            for token_id, log_prob in row[: count + 1]:
+                reason = request.append_token(int(token_id), log_prob)
                 if reason is not None:
-                    done.append((entry, [entry.found(reason)]))
+                    finished.append((request, [request.build_result(reason)]))
                     break
-            events.append(Event(entry.ticket, entry.ids[before:], entry.copy))
-        table, device = self.table, self.reader.device
-        new = torch.arange(words.shape[1], device=device) + table["length"][:, None]
-        table["ids"] = F.pad(table["ids"], (0, max(0, int(new.max()) + 1 - table["ids"].shape[1])))
-        table["ids"].scatter_(1, new, words)
-        table["length"] = group.tensor([entry.length for entry in group.entries])
-        table["feed"] = table["ids"].gather(1, table["length"][:, None] - 1)[:, 0]
-        self.two.large.cut([entry.length - 1 for entry in group.entries])
-        if done:
-            self.leave({entry for entry, _ in done})
-        return events, done
+            new_token_ids = request.new_token_ids[num_before:]
+            outputs.append(RequestOutput(request.request_id, new_token_ids, request.sample_index))
+        tensors = self.row_tensors
+        steps = torch.arange(token_ids.shape[1], device=self.runner.device)
+        columns = steps + tensors["length"][:, None]
+        padding = max(0, int(columns.max()) + 1 - tensors["token_ids"].shape[1])
+        tensors["token_ids"] = F.pad(tensors["token_ids"], (0, padding))
+        tensors["token_ids"].scatter_(1, columns, token_ids)
+        tensors["length"] = group.to_tensor([request.length for request in group.requests])
+        last_columns = tensors["length"][:, None] - 1
+        tensors["next_input_ids"] = tensors["token_ids"].gather(1, last_columns)[:, 0]
+        self.speculative_runner.target_runner.truncate(
+            [request.length - 1 for request in group.requests]
+        )
+        if finished:
+            self.remove_requests({request for request, _ in finished})
+        return outputs, finished
 
 
-class Draft:
-    """Ids that were proposed, their scores, and what rules know before each of them and after the last."""
+class DraftTokens:
+    """Draft tokens with their scores, and the contexts before each of them and after the last."""
 
-    def __init__(self, seen: Seen) -> None:
-        self.seen, self.said, self.scored = [seen], list[Tensor](), list[Tensor]()
+    def __init__(self, context: LogitsContext) -> None:
+        self.contexts = [context]
+        self.step_token_ids: list[Tensor] = []  # (P,) each
+        self.step_scores: list[Tensor] = []  # (P, V) each
 
-    def add(self, word: Tensor, scores: Tensor) -> None:
-        self.said.append(word)
-        self.scored.append(scores)
-        self.seen.append(self.seen[-1].with_one_more(word))
+    def add(self, token_ids: Tensor, scores: Tensor) -> None:
+        """Append the draft tokens (P,) of a step."""
+        self.step_token_ids.append(token_ids)
+        self.step_scores.append(scores)
+        self.contexts.append(self.contexts[-1].append_tokens(token_ids))
 
     @property
-    def words(self) -> Tensor:
-        return torch.stack(self.said, dim=1)  # (P, g)
+    def token_ids(self) -> Tensor:
+        """(P, g) all draft tokens."""
+        return torch.stack(self.step_token_ids, dim=1)
 
 
-def likeliest(group: Group, scores: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
-    """The likeliest ids (P, g + 1), and of how many of them (P,) the draft was right."""
-    words = scores.argmax(-1)
-    return words, leading(words[:, :-1] == draft.words)
+def accept_greedy(group: RequestGroup, scores: Tensor, draft: DraftTokens) -> tuple[Tensor, Tensor]:
+    """Return the target's most likely tokens (P, g + 1) and the number of matches (P,)."""
+    token_ids = scores.argmax(-1)
+    return token_ids, count_leading_true(token_ids[:, :-1] == draft.token_ids)
 
 
-def drawn(group: Group, scores: Tensor, draft: Draft) -> tuple[Tensor, Tensor]:
-    """Drafted ids are taken with probability p/q; in place of the first that is not, p - q is drawn from."""
-    p, q = scores.softmax(-1), torch.stack(draft.scored, dim=1).softmax(-1)
-    count = draft.words.shape[1]
-    steps = group.tensor([[len(entry.ids) + i for i in range(count + 1)] for entry in group.entries])
+def accept_by_rejection_sampling(
+    group: RequestGroup, scores: Tensor, draft: DraftTokens
+) -> tuple[Tensor, Tensor]:
+    """Accept draft tokens with probability p/q; sample from p - q after the last accepted one.
+
+    Returns tokens (P, g + 1) and the number of accepted draft tokens (P,)."""
+    p = scores.softmax(-1)
+    q = torch.stack(draft.step_scores, dim=1).softmax(-1)
+    num_steps = draft.token_ids.shape[1] + 1
+    steps = group.to_tensor(
+        [[len(request.new_token_ids) + i for i in range(num_steps)] for request in group.requests]
+    )
     seeds = group.state["seed"][:, None].expand_as(steps)
-    ratio = (p[:, :-1] / q).gather(2, draft.words[..., None])[..., 0]
-    right = leading(uniform(seeds[:, :-1], steps[:, :-1], ACCEPT) < ratio)
-    over = (p - F.pad(q, (0, 0, 0, 1))).clamp(min=0)  # after the last one q is nothing: all of p
-    rest = over.gather(1, right[:, None, None].expand(-1, 1, over.shape[2]))[:, 0]
-    where = right[:, None]
-    last = draw(rest.log(), uniform(seeds.gather(1, where), steps.gather(1, where), REST)[:, 0])
-    words = F.pad(draft.words, (0, 1)).scatter(1, where, last[:, None])
-    return words, right
+    ratio = (p[:, :-1] / q).gather(2, draft.token_ids[..., None])[..., 0]
+    is_accepted = hash_uniform(seeds[:, :-1], steps[:, :-1], ACCEPT_STREAM) < ratio
+    num_accepted = count_leading_true(is_accepted)
+    residual = (p - F.pad(q, (0, 0, 0, 1))).clamp(min=0)  # q is 0 after the last draft token
+    index = num_accepted[:, None]
+    residual = residual.gather(1, index[..., None].expand(-1, 1, residual.shape[2]))[:, 0]
+    uniform_values = hash_uniform(seeds.gather(1, index), steps.gather(1, index), RESIDUAL_STREAM)[
+        :, 0
+    ]
+    last_token_ids = sample_tokens(residual.log(), uniform_values)
+    token_ids = F.pad(draft.token_ids, (0, 1)).scatter(1, index, last_token_ids[:, None])
+    return token_ids, num_accepted
 
 
-def leading(flags: Tensor) -> Tensor:
-    """How many flags of each row are true before the first that is not."""
+def count_leading_true(flags: Tensor) -> Tensor:
+    """Count the true flags of each row before the first false one: (P, g) -> (P,)."""
     return flags.long().cumprod(1).sum(1)

@@ -1,1 +1,1 @@
-"""Adapters in PEFT's files: read onto a model, and written from one."""
+"""LoRA adapters in PEFT's format: reading and writing."""

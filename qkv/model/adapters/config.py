@@ -1,5 +1,5 @@
-"""adapter_config.json: what PEFT says of an adapter. A setting that changes numbers and is not known here is
-an error. Knows no tensors."""
+"""adapter_config.json of PEFT: an unknown setting that changes outputs is an error. Knows no
+tensors."""
 
 from __future__ import annotations
 
@@ -9,105 +9,138 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.families.family import Family
-from qkv.model.hub import find
+from qkv.files import read_json_object
+from qkv.model.hub import find_model_folder
 from qkv.model.model import Model
-from qkv.spec import Two
-from qkv.validate import number
-from qkv.weights.tensors import read_json
+from qkv.spec import DualSpec
+from qkv.validate import check_number
 
-CONFIG = "adapter_config.json"
-READ = set(
-    "peft_type r lora_alpha lora_dropout use_rslora alpha_pattern base_model_name_or_path revision task_type "
+ADAPTER_CONFIG_FILE = "adapter_config.json"
+SUPPORTED_ADAPTER_KEYS = set(
+    "peft_type r lora_alpha lora_dropout use_rslora alpha_pattern base_model_name_or_path "
+    "revision task_type "
     "auto_mapping".split()
 )
-ASIDE = set(  # how it came to be; which modules it has, and of what rank, the tensors say
-    "peft_version inference_mode target_modules modules_to_save exclude_modules layers_to_transform "
-    "layers_pattern fan_in_fan_out rank_pattern eva_config megatron_core qalora_group_size runtime_config "
-    "ensure_weight_tying".split()
+IGNORED_ADAPTER_KEYS = (
+    set(  # how it was trained; its modules and their ranks are read from the tensors
+        "peft_version inference_mode target_modules modules_to_save exclude_modules "
+        "layers_to_transform "
+        "layers_pattern fan_in_fan_out rank_pattern eva_config megatron_core qalora_group_size "
+        "runtime_config "
+        "ensure_weight_tying".split()
+    )
 )
-ALLOWED = {  # other starts change the weights of the base as well
-    "bias": ("none",), "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
-}  # fmt: skip
-NOTHING: tuple[object, ...] = (None, False, "", [], {})
-TASKS = {  # the heads of each, the likeliest first
-    "SEQ_CLS": ("label",), "TOKEN_CLS": ("tag",), "QUESTION_ANS": ("span",), "SEQ_2_SEQ_LM": ("lm",),
-    "CAUSAL_LM": ("causal", "lm"), "FEATURE_EXTRACTION": ("none",),
-}  # fmt: skip
+SUPPORTED_ADAPTER_VALUES = {  # other initializations change the weights of the base model too
+    "bias": ("none",),
+    "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
+}
+EMPTY_VALUES: tuple[object, ...] = (None, False, "", [], {})
+HEADS_BY_TASK_TYPE = {  # the most common head first
+    "SEQ_CLS": ("sequence-classification",),
+    "TOKEN_CLS": ("token-classification",),
+    "QUESTION_ANS": ("question-answering",),
+    "SEQ_2_SEQ_LM": ("lm",),
+    "CAUSAL_LM": ("causal-lm", "lm"),
+    "FEATURE_EXTRACTION": ("none",),
+}
 
 
-class Settings(NamedTuple):
-    alpha: float
-    alphas: Mapping[str, float]  # by a pattern on the end of a module's name
-    drop: float
-    root: bool
-    task: str | None
-    made_for: str | None  # the class of the model
+class AdapterConfig(NamedTuple):
+    """The settings of a LoRA adapter."""
 
-    def alpha_of(self, module: str) -> float:
-        own = (x for end, x in self.alphas.items() if re.fullmatch(rf"(.*\.)?({end})", module))
-        return next(own, self.alpha)
+    lora_alpha: float
+    alpha_pattern: Mapping[str, float]  # by a regular expression for the end of a module's name
+    lora_dropout: float
+    use_rslora: bool
+    task_type: str | None
+    base_model_class: str | None
 
-    def head(self, kin: Family) -> str | None:
-        """The head that its model has, by its class or its task; None: as the base."""
-        named = [head for head, names in kin.heads.items() if self.made_for in names.split()]
-        asked = [head for head in TASKS.get(str(self.task), ()) if head in kin.heads]
-        return next(iter(named + asked), None)
+    def get_lora_alpha(self, module: str) -> float:
+        """Return the alpha of a module."""
+        for pattern, alpha in self.alpha_pattern.items():
+            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+                return alpha
+        return self.lora_alpha
+
+    def find_head(self, family: Family) -> str | None:
+        """Return the head of the adapted model by its class or its task; None is that of the base
+        model."""
+        by_class = [
+            head for head, names in family.heads.items() if self.base_model_class in names.split()
+        ]
+        by_task = [
+            head for head in HEADS_BY_TASK_TYPE.get(str(self.task_type), ()) if head in family.heads
+        ]
+        return next(iter(by_class + by_task), None)
 
 
-def read_settings(path: Path) -> Settings:
-    """What a config says; whatever makes of it another thing than LoRA is named."""
-    config: Any = read_json(path)
+def read_adapter_config(path: Path) -> AdapterConfig:
+    """Read a config; anything but plain LoRA is an error."""
+    config: Any = read_json_object(path)
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{path}: peft_type is {config.get('peft_type')!r}: expected 'LORA'")
-    wrong = [
+    unsupported = [
         f"{key} is {value!r}"
         for key, value in config.items()
-        if key not in READ | ASIDE and value not in ALLOWED.get(key, NOTHING)
+        if key not in SUPPORTED_ADAPTER_KEYS | IGNORED_ADAPTER_KEYS
+        and value not in SUPPORTED_ADAPTER_VALUES.get(key, EMPTY_VALUES)
     ]
-    if wrong:
-        raise ValueError(f"{path}: not supported: {', '.join(wrong)}")
-    found = {"lora_alpha": 8, "lora_dropout": 0.0, "use_rslora": False, **config}
-    alphas = found.get("alpha_pattern") or {}
+    if unsupported:
+        raise ValueError(f"{path}: not supported: {', '.join(unsupported)}")
+    settings = {"lora_alpha": 8, "lora_dropout": 0.0, "use_rslora": False, **config}
+    alpha_pattern = settings.get("alpha_pattern") or {}
     try:
-        number("lora_alpha", found["lora_alpha"], more_than=0)
-        number("lora_dropout", found["lora_dropout"], at_least=0, less_than=1)
-        for end, alpha in alphas.items():
-            number(f"alpha_pattern[{end!r}]", alpha, more_than=0)
-            re.compile(end)
-        made_for = (found.get("auto_mapping") or {}).get("base_model_class")
+        check_number("lora_alpha", settings["lora_alpha"], more_than=0)
+        check_number("lora_dropout", settings["lora_dropout"], at_least=0, less_than=1)
+        for pattern, alpha in alpha_pattern.items():
+            check_number(f"alpha_pattern[{pattern!r}]", alpha, more_than=0)
+            re.compile(pattern)
+        base_model_class = (settings.get("auto_mapping") or {}).get("base_model_class")
     except (ValueError, AttributeError, re.error) as error:
         raise ValueError(f"{path}: {error}") from None
-    return Settings(
-        alpha=found["lora_alpha"], alphas=alphas, drop=found["lora_dropout"], root=bool(found["use_rslora"]),
-        task=found.get("task_type"), made_for=made_for,
-    )  # fmt: skip
+    return AdapterConfig(
+        lora_alpha=settings["lora_alpha"],
+        alpha_pattern=alpha_pattern,
+        lora_dropout=settings["lora_dropout"],
+        use_rslora=bool(settings["use_rslora"]),
+        task_type=settings.get("task_type"),
+        base_model_class=base_model_class,
+    )
 
 
-def task_of(model: Model) -> str | None:
-    """What PEFT calls the task of a model's head; None: it has no word for it."""
-    spec, head = model.spec, model.args.get("head")
-    if model.no_class() is not None or isinstance(spec, Two):
+def get_task_type(model: Model) -> str | None:
+    """Return PEFT's task type of a model's head; None if it has none."""
+    spec = model.spec
+    head = model.args.get("head")
+    if model.find_hf_incompatibility() is not None or isinstance(spec, DualSpec):
         return None
     if head == "lm" and spec.encoder and spec.decoder:
         return "SEQ_2_SEQ_LM"
-    return next((task for task, heads in TASKS.items() if head in heads and task != "SEQ_2_SEQ_LM"), None)
+    task_types = [task for task, heads in HEADS_BY_TASK_TYPE.items() if head in heads]
+    return next((task for task in task_types if task != "SEQ_2_SEQ_LM"), None)
 
 
 def is_adapter(folder: Path) -> bool:
-    """Is it a folder with an adapter and no model?"""
-    return (folder / CONFIG).is_file() and not (folder / "config.json").exists()
+    """Whether a folder holds an adapter and no model."""
+    return (folder / ADAPTER_CONFIG_FILE).is_file() and not (folder / "config.json").exists()
 
 
-def base_of(folder: Path) -> tuple[str, Path]:
-    """The model that an adapter is of, as its config names it, and where that lies: nothing is fetched."""
-    config = read_json(folder / CONFIG)
-    named, revision = config.get("base_model_name_or_path"), config.get("revision")
-    give = f"name its model, with --adapter {folder} (in Python: qkv.load(model, adapter={str(folder)!r}))"
-    if not isinstance(named, str) or not named:
-        raise ValueError(f"{folder}: an adapter that does not say of which model; {give}")
+def find_base_model(folder: Path) -> tuple[str, Path]:
+    """Return the name of an adapter's base model, as in its config, and its folder; nothing is
+    downloaded."""
+    config = read_json_object(folder / ADAPTER_CONFIG_FILE)
+    name = config.get("base_model_name_or_path")
+    revision = config.get("revision")
+    call = f"qkv.load(model, adapter={str(folder)!r})"
+    fix = f"give its base model and --adapter {folder} (in Python: {call})"
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"{folder}: an adapter that does not name its base model; {fix}")
     try:
-        return named, find(named, revision if isinstance(revision, str) else None, fetch=False)
+        path = find_model_folder(
+            name, revision if isinstance(revision, str) else None, download=False
+        )
     except ValueError:
         raise ValueError(
-            f"{folder}: an adapter of {named!r}, which is no folder here and not in the hub's cache; {give}"
+            f"{folder}: an adapter of {name!r}, which is no folder here and not in the hub's cache; {fix}"
         ) from None
+    return name, path

@@ -1,10 +1,11 @@
-"""Where the tensors of a model and those of an adapter's file meet: modules of theirs, layers of ours.
+"""Names of an adapter: PEFT's modules and tensors, and the layers and parameters of the model that
+they belong to.
 
-    encoder.layers.0.attend.q     base_model.model.bert.encoder.layer.0.attention.self.query.lora_A.weight
-    decoder.layers.0.attend.q,k,v        base_model.model.transformer.h.0.attn.c_attn.lora_A.weight
-    heads.label.out.weight        base_model.model.classifier.weight
+    encoder.layers.0.attention.q              bert.encoder.layer.0.attention.self.query.lora_A.weight
+    decoder.layers.0.attention.q,k,v          transformer.h.0.attn.c_attn.lora_A.weight
+    heads.sequence_classification.out.weight  classifier.weight
 
-A model that Hugging Face has no class for keeps our names."""
+A model that Hugging Face has no class for keeps its parameter names."""
 
 from __future__ import annotations
 
@@ -15,103 +16,127 @@ from typing import NamedTuple
 from torch import nn
 
 from qkv.model.model import Model
-from qkv.nn.lora import Lora, linears
-from qkv.weights.names_table import KeyMap, Link
+from qkv.nn.lora import LoraLinear, linear_layers
+from qkv.weights.names_table import NamesTable, TensorMapping
 
 
-class Place(NamedTuple):
-    """What of ours a module of theirs holds, and whether its weight lies transposed."""
+class ModuleMapping(NamedTuple):
+    """The linear layers that a module of the checkpoint holds, and whether its weight is
+    transposed."""
 
     paths: tuple[str, ...]
-    turned: bool
+    fan_in_fan_out: bool
 
 
-class Names(NamedTuple):
-    places: dict[str, Place]  # by module of theirs
-    links: dict[str, Link]  # by tensor of theirs
-    table: KeyMap
+class AdapterNames(NamedTuple):
+    """The modules and tensors of a checkpoint by name."""
 
-    def around(self, tensors: Collection[str]) -> dict[str, str]:
-        """The tensors of all modules of theirs that hold these, with the largest module of such alone."""
-        inner = {name.rpartition(".")[0] for name in tensors} - {""}
-        held = {name for name in self.links if any(name.startswith(f"{module}.") for module in inner)}
-        found = {}
-        for name in sorted(held):
+    modules: dict[str, ModuleMapping]
+    mappings: dict[str, TensorMapping]
+    names_table: NamesTable
+
+    def find_modules_to_save(self, tensor_names: Collection[str]) -> dict[str, str]:
+        """Return the tensors of all modules that hold these, each with the largest module of such
+        tensors only."""
+        inner = {name.rpartition(".")[0] for name in tensor_names} - {""}
+        saved = {
+            name for name in self.mappings if any(name.startswith(f"{module}.") for module in inner)
+        }
+        modules = {}
+        for name in sorted(saved):
             parts = name.split(".")
-            outer = (".".join(parts[:count]) for count in range(1, len(parts)))
-            found[name] = next(each for each in outer if held >= self.inside(each))
-        return found
-
-    def inside(self, module: str) -> set[str]:
-        return {name for name in self.links if name.startswith(f"{module}.")}
-
-
-def plain(net: nn.Module) -> dict[str, nn.Parameter]:
-    """The parameters by name, tied ones once, without those inside of adapters."""
-    inside = {
-        id(p) for module in net.modules() if isinstance(module, Lora)
-        for p in (module.lora_a.weight, module.lora_b.weight)
-    }  # fmt: skip
-    return {name: p for name, p in net.named_parameters() if id(p) not in inside}
-
-
-def tied(net: nn.Module) -> set[str]:
-    """The names of parameters that stand at several places."""
-    named = [(name, id(p)) for name, p in net.named_parameters(remove_duplicate=False)]
-    times = Counter(number for _, number in named)
-    return {name for name, number in named if times[number] > 1}
-
-
-def table(model: Model, prefix: str | None = None) -> KeyMap:
-    if model.no_class() is None:
-        return model.family.keymap(model.args, prefix)
-    return KeyMap(
-        "\n".join(f"{name} {name}" for name, _ in model.net.named_parameters(remove_duplicate=False))
-    )
-
-
-def names_of(model: Model, prefix: str | None = None) -> Names:
-    """Their names under a prefix as in the family's names table; None: the usual one of its class."""
-    layers = [f"{path}.weight" for path in linears(model.net)]
-    rows = table(model, prefix)
-    found = rows.links(dict.fromkeys([*plain(model.net), *layers]))
-    held = [
-        link for link in found
-        if link.word in ("", "conv1d") and link.theirs.endswith(".weight") and {*link.ours} <= {*layers}
-    ]  # fmt: skip
-    return Names(
-        places={
-            link.theirs.removesuffix(".weight"): Place(
-                tuple(name.removesuffix(".weight") for name in link.ours), link.word == "conv1d"
+            parents = (".".join(parts[:count]) for count in range(1, len(parts)))
+            modules[name] = next(
+                parent for parent in parents if saved >= self.list_module_tensors(parent)
             )
-            for link in held
+        return modules
+
+    def list_module_tensors(self, module: str) -> set[str]:
+        """Return the names of a module's tensors."""
+        return {name for name in self.mappings if name.startswith(f"{module}.")}
+
+
+def get_base_parameters(net: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters by name, tied ones once, without those of adapters."""
+    adapter_ids = {
+        id(p)
+        for module in net.modules()
+        if isinstance(module, LoraLinear)
+        for p in (module.lora_a.weight, module.lora_b.weight)
+    }
+    return {name: p for name, p in net.named_parameters() if id(p) not in adapter_ids}
+
+
+def find_tied_parameters(net: nn.Module) -> set[str]:
+    """Return the names of parameters that several modules share."""
+    ids = [(name, id(p)) for name, p in net.named_parameters(remove_duplicate=False)]
+    counts = Counter(parameter_id for _, parameter_id in ids)
+    return {name for name, parameter_id in ids if counts[parameter_id] > 1}
+
+
+def build_adapter_names_table(model: Model, prefix: str | None = None) -> NamesTable:
+    """Return the family's names table, or one of the parameter names where Hugging Face has no
+    class."""
+    if model.find_hf_incompatibility() is None:
+        return model.family.build_names_table(model.args, prefix)
+    names = [name for name, _ in model.net.named_parameters(remove_duplicate=False)]
+    return NamesTable("\n".join(f"{name} {name}" for name in names))
+
+
+def build_adapter_names(model: Model, prefix: str | None = None) -> AdapterNames:
+    """Return the names under a prefix of the family's names table; None is the usual one of its
+    class."""
+    layers = [f"{path}.weight" for path in linear_layers(model.net)]
+    names_table = build_adapter_names_table(model, prefix)
+    mappings = names_table.map_parameters(dict.fromkeys([*get_base_parameters(model.net), *layers]))
+    modules = {}
+    for mapping in mappings:
+        is_linear = mapping.operation in ("", "conv1d") and {*mapping.parameter_names} <= {*layers}
+        if is_linear and mapping.checkpoint_name.endswith(".weight"):
+            paths = tuple(name.removesuffix(".weight") for name in mapping.parameter_names)
+            module = mapping.checkpoint_name.removesuffix(".weight")
+            modules[module] = ModuleMapping(paths, fan_in_fan_out=mapping.operation == "conv1d")
+    return AdapterNames(
+        modules=modules,
+        mappings={
+            mapping.checkpoint_name: mapping for mapping in mappings if mapping.operation != "copy"
         },
-        links={link.theirs: link for link in found if link.word != "copy"},
-        table=rows,
+        names_table=names_table,
     )
 
 
-def fitting(model: Model, modules: Collection[str], tensors: Iterable[str] = ()) -> Names:
-    """Their names under the prefix these have: a bare class and one with a head name them differently."""
-    kin, tensors = model.family, [*tensors]
-    prefixes = ("", *kin.prefixes, *kin.prefixed.values()) if model.no_class() is None else ()
-    choices = [names_of(model, prefix) for prefix in dict.fromkeys((None, *prefixes))]
+def match_adapter_names(
+    model: Model, modules: Collection[str], tensor_names: Iterable[str] = ()
+) -> AdapterNames:
+    """Return the names under the prefix that these have: classes with and without a head differ in
+    it."""
+    tensor_names = [*tensor_names]
+    prefixes: list[str | None] = [None]
+    if model.find_hf_incompatibility() is None:
+        prefixes += ["", *model.family.prefixes, *model.family.head_prefixes.values()]
+
+    def count_matches(names: AdapterNames) -> int:
+        num_modules = sum(module in names.modules for module in modules)
+        return num_modules + sum(name in names.mappings for name in tensor_names)
+
     return max(
-        choices,
-        key=lambda names: sum(x in names.places for x in modules) + sum(x in names.links for x in tensors),
+        (build_adapter_names(model, prefix) for prefix in dict.fromkeys(prefixes)),
+        key=count_matches,
     )
 
 
-def usual(model: Model) -> list[str]:
-    """Patterns for queries and values, as in LoRA's paper, with what is one tensor with them in a file."""
-    held = [place.paths for place in names_of(model).places.values()]
-    asked = [paths for paths in held if any(path.endswith((".q", ".v")) for path in paths)]
-    if not asked:
+def find_default_target_modules(model: Model) -> list[str]:
+    """Return patterns for queries and values, as in LoRA's paper, with layers fused with them in a
+    file."""
+    groups = [module.paths for module in build_adapter_names(model).modules.values()]
+    targets = [paths for paths in groups if any(path.endswith((".q", ".v")) for path in paths)]
+    if not targets:
         raise ValueError(
-            f"lora.where: the queries and values of {model.family.name} are no modules in its files; name "
-            'other layers, such as lora.where = ["up", "down"]'
+            f"lora.target_modules: the queries and values of {model.family.name} are no modules in "
+            "its files; "
+            'name other layers, such as lora.target_modules = ["up", "down"]'
         )
     return [
         f"{paths[0].rpartition('.')[0]}.{','.join(path.rpartition('.')[2] for path in paths)}"
-        for paths in asked
+        for paths in targets
     ]

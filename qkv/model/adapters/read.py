@@ -1,6 +1,7 @@
-"""An adapter's files, read onto a model: LoRA's pairs, modules that were saved whole, the head they are of.
+"""Reading of an adapter onto a model: LoRA pairs, modules that were saved in full, and the head of
+the adapter.
 
-A tensor without a place is an error that names it."""
+A tensor that the model has no parameter for is an error with its name."""
 
 from __future__ import annotations
 
@@ -13,180 +14,249 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.model.adapters.config import CONFIG, Settings, read_settings
-from qkv.model.adapters.names import Names, fitting, plain, tied
-from qkv.model.build import make_spec
+from qkv.files import read_json_object
+from qkv.model.adapters.config import ADAPTER_CONFIG_FILE, AdapterConfig, read_adapter_config
+from qkv.model.adapters.names import (
+    AdapterNames,
+    find_tied_parameters,
+    get_base_parameters,
+    match_adapter_names,
+)
+from qkv.model.build import build_model_spec
 from qkv.model.model import Model
-from qkv.model.parameters import skeleton
-from qkv.model.transforms.heads import headed
-from qkv.model.transforms.pooling import read_vector
-from qkv.nn.lora import Group, adapt, adapters, linears
-from qkv.validate import counted
-from qkv.weights.tensors import nonfinite, read_json, read_tensors
+from qkv.model.parameters import build_meta_network
+from qkv.model.transforms.heads import replace_head
+from qkv.model.transforms.pooling import read_pooling
+from qkv.nn.lora import AdapterGroup, insert_adapters, linear_layers, lora_layers
+from qkv.validate import summarize_problems
+from qkv.weights.tensors import find_nonfinite, read_tensors
 
-TENSORS = ("adapter_model.safetensors", "adapter_model.bin")
-FRONT = "base_model.model."
-PAIR = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
-HEAD = "head.json"  # ours: the head and the names of its labels, which PEFT's files do not tell
-TOLD = ("id2label", "label2id", "problem_type")  # keys of config.json that go with a head
-Groups = dict[Group, tuple[Tensor, list[Tensor]]]  # an A, and a B for each layer
+ADAPTER_WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
+PEFT_PREFIX = "base_model.model."
+LORA_TENSOR_PATTERN = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
+ADAPTER_HEAD_FILE = (
+    "head.json"  # qkv's own: the head and its label names, which PEFT's files do not have
+)
+HEAD_CONFIG_KEYS = (
+    "id2label",
+    "label2id",
+    "problem_type",
+)  # keys of config.json that belong to a head
+LoraGroups = dict[AdapterGroup, tuple[Tensor, list[Tensor]]]  # an A, and a B for each layer
 
 
-class Held(NamedTuple):
-    """What a file holds, by names of theirs; and what in it is of no adapter at all."""
+class AdapterTensors(NamedTuple):
+    """The tensors of an adapter's file by checkpoint name, and problems with others."""
 
-    pairs: dict[str, dict[str, Tensor]]  # A and B by module
-    whole: dict[str, Tensor]
-    wrong: list[str]
+    lora_pairs: dict[str, dict[str, Tensor]]  # A and B by module
+    modules_to_save: dict[str, Tensor]
+    problems: list[str]
 
 
 def read_adapter(model: Model, folder: str | Path) -> Model:
-    """The model with the adapters of a folder on it, to run or to train on.
+    """Return the model with the adapter of a folder, to run or to train.
 
-    It is the model given, or a new one where the adapter is of another head."""
+    It is the same model, or a new one where the adapter has another head."""
     folder = Path(folder)
-    settings = read_settings(folder / CONFIG)
-    path = next((folder / name for name in TENSORS if (folder / name).exists()), folder / TENSORS[0])
-    held = sorted_out(read_tensors(path))
-    said: dict[str, Any] = read_json(folder / HEAD) if (folder / HEAD).exists() else {}
-    head = said.get("head", settings.head(model.family))
-    made, fresh = with_head(model, folder, head, held.whole)
-    names = fitting(made, held.pairs, held.whole)
-    groups, odd = grouped(made, names, settings, held.pairs)
-    values, lost = placed(made, names, held.whole)
-    known = [*model.family.heads]
-    if not held.wrong + odd and known and head not in (None, *known):
-        raise ValueError(f"{folder / HEAD}: head is {head!r}, expected one of {', '.join(known)}")
-    if wrong := held.wrong + odd + lost:
-        raise ValueError(f"{path}: {counted(wrong)}; is it the adapter of another model?")
-    if missing := [name for name in fresh if name not in values]:
+    config = read_adapter_config(folder / ADAPTER_CONFIG_FILE)
+    paths = [folder / name for name in ADAPTER_WEIGHT_FILES]
+    path = next((path for path in paths if path.exists()), paths[0])
+    tensors = sort_adapter_tensors(read_tensors(path))
+    head_path = folder / ADAPTER_HEAD_FILE
+    head_config: dict[str, Any] = read_json_object(head_path) if head_path.exists() else {}
+    head = head_config.get("head", config.find_head(model.family))
+    adapted, new_parameters = apply_adapter_head(model, folder, head, tensors.modules_to_save)
+    names = match_adapter_names(adapted, tensors.lora_pairs, tensors.modules_to_save)
+    groups, pair_problems = group_lora_pairs(adapted, names, config, tensors.lora_pairs)
+    values, save_problems = map_modules_to_save(adapted, names, tensors.modules_to_save)
+    known_heads = [*model.family.heads]
+    problems = tensors.problems + pair_problems
+    if not problems and known_heads and head not in (None, *known_heads):
+        raise ValueError(f"{head_path}: head is {head!r}, expected one of {', '.join(known_heads)}")
+    if problems := problems + save_problems:
         raise ValueError(
-            f"{path}: {counted(missing)} of its head is neither in the file nor in the model; "
-            "expected the model that it was trained on"
+            f"{path}: {summarize_problems(problems)}; is it the adapter of another model?"
+        )
+    if missing := [name for name in new_parameters if name not in values]:
+        raise ValueError(
+            f"{path}: {summarize_problems(missing)} of its head is neither in the file nor in the "
+            "model; "
+            "expected the base model that it was trained on"
         )
     if not groups:
-        raise ValueError(f"{path}: no adapters in it")
-    told = labels_told(said, folder / HEAD, made.args.get("labels"))
+        raise ValueError(f"{path}: no LoRA tensors; expected those of an adapter")
+    adapted_config = select_head_config(head_config, head_path, adapted.args.get("num_labels"))
     try:
-        adapt(made.net, list(groups), drop=settings.drop, root=settings.root, whole=values)
+        insert_adapters(
+            adapted.net,
+            list(groups),
+            lora_dropout=config.lora_dropout,
+            use_rslora=config.use_rslora,
+            modules_to_save=values,
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    fill(made, groups, values)
-    for name in nonfinite({name: p.detach() for name, p in made.net.named_parameters() if p.requires_grad}):
+    copy_adapter_tensors(adapted, groups, values)
+    trained = {name: p.detach() for name, p in adapted.net.named_parameters() if p.requires_grad}
+    for name in find_nonfinite(trained):
         warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=2)
-    made.beside = tuple(dict.fromkeys([*made.beside, *values]))
-    made.config |= told
-    return made
+    adapted.adapter_parameters_to_save = tuple(
+        dict.fromkeys([*adapted.adapter_parameters_to_save, *values])
+    )
+    adapted.config |= adapted_config
+    return adapted
 
 
-def sorted_out(tensors: Mapping[str, Tensor]) -> Held:
-    held = Held({}, {}, [])
-    for name, tensor in tensors.items():
-        theirs = name.removeprefix(FRONT)
-        if theirs == name:
-            held.wrong.append(f"{name} {list(tensor.shape)} is no tensor of an adapter")
+def sort_adapter_tensors(tensors: Mapping[str, Tensor]) -> AdapterTensors:
+    """Sort the tensors of a file into LoRA pairs and modules that were saved in full."""
+    result = AdapterTensors({}, {}, [])
+    for full_name, tensor in tensors.items():
+        name = full_name.removeprefix(PEFT_PREFIX)
+        if name == full_name:
+            result.problems.append(f"{name} {list(tensor.shape)} is no tensor of an adapter")
         elif not tensor.is_floating_point():
-            held.wrong.append(f"{name} is {tensor.dtype}, expected floating point")
-        elif match := PAIR.fullmatch(theirs):
-            held.pairs.setdefault(match["module"], {})[match["side"]] = tensor
+            result.problems.append(f"{full_name} is {tensor.dtype}, expected floating point")
+        elif match := LORA_TENSOR_PATTERN.fullmatch(name):
+            result.lora_pairs.setdefault(match["module"], {})[match["side"]] = tensor
         else:
-            held.whole[theirs] = tensor
-    return held
+            result.modules_to_save[name] = tensor
+    return result
 
 
-def with_head(
-    model: Model, folder: Path, head: object, whole: Mapping[str, Tensor]
+def apply_adapter_head(
+    model: Model, folder: Path, head: object, modules_to_save: Mapping[str, Tensor]
 ) -> tuple[Model, tuple[str, ...]]:
-    """The model with the adapter's head, if its family has such a one, and which tensors of it are new."""
-    known = head if isinstance(head, str) and head in model.family.heads else None
+    """Return the model with the adapter's head, if its family has it, and the names of new
+    parameters."""
+    known_head = head if isinstance(head, str) and head in model.family.heads else None
+    num_labels = 0
     try:
-        labels = labels_in(model, known, whole) if known in ("label", "tag") else 0
-        made, fresh = headed(model, known, labels, read_vector(folder))
+        if known_head in ("sequence-classification", "token-classification"):
+            num_labels = count_labels(model, known_head, modules_to_save)
+        adapted, new_parameters = replace_head(model, known_head, num_labels, read_pooling(folder))
     except ValueError as error:
         raise ValueError(f"{folder}: {error}") from None
-    if made is not model:
-        made.net.to(device=model.device, dtype=next(model.net.parameters()).dtype)
-    return made, fresh
+    if adapted is not model:
+        adapted.net.to(device=model.device, dtype=next(model.net.parameters()).dtype)
+    return adapted, new_parameters
 
 
-def labels_in(model: Model, head: str, whole: Mapping[str, Tensor]) -> int:
-    """For how many labels the last layer of this head is, where it was saved for such a model; else 0."""
-    kin, args, ours = model.family, {**model.args, "head": head}, f"heads.{head}.out.weight"
-    theirs = ours if model.no_class() else kin.keymap(args).links([ours])[0].theirs
-    held = whole.get(theirs)
-    if held is None or not held.numel() or held.dim() != 2:
+def count_labels(model: Model, head: str, modules_to_save: Mapping[str, Tensor]) -> int:
+    """Return the number of labels of a head's saved last layer; 0 if it was not saved for such a
+    model."""
+    args = {**model.args, "head": head}
+    parameter_name = f"heads.{head.replace('-', '_')}.out.weight"
+    checkpoint_name = parameter_name
+    if model.find_hf_incompatibility() is None:
+        mappings = model.family.build_names_table(args).map_parameters([parameter_name])
+        checkpoint_name = mappings[0].checkpoint_name
+    weight = modules_to_save.get(checkpoint_name)
+    if weight is None or not weight.numel() or weight.dim() != 2:
         return 0
-    net = skeleton(make_spec(kin, {**args, "labels": len(held)}, model.positions))  # no memory is taken yet
-    return len(held) if net.get_parameter(ours).shape == held.shape else 0
+    args["num_labels"] = len(weight)
+    net = build_meta_network(build_model_spec(model.family, args, model.position_embedding_type))
+    return len(weight) if net.get_parameter(parameter_name).shape == weight.shape else 0
 
 
-def labels_told(said: Mapping[str, Any], path: Path, count: int | None) -> dict[str, Any]:
-    """What of head.json goes into the model's config; it must have a name for each label."""
-    named = said.get("id2label", {})
-    if not isinstance(named, dict) or (named and len(named) != count):
-        raise ValueError(f"{path}: id2label is {named!r}, expected the names of {count} labels by number")
-    return {key: said[key] for key in TOLD if key in said}
+def select_head_config(
+    head_config: Mapping[str, Any], path: Path, num_labels: int | None
+) -> dict[str, Any]:
+    """Return the keys of head.json that belong in the model's config; each label must have a
+    name."""
+    label_names = head_config.get("id2label", {})
+    if not isinstance(label_names, dict) or (label_names and len(label_names) != num_labels):
+        raise ValueError(
+            f"{path}: id2label is {label_names!r}, expected the names of {num_labels} labels"
+        )
+    return {key: head_config[key] for key in HEAD_CONFIG_KEYS if key in head_config}
 
 
-def grouped(
-    model: Model, names: Names, settings: Settings, pairs: Mapping[str, Mapping[str, Tensor]]
-) -> tuple[Groups, list[str]]:
-    """The pairs by the layers that they belong to, and what is wrong with them."""
-    layers = linears(model.net)
-    groups: Groups = {}
-    wrong = []
-    for module, pair in pairs.items():
-        if module not in names.places:
+def group_lora_pairs(
+    model: Model,
+    names: AdapterNames,
+    config: AdapterConfig,
+    lora_pairs: Mapping[str, Mapping[str, Tensor]],
+) -> tuple[LoraGroups, list[str]]:
+    """Return the LoRA pairs by the layers that they belong to, and problems."""
+    layers = linear_layers(model.net)
+    groups: LoraGroups = {}
+    problems = []
+    for module, pair in lora_pairs.items():
+        if module not in names.modules:
             side, tensor = next(iter(pair.items()))
-            name = f"{FRONT}{module}.lora_{side}.weight"
-            wrong.append(f"{name} {list(tensor.shape)}: there is no such module in this {model.family.name}")
+            name = f"{PEFT_PREFIX}{module}.lora_{side}.weight"
+            shape = list(tensor.shape)
+            problems.append(f"{name} {shape}: there is no such module in this {model.family.name}")
             continue
         if len(pair) < 2:
-            wrong.append(f"{module} lacks its {'B' if 'A' in pair else 'A'}")
+            problems.append(f"{module} has no lora_{'B' if 'A' in pair else 'A'}")
             continue
-        paths, a, b = names.places[module].paths, pair["A"], pair["B"]
-        sizes, inner = [len(layers[each].weight) for each in paths], layers[paths[0]].weight.shape[1]
+        paths = names.modules[module].paths
+        a = pair["A"]
+        b = pair["B"]
+        out_sizes = [len(layers[path].weight) for path in paths]
+        in_size = layers[paths[0]].weight.shape[1]
         rank = a.shape[0] if a.numel() and a.dim() == 2 else 0
-        if not rank or a.shape[1] != inner or b.shape != (sum(sizes), rank):
-            wanted = f"[r, {inner}] and [{sum(sizes)}, r]"
-            wrong.append(f"{module} has A {list(a.shape)} and B {list(b.shape)}, expected {wanted}")
+        if not rank or a.shape[1] != in_size or b.shape != (sum(out_sizes), rank):
+            expected = f"[r, {in_size}] and [{sum(out_sizes)}, r]"
+            problems.append(
+                f"{module} has A {list(a.shape)} and B {list(b.shape)}, expected {expected}"
+            )
             continue
-        groups[Group(paths, rank, settings.alpha_of(module))] = a, list(b.split(sizes))
-    return groups, wrong
+        groups[AdapterGroup(paths, rank, config.get_lora_alpha(module))] = (
+            a,
+            list(b.split(out_sizes)),
+        )
+    return groups, problems
 
 
-def placed(model: Model, names: Names, whole: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Whole tensors by our names, and what is wrong with them."""
-    every = dict(model.net.named_parameters(remove_duplicate=False))
-    own, shapes = plain(model.net), {name: p.shape for name, p in every.items()}
-    several = tied(model.net)
+def map_modules_to_save(
+    model: Model, names: AdapterNames, modules_to_save: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Return the tensors that were saved in full by parameter name, and problems."""
+    parameters = dict(model.net.named_parameters(remove_duplicate=False))
+    base_parameters = get_base_parameters(model.net)
+    shapes = {name: p.shape for name, p in parameters.items()}
+    tied_names = find_tied_parameters(model.net)
     values: dict[str, Tensor] = {}
-    wrong, again = [], []
-    for theirs, tensor in whole.items():
-        link, known = names.links.get(theirs), names.table.ours(theirs)
-        called = f"{FRONT}{theirs} {list(tensor.shape)}"
-        if link is None and known is not None and known[1] == "alias" and known[0] in own:
-            again.append((called, known[0], tensor))
-        elif link is None:
-            wrong.append(f"{called}: there is no such tensor in this {model.family.name}")
-        elif tensor.shape != (expected := link.to_theirs(every).shape):
-            wrong.append(f"{called}: expected {list(expected)}")
-        elif link.ours[0] in several:
-            again.append((called, next(n for n, p in own.items() if p is every[link.ours[0]]), tensor))
+    problems = []
+    tied = []  # description, first parameter, tensor
+    for name, tensor in modules_to_save.items():
+        mapping = names.mappings.get(name)
+        match = names.names_table.find_parameter(name)
+        description = f"{PEFT_PREFIX}{name} {list(tensor.shape)}"
+        if (
+            mapping is None
+            and match is not None
+            and match[1] == "alias"
+            and match[0] in base_parameters
+        ):
+            tied.append((description, match[0], tensor))
+        elif mapping is None:
+            problems.append(f"{description}: there is no such tensor in this {model.family.name}")
+        elif tensor.shape != (expected := mapping.to_checkpoint(parameters).shape):
+            problems.append(f"{description}: expected {list(expected)}")
+        elif mapping.parameter_names[0] in tied_names:
+            parameter = parameters[mapping.parameter_names[0]]
+            first_name = next(name for name, p in base_parameters.items() if p is parameter)
+            tied.append((description, first_name, tensor))
         else:
-            values |= link.to_ours(tensor, shapes)
-    for called, name, tensor in again:
-        if not torch.equal(tensor, values.get(name, own[name]).detach().to(tensor)):
-            wrong.append(f"{called} differs from {name}, to which it is tied here")
-    return values, wrong
+            values |= mapping.to_parameters(tensor, shapes)
+    for description, name, tensor in tied:
+        if not torch.equal(tensor, values.get(name, base_parameters[name]).detach().to(tensor)):
+            problems.append(f"{description} differs from {name}, to which it is tied here")
+    return values, problems
 
 
 @torch.no_grad()
-def fill(model: Model, groups: Groups, values: Mapping[str, Tensor]) -> None:
-    made = adapters(model.net)
+def copy_adapter_tensors(
+    model: Model, groups: LoraGroups, parameters: Mapping[str, Tensor]
+) -> None:
+    """Copy LoRA tensors and parameters that were saved in full into a model with adapters."""
+    layers = lora_layers(model.net)
     for group, (a, parts) in groups.items():
-        made[group.paths[0]].lora_a.weight.copy_(a)
+        layers[group.paths[0]].lora_a.weight.copy_(a)
         for path, part in zip(group.paths, parts, strict=True):
-            made[path].lora_b.weight.copy_(part)
-    for name, tensor in values.items():
+            layers[path].lora_b.weight.copy_(part)
+    for name, tensor in parameters.items():
         model.net.get_parameter(name).copy_(tensor)

@@ -1,5 +1,5 @@
-"""The adapters of a model, written as PEFT's files; with them the modules that the base has not, the names of
-labels and the tokenizer."""
+"""Writing of a model's adapters as PEFT's files, with modules that the base model lacks, label
+names and the tokenizer."""
 
 from __future__ import annotations
 
@@ -10,91 +10,144 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.model.adapters.config import CONFIG, task_of
-from qkv.model.adapters.names import Names, names_of, plain, tied
-from qkv.model.adapters.read import FRONT, HEAD, TENSORS, TOLD
+from qkv.files import write_json
+from qkv.model.adapters.config import ADAPTER_CONFIG_FILE, get_task_type
+from qkv.model.adapters.names import (
+    AdapterNames,
+    build_adapter_names,
+    find_tied_parameters,
+    get_base_parameters,
+)
+from qkv.model.adapters.read import (
+    ADAPTER_HEAD_FILE,
+    ADAPTER_WEIGHT_FILES,
+    HEAD_CONFIG_KEYS,
+    PEFT_PREFIX,
+)
 from qkv.model.model import Model
-from qkv.nn.lora import Lora, adapters
-from qkv.validate import counted
-from qkv.weights.tensors import write_file, write_json
+from qkv.nn.lora import LoraLinear, lora_layers
+from qkv.validate import summarize_problems
+from qkv.weights.tensors import write_tensor_file
 
 
-class Layout(NamedTuple):
+class AdapterFiles(NamedTuple):
+    """The config and the tensors of an adapter."""
+
     config: dict[str, Any]
     tensors: dict[str, Tensor]
 
 
-def write_adapter(model: Model, folder: str | Path, *, base: str | None = None) -> None:
-    """Writes the adapters of a model, for PEFT to open; `base` names the model that they are of.
+def write_adapter(model: Model, folder: str | Path, *, base_model_name: str | None = None) -> None:
+    """Write the adapters of a model for PEFT; `base_model_name` is the model that they belong to.
 
-    Whatever else learns, or is not in the base, is written with them."""
+    Other parameters that are trained, or that the base model lacks, are written in full."""
     folder = Path(folder)
     try:
-        config, tensors = layout(model)
+        config, tensors = build_adapter_files(model)
     except ValueError as error:
         raise ValueError(f"{folder}: not written: {error}") from None
-    write_file(folder / TENSORS[0], tensors)
+    write_tensor_file(folder / ADAPTER_WEIGHT_FILES[0], tensors)
     if "head" in model.args:
-        told = {key: model.config[key] for key in TOLD if key in model.config}
-        write_json(folder / HEAD, {"head": model.args["head"], **told})
-    model.save_text(folder)
-    write_json(folder / CONFIG, {**config, "base_model_name_or_path": base or model.base})
+        head_config = {key: model.config[key] for key in HEAD_CONFIG_KEYS if key in model.config}
+        write_json(folder / ADAPTER_HEAD_FILE, {"head": model.args["head"], **head_config})
+    model.save_tokenizer_and_pooling(folder)
+    config["base_model_name_or_path"] = base_model_name or model.base_model_name
+    write_json(folder / ADAPTER_CONFIG_FILE, config)
 
 
-def layout(model: Model) -> Layout:
-    """The config and the tensors of a model's adapters; what PEFT's files cannot hold is an error."""
-    made, names = adapters(model.net), names_of(model)
-    pairs, by_module, wrong = paired(made, names)
-    whole, modules, lost = saved_whole(model, names, by_module)
-    if wrong + lost:
-        raise ValueError(counted(wrong + lost))
-    first = next(iter(made.values()))
+def build_adapter_files(model: Model) -> AdapterFiles:
+    """Return the config and the tensors of a model's adapters; ValueError if PEFT's format cannot
+    hold them."""
+    layers = lora_layers(model.net)
+    names = build_adapter_names(model)
+    lora_tensors, layers_by_module, lora_problems = collect_lora_tensors(layers, names)
+    saved_tensors, saved_modules, save_problems = collect_modules_to_save(
+        model, names, layers_by_module
+    )
+    if problems := lora_problems + save_problems:
+        raise ValueError(summarize_problems(problems))
+    first = next(iter(layers.values()))
+    by_module = layers_by_module.items()
     config = dict(
-        peft_type="LORA", task_type=task_of(model), inference_mode=True, bias="none",
-        r=first.rank, lora_alpha=first.alpha, lora_dropout=first.drop.p, use_rslora=first.root,
-        target_modules=sorted(by_module), modules_to_save=sorted(modules) or None,
-        fan_in_fan_out=any(names.places[module].turned for module in by_module),
-        rank_pattern={module: x.rank for module, x in by_module.items() if x.rank != first.rank},
-        alpha_pattern={module: x.alpha for module, x in by_module.items() if x.alpha != first.alpha},
-    )  # fmt: skip
-    return Layout(config, {f"{FRONT}{name}": tensor for name, tensor in (pairs | whole).items()})
+        peft_type="LORA",
+        task_type=get_task_type(model),
+        inference_mode=True,
+        bias="none",
+        r=first.r,
+        lora_alpha=first.lora_alpha,
+        lora_dropout=first.dropout.p,
+        use_rslora=first.use_rslora,
+        target_modules=sorted(layers_by_module),
+        modules_to_save=sorted(saved_modules) or None,
+        fan_in_fan_out=any(names.modules[module].fan_in_fan_out for module in layers_by_module),
+        rank_pattern={module: x.r for module, x in by_module if x.r != first.r},
+        alpha_pattern={
+            module: x.lora_alpha for module, x in by_module if x.lora_alpha != first.lora_alpha
+        },
+    )
+    tensors = {
+        f"{PEFT_PREFIX}{name}": tensor for name, tensor in (lora_tensors | saved_tensors).items()
+    }
+    return AdapterFiles(config, tensors)
 
 
-def paired(made: Mapping[str, Lora], names: Names) -> tuple[dict[str, Tensor], dict[str, Lora], list[str]]:
-    """A and B of each module of theirs, an adapter of it, and what is wrong."""
-    wrong = [] if made else ["the model has no adapters"]
-    if len({(each.root, each.drop.p) for each in made.values()}) > 1:
-        wrong.append("adapters differ in drop or root, of which a file has one")
+def collect_lora_tensors(
+    adapter_layers: Mapping[str, LoraLinear], names: AdapterNames
+) -> tuple[dict[str, Tensor], dict[str, LoraLinear], list[str]]:
+    """Return A and B of each module of the checkpoint, a layer of each module, and problems."""
+    problems = [] if adapter_layers else ["the model has no adapters"]
+    if len({(layer.use_rslora, layer.dropout.p) for layer in adapter_layers.values()}) > 1:
+        problems.append("adapters differ in lora_dropout or use_rslora, of which a file has one")
     tensors: dict[str, Tensor] = {}
-    by_module: dict[str, Lora] = {}
-    left = set(made)
-    for module, place in names.places.items():
-        mine = [made[path] for path in place.paths if path in made]
-        if not mine:
+    layers_by_module: dict[str, LoraLinear] = {}
+    remaining = set(adapter_layers)
+    for module, module_mapping in names.modules.items():
+        paths = module_mapping.paths
+        layers = [adapter_layers[path] for path in paths if path in adapter_layers]
+        if not layers:
             continue
-        left -= set(place.paths)
-        if len(mine) < len(place.paths) or len({(id(each.lora_a), each.alpha) for each in mine}) > 1:
-            parts = ",".join(path.rpartition(".")[2] for path in place.paths)
-            wrong.append(f"{module} holds {parts}, which need one A together: where='{parts}'")
-        tensors[f"{module}.lora_A.weight"] = mine[0].lora_a.weight
-        tensors[f"{module}.lora_B.weight"] = torch.cat([each.lora_b.weight for each in mine])
-        by_module[module] = mine[0]
-    return tensors, by_module, wrong + [f"{path} is no module of theirs" for path in sorted(left)]
-
-
-def saved_whole(
-    model: Model, names: Names, adapted: Collection[str]
-) -> tuple[dict[str, Tensor], set[str], list[str]]:
-    """The modules of theirs with what else learns or is not in the base, their tensors, and what is wrong."""
-    every = dict(model.net.named_parameters(remove_duplicate=False))
-    learns = {name for name, p in plain(model.net).items() if p.requires_grad or name in model.beside}
-    asked = [link.theirs for link in names.links.values() if learns & {*link.ours}]
-    modules, several = names.around(asked), tied(model.net)
-    wrong = []
-    for link in (names.links[name] for name in dict.fromkeys([*asked, *modules])):
-        if modules.get(link.theirs, "") in {"", *adapted} or several & {*link.ours}:
-            wrong.append(
-                f"{link.ours[0]} must be saved whole, but {link.theirs} is tied, adapted or in no module"
+        remaining -= set(paths)
+        if (
+            len(layers) < len(paths)
+            or len({(id(layer.lora_a), layer.lora_alpha) for layer in layers}) > 1
+        ):
+            fused = ",".join(path.rpartition(".")[2] for path in paths)
+            problems.append(
+                f"{module} holds {fused}, which need one A together: target_modules='{fused}'"
             )
-    tensors = {name: names.links[name].to_theirs(every) for name in modules}
-    return tensors, {*modules.values()}, wrong
+        tensors[f"{module}.lora_A.weight"] = layers[0].lora_a.weight
+        tensors[f"{module}.lora_B.weight"] = torch.cat([layer.lora_b.weight for layer in layers])
+        layers_by_module[module] = layers[0]
+    problems += [f"{path} is no module of its checkpoints" for path in sorted(remaining)]
+    return tensors, layers_by_module, problems
+
+
+def collect_modules_to_save(
+    model: Model, names: AdapterNames, target_modules: Collection[str]
+) -> tuple[dict[str, Tensor], set[str], list[str]]:
+    """Return the tensors and the modules that are trained or that the base model lacks, and
+    problems."""
+    parameters = dict(model.net.named_parameters(remove_duplicate=False))
+    saved_parameters = {
+        name
+        for name, p in get_base_parameters(model.net).items()
+        if p.requires_grad or name in model.adapter_parameters_to_save
+    }
+    requested = [
+        mapping.checkpoint_name
+        for mapping in names.mappings.values()
+        if saved_parameters & {*mapping.parameter_names}
+    ]
+    modules = names.find_modules_to_save(requested)
+    tied_names = find_tied_parameters(model.net)
+    problems = []
+    for name in dict.fromkeys([*requested, *modules]):
+        mapping = names.mappings[name]
+        is_tied = bool(tied_names & {*mapping.parameter_names})
+        if modules.get(name, "") in {"", *target_modules} or is_tied:
+            problems.append(
+                f"{mapping.parameter_names[0]} must be saved in full, but {name} is tied, adapted "
+                "or in no module"
+            )
+    tensors = {name: names.mappings[name].to_checkpoint(parameters) for name in modules}
+    return tensors, {*modules.values()}, problems

@@ -1,1 +1,1 @@
-"""Changes of a model's Spec: positions, pooling, heads."""
+"""Changes of a model: position embeddings, pooling, heads."""

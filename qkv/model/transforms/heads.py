@@ -1,4 +1,4 @@
-"""Another head on a loaded model: what both have is kept, the rest is new."""
+"""Replacement of a model's head: parameters that both have are copied, the others are new."""
 
 from __future__ import annotations
 
@@ -9,66 +9,98 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qkv.model.build import initialise, make_spec
-from qkv.model.config import write_config
+from qkv.model.build import build_model_spec, initialize_weights
+from qkv.model.config import build_hf_config
 from qkv.model.model import Model
-from qkv.model.transforms.pooling import Vector
-from qkv.nn.lora import adapters
-from qkv.nn.transformer import make_net
+from qkv.model.transforms.pooling import Pooling
+from qkv.nn.lora import lora_layers
+from qkv.nn.transformer import build_network
 
 
-def headed(
-    model: Model, head: str | None, labels: int, vector: Vector | None = None,
-    others: Mapping[str, float] = MappingProxyType({}),
-) -> tuple[Model, tuple[str, ...]]:  # fmt: skip
-    """The model with that head for so many labels, and the names of its new tensors; `others`: its dropout,
-    and how many tokens it remembers. None, 0: as it is."""
-    kin = model.family
-    for name in others:
-        if not name.endswith("drop") and name != "memory":
+def replace_head(
+    model: Model,
+    head: str | None,
+    num_labels: int,
+    pooling: Pooling | None = None,
+    overrides: Mapping[str, float] = MappingProxyType({}),
+) -> tuple[Model, tuple[str, ...]]:
+    """Return the model with another head, and the names of its new parameters.
+
+    None and 0 keep the head and the number of labels; `overrides` may change dropout rates and
+    `mem_len`."""
+    family = model.family
+    for name in overrides:
+        if not name.endswith("dropout") and name != "mem_len":
             raise ValueError(f"model.{name}: a loaded model keeps its sizes; leave it out")
-    changes: dict[str, Any] = {name: value for name, value in others.items() if model.args.get(name) != value}
+    changes: dict[str, Any] = {
+        name: value for name, value in overrides.items() if model.args.get(name) != value
+    }
     if head is not None and model.args.get("head") != head:
         changes["head"] = head
-    if labels and model.args.get("labels") != labels:
-        changes["labels"] = labels
-    pooled = vector or model.vector
-    if not changes and pooled == model.vector:
+    if num_labels and model.args.get("num_labels") != num_labels:
+        changes["num_labels"] = num_labels
+    pooling = pooling or model.pooling
+    if not changes and pooling == model.pooling:
         return model, ()
-    if adapters(model.net):
-        asked = ", ".join(f"{name} {value!r}" for name, value in changes.items()) or f"vector {pooled}"
-        raise ValueError(f"{asked}: the model has adapters of another head; expected the same, or qkv merge")
-    args = kin.arguments(None, **{**model.args, **changes})
-    net = make_net(make_spec(kin, args, model.positions, pooled))
-    initialise(net)
-    config = {**model.config, **({} if model.positions or not kin.model_types else write_config(kin, args))}
-    made = Model(kin, args, net.eval(), config, positions=model.positions, vector=pooled, home=model.home)
-    return made, keep(made, model)
+    if lora_layers(model.net):
+        requested = (
+            ", ".join(f"{name} {value!r}" for name, value in changes.items())
+            or f"pooling {pooling}"
+        )
+        raise ValueError(
+            f"{requested}: the model has adapters of another head; expected the same, or run `qkv "
+            "merge` first"
+        )
+    args = family.arguments(None, **{**model.args, **changes})
+    net = build_network(build_model_spec(family, args, model.position_embedding_type, pooling))
+    initialize_weights(net)
+    config = dict(model.config)
+    if family.model_types and not model.position_embedding_type:
+        config |= build_hf_config(family, args)
+    new_model = Model(
+        family,
+        args,
+        net.eval(),
+        config,
+        position_embedding_type=model.position_embedding_type,
+        pooling=pooling,
+        tokenizer_folder=model.tokenizer_folder,
+    )
+    return new_model, copy_matching_parameters(new_model, model)
 
 
 @torch.no_grad()
-def keep(made: Model, model: Model) -> tuple[str, ...]:
-    """Fills what the other model, or the file that it is from, holds too; returns the names of the rest.
+def copy_matching_parameters(target: Model, source: Model) -> tuple[str, ...]:
+    """Copy the parameters that the source model or its checkpoint has too; return the names of the
+    others.
 
-    A part of a head that has another name here is known by theirs, its last layer apart: that of labels and
-    that of tags are both called classifier."""
-    own = dict(made.net.named_parameters())
-    shapes = {name: p.shape for name, p in own.items()}
-    held: dict[str, Tensor] = dict(model.net.named_parameters())
-    if made.no_class() is None and model.no_class() is None:
-        before = model.family.keymap(model.args, model.prefix).links(held)
-        heads = {
-            link.theirs: link.to_theirs(held) for link in before
-            if link.ours[0].startswith("heads.") and ".out." not in link.ours[0]
-        } | model.spare  # fmt: skip
-        for link in made.family.keymap(made.args, model.prefix).links(own):
-            fits = link.theirs in heads and heads[link.theirs].shape == link.to_theirs(own).shape
-            if fits and link.word != "copy" and link.ours[0] not in held:
-                held |= link.to_ours(heads[link.theirs], shapes)
-    new = []
-    for name, tensor in own.items():
-        if name in held and held[name].shape == tensor.shape:
-            tensor.copy_(held[name])
+    Parts of a head with another name are matched by their checkpoint names, except for the last
+    layer: that of sequence and of token classification are both called classifier."""
+    parameters = dict(target.net.named_parameters())
+    shapes = {name: p.shape for name, p in parameters.items()}
+    values: dict[str, Tensor] = dict(source.net.named_parameters())
+    if target.find_hf_incompatibility() is None and source.find_hf_incompatibility() is None:
+        source_table = source.family.build_names_table(source.args, source.checkpoint_prefix)
+        target_table = target.family.build_names_table(target.args, source.checkpoint_prefix)
+        head_tensors = {}
+        for mapping in source_table.map_parameters(values):
+            name = mapping.parameter_names[0]
+            if name.startswith("heads.") and ".out." not in name:
+                head_tensors[mapping.checkpoint_name] = mapping.to_checkpoint(values)
+        head_tensors |= source.extra_tensors
+        for mapping in target_table.map_parameters(parameters):
+            tensor = head_tensors.get(mapping.checkpoint_name)
+            is_missing = mapping.operation != "copy" and mapping.parameter_names[0] not in values
+            if (
+                tensor is not None
+                and is_missing
+                and tensor.shape == mapping.to_checkpoint(parameters).shape
+            ):
+                values |= mapping.to_parameters(tensor, shapes)
+    new_names = []
+    for name, parameter in parameters.items():
+        if name in values and values[name].shape == parameter.shape:
+            parameter.copy_(values[name])
         else:
-            new.append(name)
-    return tuple(new)
+            new_names.append(name)
+    return tuple(new_names)

@@ -1,4 +1,4 @@
-"""One vector a text, pooled over its tokens and of length one; sentence-transformers' files for it."""
+"""Pooling: one sentence embedding for each text, and sentence-transformers' files for it."""
 
 from __future__ import annotations
 
@@ -7,66 +7,86 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from qkv.families.family import one_of
-from qkv.spec import Head, Spec, Two
-from qkv.weights.tensors import read_json, read_value, write_json
+from qkv.families.family import lookup
+from qkv.files import read_json_object, read_json_value, write_json
+from qkv.spec import DualSpec, HeadSpec, Spec
 
-MODES = {
-    "mean": "pooling_mode_mean_tokens", "first": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken",
-}  # fmt: skip
-KNOWN = ("Transformer", "Pooling", "Normalize")
-
-
-class Vector(NamedTuple):
-    """How a text becomes one vector: which states are taken, and whether its length becomes one."""
-
-    take: str = "mean"
-    unit: bool = True
+POOLING_CONFIG_KEYS = {
+    "mean": "pooling_mode_mean_tokens",
+    "first": "pooling_mode_cls_token",
+    "last": "pooling_mode_lasttoken",
+}
+SUPPORTED_POOLING_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
-def with_vector(spec: Spec | Two, vector: Vector) -> Spec:
-    """The same model, which also gives `vector` (B, W)."""
-    one_of("vector", vector.take, dict.fromkeys(MODES))
-    if isinstance(spec, Two):
+class Pooling(NamedTuple):
+    """Which hidden states are pooled (mean, first or last), and whether the result has length
+    one."""
+
+    mode: str = "mean"
+    normalize: bool = True
+
+
+def add_pooling(spec: Spec | DualSpec, pooling: Pooling) -> Spec:
+    """Return the spec with the output `sentence_embedding` (B, W)."""
+    lookup("pooling", pooling.mode, dict.fromkeys(POOLING_CONFIG_KEYS))
+    if isinstance(spec, DualSpec):
         raise ValueError(
-            f"vector {vector.take!r} in {spec.family}: it gives vectors already, `text` and `image`"
+            f"pooling {pooling.mode!r} in {spec.family}: its outputs text_embeds and image_embeds "
+            "are pooled already"
         )
-    head = Head(name="vector", out=("vector",), take=vector.take, act="unit" if vector.unit else "linear")
+    head = HeadSpec(
+        name="sentence_embedding",
+        outputs=("sentence_embedding",),
+        pooling=pooling.mode,
+        activation="unit" if pooling.normalize else "linear",
+    )
     return replace(spec, heads=(*spec.heads, head))
 
 
-def read_vector(folder: Path) -> Vector | None:
-    """What modules.json and 1_Pooling say; None: no such file, or it asks for what is not here."""
-    if not (folder / "modules.json").is_file():
+def read_pooling(folder: Path) -> Pooling | None:
+    """Read modules.json and 1_Pooling; None if there is no such file, or a module is not
+    supported."""
+    path = folder / "modules.json"
+    if not path.is_file():
         return None
-    modules = read_value(folder / "modules.json")
+    modules = read_json_value(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ValueError(f"{folder / 'modules.json'}: expected a JSON list of modules, each with a type")
-    kinds = {str(module.get("type", "")).rpartition(".")[2] for module in modules}
-    odd = sorted(kinds - {*KNOWN})
-    if odd or "Pooling" not in kinds:
+        raise ValueError(f"{path}: expected a JSON list of modules, each with a type")
+    types = {str(module.get("type", "")).rpartition(".")[2] for module in modules}
+    unsupported = sorted(types - {*SUPPORTED_POOLING_MODULES})
+    if unsupported or "Pooling" not in types:
+        problem = ", ".join(unsupported) or "no Pooling"
+        expected = ", ".join(SUPPORTED_POOLING_MODULES)
         warnings.warn(
-            f"{folder / 'modules.json'}: {', '.join(odd) or 'no Pooling'}: expected {', '.join(KNOWN)}; "
-            "the model is opened without its sentence vector", stacklevel=4,
-        )  # fmt: skip
+            f"{path}: {problem}: expected {expected}; the model is opened without its sentence embedding",
+            stacklevel=4,
+        )
         return None
     path = folder / "1_Pooling" / "config.json"
-    asked = [mode for mode, on in read_json(path).items() if mode.startswith("pooling_mode_") and on is True]
-    takes = [take for take, mode in MODES.items() if [mode] == asked]
-    if not takes:
+    config = read_json_object(path)
+    keys = [
+        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
+    ]
+    modes = [mode for mode, key in POOLING_CONFIG_KEYS.items() if [key] == keys]
+    if not modes:
+        problem = " and ".join(keys) or "no pooling mode"
         raise ValueError(
-            f"{path}: {' and '.join(asked) or 'no pooling mode'}: expected one of {', '.join(MODES.values())}"
+            f"{path}: {problem}: expected one of {', '.join(POOLING_CONFIG_KEYS.values())}"
         )
-    return Vector(takes[0], "Normalize" in kinds)
+    return Pooling(modes[0], "Normalize" in types)
 
 
-def write_vector(folder: Path, vector: Vector, width: int) -> None:
-    modes = {mode: mode == MODES[vector.take] for mode in MODES.values()}
+def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
+    """Write modules.json and 1_Pooling as sentence-transformers does."""
+    keys = {key: mode == pooling.mode for mode, key in POOLING_CONFIG_KEYS.items()}
     (folder / "1_Pooling").mkdir(exist_ok=True)
-    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **modes})
-    kinds = [("Transformer", ""), ("Pooling", "1_Pooling")] + [("Normalize", "2_Normalize")] * vector.unit
+    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **keys})
+    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    if pooling.normalize:
+        modules.append(("Normalize", "2_Normalize"))
     rows = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (kind, path) in enumerate(kinds)
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
+        for i, (name, path) in enumerate(modules)
     ]
     write_json(folder / "modules.json", rows)

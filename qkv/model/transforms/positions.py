@@ -1,45 +1,88 @@
-"""Another way to tell positions apart, in any model that can take it: a change of its spec."""
+"""Replacement of a model's position embeddings: a change of its spec."""
 
 from dataclasses import replace
 from typing import overload
 
-from qkv.families.family import one_of
-from qkv.spec import XL, Alibi, Buckets, Everyone, Learned, Local, Rotary, Sinusoid, Spec, Stack, Two
+from qkv.families.family import lookup
+from qkv.spec import (
+    AlibiSpec,
+    DualSpec,
+    Full,
+    LearnedPositions,
+    Local,
+    RelativeBucketsSpec,
+    RelativeXLSpec,
+    RotarySpec,
+    SinusoidalPositions,
+    Spec,
+    StackSpec,
+)
 
-KINDS = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
+POSITION_EMBEDDING_TYPES = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
 
 
 @overload
-def with_positions(spec: Spec, kind: str) -> Spec: ...
+def replace_positions(spec: Spec, position_embedding_type: str) -> Spec: ...
 @overload
-def with_positions(spec: Two, kind: str) -> Two: ...
-def with_positions(spec: Spec | Two, kind: str) -> Spec | Two:
-    """The same model with that kind of positions, in every stack that reads a row of tokens."""
-    one_of("positions", kind, dict.fromkeys(KINDS))
-    if isinstance(spec, Two):
+def replace_positions(spec: DualSpec, position_embedding_type: str) -> DualSpec: ...
+def replace_positions(spec: Spec | DualSpec, position_embedding_type: str) -> Spec | DualSpec:
+    """Return the spec with other position embeddings in every stack that reads tokens."""
+    lookup(
+        "position_embedding_type", position_embedding_type, dict.fromkeys(POSITION_EMBEDDING_TYPES)
+    )
+    if isinstance(spec, DualSpec):
         if spec.text is None:
-            raise ValueError(f"positions {kind!r} in {spec.family}: an image has no row of tokens")
-        return replace(spec, text=with_positions(spec.text, kind))
-    encoder = spec.encoder and swap(spec.encoder, kind, spec.family)
-    return replace(spec, encoder=encoder, decoder=spec.decoder and swap(spec.decoder, kind, spec.family))
+            raise ValueError(
+                f"position_embedding_type {position_embedding_type!r} in {spec.family}: "
+                "expected a text tower, images keep their positions"
+            )
+        return replace(spec, text=replace_positions(spec.text, position_embedding_type))
+    encoder = spec.encoder and replace_stack_positions(
+        spec.encoder, position_embedding_type, spec.family
+    )
+    decoder = spec.decoder and replace_stack_positions(
+        spec.decoder, position_embedding_type, spec.family
+    )
+    return replace(spec, encoder=encoder, decoder=decoder)
 
 
-def swap(stack: Stack, kind: str, family: str) -> Stack:
-    if stack.recall:
+def replace_stack_positions(
+    stack: StackSpec, position_embedding_type: str, family: str
+) -> StackSpec:
+    """Return the stack with other position embeddings."""
+    if stack.recurrence:
         raise ValueError(
-            f"positions {kind!r} in {family}: what it remembers is told apart by its own way alone"
+            f"position_embedding_type {position_embedding_type!r} in {family}: "
+            "segment recurrence needs the positions of the family"
         )
-    first, old = stack.layers[0].attend, stack.embed.positions
-    if kind == "rotary" and first.head_dim % 2:
+    attention = stack.layers[0].attention
+    if position_embedding_type == "rotary" and attention.head_dim % 2:
         raise ValueError(
-            f"positions 'rotary' with heads of size {first.head_dim}: expected an even size, it turns pairs"
+            f"position_embedding_type 'rotary' with heads of size {attention.head_dim}: expected an even size"
         )
-    table = Learned(count=old.count if isinstance(old, Learned) else 1024)
-    embedded: dict[str, Learned | Sinusoid] = {"sinusoid": Sinusoid(), "learned": table}
-    relates: dict[str, Rotary | XL] = {"rotary": Rotary(), "xl": XL(width=stack.width)}
-    buckets = Buckets(heads=first.heads, both_ways=isinstance(first.pattern, Everyone | Local))
-    distances: dict[str, Buckets | Alibi] = {"t5": buckets, "alibi": Alibi(heads=first.heads)}
-    turned = [replace(layer.attend, relate=relates.get(kind)) for layer in stack.layers]
-    layers = tuple(replace(layer, attend=each) for layer, each in zip(stack.layers, turned, strict=True))
-    embed = replace(stack.embed, positions=embedded.get(kind))
-    return replace(stack, embed=embed, layers=layers, distance=distances.get(kind))
+    old_positions = stack.embedding.positions
+    max_positions = old_positions.count if isinstance(old_positions, LearnedPositions) else 1024
+    absolute: dict[str, LearnedPositions | SinusoidalPositions] = {
+        "sinusoid": SinusoidalPositions(),
+        "learned": LearnedPositions(count=max_positions),
+    }
+    relative: dict[str, RotarySpec | RelativeXLSpec] = {
+        "rotary": RotarySpec(),
+        "xl": RelativeXLSpec(width=stack.width),
+    }
+    is_bidirectional = isinstance(attention.pattern, Full | Local)
+    biases: dict[str, RelativeBucketsSpec | AlibiSpec] = {
+        "t5": RelativeBucketsSpec(heads=attention.heads, is_bidirectional=is_bidirectional),
+        "alibi": AlibiSpec(heads=attention.heads),
+    }
+    relative_position = relative.get(position_embedding_type)
+    layers = tuple(
+        replace(layer, attention=replace(layer.attention, relative_position=relative_position))
+        for layer in stack.layers
+    )
+    return replace(
+        stack,
+        embedding=replace(stack.embedding, positions=absolute.get(position_embedding_type)),
+        layers=layers,
+        position_bias=biases.get(position_embedding_type),
+    )

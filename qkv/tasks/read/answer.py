@@ -1,6 +1,6 @@
-"""Answer: the part of a text that answers a question. A long text is read in windows that overlap.
+"""Extractive question answering. A long context is read in overlapping windows.
 
-What windows say alike, or a window with other ends in the same words, is one answer: scores are added."""
+Equal answers, of several windows or after alignment to words, are merged: scores are added."""
 
 from __future__ import annotations
 
@@ -13,128 +13,158 @@ import numpy as np
 import torch
 
 from qkv.batch import Batch
-from qkv.data.encode.answer_spans import Scored, Window, scored
-from qkv.tasks.base import Out, Row, Task, Text, trimmed
-from qkv.tasks.checks import checked
-from qkv.tasks.requirements import SPAN, check_fits
+from qkv.data.encode.answer_spans import ContextWindow, WindowPrediction, predict_spans
+from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair, trim_span
+from qkv.tasks.checks import check_input_text
+from qkv.tasks.requirements import SPAN_REQUIREMENT, check_model_supports_task
 from qkv.text import Encoding
-from qkv.validate import number
+from qkv.validate import check_number
 
-MOST = 384  # tokens of a question and a window
+MAX_EXTRACTIVE_INPUT_LENGTH = 384  # tokens of a question and a window
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The user's own text from `start` up to `end`; empty: no answer. `best` has the next best too.
+class AnswerResult:
+    """The best answer: the context from `start` up to `end`; an empty text is no answer.
 
-    An answer in words that do not stand in the text has no `start` and no `end`."""
+    A generated answer that does not occur in the context has no `start` and no `end`.
+    `candidates` are the best answers, this one first."""
 
     text: str
     score: float
     start: int | None
     end: int | None
-    best: tuple[Answer, ...] = ()
+    candidates: tuple[AnswerResult, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply(Task[tuple[str, str], Answer]):
-    """`top`: so many answers; `longest`: tokens that one may have; `none`: no answer is one of them too;
-    `words`: answers begin and end with words, as the tokenizer cuts them, not inside."""
+class ExtractiveAnswerTask(Task[tuple[str, str], AnswerResult]):
+    """Extractive question answering.
+
+    `top_k`: number of answers. `max_answer_tokens`: maximum length of an answer.
+    `allow_no_answer`: "no answer" is a candidate too.
+    `align_to_words`: answers start and end at the tokenizer's word boundaries."""
 
     name: ClassVar[str] = "answer"
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
-    long: str = "window"
-    top: int = 1
-    longest: int = 15
-    none: bool = False
-    words: bool = True
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow: str = "window"
+    top_k: int = 1
+    max_answer_tokens: int = 15
+    allow_no_answer: bool = False
+    align_to_words: bool = True
 
     def __post_init__(self) -> None:
-        check_fits(self.model, self.name, SPAN)
+        check_model_supports_task(self.model, self.name, SPAN_REQUIREMENT)
         super().__post_init__()
-        number("top", self.top, whole=True, at_least=1)
-        number("longest", self.longest, whole=True, at_least=1)
+        check_number("top_k", self.top_k, integer=True, at_least=1)
+        check_number("max_answer_tokens", self.max_answer_tokens, integer=True, at_least=1)
 
-    def __call__(self, question: str, text: str, /, **settings: Any) -> Answer:  # type: ignore[override]
-        """The answer to a question, out of a text."""
-        return super().__call__((question, text), **settings)
+    def __call__(  # type: ignore[override]
+        self, question: str, context: str, /, **settings: Any
+    ) -> AnswerResult:
+        """Return the answer to a question about a text."""
+        return super().__call__((question, context), **settings)
 
     @property
-    def limit(self) -> int:
-        return min(super().limit, self.length or MOST)
+    def input_token_limit(self) -> int:
+        return min(super().input_token_limit, self.max_input_length or MAX_EXTRACTIVE_INPUT_LENGTH)
 
-    def texts(self, given: tuple[str, str], what: str) -> list[Text]:
-        return [asked(given, what)]
+    def prepare_texts(self, task_input: tuple[str, str], input_name: str) -> list[TextOrPair]:
+        return [check_question_and_context(task_input, input_name)]
 
-    def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        check_question(whole, self.limit, what)
-        return super().parts(whole, what)
+    def split_encoding(self, encoding: Encoding, input_name: str) -> list[Encoding]:
+        check_question(encoding, self.input_token_limit, input_name)
+        return super().split_encoding(encoding, input_name)
 
-    def cut(self, whole: Encoding) -> Encoding:
-        return first_window(whole, self.limit)
+    def truncate(self, encoding: Encoding) -> Encoding:
+        return take_first_window(encoding, self.input_token_limit)
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Scored]:
-        windows = [self.window(row.tokens) for row in rows]
-        start, end = out["start"].float(), out["end"].float()
-        allowed = torch.zeros(start.shape, dtype=torch.bool)
-        for row, window in zip(allowed, windows, strict=True):
-            row[: len(window.inside)] = torch.from_numpy(window.inside)
-            row[window.nowhere] = True
-        start, end = (
-            x.masked_fill(~allowed.to(x.device), -torch.inf).log_softmax(-1).cpu() for x in (start, end)
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[WindowPrediction]:
+        windows = [self.build_window(row.encoding) for row in rows]
+        start_logits = outputs["start_logits"].float()
+        end_logits = outputs["end_logits"].float()
+        allowed = torch.zeros(start_logits.shape, dtype=torch.bool)  # (B, T)
+        for row_allowed, window in zip(allowed, windows, strict=True):
+            row_allowed[: len(window.context_mask)] = torch.from_numpy(window.context_mask)
+            row_allowed[window.no_answer_index] = True
+        start_log_probs, end_log_probs = (
+            logits.masked_fill(~allowed.to(logits.device), -torch.inf).log_softmax(-1).cpu()
+            for logits in (start_logits, end_logits)
         )
-        most = 2 * self.top + 10 if self.words else self.top  # in whole words, some become the same
-        return scored(start, end, windows, longest=min(self.longest, start.shape[1]), most=most)
+        # Aligned to words, several spans may become the same answer.
+        num_spans = 2 * self.top_k + 10 if self.align_to_words else self.top_k
+        return predict_spans(
+            start_log_probs,
+            end_log_probs,
+            windows,
+            max_answer_tokens=min(self.max_answer_tokens, start_logits.shape[1]),
+            top_k=num_spans,
+        )
 
-    def window(self, tokens: Encoding) -> Window:
-        """What is known of a window's tokens, to the ends of their words."""
-        cls = self.tokenizer.cls
-        window = Window.of(tokens, tokens.ids.index(cls) if cls is not None and cls in tokens.ids else 0)
-        if not self.words:
+    def build_window(self, encoding: Encoding) -> ContextWindow:
+        """Return the window of an encoding, with the offsets of words if aligned to words."""
+        cls_id = self.tokenizer.cls_token_id
+        has_cls = cls_id is not None and cls_id in encoding.input_ids
+        no_answer_index = encoding.input_ids.index(cls_id) if has_cls else 0  # type: ignore[arg-type]
+        window = ContextWindow.from_encoding(encoding, no_answer_index)
+        if not self.align_to_words:
             return window
-        ends: dict[int, tuple[int, int]] = {}
-        for owner, word, (start, end) in zip(tokens.sequence, tokens.words, tokens.offsets, strict=True):
-            if owner == 1 and word is not None:
-                ends[word] = (ends.get(word, (start, end))[0], end)
-        wide = [
-            ends[word] if owner == 1 and word is not None else own
-            for owner, word, own in zip(tokens.sequence, tokens.words, tokens.offsets, strict=True)
+        tokens = [
+            *zip(encoding.sequence_ids, encoding.word_ids, encoding.offset_mapping, strict=True)
         ]
-        return window._replace(offsets=np.array(wide, np.int32).reshape(-1, 2))
+        word_spans: dict[int, tuple[int, int]] = {}
+        for sequence_id, word_id, (start, end) in tokens:
+            if sequence_id == 1 and word_id is not None:
+                word_spans[word_id] = (word_spans.get(word_id, (start, end))[0], end)
+        offsets = [
+            word_spans[word_id] if sequence_id == 1 and word_id is not None else offset
+            for sequence_id, word_id, offset in tokens
+        ]
+        return window._replace(offsets=np.array(offsets, np.int32).reshape(-1, 2))
 
-    def found(self, given: tuple[str, str], rows: Sequence[Row], said: Sequence[Any]) -> Answer:
-        text = given[1]
-        merged: dict[str, Answer] = {}
-        for span in (span for window in said for span in window.spans):
-            start, end = trimmed(text, span.start, span.end)
-            one = Answer(text[start:end], math.exp(span.score), start, end)
-            same = merged.get(one.text.lower())
-            merged[one.text.lower()] = replace(same, score=same.score + one.score) if same else one
-        answers = [one for words, one in merged.items() if words] or [Answer("", 0.0, 0, 0)]
-        if self.none:
-            answers.append(Answer("", math.exp(min(window.none for window in said)), 0, 0))
-        best = tuple(sorted(answers, key=lambda one: -one.score)[: self.top])
-        return replace(best[0], best=best)
+    def postprocess(
+        self, task_input: tuple[str, str], rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> AnswerResult:
+        _, context = task_input
+        merged: dict[str, AnswerResult] = {}
+        for span in (span for window in predictions for span in window.spans):
+            start, end = trim_span(context, span.start, span.end)
+            answer = AnswerResult(context[start:end], math.exp(span.score), start, end)
+            key = answer.text.lower()
+            same = merged.get(key)
+            merged[key] = replace(same, score=same.score + answer.score) if same else answer
+        answers = [answer for key, answer in merged.items() if key]
+        answers = answers or [AnswerResult("", 0.0, 0, 0)]
+        if self.allow_no_answer:
+            score = math.exp(min(window.no_answer_score for window in predictions))
+            answers.append(AnswerResult("", score, 0, 0))
+        best = tuple(sorted(answers, key=lambda answer: -answer.score)[: self.top_k])
+        return replace(best[0], candidates=best)
 
 
-def asked(given: tuple[str, str], what: str) -> tuple[str, str]:
-    """A question and a text, each of which says something."""
-    if not isinstance(given, tuple) or len(given) != 2:
-        raise ValueError(f"{what}: expected a question and a text, a tuple of both")
-    return checked(given[0], f"the question of {what}"), checked(given[1], what)
+def check_question_and_context(task_input: tuple[str, str], input_name: str) -> tuple[str, str]:
+    """Return the question and the context if both are texts that are not empty."""
+    if not isinstance(task_input, tuple) or len(task_input) != 2:
+        raise ValueError(f"{input_name}: expected a tuple of a question and a context")
+    question = check_input_text(task_input[0], f"the question of {input_name}")
+    return question, check_input_text(task_input[1], input_name)
 
 
-def first_window(whole: Encoding, limit: int) -> Encoding:
-    """A question and the beginning of the text: the question is never cut."""
-    return whole.windows(limit)[0]
+def take_first_window(encoding: Encoding, max_tokens: int) -> Encoding:
+    """Return the question, which is never truncated, and the beginning of the context."""
+    return encoding.split_into_windows(max_tokens)[0]
 
 
-def check_question(whole: Encoding, limit: int, what: str) -> None:
-    """Are there a question and a text, and room for both?"""
-    for owner, name in enumerate((f"the question of {what}", what)):
-        if owner not in whole.sequence:
-            raise ValueError(f"{name}: nothing in it that this tokenizer knows; expected words")
-    question = len(whole) - whole.sequence.count(1)
-    if question >= limit:
-        right = f"expected fewer than the {limit:,} that are read at once"
-        raise ValueError(f"the question of {what}: {question:,} tokens, {right}")
+def check_question(encoding: Encoding, max_tokens: int, input_name: str) -> None:
+    """Check that question and context have tokens and that the question fits into a row."""
+    for sequence_id, name in enumerate((f"the question of {input_name}", input_name)):
+        if sequence_id not in encoding.sequence_ids:
+            raise ValueError(f"{name}: the tokenizer knows none of its characters; expected words")
+    num_question = len(encoding) - encoding.sequence_ids.count(1)
+    if num_question >= max_tokens:
+        raise ValueError(
+            f"the question of {input_name}: {num_question:,} tokens, "
+            f"expected fewer than the limit of {max_tokens:,}"
+        )

@@ -1,4 +1,4 @@
-"""Classify: the labels of a text or a pair of texts; by a model of entailment, labels of the user's own."""
+"""Classification of a text or text pair; with an NLI model, zero-shot with the user's labels."""
 
 from __future__ import annotations
 
@@ -10,98 +10,126 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task, Text, labels_of
-from qkv.tasks.checks import candidates, check_template, check_top, checked, one_of
+from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair, get_model_label_names
+from qkv.tasks.checks import (
+    check_choice,
+    check_hypothesis_template,
+    check_input_text,
+    check_top_k,
+    parse_candidate_labels,
+)
 
-APPLY = ("softmax", "sigmoid", "none")
+SCORE_FUNCTIONS = ("softmax", "sigmoid", "none")
 
 
 @dataclass(frozen=True)
-class Label:
-    """The best label and its score; `best` has the next best too, the first of them is this one."""
+class Classification:
+    """The best label and its score; `candidates` are the best labels, this one first."""
 
     label: str
     score: float
-    best: tuple[Label, ...] = ()
+    candidates: tuple[Classification, ...] = ()
 
     @staticmethod
-    def of(labels: Sequence[str], scores: Tensor, top: int | None) -> Label:
-        """Of these labels and their scores (N,), the best `top`."""
-        order = scores.argsort(descending=True, stable=True).tolist()[:top]
-        best = tuple(Label(labels[i], float(scores[i])) for i in order)
-        return Label(best[0].label, best[0].score, best)
+    def from_scores(labels: Sequence[str], scores: Tensor, top_k: int | None) -> Classification:
+        """Return the best `top_k` labels, given the scores (N,) of all; None: all labels."""
+        order = scores.argsort(descending=True, stable=True).tolist()[:top_k]
+        best = tuple(Classification(labels[i], float(scores[i])) for i in order)
+        return Classification(best[0].label, best[0].score, best)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Classify(Task[Text, Label]):
-    """`top`: so many labels, None: all. `apply`: what makes scores of logits, None: as the config says.
+class ClassifyTask(Task[TextOrPair, Classification]):
+    """Sequence classification.
 
-    With `labels` the model must be one of entailment: each label is put into `template`, and the score is how
-    much the text entails it; of all labels together, or, if there may be `several`, of each for itself."""
+    `top_k`: number of labels, None: all.
+    `function_to_apply`: softmax, sigmoid or none, None: by `problem_type` of the config.
+    `candidate_labels`: labels for zero-shot classification by an NLI model. Each is inserted into
+    `hypothesis_template`; its score is the probability that the text entails it. Scores sum to 1
+    over all labels, or with `multi_label` are independent."""
 
     name: ClassVar[str] = "classify"
-    top: int | None = None
-    apply: str | None = None
-    labels: Sequence[str] = ()
-    template: str = "This example is {}."
-    several: bool = False
+    top_k: int | None = None
+    function_to_apply: str | None = None
+    candidate_labels: Sequence[str] = ()
+    hypothesis_template: str = "This example is {}."
+    multi_label: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_top(self.top)
-        if self.apply is not None:
-            one_of("apply", self.apply, APPLY)
-        object.__setattr__(self, "labels", candidates(self.labels))
-        if self.labels:
-            check_template(self.template)
-            self.entails()
+        check_top_k(self.top_k)
+        if self.function_to_apply is not None:
+            check_choice("function_to_apply", self.function_to_apply, SCORE_FUNCTIONS)
+        labels = parse_candidate_labels(self.candidate_labels)
+        object.__setattr__(self, "candidate_labels", labels)
+        if self.candidate_labels:
+            check_hypothesis_template(self.hypothesis_template)
+            self.find_entailment_index()
 
     @property
-    def own(self) -> tuple[str, ...]:
+    def model_labels(self) -> tuple[str, ...]:
         """The labels that the model was trained with."""
-        return labels_of(self.model, self.model.args["labels"])
+        return get_model_label_names(self.model, self.model.args["num_labels"])
 
-    def entails(self) -> int:
-        """The place of the label that says that the second text follows from the first."""
-        found = [i for i, label in enumerate(self.own) if label.lower().startswith("entail")]
-        if not found:
-            has = ", ".join(self.own[:5])
+    def find_entailment_index(self) -> int:
+        """Return the index of the NLI label `entailment`."""
+        indices = [
+            i for i, label in enumerate(self.model_labels) if label.lower().startswith("entail")
+        ]
+        if not indices:
+            labels = ", ".join(self.model_labels[:5])
             raise ValueError(
-                f"labels of your own need a model of NLI, with a label `entailment`; this one has {has}"
+                "candidate_labels need an NLI model, with a label `entailment`; "
+                f"this model has {labels}"
             )
-        return found[0]
+        return indices[0]
 
-    def texts(self, given: Text, what: str) -> list[Text]:
-        if isinstance(given, tuple):
-            if len(given) != 2 or self.labels:
-                raise ValueError(
-                    f"{what}: {len(given)} texts, expected {'one' if self.labels else 'one or two'}"
-                )
-            return [(checked(given[0], what), checked(given[1], what))]
-        text = checked(given, what)
-        return [(text, self.template.replace("{}", label)) for label in self.labels] or [text]
+    def prepare_texts(self, task_input: TextOrPair, input_name: str) -> list[TextOrPair]:
+        if isinstance(task_input, tuple):
+            if len(task_input) != 2 or self.candidate_labels:
+                expected = "one" if self.candidate_labels else "one or two"
+                raise ValueError(f"{input_name}: {len(task_input)} texts, expected {expected}")
+            first, second = (check_input_text(text, input_name) for text in task_input)
+            return [(first, second)]
+        text = check_input_text(task_input, input_name)
+        if not self.candidate_labels:
+            return [text]
+        return [
+            (text, self.hypothesis_template.replace("{}", label)) for label in self.candidate_labels
+        ]
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Tensor]:
-        return list(out["logits"].float().cpu())
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[Tensor]:
+        return list(outputs["logits"].float().cpu())
 
-    def found(self, given: Text, rows: Sequence[Row], said: Sequence[Any]) -> Label:
-        logits = torch.stack(list(said))  # (1, labels of the model), or (labels given, labels of the model)
-        if not self.labels:
-            return Label.of(self.own, scores(logits[0], self.apply or self.usual()), self.top)
-        entails = self.entails()
-        if self.several or len(self.labels) == 1:  # against contradiction: what stands at the other end
-            both = logits[:, [-1 if entails == 0 else 0, entails]].softmax(-1)[:, 1]
+    def postprocess(
+        self, task_input: TextOrPair, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> Classification:
+        logits = torch.stack(list(predictions))  # (1 or candidate labels, labels of the model)
+        if not self.candidate_labels:
+            function = self.function_to_apply or self.infer_function_to_apply()
+            scores = apply_score_function(logits[0], function)
+            return Classification.from_scores(self.model_labels, scores, self.top_k)
+        entailment = self.find_entailment_index()
+        if self.multi_label or len(self.candidate_labels) == 1:
+            contradiction = -1 if entailment == 0 else 0  # at the other end of the labels
+            scores = logits[:, [contradiction, entailment]].softmax(-1)[:, 1]
         else:
-            both = logits[:, entails].softmax(-1)
-        return Label.of(self.labels, both, self.top)
+            scores = logits[:, entailment].softmax(-1)
+        return Classification.from_scores(self.candidate_labels, scores, self.top_k)
 
-    def usual(self) -> str:
-        """As the config says; without a word there, one label is a share, several exclude each other."""
-        kind = self.model.config.get("problem_type")
-        if kind == "regression":
+    def infer_function_to_apply(self) -> str:
+        """Return the function for the config's problem type; by default sigmoid for one label."""
+        problem_type = self.model.config.get("problem_type")
+        if problem_type == "regression":
             return "none"
-        return "sigmoid" if kind == "multi_label_classification" or len(self.own) == 1 else "softmax"
+        if problem_type == "multi_label_classification" or len(self.model_labels) == 1:
+            return "sigmoid"
+        return "softmax"
 
 
-def scores(logits: Tensor, apply: str) -> Tensor:
-    return {"none": logits, "sigmoid": logits.sigmoid(), "softmax": logits.softmax(-1)}[apply]
+def apply_score_function(logits: Tensor, function_to_apply: str) -> Tensor:
+    if function_to_apply == "sigmoid":
+        return logits.sigmoid()
+    return logits.softmax(-1) if function_to_apply == "softmax" else logits

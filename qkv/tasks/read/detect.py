@@ -1,4 +1,4 @@
-"""Detect: which tokens of a text were replaced by others, as ELECTRA's discriminator tells it."""
+"""Replaced token detection: which tokens of a text were replaced, by ELECTRA's discriminator."""
 
 from __future__ import annotations
 
@@ -7,48 +7,63 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task
-from qkv.validate import number
+from qkv.tasks.base import InputRow, OutputTensors, Task
+from qkv.validate import check_number
 
 
 @dataclass(frozen=True)
-class Token:
-    """A token, the user's own text from `start` up to `end`: how sure it is that it was replaced."""
+class TokenDetection:
+    """A token, the text from `start` up to `end`, and the probability that it was replaced."""
 
     text: str
     score: float
-    replaced: bool
+    is_replaced: bool
     start: int
     end: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Detect(Task[str, tuple[Token, ...]]):
-    """`above`: the score from which on a token counts as replaced."""
+class DetectTask(Task[str, tuple[TokenDetection, ...]]):
+    """Replaced token detection. `threshold`: score from which a token counts as replaced."""
 
     name: ClassVar[str] = "detect"
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
-    long: str = "window"
-    above: float = 0.5
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow: str = "window"
+    threshold: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("above", self.above, at_least=0, at_most=1)
+        check_number("threshold", self.threshold, at_least=0, at_most=1)
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[list[float]]:
-        scores = out["logits"].float().sigmoid().cpu().tolist()
-        return [row[: len(each.tokens)] for row, each in zip(scores, rows, strict=True)]
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[list[float]]:
+        scores = outputs["logits"].float().sigmoid().cpu().tolist()
+        return [
+            row_scores[: len(row.encoding)] for row_scores, row in zip(scores, rows, strict=True)
+        ]
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[Any]) -> tuple[Token, ...]:
-        """Where windows overlap, a token's score is the mean of what they say."""
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> tuple[TokenDetection, ...]:
+        """Return one detection per token; in overlapping windows, the mean of its scores."""
         scores: dict[tuple[int, int, int], list[float]] = {}
-        for row, each in zip(rows, said, strict=True):
-            seen: dict[tuple[int, int], int] = {}  # tokens of one character: bytes of it
-            for offsets, special, score in zip(row.tokens.offsets, row.tokens.special, each, strict=True):
-                if not special:
-                    nth = seen[offsets] = seen.get(offsets, -1) + 1
-                    scores.setdefault((*offsets, nth), []).append(score)
-        return tuple(
-            Token(given[start:end], mean := sum(found) / len(found), mean >= self.above, start, end)
-            for (start, end, _), found in sorted(scores.items())
-        )
+        for row, row_scores in zip(rows, predictions, strict=True):
+            num_seen: dict[tuple[int, int], int] = {}  # bytes of one character have equal offsets
+            for offsets, is_special, score in zip(
+                row.encoding.offset_mapping,
+                row.encoding.special_tokens_mask,
+                row_scores,
+                strict=True,
+            ):
+                if not is_special:
+                    index = num_seen.get(offsets, 0)
+                    num_seen[offsets] = index + 1
+                    scores.setdefault((*offsets, index), []).append(score)
+        detections = []
+        for (start, end, _), token_scores in sorted(scores.items()):
+            score = sum(token_scores) / len(token_scores)
+            is_replaced = score >= self.threshold
+            text = task_input[start:end]
+            detections.append(TokenDetection(text, score, is_replaced, start, end))
+        return tuple(detections)

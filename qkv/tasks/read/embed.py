@@ -1,4 +1,4 @@
-"""Embed: one vector a text, or the last states of all of its tokens."""
+"""Text embeddings: one vector per text, or the last hidden states of its tokens."""
 
 from __future__ import annotations
 
@@ -12,83 +12,101 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from qkv.batch import Batch
-from qkv.nn.heads import take
-from qkv.spec import Head, Two
-from qkv.tasks.base import Out, Row, Task
-from qkv.tasks.batching import Progress, at_rest
-from qkv.tasks.checks import one_of
-from qkv.weights.tensors import read_json
+from qkv.files import read_json_object
+from qkv.nn.heads import pool_states
+from qkv.spec import DualSpec, HeadSpec
+from qkv.tasks.base import InputRow, OutputTensors, Task
+from qkv.tasks.batching import TaskProgress, evaluation_mode
+from qkv.tasks.checks import check_choice
 
-Array: TypeAlias = NDArray[np.float32]
-POOLS = ("mean", "first", "last", "pooled")
+EmbeddingArray: TypeAlias = NDArray[np.float32]
+EMBED_POOLING_MODES = ("mean", "first", "last", "pooler_output")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Embed(Task[str, Array]):
-    """`pool`: the mean of the states, the first, the last, or the pooler's; `unit`: of length one.
+class EmbedTask(Task[str, EmbeddingArray]):
+    """Text embeddings.
 
-    None: as the folder's 1_Pooling says, else the mean as it is. CLIP's texts have their own vector."""
+    `pooling`: the mean, first or last hidden state, or the pooler's output.
+    `normalize`: scale embeddings to length 1.
+    None: as 1_Pooling of the folder says, else the mean without normalization. CLIP has text
+    embeddings of its own, of length 1."""
 
     name: ClassVar[str] = "embed"
-    pool: str | None = None
-    unit: bool | None = None
+    pooling: str | None = None
+    normalize: bool | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.pool is not None:
-            one_of("pool", self.pool, POOLS)
-            if isinstance(self.model.spec, Two):
+        is_dual = isinstance(self.model.spec, DualSpec)
+        if self.pooling is not None:
+            check_choice("pooling", self.pooling, EMBED_POOLING_MODES)
+            if is_dual:
                 raise ValueError(
-                    f"pool is {self.pool!r}: this model has a vector of its own for a text, expected none"
+                    f"pooling is {self.pooling!r}, expected none: "
+                    "this model has text embeddings of its own"
                 )
-        if self.unit is False and isinstance(self.model.spec, Two):
-            raise ValueError("unit is False: this model's vectors are of length one, expected none")
-        if self.pool == "pooled" and not self.has_pooler:
-            raise ValueError("pool is 'pooled': this model has no pooler, expected mean, first or last")
+        if self.normalize is False and is_dual:
+            raise ValueError(
+                "normalize is False, expected none: this model's embeddings have length 1"
+            )
+        if self.pooling == "pooler_output" and not self.has_pooler:
+            raise ValueError(
+                "pooling is 'pooler_output': this model has no pooler, expected mean, first or last"
+            )
 
     @property
-    def limit(self) -> int:
-        return min(super().limit, self.most or super().limit)
+    def input_token_limit(self) -> int:
+        return min(super().input_token_limit, self.max_seq_length or super().input_token_limit)
 
     @cached_property
-    def most(self) -> int | None:
-        """The tokens of a text that sentence-transformers reads of it, where its folder says so."""
-        home = self.model.home
-        if home is None or not (home / "sentence_bert_config.json").is_file():
+    def max_seq_length(self) -> int | None:
+        """Token limit of sentence-transformers, from sentence_bert_config.json."""
+        folder = self.model.tokenizer_folder
+        if folder is None or not (folder / "sentence_bert_config.json").is_file():
             return None
-        most = read_json(home / "sentence_bert_config.json").get("max_seq_length")
-        return most if isinstance(most, int) and most > 0 else None
+        value = read_json_object(folder / "sentence_bert_config.json").get("max_seq_length")
+        return value if isinstance(value, int) and value > 0 else None
 
     @property
     def has_pooler(self) -> bool:
         spec = self.model.spec
-        return not isinstance(spec, Two) and any("pooled" in getattr(head, "out", ()) for head in spec.heads)
-
-    def many(  # type: ignore[override]  # one array, not a list of them
-        self, given: Iterable[str], /, *, batch_tokens: int = 4096, progress: Progress = False,
-        **settings: Any,
-    ) -> Array:  # fmt: skip
-        """The vectors of many texts, (texts, width)."""
-        found = super().many(given, batch_tokens=batch_tokens, progress=progress, **settings)
-        return np.stack(found) if found else np.zeros((0, 0), np.float32)
-
-    def states(self, text: str, /) -> Array:
-        """The last states of all tokens, special ones too, (tokens, width)."""
-        (rows,) = self.all_rows([text], ["text"])
-        with at_rest(self.model):
-            return self.run(rows)[0]["hidden"][0].float().cpu().numpy()
-
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Array]:
-        vector, unit = self.model.vector, self.unit
-        if isinstance(self.model.spec, Two):
-            found, usual = out["text"], True
-        else:
-            pool = self.pool or (vector.take if vector else "mean")
-            found, usual = take(Head(name="pool", take=pool), out, batch), bool(vector and vector.unit)
-        found = found.float()
-        return list(
-            (F.normalize(found, dim=-1) if (usual if unit is None else unit) else found).cpu().numpy()
+        return not isinstance(spec, DualSpec) and any(
+            "pooler_output" in getattr(head, "outputs", ()) for head in spec.heads
         )
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[Any]) -> Array:
-        return said[0]
+    def map(  # type: ignore[override]  # one array, not a list of them
+        self, inputs: Iterable[str], /, *, batch_tokens: int = 4096,
+        progress: TaskProgress = False, **settings: Any,
+    ) -> EmbeddingArray:  # fmt: skip
+        """Return the embeddings of many texts: (texts, width)."""
+        embeddings = super().map(inputs, batch_tokens=batch_tokens, progress=progress, **settings)
+        return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)
+
+    def get_last_hidden_state(self, text: str, /) -> EmbeddingArray:
+        """Return the last hidden states of all tokens, special ones included: (tokens, width)."""
+        (rows,) = self.preprocess([text], ["text"])
+        with evaluation_mode(self.model):
+            outputs, _ = self.forward(rows)
+            return outputs["last_hidden_state"][0].float().cpu().numpy()
+
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[EmbeddingArray]:
+        model_pooling = self.model.pooling
+        if isinstance(self.model.spec, DualSpec):
+            embeddings = outputs["text_embeds"]
+            default_normalize = True
+        else:
+            mode = self.pooling or (model_pooling.mode if model_pooling else "mean")
+            embeddings = pool_states(HeadSpec(name="embedding", pooling=mode), outputs, batch)
+            default_normalize = bool(model_pooling and model_pooling.normalize)
+        embeddings = embeddings.float()
+        if default_normalize if self.normalize is None else self.normalize:
+            embeddings = F.normalize(embeddings, dim=-1)
+        return list(embeddings.cpu().numpy())
+
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> EmbeddingArray:
+        return predictions[0]

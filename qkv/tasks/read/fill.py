@@ -1,4 +1,4 @@
-"""Fill: the words that fit where a text holds a mask. They are put into the user's own text."""
+"""Fill-mask: the tokens that fit into the masks of a text, inserted into the user's text."""
 
 from __future__ import annotations
 
@@ -10,136 +10,165 @@ from typing import Any, ClassVar
 import torch
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task, trimmed
-from qkv.tasks.checks import checked, listed
+from qkv.tasks.base import InputRow, OutputTensors, Task, trim_span
+from qkv.tasks.checks import check_input_text, check_list
 from qkv.text import Encoding, Tokenizer
-from qkv.validate import number
+from qkv.validate import check_number
 
-BEGINS = ("Ġ", "▁")  # how a piece that begins a word begins, of byte-level tokenizers and SentencePiece
+WORD_START_MARKS = ("Ġ", "▁")  # byte-level tokenizers, SentencePiece
 
 
 @dataclass(frozen=True)
-class Word:
-    """A word for a mask, its token, and the user's text with the word in it."""
+class TokenPrediction:
+    """A token for a mask: its text, score and id, and the user's text with it inserted."""
 
-    word: str
+    token_str: str
     score: float
-    id: int
-    text: str
+    token: int
+    sequence: str
 
 
 @dataclass(frozen=True)
-class Gap:
-    """A mask: where it stands, and the words that fit best."""
+class MaskPrediction:
+    """A mask, from `start` up to `end`, and the best tokens for it."""
 
     start: int
     end: int
-    best: tuple[Word, ...]
+    candidates: tuple[TokenPrediction, ...]
 
 
 @dataclass(frozen=True)
-class Filled:
-    """The user's text with the best word in every gap; a gap's words know nothing of another's."""
+class FillResult:
+    """The user's text with the best token in every mask; masks are predicted independently."""
 
     text: str
-    gaps: tuple[Gap, ...]
+    masks: tuple[MaskPrediction, ...]
 
     @property
-    def best(self) -> tuple[Word, ...]:
-        """The words of the first gap."""
-        return self.gaps[0].best
+    def candidates(self) -> tuple[TokenPrediction, ...]:
+        """The best tokens for the first mask."""
+        return self.masks[0].candidates
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fill(Task[str, Filled]):
-    """`top`: so many words; `targets`: only these, each one token, or the first token of a longer word."""
+class FillTask(Task[str, FillResult]):
+    """Fill-mask.
+
+    `top_k`: number of tokens per mask. `targets`: restricts the tokens to these words; of a word
+    that is not one token, the first token is used."""
 
     name: ClassVar[str] = "fill"
-    top: int = 5
+    top_k: int = 5
     targets: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("top", self.top, whole=True, at_least=1)
-        if self.tokenizer.mask is None:
-            raise ValueError("`fill`: this tokenizer has no mask; expected one such as [MASK] or <mask>")
+        check_number("top_k", self.top_k, integer=True, at_least=1)
+        if self.tokenizer.mask_token_id is None:
+            raise ValueError(
+                "`fill`: the tokenizer has no mask token; expected one such as [MASK] or <mask>"
+            )
 
-    def targets_ids(self) -> list[int]:
-        """The tokens of the targets, each once."""
-        found = []
-        for target in [self.targets] if isinstance(self.targets, str) else listed("targets", self.targets):
-            checked(target, "a target")
-            number = self.tokenizer.id(target)
-            if number is None:
-                ids = self.tokenizer.encode(target, special=False).ids
-                if not {*ids} - {self.tokenizer.unk}:
-                    raise ValueError(f"target {target!r}: nothing in it that this tokenizer knows")
-                number = ids[0]
-                if len(ids) > 1:
-                    piece = self.tokenizer.token(number)
-                    warnings.warn(
-                        f"target {target!r} is no token of this model; {piece!r} stands for it", stacklevel=5
+    def get_target_ids(self) -> list[int]:
+        """Return the token ids of the targets, without duplicates."""
+        targets = [self.targets] if isinstance(self.targets, str) else self.targets
+        target_ids = set()
+        for target in check_list("targets", targets):
+            check_input_text(target, "a target")
+            token_id = self.tokenizer.token_to_id(target)
+            if token_id is None:
+                ids = self.tokenizer.encode(target, add_special_tokens=False).input_ids
+                if not {*ids} - {self.tokenizer.unk_token_id}:
+                    raise ValueError(
+                        f"target {target!r}: the tokenizer knows none of its characters"
                     )
-            found.append(number)
-        return sorted(set(found))
+                token_id = ids[0]
+                if len(ids) > 1:
+                    token = self.tokenizer.id_to_token(token_id)
+                    warnings.warn(
+                        f"target {target!r} is not a token of this model; using {token!r}",
+                        stacklevel=5,
+                    )
+            target_ids.add(token_id)
+        return sorted(target_ids)
 
-    def known(self, count: int) -> list[int]:
-        """The ids below `count` that are tokens: a model's table is often longer than the vocabulary."""
-        return [n for n in range(count) if count <= len(self.tokenizer) or named(self.tokenizer, n)]
+    def list_token_ids(self, vocab_size: int) -> list[int]:
+        """Return the ids that are tokens; a model's vocabulary may be padded with unused ids."""
+        if vocab_size <= len(self.tokenizer):
+            return [*range(vocab_size)]
+        return [token_id for token_id in range(vocab_size) if has_token(self.tokenizer, token_id)]
 
-    def rows(self, whole: Encoding, what: str) -> list[Row]:
-        (part,) = self.parts(whole, what)
-        masks = tuple(place for place, number in enumerate(part.ids) if number == self.tokenizer.mask)
-        if not masks:
-            mask, cut = (
-                self.tokenizer.token(self.tokenizer.mask or 0),
-                " in what is left of it" * (part is not whole),
+    def build_rows(self, encoding: Encoding, input_name: str) -> list[InputRow]:
+        (part,) = self.split_encoding(encoding, input_name)
+        mask_id = self.tokenizer.mask_token_id
+        positions = tuple(i for i, token_id in enumerate(part.input_ids) if token_id == mask_id)
+        if not positions:
+            mask = self.tokenizer.id_to_token(mask_id or 0)
+            truncated = " after truncation" if part is not encoding else ""
+            raise ValueError(f"{input_name}: no {mask}{truncated}; expected at least one")
+        return [InputRow(part, positions)]
+
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[Any]:
+        scores = outputs["logits"].float().softmax(-1)  # (masks of all rows, vocabulary)
+        ids = self.get_target_ids() if self.targets else self.list_token_ids(scores.shape[-1])
+        token_ids = torch.tensor(ids).to(scores.device)
+        scores = scores[:, token_ids]
+        values, indices = scores.topk(min(self.top_k, scores.shape[-1]))
+        best = iter(zip(values.tolist(), token_ids[indices].tolist(), strict=True))
+        return [[next(best) for _ in row.target_positions] for row in rows]
+
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> FillResult:
+        (row,) = rows
+        (mask_predictions,) = predictions
+        masks = []
+        text = task_input
+        # From the last mask on, so that the offsets of earlier masks stay valid.
+        for position, (scores, token_ids) in reversed(
+            [*zip(row.target_positions, mask_predictions, strict=True)]
+        ):
+            start, end = trim_span(task_input, *row.encoding.offset_mapping[position])
+            candidates = tuple(
+                TokenPrediction(
+                    spell_token(self.tokenizer, token_id)[0],
+                    score,
+                    token_id,
+                    self.insert_token(task_input, start, end, token_id),
+                )
+                for score, token_id in zip(scores, token_ids, strict=True)
             )
-            raise ValueError(f"{what}: no {mask}{cut}; expected one where a word is to be put")
-        return [Row(part, masks)]
+            masks.append(MaskPrediction(start, end, candidates))
+            text = self.insert_token(text, start, end, token_ids[0])
+        return FillResult(text, tuple(reversed(masks)))
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Any]:
-        scores = out["logits"].float().softmax(-1)  # (all masks of all rows, tokens)
-        numbers = torch.tensor(self.targets_ids() if self.targets else self.known(scores.shape[-1]))
-        numbers = numbers.to(scores.device)
-        scores = scores[:, numbers]
-        values, places = scores.topk(min(self.top, scores.shape[-1]))
-        best = iter(zip(values.tolist(), numbers[places].tolist(), strict=True))
-        return [[next(best) for _ in row.ask] for row in rows]
+    def insert_token(self, text: str, start: int, end: int, token_id: int) -> str:
+        """Return the text with a token in place of a mask.
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[Any]) -> Filled:
-        (row,), (every,) = rows, said
-        gaps, text = [], given
-        for place, (scores, numbers) in reversed([*zip(row.ask, every, strict=True)]):
-            start, end = trimmed(given, *row.tokens.offsets[place])
-            best = tuple(
-                Word(spelled(self.tokenizer, number)[0], score, number, self.put(given, start, end, number))
-                for score, number in zip(scores, numbers, strict=True)
-            )
-            gaps.append(Gap(start, end, best))
-            text = self.put(text, start, end, numbers[0])  # from the last gap on: offsets before it stay
-        return Filled(text, tuple(reversed(gaps)))
-
-    def put(self, text: str, start: int, end: int, number: int) -> str:
-        """A text with a token in a gap: a piece that goes on with a word takes the blanks before it away."""
-        word, begins = spelled(self.tokenizer, number)
-        front = text[:start] if begins else text[:start].rstrip()
-        return front + word + text[end:]
+        A token that continues a word removes the whitespace before it."""
+        word, starts_word = spell_token(self.tokenizer, token_id)
+        before = text[:start] if starts_word else text[:start].rstrip()
+        return before + word + text[end:]
 
 
-def named(tokenizer: Tokenizer, number: int) -> bool:
+def has_token(tokenizer: Tokenizer, token_id: int) -> bool:
     try:
-        return bool(tokenizer.token(number))
+        return bool(tokenizer.id_to_token(token_id))
     except ValueError:
         return False
 
 
-def spelled(tokenizer: Tokenizer, number: int) -> tuple[str, bool]:
-    """A token as it is written, and whether it begins a word."""
-    token = tokenizer.token(number)
-    if number in tokenizer.roles.values():
+def spell_token(tokenizer: Tokenizer, token_id: int) -> tuple[str, bool]:
+    """Return the text of a token and whether it starts a word."""
+    token = tokenizer.id_to_token(token_id)
+    if token_id in tokenizer.special_token_ids.values():
         return token, True
-    if tokenizer.joint:
-        return token.removeprefix(tokenizer.joint), not token.startswith(tokenizer.joint)
-    begins = token.startswith(BEGINS)
-    return tokenizer.decode([number]).lstrip(" ") if begins else tokenizer.decode([number]), begins
+    prefix = tokenizer.continuing_subword_prefix
+    if prefix:
+        return token.removeprefix(prefix), not token.startswith(prefix)
+    text = tokenizer.decode([token_id])
+    if token.startswith(WORD_START_MARKS):
+        return text.lstrip(" "), True
+    return text, False

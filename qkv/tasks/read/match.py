@@ -1,4 +1,4 @@
-"""Match: how well images and texts go together, by a model of two towers."""
+"""Zero-shot image classification: how well images and texts match, by a dual encoder (CLIP)."""
 
 from __future__ import annotations
 
@@ -14,104 +14,145 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.batch import Batch
-from qkv.data.encode.images import Pixels
-from qkv.model.inputs import check_inputs, make_batch
-from qkv.nn.transformer import Pair
-from qkv.tasks.base import Out, Row, Task
-from qkv.tasks.batching import Progress, at_rest, far
-from qkv.tasks.checks import candidates, check_template, check_top, listed
-from qkv.tasks.read.classify import Label
-from qkv.validate import number
-from qkv.weights.tensors import read_json
+from qkv.data.encode.images import ImageProcessor
+from qkv.files import read_json_object
+from qkv.model.inputs import build_input_batch, check_inputs
+from qkv.nn.transformer import DualEncoder
+from qkv.spec import DualSpec, PatchSpec
+from qkv.tasks.base import InputRow, OutputTensors, Task
+from qkv.tasks.batching import TaskProgress, build_progress_reporter, evaluation_mode
+from qkv.tasks.checks import (
+    check_hypothesis_template,
+    check_list,
+    check_top_k,
+    parse_candidate_labels,
+)
+from qkv.tasks.read.classify import Classification
+from qkv.validate import check_number
 
-Image: TypeAlias = str | Path | Any  # the path of one, or Pillow's
+ImageInput: TypeAlias = str | Path | Any  # a path, or a Pillow image
 
 
 @dataclass(frozen=True, kw_only=True)
-class Match(Task[str, Tensor]):
-    """Images against `labels`, each put into `template`: scores are shares of all. `top`: the best only."""
+class MatchTask(Task[str, Tensor]):
+    """Zero-shot image classification.
+
+    Every label of `candidate_labels` is inserted into `hypothesis_template`; scores sum to 1 over
+    the labels. `top_k`: number of labels, None: all."""
 
     name: ClassVar[str] = "match"
-    top: int | None = None
-    labels: Sequence[str] = ()
-    template: str = "{}"
+    top_k: int | None = None
+    candidate_labels: Sequence[str] = ()
+    hypothesis_template: str = "{}"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_top(self.top)
-        check_template(self.template)
-        object.__setattr__(self, "labels", candidates(self.labels))
+        check_top_k(self.top_k)
+        check_hypothesis_template(self.hypothesis_template)
+        labels = parse_candidate_labels(self.candidate_labels)
+        object.__setattr__(self, "candidate_labels", labels)
 
-    def __call__(self, image: Image, labels: Sequence[str] = (), /, **settings: Any) -> Label:  # type: ignore[override]
-        """The label that fits an image best."""
-        return self.many([image], **(settings | ({"labels": labels} if labels else {})))[0]
+    def __call__(  # type: ignore[override]
+        self, image: ImageInput, candidate_labels: Sequence[str] = (), /, **settings: Any
+    ) -> Classification:
+        """Return the labels of an image."""
+        if candidate_labels:
+            settings["candidate_labels"] = candidate_labels
+        return self.map([image], **settings)[0]
 
-    def many(  # type: ignore[override]  # images, not texts
-        self, given: Iterable[Image], /, *, batch_tokens: int = 4096, progress: Progress = False,
-        **settings: Any,
-    ) -> list[Label]:  # fmt: skip
-        """The labels that fit images best."""
-        task = self.changed(settings)
-        if not task.labels:
-            raise ValueError("labels: there are none; expected texts to match the images with")
-        texts = [task.template.replace("{}", label) for label in task.labels]
-        shares = torch.from_numpy(
-            task.scores(listed("many", given, "images"), texts, batch_tokens=batch_tokens, progress=progress)
-        ).softmax(-1)
-        return [Label.of(task.labels, row, task.top) for row in shares]
+    def map(  # type: ignore[override]  # images, not texts
+        self, inputs: Iterable[ImageInput], /, *, batch_tokens: int = 4096,
+        progress: TaskProgress = False, **settings: Any,
+    ) -> list[Classification]:  # fmt: skip
+        """Return the labels of many images."""
+        task = self.with_settings(settings)
+        labels = task.candidate_labels
+        if not labels:
+            raise ValueError("candidate_labels is empty; expected labels to match the images with")
+        texts = [task.hypothesis_template.replace("{}", label) for label in labels]
+        logits = task.compute_logits_per_image(
+            check_list("inputs", inputs, "images"),
+            texts,
+            batch_tokens=batch_tokens,
+            progress=progress,
+        )
+        scores = torch.from_numpy(logits).softmax(-1)
+        return [Classification.from_scores(labels, row, task.top_k) for row in scores]
 
-    def scores(
-        self, images: Iterable[Image], texts: Iterable[str], *, batch_tokens: int = 4096,
-        progress: Progress = False,
+    def compute_logits_per_image(
+        self, images: Iterable[ImageInput], texts: Iterable[str], *, batch_tokens: int = 4096,
+        progress: TaskProgress = False,
     ) -> NDArray[np.float32]:  # fmt: skip
-        """The logits of every image with every text, (images, texts): a softmax over a side gives shares."""
-        one, other = self.looks(list(images), batch_tokens, progress), self.results(list(texts), batch_tokens)
+        """Return the logits of every image with every text: (images, texts)."""
+        image_embeds = self.embed_images(list(images), batch_tokens, progress)
+        text_embeds = self.compute_results(list(texts), batch_tokens)
         net = self.model.net
-        assert isinstance(net, Pair)
-        assert net.temperature is not None
-        if not one or not other:
-            return np.zeros((len(one), len(other)), np.float32)
-        warmth = net.temperature.detach().float().exp().cpu()
-        return (warmth * torch.stack(one) @ torch.stack(other).T).numpy()
+        assert isinstance(net, DualEncoder)
+        assert net.logit_scale is not None
+        if not image_embeds or not text_embeds:
+            return np.zeros((len(image_embeds), len(text_embeds)), np.float32)
+        scale = net.logit_scale.detach().float().exp().cpu()
+        return (scale * torch.stack(image_embeds) @ torch.stack(text_embeds).T).numpy()
 
     @cached_property
-    def pixels(self) -> Pixels:
-        """As the preprocessor_config.json beside the weights says; without one, as CLIP of that size does."""
-        home = self.model.home
-        if home is not None and (home / "preprocessor_config.json").is_file():
+    def image_processor(self) -> ImageProcessor:
+        """The processor of preprocessor_config.json, by default CLIP's for the image size."""
+        folder = self.model.tokenizer_folder
+        path = folder / "preprocessor_config.json" if folder is not None else None
+        if path is not None and path.is_file():
             try:
-                return Pixels.of(read_json(home / "preprocessor_config.json"))
+                return ImageProcessor.from_config(read_json_object(path))
             except ValueError as error:
-                raise ValueError(f"{home / 'preprocessor_config.json'}: {error}") from None
-        side = self.patches.image
-        return Pixels(size=side, crop=(side, side))
+                raise ValueError(f"{path}: {error}") from None
+        size = self.patch_spec.image_size
+        return ImageProcessor(size=size, crop_size=(size, size))
 
     @property
-    def patches(self) -> Any:
-        spec: Any = self.model.spec
-        return spec.image.encoder.embed.patches
+    def patch_spec(self) -> PatchSpec:
+        spec = self.model.spec
+        assert isinstance(spec, DualSpec)
+        assert spec.image is not None
+        assert spec.image.encoder is not None
+        patches = spec.image.encoder.embedding.patches
+        assert patches is not None
+        return patches
 
-    def looks(self, images: Sequence[Image], batch_tokens: int, progress: Progress) -> list[Tensor]:
-        """The vector of every image, of length one."""
-        number("batch_tokens", batch_tokens, whole=True, at_least=1)
-        tell = far("match", 0, len(images), len(images), progress)
-        like = next(self.model.net.parameters())
-        step = max(batch_tokens // ((self.patches.image // self.patches.size) ** 2 + 1), 1)
-        found: list[Tensor] = []
-        for one in images:
-            if not isinstance(one, str | Path) and not hasattr(one, "convert"):
-                raise ValueError(f"an image is a {type(one).__name__}, expected the file of one, or Pillow's")
-        for start in range(0, len(images), step):
-            some = torch.stack([torch.from_numpy(self.pixels(one)) for one in images[start : start + step]])
-            check_inputs(self.model.spec, {"images": some})
-            with at_rest(self.model):
-                out = self.model.net(make_batch(self.model.spec, images=some.to(like.device, like.dtype)))
-            found += list(out["image"].float().cpu())
-            tell(len(found) / len(images))
-        return found
+    def embed_images(
+        self, images: Sequence[ImageInput], batch_tokens: int, progress: TaskProgress
+    ) -> list[Tensor]:
+        """Return the embedding of every image, of length 1."""
+        check_number("batch_tokens", batch_tokens, integer=True, at_least=1)
+        report_progress = build_progress_reporter("match", 0, len(images), len(images), progress)
+        parameter = next(self.model.net.parameters())
+        num_patches = (self.patch_spec.image_size // self.patch_spec.patch_size) ** 2 + 1
+        batch_size = max(batch_tokens // num_patches, 1)
+        for image in images:
+            if not isinstance(image, str | Path) and not hasattr(image, "convert"):
+                raise ValueError(
+                    f"an image is a {type(image).__name__}, expected a path or a Pillow image"
+                )
+        embeddings: list[Tensor] = []
+        for start in range(0, len(images), batch_size):
+            batch_images = images[start : start + batch_size]
+            pixel_values = torch.stack(
+                [torch.from_numpy(self.image_processor(image)) for image in batch_images]
+            )  # (B, C, H, W)
+            check_inputs(self.model.spec, {"pixel_values": pixel_values})
+            batch = build_input_batch(
+                self.model.spec, pixel_values=pixel_values.to(parameter.device, parameter.dtype)
+            )
+            with evaluation_mode(self.model):
+                outputs = self.model.net(batch)
+            embeddings += list(outputs["image_embeds"].float().cpu())
+            report_progress(len(embeddings) / len(images))
+        return embeddings
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[Tensor]:
-        return list(out["text"].float().cpu())
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[Tensor]:
+        return list(outputs["text_embeds"].float().cpu())
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[Any]) -> Tensor:
-        return said[0]
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> Tensor:
+        return predictions[0]

@@ -1,8 +1,9 @@
-"""Score: how likely a text is, token by token. A masked model hides each token in turn (Salazar et al. 2020).
+"""Log-probabilities of the tokens of a text, and its perplexity.
 
-A causal model scores a token by what stands before it; the first of a text, where no start token stands
-before it, has no score. In a window after the first, only tokens that no earlier window has shown are
-scored: the shared ones are what they are seen by."""
+A causal model predicts a token from those before it; the first token, unless a start token precedes
+it, has no score. A masked model masks each token in turn (Salazar et al. 2020, arXiv:1910.14659).
+In a window after the first, only tokens that no earlier window contains are scored: the tokens
+that windows share are context."""
 
 from __future__ import annotations
 
@@ -17,17 +18,17 @@ from torch import Tensor
 from qkv.batch import Batch
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
-from qkv.tasks.base import Out, Row, Task
-from qkv.tasks.requirements import one_way
+from qkv.tasks.base import InputRow, OutputTensors, Task
+from qkv.tasks.requirements import is_causal_spec
 from qkv.text import Encoding
 
-MOST = 2**24  # logits that are made at once
-HIGHEST = 700.0  # e to this is still a float
+MAX_LOGITS = 2**24  # logits computed at a time
+MAX_EXPONENT = 700.0  # exp of it is still a finite float
 
 
 @dataclass(frozen=True)
-class Token:
-    """A token, the user's own text from `start` up to `end`, and its log-probability; None: it has none."""
+class TokenScore:
+    """A token, the text from `start` up to `end`, and its log-probability, None if it has none."""
 
     text: str
     score: float | None
@@ -36,85 +37,121 @@ class Token:
 
 
 @dataclass(frozen=True)
-class Score:
-    """The sum of the log-probabilities, and the perplexity over the tokens that have one."""
+class TextScore:
+    """The sum of the tokens' log-probabilities, and the perplexity."""
 
     score: float
     perplexity: float
-    tokens: tuple[Token, ...]
+    tokens: tuple[TokenScore, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measure(Task[str, Score]):
+class ScoreTask(Task[str, TextScore]):
+    """Log-probabilities and perplexity of a text."""
+
     name: ClassVar[str] = "score"
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
-    long: str = "window"
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow: str = "window"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.causal and self.tokenizer.mask is None:
+        if not self.is_causal and self.tokenizer.mask_token_id is None:
             raise ValueError(
-                "`score`: this tokenizer has no mask to hide tokens by; expected one, or a decoder"
+                "`score`: the tokenizer has no mask token; expected one, or a decoder model"
             )
 
     @property
-    def causal(self) -> bool:
+    def is_causal(self) -> bool:
         assert isinstance(self.model.spec, Spec)
-        return one_way(self.model.spec)
+        return is_causal_spec(self.model.spec)
 
-    def rows(self, whole: Encoding, what: str) -> list[Row]:
-        """Causal: a window a row, and the tokens to be scored in it; masked: a row for each of these."""
-        parts = self.parts(whole, what)
-        shared = self.shared(whole)
-        found = []
-        for nth, part in enumerate(parts):
-            places = [place for place, special in enumerate(part.special) if not special]
-            fresh = places[shared:] if nth else places
-            found += [Row(part, tuple(fresh))] if self.causal else [Row(part, (place,)) for place in fresh]
-        if self.causal and not any(place for row in found for place in row.ask):
-            raise ValueError(f"{what}: no token with one before it to score it by; expected more words")
-        return found
+    def build_rows(self, encoding: Encoding, input_name: str) -> list[InputRow]:
+        """Return one row per window for a causal model, one row per token for a masked model."""
+        overlap = self.compute_window_overlap(encoding)
+        rows = []
+        for index, part in enumerate(self.split_encoding(encoding, input_name)):
+            positions = [i for i, special in enumerate(part.special_tokens_mask) if not special]
+            new_positions = positions[overlap:] if index else positions
+            if self.is_causal:
+                rows.append(InputRow(part, tuple(new_positions)))
+            else:
+                rows += [InputRow(part, (position,)) for position in new_positions]
+        if self.is_causal and not any(
+            position for row in rows for position in row.target_positions
+        ):
+            raise ValueError(
+                f"{input_name}: one token, which has no earlier token to be predicted from; "
+                "expected more words"
+            )
+        return rows
 
-    def ids(self, row: Row) -> list[int]:
-        if self.causal:
-            return row.tokens.ids
-        hidden = list(row.tokens.ids)
-        hidden[row.ask[0]] = self.tokenizer.mask or 0
-        return hidden
+    def get_input_ids(self, row: InputRow) -> list[int]:
+        if self.is_causal:
+            return row.encoding.input_ids
+        input_ids = list(row.encoding.input_ids)
+        input_ids[row.target_positions[0]] = self.tokenizer.mask_token_id or 0
+        return input_ids
 
-    def run(self, rows: Sequence[Row]) -> tuple[Out, Batch]:
-        """The states alone: logits of all tokens would take more memory than all the rest."""
-        batch = self.batch(rows)
-        batch = replace(batch, read=torch.zeros(0, dtype=torch.long, device=self.model.device))
+    def forward(self, rows: Sequence[InputRow]) -> tuple[OutputTensors, Batch]:
+        """Compute hidden states only: the logits of all tokens would need too much memory."""
+        batch = self.build_batch(rows)
+        no_positions = torch.zeros(0, dtype=torch.long, device=self.model.device)
+        batch = replace(batch, logit_positions=no_positions)
         return self.model.net(batch), batch
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[list[float | None]]:
-        states = out["hidden"]
-        back = int(self.causal)  # the state that tells a token stands before it
-        asked = [(i, place) for i, row in enumerate(rows) for place in row.ask if place >= back]
-        index = [i * states.shape[1] + place - back for i, place in asked]
-        words = [rows[i].tokens.ids[place] for i, place in asked]
-        both = (torch.tensor(each, dtype=torch.long, device=states.device) for each in (index, words))
-        logs = iter(self.logs(states.flatten(0, 1), *both))
-        return [[next(logs) if place >= back else None for place in row.ask] for row in rows]
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[list[float | None]]:
+        hidden_states = outputs["last_hidden_state"]  # (B, T, W)
+        shift = int(self.is_causal)  # the state before a token predicts it
+        targets = [
+            (i, position)
+            for i, row in enumerate(rows)
+            for position in row.target_positions
+            if position >= shift
+        ]
+        max_length = hidden_states.shape[1]
+        indices = [i * max_length + position - shift for i, position in targets]
+        token_ids = [rows[i].encoding.input_ids[position] for i, position in targets]
+        device = hidden_states.device
+        log_probs = iter(
+            self.compute_log_probs(
+                hidden_states.flatten(0, 1),
+                torch.tensor(indices, dtype=torch.long, device=device),
+                torch.tensor(token_ids, dtype=torch.long, device=device),
+            )
+        )
+        return [
+            [next(log_probs) if position >= shift else None for position in row.target_positions]
+            for row in rows
+        ]
 
-    def logs(self, states: Tensor, index: Tensor, words: Tensor) -> list[float]:
-        """The log-probability of each word (N,) by the state of its index (N,), out of all states."""
+    def compute_log_probs(
+        self, hidden_states: Tensor, indices: Tensor, token_ids: Tensor
+    ) -> list[float]:
+        """Return the log-probability of each token (N,), given the state at its index (N,)."""
         net = self.model.net
         assert isinstance(net, Transformer)
-        found: list[float] = []
-        step = max(MOST // net.tower.stack.embed.vocab, 1)
-        for some, wanted in zip(index.split(step), words.split(step), strict=True):
-            logits = net.heads["lm"]({"hidden": states[some][None]}, Batch())["logits"][0]
-            found += logits.float().log_softmax(-1).gather(1, wanted[:, None])[:, 0].tolist()
-        return found
+        log_probs: list[float] = []
+        chunk_size = max(MAX_LOGITS // net.last_stack.spec.embedding.vocab_size, 1)
+        for chunk_indices, chunk_ids in zip(
+            indices.split(chunk_size), token_ids.split(chunk_size), strict=True
+        ):
+            outputs = {"last_hidden_state": hidden_states[chunk_indices][None]}
+            logits = net.heads["lm"](outputs, Batch())["logits"][0]
+            chunk_log_probs = logits.float().log_softmax(-1).gather(1, chunk_ids[:, None])
+            log_probs += chunk_log_probs[:, 0].tolist()
+        return log_probs
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[Any]) -> Score:
-        tokens = [
-            Token(given[start:end], score, start, end)
-            for row, scores in zip(rows, said, strict=True)
-            for (start, end), score in zip((row.tokens.offsets[n] for n in row.ask), scores, strict=True)
-        ]
-        every = [token.score for token in tokens if token.score is not None]
-        mean = -sum(every) / len(every)
-        return Score(sum(every), math.exp(min(mean, HIGHEST)), tuple(tokens))
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> TextScore:
+        tokens = []
+        for row, scores in zip(rows, predictions, strict=True):
+            for position, score in zip(row.target_positions, scores, strict=True):
+                start, end = row.encoding.offset_mapping[position]
+                tokens.append(TokenScore(task_input[start:end], score, start, end))
+        token_scores = [token.score for token in tokens if token.score is not None]
+        mean_loss = -sum(token_scores) / len(token_scores)
+        perplexity = math.exp(min(mean_loss, MAX_EXPONENT))
+        return TextScore(sum(token_scores), perplexity, tuple(tokens))

@@ -1,4 +1,6 @@
-"""Tag: the entities of a text and where they stand. Knows IOB2, BIOES, BILOU and plain labels."""
+"""Token classification: the entities of a text and their offsets.
+
+Knows the schemes IOB2, BIOES and BILOU, and labels without prefixes."""
 
 from __future__ import annotations
 
@@ -10,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.batch import Batch
-from qkv.tasks.base import Out, Row, Task, labels_of, trimmed
-from qkv.tasks.checks import listed, one_of
+from qkv.tasks.base import InputRow, OutputTensors, Task, get_model_label_names, trim_span
+from qkv.tasks.checks import check_choice, check_list
 from qkv.text import Encoding
 
-JOINS = ("none", "simple", "first", "average", "max")
+AGGREGATIONS = ("none", "simple", "first", "average", "max")
+TAG_PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
 
 
 @dataclass(frozen=True)
-class Entity:
-    """A label, and the part of the text that has it: `text` is the user's own from `start` up to `end`."""
+class NamedEntity:
+    """A label and the text from `start` up to `end` that has it."""
 
     label: str
     score: float
@@ -28,15 +31,15 @@ class Entity:
     end: int
 
 
-class Piece(NamedTuple):
-    """A token, or a word, with the scores of all labels (N,)."""
+class LabelScores(NamedTuple):
+    """A token or word and the scores of all labels (N,)."""
 
     start: int
     end: int
     scores: NDArray[np.float32]
 
 
-class Found(NamedTuple):
+class TagSpan(NamedTuple):
     label: str
     score: float
     start: int
@@ -44,124 +47,146 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tag(Task[str, tuple[Entity, ...]]):
-    """`join`: "none" gives tokens, "simple" joins tokens to entities; "first", "average" and "max" make words
-    of tokens before, by the scores of a word's first token, their mean, or those of its surest token.
-    `leave`: labels that are not told."""
+class TagTask(Task[str, tuple[NamedEntity, ...]]):
+    """Token classification, such as named entity recognition.
+
+    `aggregation`: "none" returns tokens; "simple" groups tokens into entities; "first", "average"
+    and "max" merge the tokens of a word before that, by the scores of its first token, their mean,
+    or those of the token with the highest score.
+    `ignore_labels`: labels that are left out of the result."""
 
     name: ClassVar[str] = "tag"
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
-    long: str = "window"
-    join: str = "first"
-    leave: Sequence[str] = ("O",)
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow: str = "window"
+    aggregation: str = "first"
+    ignore_labels: Sequence[str] = ("O",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        one_of("join", self.join, JOINS)
-        listed("leave", self.leave, "labels")
+        check_choice("aggregation", self.aggregation, AGGREGATIONS)
+        check_list("ignore_labels", self.ignore_labels, "labels")
 
-    def read(self, out: Out, batch: Batch, rows: Sequence[Row]) -> list[NDArray[np.float32]]:
-        scores = out["logits"].float().softmax(-1).cpu().numpy()
-        return [scores[i, : len(row.tokens)] for i, row in enumerate(rows)]
+    def extract_predictions(
+        self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
+    ) -> list[NDArray[np.float32]]:
+        scores = outputs["logits"].float().softmax(-1).cpu().numpy()
+        return [scores[i, : len(row.encoding)] for i, row in enumerate(rows)]
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[Any]) -> tuple[Entity, ...]:
-        labels = labels_of(self.model, self.model.args["labels"])
-        every = [
-            self.window(given, row.tokens, scores, labels) for row, scores in zip(rows, said, strict=True)
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[Any]
+    ) -> tuple[NamedEntity, ...]:
+        labels = get_model_label_names(self.model, self.model.args["num_labels"])
+        tags = [
+            tag
+            for row, scores in zip(rows, predictions, strict=True)
+            for tag in self.tag_window(task_input, row.encoding, scores, labels)
+            if tag.label not in self.ignore_labels
         ]
-        told = [one for window in every for one in window if one.label not in self.leave]
-        told = longest(told) if len(rows) > 1 else told
-        spans = [(one, *trimmed(given, one.start, one.end)) for one in told]
-        return tuple(
-            Entity(one.label, one.score, given[start:end], start, end)
-            for one, start, end in spans
-            if start < end
+        if len(rows) > 1:
+            tags = aggregate_overlapping_entities(tags)
+        entities = []
+        for tag in tags:
+            start, end = trim_span(task_input, tag.start, tag.end)
+            if start < end:
+                text = task_input[start:end]
+                entities.append(NamedEntity(tag.label, tag.score, text, start, end))
+        return tuple(entities)
+
+    def tag_window(
+        self, text: str, encoding: Encoding, scores: NDArray[np.float32], labels: Sequence[str]
+    ) -> list[TagSpan]:
+        """Return the tags of one window."""
+        positions = [i for i, special in enumerate(encoding.special_tokens_mask) if not special]
+        tokens = [LabelScores(*encoding.offset_mapping[i], scores[i]) for i in positions]
+        if self.aggregation == "simple":
+            tokens = [aggregate_word(group, "first") for group in group_word_tokens(tokens)]
+        elif self.aggregation != "none":
+            if self.tokenizer.continuing_subword_prefix:
+                word_ids: Sequence[int | None] = [encoding.word_ids[i] for i in positions]
+            else:
+                word_ids = assign_words_by_whitespace(text, tokens)
+            groups = group_word_tokens(tokens, word_ids)
+            tokens = [aggregate_word(group, self.aggregation) for group in groups]
+        tags = []
+        for token in tokens:
+            best = int(token.scores.argmax())
+            tags.append(TagSpan(labels[best], float(token.scores[best]), token.start, token.end))
+        return tags if self.aggregation == "none" else list(group_entities(tags))
+
+
+def assign_words_by_whitespace(text: str, tokens: Sequence[LabelScores]) -> list[int]:
+    """Return the word number of every token, for tokenizers without word boundaries."""
+    word_id = 0
+    word_ids = []
+    for token in tokens:
+        characters = text[token.start - 1 : token.start + 1]
+        word_id += token.start == 0 or any(map(str.isspace, characters))
+        word_ids.append(word_id)
+    return word_ids
+
+
+def group_word_tokens(
+    tokens: Sequence[LabelScores], word_ids: Sequence[int | None] | None = None
+) -> Iterator[list[LabelScores]]:
+    """Yield the tokens of each word; without `word_ids`, only bytes of a character are grouped."""
+    group: list[LabelScores] = []
+    for i, token in enumerate(tokens):
+        is_same_word = (
+            word_ids is not None and word_ids[i] is not None and word_ids[i] == word_ids[i - 1]
         )
-
-    def window(
-        self, text: str, tokens: Encoding, scores: NDArray[np.float32], labels: Sequence[str]
-    ) -> list[Found]:
-        """What one window says."""
-        places = [place for place, special in enumerate(tokens.special) if not special]
-        pieces = [Piece(*tokens.offsets[place], scores[place]) for place in places]
-        if self.join == "simple":
-            pieces = [word(group, "first") for group in grouped(pieces)]
-        elif self.join != "none":
-            words = (
-                [tokens.words[place] for place in places] if self.tokenizer.joint else blanks(text, pieces)
-            )
-            pieces = [word(group, self.join) for group in grouped(pieces, words)]
-        told = [
-            Found(labels[i := int(p.scores.argmax())], float(p.scores[i]), p.start, p.end) for p in pieces
-        ]
-        return told if self.join == "none" else list(entities(told))
-
-
-def blanks(text: str, pieces: Sequence[Piece]) -> list[int]:
-    """Which word each token is of, where words are what stands between blanks: the tokenizer cuts none."""
-    count, found = 0, []
-    for piece in pieces:
-        count += piece.start == 0 or any(map(str.isspace, text[piece.start - 1 : piece.start + 1]))
-        found.append(count)
-    return found
-
-
-def grouped(pieces: Sequence[Piece], words: Sequence[int | None] | None = None) -> Iterator[list[Piece]]:
-    """The tokens of each word; at least those that are bytes of one character go together."""
-    group: list[Piece] = []
-    for place, piece in enumerate(pieces):
-        same = words is not None and words[place] is not None and words[place] == words[place - 1]
-        if group and not same and piece.start >= group[-1].end:
+        if group and not is_same_word and token.start >= group[-1].end:
             yield group
             group = []
-        group.append(piece)
+        group.append(token)
     if group:
         yield group
 
 
-def word(tokens: Sequence[Piece], join: str) -> Piece:
-    """One piece out of the tokens of a word."""
-    every = [token.scores for token in tokens]
-    if join == "first" or len(every) == 1:
-        scores = every[0]
+def aggregate_word(tokens: Sequence[LabelScores], aggregation: str) -> LabelScores:
+    """Merge the tokens of a word."""
+    token_scores = [token.scores for token in tokens]
+    if aggregation == "first" or len(token_scores) == 1:
+        scores = token_scores[0]
+    elif aggregation == "average":
+        scores = np.mean(token_scores, 0)
     else:
-        scores = np.mean(every, 0) if join == "average" else max(every, key=np.max)
-    return Piece(tokens[0].start, tokens[-1].end, scores)
+        scores = max(token_scores, key=np.max)
+    return LabelScores(tokens[0].start, tokens[-1].end, scores)
 
 
-def parted(label: str) -> tuple[str, str]:
-    """Where in an entity a token stands, and its kind: B-PER is B and PER. A plain label goes on."""
-    return (label[0], label[2:]) if label[:2] in ("B-", "I-", "E-", "S-", "L-", "U-") else ("I", label)
+def split_tag(label: str) -> tuple[str, str]:
+    """Return prefix and entity type: B-PER is B and PER. A label without a prefix counts as I."""
+    return (label[0], label[2:]) if label[:2] in TAG_PREFIXES else ("I", label)
 
 
-def entities(told: Sequence[Found]) -> Iterator[Found]:
-    """Neighbours of one kind as one, from a beginning up to an end, where the labels tell these."""
-    group: list[Found] = []
-    for one in told:
-        place, kind = parted(one.label)
+def group_entities(tags: Sequence[TagSpan]) -> Iterator[TagSpan]:
+    """Merge neighboring tags of one entity type, as far as their prefixes allow."""
+    group: list[TagSpan] = []
+    for tag in tags:
+        prefix, entity_type = split_tag(tag.label)
         if group:
-            before, same = parted(group[-1].label)
-            if kind != same or place in "BSU" or before in "ESLU":
-                yield joined(group)
+            last_prefix, last_type = split_tag(group[-1].label)
+            if entity_type != last_type or prefix in "BSU" or last_prefix in "ESLU":
+                yield merge_entity_tags(group)
                 group = []
-        group.append(one)
+        group.append(tag)
     if group:
-        yield joined(group)
+        yield merge_entity_tags(group)
 
 
-def joined(group: Sequence[Found]) -> Found:
-    score = sum(one.score for one in group) / len(group)
-    return Found(parted(group[0].label)[1], score, group[0].start, group[-1].end)
+def merge_entity_tags(tags: Sequence[TagSpan]) -> TagSpan:
+    score = sum(tag.score for tag in tags) / len(tags)
+    return TagSpan(split_tag(tags[0].label)[1], score, tags[0].start, tags[-1].end)
 
 
-def longest(told: Sequence[Found]) -> list[Found]:
-    """Of those that overlap, since windows do, the longest; of equals, the surest."""
-    found: list[Found] = []
-    for one in sorted(told, key=lambda one: one.start):
-        if found and found[-1].start <= one.start < found[-1].end:
-            last = found[-1]
-            if (one.end - one.start, one.score) > (last.end - last.start, last.score):
-                found[-1] = one
+def aggregate_overlapping_entities(entities: Sequence[TagSpan]) -> list[TagSpan]:
+    """Keep the longest of entities that overlap between windows; of equals, the best score."""
+    longest: list[TagSpan] = []
+    for entity in sorted(entities, key=lambda entity: entity.start):
+        if longest and longest[-1].start <= entity.start < longest[-1].end:
+            last = longest[-1]
+            if (entity.end - entity.start, entity.score) > (last.end - last.start, last.score):
+                longest[-1] = entity
         else:
-            found.append(one)
-    return found
+            longest.append(entity)
+    return longest

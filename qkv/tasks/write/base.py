@@ -1,7 +1,7 @@
-"""Write: what tasks that write have in common: settings of decoding, requests to the engine, n-best texts.
+"""What tasks that generate text share: generation settings, requests to the engine, n-best texts.
 
-The folder's own settings (generation_config.json, an older config.json, a task's part of it) hold where the
-user gives none."""
+Defaults come from the folder: generation_config.json, or in older folders config.json, and the
+task's part of `task_specific_params`."""
 
 from __future__ import annotations
 
@@ -14,224 +14,323 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
-from qkv.decode import Found, How, read_how
+from qkv.decode import GenerationConfig, Result, read_generation_config
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
-from qkv.tasks.alignment import Alignment, read_pieces, written_pieces
-from qkv.tasks.base import ENDLESS, Given, Row, Task, Text
-from qkv.tasks.checks import check_strings, checked, one_of
-from qkv.tasks.chunking import begins, portions
-from qkv.tasks.cross_attention import Looked, check_layer, look_back
-from qkv.tasks.write.decoding import writer
-from qkv.validate import number
+from qkv.tasks.alignment import Alignment, locate_source_tokens, locate_target_tokens
+from qkv.tasks.base import DEFAULT_MAX_INPUT_LENGTH, InputRow, InputT, Task, TextOrPair
+from qkv.tasks.checks import check_choice, check_input_text, check_string_settings
+from qkv.tasks.chunking import chunk_text, find_chunk_starts
+from qkv.tasks.cross_attention import (
+    AttentionResult,
+    check_alignment_layer,
+    compute_cross_attention,
+)
+from qkv.tasks.write.decoding import select_engine
+from qkv.validate import check_number
 
-DECODING = tuple(each.name for each in fields(How))
-DRAWS = ("temperature", "top_k", "top_p", "min_p", "typical", "epsilon", "eta", "best_of")
-Result = TypeVar("Result")
+GENERATION_SETTINGS = tuple(field.name for field in fields(GenerationConfig))
+SAMPLING_SETTINGS = (  # any of them implies do_sample=True
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "best_of",
+)  # fmt: skip
+GenerationT = TypeVar("GenerationT")
 
 
 @dataclass(frozen=True)
-class Written:
-    """A text, its log-probability over its length, as `length_penalty` has it, and its pieces.
-    `best` has the next best too; `alignments`, where they are asked for, tell what each part that was read at
-    once was made of."""
+class GeneratedText:
+    """A generated text, its score and its tokens.
+
+    `score`: log-probability divided by length to the power of `length_penalty`.
+    `candidates`: the best texts, this one first.
+    `alignments`: with `alignment_layer`, one alignment per segment of the source."""
 
     text: str
     score: float
     tokens: tuple[str, ...]
-    best: tuple[Written, ...] = ()
+    candidates: tuple[GeneratedText, ...] = ()
     alignments: tuple[Alignment, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Write(Task[Given, Result]):
-    """`seed`: of what is drawn; `decoding`: settings of `How`, which may also be given by their own names."""
+class GenerationTask(Task[InputT, GenerationT]):
+    """A task that generates text.
+
+    `seed`: seed of sampling.
+    `generate_kwargs`: fields of GenerationConfig, which may also be passed as settings by name.
+    A sampling setting (temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff,
+    best_of) implies `do_sample=True`, unless `do_sample` is given or `penalty_alpha` selects
+    contrastive search. `num_return_sequences` without `num_beams` raises the number of beams."""
 
     seed: int = 0
-    decoding: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    generate_kwargs: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number("seed", self.seed, whole=True, at_least=0, less_than=2**32)
-        if not isinstance(self.decoding, Mapping):
-            raise ValueError(f"decoding is {self.decoding!r}, expected settings by their names")
-        for name in self.decoding:
-            one_of("setting", name, DECODING)
-        self.how  # noqa: B018  settings that are wrong are said now
+        check_number("seed", self.seed, integer=True, at_least=0, less_than=2**32)
+        if not isinstance(self.generate_kwargs, Mapping):
+            raise ValueError(
+                f"generate_kwargs is {self.generate_kwargs!r}, expected settings by name"
+            )
+        for name in self.generate_kwargs:
+            check_choice("setting", name, GENERATION_SETTINGS)
+        self.generation_config  # noqa: B018  raises for wrong values
 
-    def changed(self, settings: dict[str, Any]) -> Self:
-        own = [each.name for each in fields(self) if each.name != "model"]
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        field_names = [field.name for field in fields(self) if field.name != "model"]
         for name in settings:
-            one_of("setting", name, [*own, *DECODING])
-        given = {name: value for name, value in settings.items() if name not in own}
-        rest = {name: value for name, value in settings.items() if name in own}
-        if given:
-            rest["decoding"] = {**self.decoding, **rest.get("decoding", {}), **given}
-        return replace(self, **rest) if rest else self
+            check_choice("setting", name, [*field_names, *GENERATION_SETTINGS])
+        changes = {name: value for name, value in settings.items() if name in field_names}
+        generate_kwargs = {
+            name: value for name, value in settings.items() if name not in field_names
+        }
+        if generate_kwargs:
+            changes["generate_kwargs"] = {
+                **self.generate_kwargs,
+                **changes.get("generate_kwargs", {}),
+                **generate_kwargs,
+            }
+        return replace(self, **changes) if changes else self
 
     @property
-    def part(self) -> str | None:
-        """The task's name in a folder's `task_specific_params`."""
+    def task_specific_key(self) -> str | None:
+        """The key of this task in `task_specific_params` of config.json."""
         return None
 
     @property
-    def params(self) -> Mapping[str, Any]:
-        """All parts of `task_specific_params`."""
-        found = self.model.config.get("task_specific_params")
-        return found if isinstance(found, dict) else {}
+    def task_specific_params(self) -> Mapping[str, Any]:
+        """`task_specific_params` of config.json."""
+        params = self.model.config.get("task_specific_params")
+        return params if isinstance(params, dict) else {}
 
     @cached_property
-    def how(self) -> How:
-        """The folder's settings, and the user's on top. More results than beams are as many beams; a setting
-        of drawing draws."""
-        model, tokenizer, given = self.model, self.tokenizer, dict(self.decoding)
-        usual = read_how(model.generation, model.config, self.part)
-        if any(name in given for name in DRAWS) and not given.get("contrast"):
-            given.setdefault("sample", True)
-        results, beams = given.get("results"), given.get("beams", usual.beams)
-        if isinstance(results, int) and "beams" not in given and not given.get("sample", usual.sample):
-            given["beams"] = max(beams, results)
-        end = next((one for one in (tokenizer.eos, tokenizer.sep) if one is not None), None)
-        if not usual.ends and end is not None:
-            given.setdefault("ends", (end,))
-        if usual.start is None and model.args.get("start") is not None:
-            given.setdefault("start", model.args["start"])
-        for ours, other in (("max_length", "max_new"), ("min_length", "min_new")):
-            if given.get(ours) is not None:
-                given.setdefault(other, None)  # which else the folder's would win with
-        return replace(usual, **{**self.settled(usual), **given})
+    def generation_config(self) -> GenerationConfig:
+        """The generation config of the folder, overridden by the settings of the task."""
+        model = self.model
+        tokenizer = self.tokenizer
+        settings = dict(self.generate_kwargs)
+        defaults = read_generation_config(
+            model.generation_config, model.config, self.task_specific_key
+        )
+        has_sampling_setting = any(name in settings for name in SAMPLING_SETTINGS)
+        if has_sampling_setting and not settings.get("penalty_alpha"):
+            settings.setdefault("do_sample", True)
+        num_return_sequences = settings.get("num_return_sequences")
+        do_sample = settings.get("do_sample", defaults.do_sample)
+        if isinstance(num_return_sequences, int) and "num_beams" not in settings and not do_sample:
+            settings["num_beams"] = max(defaults.num_beams, num_return_sequences)
+        end_ids = [
+            token_id
+            for token_id in (tokenizer.eos_token_id, tokenizer.sep_token_id)
+            if token_id is not None
+        ]
+        if not defaults.eos_token_id and end_ids:
+            settings.setdefault("eos_token_id", (end_ids[0],))
+        start_id = model.args.get("decoder_start_token_id")
+        if defaults.decoder_start_token_id is None and start_id is not None:
+            settings.setdefault("decoder_start_token_id", start_id)
+        for total, new in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
+            if settings.get(total) is not None:
+                settings.setdefault(new, None)  # else the folder's value would win
+        return replace(defaults, **{**self.derive_generation_settings(defaults), **settings})
 
-    def settled(self, usual: How) -> dict[str, Any]:
-        """Settings that follow from others of the task."""
+    def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
+        """Return generation settings that follow from other settings of the task."""
         return {}
 
     @property
-    def width(self) -> int:
-        return max(self.how.beams, self.how.copies)
+    def sequences_per_row(self) -> int:
+        return max(self.generation_config.num_beams, self.generation_config.num_samples)
 
     @abstractmethod
-    def request(self, row: Row) -> dict[str, Any]:
-        """What the engine is asked: `Engine.admit`'s prompt or source, and what goes with it."""
+    def build_request(self, row: InputRow) -> dict[str, Any]:
+        """Return the arguments of `Engine.add_request` for a row, such as prompt or source."""
 
-    def ask(self, rows: Sequence[Row]) -> list[list[Found]]:
-        """The results of every row. All draw with one seed: none depends on its place among others."""
+    def predict(self, rows: Sequence[InputRow]) -> list[list[Result]]:
+        """Return the results of every row.
+
+        All rows use the same seed, so that no result depends on its position in the batch."""
         assert isinstance(self.model.net, Transformer)
-        results = dict[int, list[Found]]()
-        with writer(self.model.net, len(rows) * self.width) as engine:
-            tickets = [engine.admit(**self.request(row), how=self.how, seed=self.seed) for row in rows]
-            while engine.busy:
-                results |= {e.ticket: e.results for e in engine.step() if e.results is not None}
-        return [self.some(results[ticket]) for ticket in tickets]
+        results: dict[int, list[Result]] = {}
+        with select_engine(self.model.net, len(rows) * self.sequences_per_row) as engine:
+            request_ids = [
+                engine.add_request(
+                    **self.build_request(row),
+                    generation_config=self.generation_config,
+                    seed=self.seed,
+                )
+                for row in rows
+            ]
+            while engine.has_unfinished_requests:
+                for output in engine.step():
+                    if output.results is not None:
+                        results[output.request_id] = output.results
+        return [self.sort_results(results[request_id]) for request_id in request_ids]
 
-    def some(self, results: list[Found]) -> list[Found]:
-        """Results, of which there is at least one, the best first: what is drawn comes in any order."""
+    def sort_results(self, results: list[Result]) -> list[Result]:
+        """Return the results by score; sampled ones come in any order."""
         if not results:
-            right = "expected one nearer to 0, or fewer words that are forbidden"
-            raise ValueError(f"no result: length_penalty is {self.how.length_penalty:g}; {right}")
-        return sorted(results, key=lambda one: one.score, reverse=True)
+            length_penalty = self.generation_config.length_penalty
+            raise ValueError(
+                f"no result with length_penalty {length_penalty:g}; "
+                "expected one closer to 0, or fewer bad_words_ids"
+            )
+        return sorted(results, key=lambda result: result.score, reverse=True)
 
-    def words(self, ids: Sequence[int]) -> list[int]:
-        """Without ids that only fill up the network's vocabulary, and have no text."""
-        return [one for one in ids if one < len(self.tokenizer)]
+    def filter_vocabulary_ids(self, token_ids: Sequence[int]) -> list[int]:
+        """Return the ids without those that only pad the network's vocabulary."""
+        return [token_id for token_id in token_ids if token_id < len(self.tokenizer)]
 
-    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self.tokenizer.token(one) for one in self.words(ids))
+    def convert_ids_to_tokens(self, token_ids: Sequence[int]) -> tuple[str, ...]:
+        vocabulary_ids = self.filter_vocabulary_ids(token_ids)
+        return tuple(self.tokenizer.id_to_token(token_id) for token_id in vocabulary_ids)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewrite(Write[str, Written]):
-    """An encoder reads a text, a decoder writes another. `prefix`: what stands before a text, as T5's tasks
-    are named; without it, as the folder says. `alignment`: tells what a text was made of, by the decoder's
-    layer of this number, by the "penultimate" one, or by the "mean" of all; it costs a forward."""
+class Seq2SeqTask(GenerationTask[str, GeneratedText]):
+    """A task of an encoder-decoder that maps a text to a text.
 
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
+    `prefix`: text before every source, such as T5's task names, None: as the folder says.
+    `alignment_layer`: decoder layer whose cross-attention becomes the alignments: an index,
+    "penultimate", or "mean" for all layers. It costs one forward pass."""
+
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
     prefix: str | None = None
-    alignment: str | int | None = None
+    alignment_layer: str | int | None = None
 
     def __post_init__(self) -> None:
-        check_strings(prefix=self.prefix)
+        check_string_settings(prefix=self.prefix)
         super().__post_init__()
         assert isinstance(self.model.net, Transformer)
-        check_layer(self.alignment, len(self.model.net.tower.order))
+        check_alignment_layer(self.alignment_layer, len(self.model.net.last_stack.layer_order))
 
     @property
-    def limit(self) -> int:
-        """Where only distances count, as in T5, a tokenizer's limit is for texts that are to be cut alone."""
+    def input_token_limit(self) -> int:
+        """Maximum number of source tokens.
+
+        With relative positions only, as in T5, the tokenizer's limit applies only to texts that are
+        to be truncated or split."""
         spec = self.model.spec
         assert isinstance(spec, Spec)
         assert spec.encoder is not None
-        if self.long != "refuse" or spec.encoder.embed.positions is not None:
-            return super().limit
-        return self.length or ENDLESS
+        if self.overflow != "error" or spec.encoder.embedding.positions is not None:
+            return super().input_token_limit
+        return self.max_input_length or DEFAULT_MAX_INPUT_LENGTH
 
-    def request(self, row: Row) -> dict[str, Any]:
-        return {"source": row.tokens.ids}
+    def build_request(self, row: InputRow) -> dict[str, Any]:
+        return {"source": row.encoding.input_ids}
 
-    def portions(self, text: str) -> Iterator[tuple[str, str]]:
-        """Parts that are read one by one, each after the blanks before it: of a text that is too long, as
-        many as it takes."""
-        if self.long == "window":
-            return portions(text, self.limit, lambda part: self.encode([part])[0], self.before)
+    def chunk_long_text(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yield the text with overflow "window" in chunks that fit, each after its whitespace."""
+        if self.overflow == "window":
+            return chunk_text(
+                text,
+                self.input_token_limit,
+                lambda part: self.encode([part])[0],
+                self.source_prefix,
+            )
         return iter([("", text)])
 
     @property
-    def before(self) -> str:
-        """The prefix, as it is given or as the folder says."""
+    def source_prefix(self) -> str:
+        """The prefix of the task, else of the folder."""
         if self.prefix is not None:
             return self.prefix
-        own = self.params.get(self.part or "")
-        found = own.get("prefix") if isinstance(own, dict) else None
-        return str(found if found is not None else self.model.config.get("prefix") or "")
+        params = self.task_specific_params.get(self.task_specific_key or "")
+        prefix = params.get("prefix") if isinstance(params, dict) else None
+        return str(prefix if prefix is not None else self.model.config.get("prefix") or "")
 
-    def ask(self, rows: Sequence[Row]) -> list[list[Found]]:
-        said = super().ask(rows)
-        if self.alignment is None:
-            return said
-        net, flat = self.model.net, [one for found in said for one in found]
+    def predict(self, rows: Sequence[InputRow]) -> list[list[Result]]:
+        row_results = super().predict(rows)
+        if self.alignment_layer is None:
+            return row_results
+        net = self.model.net
         assert isinstance(net, Transformer)
-        sources = [row.tokens.ids for row, found in zip(rows, said, strict=True) for _ in found]
-        looked = iter(look_back(net, sources, flat, self.how, self.alignment))
-        return [[next(looked) for _ in found] for found in said]
+        flat_results = [result for results in row_results for result in results]
+        sources = [
+            row.encoding.input_ids
+            for row, results in zip(rows, row_results, strict=True)
+            for _ in results
+        ]
+        attention_results = iter(
+            compute_cross_attention(
+                net, sources, flat_results, self.generation_config, self.alignment_layer
+            )
+        )
+        return [[next(attention_results) for _ in results] for results in row_results]
 
-    def written(self, found: Found, row: Row | None = None, given: str = "", at: int = 0) -> Written:
-        """A result as a text, and what it was made of in a row whose text stands at that place of what was
-        given, if that is known."""
-        ids = self.words(found.ids)
-        made = Written(self.tokenizer.decode(ids).strip(), found.score, self.pieces(ids))
-        if row is None or not isinstance(found, Looked):
-            return made
-        source = read_pieces(self.tokenizer, row.tokens, given, at, self.before)
-        target = written_pieces(self.tokenizer, ids, made.text)
-        looks = [looks for one, looks in zip(found.ids, found.weights, strict=True) if self.words([one])]
-        weights = tuple(tuple(each[: len(source)]) for each in looks)
-        return replace(made, alignments=(Alignment(source, target, weights),))
+    def build_output(
+        self, result: Result, row: InputRow | None = None, source_text: str = "", offset: int = 0
+    ) -> GeneratedText:
+        """Return the text of a result.
 
-    def parted(self, given: str) -> Iterator[tuple[str, str]]:
-        """What is read at once, each after the blanks before it."""
-        return self.portions(given)
+        With cross-attention weights, it has the alignment with the row, whose text starts at
+        `offset` of the user's text."""
+        token_ids = self.filter_vocabulary_ids(result.token_ids)
+        text = self.tokenizer.decode(token_ids).strip()
+        output = GeneratedText(text, result.score, self.convert_ids_to_tokens(token_ids))
+        if row is None or not isinstance(result, AttentionResult):
+            return output
+        source = locate_source_tokens(
+            self.tokenizer, row.encoding, source_text, offset, self.source_prefix
+        )
+        target = locate_target_tokens(self.tokenizer, token_ids, text)
+        weights = tuple(
+            tuple(token_weights[: len(source)])
+            for token_id, token_weights in zip(
+                result.token_ids, result.cross_attention_weights, strict=True
+            )
+            if self.filter_vocabulary_ids([token_id])
+        )
+        return replace(output, alignments=(Alignment(source, target, weights),))
 
-    def texts(self, given: str, what: str) -> list[Text]:
-        return [self.before + body for _, body in self.parted(checked(given, what)) if body]
+    def segment_text(self, task_input: str) -> Iterator[tuple[str, str]]:
+        """Yield the segments that are generated from separately, each after its whitespace."""
+        return self.chunk_long_text(task_input)
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Written:
-        parted = [*self.parted(given)]
-        read, lead = zip(rows, begins(parted), said, strict=True), self.lead(given)
-        parts = [[self.written(one, row, given, at + lead) for one in each] for row, at, each in read]
-        best = tuple(joined(each, self.put(parted, each)) for each in zip(*parts, strict=False))
-        return replace(best[0], best=best)
+    def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
+        text = check_input_text(task_input, input_name)
+        return [self.source_prefix + body for _, body in self.segment_text(text) if body]
 
-    def lead(self, given: str) -> int:
-        """Letters before what is read: none, unless a text may say more than itself."""
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[list[Result]]
+    ) -> GeneratedText:
+        segments = [*self.segment_text(task_input)]
+        source_offset = self.get_source_offset(task_input)
+        segment_outputs = [
+            [
+                self.build_output(result, row, task_input, start + source_offset)
+                for result in results
+            ]
+            for row, start, results in zip(
+                rows, find_chunk_starts(segments), predictions, strict=True
+            )
+        ]
+        candidates = tuple(
+            concatenate_outputs(outputs, self.join_outputs(segments, outputs))
+            for outputs in zip(*segment_outputs, strict=False)
+        )
+        return replace(candidates[0], candidates=candidates)
+
+    def get_source_offset(self, task_input: str) -> int:
+        """Return the number of characters before the source, such as a language code."""
         return 0
 
     @abstractmethod
-    def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:
-        """What was written of each part, and what stands between; one after the other they are the text."""
+    def join_outputs(
+        self, segments: Sequence[tuple[str, str]], outputs: Sequence[GeneratedText]
+    ) -> list[str]:
+        """Return the outputs with the whitespace between them; concatenated they are the text."""
 
 
-def joined(parts: Sequence[Written], texts: Sequence[str]) -> Written:
-    """Parts of one text, each at the end of one of the texts: their scores are added."""
-    tokens = tuple(piece for part in parts for piece in part.tokens)
-    ends = zip(parts, accumulate(map(len, texts)), strict=False)
-    moved = tuple(one.moved(end - len(part.text)) for part, end in ends for one in part.alignments)
-    return Written("".join(texts), math.fsum(part.score for part in parts), tokens, alignments=moved)
+def concatenate_outputs(outputs: Sequence[GeneratedText], texts: Sequence[str]) -> GeneratedText:
+    """Concatenate the outputs of segments, each at the end of its text; scores are added."""
+    tokens = tuple(token for output in outputs for token in output.tokens)
+    ends = accumulate(map(len, texts))
+    alignments = tuple(
+        alignment.shift_target(end - len(output.text))
+        for output, end in zip(outputs, ends, strict=False)
+        for alignment in output.alignments
+    )
+    score = math.fsum(output.score for output in outputs)
+    return GeneratedText("".join(texts), score, tokens, alignments=alignments)

@@ -1,4 +1,4 @@
-"""Complete: a text goes on. What is written comes whole, or in a stream as it is said."""
+"""Text completion by a causal model, as a whole or as a stream."""
 
 from __future__ import annotations
 
@@ -7,158 +7,228 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from qkv.decode import Engine, Found, How
-from qkv.decode.engine import LENGTH
+from qkv.decode import Engine, GenerationConfig, Result
+from qkv.decode.engine import DEFAULT_MAX_NEW_TOKENS
 from qkv.nn.transformer import Transformer
-from qkv.tasks.base import Row, Text
-from qkv.tasks.batching import at_rest
-from qkv.tasks.checks import check_strings, checked
-from qkv.tasks.write.base import Write
+from qkv.tasks.base import InputRow, TextOrPair
+from qkv.tasks.batching import evaluation_mode
+from qkv.tasks.checks import check_input_text, check_string_settings
+from qkv.tasks.write.base import GenerationTask
 from qkv.text import Encoding
 
-BROKEN = "\ufffd"  # what bytes are decoded to that are no character, or not yet
-JOINS = re.compile(r"(?:(?: n)?(?: ?'[vr]?)? ?|@@)\Z")  # ends that tokenizers may join with more: do n 't
+REPLACEMENT_CHARACTER = "\ufffd"  # bytes that are not, or not yet, a character
+UNSTABLE_ENDING = re.compile(  # endings that tokenizers may join with what follows: do n 't
+    r"(?:(?: n)?(?: ?'[vr]?)? ?|@@)\Z"
+)
 
 
 @dataclass(frozen=True)
 class Completion:
-    """The prompt and what comes after it; `new`: what comes after it alone; its log-probability over its
-    length, and pieces; `reason`: it ended by an `end`, a `stop` or its `length`. `best` has others too."""
+    """A prompt with its continuation.
+
+    `new_text`: the continuation alone. `score`: its log-probability divided by its length to the
+    power of `length_penalty`. `finish_reason`: "end" (EOS), "stop" or "length".
+    `candidates`: the best completions, this one first."""
 
     text: str
-    new: str
+    new_text: str
     score: float
     tokens: tuple[str, ...]
-    reason: str
-    best: tuple[Completion, ...] = ()
+    finish_reason: str
+    candidates: tuple[Completion, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Complete(Write[str, Completion]):
-    """`stop`: a text, or several, before which it ends; `code`: CTRL's control code, or one that the
-    tokenizer was trained with. A prompt that is cut loses its beginning, to leave room for as many words as
-    are wanted, but keeps half of what the model reads: `long="cut"` where it must be, `"window"` also where
-    there would be less room. Models with a memory then read all of it."""
+class CompleteTask(GenerationTask[str, Completion]):
+    """Text completion by a causal model.
+
+    `stop_strings`: one or more texts before which the completion ends.
+    `control_code`: a control code of CTRL, or one that the tokenizer was trained with.
+    `overflow`: a prompt is truncated on the left, to leave room for `max_new_tokens` but at most
+    half of the model's positions. "truncate" does so if the prompt alone is too long, "window" also
+    if it leaves less room; with "window", models with a segment memory read the whole prompt."""
 
     name: ClassVar[str] = "complete"
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
-    stop: str | Sequence[str] = ()
-    code: str | None = None
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    stop_strings: str | Sequence[str] = ()
+    control_code: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_strings(code=self.code)
-        if not isinstance(self.stop, Sequence):
-            raise ValueError(f"stop is {self.stop!r}, expected a text or several")
-        for one in self.stops:
-            if not isinstance(one, str) or not one:
-                raise ValueError(f"stop is {one!r}, expected a text of one character or more")
-        spoken = self.tokenizer.languages
-        if self.code is not None and self.code not in spoken:
-            if spoken or self.model.family.name != "ctrl":
-                known = ", ".join(spoken) or "none, as this model knows no codes"
-                raise ValueError(f"code is {self.code!r}, expected one of {known}")
-            if self.tokenizer.id(self.code) in (None, self.tokenizer.unk):
-                raise ValueError(f"code is {self.code!r}, expected a word of CTRL's, such as Links or Books")
+        check_string_settings(control_code=self.control_code)
+        if not isinstance(self.stop_strings, Sequence):
+            raise ValueError(
+                f"stop_strings is {self.stop_strings!r}, expected a text or a list of texts"
+            )
+        for stop_string in self.all_stop_strings:
+            if not isinstance(stop_string, str) or not stop_string:
+                raise ValueError(
+                    f"stop_strings has {stop_string!r}, expected a text of one character or more"
+                )
+        if self.control_code is not None:
+            self.check_control_code(self.control_code)
+
+    def check_control_code(self, control_code: str) -> None:
+        """Check that the tokenizer has the code; CTRL's codes are tokens of its vocabulary."""
+        tokenizer = self.tokenizer
+        if control_code in tokenizer.languages:
+            return
+        if tokenizer.languages or self.model.family.name != "ctrl":
+            codes = ", ".join(tokenizer.languages) or "none: this model has no control codes"
+            raise ValueError(f"control_code is {control_code!r}, expected one of {codes}")
+        if tokenizer.token_to_id(control_code) in (None, tokenizer.unk_token_id):
+            raise ValueError(
+                f"control_code is {control_code!r}, expected one of CTRL's, such as Links or Books"
+            )
 
     @property
-    def part(self) -> str | None:
+    def task_specific_key(self) -> str | None:
         return "text-generation"
 
-    def settled(self, usual: How) -> dict[str, Any]:
-        """A folder's `max_length` counts the prompt too, and GPT-2's is 50: a longer one could not go on."""
+    def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
+        """Ignore the folder's `max_length`, which counts the prompt: GPT-2's is only 50."""
         return {"max_length": None}
 
     @property
-    def stops(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+    def all_stop_strings(self) -> tuple[str, ...]:
+        if isinstance(self.stop_strings, str):
+            return (self.stop_strings,)
+        return tuple(self.stop_strings)
 
     @property
-    def limit(self) -> int:
-        return max(super().limit - 1, 1)  # one is to be written
+    def input_token_limit(self) -> int:
+        return max(super().input_token_limit - 1, 1)  # leaves room for one new token
 
-    def texts(self, given: str, what: str) -> list[Text]:
-        words = self.code is not None and not self.tokenizer.languages
-        return [f"{self.code} {checked(given, what)}" if words else checked(given, what)]
+    def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
+        text = check_input_text(task_input, input_name)
+        if self.control_code is not None and not self.tokenizer.languages:
+            text = f"{self.control_code} {text}"
+        return [text]
 
-    def encode(self, texts: Sequence[Text]) -> list[Encoding]:
-        """Tokens after which a text goes on: those that a tokenizer puts at its end are left out."""
-        language = self.code if self.tokenizer.languages else None
-        found = [one.opened() for one in self.tokenizer.encode_many(texts, language=language)]
-        if self.code is None or language is not None:
-            return found
-        return [replace(one, sequence=[None, *one.sequence[1:]]) for one in found]  # a code is never cut off
+    def encode(self, texts: Sequence[TextOrPair]) -> list[Encoding]:
+        """Return the encodings without the special tokens that a tokenizer adds at the end."""
+        language = self.control_code if self.tokenizer.languages else None
+        encodings = [
+            encoding.strip_trailing_special_tokens()
+            for encoding in self.tokenizer.encode_batch(texts, language=language)
+        ]
+        if self.control_code is None or language is not None:
+            return encodings
+        return [  # the code becomes a special token, which truncation keeps
+            replace(encoding, sequence_ids=[None, *encoding.sequence_ids[1:]])
+            for encoding in encodings
+        ]
 
     @property
-    def remembers(self) -> bool:
-        """Does the model read on from states of what it has read, of which it keeps so many and no more?"""
+    def has_memory(self) -> bool:
+        """Whether the model has segment recurrence with a memory of limited length."""
         assert isinstance(self.model.net, Transformer)
-        recall = self.model.net.tower.stack.recall
-        return recall is not None and bool(recall.length)
+        recurrence = self.model.net.last_stack.spec.recurrence
+        return recurrence is not None and bool(recurrence.memory_length)
 
-    def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        room = self.limit + 1 - min(self.how.max_new or LENGTH, self.limit // 2)
-        if self.long == "window" and len(whole) > room:
-            return [whole] if self.remembers else [whole.cut(room, side="left")]
-        if self.long == "cut" and len(whole) > self.limit:
-            return [whole.cut(room, side="left")]
-        return super().parts(whole, what)
+    def split_encoding(self, encoding: Encoding, input_name: str) -> list[Encoding]:
+        limit = self.input_token_limit
+        max_new_tokens = self.generation_config.max_new_tokens or DEFAULT_MAX_NEW_TOKENS
+        prompt_limit = limit + 1 - min(max_new_tokens, limit // 2)
+        if self.overflow == "window" and len(encoding) > prompt_limit:
+            if self.has_memory:
+                return [encoding]
+            return [encoding.truncate(prompt_limit, truncation_side="left")]
+        if self.overflow == "truncate" and len(encoding) > limit:
+            return [encoding.truncate(prompt_limit, truncation_side="left")]
+        return super().split_encoding(encoding, input_name)
 
-    def request(self, row: Row) -> dict[str, Any]:
-        return {"prompt": row.tokens.ids, "stop": self.stopper(row.tokens.ids) if self.stops else None}
+    def build_request(self, row: InputRow) -> dict[str, Any]:
+        prompt_ids = row.encoding.input_ids
+        criterion = self.build_stopping_criterion(prompt_ids) if self.all_stop_strings else None
+        return {"prompt": prompt_ids, "stopping_criteria": criterion}
 
-    def stopper(self, prompt: list[int]) -> Callable[[list[int]], bool]:
-        return lambda ids: self.ended(self.after(prompt, ids)) is not None
+    def build_stopping_criterion(self, prompt_ids: list[int]) -> Callable[[list[int]], bool]:
+        return lambda ids: self.find_stop(self.decode_new_text(prompt_ids, ids)) is not None
 
-    def ended(self, new: str) -> int | None:
-        """Where the first of the texts to stop at begins."""
-        return min((place for one in self.stops if (place := new.find(one)) >= 0), default=None)
+    def find_stop(self, new_text: str) -> int | None:
+        """Return the offset of the first stop string."""
+        offsets = [new_text.find(stop_string) for stop_string in self.all_stop_strings]
+        return min((offset for offset in offsets if offset >= 0), default=None)
 
-    def after(self, prompt: list[int], ids: Sequence[int]) -> str:
-        """What ids say after a prompt."""
-        words = self.words(ids)
-        if not words:
+    def decode_new_text(self, prompt_ids: list[int], token_ids: Sequence[int]) -> str:
+        """Return the text that new tokens add to a prompt."""
+        new_ids = self.filter_vocabulary_ids(token_ids)
+        if not new_ids:
             return ""
-        before, whole = self.tokenizer.decode(prompt), self.tokenizer.decode([*prompt, *words])
-        return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(words)
+        prompt_text = self.tokenizer.decode(prompt_ids)
+        text = self.tokenizer.decode([*prompt_ids, *new_ids])
+        if text.startswith(prompt_text):
+            return text[len(prompt_text) :]
+        return self.tokenizer.decode(new_ids)
 
-    def completion(self, given: str, prompt: list[int], found: Found) -> Completion:
-        new = self.after(prompt, found.ids)
-        new = new[: self.ended(new)]
-        return Completion(given + new, new, found.score, self.pieces(found.ids), found.reason)
+    def build_completion(
+        self, prompt_text: str, prompt_ids: list[int], result: Result
+    ) -> Completion:
+        new_text = self.decode_new_text(prompt_ids, result.token_ids)
+        new_text = new_text[: self.find_stop(new_text)]
+        tokens = self.convert_ids_to_tokens(result.token_ids)
+        return Completion(
+            prompt_text + new_text, new_text, result.score, tokens, result.finish_reason
+        )
 
-    def found(self, given: str, rows: Sequence[Row], said: Sequence[list[Found]]) -> Completion:
-        best = tuple(self.completion(given, rows[0].tokens.ids, one) for one in said[0])
-        return replace(best[0], best=best)
+    def postprocess(
+        self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[list[Result]]
+    ) -> Completion:
+        prompt_ids = rows[0].encoding.input_ids
+        candidates = tuple(
+            self.build_completion(task_input, prompt_ids, result) for result in predictions[0]
+        )
+        return replace(candidates[0], candidates=candidates)
 
-    def stream(self, given: str, /, **settings: Any) -> Iterator[str]:
-        """What comes after a prompt, bit by bit; together it is `new`. Characters come whole, and nothing
-        that may be the beginning of a text to stop at."""
-        task = self.changed(settings)
-        if task.how.copies > 1:
-            raise ValueError(f"results is {task.how.copies}, expected one for a stream")
+    def stream(self, prompt: str, /, **settings: Any) -> Iterator[str]:
+        """Yield the new text piece by piece; joined, the pieces are `new_text`.
+
+        Only complete characters are yielded, and nothing that may start a stop string."""
+        task = self.with_settings(settings)
+        if task.generation_config.num_samples > 1:
+            raise ValueError(
+                f"num_return_sequences is {task.generation_config.num_samples}, "
+                "expected 1 for a stream"
+            )
         assert isinstance(self.model.net, Transformer)
-        ((row,),) = task.all_rows([given], ["text"])
-        ids, sent = list[int](), ""
-        with at_rest(self.model):
+        ((row,),) = task.preprocess([prompt], ["text"])
+        prompt_ids = row.encoding.input_ids
+        streamed_ids: list[int] = []
+        streamed_text = ""
+        with evaluation_mode(self.model):
             engine = Engine(self.model.net)
-            engine.admit(**task.request(row), how=task.how, seed=task.seed)
-        while engine.busy:
-            with at_rest(self.model):
-                events = engine.step()
-            for event in events:
-                ids += event.ids
-                done = event.results is not None
-                said = ids if event.results is None else task.some(event.results)[0].ids
-                new = task.after(row.tokens.ids, said)
-                new = new[: task.ended(new)] if done else task.sure(new)
-                if len(new) > len(sent) and (done or new.startswith(sent)):
-                    yield new[len(sent) :]
-                    sent = new
+            engine.add_request(
+                **task.build_request(row), generation_config=task.generation_config, seed=task.seed
+            )
+        while engine.has_unfinished_requests:
+            with evaluation_mode(self.model):
+                outputs = engine.step()
+            for output in outputs:
+                streamed_ids += output.new_token_ids
+                is_done = output.results is not None
+                if output.results is None:
+                    new_text = task.decode_new_text(prompt_ids, streamed_ids)
+                    new_text = task.trim_unstable_ending(new_text)
+                else:
+                    best = task.sort_results(output.results)[0]
+                    new_text = task.decode_new_text(prompt_ids, best.token_ids)
+                    new_text = new_text[: task.find_stop(new_text)]
+                is_longer = len(new_text) > len(streamed_text)
+                if is_longer and (is_done or new_text.startswith(streamed_text)):
+                    yield new_text[len(streamed_text) :]
+                    streamed_text = new_text
 
-    def sure(self, new: str) -> str:
-        """Without an end that may yet become something else."""
-        new = JOINS.sub("", new.rstrip(BROKEN))
-        ends = [size for one in self.stops for size in range(1, len(one)) if new.endswith(one[:size])]
-        place = self.ended(new)
-        return new[:place] if place is not None else new[: len(new) - max(ends, default=0)]
+    def trim_unstable_ending(self, new_text: str) -> str:
+        """Return the text without an ending that later tokens may change."""
+        new_text = UNSTABLE_ENDING.sub("", new_text.rstrip(REPLACEMENT_CHARACTER))
+        stop = self.find_stop(new_text)
+        if stop is not None:
+            return new_text[:stop]
+        partial_stops = [
+            size
+            for stop_string in self.all_stop_strings
+            for size in range(1, len(stop_string))
+            if new_text.endswith(stop_string[:size])
+        ]
+        return new_text[: len(new_text) - max(partial_stops, default=0)]

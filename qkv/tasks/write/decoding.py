@@ -1,9 +1,9 @@
-"""Writer: which network writes for a model: its own, or a copy of it that is laid out for speed.
+"""Selection of the network that generates: the model's own, or a copy optimized for inference.
 
-On a CPU a prepared copy (`decode.prepare`) is quicker where several rows step together, and says the same.
-Making it takes as long as it saves in `PAYS` steps: it is made once the network itself has gone through so
-many, so that no single short text waits for it. What becomes of the network later, by training or an adapter,
-is noticed: a copy of what it was is dropped."""
+On a CPU an optimized copy (`decode.optimize_model`) is faster if several rows decode together, with
+the same results. Building it costs as much as it saves in `MIN_STEPS_FOR_COPY` steps, so it is
+built after the network itself has run that many: no single short text waits for it. If training or
+an adapter changes the network later, the copy is dropped."""
 
 from __future__ import annotations
 
@@ -15,54 +15,56 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from qkv.decode import Engine, prepare
+from qkv.decode import Engine, optimize_model
 from qkv.nn.transformer import Transformer
 
-ROWS = 4  # fewer are as quick in the network itself
-PAYS = 64  # steps
-LARGEST = 1 << 32  # bytes of weights, which are there twice then
+MIN_ROWS_FOR_COPY = 4  # fewer rows are as fast in the network itself
+MIN_STEPS_FOR_COPY = 64
+MAX_COPY_BYTES = 1 << 32  # of weights, which are in memory twice
 
 
 @dataclass
-class Known:
-    """A network as it is now: its tensors and their versions, the steps that it went through, its copy."""
+class OptimizedCopy:
+    """The tensor versions of a network, its number of decoding steps and its copy, once built."""
 
-    marks: list[tuple[int, int]]
-    steps: int = 0
+    tensor_versions: list[tuple[int, int]]
+    num_steps: int = 0
     copy: Transformer | None = None
 
 
-_known: WeakKeyDictionary[Transformer, Known] = WeakKeyDictionary()
+_copies: WeakKeyDictionary[Transformer, OptimizedCopy] = WeakKeyDictionary()
 
 
 @contextmanager
-def writer(net: Transformer, rows: int) -> Iterator[Engine]:
-    """An engine for so many rows that step together."""
-    if rows < ROWS or not fits(net):
+def select_engine(net: Transformer, num_rows: int) -> Iterator[Engine]:
+    """Yield an engine for a number of rows that decode together."""
+    if num_rows < MIN_ROWS_FOR_COPY or not can_use_copy(net):
         yield Engine(net)
         return
-    marks = [(x.data_ptr(), x._version) for x in held(net)]
-    known = _known.get(net)
-    if known is None or known.marks != marks:
-        known = _known[net] = Known(marks)
-    if known.copy is None and known.steps >= PAYS:
-        known.copy = prepare(net)
-    engine = Engine(known.copy or net)
+    versions = [(tensor.data_ptr(), tensor._version) for tensor in list_tensors(net)]
+    entry = _copies.get(net)
+    if entry is None or entry.tensor_versions != versions:
+        entry = OptimizedCopy(versions)
+        _copies[net] = entry
+    if entry.copy is None and entry.num_steps >= MIN_STEPS_FOR_COPY:
+        entry.copy = optimize_model(net)
+    engine = Engine(entry.copy or net)
     yield engine
-    known.steps += engine.steps
+    entry.num_steps += engine.num_steps
 
 
-def held(net: nn.Module) -> list[Tensor]:
+def list_tensors(net: nn.Module) -> list[Tensor]:
     return [*net.parameters(), *net.buffers()]
 
 
-def fits(net: nn.Module) -> bool:
-    """May a copy stand for it? Not where it is no quicker, nor where someone looks into the network."""
-    tensors = held(net)
+def can_use_copy(net: nn.Module) -> bool:
+    """Return whether a copy is faster and nothing observes the network itself."""
+    tensors = list_tensors(net)
     return (
-        all(x.device.type == "cpu" and not x.is_inference() for x in tensors)  # which have no versions
+        # Inference tensors have no versions.
+        all(tensor.device.type == "cpu" and not tensor.is_inference() for tensor in tensors)
         and all(x.dtype == torch.float32 for x in tensors if x.is_floating_point())
-        and sum(x.nbytes for x in tensors) <= LARGEST
+        and sum(tensor.nbytes for tensor in tensors) <= MAX_COPY_BYTES
         and net._compiled_call_impl is None
         and not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     )

@@ -1,10 +1,10 @@
-"""Respond: the answer to a question about a text, in words that an encoder-decoder writes.
+"""Generative question answering: an encoder-decoder writes the answer to a question about a text.
 
-    question, context ─ template ─ tokens, those of the context told apart ─ windows ─ answers ─ the best
+    question, context ─ template ─ tokens, context marked ─ windows ─ answers ─ best answer
 
-A long context is read in windows that overlap, and each says its answers. They are compared by their scores:
-e to the log-probability of an answer over its length, as `length_penalty` has it. What several windows say is
-one answer, with its best score."""
+A long context is read in overlapping windows, each of which gives answers. They are ranked by
+score: e to the log-probability of an answer divided by its length to the power of `length_penalty`.
+Equal answers of several windows are merged and keep the best score."""
 
 from __future__ import annotations
 
@@ -14,130 +14,190 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
-from qkv.decode import Found
+from qkv.decode import Result
 from qkv.model.model import Model
 from qkv.spec import Spec
-from qkv.tasks.base import Row, Text
-from qkv.tasks.read.answer import Answer, Reply, asked, check_question, first_window
-from qkv.tasks.requirements import REWRITES, SPAN, check_fits, rewrites
-from qkv.tasks.write.base import Write
+from qkv.tasks.base import InputRow, TextOrPair
+from qkv.tasks.read.answer import (
+    AnswerResult,
+    ExtractiveAnswerTask,
+    check_question,
+    check_question_and_context,
+    take_first_window,
+)
+from qkv.tasks.requirements import (
+    SEQ2SEQ_REQUIREMENT,
+    SPAN_REQUIREMENT,
+    can_rewrite_text,
+    check_model_supports_task,
+)
+from qkv.tasks.write.base import GenerationTask
 from qkv.text import Encoding
 
-MOST = 512  # tokens of a question and a window (T5)
-SLOT = re.compile(r"\{(question|context)\}")
-ALSO = {"top": "results", "longest": "max_new"}  # names of these settings where an answer is a part of a text
+MAX_GENERATIVE_INPUT_LENGTH = 512  # tokens of a question and a window (T5)
+TEMPLATE_FIELD = re.compile(r"\{(question|context)\}")
+SETTING_ALIASES = {  # settings of the extractive task, and their fields of GenerationConfig
+    "top_k": "num_return_sequences",
+    "max_answer_tokens": "max_new_tokens",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Respond(Write[tuple[str, str], Answer]):
-    """`template`: what is read, with {question} and {context} in it; `none`: no answer is one too. `top` and
-    `longest` are `results` and `max_new`."""
+class GenerativeAnswerTask(GenerationTask[tuple[str, str], AnswerResult]):
+    """Generative question answering by an encoder-decoder.
+
+    `template`: the source text, with {question} and {context}.
+    `allow_no_answer`: an empty answer is a candidate too.
+    As in the extractive task, `top_k` is the number of answers (`num_return_sequences`) and
+    `max_answer_tokens` their length (`max_new_tokens`); the `top_k` of sampling goes into
+    `generate_kwargs`, where it implies `do_sample=True` as temperature and top_p do."""
 
     name: ClassVar[str] = "answer"
-    ways: ClassVar[tuple[str, ...]] = ("refuse", "cut", "window")
-    long: str = "window"
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow: str = "window"
     template: str = "question: {question} context: {context}"
-    none: bool = False
+    allow_no_answer: bool = False
 
     def __post_init__(self) -> None:
-        check_fits(self.model, self.name, REWRITES)
+        check_model_supports_task(self.model, self.name, SEQ2SEQ_REQUIREMENT)
         super().__post_init__()
-        found = SLOT.findall(self.template) if isinstance(self.template, str) else []
-        if sorted(found) != ["context", "question"]:
-            right = "a text with {question} and {context}, each once"
-            raise ValueError(f"template is {self.template!r}, expected {right}")
+        template_fields = (
+            TEMPLATE_FIELD.findall(self.template) if isinstance(self.template, str) else []
+        )
+        if sorted(template_fields) != ["context", "question"]:
+            expected = "a text with {question} and {context}, each once"
+            raise ValueError(f"template is {self.template!r}, expected {expected}")
 
-    def __call__(self, question: str, text: str, /, **settings: Any) -> Answer:  # type: ignore[override]
-        """The answer to a question about a text."""
-        return super().__call__((question, text), **settings)
+    def __call__(  # type: ignore[override]
+        self, question: str, context: str, /, **settings: Any
+    ) -> AnswerResult:
+        """Return the answer to a question about a text."""
+        return super().__call__((question, context), **settings)
 
-    def changed(self, settings: dict[str, Any]) -> Self:
-        for name, other in ALSO.items():
-            if name in settings and other in settings:
-                raise ValueError(f"{name} and {other} are one setting here, expected one of them")
-        return super().changed({ALSO.get(name, name): value for name, value in settings.items()})
+    def with_settings(self, settings: dict[str, Any]) -> Self:
+        for alias, name in SETTING_ALIASES.items():
+            if alias in settings and name in settings:
+                raise ValueError(f"{alias} and {name} are the same setting here, expected one")
+        return super().with_settings(
+            {SETTING_ALIASES.get(name, name): value for name, value in settings.items()}
+        )
 
     @property
-    def limit(self) -> int:
-        return min(super().limit, self.length or MOST)
+    def input_token_limit(self) -> int:
+        return min(super().input_token_limit, self.max_input_length or MAX_GENERATIVE_INPUT_LENGTH)
 
-    def texts(self, given: tuple[str, str], what: str) -> list[Text]:
-        return [asked(given, what)]
+    def prepare_texts(self, task_input: tuple[str, str], input_name: str) -> list[TextOrPair]:
+        return [check_question_and_context(task_input, input_name)]
 
-    def encode(self, texts: Sequence[Text]) -> list[Encoding]:
-        """Questions and contexts in the template; tokens of a context are told from the others, as those of a
-        pair are, and have its own offsets."""
-        front, back = self.template.split("{context}")
-        whole, places = list[Text](), list[tuple[int, int]]()
+    def encode(self, texts: Sequence[TextOrPair]) -> list[Encoding]:
+        """Encode the filled templates.
+
+        Context tokens have sequence id 1, as in a text pair, and their offsets in the context."""
+        before_template, after_template = self.template.split("{context}")
+        sources: list[TextOrPair] = []
+        context_spans: list[tuple[int, int]] = []
         for question, context in (text for text in texts if isinstance(text, tuple)):
-            before, after = (part.replace("{question}", question) for part in (front, back))
-            whole.append(before + context + after)
-            places.append((len(before), len(before + context)))
-        encoded = zip(self.tokenizer.encode_many(whole), places, strict=True)
-        return [within(one, *place) for one, place in encoded]
+            before = before_template.replace("{question}", question)
+            after = after_template.replace("{question}", question)
+            sources.append(before + context + after)
+            context_spans.append((len(before), len(before + context)))
+        encodings = self.tokenizer.encode_batch(sources)
+        return [
+            mark_context(encoding, *span)
+            for encoding, span in zip(encodings, context_spans, strict=True)
+        ]
 
-    def parts(self, whole: Encoding, what: str) -> list[Encoding]:
-        check_question(whole, self.limit, what)
-        return super().parts(whole, what)
+    def split_encoding(self, encoding: Encoding, input_name: str) -> list[Encoding]:
+        check_question(encoding, self.input_token_limit, input_name)
+        return super().split_encoding(encoding, input_name)
 
-    def cut(self, whole: Encoding) -> Encoding:
-        return first_window(whole, self.limit)
+    def truncate(self, encoding: Encoding) -> Encoding:
+        return take_first_window(encoding, self.input_token_limit)
 
-    def request(self, row: Row) -> dict[str, Any]:
-        return {"source": row.tokens.ids}
+    def build_request(self, row: InputRow) -> dict[str, Any]:
+        return {"source": row.encoding.input_ids}
 
-    def found(self, given: tuple[str, str], rows: Sequence[Row], said: Sequence[list[Found]]) -> Answer:
-        merged: dict[str, Answer] = {}
-        for row, results in zip(rows, said, strict=True):
-            for one in results:
-                answer = self.answer(given[1], row.tokens, one)
-                words = " ".join(answer.text.lower().split())
-                merged[words] = better(answer, merged.get(words, answer))
-        if not self.none and len(merged) > 1:
+    def postprocess(
+        self,
+        task_input: tuple[str, str],
+        rows: Sequence[InputRow],
+        predictions: Sequence[list[Result]],
+    ) -> AnswerResult:
+        _, context = task_input
+        merged: dict[str, AnswerResult] = {}
+        for row, results in zip(rows, predictions, strict=True):
+            for result in results:
+                answer = self.build_answer(context, row.encoding, result)
+                key = " ".join(answer.text.lower().split())
+                merged[key] = merge_answers(answer, merged.get(key, answer))
+        if not self.allow_no_answer and len(merged) > 1:
             merged.pop("", None)
-        best = tuple(sorted(merged.values(), key=lambda one: -one.score)[: self.how.results])
-        return replace(best[0], best=best)
+        answers = sorted(merged.values(), key=lambda answer: -answer.score)
+        candidates = tuple(answers[: self.generation_config.num_return_sequences])
+        return replace(candidates[0], candidates=candidates)
 
-    def answer(self, text: str, tokens: Encoding, found: Found) -> Answer:
-        """What was written, as it stands in the window where it does."""
-        words, score = self.tokenizer.decode(self.words(found.ids)).strip(), math.exp(found.score)
-        own = [offsets for offsets, owner in zip(tokens.offsets, tokens.sequence, strict=True) if owner == 1]
-        place = occurs(words, text, own[0][0], own[-1][1])
-        return Answer(text[slice(*place)], score, *place) if place else Answer(words, score, None, None)
+    def build_answer(self, context: str, encoding: Encoding, result: Result) -> AnswerResult:
+        """Return a generated answer, with its offsets if it occurs in the window."""
+        text = self.tokenizer.decode(self.filter_vocabulary_ids(result.token_ids)).strip()
+        score = math.exp(result.score)
+        context_offsets = [
+            offsets
+            for offsets, sequence_id in zip(
+                encoding.offset_mapping, encoding.sequence_ids, strict=True
+            )
+            if sequence_id == 1
+        ]
+        span = find_phrase(text, context, context_offsets[0][0], context_offsets[-1][1])
+        if span:
+            return AnswerResult(context[slice(*span)], score, *span)
+        return AnswerResult(text, score, None, None)
 
 
-def answering(model: Model, generative: bool | None) -> type[Reply] | type[Respond]:
-    """The way to answer: as asked, else as the model can."""
+def select_answer_task(
+    model: Model, generative: bool | None
+) -> type[ExtractiveAnswerTask] | type[GenerativeAnswerTask]:
+    """Return the class of the answer task; `generative` None: as the model supports."""
     if generative not in (None, True, False):
-        raise ValueError(f"generative is {generative!r}, expected true, false, or none for as the model can")
+        raise ValueError(f"generative is {generative!r}, expected true, false or none")
     spec = model.spec
-    writes = isinstance(spec, Spec) and rewrites(spec) and not SPAN.fits(spec)
-    if generative is None and not writes:
-        check_fits(model, "answer")
-    return Respond if (writes if generative is None else generative) else Reply
+    is_generative_model = (
+        isinstance(spec, Spec) and can_rewrite_text(spec) and not SPAN_REQUIREMENT.predicate(spec)
+    )
+    if generative is None:
+        if not is_generative_model:
+            check_model_supports_task(model, "answer")
+        generative = is_generative_model
+    return GenerativeAnswerTask if generative else ExtractiveAnswerTask
 
 
-def better(one: Answer, other: Answer) -> Answer:
-    """Of two that say the same, the one with a place in the text, and the best score of both."""
-    first, second = sorted((one, other), key=lambda each: (each.start is None, -each.score))
+def merge_answers(answer: AnswerResult, other: AnswerResult) -> AnswerResult:
+    """Return the equal answer that has offsets, with the better score of both."""
+    first, second = sorted(
+        (answer, other), key=lambda candidate: (candidate.start is None, -candidate.score)
+    )
     return replace(first, score=max(first.score, second.score))
 
 
-def within(whole: Encoding, start: int, end: int) -> Encoding:
-    """Tokens of the characters from `start` up to `end` are the second text, and count from there."""
-    offsets, sequence = [*whole.offsets], [*whole.sequence]
-    for place, (first, last) in enumerate(whole.offsets):
-        if sequence[place] is not None and first < end and last > start:
-            offsets[place], sequence[place] = (max(first, start) - start, min(last, end) - start), 1
-    return replace(whole, offsets=offsets, sequence=sequence)
+def mark_context(encoding: Encoding, start: int, end: int) -> Encoding:
+    """Give the tokens from `start` up to `end` sequence id 1 and offsets relative to `start`."""
+    offsets = [*encoding.offset_mapping]
+    sequence_ids = [*encoding.sequence_ids]
+    for i, (token_start, token_end) in enumerate(encoding.offset_mapping):
+        if sequence_ids[i] is not None and token_start < end and token_end > start:
+            offsets[i] = (max(token_start, start) - start, min(token_end, end) - start)
+            sequence_ids[i] = 1
+    return replace(encoding, offset_mapping=offsets, sequence_ids=sequence_ids)
 
 
-def occurs(words: str, text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Where words first stand in a part of a text, in any case and with any blanks: by themselves, else
-    inside others."""
-    plain = r"\s+".join(map(re.escape, words.split()))
-    for pattern in (rf"(?<!\w){plain}(?!\w)", plain) if plain else ():
-        found = re.compile(pattern, re.IGNORECASE).search(text, start, end)
-        if found:
-            return found.span()
+def find_phrase(phrase: str, text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Return the first span of a phrase in text[start:end], ignoring case and whitespace.
+
+    Whole words are preferred to parts of words."""
+    pattern = r"\s+".join(map(re.escape, phrase.split()))
+    if not pattern:
+        return None
+    for candidate in (rf"(?<!\w){pattern}(?!\w)", pattern):
+        match = re.compile(candidate, re.IGNORECASE).search(text, start, end)
+        if match:
+            return match.span()
     return None

@@ -1,4 +1,4 @@
-"""Summarise: a long text as a short one, by an encoder-decoder; how long it is, the folder says or you."""
+"""Summarization of a text by an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -6,36 +6,44 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from qkv.tasks.batching import Progress
-from qkv.tasks.write.base import Rewrite, Written
+from qkv.tasks.batching import TaskProgress
+from qkv.tasks.write.base import GeneratedText, Seq2SeqTask
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summarise(Rewrite):
-    """The folder's part `summarization` has its settings, and T5's prefix. `long="window"` summarises a text
-    that is too long part by part; `again`: what comes of its parts is summarised once more, until it is one
-    part."""
+class SummarizeTask(Seq2SeqTask):
+    """Summarization.
 
-    name: ClassVar[str] = "summarise"
-    again: bool = False
+    Defaults, such as lengths and T5's prefix, come from `summarization` of the folder's
+    `task_specific_params`. With overflow "window", a text that is too long is summarized chunk by
+    chunk; `recursive` summarizes the joined summaries again until they fit into one chunk."""
+
+    name: ClassVar[str] = "summarize"
+    recursive: bool = False
 
     @property
-    def part(self) -> str | None:
+    def task_specific_key(self) -> str | None:
         return "summarization"
 
-    def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:
-        return [" " * (place > 0) + part.text for place, part in enumerate(parts)]
+    def join_outputs(
+        self, segments: Sequence[tuple[str, str]], outputs: Sequence[GeneratedText]
+    ) -> list[str]:
+        return [" " * (i > 0) + output.text for i, output in enumerate(outputs)]
 
-    def results(
-        self, given: Sequence[str], batch_tokens: int = 4096, progress: Progress = False
-    ) -> list[Written]:
-        found = super().results(given, batch_tokens, progress)
-        both = [*enumerate(zip(given, found, strict=True))]
-        long = [
-            place for place, (text, one) in both
-            if self.again and 0 < len(one.text) < len(text) and len(self.texts(text, "text")) > 1
-        ]  # fmt: skip
-        shorter = self.results([found[place].text for place in long], batch_tokens, progress) if long else []
-        for place, one in zip(long, shorter, strict=True):
-            found[place] = one
-        return found
+    def compute_results(
+        self, inputs: Sequence[str], batch_tokens: int = 4096, progress: TaskProgress = False
+    ) -> list[GeneratedText]:
+        results = super().compute_results(inputs, batch_tokens, progress)
+        if not self.recursive:
+            return results
+        indices = [
+            i
+            for i, (text, result) in enumerate(zip(inputs, results, strict=True))
+            if 0 < len(result.text) < len(text) and len(self.prepare_texts(text, "text")) > 1
+        ]
+        if indices:
+            summaries = [results[i].text for i in indices]
+            shorter = self.compute_results(summaries, batch_tokens, progress)
+            for i, result in zip(indices, shorter, strict=True):
+                results[i] = result
+        return results

@@ -1,219 +1,288 @@
-"""Translate: a text into another language, line by line or sentence by sentence; the lines stay.
+"""Translation line by line or sentence by sentence; line breaks and whitespace are kept.
 
-Models know languages in three ways: by codes around a source and before a target (mBART), by the code of the
-target in front of a source (`>>en<<`: Marian, and models of our recipes), or by a prefix in words (T5)."""
+Models select languages in three ways: by codes around the source and before the target (mBART), by
+the code of the target before the source (`>>en<<`: Marian, and models of our recipes), or by a
+prefix in words (T5)."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from qkv.builtin.language import german_or_english
-from qkv.decode import How
-from qkv.tasks.base import Row, Text
-from qkv.tasks.checks import check_strings, checked, one_of
-from qkv.tasks.write.base import Rewrite, Written
+from qkv.builtin.language import LANGUAGE_DETECTORS
+from qkv.decode import GenerationConfig
+from qkv.tasks.base import InputRow, TextOrPair
+from qkv.tasks.checks import check_choice, check_input_text, check_string_settings
+from qkv.tasks.write.base import GeneratedText, Seq2SeqTask
 from qkv.text import Encoding
-from qkv.text.sentences import SENTENCE
+from qkv.text.sentences import SENTENCE_BOUNDARY
 
-PAIR = re.compile(r"translation_(\w+)_to_(\w+)")
+TRANSLATION_KEY = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Translate(Rewrite):
-    """`source`, `target`: languages, where the model has several; `by`: line or sentence, what is read at
-    once: as its folder says (`task_specific_params`), else a line."""
+class TranslateTask(Seq2SeqTask):
+    """Translation.
+
+    `src_lang`, `tgt_lang`: languages, if the model has several.
+    `unit`: "line" or "sentence", what is translated at a time, None: `unit` in `translation` of the
+    folder's `task_specific_params`, else "line".
+    Without languages, the source language is detected if `language_detector` there names one of
+    `qkv.builtin.language.LANGUAGE_DETECTORS`."""
 
     name: ClassVar[str] = "translate"
-    source: str | None = None
-    target: str | None = None
-    by: str | None = None
+    src_lang: str | None = None
+    tgt_lang: str | None = None
+    unit: str | None = None
 
     def __post_init__(self) -> None:
-        check_strings(source=self.source, target=self.target)
+        check_string_settings(src_lang=self.src_lang, tgt_lang=self.tgt_lang)
         super().__post_init__()
-        one_of("by", self.unit, ("line", "sentence"))
-        if not self.tokenizer.languages and not self.pairs:
-            for what, name in (("source", self.source), ("target", self.target)):
-                if name is not None:
-                    raise ValueError(f"{what} is {name!r}, and this model has no languages to choose from")
+        check_choice("unit", self.segment_unit, ("line", "sentence"))
+        if not self.tokenizer.languages and not self.language_pairs:
+            for setting, language in (("src_lang", self.src_lang), ("tgt_lang", self.tgt_lang)):
+                if language is not None:
+                    raise ValueError(
+                        f"{setting} is {language!r}, expected none: "
+                        "this model has no languages to choose from"
+                    )
 
     @property
-    def unit(self) -> str:
-        """What is read at once. A model that has learnt single sentences says so."""
-        if self.by is not None:
-            return self.by
-        own = self.params.get("translation")
-        return str(own.get("by", "line")) if isinstance(own, dict) else "line"
-
-    # --- by a prefix ---
+    def translation_params(self) -> Mapping[str, Any]:
+        """`translation` of the folder's `task_specific_params`."""
+        params = self.task_specific_params.get("translation")
+        return params if isinstance(params, dict) else {}
 
     @property
-    def pairs(self) -> dict[str, tuple[str, str]]:
-        """The directions that the folder names: from which language into which."""
-        return {key: (m[1], m[2]) for key in self.params if (m := PAIR.fullmatch(key))}
+    def segment_unit(self) -> str:
+        """The unit of translation: the setting, else the folder's, else a line."""
+        if self.unit is not None:
+            return self.unit
+        return str(self.translation_params.get("unit", "line"))
+
+    # --- languages by a prefix in words ---
 
     @property
-    def part(self) -> str | None:
-        wanted = [name and bare(name) for name in (self.source, self.target)]
-        fits = [
-            key
-            for key, pair in self.pairs.items()
-            if all(name in (None, one) for name, one in zip(wanted, pair, strict=True))
+    def language_pairs(self) -> dict[str, tuple[str, str]]:
+        """The directions of the folder's `task_specific_params`: key, (source, target)."""
+        matches = map(TRANSLATION_KEY.fullmatch, self.task_specific_params)
+        return {match[0]: (match[1], match[2]) for match in matches if match}
+
+    @property
+    def task_specific_key(self) -> str | None:
+        languages = [
+            language and get_base_language(language) for language in (self.src_lang, self.tgt_lang)
         ]
-        if not fits and self.pairs and not self.tokenizer.languages:
-            known = ", ".join(f"{one} to {other}" for one, other in self.pairs.values())
-            raise ValueError(f"{self.source or 'any'} to {self.target or 'any'}: expected one of {known}")
-        return fits[0] if len(fits) == 1 else None
+        keys = [
+            key
+            for key, pair in self.language_pairs.items()
+            if all(language in (None, name) for language, name in zip(languages, pair, strict=True))
+        ]
+        if not keys and self.language_pairs and not self.tokenizer.languages:
+            pairs = ", ".join(" to ".join(pair) for pair in self.language_pairs.values())
+            direction = f"{self.src_lang or 'any'} to {self.tgt_lang or 'any'}"
+            raise ValueError(f"{direction}: expected one of {pairs}")
+        return keys[0] if len(keys) == 1 else None
 
-    # --- by codes ---
+    # --- languages by codes ---
 
     @cached_property
-    def arrows(self) -> bool:
-        """Do codes such as `>>en<<` name the target in front of a source?"""
-        known = self.tokenizer.languages
-        return bool(known) and all(
-            code.startswith(">>") or self.tokenizer.id(f">>{code}<<") is not None for code in known
+    def uses_target_prefix_codes(self) -> bool:
+        """Whether codes such as `>>en<<` before the source name the target language."""
+        codes = self.tokenizer.languages
+        return bool(codes) and all(
+            code.startswith(">>") or self.tokenizer.token_to_id(f">>{code}<<") is not None
+            for code in codes
         )
 
-    def code(self, what: str, name: str | None) -> str | None:
-        """The code of a language: `de` is `de`, `>>de<<` or `de_DE`."""
-        known = self.tokenizer.languages
-        if name is None or name in known or not known:
-            return name
-        found = [code for code in known if plain(code) == plain(name)]
-        found = found or [code for code in known if bare(code) == bare(name)]
-        if len(found) != 1:
-            raise ValueError(f"{what} is {name!r}, expected one of {', '.join(named(known))}")
-        return found[0]
+    def find_language_code(self, setting: str, language: str | None) -> str | None:
+        """Return the tokenizer's code of a language: `de` may be `de`, `>>de<<` or `de_DE`."""
+        codes = self.tokenizer.languages
+        if language is None or language in codes or not codes:
+            return language
+        name = strip_code_arrows(language)
+        matches = [code for code in codes if strip_code_arrows(code) == name]
+        if not matches:
+            base = get_base_language(language)
+            matches = [code for code in codes if get_base_language(code) == base]
+        if len(matches) != 1:
+            names = ", ".join(list_language_names(codes))
+            raise ValueError(f"{setting} is {language!r}, expected one of {names}")
+        return matches[0]
 
     @cached_property
-    def codes(self) -> tuple[str | None, str | None]:
-        """Those of source and target; of two codes with arrows, the target is the one that the source is
-        not."""
-        source, target = self.code("source", self.source), self.code("target", self.target)
+    def language_codes(self) -> tuple[str | None, str | None]:
+        """The codes of source and target.
+
+        If target codes stand before the source and there are two, the source implies the target."""
+        source = self.find_language_code("src_lang", self.src_lang)
+        target = self.find_language_code("tgt_lang", self.tgt_lang)
         others = [code for code in self.tokenizer.languages if code != source]
-        if self.arrows and source is not None and target is None and len(others) == 1:
+        is_implied = source is not None and target is None and len(others) == 1
+        if self.uses_target_prefix_codes and is_implied:
             target = others[0]
         return source, target
 
-    def settled(self, usual: How) -> dict[str, Any]:
-        """The code of the target is the first word of a row, or its start where it already is a code."""
-        _, target = self.codes
-        if target is None or self.arrows or not self.tokenizer.languages:
+    def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
+        """Force the target code as first token, or as start token if that is a language code."""
+        _, target = self.language_codes
+        languages = self.tokenizer.languages
+        if target is None or self.uses_target_prefix_codes or not languages:
             return {}
-        number = self.tokenizer.languages[target]
-        starts = usual.start in self.tokenizer.languages.values()
-        return {"start": number, "first": None} if starts else {"first": number}
+        target_id = languages[target]
+        if defaults.decoder_start_token_id in languages.values():
+            return {"decoder_start_token_id": target_id, "forced_bos_token_id": None}
+        return {"forced_bos_token_id": target_id}
 
-    def encode(self, texts: Sequence[Text]) -> list[Encoding]:
-        source, target = self.codes
-        known = bool(self.tokenizer.languages)
-        language = (target if self.arrows else source) if known else None
-        return self.tokenizer.encode_many(texts, language=language)
+    def encode(self, texts: Sequence[TextOrPair]) -> list[Encoding]:
+        source, target = self.language_codes
+        language = target if self.uses_target_prefix_codes else source
+        if not self.tokenizer.languages:
+            language = None
+        return self.tokenizer.encode_batch(texts, language=language)
 
     def check_direction(self, text: str) -> None:
-        """Is it known into which language?"""
-        known, (_, target) = self.tokenizer.languages, self.codes
-        if self.arrows:
-            good, names = target is not None, named(known)
-        elif known:
-            good, names = {self.how.first, self.how.start} & {*known.values()} != set(), named(known)
+        """Check that the target language is known."""
+        languages = self.tokenizer.languages
+        _, target = self.language_codes
+        names = list_language_names(languages)
+        if self.uses_target_prefix_codes:
+            is_known = target is not None
+        elif languages:
+            config = self.generation_config
+            first_ids = {config.forced_bos_token_id, config.decoder_start_token_id}
+            is_known = bool(first_ids & {*languages.values()})
         else:
-            good = self.part is not None or self.prefix is not None or not self.pairs
-            names = [*map(" to ".join, self.pairs.values())]
-        if not good:
-            raise ValueError(f"into which language? Expected source and target, of {', '.join(names)}")
+            is_known = (
+                self.task_specific_key is not None
+                or self.prefix is not None
+                or not self.language_pairs
+            )
+            names = [" to ".join(pair) for pair in self.language_pairs.values()]
+        if not is_known:
+            raise ValueError(
+                "the target language is unknown; "
+                f"expected src_lang and tgt_lang of {', '.join(names)}"
+            )
 
-    # --- by a guess ---
+    # --- languages by detection ---
 
     @property
-    def guesses(self) -> bool:
-        """Is it a model of codes between German and English, and nobody has said which way?"""
-        if self.source is not None or self.target is not None or not self.arrows:
+    def language_detector(self) -> Callable[[str], str] | None:
+        """The detector that the folder names; it returns the source language of a text."""
+        name = self.translation_params.get("language_detector")
+        if name is None:
+            return None
+        check_choice("language_detector", name, [*LANGUAGE_DETECTORS])
+        return LANGUAGE_DETECTORS[name]
+
+    @property
+    def needs_language_detection(self) -> bool:
+        """Whether no language is given and the folder names a detector for its target codes."""
+        if self.src_lang is not None or self.tgt_lang is not None:
             return False
-        return sorted(map(bare, self.tokenizer.languages)) == ["de", "en"]
+        return self.uses_target_prefix_codes and self.language_detector is not None
 
     @cached_property
-    def ways_round(self) -> dict[str, Translate]:
-        """The task out of each language."""
-        return {code: replace(self, source=code) for code in ("de", "en")}
+    def tasks_by_source(self) -> dict[str, TranslateTask]:
+        """The task for every source language."""
+        languages = map(get_base_language, self.tokenizer.languages)
+        return {language: replace(self, src_lang=language) for language in languages}
 
-    def directed(self, text: str) -> tuple[Translate, str]:
-        """The task in the direction of a text, and the text: as the user says, or the text itself, by the
-        code that it begins with, else by a guess."""
-        for code in self.tokenizer.languages if self.arrows and self.codes[1] is None else ():
-            if text.lstrip().startswith(mark := f">>{plain(code)}<<"):
-                return replace(self, target=code), text.lstrip().removeprefix(mark).lstrip()
-        return (self.ways_round[german_or_english(text)] if self.guesses else self), text
+    def resolve_direction(self, text: str) -> tuple[TranslateTask, str]:
+        """Return the task in the direction of a text, and the text without a language code.
 
-    def all_rows(self, given: Sequence[str], names: Sequence[str]) -> list[list[Row]]:
-        ways = [self.directed(checked(one, name)) for one, name in zip(given, names, strict=True)]
-        if all(way is self for way, _ in ways):  # read together, which is faster
-            return super().all_rows(given, names)
-        rows: list[list[Row]] = []
-        for (way, text), name in zip(ways, names, strict=True):
-            rows += super().all_rows([text], [name]) if way is self else way.all_rows([text], [name])
+        The direction is that of the settings, of a code that the text starts with, or detected."""
+        if self.uses_target_prefix_codes and self.language_codes[1] is None:
+            for code in self.tokenizer.languages:
+                mark = f">>{strip_code_arrows(code)}<<"
+                if text.lstrip().startswith(mark):
+                    task = replace(self, tgt_lang=code)
+                    return task, text.lstrip().removeprefix(mark).lstrip()
+        if self.needs_language_detection:
+            assert self.language_detector is not None
+            return self.tasks_by_source[self.language_detector(text)], text
+        return self, text
+
+    def preprocess(self, inputs: Sequence[str], input_names: Sequence[str]) -> list[list[InputRow]]:
+        directions = [
+            self.resolve_direction(check_input_text(text, name))
+            for text, name in zip(inputs, input_names, strict=True)
+        ]
+        if all(task is self for task, _ in directions):  # encoded together, which is faster
+            return super().preprocess(inputs, input_names)
+        rows: list[list[InputRow]] = []
+        for (task, text), name in zip(directions, input_names, strict=True):
+            if task is self:
+                rows += super().preprocess([text], [name])
+            else:
+                rows += task.preprocess([text], [name])
         return rows
 
     # --- texts ---
 
-    def texts(self, given: str, what: str) -> list[Text]:
-        found = super().texts(given, what)
-        for text in found:
+    def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
+        texts = super().prepare_texts(task_input, input_name)
+        for text in texts:
             assert isinstance(text, str)
-            self.check_direction(text.removeprefix(self.before))
-        return found
+            self.check_direction(text.removeprefix(self.source_prefix))
+        return texts
 
-    def parted(self, given: str) -> Iterator[tuple[str, str]]:
-        """What is read at once, each after the blanks before it."""
-        way, given = self.directed(given)  # its code is a token of every part
-        for gap, body in cut(given, self.unit):
-            for blank, part in way.portions(body) if body else [("", "")]:
-                yield gap + blank, part
-                gap = ""
+    def segment_text(self, task_input: str) -> Iterator[tuple[str, str]]:
+        """Yield lines or sentences, in chunks if too long, each after the whitespace before it."""
+        task, text = self.resolve_direction(task_input)  # the code is a token of every chunk
+        for gap, body in split_segments(text, self.segment_unit):
+            segment_gap = gap
+            for chunk_gap, chunk in task.chunk_long_text(body) if body else [("", "")]:
+                yield segment_gap + chunk_gap, chunk
+                segment_gap = ""
 
-    def lead(self, given: str) -> int:
-        return len(given) - len(self.directed(given)[1])
+    def get_source_offset(self, task_input: str) -> int:
+        return len(task_input) - len(self.resolve_direction(task_input)[1])
 
-    def put(self, parted: Sequence[tuple[str, str]], parts: Sequence[Written]) -> list[str]:
-        """Translations in the places of what they translate."""
-        left = iter(parts)
-        return [gap + (next(left).text if body else "") for gap, body in parted]
+    def join_outputs(
+        self, segments: Sequence[tuple[str, str]], outputs: Sequence[GeneratedText]
+    ) -> list[str]:
+        """Return the translations in place of the segments."""
+        remaining = iter(outputs)
+        return [gap + (next(remaining).text if body else "") for gap, body in segments]
 
 
-def plain(code: str) -> str:
-    """A code without its arrows."""
+def strip_code_arrows(code: str) -> str:
+    """Return `de` for `>>de<<`."""
     return code.removeprefix(">>").removesuffix("<<")
 
 
-def bare(code: str) -> str:
-    """A language's short name: of `>>de<<`, `de_DE` and `de` it is `de`."""
-    return plain(code).split("_")[0]
+def get_base_language(code: str) -> str:
+    """Return the language without arrows and region: `de` for `>>de<<`, `de_DE` and `de`."""
+    return strip_code_arrows(code).split("_")[0]
 
 
-def named(codes: Iterable[str]) -> list[str]:
-    """Codes by their short names, or by their own where two would have the same."""
-    short = Counter(map(bare, codes))
-    return [bare(code) if short[bare(code)] == 1 else plain(code) for code in codes]
+def list_language_names(codes: Iterable[str]) -> list[str]:
+    """Return the base languages of codes, with the region where two would be the same."""
+    counts = Counter(map(get_base_language, codes))
+    return [
+        get_base_language(code) if counts[get_base_language(code)] == 1 else strip_code_arrows(code)
+        for code in codes
+    ]
 
 
-def cut(text: str, by: str) -> Iterator[tuple[str, str]]:
-    """Lines, or sentences, each after the blanks before it; what is left at the end comes with no text."""
+def split_segments(text: str, unit: str) -> Iterator[tuple[str, str]]:
+    """Yield lines or sentences, each after the whitespace before it; whitespace at the end last."""
     gap = ""
-    for place, line in enumerate(text.split("\n")):
-        gap += "\n" if place else ""
+    for i, line in enumerate(text.split("\n")):
+        gap += "\n" if i else ""
         body = line.strip()
         start = line.index(body)
         gap += line[:start]
         if body:
-            parts = SENTENCE.split(body) if by == "sentence" else [body]
-            for part, blank in zip(parts[::2], [*parts[1::2], ""], strict=True):
+            parts = SENTENCE_BOUNDARY.split(body) if unit == "sentence" else [body]
+            for part, separator in zip(parts[::2], [*parts[1::2], ""], strict=True):
                 yield gap, part
-                gap = blank
+                gap = separator
             gap = line[start + len(body) :]
     yield gap, ""

@@ -1,1 +1,1 @@
-"""Evaluation: metrics, evaluators, generated text."""
+"""Evaluation: metrics, evaluators of network outputs, and generated texts."""

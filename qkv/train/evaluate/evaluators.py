@@ -1,6 +1,8 @@
-"""Judges: how good what a network says is, over all of the data it is tried on. One a kind; decode nothing.
+"""Evaluators: metrics of a network's outputs over a whole dataset, one builder per kind of
+objective.
 
-A mean of batches is no F1: what is needed of each batch is kept, and the scores are those of all."""
+F1 is not a mean over batches: an evaluator collects what it needs of each batch and computes the
+metrics of everything at the end. Nothing is decoded here."""
 
 from __future__ import annotations
 
@@ -8,251 +10,362 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
-from qkv.data.batches.collate import NONE
+from qkv.batch import IGNORE_INDEX
 from qkv.data.batches.sampler import Indices
-from qkv.data.encode.answer_spans import LONGEST, Scored, Window, replies, scored
-from qkv.data.encode.encoder import Encoder
-from qkv.data.encode.labels import Answered, Tagged, firsts
+from qkv.data.encode.answer_spans import (
+    MAX_ANSWER_TOKENS,
+    ContextWindow,
+    WindowPrediction,
+    predict_spans,
+    rank_answer_spans,
+)
+from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.labels import (
+    QuestionAnsweringEncoder,
+    TokenClassificationEncoder,
+    map_words_to_first_tokens,
+)
 from qkv.data.read.record import Record
 from qkv.train.evaluate.metrics import (
-    TAG,
-    agreement,
-    entity_f1,
-    exact,
-    label_f1,
-    labels_f1,
-    macro_f1,
-    matthews,
-    overlap,
-    pearson,
-    share,
-    spearman,
+    ENTITY_TAG_PATTERN,
+    entity_f1_score,
+    exact_match_score,
+    fraction_true,
+    label_f1_score,
+    macro_f1_score,
+    matthews_corrcoef,
+    multilabel_f1_score,
+    pearsonr,
+    precision_recall_f1,
+    spearmanr,
+    squad_f1_score,
 )
-from qkv.train.objectives.objective import Out
-from qkv.train.setup_context import Given
-from qkv.validate import number
+from qkv.train.objectives.objective import ForwardOutputs
+from qkv.train.setup_context import SetupContext
+from qkv.validate import check_number
 
-ENCODED = 256  # records that are encoded at once
-Records = Callable[[], Iterable[Record]]  # those that the feed's examples were made of, in their order
-
-
-class Judge(NamedTuple):
-    """`keep` takes what is needed of a batch, whose examples have these numbers; `scores` are those of all.
-
-    What is kept are plain values: those of several processes are put behind each other, in any order."""
-
-    names: tuple[str, ...] = ()
-    keep: Callable[[Out, Indices], list[Any]] = lambda out, indices: []
-    scores: Callable[[list[Any]], dict[str, float]] = lambda kept: {}
-    how: Callable[[], dict[str, Any]] = dict  # what must be told with the scores
+ENCODE_BATCH_SIZE = 256  # records that are encoded at once
+RecordSource = Callable[[], Iterable[Record]]  # in the order of the sampler's examples
 
 
-Judges = Callable[[Given, Encoder, Records], Judge]
+class Evaluator(NamedTuple):
+    """`collect` returns what is needed of a batch, given the indices of its examples;
+    `compute_metrics` gets the values of all batches.
+
+    Collected values are plain Python values: those of several processes are concatenated, in any
+    order."""
+
+    metric_names: tuple[str, ...] = ()
+    collect: Callable[[ForwardOutputs, Indices], list[Any]] = lambda outputs, indices: []
+    compute_metrics: Callable[[list[Any]], dict[str, float]] = lambda collected: {}
+    describe_settings: Callable[[], dict[str, Any]] = dict  # what must be reported with the metrics
 
 
-def nobody(given: Given, encoder: Encoder, records: Records) -> Judge:
-    """The loss says it all."""
-    return Judge()
+EvaluatorFactory = Callable[[SetupContext, RecordEncoder, RecordSource], Evaluator]
+
+
+def build_loss_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return an evaluator without metrics besides the loss."""
+    return Evaluator()
 
 
 # --- tokens ---
 
 
-def tokens(given: Given, encoder: Encoder, records: Records) -> Judge:
-    return TOKENS
+def build_token_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of token accuracy."""
+    return TOKEN_EVALUATOR
 
 
-def agreed(out: Out) -> tuple[int, int]:
-    """How many labels are the likeliest of their logits, and of how many."""
-    if "logits" not in out or "labels" not in out or out["labels"].is_floating_point():
+def count_correct_labels(outputs: ForwardOutputs) -> tuple[int, int]:
+    """Number of labels that have the highest logit, and number of labels."""
+    if "logits" not in outputs or "labels" not in outputs or outputs["labels"].is_floating_point():
         return 0, 0
-    labels = out["labels"]
-    logits = out["logits"].flatten(0, -2) if out["logits"].dim() > 1 else out["logits"]
-    if logits.shape[:-1] != labels.flatten().shape:
+    labels = outputs["labels"].flatten()
+    logits = outputs["logits"]
+    if logits.dim() > 1:
+        logits = logits.flatten(0, -2)
+    if logits.shape[:-1] != labels.shape:
         return 0, 0
-    asked = labels.flatten() != NONE
-    return int((logits.argmax(-1) == labels.flatten())[asked].sum()), int(asked.sum())
+    mask = labels != IGNORE_INDEX
+    return int((logits.argmax(-1) == labels)[mask].sum()), int(mask.sum())
 
 
-def ratio(kept: list[tuple[int, int]]) -> float:
-    """Of (right, all) of every batch."""
-    return sum(right for right, _ in kept) / max(sum(asked for _, asked in kept), 1)
+def compute_accuracy(counts: list[tuple[int, int]]) -> float:
+    """Accuracy from the (correct, total) counts of all batches."""
+    return sum(correct for correct, _ in counts) / max(sum(total for _, total in counts), 1)
 
 
-# The share of the labels that are the likeliest of their logits.
-TOKENS = Judge(("accuracy",), lambda out, indices: [agreed(out)], lambda kept: {"accuracy": ratio(kept)})
+# Token accuracy: the fraction of labels that have the highest logit.
+TOKEN_EVALUATOR = Evaluator(
+    metric_names=("accuracy",),
+    collect=lambda outputs, indices: [count_correct_labels(outputs)],
+    compute_metrics=lambda collected: {"accuracy": compute_accuracy(collected)},
+)
 
 
-def replaced(given: Given, encoder: Encoder, records: Records) -> Judge:
-    """Which tokens were replaced, beside what the generator made of the hidden ones (ELECTRA)."""
+def build_replaced_token_detection_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of the discriminator, and of the generator's accuracy (ELECTRA)."""
 
-    def keep(out: Out, indices: Indices) -> list[Any]:
-        seat, wrong, told = out["seat"], out["wrong"], out["replaced"] > 0
-        found = [(told == wrong) & seat, seat, told & wrong & seat, told & seat, wrong & seat]
-        return [(*agreed(out), *(int(each.sum()) for each in found))]
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        mask = outputs["attention_mask"]
+        is_replaced = outputs["is_replaced"]
+        predicted = outputs["discriminator_logits"] > 0
+        flags = [
+            (predicted == is_replaced) & mask,
+            mask,
+            predicted & is_replaced & mask,
+            predicted & mask,
+            is_replaced & mask,
+        ]
+        return [(*count_correct_labels(outputs), *(int(flag.sum()) for flag in flags))]
 
-    def scores(kept: list[Any]) -> dict[str, float]:
-        right, asked, same, seats, *three = (sum(column) for column in zip(*kept, strict=True))
-        values = (right / max(asked, 1), same / max(seats, 1), agreement(*three).f1)
-        return dict(zip(names, values, strict=True))
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        totals = [sum(column) for column in zip(*collected, strict=True)]
+        num_correct, num_labels, num_agreeing, num_tokens, *detection_counts = totals
+        return {
+            "accuracy": num_correct / max(num_labels, 1),
+            "replaced_accuracy": num_agreeing / max(num_tokens, 1),
+            "replaced_f1": precision_recall_f1(*detection_counts).f1,
+        }
 
-    names = ("accuracy", "replaced_accuracy", "replaced_f1")
-    return Judge(names, keep, scores)
+    return Evaluator(("accuracy", "replaced_accuracy", "replaced_f1"), collect, compute_metrics)
 
 
 # --- labels and numbers ---
 
 
-def labelled(given: Given, encoder: Encoder, records: Records) -> Judge:
-    makes = {"single": one_label, "several": several_labels, "regression": numbers}
-    return makes[given.setting("kind", "single")](given)
+def build_sequence_classification_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of the problem type."""
+    builders = {
+        "single_label_classification": build_single_label_evaluator,
+        "multi_label_classification": build_multi_label_evaluator,
+        "regression": build_regression_evaluator,
+    }
+    return builders[context.get_setting("problem_type", "single_label_classification")](context)
 
 
-def one_label(given: Given) -> Judge:
-    """Where there are two labels, `f1` is that of the second, as GLUE counts it."""
-    two = len(given.labels) == 2
+def build_single_label_evaluator(context: SetupContext) -> Evaluator:
+    """Return the evaluator of one label per text; `f1` is of the second of two, as in GLUE."""
+    is_binary = len(context.label_names) == 2
 
-    def keep(out: Out, indices: Indices) -> list[Any]:
-        return list(zip(out["logits"].argmax(-1).tolist(), out["labels"].tolist(), strict=True))
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        return list(
+            zip(outputs["logits"].argmax(-1).tolist(), outputs["labels"].tolist(), strict=True)
+        )
 
-    def scores(kept: list[Any]) -> dict[str, float]:
-        predicted, wanted = map(list, zip(*kept, strict=True))
-        found = {"accuracy": share(one == other for one, other in kept)}
-        found |= {"f1": label_f1(predicted, wanted, 1)} if two else {}
-        return found | {"macro_f1": macro_f1(predicted, wanted), "matthews": matthews(predicted, wanted)}
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        predictions, references = map(list, zip(*collected, strict=True))
+        metrics = {"accuracy": fraction_true(a == b for a, b in collected)}
+        if is_binary:
+            metrics["f1"] = label_f1_score(predictions, references, 1)
+        metrics["macro_f1"] = macro_f1_score(predictions, references)
+        metrics["matthews"] = matthews_corrcoef(predictions, references)
+        return metrics
 
-    names = ("accuracy", *(("f1",) if two else ()), "macro_f1", "matthews")
-    return Judge(names, keep, scores, lambda: {"f1": f"of {given.labels[1]}"} if two else {})
+    def describe_settings() -> dict[str, Any]:
+        return {"f1": f"of {context.label_names[1]}"} if is_binary else {}
 
-
-def several_labels(given: Given) -> Judge:
-    """A text is right with all of its labels and no other; `f1` is over all labels of all texts."""
-
-    def keep(out: Out, indices: Indices) -> list[Any]:
-        both = ((out["logits"] > 0).tolist(), (out["labels"] > 0).tolist())
-        sets = ([frozenset(i for i, each in enumerate(row) if each) for row in side] for side in both)
-        return list(zip(*sets, strict=True))
-
-    def scores(kept: list[Any]) -> dict[str, float]:
-        predicted, wanted = zip(*kept, strict=True)
-        means = labels_f1(predicted, wanted)
-        right = share(one == other for one, other in kept)
-        return {"accuracy": right, "f1": means.micro, "macro_f1": means.macro}
-
-    return Judge(("accuracy", "f1", "macro_f1"), keep, scores)
+    metric_names = ("accuracy", *(("f1",) if is_binary else ()), "macro_f1", "matthews")
+    return Evaluator(metric_names, collect, compute_metrics, describe_settings)
 
 
-def numbers(given: Given) -> Judge:
-    def keep(out: Out, indices: Indices) -> list[Any]:
-        return list(zip(out["logits"].squeeze(-1).tolist(), out["labels"].tolist(), strict=True))
+def build_multi_label_evaluator(context: SetupContext) -> Evaluator:
+    """Return the evaluator of several labels per text: `accuracy` is of the exact set of labels,
+    `f1` is the micro average."""
 
-    def scores(kept: list[Any]) -> dict[str, float]:
-        predicted, wanted = zip(*kept, strict=True)
-        return {"pearson": pearson(predicted, wanted), "spearman": spearman(predicted, wanted)}
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        predictions = convert_to_label_sets((outputs["logits"] > 0).tolist())
+        references = convert_to_label_sets((outputs["labels"] > 0).tolist())
+        return list(zip(predictions, references, strict=True))
 
-    return Judge(("pearson", "spearman"), keep, scores)
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        predictions, references = zip(*collected, strict=True)
+        averages = multilabel_f1_score(predictions, references)
+        return {
+            "accuracy": fraction_true(a == b for a, b in collected),
+            "f1": averages.micro,
+            "macro_f1": averages.macro,
+        }
+
+    return Evaluator(("accuracy", "f1", "macro_f1"), collect, compute_metrics)
 
 
-def chosen(given: Given, encoder: Encoder, records: Records) -> Judge:
-    """The share of the questions of which the right choice has the best score."""
+def convert_to_label_sets(rows: list[list[bool]]) -> list[frozenset[int]]:
+    """Convert rows of flags, one per label, to sets of label ids."""
+    return [frozenset(label for label, flag in enumerate(row) if flag) for row in rows]
 
-    def keep(out: Out, indices: Indices) -> list[Any]:
-        scores = out["choice"].flatten().unflatten(0, (len(out["labels"]), -1))  # (B * C, 1) -> (B, C)
-        return (scores.argmax(-1) == out["labels"]).tolist()
 
-    return Judge(("accuracy",), keep, lambda kept: {"accuracy": share(kept)})
+def build_regression_evaluator(context: SetupContext) -> Evaluator:
+    """Return the evaluator of one number per text: Pearson and Spearman correlation."""
+
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        return list(
+            zip(outputs["logits"].squeeze(-1).tolist(), outputs["labels"].tolist(), strict=True)
+        )
+
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        predictions, references = zip(*collected, strict=True)
+        return {
+            "pearson": pearsonr(predictions, references),
+            "spearman": spearmanr(predictions, references),
+        }
+
+    return Evaluator(("pearson", "spearman"), collect, compute_metrics)
+
+
+def build_multiple_choice_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of multiple choice: accuracy of the choice with the highest score."""
+
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        labels = outputs["labels"]
+        # (B * C, 1) -> (B, C)
+        scores = outputs["mc_logits"].flatten().unflatten(0, (len(labels), -1))
+        return (scores.argmax(-1) == labels).tolist()
+
+    return Evaluator(
+        ("accuracy",), collect, lambda collected: {"accuracy": fraction_true(collected)}
+    )
 
 
 # --- words ---
 
 
-def tagged(given: Given, encoder: Encoder, records: Records) -> Judge:
-    """The share of right words, and the F1 of entities; of each tag, where they name no entities.
+def build_token_classification_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of tags: word accuracy and entity F1, or macro F1 where tags name no
+    entities.
 
-    A word that the network was not shown, since it was cut off or has no token, is of no entity."""
-    assert isinstance(encoder, Tagged)
-    labels, held = given.labels, cache(lambda: list(records()))
-    named = all(TAG.fullmatch(label) for label in labels)
+    A word that was truncated or has no token counts as predicted "O"."""
+    assert isinstance(encoder, TokenClassificationEncoder)
+    label_names = context.label_names
+    has_entities = all(ENTITY_TAG_PATTERN.fullmatch(name) for name in label_names)
+    load_records = cache(lambda: list(read_records()))
 
-    def keep(out: Out, indices: Indices) -> list[Any]:
-        rows = zip(indices.tolist(), out["logits"].argmax(-1), out["labels"], strict=True)
-        return [(place, row[gold != NONE].tolist()) for place, row, gold in rows]
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        rows = zip(indices.tolist(), outputs["logits"].argmax(-1), outputs["labels"], strict=True)
+        return [(index, row[labels != IGNORE_INDEX].tolist()) for index, row, labels in rows]
 
-    def scores(kept: list[Any]) -> dict[str, float]:
-        predicted, wanted = [], []
-        for place, found in kept:
-            record = held()[place]
-            gold: Any = record["tags"]
-            words = range(len(gold)) if len(found) == len(gold) else firsts(encoder.encoding(record))
-            said = dict(zip(words, (labels[each] for each in found), strict=True))
-            predicted.append([said.get(word, "O") for word in range(len(gold))])
-            wanted.append(list(map(str, gold)))
-        one, other = ([tag for row in side for tag in row] for side in (predicted, wanted))
-        right = {"accuracy": share(a == b for a, b in zip(one, other, strict=True))}
-        if named:
-            return right | entity_f1(predicted, wanted)._asdict()
-        return right | {"macro_f1": macro_f1(one, other, labels)}
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        predictions: list[list[str]] = []
+        references: list[list[str]] = []
+        for index, label_ids in collected:
+            record = load_records()[index]
+            tags: Any = record["tags"]
+            words: Iterable[int] = range(len(tags))
+            if len(label_ids) != len(tags):
+                words = map_words_to_first_tokens(encoder.encode_words(record))
+            predicted = dict(zip(words, (label_names[i] for i in label_ids), strict=True))
+            predictions.append([predicted.get(word, "O") for word in range(len(tags))])
+            references.append(list(map(str, tags)))
+        flat_predictions = [tag for row in predictions for tag in row]
+        flat_references = [tag for row in references for tag in row]
+        pairs = zip(flat_predictions, flat_references, strict=True)
+        metrics = {"accuracy": fraction_true(a == b for a, b in pairs)}
+        if has_entities:
+            return metrics | entity_f1_score(predictions, references)._asdict()
+        return metrics | {
+            "macro_f1": macro_f1_score(flat_predictions, flat_references, label_names)
+        }
 
-    more = ("precision", "recall", "f1") if named else ("macro_f1",)
-    how = {"f1": "of entities, both ends and the kind right (conlleval)"} if named else {}
-    return Judge(("accuracy", *more), keep, scores, lambda: how)
+    def describe_settings() -> dict[str, Any]:
+        return (
+            {"f1": "of entities, type and boundaries correct (conlleval)"} if has_entities else {}
+        )
+
+    f1_names = ("precision", "recall", "f1") if has_entities else ("macro_f1",)
+    return Evaluator(("accuracy", *f1_names), collect, compute_metrics, describe_settings)
 
 
 # --- answers ---
 
 
-class Asked(NamedTuple):
-    """Questions: their contexts, the answers that are right, and the windows of all, one behind the other."""
+class QuestionSet(NamedTuple):
+    """Questions: contexts, reference answers, and the windows of all questions in order."""
 
     contexts: list[str]
-    wanted: list[list[str]]
-    windows: list[Window]
-    question: list[int]  # of each window
+    references: list[list[str]]
+    windows: list[ContextWindow]
+    question_index: list[int]  # of each window
 
     @staticmethod
-    def of(encoder: Answered, records: Iterable[Record]) -> Asked:
-        found, held = Asked([], [], [], []), list(records)
-        for some in (held[i : i + ENCODED] for i in range(0, len(held), ENCODED)):
-            for record, windows in zip(some, encoder.windows(some), strict=True):
-                found.question.extend([len(found.contexts)] * len(windows))
-                found.windows.extend(Window.of(each, encoder.nowhere(each)) for each in windows)
-                found.contexts.append(record.text("context"))
-                found.wanted.append([answer.text for answer in record.answers()])
-        return found
+    def from_records(encoder: QuestionAnsweringEncoder, records: Iterable[Record]) -> QuestionSet:
+        """Encode the records, ENCODE_BATCH_SIZE at a time."""
+        questions = QuestionSet([], [], [], [])
+        all_records = list(records)
+        for start in range(0, len(all_records), ENCODE_BATCH_SIZE):
+            batch = all_records[start : start + ENCODE_BATCH_SIZE]
+            for record, windows in zip(batch, encoder.encode_windows(batch), strict=True):
+                questions.question_index.extend([len(questions.contexts)] * len(windows))
+                questions.windows.extend(
+                    ContextWindow.from_encoding(window, encoder.find_no_answer_index(window))
+                    for window in windows
+                )
+                questions.contexts.append(record.get_text("context"))
+                questions.references.append([answer.text for answer in record.get_answers()])
+        return questions
 
 
-def answered(given: Given, encoder: Encoder, records: Records) -> Judge:
-    """SQuAD's exact match and F1 of the best span over all windows of a question, in the user's own letters.
+def build_question_answering_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of answers: SQuAD's exact match and F1 of the best span over all windows
+    of a question, as written in the context.
 
-    Where some questions have no answer, none is an answer too."""
-    assert isinstance(encoder, Answered)
-    longest, asked = given.setting("longest", LONGEST), cache(lambda: Asked.of(encoder, records()))
-    number("objective.longest", longest, whole=True, at_least=1)
+    If some questions have no answer, "no answer" is a possible prediction."""
+    assert isinstance(encoder, QuestionAnsweringEncoder)
+    max_answer_tokens = context.get_setting("max_answer_tokens", MAX_ANSWER_TOKENS)
+    check_number("objective.max_answer_tokens", max_answer_tokens, integer=True, at_least=1)
+    load_questions = cache(lambda: QuestionSet.from_records(encoder, read_records()))
 
-    def keep(out: Out, indices: Indices) -> list[Any]:
-        windows = [asked().windows[i] for i in indices]
-        found = scored(out["start"], out["end"], windows, left=given.words.left, longest=longest)
-        return [(asked().question[i], each) for i, each in zip(indices, found, strict=True)]
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        questions = load_questions()
+        predictions = predict_spans(
+            outputs["start_logits"],
+            outputs["end_logits"],
+            [questions.windows[i] for i in indices],
+            pad_left=context.vocab.pad_left,
+            max_answer_tokens=max_answer_tokens,
+        )
+        question_indices = [questions.question_index[i] for i in indices]
+        return list(zip(question_indices, predictions, strict=True))
 
-    def scores(kept: list[Any]) -> dict[str, float]:
-        said: dict[int, list[Scored]] = {}
-        for question, each in kept:
-            said.setdefault(question, []).append(each)
-        values = []
-        for question, windows in said.items():
-            best = next(iter(replies(windows, none=some_have_none())), None)
-            text = best.text(asked().contexts[question]) if best else ""
-            values.append([judge(text, asked().wanted[question]) for judge in (exact, overlap)])
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        questions = load_questions()
+        predictions: dict[int, list[WindowPrediction]] = {}
+        for question, prediction in collected:
+            predictions.setdefault(question, []).append(prediction)
+        exact_scores = []
+        f1_scores = []
+        for question, windows in predictions.items():
+            spans = rank_answer_spans(windows, allow_no_answer=allows_no_answer())
+            text = spans[0].extract_text(questions.contexts[question]) if spans else ""
+            exact_scores.append(exact_match_score(text, questions.references[question]))
+            f1_scores.append(squad_f1_score(text, questions.references[question]))
         return {
-            name: sum(column) / len(values)
-            for name, column in zip(names, zip(*values, strict=True), strict=True)
+            "exact": sum(exact_scores) / len(exact_scores),
+            "f1": sum(f1_scores) / len(f1_scores),
         }
 
-    def some_have_none() -> bool:
-        return not all(asked().wanted)
+    def allows_no_answer() -> bool:
+        return not all(load_questions().references)
 
-    def how() -> dict[str, Any]:
-        return {"longest": longest, "stride": encoder.stride, "no_answer": some_have_none()}
+    def describe_settings() -> dict[str, Any]:
+        return {
+            "max_answer_tokens": max_answer_tokens,
+            "stride": encoder.stride,
+            "allow_no_answer": allows_no_answer(),
+        }
 
-    names = ("exact", "f1")
-    return Judge(names, keep, scores, how)
+    return Evaluator(("exact", "f1"), collect, compute_metrics, describe_settings)

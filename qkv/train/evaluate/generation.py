@@ -1,4 +1,4 @@
-"""Written: what a seq2seq model writes, and how near it comes to what was wanted. Is given what decodes."""
+"""Generated texts of a seq2seq model and their metrics. The text generator is an argument."""
 
 from __future__ import annotations
 
@@ -8,95 +8,129 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from qkv.data.encode.encoder import Pairs
+from qkv.data.encode.encoder import SourceTargetEncoder
 from qkv.data.read.record import Record
 from qkv.model.model import Model
-from qkv.train.evaluate.metrics import bleu, chrf, exact, overlap, rouge
-from qkv.train.evaluate.validation import ALONE, Tell, silent
-from qkv.train.sharding import Spread
+from qkv.train.evaluate.metrics import (
+    corpus_bleu,
+    corpus_chrf,
+    exact_match_score,
+    rouge_scores,
+    squad_f1_score,
+)
+from qkv.train.evaluate.validation import SINGLE_PROCESS, ProgressReporter, ignore_progress
+from qkv.train.sharding import Sharding
 
-AT_ONCE = 64  # sources
+GENERATION_BATCH_SIZE = 64
+ANSWER_METRICS = {"exact": exact_match_score, "f1": squad_f1_score}
 
 
-class Writer(Protocol):
-    """Decodes: ids of sources to ids of what a model writes. `how` says by what search."""
+class TextGenerator(Protocol):
+    """Generates token ids from source ids; `settings` describe the decoding."""
 
     @property
-    def how(self) -> Mapping[str, float]: ...
+    def settings(self) -> Mapping[str, float]: ...
 
-    def __call__(self, model: Model, sources: list[list[int]], /) -> list[list[int]]: ...
+    def __call__(self, model: Model, source_ids: list[list[int]], /) -> list[list[int]]: ...
 
 
-class Papers(NamedTuple):
-    """Sources to be written about, and the texts that are right for each."""
+class GenerationExamples(NamedTuple):
+    """Source ids, and the reference texts of each."""
 
-    sources: list[list[int]]
-    wanted: list[list[str]]
-    answers: bool  # they are answers to questions
+    source_ids: list[list[int]]
+    references: list[list[str]]
+    has_answers: bool  # the references are answers to questions
 
     @staticmethod
-    def of(encoder: Pairs, sources: list[list[int]], records: Sequence[Record]) -> Papers:
-        answers = answers_questions(encoder)
-        wanted = [
-            [answer.text for answer in record.answers()] if answers else encoder.sides([record], "target")
+    def from_records(
+        encoder: SourceTargetEncoder, source_ids: list[list[int]], records: Sequence[Record]
+    ) -> GenerationExamples:
+        """Build examples from encoded sources and their records."""
+        has_answers = has_answer_targets(encoder)
+        references = [
+            [answer.text for answer in record.get_answers()]
+            if has_answers
+            else encoder.format_texts([record], "target")
             for record in records
         ]
-        return Papers(sources, wanted, answers)
+        return GenerationExamples(source_ids, references, has_answers)
 
-    def written(
-        self, model: Model, writer: Writer, *, spread: Spread = ALONE, tell: Tell = silent
-    ) -> list[str]:  # fmt: skip
-        """What the model writes; processes share the sources out, those of like length together."""
+    def generate(
+        self,
+        model: Model,
+        generator: TextGenerator,
+        *,
+        sharding: Sharding = SINGLE_PROCESS,
+        progress: ProgressReporter = ignore_progress,
+    ) -> list[str]:
+        """Generate a text for every source, in batches of similar length."""
         assert model.tokenizer is not None
-        order = sorted(range(len(self.sources)), key=lambda i: len(self.sources[i]))
-        blocks = [order[i : i + AT_ONCE] for i in range(0, len(order), AT_ONCE)]
-        own, texts = blocks[spread.rank :: spread.world], dict[int, str]()
-        total = sum(map(len, own))
-        for block in own:
-            ids = writer(model, [self.sources[i] for i in block])
-            texts |= zip(block, map(model.tokenizer.decode, ids), strict=True)
-            tell(f"wrote {len(texts):,} of {total:,} texts", len(texts), total)
-        every = spread.team.each(texts) if spread.world > 1 else [texts]
-        texts = {number: text for each in every for number, text in each.items()}
-        return [texts[i] for i in range(len(self.sources))]
+        order = sorted(range(len(self.source_ids)), key=lambda i: len(self.source_ids[i]))
+        batches = [
+            order[i : i + GENERATION_BATCH_SIZE]
+            for i in range(0, len(order), GENERATION_BATCH_SIZE)
+        ]
+        assigned = batches[sharding.dp_rank :: sharding.dp_size]
+        total = sum(map(len, assigned))
+        texts: dict[int, str] = {}
+        for batch in assigned:
+            generated = generator(model, [self.source_ids[i] for i in batch])
+            texts |= zip(batch, map(model.tokenizer.decode, generated), strict=True)
+            progress(f"generated {len(texts):,} of {total:,} texts", len(texts), total)
+        if sharding.dp_size > 1:
+            gathered = sharding.distributed.all_gather_object(texts)
+            texts = {
+                index: text for process_texts in gathered for index, text in process_texts.items()
+            }
+        return [texts[i] for i in range(len(self.source_ids))]
 
-    def scores(self, texts: Sequence[str], *, lower: bool = False) -> tuple[dict[str, float], dict[str, str]]:
-        """Exact match and F1 of answers; of other texts BLEU, chrF and ROUGE. And how they were counted.
+    def compute_metrics(
+        self, texts: Sequence[str], *, lowercase: bool = False
+    ) -> tuple[dict[str, float], dict[str, str]]:
+        """Return metrics and their signatures: exact match and F1 of answers; else BLEU, chrF and
+        ROUGE.
 
-        `lower`: BLEU in small letters beside it."""
-        if self.answers:
-            pairs = list(zip(texts, self.wanted, strict=True))
-            return {name: mean([judge(*pair) for pair in pairs]) for name, judge in ANSWERED.items()}, {}
-        wanted = [one for (one,) in self.wanted]
-        each = [rouge(*both) for both in zip(texts, wanted, strict=True)]
-        values = {name: mean([one[name] for one in each]) for name in each[0]}
+        `lowercase` adds the BLEU of lowercased texts."""
+        if self.has_answers:
+            pairs = list(zip(texts, self.references, strict=True))
+            metrics = {
+                name: compute_mean([metric(text, references) for text, references in pairs])
+                for name, metric in ANSWER_METRICS.items()
+            }
+            return metrics, {}
+        targets = [reference for (reference,) in self.references]
+        text_scores = [
+            rouge_scores(text, target) for text, target in zip(texts, targets, strict=True)
+        ]
+        rouge = {
+            name: compute_mean([scores[name] for scores in text_scores]) for name in text_scores[0]
+        }
         if find_spec("sacrebleu") is None:
-            return values, {"bleu": "not counted: pip install 'qkv[eval]'"}
-        found = {"bleu": bleu(texts, wanted), "chrf": chrf(texts, wanted)}
-        found |= {"bleu_lower": bleu(texts, wanted, lower=True)} if lower else {}
-        signatures = {name: score.signature for name, score in found.items()}
-        return {name: score.value for name, score in found.items()} | values, signatures
+            return rouge, {"bleu": "not computed: run pip install 'qkv[eval]'"}
+        corpus_scores = {"bleu": corpus_bleu(texts, targets), "chrf": corpus_chrf(texts, targets)}
+        if lowercase:
+            corpus_scores["bleu_lower"] = corpus_bleu(texts, targets, lowercase=True)
+        metrics = {name: score.value for name, score in corpus_scores.items()} | rouge
+        return metrics, {name: score.signature for name, score in corpus_scores.items()}
 
 
-ANSWERED = {"exact": exact, "f1": overlap}
-
-
-def answers_questions(encoder: Pairs) -> bool:
-    """Whether its targets are answers, of which a question may have several that are right, or none."""
+def has_answer_targets(encoder: SourceTargetEncoder) -> bool:
+    """Whether the targets are answers; a question may have several right answers, or none."""
     return encoder.target.strip() == "{answers}"
 
 
-def names_of(encoder: Pairs) -> tuple[str, ...]:
-    """The scores of what is written to its sources."""
-    if answers_questions(encoder):
-        return tuple(ANSWERED)
+def list_generation_metrics(encoder: SourceTargetEncoder) -> tuple[str, ...]:
+    """Names of the metrics of generated texts."""
+    if has_answer_targets(encoder):
+        return tuple(ANSWER_METRICS)
     return (*(("bleu", "chrf") if find_spec("sacrebleu") else ()), "rouge1", "rouge2", "rougeL")
 
 
-def mean(values: Sequence[float]) -> float:
+def compute_mean(values: Sequence[float]) -> float:
+    """Mean of the values; 0 if there are none."""
     return sum(values) / max(len(values), 1)
 
 
-def spaced(count: int, most: int) -> list[int]:
-    """At most so many numbers below `count`, evenly from the first to the last."""
-    return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(int)).tolist()
+def select_spaced_indices(count: int, max_count: int) -> list[int]:
+    """At most `max_count` indices below `count`, evenly spaced from the first to the last."""
+    return np.unique(np.linspace(0, count - 1, min(max_count, count)).round().astype(int)).tolist()

@@ -1,4 +1,5 @@
-"""Trial: what a model is measured on: a feed, a judge of what it says, and texts that it shall write."""
+"""EvaluationSet: the data and the metrics that a model is evaluated with: a sampler, an evaluator
+of the outputs, and examples for text generation."""
 
 from __future__ import annotations
 
@@ -8,101 +9,143 @@ from dataclasses import dataclass
 import numpy as np
 from torch import nn
 
-from qkv.data.batches.sampler import Feed, Indices
-from qkv.data.encode.encoder import Encoder, Pairs
+from qkv.data.batches.sampler import BatchSampler, Indices
+from qkv.data.encode.encoder import RecordEncoder, SourceTargetEncoder
 from qkv.data.read.record import Record
 from qkv.data.store.shards import Shards
 from qkv.model.model import Model
-from qkv.train.config import Learn
-from qkv.train.evaluate.evaluators import Judge
-from qkv.train.evaluate.generation import Papers, Writer, names_of, spaced
-from qkv.train.evaluate.validation import ALONE, Measure, names, over
+from qkv.train.config import TrainConfig
+from qkv.train.evaluate.evaluators import Evaluator
+from qkv.train.evaluate.generation import (
+    GenerationExamples,
+    TextGenerator,
+    list_generation_metrics,
+    select_spaced_indices,
+)
+from qkv.train.evaluate.validation import (
+    SINGLE_PROCESS,
+    MetricsFunction,
+    build_loss_metrics_function,
+    list_metric_names,
+)
 from qkv.train.objectives.objective import Objective
-from qkv.train.objectives.registry import kind_of
-from qkv.train.setup_context import Given, Part
-from qkv.train.sharding import Spread
+from qkv.train.objectives.registry import get_objective_spec
+from qkv.train.setup_context import DataSplit, SetupContext
+from qkv.train.sharding import Sharding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class EvaluationSet:
+    """What a model is evaluated on, and how."""
+
     objective: Objective
-    feed: Feed
-    judge: Judge
-    writes: tuple[str, ...]  # what is scored of texts that are written; none: it writes no texts
-    papers: Callable[[int], Papers]  # so many of them, at most
+    sampler: BatchSampler
+    evaluator: Evaluator
+    generation_metrics: tuple[str, ...]  # none: the model generates no texts
+    build_generation_examples: Callable[[int], GenerationExamples]  # at most so many
 
-    def check(self, learn: Learn, writer: Writer | None) -> None:
-        """That what the settings ask for will be measured, before anything is learned."""
-        if learn.write and not self.writes:
-            raise ValueError(f"learn.write {learn.write}: {self.objective.name} writes no texts, expected 0")
-        if learn.write and writer is None:
+    def check_settings(self, train_config: TrainConfig, generator: TextGenerator | None) -> None:
+        """Raise ValueError if a setting asks for a metric that will not be computed."""
+        num_generated = train_config.eval_generate
+        if num_generated and not self.generation_metrics:
+            name = self.objective.name
             raise ValueError(
-                f"learn.write {learn.write}: nothing was given to write with; qkv train has a beam"
+                f"train.eval_generate {num_generated}: {name} generates no texts, expected 0"
             )
-        known = [*names(self.feed, self.objective, self.judge), *(self.writes if learn.write else ())]
-        if learn.watch not in known:
-            more = f"; learn.write adds {', '.join(self.writes)}" if self.writes and not learn.write else ""
+        if num_generated and generator is None:
             raise ValueError(
-                f"learn.watch {learn.watch!r}, expected one of what is measured: {', '.join(known)}{more}"
+                f"train.eval_generate {num_generated}: there is no text generator, expected 0; "
+                "qkv train has one"
             )
-
-    def measure(
-        self, model: Model, learn: Learn, writer: Writer | None = None, spread: Spread = ALONE
-    ) -> Measure:
-        """What a run does at every measurement; of texts that are written it is a sample."""
-        losses = over(self.feed, self.objective, self.judge, spread=spread)
-        if writer is None or not learn.write:
-            return losses
-        if spread.kind == "shard" and spread.world > 1:
+        names = list_metric_names(self.sampler, self.objective, self.evaluator)
+        if num_generated:
+            names += self.generation_metrics
+        if train_config.best_metric not in names:
+            hint = ""
+            if self.generation_metrics and not num_generated:
+                hint = f"; train.eval_generate adds {', '.join(self.generation_metrics)}"
             raise ValueError(
-                f"learn.write {learn.write} with learn.parallel 'shard': a network in slices writes nothing; "
-                "expected 0, or 'copy'"
+                f"train.best_metric {train_config.best_metric!r}, "
+                f"expected one of the metrics: {', '.join(names)}{hint}"
             )
-        papers = self.papers(learn.write)
 
-        def measure(net: nn.Module) -> dict[str, float]:
-            texts = papers.written(model, writer, spread=spread)
-            return losses(net) | papers.scores(texts)[0]
+    def build_metrics_function(
+        self,
+        model: Model,
+        train_config: TrainConfig,
+        generator: TextGenerator | None = None,
+        sharding: Sharding = SINGLE_PROCESS,
+    ) -> MetricsFunction:
+        """Return the metrics function of a training run; texts are generated for a sample."""
+        compute_losses = build_loss_metrics_function(
+            self.sampler, self.objective, self.evaluator, sharding=sharding
+        )
+        if generator is None or not train_config.eval_generate:
+            return compute_losses
+        if sharding.strategy == "fsdp" and sharding.dp_size > 1:
+            raise ValueError(
+                f"train.eval_generate {train_config.eval_generate} with train.parallelism 'fsdp': "
+                "a sharded network cannot generate; expected 0, or 'ddp'"
+            )
+        examples = self.build_generation_examples(train_config.eval_generate)
 
-        return measure
+        def compute_metrics(net: nn.Module) -> dict[str, float]:
+            texts = examples.generate(model, generator, sharding=sharding)
+            generation_metrics, _ = examples.compute_metrics(texts)
+            return compute_losses(net) | generation_metrics
 
-
-def trial(
-    given: Given, objective: Objective, encoder: Encoder, shards: Shards, source: Iterable[Record], part: Part
-) -> Trial:
-    """Of these shards, which were made of that source, or of the part of them that is kept to measure on."""
-    kind = kind_of(given.recipe)
-    which = part.documents(shards, given.recipe.learn.seed).which
-
-    def papers(most: int) -> Papers:
-        assert isinstance(encoder, Pairs)
-        some = which[spaced(len(which), most)]
-        sources = [shards.document(int(i), "source").tolist() for i in some]
-        return Papers.of(encoder, sources, list(picked(source, some)))
-
-    writes = given.recipe.objective.name == "seq2seq" and isinstance(encoder, Pairs)
-    return Trial(
-        objective=objective, feed=kind.feed(given, shards, part), papers=papers,
-        judge=kind.judge(given, encoder, lambda: picked(source, which)),
-        writes=names_of(encoder) if writes and isinstance(encoder, Pairs) else (),
-    )  # fmt: skip
-
-
-def check_unmeasured(learn: Learn) -> None:
-    """That nothing is asked for which a run without validation data does not do."""
-    for name in ("watch", "patience", "write"):
-        value = getattr(learn, name)
-        if value != getattr(Learn(steps=1), name):
-            raise ValueError(f"learn.{name} {value!r}: nothing is measured; expected data.valid")
+        return compute_metrics
 
 
-def picked(records: Iterable[Record], numbers: Indices) -> Iterator[Record]:
-    """The records of these numbers, which rise."""
-    wanted = iter(np.append(numbers, -1).tolist())
-    following = next(wanted)
-    for number, record in enumerate(records):
-        if number == following:
+def build_evaluation_set(
+    context: SetupContext,
+    objective: Objective,
+    encoder: RecordEncoder,
+    shards: Shards,
+    records: Iterable[Record],
+    split: DataSplit,
+) -> EvaluationSet:
+    """Build the evaluation set of a split of the shards of these records."""
+    spec = get_objective_spec(context.recipe)
+    indices = split.select_documents(shards, context.recipe.train.seed).indices
+
+    def build_generation_examples(max_count: int) -> GenerationExamples:
+        assert isinstance(encoder, SourceTargetEncoder)
+        sample = indices[select_spaced_indices(len(indices), max_count)]
+        source_ids = [shards.get_document(int(i), "source").tolist() for i in sample]
+        return GenerationExamples.from_records(
+            encoder, source_ids, list(select_records(records, sample))
+        )
+
+    generation_metrics: tuple[str, ...] = ()
+    if spec.generates_text and isinstance(encoder, SourceTargetEncoder):
+        generation_metrics = list_generation_metrics(encoder)
+    return EvaluationSet(
+        objective=objective,
+        sampler=spec.build_sampler(context, shards, split),
+        evaluator=spec.build_evaluator(context, encoder, lambda: select_records(records, indices)),
+        generation_metrics=generation_metrics,
+        build_generation_examples=build_generation_examples,
+    )
+
+
+def check_without_validation(train_config: TrainConfig) -> None:
+    """Raise ValueError if a setting needs validation data; for runs that have none."""
+    for name in ("best_metric", "patience", "eval_generate"):
+        value = getattr(train_config, name)
+        if value != getattr(TrainConfig(steps=1), name):
+            raise ValueError(
+                f"train.{name} {value!r}: there is no validation data; expected data.validation"
+            )
+
+
+def select_records(records: Iterable[Record], indices: Indices) -> Iterator[Record]:
+    """Yield the records with these indices, which are in ascending order."""
+    remaining = iter(np.append(indices, -1).tolist())
+    next_index = next(remaining)
+    for index, record in enumerate(records):
+        if index == next_index:
             yield record
-            following = next(wanted)
-        if following < 0:
+            next_index = next(remaining)
+        if next_index < 0:
             return

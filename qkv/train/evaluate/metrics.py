@@ -1,7 +1,8 @@
-"""Scores: how well answers agree with what was wanted, as the usual judges count it. Knows no model.
+"""Metrics: agreement of predictions with references, as the usual scorers count it. It knows no
+model.
 
-Every score is a share, from 0 to 1, but correlations (Matthews', Pearson's, Spearman's), from -1 to 1, and
-BLEU and chrF: sacrebleu gives these, from 0 to 100. More of each is better."""
+Every metric is a fraction from 0 to 1, except correlations (Matthews, Pearson, Spearman), from -1
+to 1, and BLEU and chrF, which sacrebleu gives from 0 to 100. Higher is better for all of them."""
 
 from __future__ import annotations
 
@@ -15,193 +16,257 @@ from importlib import import_module
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-Entity = tuple[str, int, int]  # its kind, its first word, and the one after its last
+EntitySpan = tuple[str, int, int]  # type, first word, word after the last
 
 
-class Agreement(NamedTuple):
+class PrecisionRecallF1(NamedTuple):
+    """Precision, recall and their harmonic mean."""
+
     precision: float
     recall: float
     f1: float
 
 
-class Score(NamedTuple):
-    """A score, and the way it was counted, for whoever compares it."""
+class CorpusScore(NamedTuple):
+    """A corpus-level score with the signature of its settings, which makes it comparable."""
 
     value: float
     signature: str
 
 
-def agreement(common: int, predicted: int, wanted: int) -> Agreement:
-    """Of so many predicted and so many wanted, that many are the same."""
-    precision, recall = common / max(predicted, 1), common / max(wanted, 1)
-    return Agreement(precision, recall, 2 * common / max(predicted + wanted, 1))
+def precision_recall_f1(
+    num_common: int, num_predicted: int, num_references: int
+) -> PrecisionRecallF1:
+    """Precision, recall and F1 from the counts of common, predicted and reference items."""
+    return PrecisionRecallF1(
+        precision=num_common / max(num_predicted, 1),
+        recall=num_common / max(num_references, 1),
+        f1=2 * num_common / max(num_predicted + num_references, 1),
+    )
 
 
-class Means(NamedTuple):
-    """F1 over all labels at once, and the mean of each label's."""
+class F1Averages(NamedTuple):
+    """Micro average (over all labels at once) and macro average (mean over labels) of F1."""
 
     micro: float
     macro: float
 
 
-def labels_f1(predicted: Sequence[Set[Hashable]], wanted: Sequence[Set[Hashable]]) -> Means:
-    """Of several labels a text; the mean is over the labels that occur on either side."""
-    right = Counter(chain.from_iterable(one & other for one, other in zip(predicted, wanted, strict=True)))
-    given, asked = (Counter(chain.from_iterable(side)) for side in (predicted, wanted))
-    every = given.keys() | asked.keys()
-    each = [agreement(right[label], given[label], asked[label]).f1 for label in every]
-    return Means(agreement(*map(Counter.total, (right, given, asked))).f1, sum(each) / max(len(each), 1))
+def multilabel_f1_score(
+    predictions: Sequence[Set[Hashable]], references: Sequence[Set[Hashable]]
+) -> F1Averages:
+    """F1 of several labels per text; the macro average is over labels that occur on either side."""
+    pairs = zip(predictions, references, strict=True)
+    correct = Counter(
+        chain.from_iterable(prediction & reference for prediction, reference in pairs)
+    )
+    predicted = Counter(chain.from_iterable(predictions))
+    expected = Counter(chain.from_iterable(references))
+    label_scores = [
+        precision_recall_f1(correct[label], predicted[label], expected[label]).f1
+        for label in predicted.keys() | expected.keys()
+    ]
+    return F1Averages(
+        micro=precision_recall_f1(correct.total(), predicted.total(), expected.total()).f1,
+        macro=sum(label_scores) / max(len(label_scores), 1),
+    )
 
 
-def macro_f1(
-    predicted: Sequence[Hashable], wanted: Sequence[Hashable], among: Collection[Hashable] = ()
-) -> float:  # fmt: skip
-    """Of one label a text; `among`: what is no label of these is wrong, and no label of its own."""
-    known = [({label} if not among or label in among else set()) for label in predicted]
-    return labels_f1(known, [{label} for label in wanted]).macro
+def macro_f1_score(
+    predictions: Sequence[Hashable],
+    references: Sequence[Hashable],
+    labels: Collection[Hashable] = (),
+) -> float:
+    """Macro F1 of one label per text; a prediction outside `labels` is wrong but no label."""
+    predicted_sets = [
+        ({label} if not labels or label in labels else set()) for label in predictions
+    ]
+    return multilabel_f1_score(predicted_sets, [{label} for label in references]).macro
 
 
-def label_f1(predicted: Sequence[Hashable], wanted: Sequence[Hashable], label: Hashable) -> float:
-    """The F1 of one label, as GLUE counts that of two."""
-    pairs = zip(predicted, wanted, strict=True)
-    common = sum(one == other == label for one, other in pairs)
-    return agreement(common, predicted.count(label), wanted.count(label)).f1
+def label_f1_score(
+    predictions: Sequence[Hashable], references: Sequence[Hashable], label: Hashable
+) -> float:
+    """F1 of a single label, as GLUE counts it for two classes."""
+    pairs = zip(predictions, references, strict=True)
+    num_common = sum(prediction == reference == label for prediction, reference in pairs)
+    return precision_recall_f1(num_common, predictions.count(label), references.count(label)).f1
 
 
-def matthews(predicted: Sequence[Hashable], wanted: Sequence[Hashable]) -> float:
-    """Matthews' correlation, of any number of labels (Gorodkin 2004); 0 where one side is all the same."""
-    given, asked, total = Counter(predicted), Counter(wanted), len(wanted)
-    right = sum(one == other for one, other in zip(predicted, wanted, strict=True))
-    both = right * total - sum(given[label] * asked[label] for label in given)
-    apart = [total**2 - sum(count**2 for count in side.values()) for side in (given, asked)]
-    return both / math.sqrt(math.prod(apart)) if all(apart) else 0.0
+def matthews_corrcoef(predictions: Sequence[Hashable], references: Sequence[Hashable]) -> float:
+    """Matthews correlation of any number of labels (Gorodkin 2004); 0 if one side is constant."""
+    predicted = Counter(predictions)
+    expected = Counter(references)
+    total = len(references)
+    num_correct = sum(a == b for a, b in zip(predictions, references, strict=True))
+    covariance = num_correct * total - sum(
+        predicted[label] * expected[label] for label in predicted
+    )
+    variances = [
+        total**2 - sum(count**2 for count in side.values()) for side in (predicted, expected)
+    ]
+    return covariance / math.sqrt(math.prod(variances)) if all(variances) else 0.0
 
 
-def share(flags: Iterable[bool]) -> float:
-    """Of all, so many are true."""
-    held = list(flags)
-    return sum(held) / max(len(held), 1)
+def fraction_true(flags: Iterable[bool]) -> float:
+    """Fraction of the flags that are true."""
+    values = list(flags)
+    return sum(values) / max(len(values), 1)
 
 
 # --- numbers ---
 
 
-def pearson(predicted: Sequence[float], wanted: Sequence[float]) -> float:
-    """Pearson's correlation; 0 where one side is all the same."""
+def pearsonr(predictions: Sequence[float], references: Sequence[float]) -> float:
+    """Pearson correlation; 0 where one side is constant."""
     try:
-        return statistics.correlation(predicted, wanted)
+        return statistics.correlation(predictions, references)
     except statistics.StatisticsError:
         return 0.0
 
 
-def spearman(predicted: Sequence[float], wanted: Sequence[float]) -> float:
-    """The correlation of the ranks."""
-    return pearson(ranks(predicted), ranks(wanted))
+def spearmanr(predictions: Sequence[float], references: Sequence[float]) -> float:
+    """Spearman correlation: the Pearson correlation of the ranks."""
+    return pearsonr(rankdata(predictions), rankdata(references))
 
 
-def ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value; values that are the same share the mean of theirs."""
-    found, before = [0.0] * len(values), 0
-    for _, same in groupby(sorted(range(len(values)), key=lambda i: values[i]), key=lambda i: values[i]):
-        places = list(same)
-        for place in places:
-            found[place] = before + (len(places) + 1) / 2
-        before += len(places)
-    return found
+def rankdata(values: Sequence[float]) -> list[float]:
+    """Rank of each value, from 1; equal values share the mean of their ranks."""
+    ranks = [0.0] * len(values)
+    num_ranked = 0
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    for _, group in groupby(order, key=lambda i: values[i]):
+        indices = list(group)
+        for index in indices:
+            ranks[index] = num_ranked + (len(indices) + 1) / 2
+        num_ranked += len(indices)
+    return ranks
 
 
 # --- tags ---
 
-TAG = re.compile(r"O|[BIESLU]-.+")
+ENTITY_TAG_PATTERN = re.compile(r"O|[BIESLU]-.+")
 
 
-def entities(tags: Iterable[str]) -> set[Entity]:
-    """What is named by tags such as B-PER I-PER O, in IOB1, IOB2, IOBES or BILOU, read as conlleval does."""
-    found: set[Entity] = set()
-    mark, kind, start = "O", "", 0
-    for place, tag in enumerate(chain(tags, ["O"])):
-        new, _, named = tag.partition("-")
-        if mark in "OESLU" or new in "OBSU" or named != kind:  # a border
-            if mark != "O":
-                found.add((kind, start, place))
-            start = place
-        mark, kind = new, named
-    return found
+def get_entities(tags: Iterable[str]) -> set[EntitySpan]:
+    """Entities of tags (B-PER I-PER O) in IOB1, IOB2, IOBES or BILOU, as in conlleval."""
+    entities: set[EntitySpan] = set()
+    prefix = "O"
+    entity_type = ""
+    start = 0
+    for position, tag in enumerate(chain(tags, ["O"])):
+        next_prefix, _, next_type = tag.partition("-")
+        if prefix in "OESLU" or next_prefix in "OBSU" or next_type != entity_type:  # a boundary
+            if prefix != "O":
+                entities.add((entity_type, start, position))
+            start = position
+        prefix = next_prefix
+        entity_type = next_type
+    return entities
 
 
-def entity_f1(predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> Agreement:
-    """Over all sentences: an entity is right where its kind and both of its ends are."""
-    common = given = asked = 0
-    for tags, gold in zip(predicted, wanted, strict=True):
-        found, true = entities(tags), entities(gold)
-        common, given, asked = common + len(found & true), given + len(found), asked + len(true)
-    return agreement(common, given, asked)
+def entity_f1_score(
+    predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
+) -> PrecisionRecallF1:
+    """Micro F1 over all sentences: an entity is correct if its type and both boundaries are."""
+    num_common = num_predicted = num_references = 0
+    for predicted_tags, reference_tags in zip(predictions, references, strict=True):
+        predicted = get_entities(predicted_tags)
+        expected = get_entities(reference_tags)
+        num_common += len(predicted & expected)
+        num_predicted += len(predicted)
+        num_references += len(expected)
+    return precision_recall_f1(num_common, num_predicted, num_references)
 
 
 # --- answers ---
 
 
-def normal(answer: str) -> str:
-    """SQuAD's: small letters; no punctuation, articles or extra blanks."""
-    bare = answer.lower().translate(str.maketrans("", "", string.punctuation))
-    return " ".join(re.sub(r"\b(a|an|the)\b", " ", bare).split())
+def normalize_answer(answer: str) -> str:
+    """SQuAD's normalization: lowercase, without punctuation, articles and extra whitespace."""
+    text = answer.lower().translate(str.maketrans("", "", string.punctuation))
+    return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
-def exact(predicted: str, wanted: Sequence[str]) -> float:
-    """SQuAD's exact match; `wanted` are answers that are all right, none of them: there is no answer."""
-    return max(float(normal(predicted) == normal(answer)) for answer in wanted or [""])
+def exact_match_score(prediction: str, references: Sequence[str]) -> float:
+    """SQuAD's exact match with any reference; no reference means that there is no answer."""
+    return max(
+        float(normalize_answer(prediction) == normalize_answer(answer))
+        for answer in references or [""]
+    )
 
 
-def overlap(predicted: str, wanted: Sequence[str]) -> float:
-    """SQuAD's F1: words in common, with the answer that fits best."""
-    return max(_words_f1(normal(predicted).split(), normal(answer).split()) for answer in wanted or [""])
+def squad_f1_score(prediction: str, references: Sequence[str]) -> float:
+    """SQuAD's token F1 with the best reference."""
+    return max(
+        _token_f1(normalize_answer(prediction).split(), normalize_answer(answer).split())
+        for answer in references or [""]
+    )
 
 
-def _words_f1(one: list[str], other: list[str]) -> float:
-    if not one or not other:
-        return float(one == other)
-    return agreement((Counter(one) & Counter(other)).total(), len(one), len(other)).f1
+def _token_f1(prediction_tokens: list[str], reference_tokens: list[str]) -> float:
+    if not prediction_tokens or not reference_tokens:
+        return float(prediction_tokens == reference_tokens)
+    num_common = (Counter(prediction_tokens) & Counter(reference_tokens)).total()
+    return precision_recall_f1(num_common, len(prediction_tokens), len(reference_tokens)).f1
 
 
 # --- texts ---
 
 
-def rouge(predicted: str, wanted: str) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L (F1), as rouge_score counts them without stemming: a-z and digits only."""
-    one, other = (re.findall(r"[a-z0-9]+", text.lower()) for text in (predicted, wanted))
-    found = {}
-    for size in (1, 2):
-        a, b = (Counter(zip(*(words[i:] for i in range(size)), strict=False)) for words in (one, other))
-        found[f"rouge{size}"] = agreement((a & b).total(), a.total(), b.total()).f1
-    return found | {"rougeL": agreement(_common(one, other), len(one), len(other)).f1}
+def rouge_scores(prediction: str, reference: str) -> dict[str, float]:
+    """ROUGE-1, ROUGE-2 and ROUGE-L (F1), as rouge_score without stemming: a-z and digits."""
+    predicted = re.findall(r"[a-z0-9]+", prediction.lower())
+    expected = re.findall(r"[a-z0-9]+", reference.lower())
+    scores = {}
+    for n in (1, 2):
+        predicted_ngrams = _count_ngrams(predicted, n)
+        expected_ngrams = _count_ngrams(expected, n)
+        num_common = (predicted_ngrams & expected_ngrams).total()
+        score = precision_recall_f1(num_common, predicted_ngrams.total(), expected_ngrams.total())
+        scores[f"rouge{n}"] = score.f1
+    lcs = precision_recall_f1(_lcs_length(predicted, expected), len(predicted), len(expected))
+    return scores | {"rougeL": lcs.f1}
 
 
-def _common(one: Sequence[str], other: Sequence[str]) -> int:
-    """The length of the longest common subsequence."""
-    before = [0] * (len(other) + 1)
-    for word in one:
+def _count_ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(zip(*(tokens[i:] for i in range(n)), strict=False))
+
+
+def _lcs_length(a: Sequence[str], b: Sequence[str]) -> int:
+    """Length of the longest common subsequence."""
+    previous_row = [0] * (len(b) + 1)
+    for token in a:
         row = [0]
-        for place, each in enumerate(other):
-            row.append(before[place] + 1 if word == each else max(row[-1], before[place + 1]))
-        before = row
-    return before[-1]
+        for j, other in enumerate(b):
+            row.append(previous_row[j] + 1 if token == other else max(row[-1], previous_row[j + 1]))
+        previous_row = row
+    return previous_row[-1]
 
 
-def bleu(predicted: Sequence[str], wanted: Sequence[str], *, lower: bool = False) -> Score:
-    return _sacrebleu("BLEU", predicted, wanted, lowercase=lower)
+def corpus_bleu(
+    predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
+) -> CorpusScore:
+    """BLEU by sacrebleu, from 0 to 100."""
+    return _sacrebleu_score("BLEU", predictions, references, lowercase=lowercase)
 
 
-def chrf(predicted: Sequence[str], wanted: Sequence[str]) -> Score:
-    return _sacrebleu("CHRF", predicted, wanted)
+def corpus_chrf(predictions: Sequence[str], references: Sequence[str]) -> CorpusScore:
+    """The chrF score by sacrebleu, from 0 to 100."""
+    return _sacrebleu_score("CHRF", predictions, references)
 
 
-def _sacrebleu(name: str, predicted: Sequence[str], wanted: Sequence[str], **how: bool) -> Score:
-    if len(predicted) != len(wanted):
-        raise ValueError(f"{len(predicted)} texts, expected {len(wanted)}: one for each that is wanted")
+def _sacrebleu_score(
+    metric_name: str, predictions: Sequence[str], references: Sequence[str], **options: bool
+) -> CorpusScore:
+    if len(predictions) != len(references):
+        raise ValueError(
+            f"{len(predictions)} predictions, expected {len(references)}: one per reference"
+        )
     try:
-        kind: Callable[..., Any] = getattr(import_module("sacrebleu.metrics"), name)
+        metric_class: Callable[..., Any] = getattr(import_module("sacrebleu.metrics"), metric_name)
     except ImportError:
-        raise ValueError(f"{name}: counting it takes sacrebleu; run pip install 'qkv[eval]'") from None
-    metric = kind(**how)
-    value = metric.corpus_score(list(predicted), [list(wanted)]).score
-    return Score(float(value), str(metric.get_signature()))
+        raise ValueError(f"{metric_name} needs sacrebleu; run pip install 'qkv[eval]'") from None
+    metric = metric_class(**options)
+    value = metric.corpus_score(list(predictions), [list(references)]).score
+    return CorpusScore(float(value), str(metric.get_signature()))

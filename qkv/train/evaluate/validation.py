@@ -1,4 +1,7 @@
-"""Measures: the loss over all of a feed, and what a judge reads off the same outputs. Decodes nothing."""
+"""Validation: the loss over all batches of a sampler, and the metrics of an evaluator over the same
+outputs.
+
+Nothing is decoded here."""
 
 from __future__ import annotations
 
@@ -8,81 +11,98 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from qkv.data.batches.sampler import Feed
-from qkv.train.distributed import Team
-from qkv.train.evaluate.evaluators import TOKENS, Judge
+from qkv.data.batches.sampler import BatchSampler
+from qkv.train.distributed import DistributedContext
+from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
 from qkv.train.objectives.objective import Objective
-from qkv.train.sharding import Spread
+from qkv.train.sharding import Sharding
 
-Measure = Callable[[nn.Module], dict[str, float]]
-Tell = Callable[[str, int, int | None], None]  # how far it is: in words, so much, of so much
-LANGUAGE = ("causal-lm", "masked-lm", "control-codes", "permutation-lm", "recurrence")
-ALONE = Spread("copy", Team(), 0, 1)
-
-
-def silent(words: str, done: int, of: int | None) -> None:
-    """Nobody is told."""
+MetricsFunction = Callable[[nn.Module], dict[str, float]]
+ProgressReporter = Callable[[str, int, int | None], None]  # message, done, total
+SINGLE_PROCESS = Sharding("ddp", DistributedContext(), 0, 1)
 
 
-def over(
-    feed: Feed, objective: Objective, judge: Judge = TOKENS, *, most: int = 0, spread: Spread = ALONE,
-    tell: Tell = silent,
-) -> Measure:  # fmt: skip
-    """The mean loss over the batches of a feed, `most` of them at most; noise is the same every time.
+def ignore_progress(message: str, done: int, total: int | None) -> None:
+    """Report no progress."""
 
-    Processes share the batches out, unless each goes on where the last one ended."""
 
-    def measure(net: nn.Module) -> dict[str, float]:
+def build_loss_metrics_function(
+    sampler: BatchSampler,
+    objective: Objective,
+    evaluator: Evaluator = TOKEN_EVALUATOR,
+    *,
+    max_batches: int = 0,
+    sharding: Sharding = SINGLE_PROCESS,
+    progress: ProgressReporter = ignore_progress,
+) -> MetricsFunction:
+    """Return a function that computes the mean losses and the metrics over the sampler's batches.
+
+    The noise is the same every time; `max_batches` 0 means all. Processes share the batches, unless
+    the objective is recurrent and each batch needs the one before."""
+
+    def compute_metrics(net: nn.Module) -> dict[str, float]:
         device = next(net.parameters()).device
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}
-        kept: list[object] = []
-        memory: Tensor | None = None
-        batches = feed.batches(0)[: most or None]
-        shared = spread.world > 1 and not objective.recurrent
-        dealt = spread.deal(batches) if shared else [(batch, True) for batch in batches]
-        for done, (indices, own) in enumerate(dealt, 1):
-            batch = objective.collate(feed.draw(indices, 0, objective.noise))
-            count = objective.counts(batch)
+        collected: list[object] = []
+        mems: Tensor | None = None
+        batches = sampler.get_batches(0)[: max_batches or None]
+        is_shared = sharding.dp_size > 1 and not objective.is_recurrent
+        if is_shared:
+            assigned = sharding.assign_micro_batches(batches)
+        else:
+            assigned = [(batch, True) for batch in batches]
+        for done, (indices, counts_here) in enumerate(assigned, 1):
+            batch = objective.collate(sampler.fetch_examples(indices, 0, objective.noise))
+            num_targets = objective.count_targets(batch)
             batch = batch.to(device)
-            if objective.recurrent:
-                batch = replace(batch, memory=memory)
-            out = net(batch)
-            memory = out.get("memory")
-            if own:
-                for name, loss in objective.parts(out).items():
-                    sums[name] = sums.get(name, 0.0) + float(loss) * count[name]
-                    counts[name] = counts.get(name, 0) + count[name]
-                kept += judge.keep(out, indices)
-            tell(f"measured {done:,} of {len(dealt):,} batches", done, len(dealt))
-        every = spread.team.each((sums, counts, kept)) if shared else [(sums, counts, kept)]
-        found = means([sums for sums, _, _ in every], [counts for _, counts, _ in every])
-        return (
-            found | judge.scores([each for _, _, kept in every for each in kept]) | of_loss(found, objective)
+            if objective.is_recurrent:
+                batch = replace(batch, mems=mems)
+            outputs = net(batch)
+            mems = outputs.get("mems")
+            if counts_here:
+                for name, loss in objective.compute_losses(outputs).items():
+                    sums[name] = sums.get(name, 0.0) + float(loss) * num_targets[name]
+                    counts[name] = counts.get(name, 0) + num_targets[name]
+                collected += evaluator.collect(outputs, indices)
+            progress(f"evaluated {done:,} of {len(assigned):,} batches", done, len(assigned))
+        results = [(sums, counts, collected)]
+        if is_shared:
+            results = sharding.distributed.all_gather_object((sums, counts, collected))
+        losses = average_losses(
+            [sums for sums, _, _ in results], [counts for _, counts, _ in results]
         )
+        all_collected = [value for _, _, collected in results for value in collected]
+        metrics = evaluator.compute_metrics(all_collected)
+        return losses | metrics | compute_language_model_metrics(losses, objective)
 
-    return measure
-
-
-def means(sums: list[dict[str, float]], counts: list[dict[str, int]]) -> dict[str, float]:
-    """The loss, and its parts where it has several, over all that the processes have seen."""
-    names = dict.fromkeys(name for each in sums for name in each)
-    parts = {
-        name: sum(each.get(name, 0.0) for each in sums) / max(sum(each.get(name, 0) for each in counts), 1)
-        for name in names
-    }
-    return {"loss": sum(parts.values())} | (parts if len(parts) > 1 else {})
+    return compute_metrics
 
 
-def of_loss(found: dict[str, float], objective: Objective) -> dict[str, float]:
-    """What else a loss says of a language model."""
-    if objective.name not in LANGUAGE:
+def average_losses(sums: list[dict[str, float]], counts: list[dict[str, int]]) -> dict[str, float]:
+    """Mean loss over all processes, and its terms if it has several."""
+    names = dict.fromkeys(name for process_sums in sums for name in process_sums)
+    terms = {}
+    for name in names:
+        total = sum(process_sums.get(name, 0.0) for process_sums in sums)
+        count = sum(process_counts.get(name, 0) for process_counts in counts)
+        terms[name] = total / max(count, 1)
+    return {"loss": sum(terms.values())} | (terms if len(terms) > 1 else {})
+
+
+def compute_language_model_metrics(
+    losses: dict[str, float], objective: Objective
+) -> dict[str, float]:
+    """Perplexity and bits per token of a language model."""
+    if not objective.is_language_model:
         return {}
-    return {"perplexity": math.exp(min(found["loss"], 700)), "bits": found["loss"] / math.log(2)}
+    return {"perplexity": math.exp(min(losses["loss"], 700)), "bits": losses["loss"] / math.log(2)}
 
 
-def names(feed: Feed, objective: Objective, judge: Judge) -> list[str]:
-    """What `over` will give; nothing is run."""
-    batch = objective.collate(feed.draw(feed.batches(0)[0], 0, objective.noise))
-    found = means([dict.fromkeys(objective.counts(batch), 0.0)], [{}])
-    return [*found, *judge.names, *of_loss(found, objective)]
+def list_metric_names(
+    sampler: BatchSampler, objective: Objective, evaluator: Evaluator
+) -> list[str]:
+    """Names of the metrics that `build_loss_metrics_function` computes; no network is run."""
+    batch = objective.collate(sampler.fetch_examples(sampler.get_batches(0)[0], 0, objective.noise))
+    losses = average_losses([dict.fromkeys(objective.count_targets(batch), 0.0)], [{}])
+    return [*losses, *evaluator.metric_names, *compute_language_model_metrics(losses, objective)]

@@ -1,1 +1,1 @@
-"""The training loop: trainer, optimizers, schedule, checkpoints."""
+"""The training loop: trainer, optimizers, learning rate schedule, checkpoints."""

@@ -1,4 +1,4 @@
-"""Recompute: blocks keep only what enters them, and run again on the way back: less memory, more work."""
+"""Activation checkpointing: blocks store only their inputs and are recomputed in the backward pass."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from functools import partial
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from qkv.nn.transformer import Block
+from qkv.nn.transformer import Layer
 
 
-def blocks_of(net: nn.Module) -> list[Block]:
-    return [module for module in net.modules() if isinstance(module, Block)]
+def find_blocks(net: nn.Module) -> list[Layer]:
+    return [module for module in net.modules() if isinstance(module, Layer)]
 
 
 @contextmanager
-def forwards_kept(net: nn.Module) -> Iterator[None]:
-    """Whatever is done within to how blocks run is undone at the end."""
-    found = [(block, vars(block).get("forward")) for block in blocks_of(net)]
+def restore_block_forwards(net: nn.Module) -> Iterator[None]:
+    """Restore the blocks' `forward` methods on exit."""
+    forwards = [(block, vars(block).get("forward")) for block in find_blocks(net)]
     try:
         yield
     finally:
-        for block, before in found:
+        for block, forward in forwards:
             vars(block).pop("forward", None)
-            if before is not None:
-                block.forward = before  # type: ignore[method-assign]
+            if forward is not None:
+                block.forward = forward  # type: ignore[method-assign]
 
 
-def recompute(net: nn.Module) -> int:
-    """Applied from outside to every block; returns how many. Names and numbers stay, dropout's too."""
-    blocks = blocks_of(net)
+def apply_activation_checkpointing(net: nn.Module) -> int:
+    """Checkpoint every block, and return their number; parameter names and results do not change."""
+    blocks = find_blocks(net)
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
     return len(blocks)

@@ -1,10 +1,10 @@
-"""Checkpoints: everything a run needs to go on, in a folder that is whole or not there. Knows no network.
+"""Checkpoints: the full training state in a folder, written atomically. It does not know the network.
 
-    checkpoints/000100/
-      net.safetensors  trainer.safetensors ...    tensors
-      state.json                                  the rest, and the checksum of every file; written last
+    checkpoints/00000100/
+      net.safetensors  optimizer.safetensors ...  tensors
+      state.json                                  everything else, and every file's checksum; written last
 
-A folder is written under another name, synced and renamed. No pickle: tensors and JSON."""
+A folder is written under a temporary name, synced and renamed. No pickle: tensors and JSON."""
 
 from __future__ import annotations
 
@@ -19,113 +19,138 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from qkv.data.store.shards import sync
-from qkv.weights.safetensors import aligned, read_safetensors, write_safetensors
+from qkv.data.store.shards import sync_to_disk
+from qkv.weights.safetensors import align_tensor, read_safetensors, write_safetensors
 
-STATE = "state.json"
-Tensors = dict[str, dict[str, Tensor]]  # by file, by name
+STATE_FILE = "state.json"
+CheckpointTensors = dict[str, dict[str, Tensor]]  # by file, by name
 
 
-def write(
-    root: Path, step: int, tensors: Tensors, state: Mapping[str, Any], *, keep: int = 2, every: int = 0
+def write_checkpoint(
+    root: Path,
+    step: int,
+    tensors: CheckpointTensors,
+    state: Mapping[str, Any],
+    *,
+    keep_checkpoints: int = 2,
+    save_every: int = 0,
 ) -> Path:
-    """Saves one, then removes all but the newest `keep`.
+    """Write a checkpoint, then remove all but the newest `keep_checkpoints`.
 
-    One that was written between two steps of `every`, where a run was stopped, goes with the next: the others
-    are then those of a run that was not."""
+    A checkpoint between two multiples of `save_every`, from a run that was stopped there, is removed
+    with the next one, so that the others are those of an uninterrupted run."""
     target = root / f"{step:08}"
-    room = root / f".{target.name}.tmp"
-    shutil.rmtree(room, ignore_errors=True)
+    temporary = root / f".{target.name}.tmp"
+    shutil.rmtree(temporary, ignore_errors=True)
     try:
-        for folder in (root, room):  # and not what they are in: a run whose folder is gone says so
+        for folder in (root, temporary):  # not their parents: a deleted run folder must be an error
             folder.mkdir(exist_ok=True)
-        sums = {}
+        checksums = {}
         for name, group in tensors.items():
-            path = room / f"{name}.safetensors"
+            path = temporary / f"{name}.safetensors"
             write_safetensors(path, group)
-            sums[path.name] = checksum(path)
-            sync(path)
-        body = {**state, "step": step, "files": sums}
-        body["sum"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-        (room / STATE).write_text(json.dumps(body, indent=1), encoding="utf-8")
-        sync(room / STATE)
-        sync(room)
-        old = aside(target)
-        if target.exists():  # it stays until the new one has its name
-            target.rename(old)
-        room.rename(target)
-        sync(root)
-        shutil.rmtree(old, ignore_errors=True)
+            checksums[path.name] = compute_checksum(path)
+            sync_to_disk(path)
+        content = {**state, "step": step, "files": checksums}
+        content["checksum"] = hash_json(content)
+        (temporary / STATE_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
+        sync_to_disk(temporary / STATE_FILE)
+        sync_to_disk(temporary)
+        backup = get_backup_path(target)
+        if target.exists():  # kept until the new checkpoint has its name
+            target.rename(backup)
+        temporary.rename(target)
+        sync_to_disk(root)
+        shutil.rmtree(backup, ignore_errors=True)
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(room, ignore_errors=True)
-        why = getattr(error, "strerror", None) or error
-        last = max((path.name for path in finished(root)), default=None)
-        kept = f"the one of step {int(last)} is kept" if last else "there is none yet"
-        raise ValueError(f"{target}: the checkpoint could not be written ({why}); {kept}") from None
-    older = [path for path in finished(root) if path != target]
-    regular = [path for path in older if is_regular(path, every)]
-    for old in {*older} - {*regular[max(len(regular) - keep + 1, 0) :]}:
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
+        reason = getattr(error, "strerror", None) or error
+        latest = max((path.name for path in list_checkpoints(root)), default=None)
+        remaining = (
+            f"the checkpoint of step {int(latest)} is kept" if latest else "there is no other"
+        )
+        raise ValueError(
+            f"{target}: the checkpoint could not be written ({reason}); {remaining}"
+        ) from None
+    older = [path for path in list_checkpoints(root) if path != target]
+    scheduled = [path for path in older if is_scheduled_checkpoint(path, save_every)]
+    for path in {*older} - {*scheduled[max(len(scheduled) - keep_checkpoints + 1, 0) :]}:
+        shutil.rmtree(path, ignore_errors=True)
     return target
 
 
-def is_regular(path: Path, every: int) -> bool:
-    """Whether a checkpoint was due, one in so many steps; 0: at no step in particular."""
-    return not every or int(path.name) % every == 0
+def is_scheduled_checkpoint(path: Path, save_every: int) -> bool:
+    """Return whether the checkpoint's step is a multiple of `save_every`; 0: any step is."""
+    return not save_every or int(path.name) % save_every == 0
 
 
-def before(root: Path, step: int, *, count: int, every: int) -> Iterator[dict[str, Tensor]]:
-    """The weights of the last regular checkpoints before a step, one by one; a broken one is passed over."""
-    regular = [path for path in finished(root) if int(path.name) < step and is_regular(path, every)]
-    for folder in regular[max(len(regular) - count, 0) :]:
+def read_previous_weights(
+    root: Path, step: int, *, count: int, save_every: int
+) -> Iterator[dict[str, Tensor]]:
+    """Yield the weights of the last scheduled checkpoints before a step; skip damaged ones."""
+    scheduled = [
+        path
+        for path in list_checkpoints(root)
+        if int(path.name) < step and is_scheduled_checkpoint(path, save_every)
+    ]
+    for folder in scheduled[max(len(scheduled) - count, 0) :]:
         try:
-            yield read(folder, "net")[0]["net"]
+            yield read_checkpoint(folder, "net")[0]["net"]
         except ValueError as error:
             warnings.warn(f"{error}; the mean is of the others", stacklevel=2)
 
 
-def newest(root: Path) -> tuple[Tensors, dict[str, Any]] | None:
-    """The newest whole checkpoint; one that is broken is passed over with a warning."""
-    for old in root.glob(".*.old"):  # of a run that ended between two names
-        target = root / old.stem[1:]
-        shutil.rmtree(old) if target.exists() else old.rename(target)
-    for folder in reversed(finished(root)):
+def read_latest_checkpoint(root: Path) -> tuple[CheckpointTensors, dict[str, Any]] | None:
+    """Return the newest intact checkpoint; a damaged one is skipped with a warning."""
+    for backup in root.glob(".*.old"):  # left by a run that ended between two renames
+        target = root / backup.stem[1:]
+        shutil.rmtree(backup) if target.exists() else backup.rename(target)
+    for folder in reversed(list_checkpoints(root)):
         try:
-            return read(folder)
+            return read_checkpoint(folder)
         except ValueError as error:
-            warnings.warn(f"{error}; the one before is used", stacklevel=2)
+            warnings.warn(f"{error}; using the previous one", stacklevel=2)
     return None
 
 
-def read(folder: Path, *only: str) -> tuple[Tensors, dict[str, Any]]:
-    """All of a checkpoint, or only these of its files."""
+def read_checkpoint(folder: Path, *file_stems: str) -> tuple[CheckpointTensors, dict[str, Any]]:
+    """Read a checkpoint: the tensors of all its files, or only of these, and its state."""
     try:
-        state = json.loads((folder / STATE).read_text(encoding="utf-8"))
-        claimed = state.pop("sum")
-        if hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest() != claimed:
-            raise ValueError("its checksum differs")
-        files = {folder / name: wanted for name, wanted in state.pop("files").items()}
-        files = {path: wanted for path, wanted in files.items() if not only or path.stem in only}
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        if hash_json(state) != state.pop("checksum"):
+            raise ValueError("wrong checksum")
+        files = {folder / name: checksum for name, checksum in state.pop("files").items()}
+        if file_stems:
+            files = {path: checksum for path, checksum in files.items() if path.stem in file_stems}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / STATE}: a broken checkpoint ({error})") from None
-    for path, wanted in files.items():
-        if not path.is_file() or checksum(path) != wanted:
-            raise ValueError(f"{path}: a broken checkpoint (missing, or its checksum differs)")
+        raise ValueError(f"{folder / STATE_FILE}: damaged checkpoint ({error})") from None
+    for path, checksum in files.items():
+        if not path.is_file() or compute_checksum(path) != checksum:
+            raise ValueError(f"{path}: damaged checkpoint (missing file, or wrong checksum)")
     groups = {path.stem: read_safetensors(path) for path in files}
-    # Moments that a matrix product reads (Muon) must lie as they did before: see weights/safetensors.py.
-    return {stem: {name: aligned(x) for name, x in group.items()} for stem, group in groups.items()}, state
+    # Muon's momentum enters a matrix product, and must have its old alignment: weights/safetensors.py.
+    tensors = {
+        stem: {name: align_tensor(x) for name, x in group.items()} for stem, group in groups.items()
+    }
+    return tensors, state
 
 
-def finished(root: Path) -> list[Path]:
-    """Checkpoints, the oldest first."""
+def list_checkpoints(root: Path) -> list[Path]:
+    """Return the checkpoint folders, the oldest first."""
     return sorted(path for path in root.glob("[0-9]*") if path.is_dir() and path.name.isdigit())
 
 
-def aside(target: Path) -> Path:
-    """Where a checkpoint lies while another takes its name."""
+def get_backup_path(target: Path) -> Path:
+    """Return the name of a checkpoint while a new one of the same step replaces it."""
     return target.with_name(f".{target.name}.old")
 
 
-def checksum(path: Path) -> str:
+def hash_json(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the content without its own checksum."""
+    content = {key: value for key, value in content.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def compute_checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,4 +1,4 @@
-"""Compiled: a network and its losses, compiled in place. Knows no data."""
+"""Compilation of a network's blocks and its losses, in place. It does not know the data."""
 
 from __future__ import annotations
 
@@ -13,95 +13,118 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as config
 
-from qkv.batch import Batch, Rows
-from qkv.data.batches.collate import seats
-from qkv.kernels.bias import Where
-from qkv.nn.transformer import Cross, Memory
-from qkv.train.loop.activation_checkpointing import blocks_of, forwards_kept
+from qkv.batch import Batch, Inputs
+from qkv.data.batches.collate import get_attention_mask
+from qkv.kernels.bias import AttentionBias
+from qkv.nn.transformer import CrossInputs, LayerCache
+from qkv.torch_compat import warm_compile_pool
+from qkv.train.loop.activation_checkpointing import find_blocks, restore_block_forwards
 from qkv.train.objectives.objective import Objective
 
-Out = tuple[Tensor, Tensor | None]
+BlockOutput = tuple[Tensor, Tensor | None]
 
 
-def compiled(objective: Objective, device: torch.device, *, ragged: bool) -> Objective:
-    """The objective with losses that are compiled."""
+def compile_objective(
+    objective: Objective, device: torch.device, *, dynamic_shapes: bool
+) -> Objective:
+    """Return the objective with compiled losses."""
     if device.type != "cpu":
-        start_compilers()
-    torch.compiler.config.cache_key_tag = "qkv without cudnn"  # graphs made with it lie in the same cache
-    return replace(objective, parts=torch.compile(objective.parts, dynamic=ragged or None))
+        start_compile_workers()
+    # The cache may also hold graphs that were compiled with cuDNN.
+    torch.compiler.config.cache_key_tag = "qkv without cudnn"
+    return replace(
+        objective,
+        compute_losses=torch.compile(objective.compute_losses, dynamic=dynamic_shapes or None),
+    )
 
 
 @contextmanager
-def by_blocks(net: nn.Module, *, ragged: bool) -> Iterator[None]:
-    """A network whose blocks are compiled, each kind once: blocks that are alike share a graph. One of the
-    whole network takes as many times longer to make as it is deep. `ragged` rows, every batch of another
-    shape, are read by one graph from the first on: lengths that are equal then are so by chance ("duck
-    shapes")."""
-    with forwards_kept(net), config.patch(use_duck_shape=False), warnings.catch_warnings():  # type: ignore[attr-defined]
-        # dynamo asks every tensor
+def compile_blocks(net: nn.Module, *, dynamic_shapes: bool) -> Iterator[None]:
+    """Compile the network's blocks inside the block; equal blocks share one graph.
+
+    Compiling the full network instead would take as many times longer as it is deep. With
+    `dynamic_shapes`, one graph serves batches of any shape from the first on: sizes that happen to be
+    equal in the first batch are not assumed to be equal ("duck shapes")."""
+    with (
+        restore_block_forwards(net),
+        config.patch(use_duck_shape=False),  # type: ignore[attr-defined]
+        warnings.catch_warnings(),
+    ):
+        # Dynamo reads .grad of every tensor.
         warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
-        for block in blocks_of(net):
-            block.forward = biased(block.forward, ragged=ragged)  # type: ignore[method-assign]
+        for block in find_blocks(net):
+            block.forward = compile_block_forward(block.forward, dynamic_shapes=dynamic_shapes)  # type: ignore[method-assign]
         yield
 
 
-def biased(forward: Callable[..., Out], *, ragged: bool) -> Callable[..., Out]:
-    """A block's forward as a graph that is given the biases of its masks: made inside, by the first block for
-    all, they would ask for a graph of their own."""
+def compile_block_forward(
+    forward: Callable[..., BlockOutput], *, dynamic_shapes: bool
+) -> Callable[..., BlockOutput]:
+    """Compile a block's forward as a graph that receives its bias tensors as inputs.
 
-    def inside(
-        x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None,
-        biases: tuple[Tensor | None, Tensor | None],
-    ) -> Out:  # fmt: skip
-        where = given(where, biases[0])
-        cross = cross and (cross[0], given(cross[1], biases[1]))
-        return forward(x, where, seen, cross, memory)
+    If the first block computed them inside its graph, for all blocks, it would need its own graph."""
 
-    graph = torch.compile(inside, dynamic=ragged or None)
+    def forward_with_biases(
+        x: Tensor, bias: AttentionBias, key_states: Tensor | None, cross: CrossInputs | None,
+        cache: LayerCache | None, bias_tensors: tuple[Tensor | None, Tensor | None],
+    ) -> BlockOutput:  # fmt: skip
+        bias = set_bias_tensor(bias, bias_tensors[0])
+        cross = cross and (cross[0], set_bias_tensor(cross[1], bias_tensors[1]))
+        return forward(x, bias, key_states, cross, cache)
 
-    def outside(
-        x: Tensor, where: Where, seen: Tensor | None, cross: Cross | None, memory: Memory | None
-    ) -> Out:
-        return graph(own(x), where, seen, cross, memory, (bias_of(where), bias_of(cross and cross[1])))
+    graph = torch.compile(forward_with_biases, dynamic=dynamic_shapes or None)
 
-    return outside
+    def compiled_forward(
+        x: Tensor, bias: AttentionBias, key_states: Tensor | None, cross: CrossInputs | None,
+        cache: LayerCache | None,
+    ) -> BlockOutput:  # fmt: skip
+        bias_tensors = (get_bias_tensor(bias), get_bias_tensor(cross and cross[1]))
+        return graph(clone_if_view(x), bias, key_states, cross, cache, bias_tensors)
 
-
-def bias_of(where: Where | None) -> Tensor | None:
-    return where.bias(None) if where is not None and where.kernel == "mask" else None
-
-
-def given(where: Where, bias: Tensor | None) -> Where:
-    return where if bias is None else replace(where, made={"bias": bias})
+    return compiled_forward
 
 
-def with_seats(batch: Batch) -> Batch:
-    """The same batch with a seat for every token, also where there is no pad: one graph reads both."""
-
-    def told(rows: Rows | None) -> Rows | None:
-        if rows is None or rows.ids is None:
-            return rows
-        return replace(rows, seat=seats(rows), positions=own(rows.positions))
-
-    return replace(batch, rows=told(batch.rows), target=told(batch.target))
+def get_bias_tensor(attention_bias: AttentionBias | None) -> Tensor | None:
+    if attention_bias is None or attention_bias.kernel != "mask":
+        return None
+    return attention_bias.bias(None)
 
 
-def own(x: Tensor) -> Tensor:
-    """In memory of its own: a graph is made for a view of another tensor, and one for what is no view."""
+def set_bias_tensor(attention_bias: AttentionBias, bias: Tensor | None) -> AttentionBias:
+    return attention_bias if bias is None else replace(attention_bias, computed={"bias": bias})
+
+
+def add_attention_masks(batch: Batch) -> Batch:
+    """Return the batch with explicit attention masks, so that one graph serves with and without padding."""
+
+    def add_mask(inputs: Inputs | None) -> Inputs | None:
+        if inputs is None or inputs.input_ids is None:
+            return inputs
+        return replace(
+            inputs,
+            attention_mask=get_attention_mask(inputs),
+            position_ids=clone_if_view(inputs.position_ids),
+        )
+
+    return replace(batch, encoder=add_mask(batch.encoder), decoder=add_mask(batch.decoder))
+
+
+def clone_if_view(x: Tensor) -> Tensor:
+    """Return a tensor that is not a view: views and other tensors are compiled to different graphs."""
     return x if x._base is None else x.clone()
 
 
-def start_compilers() -> None:
-    """Starts the processes that inductor compiles in, deaf to SIGTERM.
+def start_compile_workers() -> None:
+    """Start inductor's compile workers, which then ignore SIGTERM.
 
-    Who ends a run often signals all of its processes (timeout, Slurm). The trainer then saves and leaves, but
-    would wait for ever for a kernel whose compiler is gone."""
-    if threading.current_thread() is not threading.main_thread():  # which alone may change signals
+    A signal that ends a run often reaches all of its processes (timeout, Slurm). The trainer then saves
+    and stops, but would wait forever for a kernel whose compile worker is gone."""
+    if (
+        threading.current_thread() is not threading.main_thread()
+    ):  # only it can change signal handlers
         return
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    old_handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        from torch._inductor.async_compile import AsyncCompile
-
-        AsyncCompile.warm_pool()
+        warm_compile_pool()
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if old_handler is None else old_handler)

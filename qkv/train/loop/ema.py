@@ -1,4 +1,4 @@
-"""Averages of weights: a moving one beside a run, and the mean of saved ones. Knows no network's inside."""
+"""Averages of weights: an exponential moving average during training, and the mean of checkpoints."""
 
 from __future__ import annotations
 
@@ -10,111 +10,133 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from qkv.train.loop.muon import local, parted
-from qkv.validate import number
+from qkv.train.loop.muon import get_local_tensor, shard_like
+from qkv.validate import check_number
 from qkv.weights.tensors import read_tensors
 
-UPDATES = "updates"  # in a state dict, beside the names of weights
+NUM_UPDATES_KEY = "num_updates"  # in a state dict, next to the parameter names
 
 
-class Average:
-    """A moving average of a network's weights, in fp32 at least.
+class WeightEMA:
+    """Exponential moving average of a network's weights, in fp32 or more.
 
-    With `warmup` the decay starts low, at (1 + n) / (10 + n) after n updates: the first weights fade soon.
-    Frozen tensors are left out; one that starts to learn later joins with the value it has then."""
+    Frozen parameters are left out; one that becomes trainable later joins with its current value."""
 
-    def __init__(self, net: nn.Module, decay: float = 0.999, *, warmup: bool = False) -> None:
-        number("decay", decay, at_least=0, less_than=1)
-        self.decay, self.warmup, self.updates = decay, warmup, 0
-        self.named = [*net.named_parameters()]  # it takes longer to find them than to move the average
-        self.weights: dict[str, Tensor] = {}
-        self.learning()
+    def __init__(self, net: nn.Module, decay: float = 0.999) -> None:
+        check_number("ema_decay", decay, at_least=0, less_than=1)
+        self.decay = decay
+        self.num_updates = 0
+        self.named_parameters = [
+            *net.named_parameters()
+        ]  # listing them takes longer than an update
+        self.averaged_weights: dict[str, Tensor] = {}
+        self.get_trainable_pairs()
 
     @torch.no_grad()
-    def learning(self) -> list[tuple[Tensor, Tensor]]:
-        """The average of each tensor that learns, and it; an average starts at the tensor's value."""
+    def get_trainable_pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Return (average, parameter) of each trainable parameter; an average starts at its value."""
         pairs = []
-        for name, p in self.named:
+        for name, p in self.named_parameters:
             if p.requires_grad:
-                if name not in self.weights:
-                    self.weights[name] = p.to(torch.promote_types(p.dtype, torch.float32), copy=True)
-                mean = self.weights[name]
+                if name not in self.averaged_weights:
+                    dtype = torch.promote_types(p.dtype, torch.float32)
+                    self.averaged_weights[name] = p.to(dtype, copy=True)
+                mean = self.averaged_weights[name]
                 pairs.append((mean, p if p.dtype == mean.dtype else p.to(mean.dtype)))
         return pairs
 
     @torch.no_grad()
     def update(self) -> None:
-        """Moves the average towards the weights; once after each step."""
-        decay = min(self.decay, (1 + self.updates) / (10 + self.updates)) if self.warmup else self.decay
-        pairs = self.learning()
-        for sliced in (False, True):  # a kernel takes slices, or whole tensors, not both
-            alike = [pair for pair in pairs if hasattr(pair[0], "full_tensor") == sliced]
-            if alike:
-                torch._foreach_lerp_([mean for mean, _ in alike], [new for _, new in alike], 1 - decay)
-        self.updates += 1
+        """Update the average with the current weights, once after each step."""
+        pairs = self.get_trainable_pairs()
+        for is_sharded in (
+            False,
+            True,
+        ):  # a fused kernel takes sharded tensors or full ones, not both
+            group = [pair for pair in pairs if hasattr(pair[0], "full_tensor") == is_sharded]
+            if group:
+                means = [mean for mean, _ in group]
+                torch._foreach_lerp_(means, [p for _, p in group], 1 - self.decay)
+        self.num_updates += 1
 
     @contextmanager
-    def applied(self, net: nn.Module) -> Iterator[None]:
-        """The network with the average for weights; after it, with its own again, to the bit."""
-        own = {name: p for name, p in net.named_parameters() if name in self.weights}
-        if len(own) < len(self.weights):
-            lost = ", ".join(sorted(self.weights.keys() - own.keys()))
-            raise ValueError(f"the average is of another network: {lost} is not in this one")
-        with swapped(own, self.weights):
+    def average_parameters(self, net: nn.Module) -> Iterator[None]:
+        """Replace the network's weights by the average inside the block, then restore them exactly."""
+        parameters = {
+            name: p for name, p in net.named_parameters() if name in self.averaged_weights
+        }
+        if len(parameters) < len(self.averaged_weights):
+            missing = ", ".join(sorted(self.averaged_weights.keys() - parameters.keys()))
+            raise ValueError(f"the average is of another network: this one has no {missing}")
+        with swap_values(parameters, self.averaged_weights):
             yield
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {**self.weights, UPDATES: torch.tensor(self.updates)}
+        return {**self.averaged_weights, NUM_UPDATES_KEY: torch.tensor(self.num_updates)}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Goes on where the saved one stood, to the bit."""
-        wrong = sorted(state.keys() ^ {*self.weights, UPDATES})
-        wrong += [
-            name for name, mean in self.weights.items() if name in state and mean.shape != state[name].shape
+    def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
+        """Restore a saved state, bit for bit."""
+        different = sorted(state_dict.keys() ^ {*self.averaged_weights, NUM_UPDATES_KEY})
+        different += [
+            name
+            for name, mean in self.averaged_weights.items()
+            if name in state_dict and mean.shape != state_dict[name].shape
         ]
-        if wrong:
-            raise ValueError(f"the average is of another network: {', '.join(wrong)} differ")
-        fill(self.weights, {name: state[name] for name in self.weights})
-        self.updates = int(state[UPDATES])
+        if different:
+            raise ValueError(f"the average is of another network: {', '.join(different)} differ")
+        copy_values(
+            self.averaged_weights, {name: state_dict[name] for name in self.averaged_weights}
+        )
+        self.num_updates = int(state_dict[NUM_UPDATES_KEY])
 
 
 @torch.no_grad()
-def fill(into: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """In place: who holds the tensors, a compiled graph for one, sees the new values."""
-    for name, tensor in into.items():
+def copy_values(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
+    """Copy values into tensors in place, so that compiled graphs that hold them see the new values."""
+    for name, tensor in tensors.items():
         tensor.copy_(values[name])
 
 
 @contextmanager
-def swapped(own: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Tensors with other values; after it, with their own again, to the bit."""
-    kept = {name: x.detach().clone() for name, x in own.items()}
-    fill(own, values)
+def swap_values(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
+    """Replace the values of tensors inside the block, then restore them exactly."""
+    old_values = {name: x.detach().clone() for name, x in tensors.items()}
+    copy_values(tensors, values)
     try:
         yield
     finally:
-        fill(own, kept)
+        copy_values(tensors, old_values)
 
 
 @contextmanager
-def mean_with(net: nn.Module, others: Iterable[Mapping[str, Tensor]]) -> Iterator[None]:
-    """The network with the mean of its weights and of others, whole ones; after it, with its own again.
+def average_with_checkpoints(
+    net: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]
+) -> Iterator[None]:
+    """Replace the weights by their mean with those of full checkpoints, then restore them exactly.
 
-    Frozen tensors stay as they are."""
-    learns = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
-    own = {name: local(p) for name, p in learns.items()}
-    theirs = (
-        {name: local(parted(x, learns[name])) for name, x in held.items() if name in learns}
-        for held in others
+    Frozen parameters are not averaged."""
+    parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
+    local_weights = {name: get_local_tensor(p) for name, p in parameters.items()}
+    checkpoint_weights = (
+        {
+            name: get_local_tensor(shard_like(x, parameters[name]))
+            for name, x in checkpoint.items()
+            if name in parameters
+        }
+        for checkpoint in checkpoints
     )
-    with swapped(own, mean_of(chain([own], theirs))):
+    with swap_values(
+        local_weights, average_checkpoints(chain([local_weights], checkpoint_weights))
+    ):
         yield
 
 
-def mean_of(checkpoints: Iterable[Mapping[str, Tensor] | str | Path]) -> dict[str, Tensor]:
-    """The mean of checkpoints: tensors by name, files, or folders; read one at a time.
+def average_checkpoints(
+    checkpoints: Iterable[Mapping[str, Tensor] | str | Path],
+) -> dict[str, Tensor]:
+    """Return the mean of checkpoints: tensors by name, files or folders, read one at a time.
 
-    Sums have twice the digits of the weights, so that their order does not matter."""
+    Sums have twice the precision of the weights, so that the order does not matter."""
     sums: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     count = 0
@@ -122,19 +144,27 @@ def mean_of(checkpoints: Iterable[Mapping[str, Tensor] | str | Path]) -> dict[st
         tensors = source if isinstance(source, Mapping) else read_tensors(Path(source))
         if count == 1:
             dtypes = {name: x.dtype for name, x in tensors.items()}
-            sums = {name: torch.zeros(x.shape, dtype=wider(x.dtype)) for name, x in tensors.items()}
-        odd = [name for name, x in tensors.items() if name not in sums or x.shape != sums[name].shape]
-        odd += [f"{name} (missing)" for name in sums if name not in tensors]
-        odd += [name for name, x in tensors.items() if not x.is_floating_point()]
-        if odd:
-            what = f"checkpoint {count}" if isinstance(source, Mapping) else source
-            raise ValueError(f"{what}: expected the same weights in all that are averaged: {', '.join(odd)}")
+            sums = {
+                name: torch.zeros(x.shape, dtype=get_sum_dtype(x.dtype))
+                for name, x in tensors.items()
+            }
+        different = [
+            name for name, x in tensors.items() if name not in sums or x.shape != sums[name].shape
+        ]
+        different += [f"{name} (missing)" for name in sums if name not in tensors]
+        different += [name for name, x in tensors.items() if not x.is_floating_point()]
+        if different:
+            label = f"checkpoint {count}" if isinstance(source, Mapping) else source
+            raise ValueError(
+                f"{label}: expected the same floating-point weights in all checkpoints to average, "
+                f"but these differ: {', '.join(different)}"
+            )
         for name, x in tensors.items():
             sums[name] += x.detach().cpu()
     if not count:
-        raise ValueError("no checkpoint to average: expected one at least")
+        raise ValueError("no checkpoint to average: expected at least one")
     return {name: x.div_(count).to(dtypes[name]) for name, x in sums.items()}
 
 
-def wider(dtype: torch.dtype) -> torch.dtype:
+def get_sum_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype in (torch.float32, torch.float64) else torch.float32

@@ -1,7 +1,7 @@
-"""Steps whose numbers are not finite: they never move a weight, and the device is not waited for.
+"""Steps with a loss or gradient that is not finite: they are skipped without a device synchronization.
 
-The optimiser reads the flag of a step on the device; the host is told while later steps run. In fp16 a
-gradient that overflows is no fault, as long as a lower scale of the loss can help."""
+The optimizer reads the flag of a step on the device; the host reads it while later steps run. In fp16
+a gradient overflow is not counted as long as a lower loss scale can help."""
 
 from __future__ import annotations
 
@@ -11,65 +11,73 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from qkv.data.batches.sampler import Place
-from qkv.train.loop.optim import Joint
+from qkv.data.batches.sampler import SamplerState
+from qkv.train.loop.optim import CombinedOptimizer
 
-MOST = 3  # in a row
-LATE = 8  # steps that the host may lag behind
-FLOOR = 1.0  # the scale at which a gradient that overflows does so of itself
+MAX_NONFINITE_STEPS = 3  # consecutive steps before training stops
+MAX_LAG_STEPS = 8  # steps by which the host may lag behind the device
+MIN_LOSS_SCALE = 1.0  # at this scale an overflow is not caused by the scaling
 
 
 @dataclass
-class Watch:
-    waiting: deque[tuple[int, Place, Tensor, torch.cuda.Event | None]] = field(default_factory=deque)
-    remedy: str = "a lower learn.rate"
-    bad: int = 0  # steps in a row
-    skipped: int = 0  # in all
+class NonFiniteMonitor:
+    """Count the skipped steps, and stop training after too many consecutive ones."""
 
-    def add(self, step: int, place: Place, lost: Tensor) -> None:
-        """`lost` is 1 where the step was skipped for a fault."""
-        if lost.is_cuda:
-            held = torch.empty((), dtype=lost.dtype, pin_memory=True)
-            held.copy_(lost, non_blocking=True)
+    pending: deque[tuple[int, SamplerState, Tensor, torch.cuda.Event | None]] = field(
+        default_factory=deque
+    )
+    remedy: str = "a lower train.lr"
+    num_consecutive: int = 0
+    num_skipped: int = 0
+
+    def add(self, step: int, sampler_state: SamplerState, step_failed: Tensor) -> None:
+        """Record the flag of a step: 1 if it was skipped."""
+        if step_failed.is_cuda:
+            flag = torch.empty((), dtype=step_failed.dtype, pin_memory=True)
+            flag.copy_(step_failed, non_blocking=True)
             event = torch.cuda.Event()
             event.record()
-            self.waiting.append((step, place, held, event))
+            self.pending.append((step, sampler_state, flag, event))
         else:
-            self.waiting.append((step, place, lost, None))
-        self.look(late=LATE)
+            self.pending.append((step, sampler_state, step_failed, None))
+        self.check(max_lag=MAX_LAG_STEPS)
 
-    def look(self, *, late: int = 0) -> None:
-        """Counts the flags that have arrived, and waits for those of more than `late` steps ago."""
-        while self.waiting:
-            step, place, held, event = self.waiting[0]
+    def check(self, *, max_lag: int = 0) -> None:
+        """Count the flags that have arrived; wait for those more than `max_lag` steps old."""
+        while self.pending:
+            step, sampler_state, flag, event = self.pending[0]
             if event is not None and not event.query():
-                if len(self.waiting) <= late:
+                if len(self.pending) <= max_lag:
                     return
                 event.synchronize()
-            self.waiting.popleft()
-            lost = bool(held)
-            self.bad, self.skipped = (self.bad + 1, self.skipped + 1) if lost else (0, self.skipped)
-            if self.bad >= MOST:
+            self.pending.popleft()
+            if bool(flag):
+                self.num_consecutive += 1
+                self.num_skipped += 1
+            else:
+                self.num_consecutive = 0
+            if self.num_consecutive >= MAX_NONFINITE_STEPS:
                 raise ValueError(
-                    f"step {step}: the loss or a gradient was not finite {MOST} times in a row, last at "
-                    f"batch {place.batch} of epoch {place.epoch}; no weight moved; try {self.remedy}"
+                    f"step {step}: the loss or a gradient was not finite in {MAX_NONFINITE_STEPS} "
+                    f"consecutive steps, last at batch {sampler_state.batch_index} of epoch "
+                    f"{sampler_state.epoch}; no weight was changed; try {self.remedy}"
                 )
 
 
-def step_unless(optimiser: Joint, lost: Tensor) -> None:
-    """A step, unless the flag is 1. A fused optimiser reads it on the device, another makes the host wait."""
-    for part in optimiser.parts:
+def step_if_finite(optimizer: CombinedOptimizer, found_inf: Tensor) -> None:
+    """Step unless the flag is 1; a fused optimizer reads it on the device, others synchronize."""
+    for part in optimizer.optimizers:
         if part.defaults.get("fused"):
-            part.found_inf = lost  # type: ignore[attr-defined]
+            part.found_inf = found_inf  # type: ignore[attr-defined]
             part.step()
-        elif not bool(lost):
+        elif not bool(found_inf):
             part.step()
 
 
-def rescaled(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
-    """Moves the scale of the loss; returns whether a gradient's overflow lowered it, and not too far."""
+def update_loss_scale(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
+    """Update the loss scale; return whether an overflow lowered it, but not below the minimum."""
     one = torch.ones((), device=device)
-    was = scaler.scale(one)
+    old_scale = scaler.scale(one)
     scaler.update()
-    now = scaler.scale(one)
-    return (now < was) & (now >= FLOOR)
+    new_scale = scaler.scale(one)
+    return (new_scale < old_scale) & (new_scale >= MIN_LOSS_SCALE)

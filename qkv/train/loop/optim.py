@@ -1,15 +1,16 @@
-"""Optimisers of a network: what decays, how fast each tensor moves, what stands still. Knows no loss.
+"""Optimizers: parameter groups, weight decay, layer-wise learning rates, freezing, gradient clipping.
 
-    kind        hidden matrices   embeddings, heads, norms, biases, adapters
+    optimizer   hidden matrices   embeddings, heads, norms, biases, adapters
     adamw       AdamW             AdamW
     muon        Muon              AdamW
     adafactor   Adafactor         Adafactor
 
-Adafactor's rate is a share of how large a tensor is, so that each learns as fast as it was drawn wide: T5's
-embeddings have a deviation of 1 and its queries of a hundredth, and no one rate of AdamW suits both.
+Adafactor's learning rate is relative to the scale of a parameter: T5's embeddings are initialized with
+a standard deviation of 1 and its queries with 0.01, and no single learning rate of AdamW suits both.
 
-Decay is for tensors of two or more dimensions that are no biases, embeddings included: "all non bias or gain
-weights" (GPT, section 4.1), as in BERT's code. T5's table of distances and XLNet's u, v and s are biases."""
+Weight decay applies to parameters of two or more dimensions that are not biases, embeddings included:
+"all non bias or gain weights" (GPT, section 4.1), as in BERT's code. T5's relative position table and
+XLNet's u, v and s are biases."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,161 +21,169 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Adafactor, AdamW, Optimizer
 
-from qkv.train.config import OPTIMISERS
-from qkv.train.loop.muon import SCALES, Muon, whole
-from qkv.validate import matching, number
+from qkv.train.config import OPTIMIZERS
+from qkv.train.loop.muon import Muon, gather_full_tensor
+from qkv.validate import check_number, match_names
 
-FUSED = {"cpu", "cuda", "mps", "xpu"}  # where torch has AdamW in one kernel
-BIAS = re.compile(r"\bbias\b|\.relative\.[uvs]$")
-HIDDEN = re.compile(r"\.layers\.\d+\.(.+\.)?(q|k|v|o|r|up|gate|down)\.weight$")
-TOWER = re.compile(r"(?P<name>(.+\.)?(en|de)coder)\.((?P<norm>norm)\.|layers\.(?P<layer>\d+)\.)?")
+FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # where torch has a fused AdamW
+BIAS_PATTERN = re.compile(r"\b(position_)?bias\b|\.relative\.[uvs]$")
+HIDDEN_MATRIX_PATTERN = re.compile(r"\.layers\.\d+\.(.+\.)?(q|k|v|o|r|up|gate|down)\.weight$")
+LAYER_PATTERN = re.compile(
+    r"(?P<stack>(.+\.)?(en|de)coder)\.((?P<norm>final_norm)\.|layers\.(?P<layer>\d+)\.)?"
+)
 
 
-class Joint(Optimizer):
-    """Several optimisers as one: their groups in a row, one state, one state dict."""
+class CombinedOptimizer(Optimizer):
+    """Several optimizers as one: all parameter groups in order, one state, one state dict."""
 
-    def __init__(self, parts: list[Optimizer]) -> None:
-        super().__init__([group for part in parts for group in part.param_groups], {})
-        self.parts = parts
-        self.join()
+    def __init__(self, optimizers: list[Optimizer]) -> None:
+        super().__init__([group for part in optimizers for group in part.param_groups], {})
+        self.optimizers = optimizers
+        self.share_groups_and_state()
 
-    def join(self) -> None:
-        """The parts look at the groups and the state of the whole."""
+    def share_groups_and_state(self) -> None:
+        """Make each optimizer use the groups and the state of the combined one."""
         groups = iter(self.param_groups)
-        for part in self.parts:
-            part.param_groups = list(islice(groups, len(part.param_groups)))
-            part.state = self.state
+        for optimizer in self.optimizers:
+            optimizer.param_groups = list(islice(groups, len(optimizer.param_groups)))
+            optimizer.state = self.state
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None if closure is None else closure()
-        for part in self.parts:
-            part.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on where the saved one stood, to the bit; it must hold the same tensors."""
-        old, new = names_of(state_dict["param_groups"]), names_of(self.param_groups)
-        if old != new:
-            saved, own = {*chain(*old)}, {*chain(*new)}
-            lost, odd = sorted(own - saved) or ["none"], sorted(saved - own) or ["none"]
+        """Restore a saved state, bit for bit; it must be of the same parameters."""
+        saved_groups = list_parameter_names(state_dict["param_groups"])
+        groups = list_parameter_names(self.param_groups)
+        if saved_groups != groups:
+            saved_names = {*chain(*saved_groups)}
+            names = {*chain(*groups)}
+            missing = sorted(names - saved_names) or ["none"]
+            unknown = sorted(saved_names - names) or ["none"]
             raise ValueError(
-                "the optimiser's state is of other tensors, or in other groups: "
-                f"missing {', '.join(lost)}; unknown {', '.join(odd)}"
+                "the optimizer state has other parameters, or other groups: "
+                f"missing {', '.join(missing)}; unknown {', '.join(unknown)}"
             )
         super().load_state_dict(state_dict)
-        self.join()
+        self.share_groups_and_state()
 
 
-def names_of(groups: Iterable[Mapping[str, Any]]) -> list[list[str]]:
+def list_parameter_names(groups: Iterable[Mapping[str, Any]]) -> list[list[str]]:
     return [group.get("param_names", []) for group in groups]
 
 
-def make_optimiser(
-    net: nn.Module, *, kind: str = "adamw", rate: float, betas: tuple[float, float] = (0.9, 0.999),
-    eps: float = 1e-8, decay: float = 0.01, layer_decay: float = 1.0, momentum: float = 0.95,
-    scale: str = "rms", matrix_rate: float | None = None,
-) -> Joint:  # fmt: skip
-    """An optimiser of all tensors that are not frozen; tied ones count once.
+def build_optimizer(
+    net: nn.Module, *, optimizer: str = "adamw", lr: float, betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8, weight_decay: float = 0.01, layer_lr_decay: float = 1.0,
+) -> CombinedOptimizer:  # fmt: skip
+    """Build the optimizer of all trainable parameters; tied ones count once.
 
-    A group's rate is `rate` times its `factor`; whoever changes the rate keeps the factor. `layer_decay` lets
-    lower layers move less (ELECTRA, appendix B). Only Muon has a `momentum`, a `scale`, and a `matrix_rate`
-    where its rate is another; only AdamW has `betas` and `eps`."""
-    if kind not in OPTIMISERS:
-        raise ValueError(f"optimiser {kind!r}: expected one of {', '.join(OPTIMISERS)}")
-    if scale not in SCALES:
-        raise ValueError(f"scale {scale!r}: expected one of {', '.join(SCALES)}")
-    number("rate", rate, more_than=0)
-    number("eps", eps, more_than=0)
-    number("matrix_rate", rate if matrix_rate is None else matrix_rate, more_than=0)
-    number("decay", decay, at_least=0)
-    number("layer_decay", layer_decay, more_than=0, at_most=1)
+    A group's learning rate is `lr` times its `lr_factor`. `layer_lr_decay` lowers the learning rate
+    of lower layers (ELECTRA, appendix B). Only AdamW uses `betas` and `eps`."""
+    if optimizer not in OPTIMIZERS:
+        raise ValueError(f"optimizer {optimizer!r}: expected one of {', '.join(OPTIMIZERS)}")
+    check_number("lr", lr, more_than=0)
+    check_number("eps", eps, more_than=0)
+    check_number("weight_decay", weight_decay, at_least=0)
+    check_number("layer_lr_decay", layer_lr_decay, more_than=0, at_most=1)
     if len(betas) != 2:
         raise ValueError(f"betas is {betas!r}: expected two numbers")
-    for name, value in {"betas[0]": betas[0], "betas[1]": betas[1], "momentum": momentum}.items():
-        number(name, value, at_least=0, less_than=1)
-    depths = below_heads(name for name, _ in net.named_parameters())
-    groups: dict[tuple[str, float, float, bool], list[tuple[str, Tensor]]] = {}
-    for name, tensor in net.named_parameters():
-        if tensor.requires_grad:
-            mine = "adamw" if kind == "muon" and not HIDDEN.search(name) else kind
-            factor = (matrix_rate or rate) / rate if mine == "muon" else 1.0
-            pull = decay if decays(name, tensor) else 0.0
-            factor *= layer_decay ** depths[name]
-            parted = hasattr(tensor, "full_tensor")  # kernels take slices, or whole tensors, not both
-            if parted and mine == "adafactor":
+    for index, beta in enumerate(betas):
+        check_number(f"betas[{index}]", beta, at_least=0, less_than=1)
+    depths = compute_layer_depths(name for name, _ in net.named_parameters())
+    members: dict[tuple[str, float, float, bool], list[tuple[str, Tensor]]] = {}
+    for name, parameter in net.named_parameters():
+        if parameter.requires_grad:
+            is_muon = optimizer == "muon" and HIDDEN_MATRIX_PATTERN.search(name)
+            algorithm = "adamw" if optimizer == "muon" and not is_muon else optimizer
+            decay = weight_decay if has_weight_decay(name, parameter) else 0.0
+            lr_factor = layer_lr_decay ** depths[name]
+            # A fused kernel takes sharded parameters or full ones, not both.
+            is_sharded = hasattr(parameter, "full_tensor")
+            if is_sharded and algorithm == "adafactor":
                 raise ValueError(
-                    "optimiser 'adafactor': tensors that are spread over processes, expected whole ones; "
-                    'learn.parallel = "copy" keeps them whole, adamw and muon take parts'
+                    "optimizer 'adafactor' does not support sharded parameters: set "
+                    'train.parallelism = "ddp", or use adamw or muon'
                 )
-            groups.setdefault((mine, pull, factor, parted), []).append((name, tensor))
-    if not groups:
-        raise ValueError("nothing to optimise: every tensor of the network is frozen")
-    made: dict[str, list[dict[str, Any]]] = {}
-    for (mine, pull, factor, _), held in groups.items():
-        group = dict(params=held, lr=rate * factor, factor=factor, weight_decay=pull)
-        made.setdefault(mine, []).append(group)
-    if kind not in made:
-        raise ValueError(f"optimiser {kind!r}: no hidden matrix is left to train, expected adamw")
-    parts: list[Optimizer] = []
-    if "muon" in made:
-        parts.append(Muon(made["muon"], lr=rate, momentum=momentum, scale=scale))
-    if "adafactor" in made:
-        parts.append(Adafactor(made["adafactor"], lr=rate))
-    if "adamw" in made:
-        fused = all(tensor.device.type in FUSED for tensor in net.parameters())
-        parts.append(AdamW(made["adamw"], lr=rate, betas=betas, eps=eps, fused=fused))
-    return Joint(parts)
+            key = (algorithm, decay, lr_factor, is_sharded)
+            members.setdefault(key, []).append((name, parameter))
+    if not members:
+        raise ValueError("nothing to optimize: every parameter of the network is frozen")
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for (algorithm, decay, lr_factor, _), named_parameters in members.items():
+        group = dict(
+            params=named_parameters, lr=lr * lr_factor, lr_factor=lr_factor, weight_decay=decay
+        )
+        groups.setdefault(algorithm, []).append(group)
+    if optimizer not in groups:
+        raise ValueError(f"optimizer {optimizer!r}: no hidden matrix is trainable, expected adamw")
+    optimizers: list[Optimizer] = []
+    if "muon" in groups:
+        optimizers.append(Muon(groups["muon"], lr=lr))
+    if "adafactor" in groups:
+        optimizers.append(Adafactor(groups["adafactor"], lr=lr))
+    if "adamw" in groups:
+        fused = all(parameter.device.type in FUSED_DEVICES for parameter in net.parameters())
+        optimizers.append(AdamW(groups["adamw"], lr=lr, betas=betas, eps=eps, fused=fused))
+    return CombinedOptimizer(optimizers)
 
 
-def decays(name: str, tensor: Tensor) -> bool:
-    return tensor.dim() >= 2 and not BIAS.search(name)
+def has_weight_decay(name: str, tensor: Tensor) -> bool:
+    return tensor.dim() >= 2 and not BIAS_PATTERN.search(name)
 
 
-def below_heads(names: Iterable[str]) -> dict[str, int]:
-    """How far below the heads each tensor lies, as ELECTRA's code counts, in each tower by itself.
+def compute_layer_depths(parameter_names: Iterable[str]) -> dict[str, int]:
+    """Return how far below the heads each parameter lies in its stack, as ELECTRA's code counts.
 
-    Heads 0, the final norm 1, the last layer 2, the first of n layers n + 1, what enters it n + 2."""
-    places = {name: TOWER.match(name) for name in names}
-    tops: dict[str, int] = {}
-    for place in places.values():
-        if place and place["layer"]:
-            tops[place["name"]] = max(tops.get(place["name"], 0), int(place["layer"]) + 1)
+    Heads are 0, the final norm 1, the last layer 2, the first of n layers n + 1, embeddings n + 2."""
+    matches = {name: LAYER_PATTERN.match(name) for name in parameter_names}
+    num_layers: dict[str, int] = {}
+    for match in matches.values():
+        if match and match["layer"]:
+            stack = match["stack"]
+            num_layers[stack] = max(num_layers.get(stack, 0), int(match["layer"]) + 1)
     depths = {}
-    for name, place in places.items():
-        if place is None:
+    for name, match in matches.items():
+        if match is None:
             depths[name] = 0
-        elif place["norm"]:
+        elif match["norm"]:
             depths[name] = 1
         else:
-            at = int(place["layer"]) + 1 if place["layer"] else 0
-            depths[name] = tops.get(place["name"], 0) + 2 - at
+            height = int(match["layer"]) + 1 if match["layer"] else 0
+            depths[name] = num_layers.get(match["stack"], 0) + 2 - height
     return depths
 
 
-def freeze(net: nn.Module, patterns: str | Iterable[str]) -> list[str]:
-    """Stops the tensors of these names from learning; returns the names.
+def freeze_parameters(net: nn.Module, patterns: str | Iterable[str]) -> list[str]:
+    """Freeze the parameters whose names match a pattern; return their names.
 
-    A pattern is a name, whole or from a dot on: `encoder.embed.*`, `layers.[0-5].*`, `bias`."""
-    named = dict(net.named_parameters(remove_duplicate=False))
-    found = matching("parameter", patterns, named)
-    for name in found:
-        named[name].requires_grad_(False)
-    return found
+    A pattern matches a full name or from a dot on: `encoder.embedding.*`, `layers.[0-5].*`, `bias`."""
+    named_parameters = dict(net.named_parameters(remove_duplicate=False))
+    names = match_names("parameter", patterns, named_parameters)
+    for name in names:
+        named_parameters[name].requires_grad_(False)
+    return names
 
 
-def clip(tensors: Iterable[Tensor], limit: float) -> tuple[Tensor, Tensor]:
-    """Scales the gradients of all these tensors so that their norm is at most `limit` (0: no limit).
+def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> tuple[Tensor, Tensor]:
+    """Scale the gradients so that their total norm is at most `max_norm` (0: no limit).
 
-    Returns the norm that they had and whether it is finite, both on the device: nothing waits for them. Where
-    it is not finite, the gradients are of no use and no step may be made with them."""
-    number("clip", limit, at_least=0)
-    alike: dict[object, list[Tensor]] = {}
-    for p in tensors:
+    Return the norm before clipping and whether it is finite, both on the device, without a
+    synchronization. If it is not finite, the gradients must not be used for a step."""
+    check_number("grad_clip", max_norm, at_least=0)
+    by_placement: dict[object, list[Tensor]] = {}
+    for p in parameters:
         if p.grad is not None:
-            alike.setdefault(getattr(p, "placements", None), []).append(p)
-    norms = [whole(get_total_norm([p.grad for p in held if p.grad is not None])) for held in alike.values()]
+            by_placement.setdefault(getattr(p, "placements", None), []).append(p)
+    norms = [
+        gather_full_tensor(get_total_norm([p.grad for p in group if p.grad is not None]))
+        for group in by_placement.values()
+    ]
     norm = norms[0] if len(norms) == 1 else get_total_norm(norms)
-    if limit:
-        for held in alike.values():
-            clip_grads_with_norm_(held, limit, norm)
+    if max_norm:
+        for group in by_placement.values():
+            clip_grads_with_norm_(group, max_norm, norm)
     return norm, norm.isfinite()

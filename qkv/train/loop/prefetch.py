@@ -1,7 +1,7 @@
-"""Drawn: the batches of a run, made ahead of the step that takes them. Knows no network.
+"""Prefetching: batches are built ahead of the step that uses them. It does not know the network.
 
-A batch is a function of its place, so it does not matter who makes it: a thread beside the loop, or, where
-noise costs more than the network, other processes."""
+A batch is a function of the sampler state, so it does not matter who builds it: a thread next to the
+loop, or, where noise takes longer than the network, worker processes."""
 
 from __future__ import annotations
 
@@ -16,99 +16,126 @@ from typing import Any, NamedTuple
 import torch
 
 from qkv.batch import Batch
-from qkv.data.batches.sampler import Feed, Indices, Place
-from qkv.data.store.workers import in_order
+from qkv.data.batches.sampler import BatchSampler, Indices, SamplerState
+from qkv.data.store.workers import map_in_order
 from qkv.train.objectives.objective import Objective
 
-AHEAD = 4  # batches that a thread makes while the net works
-Dealt = list[tuple[Indices, bool]]  # the examples of each part, and whether they count
+NUM_PREFETCH_BATCHES = 4  # batches that the thread builds ahead
+MicroBatchIndices = list[
+    tuple[Indices, bool]
+]  # examples of each micro-batch, and whether it counts
 
 
-class Part(NamedTuple):
-    """A part of a batch, its targets and its tokens: none where it is run only for company."""
+class MicroBatch(NamedTuple):
+    """A part of a batch with its counts of targets and tokens, zero where it is not counted."""
 
     batch: Batch
-    counts: dict[str, int]
-    tokens: int
+    target_counts: dict[str, int]
+    num_tokens: int
 
 
-class Maker:
-    """Makes the parts of a batch. Sent to another process, it makes its objective anew."""
+class MicroBatchBuilder:
+    """Build the micro-batches of a batch. When pickled for a worker, it rebuilds its objective there."""
 
-    def __init__(self, feed: Feed, objective: Objective) -> None:
-        self.feed, self.objective = feed, objective
+    def __init__(self, sampler: BatchSampler, objective: Objective) -> None:
+        self.sampler = sampler
+        self.objective = objective
 
-    def __call__(self, task: tuple[int, Dealt]) -> list[Part]:
-        epoch, dealt = task
-        return [self.part(indices, epoch, counts) for indices, counts in dealt]
+    def __call__(self, task: tuple[int, MicroBatchIndices]) -> list[MicroBatch]:
+        epoch, micro_batches = task
+        return [
+            self.build_micro_batch(indices, epoch, is_counted)
+            for indices, is_counted in micro_batches
+        ]
 
-    def part(self, indices: Indices, epoch: int, counts: bool) -> Part:
-        batch = self.objective.collate(self.feed.draw(indices, epoch, self.objective.noise))
-        found = self.objective.counts(batch)
-        return Part(batch, found, size(batch)) if counts else Part(batch, dict.fromkeys(found, 0), 0)
+    def build_micro_batch(self, indices: Indices, epoch: int, is_counted: bool) -> MicroBatch:
+        examples = self.sampler.fetch_examples(indices, epoch, self.objective.noise)
+        batch = self.objective.collate(examples)
+        target_counts = self.objective.count_targets(batch)
+        if not is_counted:
+            return MicroBatch(batch, dict.fromkeys(target_counts, 0), 0)
+        return MicroBatch(batch, target_counts, count_batch_tokens(batch))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.objective.again is None:
-            raise TypeError(f"the objective {self.objective.name} is a function of the user's")
-        return afar, (self.feed, self.objective.again)
+        if self.objective.rebuild is None:
+            raise TypeError(
+                f"objective {self.objective.name}: a user's loss function cannot be sent to workers"
+            )
+        return rebuild_in_worker, (self.sampler, self.objective.rebuild)
 
 
-def afar(feed: Feed, again: Callable[[], Objective]) -> Packing:
-    return Packing(Maker(feed, again()))
+def rebuild_in_worker(
+    sampler: BatchSampler, rebuild_objective: Callable[[], Objective]
+) -> PickledBatchBuilder:
+    return PickledBatchBuilder(MicroBatchBuilder(sampler, rebuild_objective()))
 
 
-class Packing(NamedTuple):
-    """A maker whose batches travel: as bytes, for which no memory need be shared."""
+class PickledBatchBuilder(NamedTuple):
+    """A builder that returns batches as bytes, which need no shared memory."""
 
-    maker: Maker
+    builder: MicroBatchBuilder
 
-    def __call__(self, task: tuple[int, Dealt]) -> bytes:
-        made = io.BytesIO()
-        Pickler(made, protocol=5).dump(self.maker(task))
-        return made.getvalue()
+    def __call__(self, task: tuple[int, MicroBatchIndices]) -> bytes:
+        buffer = io.BytesIO()
+        TensorPickler(buffer, protocol=5).dump(self.builder(task))
+        return buffer.getvalue()
 
 
-class Pickler(pickle.Pickler):
-    """Tensors as arrays: torch's own way takes ten times as long to open."""
+class TensorPickler(pickle.Pickler):
+    """Pickle tensors as arrays: torch's own format takes ten times as long to open."""
 
     def reducer_override(self, x: object) -> Any:
         return (torch.from_numpy, (x.numpy(),)) if isinstance(x, torch.Tensor) else NotImplemented
 
 
-def drawn(
-    feed: Feed, objective: Objective, deal: Callable[[Place], Dealt], place: Place, workers: int
-) -> Generator[tuple[Place, list[Part]]]:
-    """Every place from this one on and its batch, made by so many processes, or by a thread."""
-    maker = Maker(feed, objective)
-    places, again = tee(after(feed, place))
-    tasks = ((each.epoch, deal(each)) for each in again)
-    if not workers:
-        with closing(by_thread(maker, tasks)) as made:
-            yield from zip(places, made, strict=False)
+def prefetch_batches(
+    sampler: BatchSampler,
+    objective: Objective,
+    assign_micro_batches: Callable[[SamplerState], MicroBatchIndices],
+    sampler_state: SamplerState,
+    num_workers: int,
+) -> Generator[tuple[SamplerState, list[MicroBatch]]]:
+    """Yield every sampler state from this one on with its batch, built by workers or by a thread."""
+    builder = MicroBatchBuilder(sampler, objective)
+    states, task_states = tee(iterate_sampler_states(sampler, sampler_state))
+    tasks = ((state.epoch, assign_micro_batches(state)) for state in task_states)
+    if not num_workers:
+        with closing(build_in_thread(builder, tasks)) as batches:
+            yield from zip(states, batches, strict=False)
         return
-    sent: Any = in_order(maker, tasks, workers)
-    with closing(sent):
-        yield from zip(places, map(pickle.loads, sent), strict=False)
+    pickled: Any = map_in_order(builder, tasks, num_workers)
+    with closing(pickled):
+        yield from zip(states, map(pickle.loads, pickled), strict=False)
 
 
-def after(feed: Feed, place: Place) -> Iterator[Place]:
+def iterate_sampler_states(
+    sampler: BatchSampler, sampler_state: SamplerState
+) -> Iterator[SamplerState]:
     while True:
-        yield place
-        place = feed.after(place)
+        yield sampler_state
+        sampler_state = sampler.advance(sampler_state)
 
 
-def by_thread(maker: Maker, tasks: Iterable[tuple[int, Dealt]]) -> Generator[list[Part]]:
-    pool, waiting = ThreadPoolExecutor(1), list[Future[list[Part]]]()
+def build_in_thread(
+    builder: MicroBatchBuilder, tasks: Iterable[tuple[int, MicroBatchIndices]]
+) -> Generator[list[MicroBatch]]:
+    pool = ThreadPoolExecutor(1)
+    pending: list[Future[list[MicroBatch]]] = []
     try:
         for task in tasks:
-            waiting.append(pool.submit(maker, task))
-            if len(waiting) == AHEAD:
-                yield waiting.pop(0).result()
+            pending.append(pool.submit(builder, task))
+            if len(pending) == NUM_PREFETCH_BATCHES:
+                yield pending.pop(0).result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def size(batch: Batch) -> int:
-    """Tokens that a batch holds, pads left out."""
-    sides = [side for side in (batch.rows, batch.target) if side is not None]
-    return sum(int(s.seat.sum()) if s.seat is not None else s.size * s.length for s in sides)
+def count_batch_tokens(batch: Batch) -> int:
+    """Return the number of tokens in a batch, padding excluded."""
+    sides = [side for side in (batch.encoder, batch.decoder) if side is not None]
+    return sum(
+        int(side.attention_mask.sum())
+        if side.attention_mask is not None
+        else side.batch_size * side.length
+        for side in sides
+    )

@@ -1,4 +1,4 @@
-"""Chance: the states of the generators that dropout is drawn from. What is noted can be drawn again."""
+"""States of the random number generators that dropout uses, to save, restore and replay them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 
-def chance(device: torch.device) -> dict[str, Tensor]:
-    """The states as they are now, the host's and the device's."""
-    found = {"cpu": torch.get_rng_state()}
+def get_rng_states(device: torch.device) -> dict[str, Tensor]:
+    """Return the current generator states of the CPU and, for a CUDA device, of the device."""
+    states = {"cpu": torch.get_rng_state()}
     if device.type == "cuda":
-        found["cuda"] = torch.cuda.get_rng_state(device)
-    return found
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
 
 
-def set_chance(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Goes on from these; a generator that is not among them goes on from where it is."""
+def set_rng_states(states: Mapping[str, Tensor], device: torch.device) -> None:
+    """Set the generator states; a generator that is not among them keeps its state."""
     if "cpu" in states:
         torch.set_rng_state(states["cpu"])
     if "cuda" in states and device.type == "cuda":
@@ -26,11 +26,11 @@ def set_chance(states: Mapping[str, Tensor], device: torch.device) -> None:
 
 
 @contextmanager
-def chance_again(states: Mapping[str, Tensor], device: torch.device) -> Iterator[None]:
-    """What was drawn from these states is drawn again; after it all goes on as if nothing had been."""
-    now = chance(device)
-    set_chance(states, device)
+def replay_rng_states(states: Mapping[str, Tensor], device: torch.device) -> Iterator[None]:
+    """Draw random numbers from these states inside the block, then restore the current ones."""
+    current_states = get_rng_states(device)
+    set_rng_states(states, device)
     try:
         yield
     finally:
-        set_chance(now, device)
+        set_rng_states(current_states, device)

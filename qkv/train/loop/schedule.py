@@ -1,77 +1,72 @@
-"""Schedule: the rate at each step. A pure function of the step, so a run that goes on needs nothing of it.
+"""Learning rate schedules: pure functions of the step, so that a resumed run needs no schedule state.
 
-    constant   rate
-    linear     falls in a line from `warmup` to `steps`, then stays at the floor
-    cosine     falls in half a wave from `warmup` to `steps`, then stays at the floor
-    noam       stays to `hold`, then falls as 1 / sqrt(step)
+    constant   lr
+    linear     falls linearly from `warmup_steps` to `steps`, then stays at the minimum
+    cosine     falls as half a cosine wave from `warmup_steps` to `steps`, then stays at the minimum
+    noam       falls as 1 / sqrt(step) from `warmup_steps` on (Vaswani et al. 2017, eq. 3)
 
-Before that, each rises in a line from 0 to `rate` in the first `warmup` steps. Steps are counted from one."""
+Before that, each rises linearly from 0 to `lr` in `warmup_steps`. Steps are counted from one."""
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from qkv.validate import number
+from qkv.validate import check_number
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """`schedule(step)` is the rate at that step; without `rate`, the factor on a rate."""
+class LRSchedule:
+    """`schedule(step)` is the learning rate at that step; with the default `lr`, a factor."""
 
-    kind: str = "linear"
-    rate: float = 1.0
+    name: str = "linear"
+    lr: float = 1.0  # peak learning rate
     steps: int | None = None
-    warmup: int = 0
-    floor: float = 0.0  # the last rate, as a share of `rate`
-    hold: int | None = None  # None: warmup; T5 has no warm-up and holds for 10,000 steps
-    width: int | None = None  # given: `rate` is a factor on width^-0.5 min(step^-0.5, step warmup^-1.5)
+    warmup_steps: int = 0
+    min_lr_ratio: float = 0.0  # final learning rate as a fraction of the peak
 
     def __post_init__(self) -> None:
-        if self.kind not in FALLS:
-            raise ValueError(f"schedule {self.kind!r}: expected one of {', '.join(FALLS)}")
-        number("rate", self.rate, at_least=0)
-        number("floor", self.floor, at_least=0, at_most=1)
-        for name in ("steps", "hold", "width"):
-            if getattr(self, name) is not None:
-                number(name, getattr(self, name), whole=True, at_least=1)
-        last = {} if self.steps is None else {"at_most": self.steps}
-        number("warmup", self.warmup, whole=True, at_least=0, **last)
-        if self.kind in ("linear", "cosine") and self.steps is None:
-            raise ValueError(f"steps is None: schedule {self.kind!r} needs the step where it ends")
-        if self.kind == "noam" and not self.held:
-            raise ValueError("warmup is 0: schedule 'noam' needs a warm-up, or a step to hold until")
-        own = {"floor": ("linear", "cosine"), "hold": ("noam",), "width": ("noam",)}
-        for name, kinds in own.items():
-            if getattr(self, name) and self.kind not in kinds:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: schedule {self.kind!r} has none")
+        if self.name not in DECAY_FUNCTIONS:
+            raise ValueError(
+                f"lr_schedule {self.name!r}: expected one of {', '.join(DECAY_FUNCTIONS)}"
+            )
+        check_number("lr", self.lr, at_least=0)
+        check_number("min_lr_ratio", self.min_lr_ratio, at_least=0, at_most=1)
+        if self.steps is not None:
+            check_number("steps", self.steps, integer=True, at_least=1)
+        upper_bound = {} if self.steps is None else {"at_most": self.steps}
+        check_number("warmup_steps", self.warmup_steps, integer=True, at_least=0, **upper_bound)
+        has_minimum = self.name in ("linear", "cosine")
+        if has_minimum and self.steps is None:
+            raise ValueError(f"steps is None: lr_schedule {self.name!r} needs the last step")
+        if self.name == "noam" and not self.warmup_steps:
+            raise ValueError("warmup_steps is 0: lr_schedule 'noam' needs a warmup")
+        if self.min_lr_ratio and not has_minimum:
+            raise ValueError(
+                f"min_lr_ratio is {self.min_lr_ratio!r}: lr_schedule {self.name!r} has no minimum"
+            )
 
     def __call__(self, step: int) -> float:
-        share = step / self.warmup if step < self.warmup else FALLS[self.kind](self, step)
-        return self.peak * share
+        if step < self.warmup_steps:
+            return self.lr * (step / self.warmup_steps)
+        return self.lr * DECAY_FUNCTIONS[self.name](self, step)
 
-    @property
-    def held(self) -> int:
-        """The step up to which `noam` stays at its peak."""
-        return self.warmup if self.hold is None else self.hold
-
-    @property
-    def peak(self) -> float:
-        """The highest rate (Vaswani et al. 2017, eq. 3, is highest at the end of its warm-up)."""
-        return self.rate if self.width is None else self.rate * (self.width * self.held) ** -0.5
-
-    def done(self, step: int) -> float:
-        """The share of the way from `warmup` to `steps`."""
+    def decay_progress(self, step: int) -> float:
+        """Return the fraction of the way from `warmup_steps` to `steps`."""
         assert self.steps is not None
-        return min((step - self.warmup) / max(self.steps - self.warmup, 1), 1.0)
+        return min((step - self.warmup_steps) / max(self.steps - self.warmup_steps, 1), 1.0)
 
-    def above(self, share: float) -> float:
-        """A share of what lies over the floor."""
-        return self.floor + (1 - self.floor) * share
+    def scale_above_min(self, fraction: float) -> float:
+        """Map a fraction from [0, 1] to [min_lr_ratio, 1]."""
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * fraction
 
 
-FALLS: dict[str, Callable[[Schedule, int], float]] = {  # the share of the peak, after the warm-up
+DECAY_FUNCTIONS: dict[
+    str, Callable[[LRSchedule, int], float]
+] = {  # fraction of the peak after the warmup
     "constant": lambda s, step: 1.0,
-    "linear": lambda s, step: s.above(1 - s.done(step)),
-    "cosine": lambda s, step: s.above((1 + math.cos(math.pi * s.done(step))) / 2),
-    "noam": lambda s, step: math.sqrt(s.held / max(step, s.held)),
+    "linear": lambda s, step: s.scale_above_min(1 - s.decay_progress(step)),
+    "cosine": lambda s, step: s.scale_above_min(
+        (1 + math.cos(math.pi * s.decay_progress(step))) / 2
+    ),
+    "noam": lambda s, step: math.sqrt(s.warmup_steps / max(step, s.warmup_steps)),
 }

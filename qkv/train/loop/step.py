@@ -1,14 +1,15 @@
-"""Backward: gradients of a batch that is run in parts, one after the other or by several processes.
+"""Backward pass of a batch in micro-batches, run one after the other or by several processes.
 
-    apart      a part ─ net ─ losses, by its share of the targets ─ gradients, which add up
+    per micro-batch   micro-batch ─ net ─ losses, weighted by its share of the targets ─ gradients
 
-    together   parts ─ net, without a graph ─ vectors ─┐
-               the last part ─ net ─ vectors ──────────┴ those of all ─ losses ─ a gradient for each vector
-               parts ─ net again ─ vectors, with these gradients ─ gradients, which add up
+    with GradCache    micro-batches ─ net, without a graph ─ embeddings ─┐
+                      last micro-batch ─ net ─ embeddings ───────────────┴ of all ─ losses ─ gradients
+                      micro-batches ─ net again ─ embeddings, with their gradients ─ gradients
 
-For a loss over all rows of a batch (`Objective.together`) the graph of one part is held at a time (GradCache,
-Gao et al. 2021). Dropout is the same both times. Every process computes the loss of the whole batch and goes
-back through its own rows: what the net learns for the loss alone, CLIP's temperature, is in the vectors."""
+Gradients add up. For a loss over all rows of a batch (`Objective.full_batch_outputs`) only one
+micro-batch's graph is in memory at a time (GradCache, Gao et al. 2021); dropout is the same in both
+passes. Every process computes the loss of the full batch and backpropagates through its own rows. A
+parameter that only the loss uses, CLIP's temperature, is among the embeddings."""
 
 from __future__ import annotations
 
@@ -19,85 +20,124 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
-from qkv.train.loop.prefetch import Part
-from qkv.train.loop.rng import chance, chance_again
-from qkv.train.objectives.objective import Objective, Out, precise
-from qkv.train.sharding import Spread
+from qkv.train.loop.prefetch import MicroBatch
+from qkv.train.loop.rng import get_rng_states, replay_rng_states
+from qkv.train.objectives.objective import ForwardOutputs, Objective, upcast_to_fp32
+from qkv.train.sharding import Sharding
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backward:
-    """Adds the gradients of a batch to those of the weights; gives this process's share of the losses."""
+class BackwardPass:
+    """Accumulate the gradients of a batch; return this process's share of the losses."""
 
-    forward: Callable[[Batch], Out]
+    forward: Callable[[Batch], ForwardOutputs]
     objective: Objective
-    spread: Spread
-    scale: Callable[[Tensor], Tensor]  # of a loss, in fp16
+    sharding: Sharding
+    scale_loss: Callable[[Tensor], Tensor]  # fp16 loss scaling
     device: torch.device
 
-    def __call__(self, parts: Sequence[Part], whole: dict[str, int]) -> dict[str, Tensor]:
-        """`whole` are the targets of the batch, those of other processes among them."""
-        return (self.together if self.objective.together else self.apart)(parts, whole)
+    def __call__(
+        self, micro_batches: Sequence[MicroBatch], target_counts: dict[str, int]
+    ) -> dict[str, Tensor]:
+        """`target_counts` are those of the full batch, over all processes."""
+        if self.objective.full_batch_outputs:
+            return self.backward_with_grad_cache(micro_batches, target_counts)
+        return self.backward_per_micro_batch(micro_batches, target_counts)
 
-    def apart(self, parts: Sequence[Part], whole: dict[str, int]) -> dict[str, Tensor]:
+    def backward_per_micro_batch(
+        self, micro_batches: Sequence[MicroBatch], target_counts: dict[str, int]
+    ) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
-        for batch, counts, _ in parts:
-            if any(counts.values()) or self.spread.world > 1:  # the others wait for each part
-                losses = self.objective.parts(self.forward(batch))
-                shares = {name: loss * (counts[name] / max(whole[name], 1)) for name, loss in losses.items()}
-                self.scale(added(shares)).backward()
+        for batch, counts, _ in micro_batches:
+            if (
+                any(counts.values()) or self.sharding.dp_size > 1
+            ):  # other processes wait for each one
+                losses = self.objective.compute_losses(self.forward(batch))
+                shares = {
+                    name: loss * (counts[name] / max(target_counts[name], 1))
+                    for name, loss in losses.items()
+                }
+                self.scale_loss(sum_losses(shares)).backward()
                 for name, share in shares.items():
                     total[name] = total.get(name, 0) + share.detach()
         return total
 
-    def together(self, parts: Sequence[Part], whole: dict[str, int]) -> dict[str, Tensor]:
-        *early, last = parts
-        states, rows = [], []
-        for part in early:
-            states.append(chance(self.device))
+    def backward_with_grad_cache(
+        self, micro_batches: Sequence[MicroBatch], target_counts: dict[str, int]
+    ) -> dict[str, Tensor]:
+        *early, last = micro_batches
+        rng_states = []
+        embeddings = []
+        for micro_batch in early:
+            rng_states.append(get_rng_states(self.device))
             with torch.no_grad():
-                rows.append(self.vectors(part))
-        rows.append(self.vectors(last))  # with its graph: it is run once
-        losses, gradients = self.matched(rows, [any(part.counts.values()) for part in parts])
-        back(rows[-1], gradients[-1])
-        for part, state, gradient in zip(early, states, gradients, strict=False):
-            with chance_again(state, self.device):
-                back(self.vectors(part), gradient)
-        own = {name: sum(part.counts[name] for part in parts) for name in whole}
-        return {name: loss.detach() * (own[name] / max(whole[name], 1)) for name, loss in losses.items()}
+                embeddings.append(self.compute_embeddings(micro_batch))
+        embeddings.append(self.compute_embeddings(last))  # with its graph: it runs only once
+        is_counted = [any(micro_batch.target_counts.values()) for micro_batch in micro_batches]
+        losses, gradients = self.compute_global_loss(embeddings, is_counted)
+        backward_embeddings(embeddings[-1], gradients[-1])
+        for micro_batch, rng_state, gradient in zip(early, rng_states, gradients, strict=False):
+            with replay_rng_states(rng_state, self.device):
+                backward_embeddings(self.compute_embeddings(micro_batch), gradient)
+        local_counts = {
+            name: sum(micro_batch.target_counts[name] for micro_batch in micro_batches)
+            for name in target_counts
+        }
+        return {
+            name: loss.detach() * (local_counts[name] / max(target_counts[name], 1))
+            for name, loss in losses.items()
+        }
 
-    def vectors(self, part: Part) -> Out:
-        out = self.forward(part.batch)
-        return {name: out[name] for name in self.objective.together if name in out}
+    def compute_embeddings(self, micro_batch: MicroBatch) -> ForwardOutputs:
+        outputs = self.forward(micro_batch.batch)
+        return {
+            name: outputs[name] for name in self.objective.full_batch_outputs if name in outputs
+        }
 
-    def matched(self, rows: list[Out], counts: list[bool]) -> tuple[dict[str, Tensor], list[Out]]:
-        """The losses over the rows of all processes, and the gradients of this one's, part by part.
+    def compute_global_loss(
+        self, outputs: list[ForwardOutputs], is_counted: list[bool]
+    ) -> tuple[dict[str, Tensor], list[ForwardOutputs]]:
+        """Return the losses over the rows of all processes, and the gradients per micro-batch.
 
-        The rows of a part that does not count are nobody's."""
-        found: Out = {}
-        places: dict[str, slice] = {}
+        Micro-batches that are not counted contribute no rows."""
+        all_outputs: ForwardOutputs = {}
+        local_rows: dict[str, slice] = {}
         sizes: dict[str, list[int]] = {}
-        for name in rows[0]:
-            sizes[name] = [len(out[name]) * count for out, count in zip(rows, counts, strict=True)]
-            own = torch.cat([out[name][:size] for out, size in zip(rows, sizes[name], strict=True)]).detach()
-            own = precise(own) if own.is_floating_point() else own
-            found[name], places[name] = self.spread.rows(own)
-        learnt = {name: x.requires_grad_() for name, x in found.items() if x.is_floating_point()}
-        losses = self.objective.parts(found)
-        all_rows = torch.autograd.grad(self.scale(added(losses)), [*learnt.values()], materialize_grads=True)
-        gradients: list[Out] = [{} for _ in rows]
-        for name, gradient in zip(learnt, all_rows, strict=True):
-            parts = gradient[places[name]].split(sizes[name])
-            for into, out, part in zip(gradients, rows, parts, strict=True):
-                into[name] = part.to(out[name].dtype) if len(part) else torch.zeros_like(out[name])
+        for name in outputs[0]:
+            sizes[name] = [
+                len(out[name]) * count for out, count in zip(outputs, is_counted, strict=True)
+            ]
+            counted_rows = [
+                out[name][:size] for out, size in zip(outputs, sizes[name], strict=True)
+            ]
+            x = torch.cat(counted_rows).detach()
+            x = upcast_to_fp32(x) if x.is_floating_point() else x
+            all_outputs[name], local_rows[name] = self.sharding.gather_rows(x)
+        leaves = {
+            name: x.requires_grad_() for name, x in all_outputs.items() if x.is_floating_point()
+        }
+        losses = self.objective.compute_losses(all_outputs)
+        all_gradients = torch.autograd.grad(
+            self.scale_loss(sum_losses(losses)), [*leaves.values()], materialize_grads=True
+        )
+        gradients: list[ForwardOutputs] = [{} for _ in outputs]
+        for name, all_gradient in zip(leaves, all_gradients, strict=True):
+            parts = all_gradient[local_rows[name]].split(sizes[name])
+            for gradient, out, part in zip(gradients, outputs, parts, strict=True):
+                if len(part):
+                    gradient[name] = part.to(out[name].dtype)
+                else:
+                    gradient[name] = torch.zeros_like(out[name])
         return losses, gradients
 
 
-def added(losses: dict[str, Tensor]) -> Tensor:
+def sum_losses(losses: dict[str, Tensor]) -> Tensor:
     return torch.stack([*losses.values()]).sum()
 
 
-def back(vectors: Out, gradients: Out) -> None:
-    """From the gradients of vectors to those of the weights."""
-    learnt = [name for name, x in vectors.items() if x.requires_grad]
-    torch.autograd.backward([vectors[name] for name in learnt], [gradients[name] for name in learnt])
+def backward_embeddings(embeddings: ForwardOutputs, gradients: ForwardOutputs) -> None:
+    """Backpropagate the gradients of embeddings to the weights."""
+    names = [name for name, x in embeddings.items() if x.requires_grad]
+    torch.autograd.backward(
+        [embeddings[name] for name in names], [gradients[name] for name in names]
+    )

@@ -1,10 +1,10 @@
-"""Trainer: the loop. Draws batches, steps, measures, saves; goes on where it stopped. Knows no text.
+"""Trainer: the training loop with evaluation and checkpoints; it resumes bit for bit. It knows no text.
 
-    place ─ feed ─ noise ─ collate ─ Batch ─ net ─ objective ─ backward ─ clip ─ step ─ average
+    sampler ─ noise ─ collate ─ Batch ─ net ─ objective ─ backward ─ clip ─ optimizer step ─ EMA
 
-Every loss is divided by the targets of the global batch, so that parts of a batch, run one after the other or
-by several processes, give the numbers of one large batch. Only dropout differs: its numbers are each
-process's own."""
+Every loss is divided by the number of targets of the global batch, so that micro-batches, run one after
+the other or by several processes, give the results of one large batch. Only dropout differs: each
+process draws its own random numbers."""
 
 from __future__ import annotations
 
@@ -19,319 +19,406 @@ import torch
 from torch import Tensor, nn
 
 from qkv.batch import Batch
-from qkv.data.batches.sampler import Feed, Place
+from qkv.data.batches.sampler import BatchSampler, SamplerState
 from qkv.kernels.attention import without_cudnn
-from qkv.train.config import Learn, better
-from qkv.train.distributed import Team
+from qkv.train.config import TrainConfig, is_better
+from qkv.train.distributed import DistributedContext
 from qkv.train.loop import checkpoint
-from qkv.train.loop.activation_checkpointing import recompute
-from qkv.train.loop.checkpoint import before
-from qkv.train.loop.compile import by_blocks, compiled, with_seats
-from qkv.train.loop.ema import Average, mean_with
-from qkv.train.loop.nonfinite import Watch, rescaled, step_unless
-from qkv.train.loop.optim import clip, freeze, make_optimiser
-from qkv.train.loop.prefetch import Dealt, Part, drawn
-from qkv.train.loop.schedule import Schedule
-from qkv.train.loop.step import Backward
-from qkv.train.loop.trainer_state import gathered, scattered
-from qkv.train.objectives.objective import Objective, Out
-from qkv.train.sharding import gathered as whole
-from qkv.train.sharding import spread
+from qkv.train.loop.activation_checkpointing import apply_activation_checkpointing
+from qkv.train.loop.checkpoint import read_previous_weights
+from qkv.train.loop.compile import add_attention_masks, compile_blocks, compile_objective
+from qkv.train.loop.ema import WeightEMA, average_with_checkpoints
+from qkv.train.loop.nonfinite import NonFiniteMonitor, step_if_finite, update_loss_scale
+from qkv.train.loop.optim import build_optimizer, clip_grad_norm, freeze_parameters
+from qkv.train.loop.prefetch import MicroBatch, MicroBatchIndices, prefetch_batches
+from qkv.train.loop.schedule import LRSchedule
+from qkv.train.loop.step import BackwardPass
+from qkv.train.loop.trainer_state import gather_trainer_state, restore_trainer_state
+from qkv.train.objectives.objective import ForwardOutputs, Objective
+from qkv.train.sharding import parallelize, summon_full_params
 
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-Evaluate = Callable[[nn.Module], dict[str, float]]
+AUTOCAST_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+EvaluateFn = Callable[[nn.Module], dict[str, float]]
 
 
 @dataclass
-class State:
-    """Where a run stands."""
+class TrainerState:
+    """Progress of a run."""
 
     step: int = 0
-    place: Place = field(default_factory=Place)
-    best: float | None = None
-    stale: int = 0  # measurements since the best
-    tokens: int = 0
+    sampler_state: SamplerState = field(default_factory=SamplerState)
+    best_value: float | None = None
+    evals_since_best: int = 0
+    num_tokens: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a line of metrics.jsonl holds, and the callbacks are given."""
+    """A line of metrics.jsonl, and the argument of callbacks."""
 
     step: int
-    kind: str  # "train" or "measure"
-    values: dict[str, float]
+    phase: str  # "train" or "eval"
+    metrics: dict[str, float]
     seconds: float
     tokens_per_second: float = 0.0
-    rate: float = 0.0
+    lr: float = 0.0
 
 
 @dataclass(kw_only=True)
 class Trainer:
     net: nn.Module
-    feed: Feed
+    sampler: BatchSampler
     objective: Objective
-    learn: Learn
+    train_config: TrainConfig
     folder: Path | None = None  # None: nothing is written
-    evaluate: Evaluate | None = None
+    evaluate: EvaluateFn | None = None
     callbacks: Sequence[Callable[[Report], None]] = ()
-    save_best: Callable[[Path], None] | None = None  # writes the model into a folder
-    state: State = field(default_factory=State)
-    workers: int = 0  # processes that make batches; 0: a thread of this one does
-    team: Team = field(default_factory=Team)  # the processes that share the work
-    stop: bool = False  # asked for from outside, of any process: save and leave
+    save_model: Callable[[Path], None] | None = None  # writes the model into a folder
+    state: TrainerState = field(default_factory=TrainerState)
+    num_workers: int = 0  # processes that build batches; 0: a thread of this one
+    distributed: DistributedContext = field(default_factory=DistributedContext)
+    should_stop: bool = False  # set from outside, in any process, to save and stop after the step
 
     def __post_init__(self) -> None:
+        config = self.train_config
         self.device = next(self.net.parameters()).device
-        if self.learn.freeze:
-            freeze(self.net, self.learn.freeze)
-        if self.learn.recompute:
-            recompute(self.net)
-        self.spread = spread(self.net, self.learn.parallel, self.team)
-        sliced = {hasattr(p, "full_tensor") for p in self.net.parameters()}
-        if self.learn.precision == "fp16" and len(sliced) > 1:
+        if config.freeze:
+            freeze_parameters(self.net, config.freeze)
+        if config.activation_checkpointing:
+            apply_activation_checkpointing(self.net)
+        self.sharding = parallelize(self.net, config.parallelism, self.distributed)
+        is_sharded = {hasattr(p, "full_tensor") for p in self.net.parameters()}
+        if config.precision == "fp16" and len(is_sharded) > 1:
             raise ValueError(
-                f"learn.precision 'fp16' with learn.parallel {self.spread.kind!r}: this network is sliced in "
-                "part only; expected bf16 or fp32"
+                f"train.precision 'fp16' with train.parallelism {self.sharding.strategy!r}: only a part "
+                "of this network's parameters is sharded; expected bf16 or fp32"
             )
-        check_parts(self.learn, self.objective)
-        if self.learn.last > 1 and self.folder is None:
+        check_grad_accum(config, self.objective)
+        if config.average_last > 1 and self.folder is None:
             raise ValueError(
-                f"learn.last {self.learn.last}: without a folder there are no checkpoints, expected 0"
+                f"train.average_last {config.average_last}: without a folder there are no checkpoints, "
+                "expected 0"
             )
-        self.schedule = Schedule(
-            kind=self.learn.schedule, rate=self.learn.rate, steps=self.learn.steps, warmup=self.learn.warmup,
-            floor=self.learn.floor,
-        )  # fmt: skip
-        self.optimiser = make_optimiser(
-            self.net, kind=self.learn.optimiser, rate=self.learn.rate, betas=self.learn.betas,
-            eps=self.learn.eps, decay=self.learn.decay, layer_decay=self.learn.layer_decay,
-        )  # fmt: skip
-        self.tensors = [*self.net.parameters()]
-        self.average = Average(self.net, self.learn.average) if self.learn.average else None
-        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.learn.precision == "fp16")
-        self.memory: Tensor | None = None
-        self.watch = Watch()
-        if self.learn.precision == "fp16":
-            self.watch.remedy += " or learn.precision 'bf16'"
-        self.ragged = self.learn.compile and self.feed.lengths is not None
-        if self.learn.compile:
-            self.objective = compiled(self.objective, self.device, ragged=self.ragged)
-        if self.folder is not None and self.team.first:
+        self.lr_schedule = LRSchedule(
+            name=config.lr_schedule,
+            lr=config.lr,
+            steps=config.steps,
+            warmup_steps=config.warmup_steps,
+            min_lr_ratio=config.min_lr_ratio,
+        )
+        self.optimizer = build_optimizer(
+            self.net,
+            optimizer=config.optimizer,
+            lr=config.lr,
+            betas=config.betas,
+            eps=config.eps,
+            weight_decay=config.weight_decay,
+            layer_lr_decay=config.layer_lr_decay,
+        )
+        self.parameters = [*self.net.parameters()]
+        self.ema = WeightEMA(self.net, config.ema_decay) if config.ema_decay else None
+        self.grad_scaler = torch.amp.GradScaler(
+            self.device.type, enabled=config.precision == "fp16"
+        )
+        self.mems: Tensor | None = None
+        self.nonfinite_monitor = NonFiniteMonitor()
+        if config.precision == "fp16":
+            self.nonfinite_monitor.remedy += " or train.precision 'bf16'"
+        self.dynamic_shapes = config.compile and self.sampler.lengths is not None
+        if config.compile:
+            self.objective = compile_objective(
+                self.objective, self.device, dynamic_shapes=self.dynamic_shapes
+            )
+        if self.folder is not None and self.distributed.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
-        torch.manual_seed(self.learn.seed + self.spread.rank)
+        torch.manual_seed(config.seed + self.sharding.dp_rank)
 
     @without_cudnn()
-    def run(self) -> State:
-        """Trains up to the last step, or until asked to stop."""
+    def train(self) -> TrainerState:
+        """Train up to the last step, or until `should_stop`."""
         self.net.train()
-        clock, tokens, sums = time.perf_counter(), 0, Sums()
-        made = drawn(self.feed, self.objective, self.dealt, self.state.place, self.workers)
-        with closing(made) as batches, self.graphs():
-            for place, parts in batches:
-                asked, fresh, whole = self.agreed(parts)
-                if self.over or asked:
+        start_time = time.perf_counter()
+        tokens_since_report = 0
+        running_means = RunningMeans()
+        prefetched = prefetch_batches(
+            self.sampler,
+            self.objective,
+            self.assign_micro_batches,
+            self.state.sampler_state,
+            self.num_workers,
+        )
+        with closing(prefetched) as batches, self.compile_context():
+            for sampler_state, micro_batches in batches:
+                should_stop, num_tokens, target_counts = self.sync_before_step(micro_batches)
+                if self.is_finished or should_stop:
                     break
-                found = self.step(parts, place, whole)
-                tokens, self.state.tokens = tokens + fresh, self.state.tokens + fresh
-                sums.add(found)
+                losses = self.train_step(micro_batches, sampler_state, target_counts)
+                tokens_since_report += num_tokens
+                running_means.add(losses)
+                self.state.num_tokens += num_tokens
                 self.state.step += 1
-                self.state.place = self.feed.after(place)
-                if self.due(self.learn.log):
-                    spent = time.perf_counter() - clock
-                    self.tell("train", sums.mean(), spent, tokens / spent, self.schedule(self.state.step))
-                    clock, tokens, sums = time.perf_counter(), 0, Sums()
-                paused = time.perf_counter()
-                if self.evaluate is not None and self.due(self.learn.measure) and not self.over:
-                    with self.averaged():
-                        improved = self.measure()
-                    self.state.stale = 0 if improved else self.state.stale + 1
-                if self.folder is not None and self.due(self.learn.save):
-                    self.save()
-                clock += time.perf_counter() - paused  # speed is that of learning alone
-        self.watch.look()
-        if self.state.step >= self.learn.steps or (self.over and self.learn.last):
-            with self.settled():
-                self.measure()
+                self.state.sampler_state = self.sampler.advance(sampler_state)
+                if self.is_due(self.train_config.log_every):
+                    seconds = time.perf_counter() - start_time
+                    self.report_metrics(
+                        "train",
+                        running_means.mean(),
+                        seconds,
+                        tokens_since_report / seconds,
+                        self.lr_schedule(self.state.step),
+                    )
+                    start_time = time.perf_counter()
+                    tokens_since_report = 0
+                    running_means = RunningMeans()
+                pause_start = time.perf_counter()
+                if (
+                    self.evaluate is not None
+                    and self.is_due(self.train_config.eval_every)
+                    and not self.is_finished
+                ):
+                    with self.use_ema_weights():
+                        improved = self.run_validation()
+                    self.state.evals_since_best = 0 if improved else self.state.evals_since_best + 1
+                if self.folder is not None and self.is_due(self.train_config.save_every):
+                    self.save_checkpoint()
+                start_time += (
+                    time.perf_counter() - pause_start
+                )  # the speed is that of training alone
+        self.nonfinite_monitor.check()
+        if self.state.step >= self.train_config.steps or (
+            self.is_finished and self.train_config.average_last
+        ):
+            with self.use_final_weights():
+                self.run_validation()
         if self.folder is not None:
-            self.save()
+            self.save_checkpoint()
         self.net.eval()
         return self.state
 
-    def agreed(self, parts: list[Part]) -> tuple[bool, int, dict[str, int]]:
-        """What all processes know before a step: whether to stop, the tokens and the targets of the batch."""
-        names = list(parts[0].counts)
-        counts = [sum(part.counts[name] for part in parts) for name in names]
-        own = [int(self.stop), sum(part.tokens for part in parts), *counts]
-        asked, tokens, *sums = self.team.sum(own)
-        readers = self.team.world // self.spread.world  # of the same rows
-        return asked > 0, tokens // readers, {n: s // readers for n, s in zip(names, sums, strict=True)}
+    def sync_before_step(self, micro_batches: list[MicroBatch]) -> tuple[bool, int, dict[str, int]]:
+        """Return, over all processes: whether to stop, and the batch's tokens and target counts."""
+        names = list(micro_batches[0].target_counts)
+        counts = [sum(item.target_counts[name] for item in micro_batches) for name in names]
+        num_tokens = sum(item.num_tokens for item in micro_batches)
+        stops, tokens, *sums = self.distributed.sum_integers(
+            [int(self.should_stop), num_tokens, *counts]
+        )
+        num_replicas = (
+            self.distributed.world_size // self.sharding.dp_size
+        )  # that read the same rows
+        target_counts = {
+            name: total // num_replicas for name, total in zip(names, sums, strict=True)
+        }
+        return stops > 0, tokens // num_replicas, target_counts
 
-    def step(self, parts: list[Part], place: Place, whole: dict[str, int]) -> dict[str, Tensor]:
-        """One step over the parts of a batch with so many targets in all; returns the losses, still on the
-        device."""
-        if not any(whole.values()):
-            raise ValueError(f"step {self.state.step + 1}: no target in the batch, all of them are masked")
-        for tensor in self.tensors:
-            tensor.grad = None
-        if place.batch == 0:  # the text begins anew
-            self.memory = None
-        memory = self.memory
-        backward = Backward(
-            forward=self.forward, objective=self.objective, spread=self.spread, scale=self.scaler.scale,
+    def train_step(
+        self,
+        micro_batches: list[MicroBatch],
+        sampler_state: SamplerState,
+        target_counts: dict[str, int],
+    ) -> dict[str, Tensor]:
+        """Take one step over the micro-batches of a batch; return the losses, still on the device."""
+        if not any(target_counts.values()):
+            raise ValueError(
+                f"step {self.state.step + 1}: the batch has no target, all of them are masked"
+            )
+        for parameter in self.parameters:
+            parameter.grad = None
+        if sampler_state.batch_index == 0:  # the text starts over
+            self.mems = None
+        old_mems = self.mems
+        backward = BackwardPass(
+            forward=self.forward,
+            objective=self.objective,
+            sharding=self.sharding,
+            scale_loss=self.grad_scaler.scale,
             device=self.device,
-        )  # fmt: skip
-        total = backward(parts, whole)
-        self.spread.join(self.net)
-        sums = self.spread.total(torch.stack([*total.values()]))
-        total = dict(zip(total, sums, strict=True))
-        self.scaler.unscale_(self.optimiser)
-        norm, finite = clip(self.tensors, self.learn.clip)
-        known = sums.isfinite().all()  # whether the loss is a number
-        lost = self.team.most(1.0 - (finite & known).float())
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.schedule(self.state.step + 1) * group.get("factor", 1.0)
-        step_unless(self.optimiser, lost)
-        if self.scaler.is_enabled():  # a gradient's overflow is no fault that a lower scale cures
-            lost = lost * ~(rescaled(self.scaler, self.device) & known)
-        self.watch.add(self.state.step + 1, place, lost)
-        if self.memory is not None:  # a step that was lost leaves none
-            before = torch.zeros_like(self.memory) if memory is None else memory
-            self.memory = torch.where(lost.bool(), before, self.memory)
-        if self.average is not None:
-            self.average.update()
-        return total | {"norm": norm}
+        )
+        losses = backward(micro_batches, target_counts)
+        self.sharding.all_reduce_gradients(self.net)
+        loss_sums = self.sharding.all_reduce_sum(torch.stack([*losses.values()]))
+        losses = dict(zip(losses, loss_sums, strict=True))
+        self.grad_scaler.unscale_(self.optimizer)
+        grad_norm, is_norm_finite = clip_grad_norm(self.parameters, self.train_config.grad_clip)
+        is_loss_finite = loss_sums.isfinite().all()
+        found_inf = self.distributed.all_reduce_max(1.0 - (is_norm_finite & is_loss_finite).float())
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr_schedule(self.state.step + 1) * group.get("lr_factor", 1.0)
+        step_if_finite(self.optimizer, found_inf)
+        if (
+            self.grad_scaler.is_enabled()
+        ):  # an overflow that a lower loss scale cures does not count
+            lowered = update_loss_scale(self.grad_scaler, self.device)
+            found_inf = found_inf * ~(lowered & is_loss_finite)
+        self.nonfinite_monitor.add(self.state.step + 1, sampler_state, found_inf)
+        if self.mems is not None:  # a skipped step keeps the old mems
+            fallback = torch.zeros_like(self.mems) if old_mems is None else old_mems
+            self.mems = torch.where(found_inf.bool(), fallback, self.mems)
+        if self.ema is not None:
+            self.ema.update()
+        return losses | {"grad_norm": grad_norm}
 
-    def forward(self, batch: Batch) -> Out:
+    def forward(self, batch: Batch) -> ForwardOutputs:
         batch = batch.to(self.device)
-        if self.ragged:
-            batch = with_seats(batch)
-        if self.objective.recurrent:
-            batch = replace(batch, memory=self.memory)
+        if self.dynamic_shapes:
+            batch = add_attention_masks(batch)
+        if self.objective.is_recurrent:
+            batch = replace(batch, mems=self.mems)
         with self.autocast():
-            out = self.net(batch)
-        if self.objective.recurrent:
-            self.memory = out["memory"].detach()
-        return out
+            outputs = self.net(batch)
+        if self.objective.is_recurrent:
+            self.mems = outputs["mems"].detach()
+        return outputs
 
-    def graphs(self) -> AbstractContextManager[None]:
-        return by_blocks(self.net, ragged=self.ragged) if self.learn.compile else nullcontext()
+    def compile_context(self) -> AbstractContextManager[None]:
+        if not self.train_config.compile:
+            return nullcontext()
+        return compile_blocks(self.net, dynamic_shapes=self.dynamic_shapes)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        if self.learn.precision == "fp32":
+        if self.train_config.precision == "fp32":
             return nullcontext()
-        return torch.autocast(self.device.type, DTYPES[self.learn.precision])
+        return torch.autocast(self.device.type, AUTOCAST_DTYPES[self.train_config.precision])
 
     @property
-    def over(self) -> bool:
-        """Whether there is nothing left to do: all steps are done, or it no longer got better."""
-        return self.state.step >= self.learn.steps or 0 < self.learn.patience <= self.state.stale
+    def is_finished(self) -> bool:
+        """Whether all steps are done, or the patience for an improvement is exhausted."""
+        return (
+            self.state.step >= self.train_config.steps
+            or 0 < self.train_config.patience <= self.state.evals_since_best
+        )
 
-    def due(self, every: int) -> bool:
-        return bool(every) and self.state.step % every == 0
+    def is_due(self, interval: int) -> bool:
+        return bool(interval) and self.state.step % interval == 0
 
-    def dealt(self, place: Place) -> Dealt:
-        """What of a batch is this process's to run."""
-        return self.spread.deal(self.feed.parts(place, self.learn.accumulate * self.spread.world))
+    def assign_micro_batches(self, sampler_state: SamplerState) -> MicroBatchIndices:
+        """Return the micro-batches of a batch that this process runs."""
+        num_micro_batches = self.train_config.grad_accum * self.sharding.dp_size
+        return self.sharding.assign_micro_batches(
+            self.sampler.split_batch(sampler_state, num_micro_batches)
+        )
 
-    def averaged(self) -> AbstractContextManager[None]:
-        """The network with its moving average for weights, where it has one."""
-        return self.average.applied(self.net) if self.average else nullcontext()
+    def use_ema_weights(self) -> AbstractContextManager[None]:
+        """Use the moving average as weights inside the block, if there is one."""
+        return self.ema.average_parameters(self.net) if self.ema else nullcontext()
 
-    def settled(self) -> AbstractContextManager[None]:
-        """The network as a run leaves it: so, or with the mean of its last checkpoints for weights."""
-        if self.folder is None or not self.learn.last:
-            return self.averaged()
-        home, others = self.folder / "checkpoints", self.learn.last - 1
-        return mean_with(self.net, before(home, self.state.step, count=others, every=self.learn.save))
+    def use_final_weights(self) -> AbstractContextManager[None]:
+        """Use the weights of the final model: the moving average, or the mean of the last checkpoints."""
+        if self.folder is None or not self.train_config.average_last:
+            return self.use_ema_weights()
+        previous_weights = read_previous_weights(
+            self.folder / "checkpoints",
+            self.state.step,
+            count=self.train_config.average_last - 1,
+            save_every=self.train_config.save_every,
+        )
+        return average_with_checkpoints(self.net, previous_weights)
 
-    def measure(self) -> bool:
-        """Measures the network as it is; returns whether it is the best so far, and saves it then."""
+    def run_validation(self) -> bool:
+        """Evaluate the network with its current weights; return whether it is the best, and save it if so."""
         if self.evaluate is None:
             return False
-        clock = time.perf_counter()
+        start_time = time.perf_counter()
         self.net.eval()
-        # a few batches are worth no graph of their own
-        plain = torch.compiler.set_stance("force_eager") if self.learn.compile else nullcontext()
-        with torch.no_grad(), self.autocast(), plain:
-            values = self.team.told(self.evaluate(self.net))
-        if self.learn.watch not in values:
+        # A few batches are not worth compiling another graph.
+        eager = (
+            torch.compiler.set_stance("force_eager") if self.train_config.compile else nullcontext()
+        )
+        with torch.no_grad(), self.autocast(), eager:
+            metrics = self.distributed.broadcast_object(self.evaluate(self.net))
+        best_metric = self.train_config.best_metric
+        if best_metric not in metrics:
             raise ValueError(
-                f"learn.watch {self.learn.watch!r}, expected one of what is measured: {', '.join(values)}"
+                f"train.best_metric {best_metric!r}, expected one of the metrics: {', '.join(metrics)}"
             )
-        value = values[self.learn.watch]
-        improved = better(value, self.state.best, rising=self.learn.rising)
+        value = metrics[best_metric]
+        improved = is_better(
+            value, self.state.best_value, higher_is_better=self.train_config.maximizes_metric
+        )
         if improved:
-            self.state.best = value
-            if self.folder is not None and self.save_best is not None:
-                self.write(self.save_best, self.folder / "best")
+            self.state.best_value = value
+            if self.folder is not None and self.save_model is not None:
+                self.write_model(self.save_model, self.folder / "best")
         self.net.train()
-        self.tell("measure", values, time.perf_counter() - clock)
+        self.report_metrics("eval", metrics, time.perf_counter() - start_time)
         return improved
 
-    def tell(
-        self, kind: str, values: dict[str, float], seconds: float, speed: float = 0.0, rate: float = 0.0
+    def report_metrics(
+        self,
+        phase: str,
+        metrics: dict[str, float],
+        seconds: float,
+        tokens_per_second: float = 0.0,
+        lr: float = 0.0,
     ) -> None:
         report = Report(
             step=self.state.step,
-            kind=kind,
-            values=values,
+            phase=phase,
+            metrics=metrics,
             seconds=seconds,
-            tokens_per_second=speed,
-            rate=rate,
+            tokens_per_second=tokens_per_second,
+            lr=lr,
         )
-        for callback in self.callbacks if self.team.first else ():
+        for callback in self.callbacks if self.distributed.is_main_process else ():
             callback(report)
 
-    def write(self, save: Callable[[Path], None], folder: Path) -> None:
-        """The model as it is now into a folder, by the first process."""
-        with whole(self.net, self.team):
-            if self.team.first:
-                save(folder)
+    def write_model(self, save_model: Callable[[Path], None], folder: Path) -> None:
+        """Write the model with its current weights into a folder, in the main process."""
+        with summon_full_params(self.net, self.distributed):
+            if self.distributed.is_main_process:
+                save_model(folder)
 
-    def save(self) -> None:
-        """Writes a checkpoint, from which `restore` goes on to the bit."""
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint that `restore_checkpoint` resumes from, bit for bit."""
         assert self.folder is not None
-        self.watch.look()
-        tensors, state = gathered(self)
-        if self.team.first:
-            checkpoint.write(
-                self.folder / "checkpoints", self.state.step, tensors, state, keep=self.learn.keep,
-                every=self.learn.save,
-            )  # fmt: skip
+        self.nonfinite_monitor.check()
+        tensors, state = gather_trainer_state(self)
+        if self.distributed.is_main_process:
+            checkpoint.write_checkpoint(
+                self.folder / "checkpoints",
+                self.state.step,
+                tensors,
+                state,
+                keep_checkpoints=self.train_config.keep_checkpoints,
+                save_every=self.train_config.save_every,
+            )
 
-    def restore(self) -> bool:
-        """Goes on from the newest whole checkpoint; False where there is none."""
+    def restore_checkpoint(self) -> bool:
+        """Restore the newest intact checkpoint; return False if there is none."""
         assert self.folder is not None
-        found = checkpoint.newest(self.folder / "checkpoints")
-        steps = self.team.each(None if found is None else found[1]["step"])
+        latest = checkpoint.read_latest_checkpoint(self.folder / "checkpoints")
+        steps = self.distributed.all_gather_object(None if latest is None else latest[1]["step"])
         if len({*steps}) > 1:
             raise ValueError(
                 f"{self.folder}: the processes found checkpoints of different steps, {steps}; "
                 "expected a folder that all of them share"
             )
-        if found is not None:
-            scattered(self, *found)
-        return found is not None
+        if latest is not None:
+            restore_trainer_state(self, *latest)
+        return latest is not None
 
 
-class Sums:
-    """Means of losses over steps, kept on the device until they are asked for."""
+class RunningMeans:
+    """Means of losses over steps, kept on the device until they are read."""
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.count = 0
 
-    def add(self, values: dict[str, Tensor]) -> None:
+    def add(self, losses: dict[str, Tensor]) -> None:
         self.count += 1
-        self.sums = {name: self.sums.get(name, 0) + value for name, value in values.items()}
+        self.sums = {name: self.sums.get(name, 0) + value for name, value in losses.items()}
 
     def mean(self) -> dict[str, float]:
-        found = {name: float(value) / self.count for name, value in self.sums.items()}
-        return {"loss": sum(value for name, value in found.items() if name != "norm"), **found}
+        means = {name: float(value) / self.count for name, value in self.sums.items()}
+        loss = sum(value for name, value in means.items() if name != "grad_norm")
+        return {"loss": loss, **means}
 
 
-def check_parts(learn: Learn, objective: Objective) -> None:
-    """That a batch may be read in parts."""
-    if learn.accumulate > 1 and objective.recurrent:
-        why = "gives its memory from batch to batch"
-        raise ValueError(f"learn.accumulate {learn.accumulate}: {objective.name} {why}, expected 1")
+def check_grad_accum(train_config: TrainConfig, objective: Objective) -> None:
+    """Check that the objective allows a batch to be split into micro-batches."""
+    if train_config.grad_accum > 1 and objective.is_recurrent:
+        raise ValueError(
+            f"train.grad_accum {train_config.grad_accum}: {objective.name} carries its mems from batch "
+            "to batch, expected 1"
+        )

@@ -1,143 +1,180 @@
-"""What a run must know to go on to the bit: weights, moments, averages, memory, random states, place.
+"""Training state for an exact resume: weights, optimizer, EMA, mems, random states, sampler state.
 
-Tensors are written whole, and moments by the names of their tensors: another number of processes can go on.
-Only dropout then differs: a process takes the random state that its rank had, a new one starts its own."""
+Tensors are saved in full, and the optimizer's by parameter name, so that another number of processes
+can resume. Only dropout then differs: a process takes the random state of its rank, a new one a seed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.data.batches.packing import split
-from qkv.data.batches.sampler import Place
-from qkv.train.loop.checkpoint import Tensors
-from qkv.train.loop.ema import Average
-from qkv.train.loop.muon import parted, whole
-from qkv.train.loop.rng import chance, set_chance
+from qkv.data.batches.packing import partition_by_tokens
+from qkv.data.batches.sampler import SamplerState
+from qkv.train.loop.checkpoint import CheckpointTensors
+from qkv.train.loop.ema import WeightEMA
+from qkv.train.loop.muon import gather_full_tensor, shard_like
+from qkv.train.loop.rng import get_rng_states, set_rng_states
 
 if TYPE_CHECKING:
     from qkv.train.loop.trainer import Trainer
 
+CHECKPOINT_FORMAT_VERSION = 3  # of the state in a checkpoint
 
-def gathered(trainer: Trainer) -> tuple[Tensors, dict[str, Any]]:
-    """The tensors by file, and the rest; every process takes part, the first one gets them."""
-    first = trainer.team.first
 
-    def held(tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """One after the other, to the host: a device may have no room for all of them whole."""
-        found = {}
+def gather_trainer_state(trainer: Trainer) -> tuple[CheckpointTensors, dict[str, Any]]:
+    """Return the tensors by file, and the rest of the state; only the main process gets the tensors."""
+
+    def gather(tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
+        """Gather tensors to the CPU one by one: a device may not have the memory for all of them."""
+        gathered = {}
         for name, x in tensors:
-            full = whole(x.detach())
-            if first:
-                found[name] = full.cpu()
-        return found
+            full = gather_full_tensor(x.detach())
+            if trainer.distributed.is_main_process:
+                gathered[name] = full.cpu()
+        return gathered
 
-    names, moments = names_of(trainer), trainer.optimiser.state_dict()["state"]
-    tensors: Tensors = {
-        "net": held(trainer.net.named_parameters()),
-        "optimiser": held(
-            (f"{names[number]}.{what}", torch.as_tensor(x))
-            for number, state in moments.items()
-            for what, x in state.items()
+    names = map_parameter_names(trainer)
+    optimizer_state = trainer.optimizer.state_dict()["state"]
+    rng_states = trainer.distributed.all_gather_object(get_rng_states(trainer.device))
+    tensors: CheckpointTensors = {
+        "net": gather(trainer.net.named_parameters()),
+        "optimizer": gather(
+            (f"{names[number]}.{key}", torch.as_tensor(x))
+            for number, parameter_state in optimizer_state.items()
+            for key, x in parameter_state.items()
         ),
-        "random": {
-            ranked(name, rank): x
-            for rank, states in enumerate(trainer.team.each(chance(trainer.device)))
+        "rng": {
+            add_rank_suffix(name, rank): x
+            for rank, states in enumerate(rng_states)
             for name, x in states.items()
         },
     }
-    if trainer.average is not None:
-        tensors["average"] = held(iter(trainer.average.state_dict().items()))
-    if trainer.memory is not None:
-        tensors["memory"] = {"memory": joined_rows(trainer, trainer.memory)}
-    state = trainer.state
+    if trainer.ema is not None:
+        tensors["ema"] = gather(iter(trainer.ema.state_dict().items()))
+    if trainer.mems is not None:
+        tensors["mems"] = {"mems": gather_mems(trainer, trainer.mems)}
     return tensors, {
-        "place": state.place, "best": state.best, "stale": state.stale, "tokens": state.tokens,
-        "scaler": trainer.scaler.state_dict(), "optimiser": trainer.learn.optimiser,
-    }  # fmt: skip
+        "format_version": CHECKPOINT_FORMAT_VERSION,
+        "sampler_state": trainer.state.sampler_state,
+        "best_value": trainer.state.best_value,
+        "evals_since_best": trainer.state.evals_since_best,
+        "num_tokens": trainer.state.num_tokens,
+        "grad_scaler": trainer.grad_scaler.state_dict(),
+        "optimizer": trainer.train_config.optimizer,
+    }
 
 
 @torch.no_grad()
-def scattered(trainer: Trainer, tensors: Tensors, state: dict[str, Any]) -> None:
-    """Puts all of it back in its place."""
-    own, held = dict(trainer.net.named_parameters()), tensors["net"]
-    odd = sorted(own.keys() ^ held.keys())
-    odd = odd or [name for name, p in own.items() if p.shape != held[name].shape]
-    if odd:
+def restore_trainer_state(
+    trainer: Trainer, tensors: CheckpointTensors, state: dict[str, Any]
+) -> None:
+    """Restore everything that `gather_trainer_state` returned."""
+    if state.get("format_version") != CHECKPOINT_FORMAT_VERSION:
         raise ValueError(
-            f"the checkpoint is of another network: {', '.join(odd[:5])}; was the recipe changed?"
+            f"the checkpoint has format version {state.get('format_version')}, expected "
+            f"{CHECKPOINT_FORMAT_VERSION}: it was written by another version of qkv; start a new run"
         )
-    for name, x in tensors["net"].items():
-        own[name].copy_(sliced(x, own[name]))
-    numbers = {name: number for number, name in names_of(trainer).items()}
-    kind = state.get("optimiser", trainer.learn.optimiser)
-    if kind != trainer.learn.optimiser:
+    parameters = dict(trainer.net.named_parameters())
+    weights = tensors["net"]
+    different = sorted(parameters.keys() ^ weights.keys())
+    different = different or [
+        name for name, p in parameters.items() if p.shape != weights[name].shape
+    ]
+    if different:
         raise ValueError(
-            f"learn.optimiser {trainer.learn.optimiser!r}: the checkpoint has what {kind} remembers, "
-            f"expected {kind}; model.load, in a new run, begins with the weights alone"
+            f"the checkpoint is of another network: {', '.join(different[:5])} differ; "
+            "was the recipe changed?"
         )
-    moments: dict[int, dict[str, Tensor]] = {}
-    for path, x in tensors["optimiser"].items():
-        name, _, what = path.rpartition(".")
-        if name not in numbers:  # it no longer learns
-            continue
-        like = own[name]
-        moments.setdefault(numbers[name], {})[what] = sliced(x, like) if x.shape == like.shape else x
-    trainer.optimiser.load_state_dict({**trainer.optimiser.state_dict(), "state": moments})
-    if trainer.average is not None and "average" not in tensors:  # it is asked for since
-        trainer.average = Average(trainer.net, trainer.learn.average)
-    elif trainer.average is not None:
-        means = {name: sliced(x, own.get(name, x)) for name, x in tensors["average"].items()}
-        trainer.average.load_state_dict(means)
-    if "memory" in tensors:
-        memory = tensors["memory"]["memory"]
-        trainer.memory = memory[:, rows_of(trainer, memory.shape[1])].to(trainer.device)
-    trainer.scaler.load_state_dict(state["scaler"])
-    random, rank = tensors["random"], trainer.team.rank
-    noted = {name: random[ranked(name, rank)] for name in ("cpu", "cuda") if ranked(name, rank) in random}
-    if not noted:
-        torch.manual_seed(trainer.learn.seed + trainer.spread.rank + state["step"])
-    set_chance(noted, trainer.device)
-    trainer.state.step, trainer.state.tokens = state["step"], state["tokens"]
-    place = Place(*state["place"])
-    left = place.batch < len(trainer.feed.batches(place.epoch))
-    trainer.state.place = place if left else Place(place.epoch + 1, 0)
-    trainer.state.best, trainer.state.stale = state["best"], state["stale"]
+    for name, x in weights.items():
+        parameters[name].copy_(shard_on_device(x, parameters[name]))
+    optimizer = state["optimizer"]
+    if optimizer != trainer.train_config.optimizer:
+        raise ValueError(
+            f"train.optimizer {trainer.train_config.optimizer!r}: the checkpoint has the state of "
+            f"{optimizer}, expected {optimizer}; model.load, in a new run, loads the weights alone"
+        )
+    restore_optimizer(trainer, tensors["optimizer"], parameters)
+    if trainer.ema is not None and "ema" not in tensors:  # ema_decay was set after the checkpoint
+        trainer.ema = WeightEMA(trainer.net, trainer.train_config.ema_decay)
+    elif trainer.ema is not None:
+        trainer.ema.load_state_dict(
+            {
+                name: shard_on_device(x, parameters.get(name, x))
+                for name, x in tensors["ema"].items()
+            }
+        )
+    if "mems" in tensors:
+        mems = tensors["mems"]["mems"]
+        trainer.mems = mems[:, assign_mems_rows(trainer, mems.shape[1])].to(trainer.device)
+    trainer.grad_scaler.load_state_dict(state["grad_scaler"])
+    rank = trainer.distributed.rank
+    rng_states = {
+        name: tensors["rng"][add_rank_suffix(name, rank)]
+        for name in ("cpu", "cuda")
+        if add_rank_suffix(name, rank) in tensors["rng"]
+    }
+    if not rng_states:
+        torch.manual_seed(trainer.train_config.seed + trainer.sharding.dp_rank + state["step"])
+    set_rng_states(rng_states, trainer.device)
+    trainer.state.step = state["step"]
+    trainer.state.num_tokens = state["num_tokens"]
+    trainer.state.best_value = state["best_value"]
+    trainer.state.evals_since_best = state["evals_since_best"]
+    sampler_state = SamplerState(*state["sampler_state"])
+    if sampler_state.batch_index >= len(trainer.sampler.get_batches(sampler_state.epoch)):
+        sampler_state = SamplerState(sampler_state.epoch + 1, 0)
+    trainer.state.sampler_state = sampler_state
 
 
-def names_of(trainer: Trainer) -> dict[int, str]:
-    """The names of the tensors by the numbers that an optimiser gives them."""
-    groups = trainer.optimiser.param_groups
+def restore_optimizer(
+    trainer: Trainer, tensors: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+) -> None:
+    """Restore the optimizer state of the parameters that are still trainable."""
+    numbers = {name: number for number, name in map_parameter_names(trainer).items()}
+    optimizer_state: dict[int, dict[str, Tensor]] = {}
+    for path, x in tensors.items():
+        name, _, key = path.rpartition(".")
+        if name in numbers:  # a parameter may have been frozen since
+            parameter = parameters[name]
+            value = shard_on_device(x, parameter) if x.shape == parameter.shape else x
+            optimizer_state.setdefault(numbers[name], {})[key] = value
+    trainer.optimizer.load_state_dict({**trainer.optimizer.state_dict(), "state": optimizer_state})
+
+
+def map_parameter_names(trainer: Trainer) -> dict[int, str]:
+    """Return the parameter names by the number that the optimizer gives them."""
+    groups = trainer.optimizer.param_groups
     return dict(enumerate(name for group in groups for name in group["param_names"]))
 
 
-def ranked(name: str, rank: int) -> str:
+def add_rank_suffix(name: str, rank: int) -> str:
     return f"{name}.{rank}" if rank else name
 
 
-def sliced(x: Tensor, like: Tensor) -> Tensor:
-    """This process's part of a whole tensor, where the other is one."""
-    return parted(x.to(like.device), like)
+def shard_on_device(x: Tensor, reference: Tensor) -> Tensor:
+    """Return a full tensor on the device of `reference`, sharded like it."""
+    return shard_like(x.to(reference.device), reference)
 
 
-def rows_of(trainer: Trainer, rows: int) -> list[int]:
-    """The rows of every batch that this process reads; a recurrence has them fixed."""
-    shares = split(np.ones(rows, np.int64), trainer.spread.world)
-    return (shares[trainer.spread.rank] if len(shares[trainer.spread.rank]) else shares[0]).tolist()
+def assign_mems_rows(trainer: Trainer, batch_size: int) -> list[int]:
+    """Return the rows of every batch that this process reads; with recurrence they are fixed."""
+    shares = partition_by_tokens(np.ones(batch_size, np.int64), trainer.sharding.dp_size)
+    local_rows = shares[trainer.sharding.dp_rank]
+    return (local_rows if len(local_rows) else shares[0]).tolist()
 
 
-def joined_rows(trainer: Trainer, memory: Tensor) -> Tensor:
-    """(layers, B, M, W) of all processes, in the order of the batch."""
-    if trainer.spread.world == 1:
-        return memory
-    rows = len(trainer.feed.batches(trainer.state.place.epoch)[0])
-    found = memory.new_empty(len(memory), rows, *memory.shape[2:], device="cpu")
-    shares = split(np.ones(rows, np.int64), trainer.spread.world)
-    for share, x in zip(shares, trainer.team.each(memory.cpu()), strict=True):
-        if len(share):
-            found[:, share] = x
-    return found
+def gather_mems(trainer: Trainer, mems: Tensor) -> Tensor:
+    """Return the mems of all processes in batch order: (layers, B, M, W)."""
+    if trainer.sharding.dp_size == 1:
+        return mems
+    batch_size = len(trainer.sampler.get_batches(trainer.state.sampler_state.epoch)[0])
+    all_mems = mems.new_empty(len(mems), batch_size, *mems.shape[2:], device="cpu")
+    shares = partition_by_tokens(np.ones(batch_size, np.int64), trainer.sharding.dp_size)
+    for rows, x in zip(shares, trainer.distributed.all_gather_object(mems.cpu()), strict=True):
+        if len(rows):
+            all_mems[:, rows] = x
+    return all_mems

@@ -1,4 +1,5 @@
-"""Running text: the next token (GPT), remembering (Transformer-XL), under a code (CTRL), any one (XLNet)."""
+"""Objectives of running text: causal (GPT), segment-recurrent (Transformer-XL), control-code (CTRL)
+and permutation language modeling (XLNet)."""
 
 from __future__ import annotations
 
@@ -9,95 +10,150 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.batch import Batch
-from qkv.data.batches.collate import NONE, Example, as_rows, beside
-from qkv.data.noise.permutation import order
-from qkv.model.inputs import permutation
-from qkv.train.objectives.objective import Objective, Out, cross_entropy, targets
-from qkv.train.objectives.vocabulary import Words
-from qkv.validate import number
+from qkv.batch import IGNORE_INDEX, Batch
+from qkv.data.batches.collate import Example, collate_inputs, pad_sequences
+from qkv.data.noise.permutation import sample_factorization_order
+from qkv.model.inputs import build_permutation_mask
+from qkv.train.objectives.objective import (
+    ForwardOutputs,
+    Objective,
+    count_valid_labels,
+    cross_entropy,
+)
+from qkv.train.objectives.vocabulary import VocabularyInfo
+from qkv.validate import check_number
 
 
-def labelled(out: Out) -> dict[str, Tensor]:
-    return {"loss": cross_entropy(out["logits"], out["labels"])}
+def compute_label_loss(outputs: ForwardOutputs) -> dict[str, Tensor]:
+    """Cross-entropy of the logits."""
+    return {"loss": cross_entropy(outputs["logits"], outputs["labels"])}
 
 
-def counted(batch: Batch) -> dict[str, int]:
-    return {"loss": targets(batch)}
+def count_label_targets(batch: Batch) -> dict[str, int]:
+    """Number of valid labels, the targets of `compute_label_loss`."""
+    return {"loss": count_valid_labels(batch)}
 
 
-def shifted(example: Example, rng: np.random.Generator) -> Example:
-    """Every token and the one after it; the examples have one token more than is read."""
-    tokens, document = example["tokens"], example.get("document")
-    found = {"tokens": tokens[:-1], "labels": tokens[1:]}
+def shift_labels(example: Example, rng: np.random.Generator) -> Example:
+    """Label every token with the next one; the example has one token more than the input."""
+    tokens = example["tokens"]
+    document = example.get("document")
     if document is None:
-        return found
-    after = np.where(document[1:] == document[:-1], tokens[1:], NONE)  # a document does not tell the next
-    return {"tokens": tokens[:-1], "labels": after, "document": document[:-1]}
+        return {"tokens": tokens[:-1], "labels": tokens[1:]}
+    # The last token of a document does not predict the first of the next.
+    labels = np.where(document[1:] == document[:-1], tokens[1:], IGNORE_INDEX)
+    return {"tokens": tokens[:-1], "labels": labels, "document": document[:-1]}
 
 
-def causal(words: Words) -> Objective:
-    """Every token from those before it (GPT)."""
+def build_causal_lm_objective(vocab: VocabularyInfo) -> Objective:
+    """Causal language modeling: every token from those before it (GPT)."""
 
     def collate(examples: Sequence[Example]) -> Batch:
-        rows = as_rows(examples, pad=words.pad)
-        return Batch(rows=rows, labels={"labels": beside([e["labels"] for e in examples], NONE)})
+        inputs = collate_inputs(examples, pad_token_id=vocab.pad_token_id)
+        labels = pad_sequences([example["labels"] for example in examples], IGNORE_INDEX)
+        return Batch(encoder=inputs, labels={"labels": labels})
 
-    return Objective(name="causal-lm", parts=labelled, counts=counted, noise=shifted, collate=collate)
-
-
-def recurrence(words: Words) -> Objective:
-    """The same over segments in a row, each of which sees the states of those before (Transformer-XL).
-
-    An adaptive softmax gives log-probabilities, which a softmax leaves as they are."""
-    like = causal(words)
     return Objective(
-        name="recurrence", parts=labelled, counts=counted, noise=shifted, collate=like.collate, recurrent=True
+        name="causal-lm",
+        compute_losses=compute_label_loss,
+        count_targets=count_label_targets,
+        noise=shift_labels,
+        collate=collate,
+        is_language_model=True,
     )
 
 
-def codes(words: Words) -> Objective:
-    """The same, a control code in front of every sequence, given and never asked for (CTRL)."""
+def build_segment_recurrent_lm_objective(vocab: VocabularyInfo) -> Objective:
+    """Causal language modeling over consecutive segments; each attends to the states of those
+    before (Transformer-XL).
+
+    An adaptive softmax returns log-probabilities, which the softmax of the loss leaves
+    unchanged."""
+    return Objective(
+        name="segment-recurrent-lm",
+        compute_losses=compute_label_loss,
+        count_targets=count_label_targets,
+        noise=shift_labels,
+        collate=build_causal_lm_objective(vocab).collate,
+        is_recurrent=True,
+        is_language_model=True,
+    )
+
+
+def build_control_code_lm_objective(vocab: VocabularyInfo) -> Objective:
+    """Causal language modeling after a control code, which is never a target (CTRL)."""
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
-        return shifted({"tokens": np.concatenate([example["code"], example["tokens"]])}, rng)
+        return shift_labels({"tokens": np.concatenate([example["code"], example["tokens"]])}, rng)
 
     return Objective(
-        name="control-codes", parts=labelled, counts=counted, noise=noise, collate=causal(words).collate
+        name="control-code-lm",
+        compute_losses=compute_label_loss,
+        count_targets=count_label_targets,
+        noise=noise,
+        collate=build_causal_lm_objective(vocab).collate,
+        is_language_model=True,
     )
 
 
-def permuted(words: Words, *, window: int = 6, longest: int = 5, memory: bool = False) -> Objective:
-    """About one token in `window`, in a random order: each from those before it in that order (XLNet).
+def build_permutation_lm_objective(
+    vocab: VocabularyInfo, *, mask_alpha: int = 6, max_span_length: int = 5, use_mems: bool = False
+) -> Objective:
+    """Permutation language modeling: one token in `mask_alpha`, in a random order, each from those
+    before it in that order (XLNet).
 
-    A second stream of queries knows where a token stands, not which it is. Rows of a batch have as many
-    targets; where a short row has fewer, the rest asks for nothing. `memory`: a row sees the last one's."""
-    number("objective.window", window, at_least=1)
-    number("objective.longest", longest, at_least=1)
+    The query stream knows the position of a target, not its token. All rows of a batch have the
+    same number of targets; a short row is filled up with IGNORE_INDEX. `use_mems`: a row reads the
+    mems of the previous batch."""
+    check_number("objective.mask_alpha", mask_alpha, at_least=1)
+    check_number("objective.max_span_length", max_span_length, at_least=1)
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         tokens = example["tokens"]
-        special = np.isin(tokens, words.special)
-        count = min(max(1, round(len(tokens) / window)), len(tokens) - int(special.sum()))
-        made = order(special, rng, window=window, longest=longest, count=count)
-        return {**example, "permute": made.permute, "targets": made.targets, "labels": tokens[made.targets]}
+        special = np.isin(tokens, vocab.special_token_ids)
+        num_targets = min(max(1, round(len(tokens) / mask_alpha)), len(tokens) - int(special.sum()))
+        order = sample_factorization_order(
+            special,
+            rng,
+            tokens_per_target=mask_alpha,
+            max_span_length=max_span_length,
+            num_targets=num_targets,
+        )
+        return {
+            **example,
+            "perm_mask": order.perm_mask,
+            "target_positions": order.target_positions,
+            "labels": tokens[order.target_positions],
+        }
 
     def collate(examples: Sequence[Example]) -> Batch:
-        rows = as_rows(examples, pad=words.pad, left=words.left)
-        permute = torch.zeros(rows.size, rows.length, rows.length, dtype=torch.bool)
-        places = []
+        inputs = collate_inputs(examples, pad_token_id=vocab.pad_token_id, pad_left=vocab.pad_left)
+        perm_mask = torch.zeros(inputs.batch_size, inputs.length, inputs.length, dtype=torch.bool)
+        positions = []
         for i, example in enumerate(examples):
             length = len(example["tokens"])
-            begin = rows.length - length if words.left else 0
-            here = slice(begin, begin + length)
-            permute[i, here, here] = torch.from_numpy(example["permute"])
-            places.append(example["targets"] + begin)
-        index = beside(places, 0)
-        one_hot = F.one_hot(index, rows.length)  # (B, P, T)
-        allowed, index_again = permutation(rows, permute, one_hot)
-        labels = {"labels": beside([e["labels"] for e in examples], NONE)}
-        return Batch(rows=rows, allowed=allowed, targets=index_again, labels=labels)
+            start = inputs.length - length if vocab.pad_left else 0
+            row = slice(start, start + length)
+            perm_mask[i, row, row] = torch.from_numpy(example["perm_mask"])
+            positions.append(example["target_positions"] + start)
+        target_mapping = F.one_hot(pad_sequences(positions, 0), inputs.length)  # (B, P, T)
+        permutation_mask, target_positions = build_permutation_mask(
+            inputs, perm_mask, target_mapping
+        )
+        labels = pad_sequences([example["labels"] for example in examples], IGNORE_INDEX)
+        return Batch(
+            encoder=inputs,
+            permutation_mask=permutation_mask,
+            target_positions=target_positions,
+            labels={"labels": labels},
+        )
 
     return Objective(
-        name="permutation-lm", parts=labelled, counts=counted, noise=noise, collate=collate, recurrent=memory
+        name="permutation-lm",
+        compute_losses=compute_label_loss,
+        count_targets=count_label_targets,
+        noise=noise,
+        collate=collate,
+        is_recurrent=use_mems,
+        is_language_model=True,
     )

@@ -1,4 +1,5 @@
-"""Asking: what a head shall say of a text: its label, a tag a word, a span of it, the best of choices."""
+"""Objectives of classification heads: sequence classification, token classification, extractive
+question answering and multiple choice."""
 
 from __future__ import annotations
 
@@ -10,103 +11,148 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.batch import Batch
-from qkv.data.batches.collate import NONE, Example, as_rows, beside, values
-from qkv.data.encode.labels import AWAY, from_bits
-from qkv.model.inputs import shift_right
-from qkv.train.objectives.causal_lm import counted, labelled
-from qkv.train.objectives.objective import Objective, Out, cross_entropy, precise
-from qkv.train.objectives.vocabulary import Words
+from qkv.batch import IGNORE_INDEX, Batch
+from qkv.data.batches.collate import Example, collate_inputs, pad_sequences, stack_values
+from qkv.data.encode.labels import IGNORED_TAG, decode_float_bits
+from qkv.model.inputs import shift_tokens_right
+from qkv.train.objectives.causal_lm import compute_label_loss, count_label_targets
+from qkv.train.objectives.objective import ForwardOutputs, Objective, cross_entropy, upcast_to_fp32
+from qkv.train.objectives.vocabulary import VocabularyInfo
 
-KINDS = ("single", "several", "regression")
-SIDES = ("start", "end")
-
-
-def read(examples: Sequence[Example], words: Words, labels: dict[str, Tensor]) -> Batch:
-    """The texts as a head is asked about them; a decoder reads the same text, moved by one."""
-    rows = as_rows(examples, pad=words.pad, left=words.left)
-    if rows.types is not None and words.types:
-        rows = replace(rows, types=rows.types.clamp(max=words.types - 1))
-    target = None if words.shift is None else shift_right(rows, words.shift)
-    return Batch(rows=rows, target=target, labels=labels)
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
+SPAN_BOUNDARIES = ("start", "end")
 
 
-def per_row(batch: Batch) -> dict[str, int]:
+def collate_labeled_texts(
+    examples: Sequence[Example], vocab: VocabularyInfo, labels: dict[str, Tensor]
+) -> Batch:
+    """Build a batch for a classification head; a decoder reads the text shifted right."""
+    inputs = collate_inputs(examples, pad_token_id=vocab.pad_token_id, pad_left=vocab.pad_left)
+    if inputs.token_type_ids is not None and vocab.type_vocab_size:
+        token_type_ids = inputs.token_type_ids.clamp(max=vocab.type_vocab_size - 1)
+        inputs = replace(inputs, token_type_ids=token_type_ids)
+    decoder = None if vocab.shift is None else shift_tokens_right(inputs, vocab.shift)
+    return Batch(encoder=inputs, decoder=decoder, labels=labels)
+
+
+def count_labeled_examples(batch: Batch) -> dict[str, int]:
+    """Number of examples, each of which has one label."""
     return {"loss": len(batch.labels["labels"])}
 
 
-def label(words: Words, *, kind: str = "single") -> Objective:
-    """A label a text: one of them, several of them, or a number."""
-    if kind not in KINDS:
-        raise ValueError(f"objective.kind {kind!r}, expected one of {', '.join(KINDS)}")
+def build_sequence_classification_objective(
+    vocab: VocabularyInfo, *, problem_type: str = "single_label_classification"
+) -> Objective:
+    """Sequence classification: one label per text, several labels per text, or a number."""
+    if problem_type not in PROBLEM_TYPES:
+        raise ValueError(
+            f"objective.problem_type {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}"
+        )
 
-    def parts(out: Out) -> dict[str, Tensor]:
-        logits, wanted = precise(out["logits"]), out["labels"]
-        if kind == "single":
-            return {"loss": F.cross_entropy(logits, wanted)}
-        if kind == "several":
-            return {"loss": F.binary_cross_entropy_with_logits(logits, wanted)}
-        return {"loss": F.mse_loss(logits.squeeze(-1), wanted)}
-
-    def noise(example: Example, rng: np.random.Generator) -> Example:
-        found = example["label"]
-        if kind == "single":
-            return {**example, "label": found[0]}
-        if kind == "regression":
-            return {**example, "label": from_bits(found)[0]}
-        return {**example, "label": np.isin(np.arange(words.labels), found).astype(np.float32)}
-
-    def collate(examples: Sequence[Example]) -> Batch:
-        return read(examples, words, {"labels": values(examples, "label")})
-
-    return Objective(name="label", parts=parts, counts=per_row, noise=noise, collate=collate)
-
-
-def tag(words: Words) -> Objective:
-    """A label a word; other tokens are not asked."""
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        logits = upcast_to_fp32(outputs["logits"])
+        labels = outputs["labels"]
+        if problem_type == "single_label_classification":
+            return {"loss": F.cross_entropy(logits, labels)}
+        if problem_type == "multi_label_classification":
+            return {"loss": F.binary_cross_entropy_with_logits(logits, labels)}
+        return {"loss": F.mse_loss(logits.squeeze(-1), labels)}
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
-        stored = example["labels"]
-        return {**example, "labels": np.where(stored == AWAY, NONE, stored - 1)}
+        label = example["label"]
+        if problem_type == "single_label_classification":
+            return {**example, "label": label[0]}
+        if problem_type == "regression":
+            return {**example, "label": decode_float_bits(label)[0]}
+        return {**example, "label": np.isin(np.arange(vocab.num_labels), label).astype(np.float32)}
 
     def collate(examples: Sequence[Example]) -> Batch:
-        labels = beside([example["labels"] for example in examples], NONE, left=words.left)
-        return read(examples, words, {"labels": labels})
+        return collate_labeled_texts(examples, vocab, {"labels": stack_values(examples, "label")})
 
-    return Objective(name="tag", parts=labelled, counts=counted, noise=noise, collate=collate)
-
-
-def span(words: Words) -> Objective:
-    """Where the answer starts and where it ends; each is half of the loss (BERT)."""
-
-    def parts(out: Out) -> dict[str, Tensor]:
-        return {side: cross_entropy(out[side], out[f"{side}s"]) / 2 for side in SIDES}
-
-    def collate(examples: Sequence[Example]) -> Batch:
-        longest = max(len(example["tokens"]) for example in examples)
-        moved = torch.tensor([longest - len(e["tokens"]) if words.left else 0 for e in examples])
-        return read(examples, words, {f"{side}s": values(examples, side) + moved for side in SIDES})
-
-    def count(batch: Batch) -> dict[str, int]:
-        return dict.fromkeys(SIDES, len(batch.labels["starts"]))
-
-    return Objective(name="span", parts=parts, counts=count, collate=collate)
+    return Objective(
+        name="sequence-classification",
+        compute_losses=compute_losses,
+        count_targets=count_labeled_examples,
+        noise=noise,
+        collate=collate,
+    )
 
 
-def choice(words: Words) -> Objective:
-    """Which of a row's choices is the right one. All choices are rows, those of an example side by side."""
+def build_token_classification_objective(vocab: VocabularyInfo) -> Objective:
+    """Token classification: one label per word, at its first token; other tokens have none."""
 
-    def parts(out: Out) -> dict[str, Tensor]:
-        scores = out["choice"].flatten().unflatten(0, (len(out["labels"]), -1))  # (B * C, 1) -> (B, C)
-        return {"loss": cross_entropy(scores, out["labels"])}
+    def noise(example: Example, rng: np.random.Generator) -> Example:
+        tags = example["labels"]
+        return {**example, "labels": np.where(tags == IGNORED_TAG, IGNORE_INDEX, tags - 1)}
 
     def collate(examples: Sequence[Example]) -> Batch:
-        flat: list[Example] = []
+        labels = pad_sequences(
+            [example["labels"] for example in examples], IGNORE_INDEX, pad_left=vocab.pad_left
+        )
+        return collate_labeled_texts(examples, vocab, {"labels": labels})
+
+    return Objective(
+        name="token-classification",
+        compute_losses=compute_label_loss,
+        count_targets=count_label_targets,
+        noise=noise,
+        collate=collate,
+    )
+
+
+def build_question_answering_objective(vocab: VocabularyInfo) -> Objective:
+    """Extractive question answering: the first and the last token of the answer (BERT)."""
+
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        return {
+            boundary: cross_entropy(outputs[f"{boundary}_logits"], outputs[f"{boundary}_positions"])
+            / 2
+            for boundary in SPAN_BOUNDARIES
+        }
+
+    def collate(examples: Sequence[Example]) -> Batch:
+        lengths = torch.tensor([len(example["tokens"]) for example in examples])
+        padding = lengths.max() - lengths if vocab.pad_left else torch.zeros_like(lengths)
+        labels = {
+            f"{boundary}_positions": stack_values(examples, boundary) + padding
+            for boundary in SPAN_BOUNDARIES
+        }
+        return collate_labeled_texts(examples, vocab, labels)
+
+    def count_targets(batch: Batch) -> dict[str, int]:
+        return dict.fromkeys(SPAN_BOUNDARIES, len(batch.labels["start_positions"]))
+
+    return Objective(
+        name="question-answering",
+        compute_losses=compute_losses,
+        count_targets=count_targets,
+        collate=collate,
+    )
+
+
+def build_multiple_choice_objective(vocab: VocabularyInfo) -> Objective:
+    """Multiple choice: the right one of an example's choices. Every choice is a row; the rows of an
+    example are adjacent."""
+
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        labels = outputs["labels"]
+        # (B * C, 1) -> (B, C)
+        scores = outputs["mc_logits"].flatten().unflatten(0, (len(labels), -1))
+        return {"loss": cross_entropy(scores, labels)}
+
+    def collate(examples: Sequence[Example]) -> Batch:
+        choices: list[Example] = []
         for example in examples:
             ends = np.cumsum(example["windows"])[:-1]
-            tokens, types = np.split(example["tokens"], ends), np.split(example["types"], ends)
-            flat += [{"tokens": a, "types": b} for a, b in zip(tokens, types, strict=True)]
-        labels = values([{"label": example["label"][0]} for example in examples], "label")
-        return read(flat, words, {"labels": labels})
+            tokens = np.split(example["tokens"], ends)
+            types = np.split(example["types"], ends)
+            choices += [{"tokens": a, "types": b} for a, b in zip(tokens, types, strict=True)]
+        labels = stack_values([{"label": example["label"][0]} for example in examples], "label")
+        return collate_labeled_texts(choices, vocab, {"labels": labels})
 
-    return Objective(name="choice", parts=parts, counts=per_row, collate=collate)
+    return Objective(
+        name="multiple-choice",
+        compute_losses=compute_losses,
+        count_targets=count_labeled_examples,
+        collate=collate,
+    )

@@ -1,6 +1,6 @@
-"""Matching: of all pairs in a batch, those that belong together shall be the nearest.
+"""Contrastive objectives: of all pairs in a batch, the true ones are to have the highest scores.
 
-The others are what they are told from: the losses read the vectors of a whole batch."""
+The other pairs are the negatives, so the losses read the embeddings of the full batch."""
 
 from __future__ import annotations
 
@@ -12,59 +12,78 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkv.batch import Batch, Rows
-from qkv.data.batches.collate import Example, as_rows
-from qkv.data.encode.images import pixels
-from qkv.train.objectives.objective import Objective, Out, precise
-from qkv.train.objectives.vocabulary import Words
-from qkv.validate import number
+from qkv.batch import Batch, Inputs
+from qkv.data.batches.collate import Example, collate_inputs
+from qkv.data.encode.images import load_pixel_values
+from qkv.train.objectives.objective import ForwardOutputs, Objective, upcast_to_fp32
+from qkv.train.objectives.vocabulary import VocabularyInfo
+from qkv.validate import check_number
 
 
-def per_pair(batch: Batch) -> dict[str, int]:
-    return {"loss": int(batch.labels["pairs"])}
+def count_pairs(batch: Batch) -> dict[str, int]:
+    """Number of pairs in the batch."""
+    return {"loss": int(batch.labels["num_pairs"])}
 
 
-def texts(words: Words, *, temperature: float = 0.05) -> Objective:
-    """Pairs of texts; the vector of the first one looks for that of the second among all in the batch."""
-    number("objective.temperature", temperature, more_than=0)
+def build_sentence_contrastive_objective(
+    vocab: VocabularyInfo, *, temperature: float = 0.05
+) -> Objective:
+    """Sentence embeddings: a source is to be closest to its target among those of the batch."""
+    check_number("objective.temperature", temperature, more_than=0)
 
-    def parts(out: Out) -> dict[str, Tensor]:
-        if "vector" not in out:
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        if "sentence_embedding" not in outputs:
             raise ValueError(
-                'objective contrastive: the model gives no vector; model.vector = "mean" adds one'
+                "objective sentence-contrastive: the model returns no sentence embedding; "
+                'model.pooling = "mean" adds one'
             )
-        a, b = F.normalize(precise(out["vector"]), dim=-1).unflatten(0, (-1, 2)).unbind(1)  # (B, W) each
-        scores = a @ b.T / temperature
-        return {"loss": F.cross_entropy(scores, torch.arange(len(a), device=a.device))}
+        embeddings = F.normalize(upcast_to_fp32(outputs["sentence_embedding"]), dim=-1)  # (2B, W)
+        sources, targets = embeddings.unflatten(0, (-1, 2)).unbind(1)  # (B, W) each
+        scores = sources @ targets.T / temperature
+        return {"loss": F.cross_entropy(scores, torch.arange(len(scores), device=scores.device))}
 
     def collate(examples: Sequence[Example]) -> Batch:
-        both = [{"tokens": example[side]} for example in examples for side in ("source", "target")]
-        rows = as_rows(both, pad=words.pad, left=words.left)
-        return Batch(rows=rows, labels={"pairs": torch.tensor(len(examples))})
+        texts = [{"tokens": example[side]} for example in examples for side in ("source", "target")]
+        inputs = collate_inputs(texts, pad_token_id=vocab.pad_token_id, pad_left=vocab.pad_left)
+        return Batch(encoder=inputs, labels={"num_pairs": torch.tensor(len(examples))})
 
-    return Objective(name="contrastive", parts=parts, counts=per_pair, collate=collate, together=("vector",))
+    return Objective(
+        name="sentence-contrastive",
+        compute_losses=compute_losses,
+        count_targets=count_pairs,
+        collate=collate,
+        full_batch_outputs=("sentence_embedding",),
+    )
 
 
-def images(words: Words) -> Objective:
-    """Images and their texts, each looking for the other (CLIP)."""
+def build_image_text_contrastive_objective(vocab: VocabularyInfo) -> Objective:
+    """Image-text matching: each image is to find its text and each text its image (CLIP)."""
 
-    def parts(out: Out) -> dict[str, Tensor]:
-        scores = precise(out["scaled"]) @ precise(out["text"]).T  # (B, B): images, texts
-        right = torch.arange(len(scores), device=scores.device)
-        return {"loss": (F.cross_entropy(scores, right) + F.cross_entropy(scores.T, right)) / 2}
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        images = upcast_to_fp32(outputs["scaled_image_embeds"])
+        scores = images @ upcast_to_fp32(outputs["text_embeds"]).T  # (B, B): images, texts
+        targets = torch.arange(len(scores), device=scores.device)
+        return {"loss": (F.cross_entropy(scores, targets) + F.cross_entropy(scores.T, targets)) / 2}
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         path = os.fsdecode(example["image"].astype(np.uint8).tobytes())
-        return {**example, "pixels": pixels(path, words.side)}
+        return {**example, "pixels": load_pixel_values(path, vocab.image_size)}
 
     def collate(examples: Sequence[Example]) -> Batch:
-        images = torch.from_numpy(np.stack([example["pixels"] for example in examples]))
+        pixel_values = torch.from_numpy(np.stack([example["pixels"] for example in examples]))
         return Batch(
-            rows=as_rows(examples, pad=words.pad, left=words.left),
-            image=Rows.of(images=images, cells=words.cells), labels={"pairs": torch.tensor(len(examples))},
-        )  # fmt: skip
+            encoder=collate_inputs(
+                examples, pad_token_id=vocab.pad_token_id, pad_left=vocab.pad_left
+            ),
+            image=Inputs.create(pixel_values=pixel_values, num_patches=vocab.num_image_tokens),
+            labels={"num_pairs": torch.tensor(len(examples))},
+        )
 
     return Objective(
-        name="image-text", parts=parts, counts=per_pair, noise=noise, collate=collate,
-        together=("scaled", "text"),
-    )  # fmt: skip
+        name="image-text-contrastive",
+        compute_losses=compute_losses,
+        count_targets=count_pairs,
+        noise=noise,
+        collate=collate,
+        full_batch_outputs=("scaled_image_embeds", "text_embeds"),
+    )

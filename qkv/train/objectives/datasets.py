@@ -1,4 +1,4 @@
-"""Feeds: how the shards of a run become examples in an order, as its objective reads them."""
+"""Samplers: how the shards of a run become batches, one builder per kind of objective."""
 
 from __future__ import annotations
 
@@ -7,123 +7,202 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.batches.collate import Examples
-from qkv.data.batches.dataset import Framed, Packed, Pieces, Segmented, Stream, Windows
-from qkv.data.batches.sampler import Feed, recurrent_feed, rows_feed, stream_feed
-from qkv.data.noise.span_corruption import lengths as span_lengths
+from qkv.data.batches.collate import Dataset
+from qkv.data.batches.dataset import (
+    ChunkedDataset,
+    PackedDataset,
+    SentencePairDataset,
+    SpecialTokensDataset,
+    TokenStreamDataset,
+    WindowDataset,
+)
+from qkv.data.batches.sampler import (
+    BatchSampler,
+    build_example_sampler,
+    build_recurrent_sampler,
+    build_stream_sampler,
+)
+from qkv.data.noise.span_corruption import compute_input_and_target_lengths
 from qkv.data.store.shards import Shards
-from qkv.train.setup_context import Given, Part
+from qkv.train.setup_context import DataSplit, SetupContext
 
-Feeds = Callable[[Given, Shards, Part], Feed]
-
-
-def rows_in(given: Given) -> int:
-    """Rows of a batch whose rows are of one length."""
-    return given.recipe.data.rows or max(1, given.recipe.data.tokens // given.length)
+SamplerFactory = Callable[[SetupContext, Shards, DataSplit], BatchSampler]
 
 
-def blocks(given: Given, shards: Shards, part: Part, *, size: int, ahead: int, framed: bool = False) -> Feed:
-    """Blocks of one long text."""
-    stream = Stream(shards, size, *part.edges(shards.tokens(), size + ahead, "tokens"), ahead=ahead)
-    examples = Framed(stream, given.words.frame) if framed else stream
-    return stream_feed(
-        examples, size, ahead, rows_in(given), seed=given.recipe.learn.seed, shuffled=part.first,
-        static=given.recipe.data.static,
-    )  # fmt: skip
+def compute_rows_per_batch(context: SetupContext) -> int:
+    """Rows of a batch whose rows all have the same length."""
+    return context.recipe.data.batch_size or max(
+        1, context.recipe.data.batch_tokens // context.row_length
+    )
 
 
-def stream(given: Given, shards: Shards, part: Part) -> Feed:
-    return blocks(given, shards, part, size=given.length, ahead=1)
+def build_text_block_sampler(
+    context: SetupContext,
+    shards: Shards,
+    split: DataSplit,
+    *,
+    block_size: int,
+    lookahead: int,
+    add_special_tokens: bool = False,
+) -> BatchSampler:
+    """Sample blocks of one token stream."""
+    start, stop = split.compute_bounds(shards.count_tokens(), block_size + lookahead, "tokens")
+    dataset: Dataset = TokenStreamDataset(shards, block_size, start, stop, lookahead=lookahead)
+    if add_special_tokens:
+        dataset = SpecialTokensDataset(dataset, context.vocab.single_template)
+    return build_stream_sampler(
+        dataset,
+        block_size,
+        lookahead,
+        compute_rows_per_batch(context),
+        seed=context.recipe.train.seed,
+        shuffle=split.is_train,
+        fixed_noise=context.recipe.data.fixed_noise,
+    )
 
 
-def in_turn(given: Given, shards: Shards, part: Part, *, ahead: int) -> Feed:
-    """Each row goes on where it ended in the last batch; a short text has fewer rows."""
-    if not given.model.args.get("memory"):
+def build_causal_lm_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit
+) -> BatchSampler:
+    """Sample blocks of one token stream, and the token after each."""
+    return build_text_block_sampler(
+        context, shards, split, block_size=context.row_length, lookahead=1
+    )
+
+
+def build_contiguous_segment_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit, *, lookahead: int
+) -> BatchSampler:
+    """Sample segments such that each row continues where it ended in the previous batch.
+
+    A short text has fewer rows."""
+    if not context.model.args.get("mem_len"):
         raise ValueError(
-            f"objective {given.recipe.objective.name}: {given.model.family.name} remembers nothing "
-            "(model.memory); transformer-xl and xlnet do"
+            f"objective {context.recipe.objective.name}: {context.model.family.name} has no memory "
+            "(model.mem_len); expected a family such as transformer-xl or xlnet"
         )
-    size = given.length
-    made = Stream(shards, size, *part.edges(shards.tokens(), size + ahead, "tokens"), ahead=ahead)
-    rows = min(rows_in(given), len(made) // (size + ahead))
-    return recurrent_feed(made, size, ahead, rows, seed=given.recipe.learn.seed)
+    size = context.row_length
+    start, stop = split.compute_bounds(shards.count_tokens(), size + lookahead, "tokens")
+    stream = TokenStreamDataset(shards, size, start, stop, lookahead=lookahead)
+    num_rows = min(compute_rows_per_batch(context), len(stream) // (size + lookahead))
+    return build_recurrent_sampler(
+        stream, size, lookahead, num_rows, seed=context.recipe.train.seed
+    )
 
 
-def segments(given: Given, shards: Shards, part: Part) -> Feed:
-    """Segments of one long text, and the token after each."""
-    return in_turn(given, shards, part, ahead=1)
+def build_segment_recurrent_lm_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit
+) -> BatchSampler:
+    """Sample consecutive segments, and the token after each."""
+    return build_contiguous_segment_sampler(context, shards, split, lookahead=1)
 
 
-def by_number(given: Given, examples: Examples, part: Part, lengths: NDArray[np.int64] | None = None) -> Feed:
-    """Examples by number, or, where their lengths are given, so many that they have `data.tokens`."""
-    data = given.recipe.data
-    rows = rows_in(given) if lengths is None else data.rows
-    return rows_feed(
-        examples, lengths, rows=rows, tokens=data.tokens, seed=given.recipe.learn.seed,
-        shuffled=part.first, static=data.static,
-    )  # fmt: skip
+def build_indexed_sampler(
+    context: SetupContext,
+    examples: Dataset,
+    split: DataSplit,
+    lengths: NDArray[np.int64] | None = None,
+) -> BatchSampler:
+    """Sample examples by index; with lengths, a batch holds up to `data.batch_tokens`."""
+    data = context.recipe.data
+    return build_example_sampler(
+        examples,
+        lengths,
+        batch_size=compute_rows_per_batch(context) if lengths is None else data.batch_size,
+        batch_tokens=data.batch_tokens,
+        seed=context.recipe.train.seed,
+        shuffle=split.is_train,
+        fixed_noise=data.fixed_noise,
+    )
 
 
-def packed(given: Given, shards: Shards, part: Part) -> Feed:
-    """Blocks of one long text, or documents packed into rows; special tokens around each."""
-    frame, size = given.words.frame, given.length - given.words.frame.size
-    if given.one_text:
-        return blocks(given, shards, part, size=size, ahead=0, framed=True)
-    pieces = Pieces(part.documents(shards, given.recipe.learn.seed), size)
-    rows = Packed(Framed(pieces, frame), pieces.lengths() + frame.size, given.length)
-    return by_number(given, rows, part)
+def build_packed_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
+    """Sample blocks of one token stream, or packed documents, with special tokens around each."""
+    template = context.vocab.single_template
+    size = context.row_length - template.num_special_tokens
+    if context.is_single_document:
+        return build_text_block_sampler(
+            context, shards, split, block_size=size, lookahead=0, add_special_tokens=True
+        )
+    chunks = ChunkedDataset(split.select_documents(shards, context.recipe.train.seed), size)
+    rows = PackedDataset(
+        SpecialTokensDataset(chunks, template),
+        chunks.lengths() + template.num_special_tokens,
+        context.row_length,
+    )
+    return build_indexed_sampler(context, rows, split)
 
 
-def ordered(given: Given, shards: Shards, part: Part) -> Feed:
-    """XLNet's rows: with a memory, segments in a row."""
-    if not given.setting("memory", False):
-        return packed(given, shards, part)
-    if not given.one_text:
+def build_permutation_lm_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit
+) -> BatchSampler:
+    """Sample packed rows; with `objective.use_mems`, consecutive segments (XLNet)."""
+    if not context.get_setting("use_mems", False):
+        return build_packed_sampler(context, shards, split)
+    if not context.is_single_document:
         raise ValueError(
-            'objective.memory: a memory goes on in one long text; data.unit = "file" makes it one'
+            f"objective.use_mems with data.unit {context.recipe.data.unit!r}: "
+            'a memory needs one long text; expected data.unit = "file"'
         )
-    return in_turn(given, shards, part, ahead=0)
+    return build_contiguous_segment_sampler(context, shards, split, lookahead=0)
 
 
-def pieces(given: Given, shards: Shards, part: Part) -> Feed:
-    """Blocks of one long text, or documents in pieces; there is room for special tokens around each."""
-    size = given.length - max(given.words.frame.size, 2)
-    if given.one_text:
-        return blocks(given, shards, part, size=size, ahead=0)
-    cut = Pieces(part.documents(shards, given.recipe.learn.seed), size)
-    return by_number(given, cut, part, cut.lengths())
+def build_document_chunk_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit
+) -> BatchSampler:
+    """Sample blocks of one token stream, or chunks of documents, with room for special tokens."""
+    size = context.row_length - max(context.vocab.single_template.num_special_tokens, 2)
+    if context.is_single_document:
+        return build_text_block_sampler(context, shards, split, block_size=size, lookahead=0)
+    chunks = ChunkedDataset(split.select_documents(shards, context.recipe.train.seed), size)
+    return build_indexed_sampler(context, chunks, split, chunks.lengths())
 
 
-def under_code(given: Given, shards: Shards, part: Part) -> Feed:
-    """Pieces of documents: a code in front of them, and the last token only asked for, they fill a row."""
-    cut = Pieces(part.documents(shards, given.recipe.learn.seed), given.length)
-    return by_number(given, cut, part, cut.lengths())
+def build_control_code_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit
+) -> BatchSampler:
+    """Sample chunks of documents: with the code in front and without the last token, which is a
+    label only, a chunk fills a row."""
+    chunks = ChunkedDataset(
+        split.select_documents(shards, context.recipe.train.seed), context.row_length
+    )
+    return build_indexed_sampler(context, chunks, split, chunks.lengths())
 
 
-def corrupted(given: Given, shards: Shards, part: Part) -> Feed:
-    """Blocks of the length that, spans taken out, is that of a row."""
-    how = {name: float(given.setting(name, usual)) for name, usual in (("density", 0.15), ("mean", 3.0))}
-    return blocks(given, shards, part, size=span_lengths(given.length, **how)[0], ahead=0)
+def build_span_corruption_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit
+) -> BatchSampler:
+    """Sample blocks of the length that becomes one row after span corruption."""
+    block_size, _ = compute_input_and_target_lengths(
+        context.row_length,
+        noise_density=float(context.get_setting("noise_density", 0.15)),
+        mean_span_length=float(context.get_setting("mean_span_length", 3.0)),
+    )
+    return build_text_block_sampler(context, shards, split, block_size=block_size, lookahead=0)
 
 
-def paired(given: Given, shards: Shards, part: Part) -> Feed:
-    """Pairs of sentences out of documents."""
-    documents = part.documents(shards, given.recipe.learn.seed)
-    size = max(given.length - given.words.pair.size, 1)
-    return by_number(given, Segmented(documents, size, marked=given.setting("whole", False)), part)
+def build_sentence_pair_sampler(
+    context: SetupContext, shards: Shards, split: DataSplit
+) -> BatchSampler:
+    """Sample pairs of texts out of documents."""
+    documents = split.select_documents(shards, context.recipe.train.seed)
+    size = max(context.row_length - context.vocab.pair_template.num_special_tokens, 1)
+    whole_word = context.get_setting("whole_word", False)
+    pairs = SentencePairDataset(documents, size, mark_word_starts=whole_word)
+    return build_indexed_sampler(context, pairs, split)
 
 
-def records(*fields: str) -> Feeds:
-    """A record an example."""
+def build_record_sampler_factory(*fields: str) -> SamplerFactory:
+    """Return a builder that samples records, whose length is that of these fields."""
 
-    def feed(given: Given, shards: Shards, part: Part) -> Feed:
-        documents = part.documents(shards, given.recipe.learn.seed)
-        return by_number(given, documents, part, documents.lengths(*fields))
+    def build_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
+        documents = split.select_documents(shards, context.recipe.train.seed)
+        return build_indexed_sampler(context, documents, split, documents.lengths(*fields))
 
-    return feed
+    return build_sampler
 
 
-def windows(given: Given, shards: Shards, part: Part) -> Feed:
-    """A window of a record an example."""
-    made = Windows(part.documents(shards, given.recipe.learn.seed))
-    return by_number(given, made, part, made.lengths())
+def build_window_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
+    """Sample the windows of records."""
+    windows = WindowDataset(split.select_documents(shards, context.recipe.train.seed))
+    return build_indexed_sampler(context, windows, split, windows.lengths())

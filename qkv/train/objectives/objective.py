@@ -1,14 +1,14 @@
-"""Objective: a transform of data and a loss. Knows no loop and no files.
+"""Objective: a data transform and a loss. It knows neither the training loop nor files.
 
-An example is a dict of arrays. `noise` makes of it what the net reads and what it shall say, out of a
-generator of the example's own; `collate` lays examples side by side; `parts` are the losses, each a mean over
-its targets, read off what `net(batch)` gives:
+An example is a dict of arrays. `noise` turns it into inputs and labels with a random generator that
+belongs to the example; `collate` builds a batch; `compute_losses` returns the loss terms, each a
+mean over its targets, from the outputs of `net(batch)`:
 
     loss = objective(model.net(batch))
 
-Where the rows of a batch are told from each other, `together` names what the losses read, one or more rows of
-it an example: they are then given the rows of the whole batch, and nothing else, however it was run.
-"""
+A contrastive loss compares the rows of a batch with each other. Its objective lists the outputs
+that it reads in `full_batch_outputs` (one or more rows per example): the loss then receives these
+outputs for the full batch and nothing else, also when the batch was run in parts."""
 
 from __future__ import annotations
 
@@ -19,60 +19,68 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qkv.batch import Batch
-from qkv.data.batches.collate import NONE, Example
-from qkv.data.batches.sampler import unchanged
+from qkv.batch import IGNORE_INDEX, Batch
+from qkv.data.batches.collate import Example
+from qkv.data.batches.sampler import apply_no_noise
 
-Out = dict[str, Tensor]
-Noise = Callable[[Example, np.random.Generator], Example]
+ForwardOutputs = dict[str, Tensor]
+ExampleNoise = Callable[[Example, np.random.Generator], Example]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """What a model is taught. `counts` tells for a batch how many targets each part's mean is taken over."""
+    """A training objective; `count_targets` counts the targets that each loss term averages."""
 
     name: str
-    parts: Callable[[Out], dict[str, Tensor]]
+    compute_losses: Callable[[ForwardOutputs], dict[str, Tensor]]
     collate: Callable[[Sequence[Example]], Batch]
-    counts: Callable[[Batch], dict[str, int]]
-    noise: Noise = unchanged
-    recurrent: bool = False  # what one batch remembers, the next is given
-    together: tuple[str, ...] = ()  # what the net gives that is read of all rows of a batch at once
-    again: Callable[[], Objective] | None = None  # makes it once more, in another process
+    count_targets: Callable[[Batch], dict[str, int]]
+    noise: ExampleNoise = apply_no_noise
+    is_recurrent: bool = False  # a batch reads the mems of the previous batch
+    is_language_model: bool = False  # the loss is a log-likelihood of tokens: perplexity
+    full_batch_outputs: tuple[str, ...] = ()  # outputs that the loss reads for all rows at once
+    rebuild: Callable[[], Objective] | None = None  # builds the same objective in another process
 
-    def __call__(self, out: Out) -> Tensor:
-        return torch.stack(list(self.parts(out).values())).sum()
-
-
-def written(loss: Callable[[Out], Tensor], like: Objective) -> Objective:
-    """A function of the user's, `out -> loss`, in the place of an objective's parts."""
-
-    def counts(batch: Batch) -> dict[str, int]:
-        return {"loss": next(iter(like.counts(batch).values()))}
-
-    name = getattr(loss, "__name__", "written")
-    return replace(like, name=name, parts=lambda out: {"loss": loss(out)}, counts=counts, again=None)
+    def __call__(self, outputs: ForwardOutputs) -> Tensor:
+        return torch.stack(list(self.compute_losses(outputs).values())).sum()
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """The mean over the labels that ask for something; in fp32 at least."""
-    logits, labels = precise(logits.flatten(0, -2)), labels.flatten()
-    total = torch.nn.functional.cross_entropy(
-        logits, labels, ignore_index=NONE, reduction="sum", label_smoothing=smoothing
+def wrap_loss_function(loss_fn: Callable[[ForwardOutputs], Tensor], base: Objective) -> Objective:
+    """Return `base` with the user's loss function, `outputs -> loss`, as its only loss."""
+
+    def count_targets(batch: Batch) -> dict[str, int]:
+        return {"loss": next(iter(base.count_targets(batch).values()))}
+
+    return replace(
+        base,
+        name=getattr(loss_fn, "__name__", "custom"),
+        compute_losses=lambda outputs: {"loss": loss_fn(outputs)},
+        count_targets=count_targets,
+        is_language_model=False,
+        rebuild=None,
     )
-    return total / (labels != NONE).sum().clamp(min=1)
 
 
-def mean_over(x: Tensor, which: Tensor) -> Tensor:
-    """The mean over some; picked by index, their number would be waited for."""
-    return (x * which).sum() / which.sum().clamp(min=1)
+def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy over the labels that are not IGNORE_INDEX, in fp32 or higher precision."""
+    logits = upcast_to_fp32(logits.flatten(0, -2))
+    labels = labels.flatten()
+    total = torch.nn.functional.cross_entropy(
+        logits, labels, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=label_smoothing
+    )
+    return total / (labels != IGNORE_INDEX).sum().clamp(min=1)
 
 
-def precise(x: Tensor) -> Tensor:
-    """What a loss is computed in: fp32 at least."""
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Mean over the masked values; indexing with the mask would synchronize with the device."""
+    return (x * mask).sum() / mask.sum().clamp(min=1)
+
+
+def upcast_to_fp32(x: Tensor) -> Tensor:
+    """Convert half precision to fp32; leave fp32 and fp64 as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def targets(batch: Batch, name: str = "labels") -> int:
-    """How many of these labels ask for something."""
-    return int((batch.labels[name] != NONE).sum())
+def count_valid_labels(batch: Batch, label_name: str = "labels") -> int:
+    """Number of labels that are not IGNORE_INDEX."""
+    return int((batch.labels[label_name] != IGNORE_INDEX).sum())

@@ -1,156 +1,243 @@
-"""Kinds: what each objective needs around it: an encoder, a feed, a head, special tokens, a judge.
+"""Registry of objectives: one row (ObjectiveSpec) per objective holds everything that a run needs
+for it.
 
-One row an objective, in KINDS; what is taught itself is in `objectives`."""
+A new objective is a row of OBJECTIVE_SPECS and a function that builds its Objective."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
-from torch import nn
-
-from qkv.data.encode.encoder import Coded, Encoder, Pairs, Sentences, Texts
-from qkv.data.encode.images import Captioned
-from qkv.data.encode.labels import Answered, Chosen, Labelled, Tagged, held
 from qkv.model.model import Model
-from qkv.train.config import nearest
+from qkv.train.config import find_closest_name
 from qkv.train.evaluate import evaluators
-from qkv.train.objectives import datasets, wrappers
+from qkv.train.objectives import (
+    causal_lm,
+    classification,
+    contrastive,
+    datasets,
+    encoders,
+    masked_lm,
+    seq2seq,
+    wrappers,
+)
+from qkv.train.objectives.objective import Objective
 from qkv.train.recipe import Recipe
-from qkv.train.setup_context import Given
-from qkv.validate import number
+
+TEXT_PAIR_FIELDS = ("source", "target")
+STRING_SETTINGS = {*TEXT_PAIR_FIELDS, "teacher"}  # extra settings that are strings
+NEXT_TOKEN_HEADS = ("lm", "causal-lm", "double-heads")  # heads that predict the next token
+# Heads that an objective accepts, by its own head; None is the default head of a family.
+COMPATIBLE_HEADS = {None: NEXT_TOKEN_HEADS, "masked-lm": ("masked-lm", "pretraining")}
 
 
-def running(given: Given) -> Encoder:
-    return Texts(ends=not given.one_text, **given.common)
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSpec:
+    """An objective and everything that a run needs for it."""
+
+    build_objective: Callable[..., Objective]  # of VocabularyInfo and the objective's settings
+    build_encoder: encoders.EncoderFactory
+    build_sampler: datasets.SamplerFactory
+    build_module: wrappers.ModuleFactory = wrappers.build_default_module
+    build_evaluator: evaluators.EvaluatorFactory = evaluators.build_token_evaluator
+    head: str | None = None  # None: the default of the family
+    pooling: str | None = None  # for models that return one embedding per text
+    tokenizer_template: str = "bert"  # of a tokenizer that is trained for the run
+    text_column: str = "text"  # column whose texts train a tokenizer
+    label_column: str | None = None
+    extra_settings: tuple[str, ...] = ()  # settings that build_objective does not take
+    variable_length: bool = False  # rows are as long as their texts, not of one length
+    predicts_every_token: bool = False  # the loss covers every token of the text exactly once
+    generates_text: bool = False  # generated targets can be evaluated
 
 
-def hidden(given: Given) -> Encoder:
-    """Texts whose special tokens are put around them later."""
-    limit, whole = 0 if given.one_text else given.length, given.setting("whole", False)
-    return Texts(ends=False, words=whole, length=limit, around=given.words.frame.size, **given.common)
-
-
-def sentences(given: Given) -> Encoder:
-    return Sentences(words=given.setting("whole", False), **given.common)
-
-
-def coded(given: Given) -> Encoder:
-    return Coded(around=0, length=given.length, **given.common)
-
-
-def spoken(given: Given) -> Encoder:
-    return Coded(column="language", ends=False, around=2, length=given.length, **given.common)
-
-
-def pairs(given: Given) -> Encoder:
-    templates = {side: given.setting(side, f"{{{side}}}") for side in ("source", "target")}
-    return Pairs(length=given.limit, languages=given.recipe.data.languages, **templates, **given.common)
-
-
-def labelled(given: Given) -> Encoder:
-    kind = given.setting("kind", "single")
-    return Labelled(labels=given.labels, kind=kind, length=given.limit, **given.common)
-
-
-def tagged(given: Given) -> Encoder:
-    return Tagged(labels=given.labels, length=given.limit, **given.common)
-
-
-def answered(given: Given) -> Encoder:
-    for name in ("stride", "longest"):
-        number(f"objective.{name}", given.setting(name, 1), whole=True, at_least=1)
-    return Answered(stride=given.setting("stride", 128), length=given.limit, **given.common)
-
-
-def chosen(given: Given) -> Encoder:
-    first = next(iter(given.records), None)
-    if first is None:
-        raise ValueError("no record to learn from, expected one at least: is the file empty?")
-    choices = held(first, "choices")
-    count = len(choices) if isinstance(choices, list) else 0
-    if count < 2:
-        raise ValueError(f"{first.place}: {count} choices, expected a list of two at least")
-    return Chosen(choices=count, length=given.limit, **given.common)
-
-
-def captioned(given: Given) -> Encoder:
-    if not given.words.cells:
-        raise ValueError(f"objective image-text: {given.model.family.name} reads no images; clip does")
-    return Captioned(length=given.limit, **given.common)
-
-
-class Kind(NamedTuple):
-    encoder: Callable[[Given], Encoder]
-    feed: datasets.Feeds
-    purpose: str = "bert"  # of a tokenizer that is trained for it
-    head: str | None = None  # None: the family's own
-    column: str | None = None  # holds the labels
-    text: str = "text"  # the column that a tokenizer must find its texts in
-    vector: str | None = None  # the model gives one vector a text
-    own: tuple[str, ...] = ()  # settings that the objective itself does not take
-    net: Callable[[Given], tuple[nn.Module, wrappers.Save]] = wrappers.alone
-    judge: evaluators.Judges = evaluators.tokens
-
-
-TEXTS = ("source", "target")
-# fmt: off
-KINDS = {
-    "causal-lm":              Kind(running,   datasets.stream,            "gpt"),
-    "recurrence":             Kind(running,   datasets.segments,          "plain"),
-    "control-codes":          Kind(coded,     datasets.under_code,        "gpt"),
-    "permutation-lm":         Kind(hidden,    datasets.ordered,           "xlnet",   "lm"),
-    "masked-lm":              Kind(hidden,    datasets.packed,            "bert",    "masked-lm"),
-    "segments":               Kind(sentences, datasets.paired,            "bert",    "pretrain"),
-    "replaced-token":         Kind(hidden,    datasets.packed,            "bert",    "replaced",
-                                   own=("generator",), net=wrappers.discriminating,
-                                   judge=evaluators.replaced),
-    "distillation":           Kind(hidden,    datasets.packed,            "bert",    "masked-lm",
-                                   own=("teacher",), net=wrappers.taught),
-    "seq2seq":                Kind(pairs,     datasets.records(*TEXTS),   "seq2seq", "lm", own=TEXTS,
-                                   text="source"),
-    "denoising":              Kind(hidden,    datasets.pieces,            "roberta", "lm"),
-    "multilingual-denoising": Kind(spoken,    datasets.pieces,            "roberta", "lm"),
-    "span-corruption":        Kind(running,   datasets.corrupted,         "t5",      "lm"),
-    "contrastive":            Kind(pairs,     datasets.records(*TEXTS),   "bert",    vector="mean", own=TEXTS,
-                                   judge=evaluators.nobody, text="source"),
-    "image-text":             Kind(captioned, datasets.records("tokens"), "bos-eos", net=wrappers.paired,
-                                   judge=evaluators.nobody, text="caption"),
-    "label":                  Kind(labelled,  datasets.records("tokens"), "bert",    "label",  "label",
-                                   judge=evaluators.labelled),
-    "tag":                    Kind(tagged,    datasets.records("tokens"), "bert",    "tag",    "tags",
-                                   judge=evaluators.tagged, text="words"),
-    "span":                   Kind(answered,  datasets.windows,           "bert",    "span",
-                                   own=("stride", "longest"), judge=evaluators.answered, text="context"),
-    "choice":                 Kind(chosen,    datasets.records("tokens"), "bert",    "choice",
-                                   judge=evaluators.chosen),
+OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
+    "causal-lm": ObjectiveSpec(  # GPT
+        build_objective=causal_lm.build_causal_lm_objective,
+        build_encoder=encoders.build_running_text_encoder,
+        build_sampler=datasets.build_causal_lm_sampler,
+        tokenizer_template="gpt",
+        predicts_every_token=True,
+    ),
+    "segment-recurrent-lm": ObjectiveSpec(  # Transformer-XL
+        build_objective=causal_lm.build_segment_recurrent_lm_objective,
+        build_encoder=encoders.build_running_text_encoder,
+        build_sampler=datasets.build_segment_recurrent_lm_sampler,
+        tokenizer_template="plain",
+        predicts_every_token=True,
+    ),
+    "control-code-lm": ObjectiveSpec(  # CTRL
+        build_objective=causal_lm.build_control_code_lm_objective,
+        build_encoder=encoders.build_control_code_encoder,
+        build_sampler=datasets.build_control_code_sampler,
+        tokenizer_template="gpt",
+    ),
+    "permutation-lm": ObjectiveSpec(  # XLNet
+        build_objective=causal_lm.build_permutation_lm_objective,
+        build_encoder=encoders.build_raw_text_encoder,
+        build_sampler=datasets.build_permutation_lm_sampler,
+        head="lm",
+        tokenizer_template="xlnet",
+    ),
+    "masked-lm": ObjectiveSpec(  # BERT, RoBERTa
+        build_objective=masked_lm.build_masked_lm_objective,
+        build_encoder=encoders.build_raw_text_encoder,
+        build_sampler=datasets.build_packed_sampler,
+        head="masked-lm",
+    ),
+    "masked-lm-sentence-pair": ObjectiveSpec(  # BERT, ALBERT
+        build_objective=masked_lm.build_masked_lm_sentence_pair_objective,
+        build_encoder=encoders.build_sentences_encoder,
+        build_sampler=datasets.build_sentence_pair_sampler,
+        head="pretraining",
+    ),
+    "replaced-token-detection": ObjectiveSpec(  # ELECTRA
+        build_objective=masked_lm.build_replaced_token_detection_objective,
+        build_encoder=encoders.build_raw_text_encoder,
+        build_sampler=datasets.build_packed_sampler,
+        build_module=wrappers.build_generator_discriminator,
+        build_evaluator=evaluators.build_replaced_token_detection_evaluator,
+        head="replaced-token-detection",
+        extra_settings=("generator",),
+    ),
+    "distillation": ObjectiveSpec(  # DistilBERT
+        build_objective=masked_lm.build_distillation_objective,
+        build_encoder=encoders.build_raw_text_encoder,
+        build_sampler=datasets.build_packed_sampler,
+        build_module=wrappers.build_student_teacher,
+        head="masked-lm",
+        extra_settings=("teacher",),
+    ),
+    "seq2seq": ObjectiveSpec(  # the Transformer, Marian
+        build_objective=seq2seq.build_seq2seq_objective,
+        build_encoder=encoders.build_text_pair_encoder,
+        build_sampler=datasets.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
+        head="lm",
+        tokenizer_template="seq2seq",
+        text_column="source",
+        extra_settings=TEXT_PAIR_FIELDS,
+        variable_length=True,
+        generates_text=True,
+    ),
+    "denoising": ObjectiveSpec(  # BART
+        build_objective=seq2seq.build_denoising_objective,
+        build_encoder=encoders.build_raw_text_encoder,
+        build_sampler=datasets.build_document_chunk_sampler,
+        head="lm",
+        tokenizer_template="roberta",
+    ),
+    "multilingual-denoising": ObjectiveSpec(  # mBART
+        build_objective=seq2seq.build_multilingual_denoising_objective,
+        build_encoder=encoders.build_language_code_encoder,
+        build_sampler=datasets.build_document_chunk_sampler,
+        head="lm",
+        tokenizer_template="roberta",
+    ),
+    "span-corruption": ObjectiveSpec(  # T5, Switch
+        build_objective=seq2seq.build_span_corruption_objective,
+        build_encoder=encoders.build_running_text_encoder,
+        build_sampler=datasets.build_span_corruption_sampler,
+        head="lm",
+        tokenizer_template="t5",
+    ),
+    "sentence-contrastive": ObjectiveSpec(  # sentence embeddings
+        build_objective=contrastive.build_sentence_contrastive_objective,
+        build_encoder=encoders.build_text_pair_encoder,
+        build_sampler=datasets.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
+        build_evaluator=evaluators.build_loss_evaluator,
+        pooling="mean",
+        text_column="source",
+        extra_settings=TEXT_PAIR_FIELDS,
+        variable_length=True,
+    ),
+    "image-text-contrastive": ObjectiveSpec(  # CLIP
+        build_objective=contrastive.build_image_text_contrastive_objective,
+        build_encoder=encoders.build_caption_encoder,
+        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_module=wrappers.build_contrastive_module,
+        build_evaluator=evaluators.build_loss_evaluator,
+        tokenizer_template="bos-eos",
+        text_column="caption",
+        variable_length=True,
+    ),
+    "sequence-classification": ObjectiveSpec(
+        build_objective=classification.build_sequence_classification_objective,
+        build_encoder=encoders.build_label_encoder,
+        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_evaluator=evaluators.build_sequence_classification_evaluator,
+        head="sequence-classification",
+        label_column="label",
+        variable_length=True,
+    ),
+    "token-classification": ObjectiveSpec(
+        build_objective=classification.build_token_classification_objective,
+        build_encoder=encoders.build_tag_encoder,
+        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_evaluator=evaluators.build_token_classification_evaluator,
+        head="token-classification",
+        text_column="words",
+        label_column="tags",
+        variable_length=True,
+    ),
+    "question-answering": ObjectiveSpec(
+        build_objective=classification.build_question_answering_objective,
+        build_encoder=encoders.build_answer_span_encoder,
+        build_sampler=datasets.build_window_sampler,
+        build_evaluator=evaluators.build_question_answering_evaluator,
+        head="question-answering",
+        text_column="context",
+        extra_settings=("stride", "max_answer_tokens"),
+        variable_length=True,
+    ),
+    "multiple-choice": ObjectiveSpec(
+        build_objective=classification.build_multiple_choice_objective,
+        build_encoder=encoders.build_choice_encoder,
+        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_evaluator=evaluators.build_multiple_choice_evaluator,
+        head="multiple-choice",
+        variable_length=True,
+    ),
 }
-# fmt: on
-RAGGED = {*"seq2seq contrastive image-text label tag span choice".split()}  # rows as long as texts are
-SPOKEN = {*TEXTS, "teacher"}  # own settings that are texts
-WRITERS = ("lm", "causal", "double")  # heads that say the next token
-HEADS = {None: WRITERS, "masked-lm": ("masked-lm", "pretrain")}  # any of these will do
+VARIABLE_LENGTH_OBJECTIVES = {
+    name for name, spec in OBJECTIVE_SPECS.items() if spec.variable_length
+}
 
 
-def check_head(kind: Kind, model: Model, objective: str) -> None:
-    """That a model has what the objective teaches."""
+def find_objective_spec(name: str) -> ObjectiveSpec:
+    """Return the row of this name; an unknown name is an error that lists the known ones."""
+    if name not in OBJECTIVE_SPECS:
+        closest = find_closest_name(name, OBJECTIVE_SPECS)
+        hint = f"; did you mean {closest}?" if closest else ""
+        known = ", ".join(OBJECTIVE_SPECS)
+        raise ValueError(f"objective.name {name!r}, expected one of {known}{hint}")
+    return OBJECTIVE_SPECS[name]
+
+
+def get_objective_spec(recipe: Recipe) -> ObjectiveSpec:
+    """Return the row of the recipe's objective, and check the settings that are strings."""
+    spec = find_objective_spec(recipe.objective.name)
+    settings = recipe.objective.settings
+    for key in sorted(STRING_SETTINGS & settings.keys() & {*spec.extra_settings}):
+        if not isinstance(settings[key], str):
+            raise ValueError(f"objective.{key} is {settings[key]!r}, expected a text")
+    return spec
+
+
+def check_head(spec: ObjectiveSpec, model: Model, objective_name: str) -> None:
+    """Raise ValueError if the model has not the head or the pooling that the objective trains."""
+    if spec.pooling:
+        if model.pooling is None:
+            raise ValueError(
+                f"objective {objective_name!r} with a model without pooling: "
+                f"build it with pooling={spec.pooling!r}"
+            )
+        return
+    if spec.build_module is wrappers.build_contrastive_module:
+        return
     head = model.args["head"]
-    if kind.vector and model.vector is None:
-        raise ValueError(f"objective {objective!r}: the model gives no vector; build it with vector='mean'")
-    fitting = HEADS.get(kind.head, (kind.head,))
-    if not kind.vector and kind.net is not wrappers.paired and head not in fitting:
+    heads = COMPATIBLE_HEADS.get(spec.head, (spec.head,))
+    if head not in heads:
         raise ValueError(
-            f"objective {objective!r} with a model of head {head!r}, expected {fitting[0]!r}: "
-            f"build it with head={fitting[0]!r}"
+            f"objective {objective_name!r} with a model of head {head!r}, expected {heads[0]!r}: "
+            f"build it with head={heads[0]!r}"
         )
-
-
-def kind_of(recipe: Recipe) -> Kind:
-    name = recipe.objective.name
-    if name not in KINDS:
-        meant = f"; did you mean {near}?" if (near := nearest(name, KINDS)) else ""
-        raise ValueError(f"objective.name {name!r}, expected one of {', '.join(KINDS)}{meant}")
-    for key in SPOKEN & recipe.objective.settings.keys() & {*KINDS[name].own}:
-        if not isinstance(value := recipe.objective.settings[key], str):
-            raise ValueError(f"objective.{key} is {value!r}, expected a text")
-    return KINDS[name]

@@ -1,5 +1,5 @@
-"""Writing: a decoder writes a target (translation), the text that was damaged (BART, mBART), or the spans
-that were taken out of it (T5, Switch)."""
+"""Objectives of encoder-decoder models: sequence-to-sequence (translation), denoising (BART, mBART)
+and span corruption (T5, Switch)."""
 
 from __future__ import annotations
 
@@ -10,175 +10,295 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.batch import Batch
-from qkv.data.batches.collate import NONE, Example, as_rows, beside
+from qkv.batch import IGNORE_INDEX, Batch
+from qkv.data.batches.collate import Example, collate_inputs, pad_sequences
 from qkv.data.noise import denoising as noises
-from qkv.data.noise.span_corruption import corrupt
-from qkv.nn.feed_forward import balance_loss, z_loss
-from qkv.train.objectives.causal_lm import counted
-from qkv.train.objectives.objective import Objective, Out, cross_entropy, mean_over, precise, targets
-from qkv.train.objectives.vocabulary import Words
-from qkv.validate import number
+from qkv.data.noise.span_corruption import corrupt_spans
+from qkv.nn.feed_forward import load_balancing_loss, router_z_loss
+from qkv.train.objectives.causal_lm import count_label_targets
+from qkv.train.objectives.objective import (
+    ForwardOutputs,
+    Objective,
+    count_valid_labels,
+    cross_entropy,
+    masked_mean,
+    upcast_to_fp32,
+)
+from qkv.train.objectives.vocabulary import VocabularyInfo
+from qkv.validate import check_number
 
-ROUTES = ("encoded_router", "router")  # of the encoder, of the decoder
+ROUTER_OUTPUTS = ("encoder_router_logits", "router_logits")
+ROUTER_LOSSES = {"balance": load_balancing_loss, "z": router_z_loss}
 
 
-def written(out: Out, *, smoothing: float = 0.0) -> dict[str, Tensor]:
-    return {"loss": cross_entropy(out["logits"], out["labels"], smoothing)}
+def compute_seq2seq_loss(
+    outputs: ForwardOutputs, *, label_smoothing: float = 0.0
+) -> dict[str, Tensor]:
+    """Cross-entropy of the decoder's logits."""
+    return {"loss": cross_entropy(outputs["logits"], outputs["labels"], label_smoothing)}
 
 
-def lay(examples: Sequence[Example], *, words: Words, keep: tuple[str, ...] = ()) -> Batch:
-    """Sources and targets side by side; the decoder reads its target one to the right, a start in front.
+def collate_seq2seq(
+    examples: Sequence[Example], *, vocab: VocabularyInfo, extra_outputs: tuple[str, ...] = ()
+) -> Batch:
+    """Build a batch of sources and targets; the decoder reads the target shifted right, after a
+    start token.
 
-    The start is the example's own (a language), the target's last (mBART), or that of the model."""
-    usual = words.start if words.start is not None else words.pad
-    wraps = words.shift is not None and words.shift.how == "wrap"
-    firsts = [example.get("start", example["target"][-1] if wraps else usual) for example in examples]
-    shifted = [
-        {"target": np.concatenate([[first], example["target"][:-1]])}
-        for first, example in zip(firsts, examples, strict=True)
-    ]
-    labels = beside([example["target"] for example in examples], NONE)
+    The start token is the example's own (a language), the last one of the target (mBART) or the
+    model's."""
+    default_start = vocab.decoder_start_token_id
+    if default_start is None:
+        default_start = vocab.pad_token_id
+    wraps_around = vocab.shift is not None and vocab.shift.mode == "wrap"
+    shifted = []
+    for example in examples:
+        target = example["target"]
+        start = example.get("start", target[-1] if wraps_around else default_start)
+        shifted.append({"target": np.concatenate([[start], target[:-1]])})
+    labels = pad_sequences([example["target"] for example in examples], IGNORE_INDEX)
     return Batch(
-        rows=as_rows(examples, "source", pad=words.pad), target=as_rows(shifted, "target", pad=words.pad),
-        labels={"labels": labels}, keep=keep,
-    )  # fmt: skip
+        encoder=collate_inputs(examples, "source", pad_token_id=vocab.pad_token_id),
+        decoder=collate_inputs(shifted, "target", pad_token_id=vocab.pad_token_id),
+        labels={"labels": labels},
+        extra_outputs=extra_outputs,
+    )
 
 
-def seq2seq(words: Words, *, smoothing: float = 0.0, agree: float = 0.0) -> Objective:
-    """The target from the source; `smoothing` of the probability is spread over all words. With `agree`,
-    every row is read twice, under dropout of its own each time, and both shall say the same (R-Drop, Liang
-    et al. 2021; half of its alpha)."""
-    number("objective.smoothing", smoothing, at_least=0, less_than=1)
-    number("objective.agree", agree, at_least=0)
-    one, collate = partial(written, smoothing=smoothing), partial(lay, words=words)
-    if not agree:
-        return Objective(name="seq2seq", parts=one, counts=counted, collate=collate)
+def build_seq2seq_objective(
+    vocab: VocabularyInfo, *, label_smoothing: float = 0.0, r_drop: float = 0.0
+) -> Objective:
+    """Sequence-to-sequence: the target from the source, with label smoothing.
 
-    def parts(out: Out) -> dict[str, Tensor]:
-        return one(out) | {"agree": agree * difference(out["logits"], out["labels"])}
+    `r_drop` is the weight of R-Drop (Liang et al. 2021; half of its alpha): every row is run twice
+    with different dropout, and the divergence of the two outputs is added to the loss."""
+    check_number("objective.label_smoothing", label_smoothing, at_least=0, less_than=1)
+    check_number("objective.r_drop", r_drop, at_least=0)
+    compute_target_loss = partial(compute_seq2seq_loss, label_smoothing=label_smoothing)
+    collate = partial(collate_seq2seq, vocab=vocab)
+    if not r_drop:
+        return Objective(
+            name="seq2seq",
+            compute_losses=compute_target_loss,
+            count_targets=count_label_targets,
+            collate=collate,
+        )
 
-    def tally(batch: Batch) -> dict[str, int]:
-        return counted(batch) | {"agree": targets(batch)}
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        divergence = symmetric_kl_loss(outputs["logits"], outputs["labels"])
+        return compute_target_loss(outputs) | {"r_drop": r_drop * divergence}
 
-    def twice(examples: Sequence[Example]) -> Batch:
+    def count_targets(batch: Batch) -> dict[str, int]:
+        return count_label_targets(batch) | {"r_drop": count_valid_labels(batch)}
+
+    def collate_twice(examples: Sequence[Example]) -> Batch:
         return collate([*examples, *examples])
 
-    return Objective(name="seq2seq", parts=parts, counts=tally, collate=twice)
+    return Objective(
+        name="seq2seq",
+        compute_losses=compute_losses,
+        count_targets=count_targets,
+        collate=collate_twice,
+    )
 
 
-def difference(logits: Tensor, labels: Tensor) -> Tensor:
-    """How far the second half of the rows (2B, T, V) is from the first: the mean of both divergences."""
-    first, second = precise(logits).log_softmax(-1).unflatten(0, (2, -1))
-    each = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2
-    asks = labels.unflatten(0, (2, -1))[0] != NONE
-    return mean_over(each, asks)
+def symmetric_kl_loss(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean of both KL divergences between the first and the second half of the rows (2B, T, V)."""
+    first, second = upcast_to_fp32(logits).log_softmax(-1).unflatten(0, (2, -1))
+    divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2  # (B, T)
+    mask = labels.unflatten(0, (2, -1))[0] != IGNORE_INDEX
+    return masked_mean(divergence, mask)
 
 
-Damage = Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
+DocumentNoise = Callable[[NDArray[np.int64], np.random.Generator], NDArray[np.int64]]
 
 
-def damager(
-    name: str, words: Words, share: float, mean: float, *, shuffled: bool, deleted: float, rotated: bool
-) -> Damage:  # fmt: skip
-    """Sentences in another order, a text begun in its middle, tokens gone, spans hidden, in this order."""
-    if words.mask is None:
+def build_document_noise(
+    objective_name: str,
+    vocab: VocabularyInfo,
+    mask_prob: float,
+    mean_span_length: float,
+    *,
+    permute_sentences: bool,
+    delete_prob: float,
+    rotate_document: bool,
+) -> DocumentNoise:
+    """Return BART's noise: sentence permutation, document rotation, token deletion and text
+    infilling, in this order; a noise that is switched off or has probability 0 is left out."""
+    if vocab.mask_token_id is None:
         raise ValueError(
-            f'objective {name}: the tokenizer has no mask token; text.purpose = "roberta" has one'
+            f"objective {objective_name}: the tokenizer has no mask token; "
+            'tokenizer.template = "roberta" trains one that has'
         )
-    number("objective.share", share, at_least=0, less_than=1)
-    number("objective.mean", mean, more_than=0)
-    number("objective.deleted", deleted, at_least=0, less_than=1)
-    chosen: tuple[tuple[object, noises.Noise], ...] = (
-        (shuffled, partial(noises.shuffle, stops=words.stops)),
-        (rotated, noises.rotate),
-        (deleted, partial(noises.delete, share=deleted)),
-        (share, partial(noises.infill, mask=words.mask, share=share, mean=mean)),
-    )
-    return partial(noises.damage, noises=[noise for asked, noise in chosen if asked])
+    check_number("objective.mask_prob", mask_prob, at_least=0, less_than=1)
+    check_number("objective.mean_span_length", mean_span_length, more_than=0)
+    check_number("objective.delete_prob", delete_prob, at_least=0, less_than=1)
+    noise_functions: list[noises.NoiseFunction] = []
+    if permute_sentences:
+        noise_functions.append(
+            partial(noises.permute_sentences, sentence_end_ids=vocab.sentence_end_ids)
+        )
+    if rotate_document:
+        noise_functions.append(noises.rotate_document)
+    if delete_prob:
+        noise_functions.append(partial(noises.delete_tokens, delete_prob=delete_prob))
+    if mask_prob:
+        noise_functions.append(
+            partial(
+                noises.infill_text,
+                mask_token_id=vocab.mask_token_id,
+                mask_prob=mask_prob,
+                mean_span_length=mean_span_length,
+            )
+        )
+    return partial(noises.apply_noise, noise_functions=noise_functions)
 
 
-def room(words: Words, around: int) -> int | None:
-    """Tokens that a damaged text may have: spans of length 0 can make it longer than it was."""
-    return words.length - around if words.length else None
+def compute_max_source_length(vocab: VocabularyInfo, num_special_tokens: int) -> int | None:
+    """Return the maximum length of a corrupted text: masks for spans of length 0 can make it longer
+    than the original."""
+    return vocab.max_length - num_special_tokens if vocab.max_length else None
 
 
-def denoising(
-    words: Words, *, share: float = 0.3, mean: float = 3.0, shuffled: bool = True, deleted: float = 0.0,
-    rotated: bool = False,
-) -> Objective:  # fmt: skip
-    """The text from what is left of it (BART): sentences in random order (`shuffled`), spans hidden behind
-    one mask (`share` of all tokens); its other noises are tokens without a trace (`deleted`, a share), and a
-    text that begins in its middle (`rotated`)."""
-    damage = damager(
-        "denoising", words, share, mean, shuffled=shuffled, deleted=deleted, rotated=rotated
-    )  # fmt: skip
-
-    def noise(example: Example, rng: np.random.Generator) -> Example:
-        text = example["tokens"]
-        read = damage(text, rng)[: room(words, words.frame.size)]
-        return {"source": words.frame.tokens(read), "target": words.frame.tokens(text)}
-
-    return Objective(
-        name="denoising", parts=written, counts=counted, noise=noise, collate=partial(lay, words=words)
-    )
-
-
-def multilingual(
-    words: Words, *, share: float = 0.35, mean: float = 3.5, shuffled: bool = True, deleted: float = 0.0,
-    rotated: bool = False,
-) -> Objective:  # fmt: skip
-    """The same in many languages: a text ends with its language, and the decoder starts with it (mBART)."""
-    damage = damager(
-        "multilingual-denoising", words, share, mean, shuffled=shuffled, deleted=deleted, rotated=rotated
-    )  # fmt: skip
-    end = [] if words.end is None else [words.end]
-
-    def noise(example: Example, rng: np.random.Generator) -> Example:
-        text, tail = example["tokens"], np.array([*end, *example["code"]], np.int64)
-        source = np.concatenate([damage(text, rng)[: room(words, len(tail))], tail])
-        return {"source": source, "target": np.concatenate([text, tail]), "start": int(tail[-1])}
-
-    return Objective(
-        name="multilingual-denoising", parts=written, counts=counted, noise=noise,
-        collate=partial(lay, words=words),
-    )  # fmt: skip
-
-
-def spans(
-    words: Words, *, density: float = 0.15, mean: float = 3.0, balance: float = 0.0, z: float = 0.0
+def build_denoising_objective(
+    vocab: VocabularyInfo,
+    *,
+    mask_prob: float = 0.3,
+    mean_span_length: float = 3.0,
+    permute_sentences: bool = True,
+    delete_prob: float = 0.0,
+    rotate_document: bool = False,
 ) -> Objective:
-    """The spans that were taken out, a sentinel before each (T5). Experts are asked to share the tokens
-    (`balance`, 0.01 in Switch) and their router to keep its numbers small (`z`, 0.001 in ST-MoE)."""
-    if not words.sentinels or words.end is None:
+    """Denoising: the original text from a corrupted one (BART).
+
+    `permute_sentences` shuffles the sentences; spans of a Poisson length with this mean, a fraction
+    `mask_prob` of the tokens, become one mask token each; `delete_prob` is the fraction of deleted
+    tokens; `rotate_document` starts the text at a random token."""
+    corrupt = build_document_noise(
+        "denoising",
+        vocab,
+        mask_prob,
+        mean_span_length,
+        permute_sentences=permute_sentences,
+        delete_prob=delete_prob,
+        rotate_document=rotate_document,
+    )
+
+    def noise(example: Example, rng: np.random.Generator) -> Example:
+        tokens = example["tokens"]
+        template = vocab.single_template
+        max_length = compute_max_source_length(vocab, template.num_special_tokens)
+        return {
+            "source": template.build_token_ids(corrupt(tokens, rng)[:max_length]),
+            "target": template.build_token_ids(tokens),
+        }
+
+    return Objective(
+        name="denoising",
+        compute_losses=compute_seq2seq_loss,
+        count_targets=count_label_targets,
+        noise=noise,
+        collate=partial(collate_seq2seq, vocab=vocab),
+    )
+
+
+def build_multilingual_denoising_objective(
+    vocab: VocabularyInfo,
+    *,
+    mask_prob: float = 0.35,
+    mean_span_length: float = 3.5,
+    permute_sentences: bool = True,
+    delete_prob: float = 0.0,
+    rotate_document: bool = False,
+) -> Objective:
+    """Multilingual denoising: text ends, and the decoder starts, with a language code (mBART)."""
+    corrupt = build_document_noise(
+        "multilingual-denoising",
+        vocab,
+        mask_prob,
+        mean_span_length,
+        permute_sentences=permute_sentences,
+        delete_prob=delete_prob,
+        rotate_document=rotate_document,
+    )
+    end = [] if vocab.eos_token_id is None else [vocab.eos_token_id]
+
+    def noise(example: Example, rng: np.random.Generator) -> Example:
+        tokens = example["tokens"]
+        suffix = np.array([*end, *example["code"]], np.int64)
+        corrupted = corrupt(tokens, rng)[: compute_max_source_length(vocab, len(suffix))]
+        return {
+            "source": np.concatenate([corrupted, suffix]),
+            "target": np.concatenate([tokens, suffix]),
+            "start": int(suffix[-1]),
+        }
+
+    return Objective(
+        name="multilingual-denoising",
+        compute_losses=compute_seq2seq_loss,
+        count_targets=count_label_targets,
+        noise=noise,
+        collate=partial(collate_seq2seq, vocab=vocab),
+    )
+
+
+def build_span_corruption_objective(
+    vocab: VocabularyInfo,
+    *,
+    noise_density: float = 0.15,
+    mean_span_length: float = 3.0,
+    router_aux_loss_coef: float = 0.0,
+    router_z_loss_coef: float = 0.0,
+) -> Objective:
+    """Span corruption: the removed spans, a sentinel before each (T5).
+
+    A mixture of experts adds a load balancing loss (`router_aux_loss_coef`, 0.01 in Switch) and a
+    router z-loss (`router_z_loss_coef`, 0.001 in ST-MoE)."""
+    if not vocab.sentinel_token_ids or vocab.eos_token_id is None:
         raise ValueError(
             "objective span-corruption: the tokenizer has no sentinels or no end token; "
-            'text.purpose = "t5" with text.sentinels makes them'
+            'tokenizer.template = "t5" with tokenizer.num_sentinels trains one that has'
         )
-    number("objective.density", density, more_than=0, less_than=1)
-    number("objective.mean", mean, at_least=1)
-    first, count, end = words.sentinels[0], len(words.sentinels), words.end
-    weights = {name: weight for name, weight in (("balance", balance), ("z", z)) if weight}
+    check_number("objective.noise_density", noise_density, more_than=0, less_than=1)
+    check_number("objective.mean_span_length", mean_span_length, at_least=1)
+    eos_token_id = vocab.eos_token_id
+    coefficients = {"balance": router_aux_loss_coef, "z": router_z_loss_coef}
+    weights = {name: weight for name, weight in coefficients.items() if weight}
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
-        made = corrupt(
-            example["tokens"], rng, sentinel=first, end=end, sentinels=count, density=density, mean=mean
+        corrupted = corrupt_spans(
+            example["tokens"],
+            rng,
+            first_sentinel_id=vocab.sentinel_token_ids[0],
+            eos_token_id=eos_token_id,
+            num_sentinels=len(vocab.sentinel_token_ids),
+            noise_density=noise_density,
+            mean_span_length=mean_span_length,
         )
-        return {"source": made.source, "target": made.target}
+        return {"source": corrupted.source, "target": corrupted.target}
 
-    def parts(out: Out) -> dict[str, Tensor]:
-        found, routes = written(out), [out[name] for name in ROUTES if name in out]
-        if weights and not routes:
-            raise ValueError("objective.balance and objective.z are for a model with experts, such as switch")
-        losses = {"balance": balance_loss, "z": z_loss}
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        losses = compute_seq2seq_loss(outputs)
+        # (layers, B, T, experts) of the encoder and of the decoder
+        layers = [layer for name in ROUTER_OUTPUTS if name in outputs for layer in outputs[name]]
+        if weights and not layers:
+            raise ValueError(
+                "objective.router_aux_loss_coef and objective.router_z_loss_coef: "
+                "the model has no experts; expected 0, or a model such as switch"
+            )
         for name, weight in weights.items():
-            layers = [losses[name](precise(layer)) for route in routes for layer in route]
-            found[name] = weight * sum(layers[1:], layers[0])
-        return found
+            layer_losses = [ROUTER_LOSSES[name](upcast_to_fp32(layer)) for layer in layers]
+            losses[name] = weight * sum(layer_losses[1:], layer_losses[0])
+        return losses
 
-    def tally(batch: Batch) -> dict[str, int]:
-        """Rows of a batch are of one length: each has the same share in what is said of the router."""
-        return counted(batch) | dict.fromkeys(weights, len(batch.labels["labels"]))
+    def count_targets(batch: Batch) -> dict[str, int]:
+        # Rows of a batch have the same length, so each has the same weight in a router loss.
+        return count_label_targets(batch) | dict.fromkeys(weights, len(batch.labels["labels"]))
 
-    collate = partial(lay, words=words, keep=("router",) if weights else ())
-    return Objective(name="span-corruption", parts=parts, counts=tally, noise=noise, collate=collate)
+    extra_outputs = ("router_logits",) if weights else ()
+    return Objective(
+        name="span-corruption",
+        compute_losses=compute_losses,
+        count_targets=count_targets,
+        noise=noise,
+        collate=partial(collate_seq2seq, vocab=vocab, extra_outputs=extra_outputs),
+    )

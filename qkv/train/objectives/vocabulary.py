@@ -1,59 +1,83 @@
-"""Words: what an objective must know of a tokenizer and a model. Knows no text."""
+"""VocabularyInfo: the facts about tokenizer and model that objectives need. It knows no text."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from qkv.data.encode.special_tokens import Frame, frame
+from qkv.data.encode.special_tokens import SpecialTokensTemplate, build_special_tokens_template
 from qkv.model.model import Model
-from qkv.spec import Shift, Spec, Two
+from qkv.spec import DualSpec, ShiftRight, Spec
 from qkv.text import Tokenizer
 
-
-class Words(NamedTuple):
-    size: int
-    pad: int = 0
-    mask: int | None = None
-    start: int | None = None  # what a decoder is given first
-    end: int | None = None
-    special: tuple[int, ...] = ()
-    left: bool = False  # pads stand on the left
-    frame: Frame = Frame()  # around a text
-    pair: Frame = Frame(((), (), ()), ((), (), ()), (0, 0))  # around two
-    stops: tuple[int, ...] = ()  # tokens that end a sentence
-    sentinels: tuple[int, ...] = ()  # T5's, the first one first
-    labels: int = 0  # that a head knows
-    length: int = 0  # tokens of a row
-    types: int = 0  # that a model tells apart; 0: any number
-    shift: Shift | None = None  # makes a decoder's input out of what is read, for a head that reads it
-    side: int = 0  # of an image
-    cells: int = 0  # that an image is cut into, and the token in front of them
+EMPTY_PAIR_TEMPLATE = SpecialTokensTemplate(((), (), ()), ((), (), ()), (0, 0))
 
 
-def words_of(tokenizer: Tokenizer, model: Model, *, length: int = 0) -> Words:
-    special = (*tokenizer.roles.values(), *tokenizer.extras.values())
-    return Words(
-        size=len(tokenizer), pad=tokenizer.pad or 0, mask=tokenizer.mask, start=model.args.get("start"),
-        end=tokenizer.eos, special=tuple(sorted({*special})), left=tokenizer.side == "left",
-        frame=frame(tokenizer), pair=frame(tokenizer, 2), stops=stops_of(tokenizer),
-        sentinels=tuple(tokenizer.sentinels), labels=model.args.get("labels") or 0, length=length,
-        **of_spec(model.spec),
-    )  # fmt: skip
+class VocabularyInfo(NamedTuple):
+    """Special tokens, templates and sizes."""
+
+    vocab_size: int
+    pad_token_id: int = 0
+    mask_token_id: int | None = None
+    decoder_start_token_id: int | None = None
+    eos_token_id: int | None = None
+    special_token_ids: tuple[int, ...] = ()
+    pad_left: bool = False
+    single_template: SpecialTokensTemplate = SpecialTokensTemplate()  # around one text
+    pair_template: SpecialTokensTemplate = EMPTY_PAIR_TEMPLATE  # around two texts
+    sentence_end_ids: tuple[int, ...] = ()  # tokens that end a sentence
+    sentinel_token_ids: tuple[int, ...] = ()  # T5's sentinels, the first one first
+    num_labels: int = 0  # of a classification head
+    max_length: int = 0  # tokens per row
+    type_vocab_size: int = 0  # token types of the model; 0: unlimited
+    shift: ShiftRight | None = None  # builds the decoder input of a classification head
+    image_size: int = 0  # pixels per side
+    num_image_tokens: int = 0  # patches of an image and the class token
 
 
-def stops_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The tokens for a full stop, a question mark and an exclamation mark after a word."""
+def build_vocabulary_info(
+    tokenizer: Tokenizer, model: Model, *, max_length: int = 0
+) -> VocabularyInfo:
+    """Collect the facts about this tokenizer and model."""
+    special = {*tokenizer.special_token_ids.values(), *tokenizer.extra_special_tokens.values()}
+    return VocabularyInfo(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id or 0,
+        mask_token_id=tokenizer.mask_token_id,
+        decoder_start_token_id=model.args.get("decoder_start_token_id"),
+        eos_token_id=tokenizer.eos_token_id,
+        special_token_ids=tuple(sorted(special)),
+        pad_left=tokenizer.padding_side == "left",
+        single_template=build_special_tokens_template(tokenizer),
+        pair_template=build_special_tokens_template(tokenizer, 2),
+        sentence_end_ids=find_sentence_end_ids(tokenizer),
+        sentinel_token_ids=tuple(tokenizer.sentinel_token_ids),
+        num_labels=model.args.get("num_labels") or 0,
+        max_length=max_length,
+        **read_spec_sizes(model.spec),
+    )
+
+
+def find_sentence_end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the tokens for a full stop, a question mark and an exclamation mark after a word."""
     marks = ".!?"
-    last = [ids[-1] for ids in tokenizer.encode_ids([f"a{mark}" for mark in marks], special=False)]
-    alone = [i for i, mark in zip(last, marks, strict=True) if tokenizer.decode([i]).strip() == mark]
-    return tuple(sorted({*alone}))
+    encoded = tokenizer.encode_ids([f"a{mark}" for mark in marks], add_special_tokens=False)
+    last_ids = [ids[-1] for ids in encoded]
+    mark_ids = {
+        i for i, mark in zip(last_ids, marks, strict=True) if tokenizer.decode([i]).strip() == mark
+    }
+    return tuple(sorted(mark_ids))
 
 
-def of_spec(spec: Spec | Two) -> dict[str, Any]:
+def read_spec_sizes(spec: Spec | DualSpec) -> dict[str, Any]:
+    """Return the fields of VocabularyInfo that the model's spec determines."""
     if isinstance(spec, Spec):
         stack = spec.encoder or spec.decoder
         assert stack is not None
-        types = stack.embed.types
-        return {"types": types if isinstance(types, int) else 0, "shift": spec.shift}
-    patches = spec.image.encoder.embed.patches if spec.image and spec.image.encoder else None
-    return {"side": patches.image, "cells": (patches.image // patches.size) ** 2 + 1} if patches else {}
+        token_types = stack.embedding.token_types
+        type_vocab_size = token_types if isinstance(token_types, int) else 0
+        return {"type_vocab_size": type_vocab_size, "shift": spec.shift_right}
+    patches = spec.image.encoder.embedding.patches if spec.image and spec.image.encoder else None
+    if patches is None:
+        return {}
+    num_patches = (patches.image_size // patches.patch_size) ** 2
+    return {"image_size": patches.image_size, "num_image_tokens": num_patches + 1}

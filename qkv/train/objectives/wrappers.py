@@ -1,6 +1,7 @@
-"""Twins: two networks beside each other: ELECTRA's generator and discriminator, a student and its teacher.
+"""Wrappers: modules that run two networks, ELECTRA's generator and discriminator or a student and
+its teacher, and the functions that build the module of a run.
 
-masked ids ─ generator ─ sampled ids ─ discriminator ─ which were replaced
+masked ids ─ generator ─ sampled ids ─ discriminator ─ original or replaced
 """
 
 from __future__ import annotations
@@ -15,184 +16,224 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qkv.batch import Batch
-from qkv.data.batches.collate import NONE
+from qkv.batch import IGNORE_INDEX, Batch
 from qkv.model.build import build
 from qkv.model.load import load
 from qkv.model.model import Model
-from qkv.nn.heads import Reader
-from qkv.nn.transformer import Pair, Transformer
-from qkv.train.setup_context import Given
+from qkv.nn.heads import PredictionHead
+from qkv.nn.transformer import DualEncoder, Transformer
+from qkv.train.setup_context import SetupContext
 
-Save = Callable[[Path], None]
-GENERATOR = "generator"  # its folder, in that of the discriminator
-TABLES = ("tokens", "positions", "types")
+SaveFunction = Callable[[Path], None]
+ModuleFactory = Callable[[SetupContext], tuple[nn.Module, SaveFunction]]
+GENERATOR_FOLDER = "generator"  # subfolder of the discriminator's folder
+SHARED_EMBEDDINGS = ("tokens", "positions", "token_types")
 
 
-class Twin(nn.Module):
+class GeneratorDiscriminator(nn.Module):
     """A generator fills the masked tokens of a batch, a discriminator reads the result (ELECTRA).
 
-    They share the tables of tokens, positions and types (section 3.2). No gradient goes through a sample."""
+    They share the token, position and token type embeddings (section 3.2). No gradient flows
+    through the sampled tokens."""
 
     def __init__(self, generator: Transformer, discriminator: Transformer) -> None:
         super().__init__()
-        self.discriminator, self.generator = discriminator, generator
+        self.discriminator = discriminator
+        self.generator = generator
         assert generator.encoder is not None
         assert discriminator.encoder is not None
-        mine, theirs = generator.encoder.embed, discriminator.encoder.embed
-        for name in TABLES:
-            table: nn.Embedding | None = getattr(theirs, name)
-            if table is not None:
-                own: nn.Embedding = getattr(mine, name)
-                if own.weight.shape != table.weight.shape:
-                    raise ValueError(
-                        f"objective.generator: a table of {name} of {list(own.weight.shape)}, expected that "
-                        f"of the model, {list(table.weight.shape)}: give both the same embed_width and length"
-                    )
-                setattr(mine, name, table)
+        generator_embedding = generator.encoder.embedding
+        discriminator_embedding = discriminator.encoder.embedding
+        for name in SHARED_EMBEDDINGS:
+            shared: nn.Embedding | None = getattr(discriminator_embedding, name)
+            if shared is None:
+                continue
+            replaced: nn.Embedding = getattr(generator_embedding, name)
+            if replaced.weight.shape != shared.weight.shape:
+                raise ValueError(
+                    f"objective.generator: the {name} embedding is {list(replaced.weight.shape)}, "
+                    f"expected that of the model, {list(shared.weight.shape)}: "
+                    "give both the same embedding_width and max_positions"
+                )
+            setattr(generator_embedding, name, shared)
         head = generator.heads["lm"]
-        assert isinstance(head, Reader)
-        if head.head.tied:
-            head.out.weight = theirs.tokens.weight
+        assert isinstance(head, PredictionHead)
+        if head.spec.tie_embeddings:
+            head.out.weight = discriminator_embedding.tokens.weight
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        assert batch.rows is not None
-        assert batch.rows.ids is not None
-        assert batch.read is not None
-        out, ids = self.generator(batch), batch.rows.ids
-        labels, logits = batch.labels["labels"], out["logits"]  # (N,), (N, V)
-        asked = labels != NONE
-        true = written(ids, batch.read, labels, asked)
-        corrupted = written(ids, batch.read, self.sampled(logits.detach()), asked)
-        rows = replace(batch.rows, ids=corrupted)
-        told = self.discriminator(replace(batch, rows=rows, read=None, labels={}))["logits"]  # (B, T)
-        return {**batch.labels, "logits": logits, "replaced": told, "wrong": corrupted != true}
+        assert batch.encoder is not None
+        assert batch.encoder.input_ids is not None
+        assert batch.logit_positions is not None
+        input_ids = batch.encoder.input_ids
+        labels = batch.labels["labels"]  # (N,)
+        logits = self.generator(batch)["logits"]  # (N, V)
+        mask = labels != IGNORE_INDEX
+        original = scatter_tokens(input_ids, batch.logit_positions, labels, mask)
+        sampled = self.sample_tokens(logits.detach())
+        corrupted = scatter_tokens(input_ids, batch.logit_positions, sampled, mask)
+        inputs = replace(batch.encoder, input_ids=corrupted)
+        outputs = self.discriminator(
+            replace(batch, encoder=inputs, logit_positions=None, labels={})
+        )
+        return {
+            **batch.labels,
+            "logits": logits,
+            "discriminator_logits": outputs["logits"],  # (B, T)
+            "is_replaced": corrupted != original,
+        }
 
-    def sampled(self, logits: Tensor) -> Tensor:
-        """One word a row, by its probability; the same ones each time a model is measured."""
-        same = None if self.training else torch.Generator(logits.device).manual_seed(0)
-        noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=same)
-        return (logits.float() - noise.log()).argmax(-1)  # -log of an exponential is Gumbel's
+    def sample_tokens(self, logits: Tensor) -> Tensor:
+        """Sample one token per row by its probability; in evaluation with a fixed seed."""
+        generator = None if self.training else torch.Generator(logits.device).manual_seed(0)
+        noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=generator)
+        return (logits.float() - noise.log()).argmax(-1)  # -log(exponential) is Gumbel
 
 
-def written(ids: Tensor, read: Tensor, values: Tensor, asked: Tensor) -> Tensor:
-    """(B, T) ids with values (N,) at the places `read`, where they are asked for."""
-    flat = torch.cat([ids.flatten(), ids.new_zeros(1)])  # the last cell takes what is not
-    places = torch.where(asked, read, len(flat) - 1)
-    return flat.scatter(0, places, values)[:-1].unflatten(0, ids.shape)
+def scatter_tokens(input_ids: Tensor, positions: Tensor, token_ids: Tensor, mask: Tensor) -> Tensor:
+    """Write token_ids (N,) to flat positions (N,) of input_ids (B, T) where mask (N,) is set."""
+    # An additional last cell takes the tokens that are not masked.
+    flat = torch.cat([input_ids.flatten(), input_ids.new_zeros(1)])
+    indices = torch.where(mask, positions, len(flat) - 1)
+    return flat.scatter(0, indices, token_ids)[:-1].unflatten(0, input_ids.shape)
 
 
-class Taught(nn.Module):
-    """A student, and what its teacher says of the same batch. The teacher stands still and is not saved."""
+class StudentTeacher(nn.Module):
+    """A student network, with the outputs of its teacher for the same batch.
+
+    The teacher is frozen and not saved."""
 
     def __init__(self, student: Transformer, teacher: Transformer) -> None:
         super().__init__()
         self.student = student
-        self._beside = (teacher.eval().requires_grad_(False),)  # in a tuple: no part of this module
+        self._teacher = (teacher.eval().requires_grad_(False),)  # in a tuple: not a submodule
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        teacher = self._beside[0]
-        out = self.student(batch)
+        student_outputs = self.student(batch)
         with torch.no_grad():
-            told = teacher(replace(batch, labels={}))
-        return {**out, "taught_logits": told["logits"], "taught": told["hidden"]}
+            teacher_outputs = self._teacher[0](replace(batch, labels={}))
+        return {
+            **student_outputs,
+            "teacher_logits": teacher_outputs["logits"],
+            "teacher_last_hidden_state": teacher_outputs["last_hidden_state"],
+        }
 
 
 @torch.no_grad()
-def inherit(student: Model, teacher: Model) -> list[int]:
-    """Gives a student the teacher's tables, head and layers, evenly from the first to the last.
+def initialize_from_teacher(student: Model, teacher: Model) -> list[int]:
+    """Copy the teacher's embeddings, head and evenly spaced layers to the student; return the
+    layers.
 
-    6 of 12 are 0, 2, 4, 7, 9 and 11, as in DistilBERT. Returns which."""
-    layers = [
-        len(model.net.tower.layers) for model in (student, teacher) if isinstance(model.net, Transformer)
-    ]
-    few, many = layers
-    taken = [round(i * (many - 1) / max(few - 1, 1)) for i in range(few)]
-    own, held = dict(student.net.named_parameters()), dict(teacher.net.named_parameters())
-    names = {}
-    for name in own:
-        head, layer, rest = name.partition(".layers.")
-        place, _, rest = rest.partition(".")
-        names[name] = f"{head}.layers.{taken[int(place)]}.{rest}" if layer else name
-    lost = [
-        name for name, theirs in names.items() if theirs not in held or held[theirs].shape != own[name].shape
-    ]
-    if len(lost) == len(own) or any(".layers." in name for name in lost):
-        raise ValueError(
-            f"objective.teacher: {', '.join(lost[:3])} of the student has no like in the teacher; "
-            "expected models of one width and kind, such as bert and distilbert"
+    6 of 12 layers are 0, 2, 4, 7, 9 and 11, as in DistilBERT."""
+    assert isinstance(student.net, Transformer)
+    assert isinstance(teacher.net, Transformer)
+    depth = len(student.net.last_stack.layers)
+    teacher_depth = len(teacher.net.last_stack.layers)
+    layers = [round(i * (teacher_depth - 1) / max(depth - 1, 1)) for i in range(depth)]
+    parameters = dict(student.net.named_parameters())
+    teacher_parameters = dict(teacher.net.named_parameters())
+    teacher_names = {}
+    for name in parameters:
+        prefix, separator, suffix = name.partition(".layers.")
+        layer, _, suffix = suffix.partition(".")
+        teacher_names[name] = (
+            f"{prefix}.layers.{layers[int(layer)]}.{suffix}" if separator else name
         )
-    if lost:
-        warnings.warn(f"not in the teacher, so new in the student: {', '.join(lost)}", stacklevel=2)
-    for name, theirs in names.items():
-        if name not in lost:
-            own[name].copy_(held[theirs])
-    return taken
+    missing = [
+        name
+        for name, teacher_name in teacher_names.items()
+        if teacher_name not in teacher_parameters
+        or teacher_parameters[teacher_name].shape != parameters[name].shape
+    ]
+    if len(missing) == len(parameters) or any(".layers." in name for name in missing):
+        raise ValueError(
+            "objective.teacher: the teacher has no parameter of the same name and shape for "
+            f"{', '.join(missing[:3])} of the student; "
+            "expected models of the same width and kind, such as bert and distilbert"
+        )
+    if missing:
+        warnings.warn(
+            f"not in the teacher, so newly initialized in the student: {', '.join(missing)}",
+            stacklevel=2,
+        )
+    for name, teacher_name in teacher_names.items():
+        if name not in missing:
+            parameters[name].copy_(teacher_parameters[teacher_name])
+    return layers
 
 
-def bounded(net: Pair, most: float = 100.0) -> Pair:
-    """Scores of pairs are never scaled by more than 100 in training (CLIP, section 2.5)."""
+def clamp_logit_scale(net: DualEncoder, max_scale: float = 100.0) -> DualEncoder:
+    """Limit the scale of the logits to 100 in training (CLIP, section 2.5)."""
 
-    def bound(module: nn.Module, given: tuple[object, ...]) -> None:
-        if module.training and net.temperature is not None:
+    def clamp(module: nn.Module, args: tuple[object, ...]) -> None:
+        if module.training and net.logit_scale is not None:
             with torch.no_grad():
-                net.temperature.clamp_(max=math.log(most))
+                net.logit_scale.clamp_(max=math.log(max_scale))
 
-    net.register_forward_pre_hook(bound)
+    net.register_forward_pre_hook(clamp)
     return net
 
 
-def smaller(sizes: Mapping[str, Any], share: float = 0.25) -> dict[str, int]:
-    """The sizes of a generator: a quarter of the width, the heads and the feed (ELECTRA, table 6)."""
-    return {name: max(1, int(sizes[name] * share)) for name in ("width", "heads", "feed")}
+def compute_generator_sizes(sizes: Mapping[str, Any], ratio: float = 0.25) -> dict[str, int]:
+    """Sizes of a generator: a quarter of width, heads and feed-forward (ELECTRA, table 6)."""
+    return {name: max(1, int(sizes[name] * ratio)) for name in ("width", "heads", "ffn_width")}
 
 
-def alone(given: Given) -> tuple[nn.Module, Save]:
-    """The model's own network."""
-    return given.model.net, given.save
+def build_default_module(context: SetupContext) -> tuple[nn.Module, SaveFunction]:
+    """Return the network of the model."""
+    return context.model.net, context.save
 
 
-def paired(given: Given) -> tuple[nn.Module, Save]:
-    """CLIP's two towers."""
-    net = given.model.net
-    return (bounded(net) if isinstance(net, Pair) else net), given.save
+def build_contrastive_module(context: SetupContext) -> tuple[nn.Module, SaveFunction]:
+    """Return the two encoders of CLIP, with a bounded logit scale."""
+    net = context.model.net
+    return (clamp_logit_scale(net) if isinstance(net, DualEncoder) else net), context.save
 
 
-def discriminating(given: Given) -> tuple[nn.Module, Save]:
-    """The model with a smaller generator, saved beside it; `objective.generator` changes its sizes, or is the
-    folder of one that has learnt."""
-    model, net, asked = given.model, given.model.net, given.setting("generator", {})
-    if not isinstance(asked, str | dict):
-        raise ValueError(f"objective.generator is {asked!r}, expected sizes, {{ width = 64 }}, or a folder")
-    if given.learnt is not None:
-        generator = load(given.learnt / GENERATOR)
-    elif isinstance(asked, str):
-        generator = load(asked)
+def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, SaveFunction]:
+    """Return the model as discriminator, with a smaller generator, which is saved in a subfolder.
+
+    `objective.generator` gives sizes of the generator, or the folder of a trained one."""
+    model = context.model
+    setting = context.get_setting("generator", {})
+    if not isinstance(setting, str | dict):
+        raise ValueError(
+            f"objective.generator is {setting!r}, expected sizes, {{ width = 64 }}, or a folder"
+        )
+    if context.trained_model_folder is not None:
+        generator = load(context.trained_model_folder / GENERATOR_FOLDER)
+    elif isinstance(setting, str):
+        generator = load(setting)
         if not isinstance(generator.net, Transformer) or "lm" not in generator.net.heads:
-            raise ValueError(f"objective.generator {asked}: expected a model with the head masked-lm")
+            raise ValueError(
+                f"objective.generator {setting}: expected a model with the head masked-lm"
+            )
     else:
-        sizes = smaller(model.args) | asked
+        sizes = compute_generator_sizes(model.args) | setting
         generator = build(model.family.name, **{**model.args, **sizes, "head": "masked-lm"})
         generator.tokenizer = model.tokenizer
     generator.net.to(model.device)
-    assert isinstance(net, Transformer)
+    assert isinstance(model.net, Transformer)
     assert isinstance(generator.net, Transformer)
 
     def save(folder: Path) -> None:
-        given.save(folder)
-        generator.save(folder / GENERATOR)
+        context.save(folder)
+        generator.save(folder / GENERATOR_FOLDER)
 
-    return Twin(generator.net, net), save
+    return GeneratorDiscriminator(generator.net, model.net), save
 
 
-def taught(given: Given) -> tuple[nn.Module, Save]:
-    """The model and its teacher, from whose layers it starts unless it is loaded itself."""
-    folder, model, net = given.setting("teacher", None), given.model, given.model.net
+def build_student_teacher(context: SetupContext) -> tuple[nn.Module, SaveFunction]:
+    """Return the model as student, with its teacher; a new student starts from its layers."""
+    model = context.model
+    folder = context.get_setting("teacher", None)
     if folder is None:
-        raise ValueError("objective.teacher is missing: the folder of the model that is learnt from")
+        raise ValueError("objective.teacher is missing, expected the folder of a trained model")
     teacher = load(folder, device=str(model.device))
-    if not isinstance(net, Transformer) or not isinstance(teacher.net, Transformer):
-        raise ValueError(f"objective.teacher {folder}: expected a teacher and a student that read text")
-    if not given.recipe.model.load and given.learnt is None:
-        inherit(model, teacher)
-    return Taught(net, teacher.net), given.save
+    if not isinstance(model.net, Transformer) or not isinstance(teacher.net, Transformer):
+        raise ValueError(
+            f"objective.teacher {folder}: expected a teacher and a student that read text"
+        )
+    if not context.recipe.model.load and context.trained_model_folder is None:
+        initialize_from_teacher(model, teacher)
+    return StudentTeacher(model.net, teacher.net), context.save

@@ -1,10 +1,10 @@
-"""Panel: what a run shows while it learns; a picture on a terminal, a line a report elsewhere.
+"""Training progress: a live panel on a terminal, one line per report elsewhere.
 
 ╭─ shakespeare ───────────────────────────────────────────────╮
 │ 4.17 ⢣                                                      │
 │      ⠈⠒⠤⣀⣀⣀⡀                                                │
 │ 1.60         ⠉⠉⠉⠉⠒⠒⠒⠤⠤⠤⠤⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀    │
-│ loss 1.602   validation 1.781   best 1.781 at step 1,500 …  │
+│ training    loss 1.602   lr 3.00e-04   grad_norm 0.412  …   │
 ╰─────────────────────────────────────────────────────────────╯
 """
 
@@ -27,188 +27,238 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from qkv.formatting import human, lasting
-from qkv.terminal import refreshed
-from qkv.train.config import Learn
+from qkv.formatting import format_count, format_duration
+from qkv.terminal import refresh_periodically
+from qkv.train.config import TrainConfig
 from qkv.train.loop.trainer import Report
-from qkv.train.report.history import History, Points, points, thinned
+from qkv.train.report.history import MetricsHistory, Points, downsample_points, extract_points
 
-BLANK = 0x2800  # braille: each character is 2 x 4 dots, and each dot a bit
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column]
-WIDE = 9  # letters of a figure: 1.235e-05
-TRAIN, VALID = "cyan", "bold yellow"
-Floats = NDArray[np.float64]
-Callback = Callable[[Report], None]
+BRAILLE_BLANK = 0x2800  # a braille character is 2 x 4 dots, one bit each
+BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column]
+NUMBER_WIDTH = 9  # characters of the longest number, 1.235e-05
+TRAIN_STYLE = "cyan"
+VALIDATION_STYLE = "bold yellow"
+FloatArray = NDArray[np.float64]
+ReportCallback = Callable[[Report], None]
 
 
 @dataclass
-class Course:
-    """A run on its way: what it reported, how fast it goes, and how much is left."""
+class TrainingProgress:
+    """A run in progress: its reports, its speed and the remaining time."""
 
     title: str
-    learn: Learn
-    work: float  # operations a token
-    measure_peak: Callable[[], float]  # operations a second that the machine can do
-    history: History = field(default_factory=History)
-    step: int = 0  # where this part of the run began, then where it is
+    train_config: TrainConfig
+    flops_per_token: float
+    measure_peak_flops: Callable[[], float]  # FLOPs per second of the machine
+    history: MetricsHistory = field(default_factory=MetricsHistory)
+    step: int = 0  # the first step of this process, then the current one
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
-        self._begun = self.step, self.clock()
+        self._start = self.step, self.clock()
 
     def add(self, report: Report) -> None:
         self.history.add(report)
         self.step = report.step
 
     @cached_property
-    def peak(self) -> float:
-        return self.measure_peak()
+    def peak_flops(self) -> float:
+        return self.measure_peak_flops()
 
-    def share(self, report: Report) -> float | None:
-        """Of the machine's peak."""
-        return self.work * report.tokens_per_second / self.peak if self.peak else None
-
-    @property
-    def left(self) -> float | None:
-        """Seconds, at the pace so far; measuring and saving are a part of it."""
-        first, clock = self._begun
-        if self.step <= first:
+    def compute_mfu(self, report: Report) -> float | None:
+        """Return the model FLOPs utilization, as a fraction of the peak."""
+        if not self.peak_flops:
             return None
-        return (self.clock() - clock) / (self.step - first) * (self.learn.steps - self.step)
+        return self.flops_per_token * report.tokens_per_second / self.peak_flops
 
     @property
-    def best(self) -> Report | None:
-        return self.history.best(self.learn.watch, highest=self.learn.rising)
+    def remaining_seconds(self) -> float | None:
+        """Remaining time at the average speed so far, evaluation and checkpoints included."""
+        start_step, start_time = self._start
+        if self.step <= start_step:
+            return None
+        seconds_per_step = (self.clock() - start_time) / (self.step - start_step)
+        return seconds_per_step * (self.train_config.steps - self.step)
+
+    @property
+    def best_report(self) -> Report | None:
+        return self.history.find_best(
+            self.train_config.best_metric, higher_is_better=self.train_config.maximizes_metric
+        )
 
 
 @contextmanager
-def shown(course: Course, screen: Console) -> Iterator[Callback]:
-    """Gives what is to be told every report."""
-    if screen.is_terminal and not screen.is_dumb_terminal:
-        live = Live(get_renderable=lambda: panel(course, screen), console=screen, auto_refresh=False)
-        with live, refreshed(live, per_second=2):
+def show_progress(progress: TrainingProgress, console: Console) -> Iterator[ReportCallback]:
+    """Show a live panel on a terminal, else print lines; yield the callback that takes the reports."""
+    if console.is_terminal and not console.is_dumb_terminal:
+        live = Live(
+            get_renderable=lambda: render_panel(progress, console),
+            console=console,
+            auto_refresh=False,
+        )
+        with live, refresh_periodically(live, refresh_per_second=2):
 
-            def tell(report: Report) -> None:
-                course.share(report)  # the peak is measured here, not by the thread that draws
-                course.add(report)
+            def show_report(report: Report) -> None:
+                progress.compute_mfu(report)  # measures the peak here, not in the drawing thread
+                progress.add(report)
                 live.refresh()
 
-            yield tell
+            yield show_report
     else:
 
-        def write(report: Report) -> None:
-            course.add(report)
-            print(line(course, report), flush=True)
+        def print_report(report: Report) -> None:
+            progress.add(report)
+            print(format_report(progress, report), flush=True)
 
-        yield write
+        yield print_report
 
 
 # --- lines ---
 
 
-def line(course: Course, report: Report) -> str:
-    """A report as one line; the columns of all of them stand below each other."""
-    steps = f"{course.learn.steps:,}"
+def format_report(progress: TrainingProgress, report: Report) -> str:
+    """Return a report as one line, in aligned columns."""
+    steps = f"{progress.train_config.steps:,}"
     parts = [f"step {report.step:>{len(steps)},}/{steps}"]
-    if report.kind == "measure":
-        parts += ["measured", *(f"{name} {figure(value)}" for name, value in report.values.items())]
-        parts += ["best"] if course.best is report else []
+    if report.phase == "eval":
+        parts += [
+            "eval",
+            *(f"{name} {format_metric(value)}" for name, value in report.metrics.items()),
+        ]
+        parts += ["best"] if progress.best_report is report else []
         return "   ".join(parts)
-    values = dict(report.values)
-    norm = values.pop("norm", math.nan)
-    parts += [f"{name} {figure(value):>{WIDE}}" for name, value in values.items()]
-    parts += [f"norm {figure(norm):>{WIDE}}", f"rate {report.rate:.2e}"]
-    parts.append(f"{human(report.tokens_per_second):>5} tokens/s")
-    share = course.share(report)
-    parts += [f"{share:>4.0%} of peak"] if share is not None else []
-    parts += [f"{lasting(course.left):>7} left"] if course.left is not None else []
+    metrics = dict(report.metrics)
+    grad_norm = metrics.pop("grad_norm", math.nan)
+    parts += [f"{name} {format_metric(value):>{NUMBER_WIDTH}}" for name, value in metrics.items()]
+    parts += [f"grad_norm {format_metric(grad_norm):>{NUMBER_WIDTH}}", f"lr {report.lr:.2e}"]
+    parts.append(f"{format_count(report.tokens_per_second):>5} tokens/s")
+    mfu = progress.compute_mfu(report)
+    if mfu is not None:
+        parts.append(f"{mfu:>4.0%} MFU")
+    if progress.remaining_seconds is not None:
+        parts.append(f"{format_duration(progress.remaining_seconds):>7} left")
     return "   ".join(parts)
 
 
-def figure(value: float) -> str:
-    """Four digits, in at most nine letters: 0.8312, 12.35, 0.003503, 1.235e+05."""
+def format_metric(value: float) -> str:
+    """Return four significant digits, at most nine characters: 0.8312, 12.35, 0.003503, 1.235e+05."""
     return f"{value:#.4g}".rstrip(".")
 
 
-# --- the picture ---
+# --- panel ---
 
 
-def panel(course: Course, screen: Console) -> RenderableType:
-    width, height = min(screen.width, 120) - 4, max(3, min(10, screen.height - 9))
-    body: list[RenderableType] = [curve(course, width, height), facts(course), bar(course, width)]
-    return Panel(Group(*body), title=Text(course.title, "bold"), title_align="left", width=width + 4)
+def render_panel(progress: TrainingProgress, console: Console) -> RenderableType:
+    width = min(console.width, 120) - 4
+    height = max(3, min(10, console.height - 9))
+    body: list[RenderableType] = [
+        render_loss_curve(progress, width, height),
+        render_metrics(progress),
+        render_progress_bar(progress, width),
+    ]
+    return Panel(
+        Group(*body), title=Text(progress.title, "bold"), title_align="left", width=width + 4
+    )
 
 
-def facts(course: Course) -> Table:
-    """The figures; the colours of their names tell the lines of the curve apart."""
-    best, watch = course.best, course.learn.watch
+def render_metrics(progress: TrainingProgress) -> Table:
+    """Return the metrics; the colors of their names are those of the curve's lines."""
     table = Table.grid(padding=(0, 2))
-    if course.history.train:
-        last = course.history.train[-1]
-        values = dict(last.values)
-        norm, share = values.pop("norm", math.nan), course.share(last)
-        more = [f"rate {last.rate:.2e}", f"gradient {figure(norm)}"]
-        more.append(f"{human(last.tokens_per_second)} tokens/s")
-        more += [f"{share:.0%} of peak"] if share is not None else []
-        table.add_row(Text("training", TRAIN), pairs(values, more))
-    if course.history.measures:
-        table.add_row(Text("validation", VALID), pairs(course.history.measures[-1].values))
+    if progress.history.train:
+        report = progress.history.train[-1]
+        metrics = dict(report.metrics)
+        grad_norm = metrics.pop("grad_norm", math.nan)
+        mfu = progress.compute_mfu(report)
+        extra = [
+            f"lr {report.lr:.2e}",
+            f"grad_norm {format_metric(grad_norm)}",
+            f"{format_count(report.tokens_per_second)} tokens/s",
+        ]
+        if mfu is not None:
+            extra.append(f"{mfu:.0%} MFU")
+        table.add_row(Text("training", TRAIN_STYLE), render_metric_pairs(metrics, extra))
+    if progress.history.validation:
+        metrics = progress.history.validation[-1].metrics
+        table.add_row(Text("validation", VALIDATION_STYLE), render_metric_pairs(metrics))
+    best = progress.best_report
     if best is not None:
-        table.add_row(Text("best", VALID), f"{watch} {figure(best.values[watch])} at step {best.step:,}")
+        best_metric = progress.train_config.best_metric
+        value = format_metric(best.metrics[best_metric])
+        table.add_row(
+            Text("best", VALIDATION_STYLE), f"{best_metric} {value} at step {best.step:,}"
+        )
     return table
 
 
-def pairs(values: Mapping[str, float], more: Sequence[str] = ()) -> Columns:
-    """Names and values, none of them cut at the end of a line."""
-    return Columns([*(f"{name} {figure(value)}" for name, value in values.items()), *more], padding=(0, 3))
+def render_metric_pairs(metrics: Mapping[str, float], extra: Sequence[str] = ()) -> Columns:
+    """Return names and values; a line break never splits a pair."""
+    pairs = [f"{name} {format_metric(value)}" for name, value in metrics.items()]
+    return Columns([*pairs, *extra], padding=(0, 3))
 
 
-def bar(course: Course, width: int) -> Table:
-    """Steps done and to do, and the time left."""
-    steps, left = course.learn.steps, course.left
-    said = f"{course.step:,} of {steps:,}" + (f", {lasting(left)} left" if left is not None else "")
+def render_progress_bar(progress: TrainingProgress, width: int) -> Table:
+    """Return the bar of the completed steps, with the remaining time."""
+    steps = progress.train_config.steps
+    label = f"{progress.step:,} of {steps:,}"
+    if progress.remaining_seconds is not None:
+        label += f", {format_duration(progress.remaining_seconds)} left"
+    bar = ProgressBar(
+        total=steps,
+        completed=progress.step,
+        width=max(width - len(label) - 2, 8),
+        complete_style=TRAIN_STYLE,
+    )
     table = Table.grid(padding=(0, 2))
-    room = max(width - len(said) - 2, 8)
-    table.add_row(ProgressBar(total=steps, completed=course.step, width=room, complete_style=TRAIN), said)
+    table.add_row(bar, label)
     return table
 
 
-def curve(course: Course, width: int, height: int) -> Text:
-    """Losses so far, from the first report to the last, over the width that there is."""
-    train, valid = points(course.history.train), points(course.history.measures)
-    every = [*train, *valid]
-    if not every:
-        return Text("the first report is on its way", "dim")
-    low, high = min(loss for _, loss in every), max(loss for _, loss in every)
-    first, last = min(step for step, _ in every), max(step for step, _ in every)
-    labels = [figure(high), *[""] * (height - 2), figure(low)]
+def render_loss_curve(progress: TrainingProgress, width: int, height: int) -> Text:
+    """Return the curve of the losses so far, from the first report to the last."""
+    train_points = extract_points(progress.history.train)
+    validation_points = extract_points(progress.history.validation)
+    all_points = [*train_points, *validation_points]
+    if not all_points:
+        return Text("waiting for the first report", "dim")
+    low = min(loss for _, loss in all_points)
+    high = max(loss for _, loss in all_points)
+    first_step = min(step for step, _ in all_points)
+    last_step = max(step for step, _ in all_points)
+    labels = [format_metric(high), *[""] * (height - 2), format_metric(low)]
     margin = max(map(len, labels))
-    room = width - margin - 1
-    steps = np.linspace(first, max(last, first + 1), 2 * room)
-    light, strong = (dots(each, steps, low, high, height) for each in (train, valid))
+    num_columns = width - margin - 1
+    steps = np.linspace(first_step, max(last_step, first_step + 1), 2 * num_columns)
+    train_cells = render_braille(train_points, steps, low, high, height)
+    validation_cells = render_braille(validation_points, steps, low, high, height)
     rows = []
-    for label, below, above in zip(labels, light, strong, strict=True):
+    for label, train_row, validation_row in zip(labels, train_cells, validation_cells, strict=True):
         row = Text.assemble((f"{label:>{margin}} ", "dim"))
-        for under, over in zip(below, above, strict=True):
-            both = int(under | over)
-            row.append(chr(BLANK + both) if both else " ", VALID if over else TRAIN)
+        for train_cell, validation_cell in zip(train_row, validation_row, strict=True):
+            cell = int(train_cell | validation_cell)
+            style = VALIDATION_STYLE if validation_cell else TRAIN_STYLE
+            row.append(chr(BRAILLE_BLANK + cell) if cell else " ", style)
         rows.append(row)
     return Text("\n").join(rows)
 
 
-def dots(line: Points, steps: Floats, low: float, high: float, height: int) -> NDArray[np.uint8]:
-    """A line as braille: (height, half the number of steps), each cell the bits of its dots."""
+def render_braille(
+    points: Points, steps: FloatArray, low: float, high: float, height: int
+) -> NDArray[np.uint8]:
+    """Return a line as braille cells: (height, len(steps) / 2), each the bits of its dots."""
     cells = np.zeros((height, len(steps) // 2), np.uint8)
-    if not line:
+    if not points:
         return cells
-    found = np.array(thinned(line, len(steps)), np.float64)
-    x, y = found[:, 0], found[:, 1]
-    inside = (steps[1:] >= x[0]) & (steps[:-1] <= x[-1])  # one column is seen of a single point too
+    line = np.array(downsample_points(points, len(steps)), np.float64)
+    x = line[:, 0]
+    y = line[:, 1]
+    inside = (steps[1:] >= x[0]) & (steps[:-1] <= x[-1])  # a single point has one column
     heights = (high - np.interp(steps, x, y)) / max(high - low, 1e-12) * (4 * height - 1)
     rows = np.rint(heights).astype(int)[1:][inside].tolist()
     columns = np.arange(1, len(steps))[inside].tolist()
-    for column, row, before in zip(columns, rows, [rows[0], *rows], strict=False):
-        start = before + (row > before) - (row < before)  # next to where the last column ended
-        for each in range(min(start, row), max(start, row) + 1):
-            cells[each // 4, column // 2] |= DOTS[each % 4][column % 2]
+    for column, row, previous_row in zip(columns, rows, [rows[0], *rows], strict=False):
+        start = (
+            previous_row + (row > previous_row) - (row < previous_row)
+        )  # next to the last column's end
+        for dot_row in range(min(start, row), max(start, row) + 1):
+            cells[dot_row // 4, column // 2] |= BRAILLE_DOTS[dot_row % 4][column % 2]
     return cells

@@ -1,4 +1,4 @@
-"""History: what a run has reported so far, read from its metrics.jsonl or told as it goes. Draws nothing."""
+"""MetricsHistory: the reports of a run so far, read from its metrics.jsonl or added one by one."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from pathlib import Path
 
 import numpy as np
 
-from qkv.train.config import better
+from qkv.train.config import is_better
 from qkv.train.loop.trainer import Report
 
-METRICS = "metrics.jsonl"
-Points = list[tuple[int, float]]  # a step and a loss each, in order of the steps
+METRICS_FILE = "metrics.jsonl"
+Points = list[tuple[int, float]]  # (step, loss), by step
 
 
 @dataclass
-class History:
-    """Reports of training and of measuring, each in order of the steps."""
+class MetricsHistory:
+    """Reports of training and of validation, each ordered by step."""
 
     train: list[Report] = field(default_factory=list)
-    measures: list[Report] = field(default_factory=list)
+    validation: list[Report] = field(default_factory=list)
 
     @classmethod
-    def read(cls, folder: Path) -> History:
-        """What metrics.jsonl of a run says; a line that was cut when the run broke off is left out."""
-        history, path = cls(), folder / METRICS
+    def read(cls, folder: Path) -> MetricsHistory:
+        """Read the metrics.jsonl of a run; a line cut off when the run was killed is skipped."""
+        history = cls()
+        path = folder / METRICS_FILE
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             try:
                 history.add(Report(**json.loads(line)))
@@ -36,30 +37,36 @@ class History:
         return history
 
     def add(self, report: Report) -> None:
-        """A run that went back to a checkpoint says steps anew: what it said of them before is dropped."""
-        reports = self.measures if report.kind == "measure" else self.train
+        """Add a report; after a resume from a checkpoint, it replaces those of later steps."""
+        reports = self.validation if report.phase == "eval" else self.train
         while reports and reports[-1].step >= report.step:
             reports.pop()
         reports.append(report)
 
-    def best(self, name: str, *, highest: bool) -> Report | None:
-        """The measurement at which this value was best."""
-        found: Report | None = None
-        for report in self.measures:
-            best = None if found is None else found.values[name]
-            if name in report.values and better(report.values[name], best, rising=highest):
-                found = report
-        return found
+    def find_best(self, name: str, *, higher_is_better: bool) -> Report | None:
+        """Return the validation report with the best value of a metric."""
+        best: Report | None = None
+        for report in self.validation:
+            best_value = None if best is None else best.metrics[name]
+            if name in report.metrics and is_better(
+                report.metrics[name], best_value, higher_is_better=higher_is_better
+            ):
+                best = report
+        return best
 
 
-def points(reports: Sequence[Report], name: str = "loss") -> Points:
-    """The finite values of this name."""
-    return [(each.step, v) for each in reports if math.isfinite(v := each.values.get(name, math.nan))]
+def extract_points(reports: Sequence[Report], name: str = "loss") -> Points:
+    """Return (step, value) of a metric's finite values."""
+    return [
+        (report.step, value)
+        for report in reports
+        if math.isfinite(value := report.metrics.get(name, math.nan))
+    ]
 
 
-def thinned(line: Points, most: int) -> Points:
-    """At most so many points, means of neighbours."""
-    if len(line) <= most:
-        return line
-    parts = np.array_split(np.array(line, dtype=np.float64), most)
-    return [(round(part[:, 0].mean()), float(part[:, 1].mean())) for part in parts]
+def downsample_points(points: Points, max_points: int) -> Points:
+    """Return at most `max_points` points, each the mean of neighbors."""
+    if len(points) <= max_points:
+        return points
+    chunks = np.array_split(np.array(points, dtype=np.float64), max_points)
+    return [(round(chunk[:, 0].mean()), float(chunk[:, 1].mean())) for chunk in chunks]

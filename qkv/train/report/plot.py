@@ -1,4 +1,4 @@
-"""Curve: the losses of a run as a picture, loss.svg, in the colours of a light page or a dark one."""
+"""The loss curve of a run as loss.svg, with colors for light and dark pages."""
 
 from __future__ import annotations
 
@@ -8,134 +8,173 @@ from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
-from qkv.formatting import human
+from qkv.formatting import format_count
 from qkv.train.loop.trainer import Report
-from qkv.train.report.history import History, Points, points, thinned
+from qkv.train.report.history import MetricsHistory, Points, downsample_points, extract_points
 
-WIDTH, HEIGHT = 760, 420
-LEFT, RIGHT, TOP, BOTTOM = 64, 138, 56, 52  # margins; on the right each line has its name
-MOST = 600  # points of a line
-APART = 32  # between the names of two lines
+PLOT_WIDTH = 760
+PLOT_HEIGHT = 420
+MARGIN_LEFT = 64
+MARGIN_RIGHT = 138  # for the names of the lines
+MARGIN_TOP = 56
+MARGIN_BOTTOM = 52
+MAX_LINE_POINTS = 600
+LABEL_SPACING = 32  # minimum distance between the names of two lines
 
-STYLE = """
+LOSS_PLOT_STYLE = """
   svg { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif }
   .page { fill: #ffffff } .grid { stroke: #e4e7eb } .axis { stroke: #9aa3ad }
   text { fill: #57606a } .title { fill: #1f2328; font-size: 16px; font-weight: 600 }
   .train { stroke: #8fb8de } .name.train { fill: #4a7fb0; stroke: none }
-  .valid { stroke: #c2410c } .name.valid, .dot { fill: #c2410c; stroke: none } .name { font-weight: 600 }
-  .ring { fill: none; stroke: #c2410c; stroke-width: 1.5 }
+  .validation { stroke: #c2410c } .name.validation, .dot { fill: #c2410c; stroke: none }
+  .name { font-weight: 600 } .ring { fill: none; stroke: #c2410c; stroke-width: 1.5 }
   polyline { fill: none; stroke-linejoin: round; stroke-linecap: round }
-  polyline.train { stroke-width: 1.5 } polyline.valid { stroke-width: 2.5 }
+  polyline.train { stroke-width: 1.5 } polyline.validation { stroke-width: 2.5 }
   @media (prefers-color-scheme: dark) {
     .page { fill: #0d1117 } .grid { stroke: #242a32 } .axis { stroke: #5b6570 }
     text { fill: #9aa4af } .title { fill: #e6edf3 }
     .train { stroke: #3f6f9e } .name.train { fill: #6fa8dc }
-    .valid, .ring { stroke: #ff9f5a } .name.valid, .dot { fill: #ff9f5a }
+    .validation, .ring { stroke: #ff9f5a } .name.validation, .dot { fill: #ff9f5a }
   }
 """
 
 
-def drawer(folder: Path) -> Callable[[Report], None]:
-    """Draws anew whenever something was measured; what an earlier part of the run said is in the picture."""
-    history = History.read(folder)
+def make_plot_callback(folder: Path) -> Callable[[Report], None]:
+    """Return a callback that redraws loss.svg after every evaluation, from the run's full history."""
+    history = MetricsHistory.read(folder)
 
-    def draw_measured(report: Report) -> None:
+    def plot_report(report: Report) -> None:
         history.add(report)
-        if report.kind == "measure":
-            draw(folder, history)
+        if report.phase == "eval":
+            write_loss_plot(folder, history)
 
-    return draw_measured
-
-
-def draw(folder: Path, history: History | None = None) -> None:
-    """Writes loss.svg of a run; whoever looks meanwhile sees the old one or the new one."""
-    text = picture(folder.resolve().name, History.read(folder) if history is None else history)
-    near = folder / ".loss.svg.tmp"
-    near.write_text(text, encoding="utf-8")
-    os.replace(near, folder / "loss.svg")
+    return plot_report
 
 
-def picture(name: str, history: History) -> str:
-    """The SVG: training light, validation strong, the best measurement ringed."""
-    lines = {"train": thinned(points(history.train), MOST), "valid": thinned(points(history.measures), MOST)}
-    lines = {kind: line for kind, line in lines.items() if line}
-    every = [point for line in lines.values() for point in line] or [(0, 0.0), (1, 1.0)]
-    last = max(step for step, _ in every) or 1
-    across = [step for step in ticks(0, last, 6) if step <= last and step == round(step)]
-    up = ticks(min(loss for _, loss in every), max(loss for _, loss in every), 5)
+def write_loss_plot(folder: Path, history: MetricsHistory | None = None) -> None:
+    """Write loss.svg of a run atomically."""
+    history = MetricsHistory.read(folder) if history is None else history
+    temporary = folder / ".loss.svg.tmp"
+    temporary.write_text(render_loss_svg(folder.resolve().name, history), encoding="utf-8")
+    os.replace(temporary, folder / "loss.svg")
+
+
+def render_loss_svg(name: str, history: MetricsHistory) -> str:
+    """Return the SVG: a light training line, a bold validation line, a ring at the best loss."""
+    lines = {
+        "train": downsample_points(extract_points(history.train), MAX_LINE_POINTS),
+        "validation": downsample_points(extract_points(history.validation), MAX_LINE_POINTS),
+    }
+    lines = {kind: points for kind, points in lines.items() if points}
+    all_points = [point for points in lines.values() for point in points] or [(0, 0.0), (1, 1.0)]
+    losses = [loss for _, loss in all_points]
+    last_step = max(step for step, _ in all_points) or 1
+    x_ticks = [
+        step for step in compute_ticks(0, last_step, 6) if step <= last_step and step == round(step)
+    ]
+    y_ticks = compute_ticks(min(losses), max(losses), 5)
 
     def x(step: float) -> float:
-        return LEFT + (WIDTH - LEFT - RIGHT) * step / last
+        return MARGIN_LEFT + (PLOT_WIDTH - MARGIN_LEFT - MARGIN_RIGHT) * step / last_step
 
     def y(loss: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (up[-1] - loss) / (up[-1] - up[0])
+        fraction = (y_ticks[-1] - loss) / (y_ticks[-1] - y_ticks[0])
+        return MARGIN_TOP + (PLOT_HEIGHT - MARGIN_TOP - MARGIN_BOTTOM) * fraction
 
-    parts = [f'<text class="title" x="{LEFT}" y="30">{escape(name)}</text>', *axes(across, up, x, y, last)]
-    for kind, line in lines.items():
-        path = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in line)
+    parts = [
+        f'<text class="title" x="{MARGIN_LEFT}" y="30">{escape(name)}</text>',
+        *render_axes(x_ticks, y_ticks, x, y, last_step),
+    ]
+    for kind, points in lines.items():
+        path = " ".join(f"{x(step):.1f},{y(loss):.1f}" for step, loss in points)
         parts.append(f'<polyline class="{kind}" points="{path}"/>')
-    for step, loss in lines.get("valid", ()):
-        if len(lines["valid"]) <= 40:
+    validation_points = lines.get("validation", [])
+    if len(validation_points) <= 40:
+        for step, loss in validation_points:
             parts.append(f'<circle class="dot" cx="{x(step):.1f}" cy="{y(loss):.1f}" r="3"/>')
-    best = history.best("loss", highest=False)
-    if best is not None and "valid" in lines:
-        at = f'cx="{x(best.step):.1f}" cy="{y(best.values["loss"]):.1f}"'
-        parts.append(f'<circle class="ring" {at} r="6.5"/>')
-    parts += names(lines, y)
-    if best is not None and "valid" in lines:
-        said = f"best {best.values['loss']:.4g} at step {best.step:,}"
-        parts.append(f'<text x="{WIDTH - RIGHT}" y="30" text-anchor="end">{said}</text>')
+    best = history.find_best("loss", higher_is_better=False)
+    if best is not None and validation_points:
+        center = f'cx="{x(best.step):.1f}" cy="{y(best.metrics["loss"]):.1f}"'
+        parts.append(f'<circle class="ring" {center} r="6.5"/>')
+    parts += render_line_names(lines, y)
+    if best is not None and validation_points:
+        label = f"best {best.metrics['loss']:.4g} at step {best.step:,}"
+        parts.append(
+            f'<text x="{PLOT_WIDTH - MARGIN_RIGHT}" y="30" text-anchor="end">{label}</text>'
+        )
     body = "\n".join(f"  {part}" for part in parts)
+    size = f'width="{PLOT_WIDTH}" height="{PLOT_HEIGHT}"'
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-        f'height="{HEIGHT}" role="img">\n  <title>loss of {escape(name)}</title>\n'
-        f'  <style>{STYLE}  </style>\n  <rect class="page" width="{WIDTH}" height="{HEIGHT}" rx="8"/>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" '
+        f'{size} role="img">\n  <title>loss of {escape(name)}</title>\n'
+        f'  <style>{LOSS_PLOT_STYLE}  </style>\n  <rect class="page" {size} rx="8"/>\n'
         f"{body}\n</svg>\n"
     )
 
 
-def axes(
-    across: list[float], up: list[float], x: Callable[[float], float], y: Callable[[float], float], last: int
+def render_axes(
+    x_ticks: list[float],
+    y_ticks: list[float],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+    last_step: int,
 ) -> list[str]:
-    """Grid, ticks and what they count."""
-    low, high = HEIGHT - BOTTOM, WIDTH - RIGHT
-    digits = max(0, -math.floor(math.log10(up[1] - up[0]) + 1e-9))
+    """Return the grid, the ticks and their labels."""
+    bottom = PLOT_HEIGHT - MARGIN_BOTTOM
+    right = PLOT_WIDTH - MARGIN_RIGHT
+    digits = max(0, -math.floor(math.log10(y_ticks[1] - y_ticks[0]) + 1e-9))
     parts = []
-    for loss in up:
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{high}" y1="{y(loss):.1f}" y2="{y(loss):.1f}"/>')
+    for loss in y_ticks:
+        height = f"{y(loss):.1f}"
+        parts.append(
+            f'<line class="grid" x1="{MARGIN_LEFT}" x2="{right}" y1="{height}" y2="{height}"/>'
+        )
         label = f"{loss:.{digits}f}"
-        parts.append(f'<text x="{LEFT - 10}" y="{y(loss) + 4.5:.1f}" text-anchor="end">{label}</text>')
-    for step in across:
-        parts.append(f'<line class="axis" x1="{x(step):.1f}" x2="{x(step):.1f}" y1="{low}" y2="{low + 5}"/>')
-        label = f"{step:,.0f}" if last < 20_000 else human(step).replace(".0K", "K").replace(".00M", "M")
-        parts.append(f'<text x="{x(step):.1f}" y="{low + 21}" text-anchor="middle">{label}</text>')
-    parts.append(f'<line class="axis" x1="{LEFT}" x2="{high}" y1="{low}" y2="{low}"/>')
-    parts.append(f'<text x="{(LEFT + high) / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">step</text>')
-    parts.append(f'<text x="{LEFT - 10}" y="{TOP - 14}" text-anchor="end">loss</text>')
+        position = f'x="{MARGIN_LEFT - 10}" y="{y(loss) + 4.5:.1f}"'
+        parts.append(f'<text {position} text-anchor="end">{label}</text>')
+    for step in x_ticks:
+        column = f"{x(step):.1f}"
+        parts.append(
+            f'<line class="axis" x1="{column}" x2="{column}" y1="{bottom}" y2="{bottom + 5}"/>'
+        )
+        if last_step < 20_000:
+            label = f"{step:,.0f}"
+        else:
+            label = format_count(step).replace(".0K", "K").replace(".00M", "M")
+        parts.append(f'<text x="{column}" y="{bottom + 21}" text-anchor="middle">{label}</text>')
+    center = f"{(MARGIN_LEFT + right) / 2:.0f}"
+    parts += [
+        f'<line class="axis" x1="{MARGIN_LEFT}" x2="{right}" y1="{bottom}" y2="{bottom}"/>',
+        f'<text x="{center}" y="{PLOT_HEIGHT - 12}" text-anchor="middle">step</text>',
+        f'<text x="{MARGIN_LEFT - 10}" y="{MARGIN_TOP - 14}" text-anchor="end">loss</text>',
+    ]
     return parts
 
 
-def names(lines: dict[str, Points], y: Callable[[float], float]) -> list[str]:
-    """What each line is and where it ended, beside its end; two that are close stand below each other."""
-    said = {"train": "training", "valid": "validation"}
-    ends = sorted((y(line[-1][1]), kind, line[-1][1]) for kind, line in lines.items())
-    parts, free = [], 0.0
-    for place, (height, kind, loss) in enumerate(ends):
-        room = HEIGHT - BOTTOM - 18 - APART * (len(ends) - place - 1)
-        free = max(min(height, room), free)
-        at = f'class="name {kind}" x="{WIDTH - RIGHT + 12}"'
-        parts.append(f'<text {at} y="{free:.1f}">{said[kind]}</text>')
-        parts.append(f'<text x="{WIDTH - RIGHT + 12}" y="{free + 15:.1f}">{loss:.4g}</text>')
-        free += APART
+def render_line_names(lines: dict[str, Points], y: Callable[[float], float]) -> list[str]:
+    """Return the name and the last loss of each line, next to its end and without overlap."""
+    names = {"train": "training", "validation": "validation"}
+    ends = sorted((y(points[-1][1]), kind, points[-1][1]) for kind, points in lines.items())
+    parts = []
+    next_free = 0.0
+    left = PLOT_WIDTH - MARGIN_RIGHT + 12
+    for index, (height, kind, loss) in enumerate(ends):
+        lowest = PLOT_HEIGHT - MARGIN_BOTTOM - 18 - LABEL_SPACING * (len(ends) - index - 1)
+        top = max(min(height, lowest), next_free)
+        parts.append(f'<text class="name {kind}" x="{left}" y="{top:.1f}">{names[kind]}</text>')
+        parts.append(f'<text x="{left}" y="{top + 15:.1f}">{loss:.4g}</text>')
+        next_free = top + LABEL_SPACING
     return parts
 
 
-def ticks(low: float, high: float, about: int) -> list[float]:
-    """Round numbers, about so many, that hold both ends between them."""
+def compute_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return about `count` round numbers whose range includes both ends."""
     if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
-        low, high = low - max(abs(low), 1) / 2, high + max(abs(high), 1) / 2
-    raw = (high - low) / about
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= raw * (1 - 1e-9))
-    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [place * step for place in range(first, last + 1)]
+        low -= max(abs(low), 1) / 2
+        high += max(abs(high), 1) / 2
+    min_step = (high - low) / count
+    unit = 10.0 ** math.floor(math.log10(min_step))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= min_step * (1 - 1e-9))
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first, last + 1)]

@@ -1,4 +1,4 @@
-"""Board: reports as events of TensorBoard, where that is installed."""
+"""Reports as TensorBoard events, if TensorBoard is installed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 from qkv.train.loop.trainer import Report
 
 
-def board(folder: Path) -> Callable[[Report], None]:
-    """Writes every value of a report under its kind and name, into `board/` of a run."""
+def make_tensorboard_callback(folder: Path) -> Callable[[Report], None]:
+    """Return a callback that writes every metric as `phase/name` into the run's `tensorboard/`."""
     if find_spec("tensorboard") is None:
         return lambda report: None
     from torch.utils.tensorboard import SummaryWriter
 
-    writer = SummaryWriter(str(folder / "board"))
+    writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def write(report: Report) -> None:
-        values = dict(report.values)
-        if report.kind == "train":
-            values |= {"rate": report.rate, "tokens_per_second": report.tokens_per_second}
-        for name, value in values.items():
-            writer.add_scalar(f"{report.kind}/{name}", value, report.step)
+    def write_report(report: Report) -> None:
+        metrics = dict(report.metrics)
+        if report.phase == "train":
+            metrics |= {"lr": report.lr, "tokens_per_second": report.tokens_per_second}
+        for name, value in metrics.items():
+            writer.add_scalar(f"{report.phase}/{name}", value, report.step)
         writer.flush()
 
-    return write
+    return write_report

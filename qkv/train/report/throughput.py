@@ -1,4 +1,4 @@
-"""Peak: how much of what a machine can do a run makes use of. Both sides are estimates."""
+"""Model FLOPs utilization: FLOPs per token of a network and peak FLOPs of a device, both estimates."""
 
 from __future__ import annotations
 
@@ -7,51 +7,61 @@ import time
 import torch
 from torch import nn
 
-from qkv.nn.feed_forward import Switch
-from qkv.nn.transformer import Tower
+from qkv.nn.feed_forward import MixtureOfExperts
+from qkv.nn.transformer import Stack
 
-SECONDS = 0.3
-
-
-def work(net: nn.Module) -> float:
-    """Operations a token, forward and backward: six a weight that it passes (Kaplan et al., section 2.1).
-
-    Attention scores are left out, and tables that are looked up alone. A layer that runs several times counts
-    as often, of experts only one, and of an encoder and a decoder, through which different tokens go, the
-    half."""
-    passed = {id(each.weight) for each in net.modules() if isinstance(each, nn.Linear)}
-    tables = {id(each.weight) for each in net.modules() if isinstance(each, nn.Embedding)} - passed
-    count = sum(p.numel() for p in net.parameters() if id(p) not in tables)
-    towers = [each for each in net.modules() if isinstance(each, Tower)]
-    for tower in towers:
-        for place, layer in enumerate(tower.layers):
-            count += (tower.order.count(place) - 1) * sum(p.numel() for p in layer.parameters())
-    for switch in (each for each in net.modules() if isinstance(each, Switch)):
-        count -= sum(p.numel() for expert in list(switch.experts)[1:] for p in expert.parameters())
-    return 6.0 * count / max(len(towers), 1)
+MEASURE_SECONDS = 0.3
 
 
-def peak(device: torch.device, dtype: torch.dtype) -> float:
-    """Operations a second of a large matrix product, measured now; 0 where there is no memory for one."""
+def estimate_flops_per_token(net: nn.Module) -> float:
+    """Estimate the FLOPs per token, forward and backward: six per weight (Kaplan et al., section 2.1).
+
+    Attention scores and embedding lookups do not count. A layer that runs several times counts as
+    often, of experts only one. With an encoder and a decoder, which read different tokens, the sum is
+    halved."""
+    modules = list(net.modules())
+    linear_weights = {id(module.weight) for module in modules if isinstance(module, nn.Linear)}
+    embedding_weights = {
+        id(module.weight) for module in modules if isinstance(module, nn.Embedding)
+    }
+    lookup_tables = embedding_weights - linear_weights
+    count = sum(p.numel() for p in net.parameters() if id(p) not in lookup_tables)
+    stacks = [module for module in modules if isinstance(module, Stack)]
+    for stack in stacks:
+        for index, layer in enumerate(stack.layers):
+            num_extra_runs = stack.layer_order.count(index) - 1
+            count += num_extra_runs * sum(p.numel() for p in layer.parameters())
+    for module in modules:
+        if isinstance(module, MixtureOfExperts):
+            inactive_experts = list(module.experts)[1:]
+            count -= sum(p.numel() for expert in inactive_experts for p in expert.parameters())
+    return 6.0 * count / max(len(stacks), 1)
+
+
+def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """Measure the FLOPs per second of a large matrix product; 0 if there is no memory for one."""
     size = 1024 if device.type == "cpu" else 4096
-    own = torch.Generator(device).manual_seed(0)  # the run's numbers stay what they would be
+    generator = torch.Generator(device).manual_seed(0)  # leaves the run's random numbers unchanged
     try:
-        x = torch.randn(size, size, device=device, dtype=torch.float32, generator=own).to(dtype)
+        x = torch.randn(size, size, device=device, dtype=torch.float32, generator=generator).to(
+            dtype
+        )
         out = x @ x
     except torch.OutOfMemoryError:
         return 0.0
-    count, spent = 0, 0.0
-    settle(out)
-    clock = time.perf_counter()
-    while spent < SECONDS:
+    num_products = 0
+    seconds = 0.0
+    wait_for_tensor(out)
+    start_time = time.perf_counter()
+    while seconds < MEASURE_SECONDS:
         for _ in range(1 if device.type == "cpu" else 20):
             torch.mm(x, x, out=out)
-            count += 1
-        settle(out)
-        spent = time.perf_counter() - clock
-    return 2.0 * size**3 * count / spent
+            num_products += 1
+        wait_for_tensor(out)
+        seconds = time.perf_counter() - start_time
+    return 2.0 * size**3 * num_products / seconds
 
 
-def settle(x: torch.Tensor) -> None:
-    """Waits until a tensor is computed."""
+def wait_for_tensor(x: torch.Tensor) -> None:
+    """Wait until a tensor is computed."""
     x[0, 0].item()

@@ -1,1 +1,1 @@
-"""Weight files of other programs."""
+"""Weight formats of other programs."""

@@ -1,0 +1,136 @@
+"""Text and JSON files: reading with size and type checks, atomic writing. Knows no tensors and no
+models."""
+
+import json
+import os
+import stat
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+MAX_TEXT_BYTES = 64 * 2**20
+DAMAGED_FILE_HINT = "the file is truncated or damaged; download or copy it again"
+TEMPORARY_SUFFIX = ".tmp"
+WriteFunction = Callable[[Path], None]  # writes a file at a path
+
+
+def get_file_size(path: Path) -> int:
+    """Return the size of a readable, non-empty regular file; opening a pipe or a device could
+    block."""
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}; expected a file; is the path right?") from None
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(
+            f"{path}: a folder, pipe or device; expected a regular file; is the path right?"
+        )
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path}: not readable by this user; check its permissions")
+    if not status.st_size:
+        raise ValueError(f"{path}: empty; {DAMAGED_FILE_HINT}")
+    return status.st_size
+
+
+def read_text_file(path: Path) -> str:
+    """Return the text of a UTF-8 file, line ends unchanged."""
+    size = get_file_size(path)
+    if size > MAX_TEXT_BYTES:
+        raise ValueError(
+            f"{path}: {size} bytes, expected at most {MAX_TEXT_BYTES}; is this the right file?"
+        )
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path}: not UTF-8 text at byte {error.start}; {DAMAGED_FILE_HINT}"
+        ) from None
+
+
+def read_json_value(path: Path) -> object:
+    """Return the JSON value in a file."""
+    text = read_text_file(path)
+    try:
+        value: object = json.loads(text)
+    except RecursionError:
+        raise ValueError(f"{path}: JSON nested too deep to read; is this the right file?") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON ({format_error(error)}); {DAMAGED_FILE_HINT}") from None
+    return value
+
+
+def read_json_object(path: Path) -> dict[str, object]:
+    """Return the JSON object in a file."""
+    value = read_json_value(path)
+    if not isinstance(value, dict):
+        type_name = type(value).__name__
+        raise ValueError(
+            f"{path}: a JSON {type_name}, expected an object {{...}}; is this the right file?"
+        )
+    return value
+
+
+def write_json(path: Path, data: object) -> None:
+    """Write JSON atomically, keys in the order of `data`."""
+    write_files_atomically({path: partial(save_json, data)})
+
+
+def save_json(data: object, path: Path) -> None:
+    """Write JSON directly to `path`."""
+    path.write_bytes((json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+
+
+def write_files_atomically(files: Mapping[Path, WriteFunction]) -> None:
+    """Write files of one folder under temporary names, then rename them in order.
+
+    The old files stay until all new ones are complete on disk."""
+    temporary = {path: path.with_name(path.name + TEMPORARY_SUFFIX) for path in files}
+    folder = next(iter(files)).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for path, write in files.items():
+            write(temporary[path])
+            sync_file(temporary[path])
+        for path in files:
+            temporary[path].replace(path)
+        sync_file(folder)
+    except (OSError, RuntimeError) as error:
+        raise OSError(
+            f"{folder}: not written, its files are unchanged: {format_error(error)}"
+        ) from error
+    finally:
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def resolve_inside(folder: Path, name: str) -> Path:
+    """Return the path of a file in a folder; ValueError if the name or a symbolic link leads out of
+    it."""
+    path = folder / name
+    if Path(name).name != name or "\\" in name or not name.isprintable() or len(name) > 255:
+        raise ValueError(f"{name[:255]!r}: not a plain file name; not opened")
+    root = Path(os.path.realpath(folder))
+    target = Path(os.path.realpath(path))
+    # The cache of huggingface_hub: models--X/snapshots/REVISION/file -> models--X/blobs/HASH
+    blobs = [
+        parent.parent / "blobs"
+        for parent in root.parents
+        if parent.name == "snapshots" and parent.parent.name.startswith("models--")
+    ]
+    if not any(target.is_relative_to(allowed) for allowed in (root, *blobs)):
+        raise ValueError(f"{path}: leads out of the folder, to {target}; not opened")
+    return path
+
+
+def format_error(error: Exception) -> str:
+    """Return the message of an error on one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

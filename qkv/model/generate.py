@@ -1,0 +1,80 @@
+"""generate: token ids from a model, in the layout that Hugging Face's `generate` returns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.decode import GenerationConfig, Result, generate, read_generation_config
+from qkv.model.model import Model
+from qkv.nn.transformer import Transformer
+
+
+def generate_ids(
+    model: Model,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    *,
+    seed: int = 0,
+    **settings: Any,
+) -> Tensor:
+    """Ids (B * num_return_sequences, T), padded on the right.
+
+    A decoder's rows start with the prompt, those of an encoder-decoder with the decoder's start
+    token. `settings` are fields of GenerationConfig; others come from the model's
+    generation_config.json."""
+    if not isinstance(model.net, Transformer) or model.net.decoder is None:
+        raise ValueError(f"generate: a {model.family.name} model without a decoder cannot generate")
+    config = _complete_config(model, settings)
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    rows = [ids[keep.bool()].tolist() for ids, keep in zip(input_ids, mask, strict=True)]
+    is_seq2seq = model.net.encoder is not None
+    was_training = model.net.training
+    model.net.eval()
+    try:
+        if is_seq2seq:
+            results = generate(model.net, sources=rows, generation_config=config, seed=seed)
+        else:
+            results = generate(model.net, rows, generation_config=config, seed=seed)
+    finally:
+        model.net.train(was_training)
+    start = [] if config.decoder_start_token_id is None else [config.decoder_start_token_id]
+    prefixes = [start] * len(rows) if is_seq2seq else rows
+    return _pad(prefixes, results, _pad_token_id(config)).to(input_ids.device)
+
+
+def _complete_config(model: Model, settings: dict[str, Any]) -> GenerationConfig:
+    """The model's generation config with these settings, special tokens taken from its config."""
+    config = replace(read_generation_config(model.generation_config, model.config), **settings)
+    start = model.args.get("decoder_start_token_id")
+    if config.decoder_start_token_id is None and start is not None:
+        config = replace(config, decoder_start_token_id=start)
+    eos = model.config.get("eos_token_id", model.args.get("eos_token_id"))
+    if not config.eos_token_id and eos is not None and "eos_token_id" not in settings:
+        config = replace(config, eos_token_id=tuple(eos) if isinstance(eos, list) else (eos,))
+    pad = model.config.get("pad_token_id", model.args.get("pad_token_id"))
+    if config.pad_token_id is None and pad is not None:
+        config = replace(config, pad_token_id=pad)
+    return config
+
+
+def _pad_token_id(config: GenerationConfig) -> int:
+    if config.pad_token_id is not None:
+        return config.pad_token_id
+    eos = config.eos_token_id
+    return (eos if isinstance(eos, int) else eos[0]) if eos else 0
+
+
+def _pad(prefixes: list[list[int]], results: list[list[Result]], pad_token_id: int) -> Tensor:
+    rows = [
+        [*prefix, *result.token_ids]
+        for prefix, candidates in zip(prefixes, results, strict=True)
+        for result in candidates
+    ]
+    length = max((len(row) for row in rows), default=0)
+    return torch.tensor(
+        [row + [pad_token_id] * (length - len(row)) for row in rows], dtype=torch.long
+    )

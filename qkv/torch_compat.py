@@ -1,0 +1,142 @@
+"""Private functions of torch that qkv calls, in one place, each with the versions it was checked on.
+
+Nothing here is part of torch's public interface: a new version may change it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+aten = torch.ops.aten
+
+
+# --- attention kernels ---
+
+
+def flash_attention_cpu(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The output (B, H, T, D) and the log-sum-exp (B, H, T). Checked on 2.11 and 2.13."""
+    out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, attn_mask=bias, scale=scale
+    )
+    return out, lse
+
+
+def flash_attention_cpu_backward(
+    grad: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    bias: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    scale: float,
+) -> Gradients:
+    """The gradients of q, k and v. Checked on 2.11 and 2.13."""
+    return aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad, q, k, v, out, lse, 0.0, False, attn_mask=bias, scale=scale
+    )
+
+
+def efficient_attention(
+    q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float, scale: float
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The output, the log-sum-exp, padded to whole tiles, and the seed of dropout. CUDA; 2.11."""
+    out, lse, *seed = aten._scaled_dot_product_efficient_attention(
+        q, k, v, bias, True, dropout, scale=scale
+    )
+    return out, lse, tuple(seed)
+
+
+def efficient_attention_backward(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, out: Tensor, lse: Tensor,
+    seed: tuple[Tensor, ...], dropout: float, scale: float,
+) -> Gradients:  # fmt: skip
+    """The gradients of q, k and v. CUDA; checked on 2.11."""
+    gradients = aten._scaled_dot_product_efficient_attention_backward(
+        grad, q, k, v, bias, out, lse, *seed, dropout, [True, True, True, False], scale=scale
+    )
+    return gradients[:3]
+
+
+def flash_attention_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_length: int, dropout: float, is_causal: bool,
+    scale: float,
+) -> Tensor:  # fmt: skip
+    """Attention within packed sequences, (tokens, H, D). CUDA; checked on 2.11."""
+    out: Tensor = aten._flash_attention_forward(
+        q,
+        k,
+        v,
+        cu_seqlens,
+        cu_seqlens,
+        max_length,
+        max_length,
+        dropout,
+        is_causal,
+        False,
+        scale=scale,
+    )[0]
+    return out
+
+
+def unfold_backward(grad: Tensor, sizes: list[int], dim: int, size: int, step: int) -> Tensor:
+    """The gradient of Tensor.unfold. Checked on 2.11 and 2.13."""
+    return aten.unfold_backward(grad, sizes, dim, size, step)
+
+
+# --- packed weights of linear layers on a CPU ---
+
+
+def has_packed_linear() -> bool:
+    """Whether oneDNN's packed linear layer exists. Checked on 2.11 and 2.13."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def pack_linear_weight(weight: Tensor, batch_size: int) -> Tensor:
+    """A weight in oneDNN's own layout, for `packed_linear`. Checked on 2.11 and 2.13."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), batch_size)
+
+
+def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W' + b with a weight of `pack_linear_weight`. Checked on 2.11 and 2.13."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def pack_linear_fp16(weight: Tensor, bias: Tensor | None) -> Any:
+    """A weight in half precision for `packed_linear_fp16` (FBGEMM). Checked on 2.11 and 2.13."""
+    return torch.ops.quantized.linear_prepack_fp16(weight, bias)
+
+
+def packed_linear_fp16(x: Tensor, packed: Any) -> Tensor:
+    """x W' + b in fp32 with weights in half precision. Checked on 2.11 and 2.13."""
+    return torch.ops.quantized.linear_dynamic_fp16(x, packed)
+
+
+# --- compiled modules ---
+
+
+def get_compiled_call(module: nn.Module) -> Any:
+    """What `module.compile()` installed, or None. Checked on 2.11 and 2.13."""
+    return module._compiled_call_impl
+
+
+def set_compiled_call(module: nn.Module, call: Any) -> None:
+    """Install another compiled call, or None. Checked on 2.11 and 2.13."""
+    module._compiled_call_impl = call
+
+
+def eager_call(module: nn.Module, *args: Any) -> Any:
+    """Call a module, hooks included, without its compiled form. Checked on 2.11 and 2.13."""
+    return module._call_impl(*args)
+
+
+def warm_compile_pool() -> None:
+    """Start the processes that inductor compiles in. Checked on 2.11 and 2.13."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    AsyncCompile.warm_pool()

@@ -1,0 +1,129 @@
+"""Record encoders: how the records of a run become token ids, one builder per kind of objective."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qkv.data.encode.encoder import (
+    ControlCodeEncoder,
+    PlainTextEncoder,
+    RecordEncoder,
+    SentenceSplitEncoder,
+    SourceTargetEncoder,
+)
+from qkv.data.encode.images import ImageCaptionEncoder
+from qkv.data.encode.labels import (
+    MultipleChoiceEncoder,
+    QuestionAnsweringEncoder,
+    SequenceClassificationEncoder,
+    TokenClassificationEncoder,
+    get_column,
+)
+from qkv.train.setup_context import SetupContext
+from qkv.validate import check_number
+
+EncoderFactory = Callable[[SetupContext], RecordEncoder]
+
+
+def build_running_text_encoder(context: SetupContext) -> RecordEncoder:
+    """Plain text; an end token separates records unless they are parts of one document."""
+    return PlainTextEncoder(add_eos=not context.is_single_document, **context.encoder_kwargs)
+
+
+def build_raw_text_encoder(context: SetupContext) -> RecordEncoder:
+    """Plain text without special tokens, which the sampler or the objective adds."""
+    return PlainTextEncoder(
+        add_eos=False,
+        mark_word_starts=context.get_setting("whole_word", False),
+        max_length=0 if context.is_single_document else context.row_length,
+        num_special_tokens=context.vocab.single_template.num_special_tokens,
+        **context.encoder_kwargs,
+    )
+
+
+def build_sentences_encoder(context: SetupContext) -> RecordEncoder:
+    """Documents split into sentences."""
+    whole_word = context.get_setting("whole_word", False)
+    return SentenceSplitEncoder(mark_word_starts=whole_word, **context.encoder_kwargs)
+
+
+def build_control_code_encoder(context: SetupContext) -> RecordEncoder:
+    """Text and its control code (CTRL)."""
+    return ControlCodeEncoder(
+        num_special_tokens=0, max_length=context.row_length, **context.encoder_kwargs
+    )
+
+
+def build_language_code_encoder(context: SetupContext) -> RecordEncoder:
+    """Text and its language code (mBART)."""
+    return ControlCodeEncoder(
+        code_column="language",
+        add_eos=False,
+        num_special_tokens=2,
+        max_length=context.row_length,
+        **context.encoder_kwargs,
+    )
+
+
+def build_text_pair_encoder(context: SetupContext) -> RecordEncoder:
+    """Source and target, each from a template such as "{source}"."""
+    return SourceTargetEncoder(
+        max_length=context.max_length,
+        languages=context.recipe.data.languages,
+        source=context.get_setting("source", "{source}"),
+        target=context.get_setting("target", "{target}"),
+        **context.encoder_kwargs,
+    )
+
+
+def build_label_encoder(context: SetupContext) -> RecordEncoder:
+    """Text or text pair, and its label."""
+    return SequenceClassificationEncoder(
+        label_names=context.label_names,
+        problem_type=context.get_setting("problem_type", "single_label_classification"),
+        max_length=context.max_length,
+        **context.encoder_kwargs,
+    )
+
+
+def build_tag_encoder(context: SetupContext) -> RecordEncoder:
+    """Words and their tags."""
+    return TokenClassificationEncoder(
+        label_names=context.label_names, max_length=context.max_length, **context.encoder_kwargs
+    )
+
+
+def build_answer_span_encoder(context: SetupContext) -> RecordEncoder:
+    """Question and windows of its context, with the position of the answer."""
+    for name in ("stride", "max_answer_tokens"):
+        check_number(f"objective.{name}", context.get_setting(name, 1), integer=True, at_least=1)
+    stride = context.get_setting("stride", 128)
+    return QuestionAnsweringEncoder(
+        stride=stride, max_length=context.max_length, **context.encoder_kwargs
+    )
+
+
+def build_choice_encoder(context: SetupContext) -> RecordEncoder:
+    """Text with each of its choices; the first record determines the number of choices."""
+    first = next(iter(context.records), None)
+    if first is None:
+        raise ValueError(
+            "the training data has no records, expected at least one: is the file empty?"
+        )
+    choices = get_column(first, "choices")
+    num_choices = len(choices) if isinstance(choices, list) else 0
+    if num_choices < 2:
+        raise ValueError(f"{first.location}: {num_choices} choices, expected a list of at least 2")
+    return MultipleChoiceEncoder(
+        num_choices=num_choices, max_length=context.max_length, **context.encoder_kwargs
+    )
+
+
+def build_caption_encoder(context: SetupContext) -> RecordEncoder:
+    """Image and its caption."""
+    if not context.vocab.num_image_tokens:
+        family = context.model.family.name
+        raise ValueError(
+            f"objective image-text-contrastive: {family} reads no images, expected clip"
+        )
+    return ImageCaptionEncoder(max_length=context.max_length, **context.encoder_kwargs)
