@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from qkv.validate import check_number
 
@@ -54,6 +54,39 @@ def is_better(value: float, best: float | None, *, higher_is_better: bool) -> bo
     if math.isnan(value):
         return False
     return best is None or (value > best if higher_is_better else value < best)
+
+
+class TrainSettings(TypedDict, total=False):
+    """The keywords of `qkv.fit` that are fields of TrainConfig, all but `steps`."""
+
+    lr: float
+    lr_schedule: str
+    warmup_steps: int
+    min_lr_ratio: float
+    optimizer: str
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    layer_lr_decay: float
+    freeze: tuple[str, ...]
+    grad_clip: float
+    grad_accum: int
+    precision: str
+    parallelism: str
+    compile: bool
+    activation_checkpointing: bool
+    ema_decay: float
+    average_last: int
+    seed: int
+    log_every: int
+    eval_every: int
+    save_every: int
+    keep_checkpoints: int
+    patience: int
+    best_metric: str
+    higher_is_better: bool
+    eval_generate: int
+    eval_num_beams: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, cast
 
 from torch import Tensor, nn
 
@@ -15,7 +15,7 @@ from qkv.data.read.corpus import Corpus
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.model.model import Model
-from qkv.train.config import TrainConfig
+from qkv.train.config import TrainConfig, TrainSettings
 from qkv.train.evaluate.held_out import build_evaluation_set, check_without_validation
 from qkv.train.evaluate.validation import MetricsFunction
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
@@ -45,7 +45,7 @@ def fit(
     base_objective: str = "causal-lm", batch_size: int = 16, max_length: int = 0,
     overflow: str = "truncate", validation: float = 0.0,
     objective_settings: Mapping[str, Any] | None = None,
-    callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Any,
+    callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Unpack[TrainSettings],
 ) -> TrainerState:  # fmt: skip
     """Train a model in place, and leave it in eval mode.
 
@@ -73,7 +73,7 @@ def fit(
             validation=validation,
         ),
         objective=ObjectiveConfig(name=name, settings=dict(objective_settings or {})),
-        train=build_train_config(steps, train_settings),
+        train=build_train_config(steps, cast(Mapping[str, Any], train_settings)),
     )
     if not validation:
         check_without_validation(recipe.train)

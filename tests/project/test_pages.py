@@ -152,16 +152,14 @@ def test_excerpts_are_lines_of_the_source() -> None:
     first, text = find_excerpt("qkv/spec.py", "Causal.__call__")
     assert text == "def __call__(self, i: PositionIds, j: PositionIds) -> Any:\n    return j <= i"
     assert first > 1
-    assert find_excerpt("qkv/nn/feed_forward.py", "FeedForward.forward", "y = self.a … return")[
-        1
-    ].startswith("y = self.up(x)")
-    assert (
-        find_excerpt("qkv/nn/feed_forward.py", "FeedForward.forward", "return")[1]
-        == "return self.down(self.dropout(y)), None"
-    )
-    assert find_excerpt("qkv/families/transformer.py", "BASE")[1].startswith(
-        "BASE = dict(width=512"
-    )
+    file = "qkv/nn/feed_forward.py"
+    _, text = find_excerpt(file, "FeedForward.forward", "y = … return")
+    assert text.startswith("y = self.up(x)\n")
+    _, text = find_excerpt(file, "FeedForward.forward", "return")
+    assert text == "return self.down(self.dropout(y)), None"
+    _, text = find_excerpt("qkv/families/transformer.py", "BASE")
+    assert text.startswith("BASE = dict(")
+    assert "width=512" in text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """`qkv.fit`: training in memory, with an objective by name or a custom loss function."""
 
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -8,6 +8,7 @@ from torch import Tensor
 
 import qkv
 from qkv.text import Tokenizer
+from qkv.train.config import TrainConfig, TrainSettings
 
 TEXTS = ["the cat sat on the mat", "the dog lay on the rug", "a bird sang in the tree"] * 20
 
@@ -217,3 +218,8 @@ def test_error_for_grad_accum_with_recurrence() -> None:
         ValueError, match=r"^train\.grad_accum 2: segment-recurrent-lm carries its mems"
     ):
         train(model, objective="segment-recurrent-lm", max_length=8, batch_size=4, grad_accum=2)
+
+
+def test_the_keywords_are_the_fields_of_the_config() -> None:
+    expected = {name: hint for name, hint in get_type_hints(TrainConfig).items() if name != "steps"}
+    assert get_type_hints(TrainSettings) == expected
