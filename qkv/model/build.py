@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from qkv.families import get_family
 from qkv.families.family import Args, Family
 from qkv.model.config import build_hf_config
+from qkv.model.device import pick_device
 from qkv.model.limits import check_argument_combinations, check_argument_types
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling, add_pooling
@@ -25,11 +26,14 @@ def build(
     *,
     position_embedding_type: str | None = None,
     pooling: str | None = None,
+    device: str = "cpu",
     **changes: Any,
 ) -> Model:
     """Return a new model of a family, with weights initialized as in its paper.
 
-    `pooling` (mean, first or last) adds a normalized sentence embedding."""
+    `pooling` (mean, first or last) adds a normalized sentence embedding. `device` is "cpu", "cuda",
+    "mps" or "auto": the fastest there is. The weights are the same on every device."""
+    target_device = pick_device(device)
     family = get_family(name)
     size = size or next(iter(family.sizes))
     check_argument_types(family, changes)
@@ -44,7 +48,7 @@ def build(
     return Model(
         family,
         args,
-        net.eval(),
+        net.to(target_device).eval(),
         config,
         position_embedding_type=position_embedding_type,
         pooling=pooling_config,

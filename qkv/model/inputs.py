@@ -1,4 +1,4 @@
-"""Inputs of `Model.run`: checks of their names, dtypes, shapes and values, and the Batch made of
+"""Inputs of a model: checks of their names, dtypes, shapes and values, and the Batch made of
 them.
 
     B rows   C choices   N = B*C   T tokens   U decoder tokens   S encoder states   P targets   M mems
@@ -60,7 +60,7 @@ EXTRA_OUTPUTS = ("hidden_states", "router_logits")
 def check_inputs(
     spec: Spec | DualSpec, inputs: Mapping[str, object], extra_outputs: object = ()
 ) -> None:
-    """Raise ValueError where a model cannot run on these inputs of `Model.run`, without those that
+    """Raise ValueError where a model cannot run on these inputs, without those that
     are None."""
     check_extra_outputs(spec, extra_outputs)
     tensors: dict[str, Tensor] = {}
@@ -353,7 +353,7 @@ def get_head_pooling(head: object) -> str:
 def build_input_batch(
     spec: Spec | DualSpec, *, extra_outputs: tuple[str, ...] = (), **tensors: Tensor
 ) -> Batch:
-    """Return the Batch of checked inputs of `Model.run`."""
+    """Return the Batch of checked inputs."""
     input_ids = tensors.get("input_ids")
     inputs_embeds = tensors.get("inputs_embeds")
     pixel_values = tensors.get("pixel_values")

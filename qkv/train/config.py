@@ -8,11 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
+from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
+from qkv.train.loop.schedule import DECAY_FUNCTIONS
 from qkv.validate import check_number
 
 OPTIMIZERS = ("adamw", "muon", "adafactor")
 TRAIN_CHOICES = {
-    "lr_schedule": ("constant", "linear", "cosine", "noam"),
+    "lr_schedule": tuple(DECAY_FUNCTIONS),
     "optimizer": OPTIMIZERS,
     "precision": ("fp32", "bf16", "fp16"),
     "parallelism": ("auto", "ddp", "fsdp", "tp"),
@@ -42,11 +44,6 @@ NUMBER_BOUNDS: dict[str, dict[str, Any]] = {
     "ema_decay": FRACTION,
     "layer_lr_decay": dict(more_than=0, at_most=1),
 }
-# Metrics of which a higher value is better; of every other metric a lower one is.
-HIGHER_IS_BETTER_METRICS = frozenset(
-    "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 "
-    "rougeL replaced_accuracy replaced_f1".split()
-)
 
 
 def is_better(value: float, best: float | None, *, higher_is_better: bool) -> bool:

@@ -334,3 +334,13 @@ def test_dropout_only_in_training(family: str) -> None:
     assert torch.equal(*hidden[False])
     assert not torch.equal(*hidden[True])
     assert tiny.apart(hidden[True][0], hidden[False][0]) > 1e-6
+
+
+def test_device() -> None:
+    assert qkv.build("gpt2", **tiny.sizes("gpt2"), device="auto").device.type in (
+        "cpu",
+        "cuda",
+        "mps",
+    )
+    with pytest.raises(ValueError, match=r"device 'gpu7': expected auto, cpu, cuda or mps"):
+        qkv.build("gpt2", **tiny.sizes("gpt2"), device="gpu7")

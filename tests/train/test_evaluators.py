@@ -21,10 +21,11 @@ from qkv.data.encode.labels import QuestionAnsweringEncoder
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.text import Tokenizer
-from qkv.train.config import HIGHER_IS_BETTER_METRICS, TrainConfig
+from qkv.train.config import TrainConfig
 from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
 from qkv.train.evaluate.generation import select_spaced_indices
 from qkv.train.evaluate.held_out import build_evaluation_set, select_records
+from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
 from qkv.train.evaluate.validation import build_loss_metrics_function, list_metric_names
 from qkv.train.objectives import VocabularyInfo, build_objective
 from qkv.train.objectives.registry import OBJECTIVE_SPECS

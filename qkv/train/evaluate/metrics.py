@@ -1,8 +1,9 @@
-"""Metrics: agreement of predictions with references, as the usual scorers count it. It knows no
-model.
+"""Metrics: agreement of predictions with references, as the usual scorers count it. Does not
+depend on a model.
 
 Every metric is a fraction from 0 to 1, except correlations (Matthews, Pearson, Spearman), from -1
-to 1, and BLEU and chrF, which sacrebleu gives from 0 to 100. Higher is better for all of them."""
+to 1, and BLEU and chrF, which sacrebleu gives from 0 to 100. `HIGHER_IS_BETTER_METRICS`
+lists the names of which a higher value is better."""
 
 from __future__ import annotations
 
@@ -16,6 +17,12 @@ from importlib import import_module
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
+# Metrics of which a higher value is better, by the names that evaluators report; of every other
+# metric, such as a loss or a perplexity, a lower one is.
+HIGHER_IS_BETTER_METRICS = frozenset(
+    "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 "
+    "rougeL replaced_accuracy replaced_f1".split()
+)
 EntitySpan = tuple[str, int, int]  # type, first word, word after the last
 
 

@@ -15,9 +15,9 @@ from qkv.train.objectives import (
     causal_lm,
     classification,
     contrastive,
-    datasets,
     encoders,
     masked_lm,
+    samplers,
     seq2seq,
     wrappers,
 )
@@ -37,7 +37,7 @@ class ObjectiveSpec:
 
     build_objective: Callable[..., Objective]  # of VocabularyInfo and the objective's settings
     build_encoder: encoders.EncoderFactory
-    build_sampler: datasets.SamplerFactory
+    build_sampler: samplers.SamplerFactory
     build_module: wrappers.ModuleFactory = wrappers.build_default_module
     build_evaluator: evaluators.EvaluatorFactory = evaluators.build_token_evaluator
     head: str | None = None  # None: the default of the family
@@ -55,46 +55,46 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "causal-lm": ObjectiveSpec(  # GPT
         build_objective=causal_lm.build_causal_lm_objective,
         build_encoder=encoders.build_running_text_encoder,
-        build_sampler=datasets.build_causal_lm_sampler,
+        build_sampler=samplers.build_causal_lm_sampler,
         tokenizer_template="gpt",
         predicts_every_token=True,
     ),
     "segment-recurrent-lm": ObjectiveSpec(  # Transformer-XL
         build_objective=causal_lm.build_segment_recurrent_lm_objective,
         build_encoder=encoders.build_running_text_encoder,
-        build_sampler=datasets.build_segment_recurrent_lm_sampler,
+        build_sampler=samplers.build_segment_recurrent_lm_sampler,
         tokenizer_template="plain",
         predicts_every_token=True,
     ),
     "control-code-lm": ObjectiveSpec(  # CTRL
         build_objective=causal_lm.build_control_code_lm_objective,
         build_encoder=encoders.build_control_code_encoder,
-        build_sampler=datasets.build_control_code_sampler,
+        build_sampler=samplers.build_control_code_sampler,
         tokenizer_template="gpt",
     ),
     "permutation-lm": ObjectiveSpec(  # XLNet
         build_objective=causal_lm.build_permutation_lm_objective,
         build_encoder=encoders.build_raw_text_encoder,
-        build_sampler=datasets.build_permutation_lm_sampler,
+        build_sampler=samplers.build_permutation_lm_sampler,
         head="lm",
         tokenizer_template="xlnet",
     ),
     "masked-lm": ObjectiveSpec(  # BERT, RoBERTa
         build_objective=masked_lm.build_masked_lm_objective,
         build_encoder=encoders.build_raw_text_encoder,
-        build_sampler=datasets.build_packed_sampler,
+        build_sampler=samplers.build_packed_sampler,
         head="masked-lm",
     ),
     "masked-lm-sentence-pair": ObjectiveSpec(  # BERT, ALBERT
         build_objective=masked_lm.build_masked_lm_sentence_pair_objective,
         build_encoder=encoders.build_sentences_encoder,
-        build_sampler=datasets.build_sentence_pair_sampler,
+        build_sampler=samplers.build_sentence_pair_sampler,
         head="pretraining",
     ),
     "replaced-token-detection": ObjectiveSpec(  # ELECTRA
         build_objective=masked_lm.build_replaced_token_detection_objective,
         build_encoder=encoders.build_raw_text_encoder,
-        build_sampler=datasets.build_packed_sampler,
+        build_sampler=samplers.build_packed_sampler,
         build_module=wrappers.build_generator_discriminator,
         build_evaluator=evaluators.build_replaced_token_detection_evaluator,
         head="replaced-token-detection",
@@ -103,7 +103,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "distillation": ObjectiveSpec(  # DistilBERT
         build_objective=masked_lm.build_distillation_objective,
         build_encoder=encoders.build_raw_text_encoder,
-        build_sampler=datasets.build_packed_sampler,
+        build_sampler=samplers.build_packed_sampler,
         build_module=wrappers.build_student_teacher,
         head="masked-lm",
         extra_settings=("teacher",),
@@ -111,7 +111,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "seq2seq": ObjectiveSpec(  # the Transformer, Marian
         build_objective=seq2seq.build_seq2seq_objective,
         build_encoder=encoders.build_text_pair_encoder,
-        build_sampler=datasets.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
+        build_sampler=samplers.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
         head="lm",
         tokenizer_template="seq2seq",
         text_column="source",
@@ -122,28 +122,28 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "denoising": ObjectiveSpec(  # BART
         build_objective=seq2seq.build_denoising_objective,
         build_encoder=encoders.build_raw_text_encoder,
-        build_sampler=datasets.build_document_chunk_sampler,
+        build_sampler=samplers.build_document_chunk_sampler,
         head="lm",
         tokenizer_template="roberta",
     ),
     "multilingual-denoising": ObjectiveSpec(  # mBART
         build_objective=seq2seq.build_multilingual_denoising_objective,
         build_encoder=encoders.build_language_code_encoder,
-        build_sampler=datasets.build_document_chunk_sampler,
+        build_sampler=samplers.build_document_chunk_sampler,
         head="lm",
         tokenizer_template="roberta",
     ),
     "span-corruption": ObjectiveSpec(  # T5, Switch
         build_objective=seq2seq.build_span_corruption_objective,
         build_encoder=encoders.build_running_text_encoder,
-        build_sampler=datasets.build_span_corruption_sampler,
+        build_sampler=samplers.build_span_corruption_sampler,
         head="lm",
         tokenizer_template="t5",
     ),
     "sentence-contrastive": ObjectiveSpec(  # sentence embeddings
         build_objective=contrastive.build_sentence_contrastive_objective,
         build_encoder=encoders.build_text_pair_encoder,
-        build_sampler=datasets.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
+        build_sampler=samplers.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
         build_evaluator=evaluators.build_loss_evaluator,
         pooling="mean",
         text_column="source",
@@ -153,7 +153,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "image-text-contrastive": ObjectiveSpec(  # CLIP
         build_objective=contrastive.build_image_text_contrastive_objective,
         build_encoder=encoders.build_caption_encoder,
-        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_module=wrappers.build_contrastive_module,
         build_evaluator=evaluators.build_loss_evaluator,
         tokenizer_template="bos-eos",
@@ -163,7 +163,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "sequence-classification": ObjectiveSpec(
         build_objective=classification.build_sequence_classification_objective,
         build_encoder=encoders.build_label_encoder,
-        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_evaluator=evaluators.build_sequence_classification_evaluator,
         head="sequence-classification",
         label_column="label",
@@ -172,7 +172,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "token-classification": ObjectiveSpec(
         build_objective=classification.build_token_classification_objective,
         build_encoder=encoders.build_tag_encoder,
-        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_evaluator=evaluators.build_token_classification_evaluator,
         head="token-classification",
         text_column="words",
@@ -182,7 +182,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "question-answering": ObjectiveSpec(
         build_objective=classification.build_question_answering_objective,
         build_encoder=encoders.build_answer_span_encoder,
-        build_sampler=datasets.build_window_sampler,
+        build_sampler=samplers.build_window_sampler,
         build_evaluator=evaluators.build_question_answering_evaluator,
         head="question-answering",
         text_column="context",
@@ -192,7 +192,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
     "multiple-choice": ObjectiveSpec(
         build_objective=classification.build_multiple_choice_objective,
         build_encoder=encoders.build_choice_encoder,
-        build_sampler=datasets.build_record_sampler_factory("tokens"),
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_evaluator=evaluators.build_multiple_choice_evaluator,
         head="multiple-choice",
         variable_length=True,
