@@ -42,13 +42,15 @@ def build(
     pooling_config = None if pooling is None else Pooling(pooling)
     net = build_network(build_model_spec(family, args, position_embedding_type, pooling_config))
     initialize_weights(net)
+    if device != "cpu":
+        net.to(target_device)
     config = (
         {} if position_embedding_type or not family.model_types else build_hf_config(family, args)
     )
     return Model(
         family,
         args,
-        net.to(target_device).eval(),
+        net.eval(),
         config,
         position_embedding_type=position_embedding_type,
         pooling=pooling_config,
