@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import IGNORE_INDEX
+from qkv.nn.heads import last_true_index
 from qkv.spec import ShiftRight, Spec
 
 LM_HEADS = ("lm", "causal-lm", "double-heads")
@@ -71,8 +71,7 @@ def shift_labels_right(labels: Tensor, shift: ShiftRight, pad_token_id: int) -> 
     shifted = tokens.roll(1, dims=-1)
     if shift.mode == "wrap":  # mBART: the last token, the language code, comes first
         is_token = tokens != pad_token_id
-        last = (is_token * torch.arange(1, tokens.shape[-1] + 1, device=tokens.device)).argmax(-1)
-        shifted[..., 0] = tokens.gather(-1, last[..., None])[..., 0]
+        shifted[:, 0] = tokens.gather(1, last_true_index(is_token)[:, None])[:, 0]
     else:
-        shifted[..., 0] = shift.start_token_id
+        shifted[:, 0] = shift.start_token_id
     return shifted

@@ -27,9 +27,9 @@ ROOMS = {
     "decode":     "torch_compat spec batch kernels nn torch",
     "builtin":    "",
     "model":      "files validate spec batch nn weights families text decode builtin torch huggingface_hub",
-    "data":       "validate spec batch text torch numpy",
+    "data":       "validate files spec batch text torch numpy",
     "train":      "formatting terminal validate files torch_compat spec batch kernels nn weights families text model data torch safetensors numpy rich",
-    "tasks":      "files validate spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy",
+    "tasks":      "files validate torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy",
     "view":       "spec nn model tasks torch rich",
     "serve":      "spec batch nn text model data decode tasks view torch",
 }

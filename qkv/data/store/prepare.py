@@ -24,9 +24,9 @@ from qkv.data.store.shards import (
     Shards,
     choose_id_dtype,
     get_shard_file_names,
-    sync_to_disk,
 )
 from qkv.data.store.workers import map_in_order
+from qkv.files import sync_file
 
 SHARD_LOCK_FILE = "lock"
 SHARD_FILE_PATTERN = re.compile(r"\d{5,}\.\w+\.(bin|idx)(\.tmp)?")
@@ -251,5 +251,5 @@ def _write_shard(
             os.fsync(file.fileno())
     for temporary_path, path in zip(temporary_paths, paths, strict=True):
         temporary_path.replace(path)
-    sync_to_disk(folder)
+    sync_file(folder)
     return ShardInfo(num_documents=num_documents, num_tokens=num_tokens)

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qkv.files import sync_file
+
 SHARD_FORMAT_VERSION = 2
 SHARD_INDEX_FILE = "shards.json"
 OFFSET_DTYPE = np.dtype("<i8")
@@ -84,7 +86,7 @@ class ShardIndex:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(folder / SHARD_INDEX_FILE)
-        sync_to_disk(folder)
+        sync_file(folder)
 
     def drop_invalid_shards(self, folder: Path) -> "ShardIndex":
         """Return the index up to the first shard whose files are missing or have the wrong size."""
@@ -94,15 +96,6 @@ class ShardIndex:
         if num_valid == len(self.shards):
             return self
         return replace(self, shards=self.shards[:num_valid], is_complete=False)
-
-
-def sync_to_disk(path: Path) -> None:
-    """Flush a file, or the entries of a folder, to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def get_shard_file_names(shard_index: int, field: str) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from qkv.decode import Engine, optimize_model
 from qkv.nn.transformer import Transformer
+from qkv.torch_compat import get_compiled_call
 
 MIN_ROWS_FOR_COPY = 4  # fewer rows are as fast in the network itself
 MIN_STEPS_FOR_COPY = 64
@@ -65,6 +66,6 @@ def can_use_copy(net: nn.Module) -> bool:
         all(tensor.device.type == "cpu" and not tensor.is_inference() for tensor in tensors)
         and all(x.dtype == torch.float32 for x in tensors if x.is_floating_point())
         and sum(tensor.nbytes for tensor in tensors) <= MAX_COPY_BYTES
-        and net._compiled_call_impl is None
+        and get_compiled_call(net) is None
         and not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
     )

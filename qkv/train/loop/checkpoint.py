@@ -19,7 +19,7 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from qkv.data.store.shards import sync_to_disk
+from qkv.files import sync_file
 from qkv.weights.safetensors import align_tensor, read_safetensors, write_safetensors
 
 STATE_FILE = "state.json"
@@ -50,17 +50,17 @@ def write_checkpoint(
             path = temporary / f"{name}.safetensors"
             write_safetensors(path, group)
             checksums[path.name] = compute_checksum(path)
-            sync_to_disk(path)
+            sync_file(path)
         content = {**state, "step": step, "files": checksums}
         content["checksum"] = hash_json(content)
         (temporary / STATE_FILE).write_text(json.dumps(content, indent=1), encoding="utf-8")
-        sync_to_disk(temporary / STATE_FILE)
-        sync_to_disk(temporary)
+        sync_file(temporary / STATE_FILE)
+        sync_file(temporary)
         backup = get_backup_path(target)
         if target.exists():  # kept until the new checkpoint has its name
             target.rename(backup)
         temporary.rename(target)
-        sync_to_disk(root)
+        sync_file(root)
         shutil.rmtree(backup, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(temporary, ignore_errors=True)
