@@ -185,8 +185,8 @@ def _resolve_model(
     from qkv.model.adapters.config import is_adapter
     from qkv.model.build import build_model_spec
     from qkv.model.config import parse_config
-    from qkv.model.ctranslate2 import is_ctranslate2
-    from qkv.model.fairseq import is_fairseq
+    from qkv.model.foreign.ctranslate2 import is_ctranslate2
+    from qkv.model.foreign.fairseq import is_fairseq
     from qkv.model.hub import find_model_folder
     from qkv.model.load import load
 
@@ -303,8 +303,8 @@ def export(
 
 def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     """Return the model of a folder or file, and the name of its format."""
-    from qkv.model.ctranslate2 import is_ctranslate2, load_ctranslate2
-    from qkv.model.fairseq import is_fairseq, load_fairseq
+    from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
+    from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
     from qkv.model.load import load_hf_folder
     from qkv.weights.tensors import WEIGHT_FILES
 

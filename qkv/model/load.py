@@ -15,9 +15,9 @@ from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
 from qkv.model.config import detect_prefix, parse_config
-from qkv.model.ctranslate2 import is_ctranslate2, load_ctranslate2
 from qkv.model.device import pick_device
-from qkv.model.fairseq import is_fairseq, load_fairseq
+from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
+from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
 from qkv.model.hub import find_model_folder
 from qkv.model.limits import check_layer_count
 from qkv.model.model import Model, list_tokenizer_files

@@ -8,9 +8,9 @@ from typing import TypeAlias
 
 from tokenizers import AddedToken, Tokenizer, processors
 
+from qkv.text.backends.rust import LanguageTemplates, RustBackend, build_template_processor
 from qkv.text.config import SPECIAL_TOKEN_ROLES, SpecialTokens, TokenizerFileConfig
 from qkv.text.pipelines import MBART50_LANGUAGES, MBART_LANGUAGES
-from qkv.text.rust_backend import LanguageTemplates, RustBackend, build_template_processor
 
 PostProcessorFactory: TypeAlias = Callable[
     [Tokenizer, SpecialTokens, TokenizerFileConfig], processors.PostProcessor

@@ -9,14 +9,16 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from qkv.text import detect, pipelines, sentencepiece_model
-from qkv.text.backend import TokenizerBackend
+from qkv.text.backends.ctrl import CtrlBackend
+from qkv.text.backends.marian import MarianBackend
+from qkv.text.backends.protocol import TokenizerBackend
+from qkv.text.backends.rust import RustBackend
 from qkv.text.config import (
     ADDED_TOKENS_FILE,
     SPECIAL_TOKEN_ROLES,
     SpecialTokens,
     TokenizerFileConfig,
 )
-from qkv.text.ctrl_backend import CtrlBackend
 from qkv.text.families import TOKENIZER_FAMILIES, TokenizerFamily, assemble_backend, find_languages
 from qkv.text.files import (
     read_bytes,
@@ -24,9 +26,7 @@ from qkv.text.files import (
     read_utf8_text,
     reraise_as_value_error,
 )
-from qkv.text.marian_backend import MarianBackend
 from qkv.text.pipelines import BpeVocabulary
-from qkv.text.rust_backend import RustBackend
 from qkv.text.vocab import (
     check_token_ids,
     read_merges,

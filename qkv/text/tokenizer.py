@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from qkv.text.backend import TextInput, TextPair, TokenizerBackend
+from qkv.text.backends.protocol import TextInput, TextPair, TokenizerBackend
 from qkv.text.config import (
     ADDED_TOKENS_FILE,
     EXTRA_SPECIAL_TOKENS_KEYS,

@@ -22,7 +22,8 @@ from tokenizers import (
 )
 
 from qkv.text import sentencepiece_model
-from qkv.text.backend import check_text_input
+from qkv.text.backends.protocol import check_text_input
+from qkv.text.backends.rust import LanguageTemplates, RustBackend, build_template_processor
 from qkv.text.config import (
     SPECIAL_TOKEN_ROLES,
     TOKENIZER_CONFIG_FILE,
@@ -32,7 +33,6 @@ from qkv.text.config import (
 from qkv.text.families import BERT_TEMPLATES, T5_TEMPLATES, XLNET_TEMPLATES
 from qkv.text.files import reraise_as_value_error
 from qkv.text.pipelines import build_unigram_pipeline
-from qkv.text.rust_backend import LanguageTemplates, RustBackend, build_template_processor
 
 MAX_ALPHABET_SIZE = 1000  # most frequent characters that become tokens; others are unknown
 # Punctuation or a symbol, with the space before it, but not an apostrophe inside a word.

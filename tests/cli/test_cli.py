@@ -19,7 +19,7 @@ import qkv
 from qkv.cli import main
 from qkv.cli.models import get_family_facts, parse_byte_size
 from qkv.formatting import format_count
-from qkv.model.ctranslate2 import load_ctranslate2
+from qkv.model.foreign.ctranslate2 import load_ctranslate2
 from qkv.weights.tensors import read_tensors
 from tests.model.test_foreign import TARGET, fairseq, original, translator, write, write_model
 

@@ -14,7 +14,7 @@ import transformers
 from torch import Tensor
 
 import qkv
-from qkv.model.fairseq import is_fairseq, load_fairseq
+from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
 from qkv.weights.tensors import read_tensors, read_torch_file
 
 CLOSE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)

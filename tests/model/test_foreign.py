@@ -18,8 +18,8 @@ import transformers
 from torch import Tensor
 
 import qkv
-from qkv.model.ctranslate2 import is_ctranslate2, load_ctranslate2
-from qkv.model.fairseq import is_fairseq, load_fairseq
+from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
+from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
 from tests.weights.test_ctranslate2 import SCORES, name, variable
 
 CLOSE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)

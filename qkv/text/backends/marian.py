@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from sentencepiece import SentencePieceProcessor
 
-from qkv.text.backend import TextInput, TextPair, check_language, check_text_input
+from qkv.text.backends.protocol import TextInput, TextPair, check_language, check_text_input
 from qkv.text.encoding import Encoding
 
 SPACE_SYMBOL = "▁"

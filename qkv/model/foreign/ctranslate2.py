@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.families import get_family
 from qkv.families.family import Args
 from qkv.files import read_json_object
-from qkv.model.foreign import (
+from qkv.model.foreign.checkpoint import (
     ForeignCheckpoint,
     build_foreign_model,
     check_heads,

@@ -16,7 +16,7 @@ from qkv.families import get_family
 from qkv.families.family import Args
 from qkv.families.roberta import FAIRSEQ
 from qkv.model.config import build_hf_config
-from qkv.model.foreign import (
+from qkv.model.foreign.checkpoint import (
     ForeignCheckpoint,
     build_foreign_model,
     check_heads,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import tokenizers
 from tokenizers import models, processors
 
-from qkv.text.backend import (
+from qkv.text.backends.protocol import (
     TextInput,
     TextPair,
     check_language,

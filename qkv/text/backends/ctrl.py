@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from qkv.text.backend import TextPair
+from qkv.text.backends.protocol import TextPair
+from qkv.text.backends.rust import RustBackend
 from qkv.text.encoding import Encoding
-from qkv.text.rust_backend import RustBackend
 
 CONTINUATION_SUFFIX = "@@"  # in the vocabulary
 END_OF_WORD_SUFFIX = "</w>"  # in the merges

@@ -1,0 +1,1 @@
+"""Checkpoints of fairseq and CTranslate2, opened as models."""

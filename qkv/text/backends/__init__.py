@@ -1,0 +1,1 @@
+"""Tokenizer backends: what turns text into tokens and back."""
