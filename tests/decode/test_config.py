@@ -293,7 +293,7 @@ def test_settings_in_config_json() -> None:
 
 
 def test_model_keeps_generation_config(tmp_path: Path) -> None:
-    model = tiny.model("bart")
+    model = tiny.build("bart")
     assert model.generation_config is None
     model.save(tmp_path / "a")
     assert not (tmp_path / "a" / "generation_config.json").exists()

@@ -58,7 +58,7 @@ PAIRS = [
 
 def build_net(name: str, **changes: Any) -> Transformer:
     family, arguments = tiny.CAUSAL[name]
-    net = tiny.model(family, **(arguments | changes)).net
+    net = tiny.build(family, **(arguments | changes)).net
     assert isinstance(net, Transformer)
     return net
 
@@ -66,8 +66,8 @@ def build_net(name: str, **changes: Any) -> Transformer:
 def build_requests(name: str, count: int) -> list[dict[str, Any]]:
     """Return prompts, or sources, of several lengths."""
     lengths = [5, 2, 7, 1, 4, 3][:count]
-    rows = [tiny.ids(length, seed=50 + i).tolist() for i, length in enumerate(lengths)]
-    is_encoder_decoder = tiny.CAUSAL[name][0] in tiny.PAIRS
+    rows = [tiny.random_ids(length, seed=50 + i).tolist() for i, length in enumerate(lengths)]
+    is_encoder_decoder = tiny.CAUSAL[name][0] in tiny.ENCODER_DECODERS
     return [{"source": row} if is_encoder_decoder else {"prompt": row} for row in rows]
 
 
@@ -270,7 +270,7 @@ def test_long_rows_outgrow_their_buffers() -> None:
 def test_beams_after_a_long_prompt() -> None:
     """Beams end at once, and the buffers hold a hypothesis of the prompt and one token."""
     net = build_net("gpt2")
-    prompt = tiny.ids(20, seed=9).tolist()
+    prompt = tiny.random_ids(20, seed=9).tolist()
     config = replace(
         METHODS["beams"], max_new_tokens=40, eos_token_id=tuple(range(1, tiny.VOCAB, 2))
     )
@@ -448,7 +448,7 @@ def test_row_ends_at_the_last_position() -> None:
 @torch.no_grad()
 def test_long_prompt_is_processed_in_segments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     net = build_net(name, **({"mem_len": None} if name == "xlnet-uni" else {}))
-    prompts = tiny.ids(1, 11, seed=4)
+    prompts = tiny.random_ids(1, 11, seed=4)
     expected = generate(net, prompts.tolist(), generation_config=GREEDY)[0][0]
     monkeypatch.setattr(segment_runner, "MAX_PREFILL_TOKENS", 8)
     monkeypatch.setattr(segment_runner, "SEGMENT_LENGTH", 4)

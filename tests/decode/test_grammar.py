@@ -38,7 +38,7 @@ class AlternatingMatcher:
 
 
 def build_net(family: str = "gpt2") -> Transformer:
-    net = tiny.model(family).net
+    net = tiny.build(family).net
     assert isinstance(net, Transformer)
     return net
 

@@ -16,13 +16,13 @@ from tests.support import tiny
 
 def build_net(name: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
     family, arguments = tiny.CAUSAL[name]
-    net = tiny.model(family, dtype=dtype, **arguments, **changes).net
+    net = tiny.build(family, dtype=dtype, **arguments, **changes).net
     assert isinstance(net, Transformer)
     return net
 
 
 def build_batch(net: Transformer) -> Batch:
-    inputs = Inputs.create(tiny.ids(2, 6))
+    inputs = Inputs.create(tiny.random_ids(2, 6))
     if net.encoder is not None and net.decoder is not None:
         return Batch(encoder=inputs, decoder=inputs)
     return Batch(encoder=inputs)
@@ -35,7 +35,7 @@ def test_same_logits(name: str) -> None:
     before = {key: value.clone() for key, value in net.state_dict().items()}
     optimized = optimize_model(net)
     batch = build_batch(net)
-    tiny.close(
+    tiny.assert_close(
         {"logits": optimized(batch)["logits"]}, {"logits": net(batch)["logits"]}, within=1e-10
     )
     assert before.keys() == net.state_dict().keys()
@@ -64,7 +64,7 @@ def test_same_logits_with_other_positions(positions: str) -> None:
     net = build_net("gpt2", positions=positions)
     optimized = optimize_model(net)
     batch = build_batch(net)
-    tiny.close(
+    tiny.assert_close(
         {"logits": optimized(batch)["logits"]}, {"logits": net(batch)["logits"]}, within=1e-10
     )
 
@@ -84,7 +84,7 @@ def test_half_precision_is_close(name: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bart", "t5"])
 def test_same_generated_tokens(name: str) -> None:
     net = build_net(name)
-    rows = [tiny.ids(n, seed=n).tolist() for n in (3, 6)]
+    rows = [tiny.random_ids(n, seed=n).tolist() for n in (3, 6)]
     inputs: dict[str, Any] = {"sources": rows} if net.encoder is not None else {"prompts": rows}
     for config in (
         GenerationConfig(max_new_tokens=9, decoder_start_token_id=3),

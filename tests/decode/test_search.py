@@ -24,8 +24,8 @@ EOS = 1
 
 
 def build_net(family: str, seed: int, **changes: Any) -> Transformer:
-    model = tiny.model(family, **(dict(vocab_size=VOCAB_SIZE) | changes))
-    tiny.randomise(model.net, str(seed))
+    model = tiny.build(family, **(dict(vocab_size=VOCAB_SIZE) | changes))
+    tiny.randomize_parameters(model.net, str(seed))
     assert isinstance(model.net, Transformer)
     return model.net.eval()
 
@@ -244,7 +244,7 @@ def test_contrastive_search(family: str) -> None:
             penalty_alpha=0.6, top_k=4, max_new_tokens=7, decoder_start_token_id=0
         )
         inputs: dict[str, Any] = (
-            {"sources": sources} if family in tiny.PAIRS else {"prompts": sources}
+            {"sources": sources} if family in tiny.ENCODER_DECODERS else {"prompts": sources}
         )
         results = generate(net, **inputs, generation_config=config)
         expected = [run_contrastive_search(net, source, 0.6, 4, 7) for source in sources]
@@ -260,8 +260,8 @@ def build_target_and_draft(family: str) -> tuple[Transformer, Transformer, dict[
             tensor.add_(
                 0.05 * torch.randn(tensor.shape, generator=torch.Generator().manual_seed(2))
             )
-    rows = [tiny.ids(n, seed=n).clamp(max=39).tolist() for n in (4, 1, 6)]
-    return net, draft, {"sources": rows} if family in tiny.PAIRS else {"prompts": rows}
+    rows = [tiny.random_ids(n, seed=n).clamp(max=39).tolist() for n in (4, 1, 6)]
+    return net, draft, {"sources": rows} if family in tiny.ENCODER_DECODERS else {"prompts": rows}
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gpt3", "t5", "bart"])
@@ -309,7 +309,7 @@ def test_speculative_decoding_saves_steps() -> None:
 
 def test_speculative_decoding_up_to_the_last_position() -> None:
     net, draft, _ = build_target_and_draft("gpt2")
-    prompt = tiny.ids(55).clamp(max=39).tolist()
+    prompt = tiny.random_ids(55).clamp(max=39).tolist()
     config = GenerationConfig(max_new_tokens=20, num_assistant_tokens=6)
     (expected,) = generate(net, [prompt], generation_config=config)
     (results,) = generate(net, [prompt], generation_config=config, assistant_model=draft)

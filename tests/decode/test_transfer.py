@@ -92,11 +92,11 @@ def test_step_synchronizes_once(
     name: str, static_shapes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = GenerationConfig(max_new_tokens=9, decoder_start_token_id=3, **CONFIGS[name])
-    net = tiny.model("bart").net
+    net = tiny.build("bart").net
     assert isinstance(net, Transformer)
     engine = Engine(net, static_shapes=static_shapes)
     for n in (4, 6, 3):
-        engine.add_request(source=tiny.ids(n, seed=n).tolist(), generation_config=config)
+        engine.add_request(source=tiny.random_ids(n, seed=n).tolist(), generation_config=config)
     engine.step()
     (batch,) = engine.running_batches.values()
     assert isinstance(batch.runner, ModelRunner)

@@ -135,7 +135,7 @@ def names(model: qkv.Model, theirs: nn.Module) -> dict[str, list[str]]:
 
 
 def pair(form: str, dtype: torch.dtype) -> tuple[qkv.Model, TorchTransformer, dict[str, list[str]]]:
-    model = tiny.model("transformer", dtype=dtype, **FORMS[form])
+    model = tiny.build("transformer", dtype=dtype, **FORMS[form])
     theirs = TorchTransformer(model)
     table = names(model, theirs)
     ours = dict(model.net.named_parameters(remove_duplicate=False))
@@ -153,7 +153,10 @@ def inputs(model: qkv.Model, padded: bool) -> dict[str, Any]:
     vocab_size = model.args["decoder_vocab_size"] or tiny.VOCAB
     mask = torch.arange(9) < torch.tensor(LENGTHS if padded else (9, 9, 9))[:, None]
     decoder_mask = torch.arange(7) < torch.tensor(TARGETS if padded else (7, 7, 7))[:, None]
-    x = {"input_ids": tiny.ids(3, 9), "decoder_input_ids": tiny.ids(3, 7, seed=1) % vocab_size}
+    x = {
+        "input_ids": tiny.random_ids(3, 9),
+        "decoder_input_ids": tiny.random_ids(3, 7, seed=1) % vocab_size,
+    }
     return x | {"attention_mask": mask, "decoder_attention_mask": decoder_mask}
 
 

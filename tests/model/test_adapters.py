@@ -35,7 +35,7 @@ def randomize_trained(net: torch.nn.Module) -> None:
 
 
 def save_tiny(folder: Path, family: str, **changes: Any) -> Path:
-    tiny.model(family, **changes).save(folder)
+    tiny.build(family, **changes).save(folder)
     return folder
 
 
@@ -63,8 +63,8 @@ def run(model: qkv.Model, ids: Tensor) -> Tensor:
 
 
 def make_input_ids(model: qkv.Model) -> Tensor:
-    ids = tiny.ids(2, 9)
-    if model.family.name in tiny.PAIRS:
+    ids = tiny.random_ids(2, 9)
+    if model.family.name in tiny.ENCODER_DECODERS:
         ids[:, -1] = model.args["eos_token_id"]  # read by the classification head
     return ids
 
@@ -119,10 +119,10 @@ def test_new_head_agrees_with_peft_both_ways(peft: Any, tmp_path: Path, case: st
     net = peft.PeftModel.from_pretrained(
         load_original(name, base), tmp_path / "ours", autocast_adapter_dtype=False
     )
-    assert tiny.apart(run_original(net.double().eval(), ids), run(model, ids)) < tolerance
+    assert tiny.max_difference(run_original(net.double().eval(), ids), run(model, ids)) < tolerance
     loaded = qkv.load(tmp_path / "ours", dtype=torch.float64)
     assert loaded.base_model_name == str(base)
-    assert tiny.apart(run(loaded, ids), run(model, ids)) == 0
+    assert tiny.max_difference(run(loaded, ids), run(model, ids)) == 0
     assert {*loaded.adapter_parameters_to_save} == {*model.adapter_parameters_to_save} != set()
 
     config = json.loads((tmp_path / "ours" / "adapter_config.json").read_text())
@@ -137,10 +137,10 @@ def test_new_head_agrees_with_peft_both_ways(peft: Any, tmp_path: Path, case: st
     net.save_pretrained(tmp_path / "theirs")
     loaded_peft = qkv.load(base, adapter=tmp_path / "theirs", dtype=torch.float64)
     assert loaded_peft.args["head"] == head
-    assert tiny.apart(run(loaded_peft, ids), run(model, ids)) > 1e-3
-    assert tiny.apart(run(loaded_peft, ids), run_original(net, ids)) < tolerance
+    assert tiny.max_difference(run(loaded_peft, ids), run(model, ids)) > 1e-3
+    assert tiny.max_difference(run(loaded_peft, ids), run_original(net, ids)) < tolerance
     merge_lora(loaded_peft.net)
-    assert tiny.apart(run(loaded_peft, ids), run_original(net, ids)) < tolerance
+    assert tiny.max_difference(run(loaded_peft, ids), run_original(net, ids)) < tolerance
 
 
 def test_peft_finds_the_base_of_ours(peft: Any, tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_peft_finds_the_base_of_ours(peft: Any, tmp_path: Path) -> None:
     )
     ids = make_input_ids(model)
     expected = run_original(loaded_peft.double().eval(), ids)
-    assert tiny.apart(expected, run(model, ids)) < 1e-9
+    assert tiny.max_difference(expected, run(model, ids)) < 1e-9
 
 
 def test_pooler_of_the_checkpoint_is_kept(tmp_path: Path) -> None:
@@ -189,15 +189,15 @@ def test_classifier_of_another_head_is_not_copied(tmp_path: Path) -> None:
 
 
 def test_model_without_hf_class_keeps_parameter_names(tmp_path: Path) -> None:
-    model = tiny.model("bert", positions="alibi", head="sequence-classification")
+    model = tiny.build("bert", positions="alibi", head="sequence-classification")
     model.save(tmp_path / "base")
     add_lora(model.net)
     randomize_trained(model.net)
     write_adapter(model, tmp_path / "ours", base_model_name=str(tmp_path / "base"))
     tensors = load_file(tmp_path / "ours" / "adapter_model.safetensors")
     assert "base_model.model.encoder.layers.0.attention.q.lora_A.weight" in tensors
-    ids = tiny.ids(2, 9)
-    assert tiny.apart(run(qkv.load(tmp_path / "ours"), ids), run(model, ids)) == 0
+    ids = tiny.random_ids(2, 9)
+    assert tiny.max_difference(run(qkv.load(tmp_path / "ours"), ids), run(model, ids)) == 0
 
 
 def test_labels_and_tokenizer_go_with_an_adapter(tmp_path: Path) -> None:
@@ -222,7 +222,10 @@ def test_labels_and_tokenizer_go_with_an_adapter(tmp_path: Path) -> None:
     plain = qkv.load(tmp_path / "plain", dtype=torch.float64)
     assert plain.tokenizer is not None
     assert plain.config["id2label"] == model.config["id2label"]
-    assert tiny.apart(run(plain, tiny.ids(2, 9)), run(model, tiny.ids(2, 9))) < 1e-9
+    assert (
+        tiny.max_difference(run(plain, tiny.random_ids(2, 9)), run(model, tiny.random_ids(2, 9)))
+        < 1e-9
+    )
 
 
 def test_pooling_goes_with_an_adapter(tmp_path: Path) -> None:
@@ -234,10 +237,10 @@ def test_pooling_goes_with_an_adapter(tmp_path: Path) -> None:
     write_adapter(model, tmp_path / "ours", base_model_name=str(base))
     with torch.no_grad():
         out = [
-            each(tiny.ids(2, 9))["sentence_embedding"]
+            each(tiny.random_ids(2, 9))["sentence_embedding"]
             for each in (model, qkv.load(tmp_path / "ours"))
         ]
-    assert tiny.apart(*out) == 0
+    assert tiny.max_difference(*out) == 0
 
 
 def test_adapters_of_bfloat16_models_are_float32(tmp_path: Path) -> None:
@@ -251,7 +254,7 @@ def test_adapters_of_bfloat16_models_are_float32(tmp_path: Path) -> None:
 
 
 def test_model_with_adapters_cannot_be_saved(tmp_path: Path) -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     add_lora(model.net)
     with pytest.raises(
         ValueError, match="the model has adapters; merge them or use write_adapter"
@@ -262,7 +265,7 @@ def test_model_with_adapters_cannot_be_saved(tmp_path: Path) -> None:
 
 
 def test_head_of_adapted_model_cannot_change() -> None:
-    model = tiny.model("bert", head="sequence-classification")
+    model = tiny.build("bert", head="sequence-classification")
     add_lora(model.net)
     with pytest.raises(
         ValueError, match=r"num_labels 5: the model has adapters of another head; .*qkv merge"
@@ -410,18 +413,18 @@ def test_invalid_saved_tensor(ours: Path, changes: dict[str, Tensor | None], mes
 
 
 def test_tied_tensor_must_be_equal(tmp_path: Path) -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     add_lora(model.net)
     write_adapter(model, tmp_path)
     table = model.net.get_parameter("encoder.embedding.tokens.weight").detach()
     edit_adapter(tmp_path, **{"cls.predictions.decoder.weight": table.clone()})
-    assert lora_layers(read_adapter(tiny.model("bert"), tmp_path).net)
+    assert lora_layers(read_adapter(tiny.build("bert"), tmp_path).net)
     edit_adapter(tmp_path, **{"cls.predictions.decoder.weight": table + 1})
     with pytest.raises(
         ValueError,
         match=r"decoder\.weight \[53, 24\] differs from encoder\.embedding\.tokens\.weight",
     ):
-        read_adapter(tiny.model("bert"), tmp_path)
+        read_adapter(tiny.build("bert"), tmp_path)
 
 
 @pytest.mark.parametrize(

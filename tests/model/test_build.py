@@ -61,14 +61,14 @@ def test_every_size_builds_and_loads(family: str, size: str, tmp_path: Path) -> 
         if key not in ("head", "activation", "pattern")
     }
     model = qkv.build(family, size, **sizes)
-    ids = tiny.ids(2, 9)
+    ids = tiny.random_ids(2, 9)
     ids[:, 4] = 7
     model.save(tmp_path)
     loaded = qkv.load(tmp_path)
     assert loaded.spec == model.spec
     for p, q in zip(model.net.parameters(), loaded.net.parameters(), strict=True):
         assert torch.equal(p, q)
-    out, loaded_out = (m.net(tiny.batch(m, ids)) for m in (model, loaded))
+    out, loaded_out = (m.net(tiny.build_batch(m, ids)) for m in (model, loaded))
     assert out.keys() == loaded_out.keys()
     assert all(
         value.isfinite().all() and torch.equal(value, loaded_out[name])
@@ -79,7 +79,7 @@ def test_every_size_builds_and_loads(family: str, size: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_every_head_builds(family: str) -> None:
     for head in get_family(family).heads:
-        model = qkv.build(family, **tiny.sizes(family, head=head))
+        model = qkv.build(family, **tiny.change_sizes(family, head=head))
         assert model.args["head"] == head
         assert not model.net.training
 
@@ -317,7 +317,7 @@ def test_dropout_matches_the_paper(family: str) -> None:
     model = qkv.build(family, **tiny.SIZES[family] | arguments)
     model.net.train()
     with DropoutRecorder() as found:
-        model.net(tiny.batch(model, tiny.ids(B, T)))
+        model.net(tiny.build_batch(model, tiny.random_ids(B, T)))
     assert found.seen == expected, f"more: {found.seen - expected}, less: {expected - found.seen}"
 
 
@@ -325,22 +325,22 @@ def test_dropout_matches_the_paper(family: str) -> None:
 def test_dropout_only_in_training(family: str) -> None:
     """Outputs vary in training mode only."""
     rate = "dropout" if family in ("ctrl", "t5", "switch", "xlnet") else "attention_dropout"
-    model = qkv.build(family, **tiny.sizes(family, **{rate: 0.3}))
-    batch = tiny.batch(model, tiny.ids(2, 6))
+    model = qkv.build(family, **tiny.change_sizes(family, **{rate: 0.3}))
+    batch = tiny.build_batch(model, tiny.random_ids(2, 6))
     hidden = {
         training: [model.net.train(training)(batch)["last_hidden_state"] for _ in range(2)]
         for training in (True, False)
     }
     assert torch.equal(*hidden[False])
     assert not torch.equal(*hidden[True])
-    assert tiny.apart(hidden[True][0], hidden[False][0]) > 1e-6
+    assert tiny.max_difference(hidden[True][0], hidden[False][0]) > 1e-6
 
 
 def test_device() -> None:
-    assert qkv.build("gpt2", **tiny.sizes("gpt2"), device="auto").device.type in (
+    assert qkv.build("gpt2", **tiny.change_sizes("gpt2"), device="auto").device.type in (
         "cpu",
         "cuda",
         "mps",
     )
     with pytest.raises(ValueError, match=r"device 'gpu7': expected auto, cpu, cuda or mps"):
-        qkv.build("gpt2", **tiny.sizes("gpt2"), device="gpu7")
+        qkv.build("gpt2", **tiny.change_sizes("gpt2"), device="gpu7")

@@ -92,7 +92,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Folder:
         if family == "transformer-xl":  # no longer written in Hugging Face's format
             shutil.copytree(GOLDEN / "xl-base", folder)
         else:
-            tiny.model(family, dtype=torch.float32).save(folder)
+            tiny.build(family, dtype=torch.float32).save(folder)
         qkv.load(folder)
         return folder
 
@@ -628,7 +628,7 @@ def test_nonfinite_weights(value: float, folder: Folder) -> None:
     with pytest.warns(UserWarning, match=r"embed.*(tokens|word_embeddings).*not finite") as caught:
         model = qkv.load(model_folder)
     assert len(caught) == 1
-    assert model(tiny.ids(1, 3))["logits"].shape == (1, 3, 53)
+    assert model(tiny.random_ids(1, 3))["logits"].shape == (1, 3, 53)
 
 
 def header(**entry: Any) -> bytes:
@@ -759,8 +759,8 @@ def test_invalid_index(index: str, folder: Folder) -> None:
 # --- Model.run ---
 
 B, T = 2, 5
-IDS, MASK = tiny.ids(B, T), torch.ones(B, T, dtype=torch.bool)
-LONG = tiny.ids(1, 65)
+IDS, MASK = tiny.random_ids(B, T), torch.ones(B, T, dtype=torch.bool)
+LONG = tiny.random_ids(1, 65)
 X = torch.zeros(B, T, tiny.WIDTH)
 HALF = torch.ones(B, T)
 STATES = torch.zeros(B, 3, tiny.WIDTH)
@@ -805,7 +805,7 @@ INVALID_RUNS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("bert", {}, dict(input_ids=IDS, position_ids=IDS.float()), "position_ids float32 int64"),
     ("bert", {}, dict(input_ids=IDS, position_ids=IDS + 60), "position_ids 63"),
     ("bert", {}, dict(input_ids=IDS, position_ids=IDS - 60), "position_ids -"),
-    ("roberta", {}, dict(input_ids=tiny.ids(1, 59)), "input_ids 59 58"),
+    ("roberta", {}, dict(input_ids=tiny.random_ids(1, 59)), "input_ids 59 58"),
     ("roberta", {}, dict(input_ids=IDS, position_ids=IDS + 50), "position_ids 57"),
     ("bert", {}, dict(input_ids=IDS, token_type_ids=IDS), "token_type_ids 2"),
     ("bert", {}, dict(input_ids=IDS, token_type_ids=-IDS), "token_type_ids -"),
@@ -852,7 +852,7 @@ INVALID_RUNS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     *((f, {}, dict(inputs_embeds=X), "decoder_input_ids") for f in ("bart", "mbart", "t5")),
     *(
         (f, {}, dict(input_ids=IDS, decoder_input_ids=IDS + 53), "decoder_input_ids 52")
-        for f in tiny.PAIRS
+        for f in tiny.ENCODER_DECODERS
     ),
     ("bart", {}, dict(input_ids=IDS, decoder_input_ids=IDS[:1]), "decoder_input_ids (1,~5) 2"),
     (
@@ -1003,7 +1003,7 @@ RUN_NAMES = [f"{family} {words} {n}" for n, (family, _, _, words) in enumerate(I
 
 @cache
 def build_tiny(family: str, *changes: tuple[str, Any]) -> qkv.Model:
-    return tiny.model(family, dtype=torch.float32, **dict(changes))
+    return tiny.build(family, dtype=torch.float32, **dict(changes))
 
 
 @pytest.mark.parametrize(("family", "changes", "inputs", "words"), INVALID_RUNS, ids=RUN_NAMES)
@@ -1024,11 +1024,15 @@ VALID_RUNS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
         "bert",
         {},
-        dict(input_ids=tiny.ids(1, 70), attention_mask=torch.arange(70)[None] < 64),
+        dict(input_ids=tiny.random_ids(1, 70), attention_mask=torch.arange(70)[None] < 64),
     ),  # 64 tokens on 64 positions
-    ("bert", {}, dict(input_ids=tiny.ids(1, 70), attention_mask=torch.arange(70)[None] >= 6)),
+    (
+        "bert",
+        {},
+        dict(input_ids=tiny.random_ids(1, 70), attention_mask=torch.arange(70)[None] >= 6),
+    ),
     ("bert", {}, dict(input_ids=IDS, attention_mask=MASK & False)),
-    ("roberta", {}, dict(input_ids=tiny.ids(1, 58))),
+    ("roberta", {}, dict(input_ids=tiny.random_ids(1, 58))),
     ("bert", {}, dict(input_ids=IDS, extra_outputs=["hidden_states"])),
     ("bert", CROSS_ATTENTION, dict(input_ids=IDS)),
     ("bart", {}, dict(encoder_hidden_states=STATES, decoder_input_ids=IDS)),
@@ -1147,7 +1151,7 @@ def test_save_in_an_unknown_format(file_format: Any, tmp_path: Path) -> None:
 def test_save_what_hugging_face_does_not_support(
     family: str, changes: Any, word: str, tmp_path: Path
 ) -> None:
-    model = tiny.model(family, dtype=torch.float32, **changes)
+    model = tiny.build(family, dtype=torch.float32, **changes)
     assert word in get_error_message(lambda: model.save(tmp_path / "x", file_format="hf"))
     assert not (tmp_path / "x").exists()
 

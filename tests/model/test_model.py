@@ -91,7 +91,7 @@ def test_generate_gives_hugging_faces_ids(
 
 
 def test_as_a_torch_module() -> None:
-    model = tiny.model("bert", dtype=torch.float32)
+    model = tiny.build("bert", dtype=torch.float32)
     assert model.train() is model
     assert model.net.training
     assert not model.eval().net.training
@@ -104,7 +104,7 @@ def test_as_a_torch_module() -> None:
 
 
 def test_outputs_are_attributes() -> None:
-    outputs = tiny.model("bert")(tiny.ids(2, 5))
+    outputs = tiny.build("bert")(tiny.random_ids(2, 5))
     assert outputs.last_hidden_state.shape == (2, 5, tiny.WIDTH)
     assert "logits" in dir(outputs)
     with pytest.raises(
@@ -115,6 +115,6 @@ def test_outputs_are_attributes() -> None:
 
 def test_errors_are_one_line() -> None:
     with pytest.raises(ValueError, match="labels: a model with the head 'none' has no loss"):
-        tiny.model("bert", head="none")(tiny.ids(2, 5), labels=tiny.ids(2, 5))
+        tiny.build("bert", head="none")(tiny.random_ids(2, 5), labels=tiny.random_ids(2, 5))
     with pytest.raises(ValueError, match="a bert model without a decoder cannot generate"):
-        tiny.model("bert").generate(tiny.ids(2, 5))
+        tiny.build("bert").generate(tiny.random_ids(2, 5))

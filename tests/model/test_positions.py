@@ -26,11 +26,13 @@ NOT_RECURRENT = [family for family in tiny.FAMILIES if family not in RECURRENT]
 EVERY = pytest.mark.parametrize(
     ("family", "position_type"), [(f, k) for f in NOT_RECURRENT for k in POSITION_TYPES]
 )
-CAUSAL = "gpt gpt2 gpt3 ctrl llama bert-decoder sparse-strided-heads".split() + tiny.PAIRS
+CAUSAL = (
+    "gpt gpt2 gpt3 ctrl llama bert-decoder sparse-strided-heads".split() + tiny.ENCODER_DECODERS
+)
 
 
 def make(family: str, position_type: str, **changes: Any) -> qkv.Model:
-    return tiny.model(family, positions=position_type, **CHANGES.get(family, {}) | changes)
+    return tiny.build(family, positions=position_type, **CHANGES.get(family, {}) | changes)
 
 
 @pytest.mark.parametrize("position_type", POSITION_TYPES)
@@ -43,21 +45,27 @@ def test_recurrent_families_raise(family: str, position_type: str) -> None:
 @EVERY
 def test_padded_row_equals_unpadded(family: str, position_type: str) -> None:
     model = make(family, position_type)
-    ids, target, lengths = tiny.ids(2, 9), tiny.ids(2, 9, seed=1), torch.tensor([[9], [5]])
+    ids, target, lengths = (
+        tiny.random_ids(2, 9),
+        tiny.random_ids(2, 9, seed=1),
+        torch.tensor([[9], [5]]),
+    )
     for pads in ("left", "right"):
         mask = torch.arange(9) >= 9 - lengths if pads == "left" else torch.arange(9) < lengths
-        together = model.net(tiny.batch(model, ids, target, attention_mask=mask))
+        together = model.net(tiny.build_batch(model, ids, target, attention_mask=mask))
         for n in range(2):
             row = mask[n]
-            alone = model.net(tiny.batch(model, ids[n, None, row], target[n, None, row]))
+            alone = model.net(tiny.build_batch(model, ids[n, None, row], target[n, None, row]))
             names = [name for name in (*STATES, "logits") if name in alone]
-            tiny.close({k: together[k][n, row] for k in names}, {k: alone[k][0] for k in names})
+            tiny.assert_close(
+                {k: together[k][n, row] for k in names}, {k: alone[k][0] for k in names}
+            )
 
 
 # One layer, in which the last token attends to all others: order matters only through positions.
 ONE_LAYER: dict[str, Any] = dict(depth=1)
 ONE_LAYER_CHANGES: dict[str, dict[str, Any]] = {
-    name: ONE_LAYER | dict(decoder_depth=1) for name in tiny.PAIRS
+    name: ONE_LAYER | dict(decoder_depth=1) for name in tiny.ENCODER_DECODERS
 }
 ONE_LAYER_CHANGES |= {
     "albert": ONE_LAYER | dict(num_groups=1),
@@ -68,10 +76,13 @@ ONE_LAYER_CHANGES |= {
 @EVERY
 def test_order_matters_only_with_positions(family: str, position_type: str) -> None:
     model = make(family, position_type, **ONE_LAYER_CHANGES.get(family, ONE_LAYER))
-    ids, order = tiny.ids(1, 8), torch.tensor([3, 5, 0, 6, 1, 4, 2, 7])  # the last stays last
-    first, second = (model.net(tiny.batch(model, x)) for x in (ids, ids[:, order]))
+    ids, order = (
+        tiny.random_ids(1, 8),
+        torch.tensor([3, 5, 0, 6, 1, 4, 2, 7]),
+    )  # the last stays last
+    first, second = (model.net(tiny.build_batch(model, x)) for x in (ids, ids[:, order]))
     for name in (name for name in STATES if name in first):
-        difference = tiny.apart(first[name][:, -1], second[name][:, -1])
+        difference = tiny.max_difference(first[name][:, -1], second[name][:, -1])
         assert difference < 1e-12 if position_type == "none" else difference > 1e-4, (
             name,
             difference,
@@ -81,7 +92,7 @@ def test_order_matters_only_with_positions(family: str, position_type: str) -> N
 @EVERY
 def test_save_and_load(family: str, position_type: str, tmp_path: Path) -> None:
     model = make(family, position_type)
-    ids = tiny.ids(2, 7)
+    ids = tiny.random_ids(2, 7)
     model.save(tmp_path / "ours")
     config = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert (config["model_type"], config["family"], config["position_embedding_type"]) == (
@@ -91,7 +102,7 @@ def test_save_and_load(family: str, position_type: str, tmp_path: Path) -> None:
     )
     loaded = qkv.load(tmp_path / "ours")
     assert loaded.spec == model.spec
-    first, second = (m.net(tiny.batch(m, ids)) for m in (model, loaded))
+    first, second = (m.net(tiny.build_batch(m, ids)) for m in (model, loaded))
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     removed = not model.family.model_types or model.family.removed_from_hf
@@ -108,9 +119,9 @@ def test_save_and_load(family: str, position_type: str, tmp_path: Path) -> None:
 def test_cached_decoding_equals_full(name: str, position_type: str) -> None:
     family, changes = tiny.CAUSAL[name]
     model = make(family, position_type, **changes)
-    ids, source = tiny.ids(2, 7), tiny.ids(2, 4, seed=1)
+    ids, source = tiny.random_ids(2, 7), tiny.random_ids(2, 4, seed=1)
     mask = torch.arange(7) >= torch.tensor([[0], [2]])  # rows of the first step differ in length
-    caches, pair = tiny.memory(model, 2), family in tiny.PAIRS
+    caches, pair = tiny.empty_caches(model, 2), family in tiny.ENCODER_DECODERS
     step = Inputs.create(ids[:, :3], attention_mask=mask[:, :3])
     out = model.net(
         Batch(encoder=Inputs.create(source), decoder=step) if pair else Batch(encoder=step), caches
@@ -125,23 +136,23 @@ def test_cached_decoding_equals_full(name: str, position_type: str) -> None:
     full = model.net(
         Batch(encoder=Inputs.create(source), decoder=rows) if pair else Batch(encoder=rows)
     )["logits"]
-    tiny.close({"logits": torch.cat(parts, 1)[mask]}, {"logits": full[mask]})
+    tiny.assert_close({"logits": torch.cat(parts, 1)[mask]}, {"logits": full[mask]})
 
 
 @pytest.mark.parametrize("position_type", POSITION_TYPES)
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_relative_positions_ignore_a_shift(family: str, position_type: str) -> None:
-    model, ids = make(family, position_type), tiny.ids(1, 8)
+    model, ids = make(family, position_type), tiny.random_ids(1, 8)
     positions = torch.arange(8)[None]
     first, second = (
         model(ids, position_ids=p)["last_hidden_state"] for p in (positions, positions + 11)
     )
-    difference = tiny.apart(first, second)
+    difference = tiny.max_difference(first, second)
     assert difference > 1e-4 if position_type in ("sinusoid", "learned") else difference < 1e-9
 
 
 def test_learned_positions_keep_their_count() -> None:
-    model = tiny.model("bert", positions="learned", max_positions=31)
+    model = tiny.build("bert", positions="learned", max_positions=31)
     assert model.net.get_parameter("encoder.embedding.positions.weight").shape == (31, tiny.WIDTH)
 
 
@@ -153,12 +164,12 @@ def test_unknown_type_raises() -> None:
 @pytest.mark.parametrize("head", ["image", "image-embedding", "image-classification"])
 def test_image_tower_alone_raises(head: str) -> None:
     with pytest.raises(ValueError, match="clip"):
-        tiny.model("clip", positions="rotary", head=head)
+        tiny.build("clip", positions="rotary", head=head)
 
 
 def test_rotary_with_odd_head_dim_raises() -> None:
     with pytest.raises(ValueError, match="5"):
-        tiny.model("t5", positions="rotary", head_dim=5)
+        tiny.build("t5", positions="rotary", head_dim=5)
 
 
 def test_alibi_slopes() -> None:
@@ -181,8 +192,8 @@ def test_alibi_slopes() -> None:
 
 def test_alibi_is_added_to_the_scores() -> None:
     model, ids = (
-        tiny.model("gpt2", positions="alibi", heads=12, **ONE_LAYER | family_changes("gpt2")),
-        tiny.ids(1, 7),
+        tiny.build("gpt2", positions="alibi", heads=12, **ONE_LAYER | family_changes("gpt2")),
+        tiny.random_ids(1, 7),
     )
     weights = first_attention_weights(model, ids)
     q, k = first_queries_and_keys(model, ids)
@@ -190,7 +201,9 @@ def test_alibi_is_added_to_the_scores() -> None:
     for h in range(12):
         for i in range(7):
             scores = [q[h, i] @ k[h, j] / math.sqrt(2) - slopes[h] * (i - j) for j in range(i + 1)]
-            tiny.close({"row": weights[h, i, : i + 1]}, {"row": torch.stack(scores).softmax(0)})
+            tiny.assert_close(
+                {"row": weights[h, i, : i + 1]}, {"row": torch.stack(scores).softmax(0)}
+            )
 
 
 @pytest.mark.parametrize("base", [1e4, 5e5])
@@ -203,7 +216,7 @@ def test_rotary_rotates_complex_numbers(base: float) -> None:
     )
     angle = positions[:, :, None, None] * base ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
     y = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(angle), angle)
-    tiny.close(
+    tiny.assert_close(
         {"x": RotaryEmbedding(RotarySpec(theta=base), 8)(x, positions)},
         {"x": torch.cat([y.real, y.imag], -1)},
         1e-12,
@@ -213,8 +226,8 @@ def test_rotary_rotates_complex_numbers(base: float) -> None:
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_rotary_rotates_queries_and_keys(family: str) -> None:
     model, ids = (
-        tiny.model(family, positions="rotary", **ONE_LAYER | family_changes(family)),
-        tiny.ids(1, 7),
+        tiny.build(family, positions="rotary", **ONE_LAYER | family_changes(family)),
+        tiny.random_ids(1, 7),
     )
     weights = first_attention_weights(model, ids)
     q, k = (torch.complex(x[..., :3], x[..., 3:]) for x in first_queries_and_keys(model, ids))
@@ -227,7 +240,9 @@ def test_rotary_rotates_queries_and_keys(family: str) -> None:
                 (q[h, i] * a * k[h, j].conj()).real.sum() / math.sqrt(6)
                 for j, a in zip(sees, angle, strict=True)
             ]
-            tiny.close({"row": weights[h, i, : len(sees)]}, {"row": torch.stack(scores).softmax(0)})
+            tiny.assert_close(
+                {"row": weights[h, i, : len(sees)]}, {"row": torch.stack(scores).softmax(0)}
+            )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "llama"])
@@ -235,8 +250,8 @@ def test_xl_scores(family: str) -> None:
     """Dai et al. 2019, section 3.3: (q + u)k + (q + v) W R(i - j), R as in the original, all sines
     first."""
     model, ids = (
-        tiny.model(family, positions="xl", **ONE_LAYER | family_changes(family)),
-        tiny.ids(1, 7),
+        tiny.build(family, positions="xl", **ONE_LAYER | family_changes(family)),
+        tiny.random_ids(1, 7),
     )
     weights = first_attention_weights(model, ids)
     q, k = first_queries_and_keys(model, ids)
@@ -258,7 +273,7 @@ def test_xl_scores(family: str) -> None:
                 scores.append(
                     ((q[h, i] + u[h]) @ k[h, j] + (q[h, i] + v[h]) @ projected) / math.sqrt(6)
                 )
-            tiny.close(
+            tiny.assert_close(
                 {"row": weights[h, i, : len(scores)]}, {"row": torch.stack(scores).softmax(0)}
             )
 
@@ -268,8 +283,8 @@ def test_t5_buckets(family: str, ways: int) -> None:
     """Raffel et al. 2019, section 2.1: one bucket for each near distance, logarithmic buckets up to
     128."""
     model, ids = (
-        tiny.model(family, positions="t5", max_positions=400, **ONE_LAYER | family_changes(family)),
-        tiny.ids(1, 200),
+        tiny.build(family, positions="t5", max_positions=400, **ONE_LAYER | family_changes(family)),
+        tiny.random_ids(1, 200),
     )
     weights = first_attention_weights(model, ids)
     q, k = first_queries_and_keys(model, ids)
@@ -287,7 +302,7 @@ def test_t5_buckets(family: str, ways: int) -> None:
             far_bucket = min(2 * near - 1, near + int(growth * near + 1e-9))
             bias[:, i, j] = table[first_bucket + (distance if distance < near else far_bucket)]
     theirs = (q @ k.transpose(-1, -2) / math.sqrt(6) + bias).softmax(-1)
-    tiny.close({"weights": weights}, {"weights": theirs})
+    tiny.assert_close({"weights": weights}, {"weights": theirs})
 
 
 def family_changes(family: str) -> dict[str, Any]:

@@ -68,15 +68,17 @@ class Decoder:
 
     def __init__(self, name: str, batch_size: int, seed: int = 0) -> None:
         self.family, changes = tiny.CAUSAL[name]
-        self.model = tiny.model(self.family, **changes)
-        self.caches = tiny.memory(self.model, batch_size)
+        self.model = tiny.build(self.family, **changes)
+        self.caches = tiny.empty_caches(self.model, batch_size)
         self.tokens: list[list[int]] = [[] for _ in range(batch_size)]
         self.has_given_source = bool(changes.get("add_cross_attention"))
         self.sources: list[Tensor] = []
         for n in range(batch_size):
             length = SOURCE_LENGTHS[(n + seed) % len(SOURCE_LENGTHS)]
             states = torch.randn(length, tiny.WIDTH, dtype=torch.float64)
-            source = states if self.has_given_source else tiny.ids(length, seed=10 * seed + n)
+            source = (
+                states if self.has_given_source else tiny.random_ids(length, seed=10 * seed + n)
+            )
             self.sources.append(source)
 
     def read(self, *tokens: list[int], padding: str = "left") -> None:
@@ -91,7 +93,7 @@ class Decoder:
                     torch.tensor([self.tokens[n]]), None, self.sources[n : n + 1], None
                 )
                 actual = {key: out[key][n, mask[n]] for key in ("last_hidden_state", "logits")}
-                tiny.close(actual, {key: single[key][0, -len(new) :] for key in actual})
+                tiny.assert_close(actual, {key: single[key][0, -len(new) :] for key in actual})
 
     def run(
         self,
@@ -101,7 +103,7 @@ class Decoder:
         caches: list[LayerCache] | None,
     ) -> dict[str, Tensor]:
         inputs = Inputs.create(ids, attention_mask=mask)
-        is_pair = self.family in tiny.PAIRS
+        is_pair = self.family in tiny.ENCODER_DECODERS
         if not sources or not (self.has_given_source or is_pair):
             return self.model.net(
                 Batch(decoder=inputs) if is_pair else Batch(encoder=inputs), caches
@@ -149,7 +151,7 @@ def pad_rows(rows: list[Tensor], padding: str) -> tuple[Tensor, Tensor]:
 
 
 def random_tokens(count: int, seed: int = 0) -> list[int]:
-    return tiny.ids(count, seed=100 + seed).tolist()
+    return tiny.random_ids(count, seed=100 + seed).tolist()
 
 
 @CASES
@@ -263,13 +265,13 @@ def test_attention_weights_token_by_token(name: str) -> None:
         for path, step in weights.items():
             keys = step.shape[-1] if "cross" in path else t + 1
             assert step.shape[-1] == keys
-            tiny.close({path: step[:, :, 0]}, {path: full[path][:, :, t, :keys]})
+            tiny.assert_close({path: step[:, :, 0]}, {path: full[path][:, :, t, :keys]})
             assert full[path][:, :, t, keys:].eq(0).all()
 
 
 def test_a_banded_pattern_needs_only_the_last_keys() -> None:
     """A model with a window of four tokens may forget all but the last three."""
-    model = tiny.model("llama")
+    model = tiny.build("llama")
     assert isinstance(model.spec, Spec)
     assert model.spec.decoder is not None
     layers = tuple(
@@ -280,14 +282,14 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
         replace(model.spec, decoder=replace(model.spec.decoder, layers=layers))
     ).double()
     net.load_state_dict(model.net.state_dict())
-    ids = tiny.ids(2, 12)
+    ids = tiny.random_ids(2, 12)
     full = net(Batch(encoder=Inputs.create(ids)))
     caches = net.empty_caches(2)
     causal = model.net(Batch(encoder=Inputs.create(ids)))
-    assert tiny.apart(full["logits"], causal["logits"]) > 1e-3
+    assert tiny.max_difference(full["logits"], causal["logits"]) > 1e-3
     for t in range(12):
         out = net(Batch(encoder=Inputs.create(ids[:, t : t + 1])), caches)
-        tiny.close(out, {name: full[name][:, t : t + 1] for name in out})
+        tiny.assert_close(out, {name: full[name][:, t : t + 1] for name in out})
         for layer in caches:
             cache: Any = layer.attention
             keep_last(cache, 3)
@@ -297,19 +299,19 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
 @pytest.mark.parametrize("name", ["transformer-xl", "transformer-xl-same", "xlnet-uni"])
 def test_the_last_cached_states_are_the_returned_mems(name: str) -> None:
     family, changes = tiny.CAUSAL[name]
-    model = tiny.model(family, **changes)
-    caches = tiny.memory(model, 2)
+    model = tiny.build(family, **changes)
+    caches = tiny.empty_caches(model, 2)
     mems = None
     for n in range(3):
-        ids = tiny.ids(2, 4, seed=n)
+        ids = tiny.random_ids(2, 4, seed=n)
         cached = model.net(Batch(encoder=Inputs.create(ids)), caches)
         out = model(ids, mems=mems)
         mems = out["mems"]
-        tiny.close(cached, {key: out[key] for key in ("last_hidden_state", "logits")})
+        tiny.assert_close(cached, {key: out[key] for key in ("last_hidden_state", "logits")})
         for layer, states in zip(caches, mems, strict=True):
             cache: Any = layer.attention
             keep_last(cache, model.args["mem_len"])
-            tiny.close({"states": cache.read("states")}, {"states": states})
+            tiny.assert_close({"states": cache.read("states")}, {"states": states})
 
 
 def numbered_cache(*positions: list[int]) -> KVCache:

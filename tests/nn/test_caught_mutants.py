@@ -116,38 +116,38 @@ def test_every_head_keeps_its_pattern() -> None:
     for h, pattern in enumerate(patterns):
         q_head, k_head, v_head = (x[:, h, None] for x in (q, k, v))
         alone = block_sparse_attention(q_head, k_head, v_head, pattern, layout, scale=0.4)
-        tiny.close({"head": together[:, h, None]}, {"head": alone}, 1e-12)
+        tiny.assert_close({"head": together[:, h, None]}, {"head": alone}, 1e-12)
 
 
 @pytest.mark.parametrize("pattern", ["strided", "fixed"])
 def test_padding_inside_a_row_is_no_distance(pattern: str) -> None:
     """Padding between the tokens of a long row, where the sparse kernel would count columns."""
-    model = tiny.model("sparse", pattern=pattern, stride=16, num_summary=3, max_positions=400)
-    ids = tiny.ids(1, 330)
+    model = tiny.build("sparse", pattern=pattern, stride=16, num_summary=3, max_positions=400)
+    ids = tiny.random_ids(1, 330)
     columns = torch.arange(330)
     mask = ((columns < 100) | (columns >= 137))[None]
     together = model(ids, attention_mask=mask)["last_hidden_state"][mask]
     alone = model(ids[mask][None])["last_hidden_state"][0]
-    tiny.close({"hidden": together}, {"hidden": alone})
+    tiny.assert_close({"hidden": together}, {"hidden": alone})
 
 
 @pytest.mark.parametrize("positions", ["xl", "t5", "alibi", "rotary"])
 def test_given_positions_may_be_far_apart(positions: str) -> None:
     """Distances larger than the row is long are distinguished."""
-    model = tiny.model("gpt2", positions=positions)
-    ids = tiny.ids(1, 4)
+    model = tiny.build("gpt2", positions=positions)
+    ids = tiny.random_ids(1, 4)
     outs = [
         model(ids, position_ids=torch.tensor([[0, 1, 2, at]]))["last_hidden_state"]
         for at in (20, 30)
     ]
     # Not bitwise: XL's table of distances is longer for 30, so matrix products have another shape.
-    assert tiny.apart(outs[0][:, :3], outs[1][:, :3]) < 1e-12
-    assert tiny.apart(outs[0][:, 3], outs[1][:, 3]) > 1e-6
+    assert tiny.max_difference(outs[0][:, :3], outs[1][:, :3]) < 1e-12
+    assert tiny.max_difference(outs[0][:, 3], outs[1][:, 3]) > 1e-6
 
 
 @pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
 def test_distances_beyond_clamp_len_are_alike(family: str) -> None:
-    model = tiny.model(family, clamp_len=4)
+    model = tiny.build(family, clamp_len=4)
     side = "decoder" if family == "transformer-xl" else "encoder"
     relative = model.net.get_submodule(f"{side}.layers.0.attention.relative")
     q = torch.randn(1, 4, 1, 6, dtype=torch.float64)
@@ -162,12 +162,12 @@ def test_distances_beyond_clamp_len_are_alike(family: str) -> None:
         )
         scores = relative(q, bias)[1][0, 0, 0].flip(0)  # by distance
         assert len({round(score, 6) for score in scores[:5].tolist()}) == 5
-        tiny.close({"far": scores[5:]}, {"far": scores[4].expand(5)}, 1e-12)
+        tiny.assert_close({"far": scores[5:]}, {"far": scores[4].expand(5)}, 1e-12)
 
 
 @pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
 def test_shifted_scores_equal_gathered_scores(family: str) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     side = "decoder" if family == "transformer-xl" else "encoder"
     relative = model.net.get_submodule(f"{side}.layers.0.attention.relative")
     q = torch.randn(2, 4, 3, 6, dtype=torch.float64)
@@ -188,20 +188,20 @@ def test_shifted_scores_equal_gathered_scores(family: str) -> None:
     )
     is_visible = (keys <= queries[0, :, None]) | (family == "xlnet")
     actual = {"scores": shifted[..., is_visible]}
-    tiny.close(actual, {"scores": gathered[..., is_visible]}, 1e-12)
+    tiny.assert_close(actual, {"scores": gathered[..., is_visible]}, 1e-12)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "ctrl"])
 def test_given_positions_are_not_shifted_by_a_cache(family: str) -> None:
-    model = tiny.model(family)
-    ids = tiny.ids(2, 7)
+    model = tiny.build(family)
+    ids = tiny.random_ids(2, 7)
     position_ids = torch.arange(7).expand(2, -1)
     full = model(ids)["logits"]
-    caches = tiny.memory(model, 2)
+    caches = tiny.empty_caches(model, 2)
     for low, high in pairwise((0, 4, 5, 7)):
         inputs = Inputs.create(ids[:, low:high], position_ids=position_ids[:, low:high])
         out = model.net(Batch(encoder=inputs), caches)
-        tiny.close({"logits": out["logits"]}, {"logits": full[:, low:high]})
+        tiny.assert_close({"logits": out["logits"]}, {"logits": full[:, low:high]})
 
 
 @pytest.mark.parametrize(
@@ -211,8 +211,8 @@ def test_buckets_of_a_decoder_are_for_earlier_positions(
     family: str, is_bidirectional: bool
 ) -> None:
     """All 32 buckets are for earlier positions: distance 16 has one beyond the first half."""
-    model = tiny.model(family, positions="t5", head="none", depth=1)
-    model(tiny.ids(1, 30))["last_hidden_state"][:, 16].sum().backward()
+    model = tiny.build(family, positions="t5", head="none", depth=1)
+    model(tiny.random_ids(1, 30))["last_hidden_state"][:, 16].sum().backward()
     side = "decoder" if family == "gpt2" else "encoder"
     gradient = model.net.get_parameter(f"{side}.position_bias.table.weight").grad
     assert gradient is not None
@@ -230,9 +230,11 @@ def test_router_losses_are_the_papers() -> None:
         fractions = [sum(int(p.argmax()) == i for p in probs) / 9 for i in range(4)]
         mean_probs = [sum(p[i] for p in probs) / 9 for i in range(4)]
         rows.append(4 * sum(f * p for f, p in zip(fractions, mean_probs, strict=True)))
-    tiny.close({"loss": load_balancing_loss(logits)}, {"loss": torch.stack(rows).mean()}, 1e-12)
+    tiny.assert_close(
+        {"loss": load_balancing_loss(logits)}, {"loss": torch.stack(rows).mean()}, 1e-12
+    )
     squares = [token.exp().sum().log() ** 2 for token in logits.flatten(0, 1)]
-    tiny.close({"loss": router_z_loss(logits)}, {"loss": torch.stack(squares).mean()}, 1e-12)
+    tiny.assert_close({"loss": router_z_loss(logits)}, {"loss": torch.stack(squares).mean()}, 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -243,28 +245,28 @@ def test_inputs_embeds_are_scaled_as_in_the_original(
     family: str, changes: dict[str, Any], factor: float
 ) -> None:
     """BART scales looked-up embeddings only; CTRL scales `inputs_embeds` too."""
-    model = tiny.model(family, **changes)
-    ids = tiny.ids(2, 6)
+    model = tiny.build(family, **changes)
+    ids = tiny.random_ids(2, 6)
     side = "encoder" if family == "bart" else "decoder"
     table = model.net.get_parameter(f"{side}.embedding.tokens.weight")
-    target = tiny.ids(2, 5, seed=1) if family == "bart" else None
+    target = tiny.random_ids(2, 5, seed=1) if family == "bart" else None
     expected = model(ids, decoder_input_ids=target)
     actual = model(inputs_embeds=table[ids] * factor, decoder_input_ids=target)
-    tiny.close(actual, expected)
+    tiny.assert_close(actual, expected)
 
 
 def test_token_types_default_to_zero() -> None:
-    model = tiny.model("bert")
-    ids = tiny.ids(2, 6)
+    model = tiny.build("bert")
+    ids = tiny.random_ids(2, 6)
     default = model(ids)
-    tiny.close(model(ids, token_type_ids=torch.zeros_like(ids)), default)
+    tiny.assert_close(model(ids, token_type_ids=torch.zeros_like(ids)), default)
     other = model(ids, token_type_ids=torch.full_like(ids, 2))
-    assert tiny.apart(other["last_hidden_state"], default["last_hidden_state"]) > 1e-3
+    assert tiny.max_difference(other["last_hidden_state"], default["last_hidden_state"]) > 1e-3
 
 
 def test_the_pad_embedding_has_no_gradient() -> None:
-    model = tiny.model("bert", pad_token_id=5, head="none")
-    ids = tiny.ids(1, 6)
+    model = tiny.build("bert", pad_token_id=5, head="none")
+    ids = tiny.random_ids(1, 6)
     ids[0, 3] = 5
     model(ids)["last_hidden_state"].square().sum().backward()
     gradient = model.net.get_parameter("encoder.embedding.tokens.weight").grad
@@ -273,7 +275,7 @@ def test_the_pad_embedding_has_no_gradient() -> None:
 
 
 def test_a_fixed_bias_is_never_trained() -> None:
-    head = tiny.model("bart").net.get_submodule("heads.lm.out")
+    head = tiny.build("bart").net.get_submodule("heads.lm.out")
     assert isinstance(head, nn.Linear)
     assert head.bias is not None
     assert not head.bias.requires_grad
@@ -282,18 +284,18 @@ def test_a_fixed_bias_is_never_trained() -> None:
 
 @pytest.mark.parametrize("family", ["bart", "t5"])
 def test_classification_reads_the_last_end_token(family: str) -> None:
-    model = tiny.model(family, head="sequence-classification", eos_token_id=7)
-    ids = tiny.ids(2, 8)
+    model = tiny.build(family, head="sequence-classification", eos_token_id=7)
+    ids = tiny.random_ids(2, 8)
     ids[:, 3] = ids[:, 6] = 7
     out = model(ids)
     dense = model.net.get_submodule("heads.sequence_classification.dense")
     project = model.net.get_submodule("heads.sequence_classification.out")
-    tiny.close(out, {"logits": project(torch.tanh(dense(out["last_hidden_state"][:, 6])))})
+    tiny.assert_close(out, {"logits": project(torch.tanh(dense(out["last_hidden_state"][:, 6])))})
 
 
 def test_look_records_only_matching_paths() -> None:
-    model = tiny.model("gpt2", depth=12)
-    ids = tiny.ids(1, 4)
+    model = tiny.build("gpt2", depth=12)
+    ids = tiny.random_ids(1, 4)
     cases: dict[str, tuple[Any, set[int]]] = {
         "path": ("decoder.layers.1.attention", {1}),
         "expression": (r"decoder\.layers\.1\d\.attention", {10, 11}),
@@ -310,41 +312,45 @@ def test_look_records_only_matching_paths() -> None:
 
 
 def test_causal_loss_shifts_labels() -> None:
-    model = tiny.model("gpt2")
-    input_ids = tiny.ids(2, 6)
+    model = tiny.build("gpt2")
+    input_ids = tiny.random_ids(2, 6)
     labels = input_ids.clone()
     labels[0, 2] = -100
     outputs = model(input_ids, labels=labels)
     log_probs = outputs["logits"].log_softmax(-1)
     targets = [(row, t) for row in range(2) for t in range(1, 6) if labels[row, t] != -100]
     losses = [-log_probs[row, t - 1, input_ids[row, t]] for row, t in targets]
-    tiny.close({"loss": outputs["loss"].double()}, {"loss": torch.stack(losses).mean()}, 1e-5)
+    tiny.assert_close(
+        {"loss": outputs["loss"].double()}, {"loss": torch.stack(losses).mean()}, 1e-5
+    )
 
 
 @pytest.mark.parametrize("family", ["bart", "mbart"])
 def test_seq2seq_loss_matches_decoder_inputs(family: str) -> None:
     """BART's decoder starts with its start token, mBART's with the last token of the labels."""
-    model = tiny.model(family, pad_token_id=1, decoder_start_token_id=2)
-    input_ids = tiny.ids(2, 6)
+    model = tiny.build(family, pad_token_id=1, decoder_start_token_id=2)
+    input_ids = tiny.random_ids(2, 6)
     labels = torch.tensor([[11, 12, 13, 14, 15], [21, 22, 23, 24, -100]])
     first = [15, 24] if family == "mbart" else [2, 2]
     decoder_input_ids = torch.tensor([[first[0], 11, 12, 13, 14], [first[1], 21, 22, 23, 24]])
     expected = model(input_ids, decoder_input_ids=decoder_input_ids)["logits"]
     outputs = model(input_ids, labels=labels)
-    tiny.close({"logits": outputs["logits"]}, {"logits": expected})
+    tiny.assert_close({"logits": outputs["logits"]}, {"logits": expected})
     log_probs = expected.log_softmax(-1)
     targets = [(row, t) for row in range(2) for t in range(5) if labels[row, t] != -100]
     losses = [-log_probs[row, t, labels[row, t]] for row, t in targets]
-    tiny.close({"loss": outputs["loss"].double()}, {"loss": torch.stack(losses).mean()}, 1e-5)
+    tiny.assert_close(
+        {"loss": outputs["loss"].double()}, {"loss": torch.stack(losses).mean()}, 1e-5
+    )
 
 
 def test_classification_loss_follows_labels() -> None:
     """One label: regression; integer labels: single-label; float labels: multi-label."""
-    input_ids = tiny.ids(2, 6)
+    input_ids = tiny.random_ids(2, 6)
     float_labels = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]])
     cases = ((1, torch.tensor([[0.5], [2.0]])), (3, torch.tensor([2, 0])), (3, float_labels))
     for num_labels, labels in cases:
-        model = tiny.model("bert", head="sequence-classification", num_labels=num_labels)
+        model = tiny.build("bert", head="sequence-classification", num_labels=num_labels)
         outputs = model(input_ids, labels=labels)
         logits = outputs["logits"]
         if num_labels == 1:
@@ -354,4 +360,4 @@ def test_classification_loss_follows_labels() -> None:
             expected = -(labels * probs.log() + (1 - labels) * (1 - probs).log()).mean()
         else:
             expected = -logits.log_softmax(-1)[torch.arange(2), labels].mean()
-        tiny.close({"loss": outputs["loss"].double()}, {"loss": expected}, 1e-5)
+        tiny.assert_close({"loss": outputs["loss"].double()}, {"loss": expected}, 1e-5)

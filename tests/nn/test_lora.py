@@ -29,9 +29,9 @@ def randomize_adapters(net: nn.Module) -> None:
 
 
 def run(model: qkv.Model) -> dict[str, Tensor]:
-    x: dict[str, Any] = {"input_ids": tiny.ids(2, 9)}
-    if model.family.name in tiny.PAIRS:
-        x["decoder_input_ids"] = tiny.ids(2, 5, seed=1)
+    x: dict[str, Any] = {"input_ids": tiny.random_ids(2, 9)}
+    if model.family.name in tiny.ENCODER_DECODERS:
+        x["decoder_input_ids"] = tiny.random_ids(2, 5, seed=1)
     if model.family.name == "clip":
         x["input_ids"][:, 4] = 7
         x["pixel_values"] = (
@@ -46,8 +46,8 @@ def run(model: qkv.Model) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("family", [name for name in tiny.FAMILIES if name != "transformer-xl"])
 def test_new_adapters_change_nothing_and_merging_changes_nothing(family: str) -> None:
-    model = tiny.model(family)
-    plain = tiny.model(family)
+    model = tiny.build(family)
+    plain = tiny.build(family)
     names = {name for name, _ in plain.net.named_parameters()}
     added = add_lora(
         model.net, r=3, lora_alpha=6.0, target_modules=("attention.[qkvo]", "up", "down")
@@ -60,14 +60,14 @@ def test_new_adapters_change_nothing_and_merging_changes_nothing(family: str) ->
     before = run(plain)
     # Not bitwise: whether torch.matmul folds a batch into one matrix depends on whether the weight
     # needs a gradient, and here it is frozen. Another order of summation is far below 1e-12.
-    tiny.close(run(model), before, 1e-12)
+    tiny.assert_close(run(model), before, 1e-12)
     randomize_adapters(model.net)
     adapted = run(model)
-    assert max(tiny.apart(adapted[name], x) for name, x in before.items()) > 1e-3
+    assert max(tiny.max_difference(adapted[name], x) for name, x in before.items()) > 1e-3
     assert sorted(merge_lora(model.net)) == sorted(added)
     assert {name for name, _ in model.net.named_parameters()} == names
     assert lora_layers(model.net) == {}
-    tiny.close(run(model), adapted, 1e-9)
+    tiny.assert_close(run(model), adapted, 1e-9)
 
 
 def test_forward_formula() -> None:
@@ -77,20 +77,20 @@ def test_forward_formula() -> None:
         lora = LoraLinear(base, r=4, lora_alpha=8.0, use_rslora=use_rslora)
         nn.init.normal_(lora.lora_b.weight)
         change = scale * lora.lora_b.weight @ lora.lora_a.weight
-        assert tiny.apart(lora(x), x @ (base.weight + change).T + base.bias) < 1e-5
+        assert tiny.max_difference(lora(x), x @ (base.weight + change).T + base.bias) < 1e-5
 
 
 def test_dropout_only_in_training() -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     add_lora(model.net, lora_dropout=0.5)
     randomize_adapters(model.net)
-    tiny.close(run(model), run(model), 0.0)
+    tiny.assert_close(run(model), run(model), 0.0)
     model.net.train()
-    assert tiny.apart(run(model)["logits"], run(model)["logits"]) > 1e-3
+    assert tiny.max_difference(run(model)["logits"], run(model)["logits"]) > 1e-3
 
 
 def test_adapters_of_bf16_weights_are_fp32() -> None:
-    model = tiny.model("bert", dtype=torch.bfloat16)
+    model = tiny.build("bert", dtype=torch.bfloat16)
     add_lora(model.net)
     randomize_adapters(model.net)
     assert {layer.lora_b.weight.dtype for layer in lora_layers(model.net).values()} == {
@@ -100,7 +100,7 @@ def test_adapters_of_bf16_weights_are_fp32() -> None:
     assert logits.dtype == torch.bfloat16
     merge_lora(model.net)
     assert {p.dtype for p in model.net.parameters()} == {torch.bfloat16}
-    assert tiny.apart(run(model)["logits"], logits) < 0.1 * float(logits.abs().max())
+    assert tiny.max_difference(run(model)["logits"], logits) < 0.1 * float(logits.abs().max())
 
 
 def test_target_modules_are_paths_or_their_ends() -> None:
@@ -108,24 +108,24 @@ def test_target_modules_are_paths_or_their_ends() -> None:
     layers += [
         f"decoder.layers.{i}.{part}" for i in range(3) for part in ("attention", "cross_attention")
     ]
-    assert add_lora(tiny.model("t5").net) == [
+    assert add_lora(tiny.build("t5").net) == [
         f"{layer}.{part}" for part in "qv" for layer in layers
     ]
-    assert add_lora(tiny.model("bert").net, target_modules="encoder.layers.1.feed_forward.*") == [
+    assert add_lora(tiny.build("bert").net, target_modules="encoder.layers.1.feed_forward.*") == [
         "encoder.layers.1.feed_forward.up",
         "encoder.layers.1.feed_forward.down",
     ]
 
 
 def test_linear_layers_include_adapted_ones() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     before = [*linear_layers(net)]
     add_lora(net, target_modules=("q", "up"))
     assert [*linear_layers(net)] == before
 
 
 def test_layers_that_share_lora_a() -> None:
-    net = tiny.model("gpt2").net
+    net = tiny.build("gpt2").net
     added = add_lora(net, target_modules="attention.q,k,v")
     layers = lora_layers(net)
     assert added[:3] == [f"decoder.layers.0.attention.{part}" for part in "qkv"]
@@ -139,7 +139,7 @@ def test_layers_that_share_lora_a() -> None:
 
 
 def test_add_lora_twice() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     add_lora(net, target_modules="q")
     add_lora(net, target_modules="v", r=2)
     assert len(lora_layers(net)) == 4
@@ -151,14 +151,16 @@ def test_add_lora_twice() -> None:
 
 
 def test_only_adapters_are_trained() -> None:
-    model = tiny.model("bert", dtype=torch.float32)
+    model = tiny.build("bert", dtype=torch.float32)
     add_lora(model.net)
     before = {name: p.detach().clone() for name, p in model.net.named_parameters()}
     optimizer = build_optimizer(model.net, lr=0.01)
     losses = []
     for _ in range(5):
         loss = (
-            -model.net(tiny.batch(model, tiny.ids(2, 9)))["logits"].log_softmax(-1)[..., 3].mean()
+            -model.net(tiny.build_batch(model, tiny.random_ids(2, 9)))["logits"]
+            .log_softmax(-1)[..., 3]
+            .mean()
         )
         optimizer.zero_grad()
         loss.backward()
@@ -170,23 +172,23 @@ def test_only_adapters_are_trained() -> None:
 
 
 def test_compiles_as_one_graph() -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     add_lora(model.net, target_modules="q,k,v")
     randomize_adapters(model.net)
     plain = run(model)
     torch.compiler.reset()
     model.net.compile(**GRAPH)
-    tiny.close(run(model), plain, 1e-12)
+    tiny.assert_close(run(model), plain, 1e-12)
     torch.compiler.reset()
 
 
 def test_merged_models_are_saved(tmp_path: Path) -> None:
-    model = tiny.model("gpt2")
+    model = tiny.build("gpt2")
     add_lora(model.net, target_modules="q")
     randomize_adapters(model.net)
     merge_lora(model.net)
     model.save(tmp_path)
-    tiny.close(run(qkv.load(tmp_path)), run(model), 0.0)
+    tiny.assert_close(run(qkv.load(tmp_path)), run(model), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_merged_models_are_saved(tmp_path: Path) -> None:
     ],
 )
 def test_errors_of_add_lora(family: str, options: dict[str, Any], message: str) -> None:
-    net = tiny.model(family).net
+    net = tiny.build(family).net
     with pytest.raises(ValueError, match=message):
         add_lora(net, **options)
     assert lora_layers(net) == {}
@@ -243,7 +245,7 @@ def test_errors_of_add_lora(family: str, options: dict[str, Any], message: str) 
 
 def test_nothing_to_merge() -> None:
     with pytest.raises(ValueError, match="no adapters to merge"):
-        merge_lora(tiny.model("bert").net)
+        merge_lora(tiny.build("bert").net)
 
 
 # Handwritten files
@@ -274,8 +276,8 @@ def write_files(folder: Path, tensors: dict[str, Tensor] | None = None, **config
 def test_read_and_write_a_file(tmp_path: Path, prefix: str, head: str) -> None:
     tensors = {query(i, side, prefix): torch.randn(4, 24) if side == "A" else torch.randn(24, 4)
                for i in range(2) for side in "AB"}  # fmt: skip
-    model = tiny.model("bert", head=head)
-    plain = tiny.model("bert", head=head)
+    model = tiny.build("bert", head=head)
+    plain = tiny.build("bert", head=head)
     paths = [f"encoder.layers.{i}.attention.q" for i in range(2)]
     assert read_adapter(model, write_files(tmp_path / "a", tensors)) is model
     assert [*lora_layers(model.net)] == paths
@@ -285,7 +287,7 @@ def test_read_and_write_a_file(tmp_path: Path, prefix: str, head: str) -> None:
                 tensors[query(i, "B", prefix)].double() @ tensors[query(i, "A", prefix)].double()
             )
             plain.net.get_parameter(f"{path}.weight").add_(12 / 4 * change)
-    tiny.close(run(model), run(plain), 1e-9)
+    tiny.assert_close(run(model), run(plain), 1e-9)
     assert {layer.dropout.p for layer in lora_layers(model.net).values()} == {0.1}
     write_adapter(model, tmp_path / "b", base_model_name="somebody/bert")
     written = load_file(tmp_path / "b" / "adapter_model.safetensors")
@@ -301,7 +303,7 @@ def test_read_and_write_a_file(tmp_path: Path, prefix: str, head: str) -> None:
 
 
 def test_rslora_and_alpha_pattern(tmp_path: Path) -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     read_adapter(
         model,
         write_files(tmp_path / "a", use_rslora=True, alpha_pattern={"0.attention.self.query": 6}),
@@ -309,16 +311,16 @@ def test_rslora_and_alpha_pattern(tmp_path: Path) -> None:
     first, second = lora_layers(model.net).values()
     assert (first.scaling, second.scaling) == (6 / math.sqrt(4), 12 / math.sqrt(4))
     write_adapter(model, tmp_path / "b")
-    again = tiny.model("bert")
+    again = tiny.build("bert")
     read_adapter(again, tmp_path / "b")
-    tiny.close(run(again), run(model), 0.0)
+    tiny.assert_close(run(again), run(model), 0.0)
 
 
 def test_a_fused_tensor_has_one_lora_a(tmp_path: Path) -> None:
     name = "base_model.model.transformer.h.{}.attn.c_attn.lora_{}.weight"
     tensors = {name.format(i, "A"): torch.randn(2, 24) for i in range(2)}
     tensors |= {name.format(i, "B"): torch.randn(72, 2) for i in range(2)}
-    model = tiny.model("gpt2")
+    model = tiny.build("gpt2")
     read_adapter(model, write_files(tmp_path / "a", tensors, fan_in_fan_out=True))
     q, k, v = (lora_layers(model.net)[f"decoder.layers.1.attention.{part}"] for part in "qkv")
     assert q.lora_a is k.lora_a is v.lora_a
@@ -357,7 +359,7 @@ def test_a_fused_tensor_has_one_lora_a(tmp_path: Path) -> None:
 def test_adapters_that_peft_cannot_represent(
     tmp_path: Path, family: str, target_modules: tuple[str, ...], message: str
 ) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     add_lora(model.net, target_modules=target_modules)
     with pytest.raises(ValueError, match=message):
         write_adapter(model, tmp_path / "new")
@@ -365,7 +367,7 @@ def test_adapters_that_peft_cannot_represent(
 
 
 def test_trainable_tensors_that_peft_cannot_represent(tmp_path: Path) -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     with pytest.raises(ValueError, match="the model has no adapters"):
         write_adapter(model, tmp_path)
     add_lora(model.net)
@@ -404,7 +406,7 @@ def test_trainable_tensors_that_peft_cannot_represent(tmp_path: Path) -> None:
     ],
 )
 def test_unsupported_settings(tmp_path: Path, config: dict[str, Any], message: str) -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     with pytest.raises(ValueError, match=rf"adapter_config\.json: .*{message}"):
         read_adapter(model, write_files(tmp_path, **config))
     assert lora_layers(model.net) == {}
@@ -446,14 +448,14 @@ def test_unexpected_tensors(
     for name, shape in changes.items():
         tensors.pop(name, None)
         tensors |= {} if shape is None else {name: torch.ones(shape)}
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     with pytest.raises(ValueError, match=rf"adapter_model\.safetensors: .*{message}"):
         read_adapter(model, write_files(tmp_path, tensors))
     assert lora_layers(model.net) == {}
 
 
 def test_reading_an_adapter_twice(tmp_path: Path) -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     read_adapter(model, write_files(tmp_path))
     with pytest.raises(
         ValueError, match=r"adapter_model\.safetensors: .*attention\.q has an adapter already"
@@ -505,9 +507,9 @@ def load_in_transformers(model: qkv.Model, name: str, folder: Path) -> Any:
 
 
 def run_in_transformers(net: Any, model: qkv.Model) -> Tensor:
-    x: dict[str, Any] = {"input_ids": tiny.ids(2, 9)}
-    if model.family.name in tiny.PAIRS:
-        x["decoder_input_ids"] = tiny.ids(2, 5, seed=1)
+    x: dict[str, Any] = {"input_ids": tiny.random_ids(2, 9)}
+    if model.family.name in tiny.ENCODER_DECODERS:
+        x["decoder_input_ids"] = tiny.random_ids(2, 5, seed=1)
     if model.family.name == "clip":
         x["input_ids"][:, 4] = 7
         x["pixel_values"] = (
@@ -521,7 +523,7 @@ def run_in_transformers(net: Any, model: qkv.Model) -> Tensor:
 @pytest.mark.parametrize("case", CASES)
 def test_peft_agrees_in_both_directions(peft: Any, tmp_path: Path, case: str) -> None:
     family, changes, class_name, settings = CASES[case]
-    model = tiny.model(family, **changes)
+    model = tiny.build(family, **changes)
     base = load_in_transformers(model, class_name, tmp_path / "base")
     wrapped = peft.get_peft_model(
         base, peft.LoraConfig(r=3, lora_alpha=7, **settings), autocast_adapter_dtype=False
@@ -537,9 +539,9 @@ def test_peft_agrees_in_both_directions(peft: Any, tmp_path: Path, case: str) ->
     plain = run(model)
     read_adapter(model, tmp_path / "theirs")
     key = "last_hidden_state" if model.args.get("head") == "none" else "logits"
-    assert tiny.apart(run(model)[key], plain[key]) > 1e-3
+    assert tiny.max_difference(run(model)[key], plain[key]) > 1e-3
     tolerance = 1e-5 if family in FP32 else 1e-9
-    assert tiny.apart(run(model)[key], expected) < tolerance
+    assert tiny.max_difference(run(model)[key], expected) < tolerance
 
     write_adapter(model, tmp_path / "ours")
     theirs, ours = (
@@ -547,11 +549,13 @@ def test_peft_agrees_in_both_directions(peft: Any, tmp_path: Path, case: str) ->
     )
     assert theirs.keys() == ours.keys()
     assert all(torch.equal(x, ours[name]) for name, x in theirs.items())
-    fresh = load_in_transformers(tiny.model(family, **changes), class_name, tmp_path / "base")
+    fresh = load_in_transformers(tiny.build(family, **changes), class_name, tmp_path / "base")
     opened = peft.PeftModel.from_pretrained(
         fresh, tmp_path / "ours", autocast_adapter_dtype=False
     ).eval()
-    assert tiny.apart(run_in_transformers(opened.to(torch.float64), model), expected) < 1e-12
+    assert (
+        tiny.max_difference(run_in_transformers(opened.to(torch.float64), model), expected) < 1e-12
+    )
 
     merge_lora(model.net)
-    assert tiny.apart(run(model)[key], expected) < tolerance
+    assert tiny.max_difference(run(model)[key], expected) < tolerance

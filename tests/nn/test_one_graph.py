@@ -24,9 +24,9 @@ def _reset_compiler() -> Iterator[None]:
 def inputs(family: str, length: int = 9) -> dict[str, Any]:
     """Return padded rows and the other inputs of a family."""
     mask = torch.arange(length) < torch.tensor([[length], [length - 3]])
-    x: dict[str, Any] = {"input_ids": tiny.ids(2, length), "attention_mask": mask}
-    if family in tiny.PAIRS:
-        x["decoder_input_ids"] = tiny.ids(2, 5, seed=1)
+    x: dict[str, Any] = {"input_ids": tiny.random_ids(2, length), "attention_mask": mask}
+    if family in tiny.ENCODER_DECODERS:
+        x["decoder_input_ids"] = tiny.random_ids(2, 5, seed=1)
         x["decoder_attention_mask"] = torch.arange(5) >= torch.tensor([[2], [0]])
     if family == "clip":
         x["input_ids"][:, 4] = 7
@@ -50,22 +50,22 @@ def gradients(model: qkv.Model, out: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_one_graph_with_the_same_numbers(family: str) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     x = inputs(family)
     with torch.no_grad():
         plain = model(**x)
         model.net.compile(**GRAPH)
-        tiny.close(model(**x), plain, 1e-12)
+        tiny.assert_close(model(**x), plain, 1e-12)
 
 
 @pytest.mark.parametrize("family", SHAPES.values(), ids=SHAPES)
 def test_one_graph_with_the_same_gradients(family: str) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     x = inputs(family)
     plain = gradients(model, model(**x))
     assert plain.keys() == {name for name, p in model.net.named_parameters() if p.requires_grad}
     model.net.compile(**GRAPH)
-    tiny.close(gradients(model, model(**x)), plain, 1e-12)
+    tiny.assert_close(gradients(model, model(**x)), plain, 1e-12)
 
 
 @pytest.mark.parametrize(("family", "changes"), [
@@ -73,19 +73,19 @@ def test_one_graph_with_the_same_gradients(family: str) -> None:
 ], ids=["sparse", "modernbert"])  # fmt: skip
 def test_one_graph_of_long_rows(family: str, changes: dict[str, Any]) -> None:
     """From 256 tokens on, sparse patterns have a kernel of their own."""
-    model = tiny.model(family, **dict(max_positions=300) | changes)
-    ids = tiny.ids(1, 260)
+    model = tiny.build(family, **dict(max_positions=300) | changes)
+    ids = tiny.random_ids(1, 260)
     plain = model(ids)
     grads = gradients(model, plain)
     model.net.compile(**GRAPH)
     out = model(ids)
-    tiny.close(out, plain, 1e-12)
-    tiny.close(gradients(model, out), grads, 1e-12)
+    tiny.assert_close(out, plain, 1e-12)
+    tiny.assert_close(gradients(model, out), grads, 1e-12)
 
 
 @pytest.mark.parametrize("family", [*SHAPES.values(), "albert"])
 def test_attention_weights_of_a_model_compiled_in_place(family: str) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     x = inputs(family)
     names = list(model.net.state_dict())
     with torch.no_grad(), qkv.look(model) as weights:
@@ -98,47 +98,47 @@ def test_attention_weights_of_a_model_compiled_in_place(family: str) -> None:
         with qkv.look(model) as weights:
             out = model(**x)
         after = model(**x)
-    tiny.close(out, plain, 1e-12)
+    tiny.assert_close(out, plain, 1e-12)
     assert all(
         torch.equal(out[name], before[name]) and torch.equal(after[name], before[name])
         for name in out
     )
     assert weights.keys() == expected_weights.keys()
-    tiny.close(weights, expected_weights, 1e-12)
+    tiny.assert_close(weights, expected_weights, 1e-12)
 
 
 def test_look_at_a_wrapped_model_is_an_error() -> None:
     """`torch.compile(net)` is another module, inside whose graph hooks do not run."""
-    model = tiny.model("gpt2")
-    ids = tiny.ids(2, 6)
-    batch = tiny.batch(model, ids)
+    model = tiny.build("gpt2")
+    ids = tiny.random_ids(2, 6)
+    batch = tiny.build_batch(model, ids)
     net = torch.compile(model.net, **GRAPH)
     with torch.no_grad():
-        tiny.close(net(batch), model.net(batch), 1e-12)
+        tiny.assert_close(net(batch), model.net(batch), 1e-12)
         with pytest.raises(ValueError, match="no attention weights"), qkv.look(model):
             net(batch)
 
 
 def test_a_step_with_a_cache_is_one_graph() -> None:
-    model = tiny.model("gpt2", depth=1)
-    ids = tiny.ids(2, 3)
+    model = tiny.build("gpt2", depth=1)
+    ids = tiny.random_ids(2, 3)
     full = model(ids)["logits"]
     model.net.compile(**GRAPH, dynamic=True)
-    caches = tiny.memory(model, 2)
+    caches = tiny.empty_caches(model, 2)
     with torch.no_grad():
         for t in range(3):
-            out = model.net(tiny.batch(model, ids[:, t : t + 1]), caches)["logits"]
-            tiny.close({"logits": out}, {"logits": full[:, t : t + 1]})
+            out = model.net(tiny.build_batch(model, ids[:, t : t + 1]), caches)["logits"]
+            tiny.assert_close({"logits": out}, {"logits": full[:, t : t + 1]})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_inductor(family: str) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     x = inputs(family)
     plain = model(**x)
     grads = gradients(model, plain)
     model.net.compile(fullgraph=True)
     out = model(**x)
-    tiny.close(out, plain)
-    tiny.close(gradients(model, out), grads)
+    tiny.assert_close(out, plain)
+    tiny.assert_close(gradients(model, out), grads)

@@ -41,12 +41,12 @@ def pack(model: qkv.Model) -> tuple[Batch, list[tuple[Span, Span, Batch]]]:
     """Return a packed batch, and for each document its last and first span and its batch."""
     family = model.family.name
     length = sum(LENGTHS[0])
-    tokens = tiny.ids(2, length)
+    tokens = tiny.random_ids(2, length)
     num_types = NUM_TYPES.get(family)
     types = torch.randint(num_types, tokens.shape) if num_types else None
     source = inputs(tokens, types, document_ids=document_ids(LENGTHS))
     singles = []
-    if family not in tiny.PAIRS:
+    if family not in tiny.ENCODER_DECODERS:
         for span in spans(LENGTHS):
             n, a, b = span
             single = Batch(
@@ -54,7 +54,7 @@ def pack(model: qkv.Model) -> tuple[Batch, list[tuple[Span, Span, Batch]]]:
             )
             singles.append((span, span, single))
         return Batch(encoder=source), singles
-    target = tiny.ids(2, sum(TARGETS[0]), seed=1)
+    target = tiny.random_ids(2, sum(TARGETS[0]), seed=1)
     for (n, a, b), (_, c, d) in zip(spans(LENGTHS), spans(TARGETS), strict=True):
         single = Batch(
             encoder=inputs(tokens[n, None, a:b], None), decoder=inputs(target[n, None, c:d], None)
@@ -78,22 +78,22 @@ def at(out: dict[str, Tensor], last: Span, first: Span) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", CASES)
 def test_a_packed_document_equals_the_document_alone(name: str) -> None:
     family, changes = CASES[name]
-    model = tiny.model(family, **changes)
+    model = tiny.build(family, **changes)
     batch, singles = pack(model)
     together = model.net(batch)
     for last, first, single in singles:
-        tiny.close(at(together, last, first), at(model.net(single), (0, 0, 99), (0, 0, 99)))
+        tiny.assert_close(at(together, last, first), at(model.net(single), (0, 0, 99), (0, 0, 99)))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_documents_do_not_attend_to_each_other(name: str) -> None:
     family, changes = CASES[name]
-    model = tiny.model(family, **changes)
+    model = tiny.build(family, **changes)
     batch, _ = pack(model)
     with qkv.look(model) as weights_by_path:
         model.net(batch)
     encoder_ids = document_ids(LENGTHS)
-    decoder_ids = document_ids(TARGETS if family in tiny.PAIRS else LENGTHS)
+    decoder_ids = document_ids(TARGETS if family in tiny.ENCODER_DECODERS else LENGTHS)
     for path, weights in weights_by_path.items():
         q = encoder_ids if "encoder" in path else decoder_ids
         k = encoder_ids if "cross" in path else q
@@ -106,7 +106,7 @@ def test_documents_do_not_attend_to_each_other(name: str) -> None:
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "xlnet", "switch"])
 def test_gradients_of_a_packed_row_are_those_of_its_documents(family: str) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     batch, singles = pack(model)
     weight = torch.randn(2, 99, tiny.VOCAB, dtype=torch.float64)
     logits = model.net(batch)["logits"]
@@ -117,12 +117,12 @@ def test_gradients_of_a_packed_row_are_those_of_its_documents(family: str) -> No
         (model.net(single)["logits"] * weight[n, None, a:b]).sum().backward()
     expected = {name: p.grad for name, p in model.net.named_parameters() if p.grad is not None}
     assert expected.keys() == together.keys()
-    tiny.close(together, expected)
+    tiny.assert_close(together, expected)
 
 
 @pytest.mark.parametrize("family", ["xlnet", "transformer-xl"])
 def test_all_documents_of_a_row_attend_to_its_memory(family: str) -> None:
-    model = tiny.model(family)
+    model = tiny.build(family)
     batch, singles = pack(model)
     assert batch.encoder is not None
     mems = torch.randn(2, 2, 4, tiny.WIDTH, dtype=torch.float64)  # (layers, B, M, W)
@@ -130,15 +130,15 @@ def test_all_documents_of_a_row_attend_to_its_memory(family: str) -> None:
     for last, first, single in singles:
         n = last[0]
         alone = model.net(Batch(encoder=single.encoder, mems=mems[:, n, None]))
-        tiny.close(at(together, last, first), at(alone, (0, 0, 99), (0, 0, 99)))
+        tiny.assert_close(at(together, last, first), at(alone, (0, 0, 99), (0, 0, 99)))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "t5", "xlnet", "modernbert", "sparse"])
 @pytest.mark.parametrize("padding", ["left", "right"])
 def test_padding_in_a_packed_row_changes_nothing(family: str, padding: str) -> None:
     """Whether padding has a document id of its own or that of its neighbor."""
-    model = tiny.model(family)
-    tokens = tiny.ids(1, 9)
+    model = tiny.build(family)
+    tokens = tiny.random_ids(1, 9)
     ids_of_neighbors = torch.tensor([[3, 3, 3, 3, 3, 8, 8, 8, 8]])
     empty = slice(0, 2) if padding == "left" else slice(7, 9)
     mask = torch.ones_like(tokens, dtype=torch.bool)
@@ -151,12 +151,12 @@ def test_padding_in_a_packed_row_changes_nothing(family: str, padding: str) -> N
         plain = Inputs.create(tokens[:, is_token], document_ids=documents[:, is_token])
         assert torch.equal(packed.position_ids.expand_as(tokens)[:, is_token], plain.position_ids)
         outs = [
-            model.net(Batch(encoder=r, decoder=r if family in tiny.PAIRS else None))
+            model.net(Batch(encoder=r, decoder=r if family in tiny.ENCODER_DECODERS else None))
             for r in (packed, plain)
         ]
         names = [name for name in ("last_hidden_state", "logits") if name in outs[0]]
         actual = {name: outs[0][name][:, is_token] for name in names}
-        tiny.close(actual, {name: outs[1][name] for name in names})
+        tiny.assert_close(actual, {name: outs[1][name] for name in names})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA")
@@ -182,8 +182,10 @@ def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
     plain = attention(q, k, v, bias, None, 0.25, 0.0)
     fast = attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), bias, None, 0.25, 0.0)
     assert bias.kernel == "packed"
-    tiny.close({"out": fast.float()}, {"out": plain}, 0.03)
+    tiny.assert_close({"out": fast.float()}, {"out": plain}, 0.03)
     here, there = (
         torch.autograd.grad((out.float() * weight).sum(), sides) for out in (fast, plain)
     )
-    tiny.close(dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 0.15)
+    tiny.assert_close(
+        dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 0.15
+    )

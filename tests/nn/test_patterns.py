@@ -186,9 +186,11 @@ def test_kernel_equals_dense_attention(name: str, length: int, kind: str) -> Non
     ours = block_sparse_attention(q, k, v, pattern, block_layout, scale=0.7)
     is_token = documents[:, None, :, None] >= 0
     weight = torch.randn_like(theirs) * is_token
-    tiny.close({"out": ours * is_token}, {"out": theirs * is_token}, 1e-12)
+    tiny.assert_close({"out": ours * is_token}, {"out": theirs * is_token}, 1e-12)
     here, there = (torch.autograd.grad((out * weight).sum(), (q, k, v)) for out in (ours, theirs))
-    tiny.close(dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 1e-12)
+    tiny.assert_close(
+        dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 1e-12
+    )
     padding_gradients = torch.autograd.grad(
         (block_sparse_attention(q, k, v, pattern, block_layout, scale=0.7) * ~is_token).sum(),
         (q, k, v),
@@ -247,7 +249,7 @@ def test_the_kernel_equals_its_reference(monkeypatch: pytest.MonkeyPatch) -> Non
             grad, q, k, v, bias, out, lse + 0.5, saved, 0.6, 0.0
         )
         results.append(dict(zip(("out", "lse", "q", "k", "v"), (part, lse, *back), strict=True)))
-    tiny.close(results[0], results[1], 1e-12)
+    tiny.assert_close(results[0], results[1], 1e-12)
 
 
 # The second part of the fixed pattern: the last positions of every chunk so far, and the query.
@@ -273,7 +275,7 @@ def sparse_model(name: str, dtype: torch.dtype = torch.float64, **settings: Any)
     sizes = (
         dict(stride=16, num_summary=3, heads=3) if family == "sparse" else dict(window=20, heads=3)
     )
-    return tiny.model(
+    return tiny.build(
         family, dtype=dtype, **dict(max_positions=4096, ffn_width=16) | changes | sizes | settings
     )
 
@@ -336,16 +338,16 @@ def reference(
 @pytest.mark.parametrize("name", MODELS)
 def test_model_equals_dense_masks(name: str, length: int, kind: str) -> None:
     model = sparse_model(name, depth=3)
-    ids = tiny.ids(2, length)
+    ids = tiny.random_ids(2, length)
     positions, documents = positions_and_documents(kind, length)
     is_token = documents >= 0
     with qkv.look(model) as recorded:
         ours = model.net(Batch(encoder=Inputs.create(ids, **layout(kind, length))))["logits"]
     logits, weights = reference(model, ids, positions, layers(name, kind, length))
-    tiny.close({"logits": ours[is_token]}, {"logits": logits[is_token]})
+    tiny.assert_close({"logits": ours[is_token]}, {"logits": logits[is_token]})
     for n, theirs in enumerate(weights):
         mine = recorded[f"decoder.layers.{n}.attention"]
-        tiny.close(
+        tiny.assert_close(
             {"weights": mine.transpose(1, 2)[is_token]},
             {"weights": theirs.transpose(1, 2)[is_token]},
         )
@@ -353,21 +355,21 @@ def test_model_equals_dense_masks(name: str, length: int, kind: str) -> None:
     weight = torch.randn_like(logits) * is_token[..., None] / is_token.sum() ** 0.5
     here, there = (torch.autograd.grad((x * weight).sum(), parameters) for x in (ours, logits))
     names = [name for name, _ in model.net.named_parameters()]
-    tiny.close(dict(zip(names, here, strict=True)), dict(zip(names, there, strict=True)))
+    tiny.assert_close(dict(zip(names, here, strict=True)), dict(zip(names, there, strict=True)))
 
 
 @pytest.mark.parametrize("name", tiny.CAUSAL)
 def test_no_query_attends_to_later_keys(name: str) -> None:
     family, changes = tiny.CAUSAL[name]
-    model = tiny.model(family, **changes)
-    ids = tiny.ids(1, 12)
+    model = tiny.build(family, **changes)
+    ids = tiny.random_ids(1, 12)
     outs = []
     for token in (20, 40):
         ids[0, 7] = token
         inputs = Inputs.create(ids.clone())
         batch = (
-            Batch(encoder=Inputs.create(tiny.ids(1, 5)), decoder=inputs)
-            if family in tiny.PAIRS
+            Batch(encoder=Inputs.create(tiny.random_ids(1, 5)), decoder=inputs)
+            if family in tiny.ENCODER_DECODERS
             else Batch(encoder=inputs)
         )
         outs.append(model.net(batch)["logits"])
@@ -400,7 +402,9 @@ LOCAL: dict[str, Any] = dict(layer_types=("sliding_attention",) * 2, depth=2, lo
 def largest(model: qkv.Model, kind: str) -> LargestTensor:
     """Run a forward and a backward over a long row."""
     settings = {name: value[1:] for name, value in layout(kind, LONG).items()}
-    batch = Batch(encoder=Inputs.create(tiny.ids(1, LONG) % model.args["vocab_size"], **settings))
+    batch = Batch(
+        encoder=Inputs.create(tiny.random_ids(1, LONG) % model.args["vocab_size"], **settings)
+    )
     with LargestTensor() as record:
         model.net(batch)["last_hidden_state"].square().sum().backward()
     return record
@@ -418,7 +422,7 @@ def test_no_square_tensor(name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_no_square_tensor_in_local_layers(kind: str) -> None:
-    model = tiny.model(
+    model = tiny.build(
         "modernbert", dtype=torch.float32, width=16, heads=2, ffn_width=16, head="none", **LOCAL
     )
     record = largest(model, kind)
@@ -428,7 +432,7 @@ def test_no_square_tensor_in_local_layers(kind: str) -> None:
 def test_no_square_tensor_beside_dense_layers() -> None:
     """On rows without padding, the dense layers of GPT-3 and ModernBERT need none either."""
     gpt3 = sparse_model("gpt3", torch.float32, depth=2, window=64, heads=2, width=16)
-    mixed = tiny.model(
+    mixed = tiny.build(
         "modernbert",
         dtype=torch.float32,
         width=16,
@@ -444,7 +448,7 @@ def test_no_square_tensor_beside_dense_layers() -> None:
 
 def test_a_square_tensor_is_detected() -> None:
     record = largest(
-        tiny.model(
+        tiny.build(
             "gpt2", dtype=torch.float32, width=16, heads=2, ffn_width=16, max_positions=LONG
         ),
         "left",
@@ -456,14 +460,16 @@ def test_a_square_tensor_is_detected() -> None:
 @pytest.mark.parametrize("length", [60, 256, 300])
 def test_local_layers_equal_dense_masks(length: int, kind: str) -> None:
     """ModernBERT's second layer, with and without the block-sparse kernel."""
-    model = tiny.model("modernbert", **LOCAL | dict(local_attention=10))
+    model = tiny.build("modernbert", **LOCAL | dict(local_attention=10))
     captured: list[Tensor] = []
     kernel = model.net.get_submodule("encoder.layers.1.attention.kernel")
     kernel.register_forward_hook(lambda module, args, out: captured.extend((*args[:3], out)))
-    model.net(Batch(encoder=Inputs.create(tiny.ids(2, length), **layout(kind, length))))
+    model.net(Batch(encoder=Inputs.create(tiny.random_ids(2, length), **layout(kind, length))))
     q, k, v, out = captured
     theirs = F.scaled_dot_product_attention(
         q, k, v, attn_mask=dense(NEIGHBORS, kind, length)[:, None]
     )
     is_token = positions_and_documents(kind, length)[1] >= 0
-    tiny.close({"out": out.transpose(1, 2)[is_token]}, {"out": theirs.transpose(1, 2)[is_token]})
+    tiny.assert_close(
+        {"out": out.transpose(1, 2)[is_token]}, {"out": theirs.transpose(1, 2)[is_token]}
+    )

@@ -62,12 +62,12 @@ SIZES: dict[str, dict[str, Any]] = {
     ),
 }  # fmt: skip
 FAMILIES = list(SIZES)
-PAIRS = ["transformer", "bart", "mbart", "marian", "t5", "switch"]  # encoder-decoders
+ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch"]
 
 # Causal models, which decode token by token: the families, and encoders with is_decoder.
 _DECODER: dict[str, Any] = dict(is_decoder=True, head="lm")
 CAUSAL: dict[str, tuple[str, dict[str, Any]]] = {
-    **{name: (name, {}) for name in ("gpt", "gpt2", "gpt3", "ctrl", "llama", "transformer-xl", *PAIRS)},
+    **{name: (name, {}) for name in ("gpt", "gpt2", "gpt3", "ctrl", "llama", "transformer-xl", *ENCODER_DECODERS)},
     **{f"{name}-decoder": (name, _DECODER) for name in ("bert", "roberta", "electra")},
     **{f"{name}-cross": (name, _DECODER | dict(add_cross_attention=True))
        for name in ("bert", "roberta", "electra")},
@@ -81,18 +81,18 @@ CAUSAL: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def model(
+def build(
     family: str, *, positions: str | None = None, dtype: torch.dtype = torch.float64, **changes: Any
 ) -> qkv.Model:
     """Return a tiny model in eval mode, all of whose tensors are random."""
-    tiny_model = qkv.build(family, position_embedding_type=positions, **sizes(family, **changes))
-    randomise(tiny_model.net, f"{family} {positions} {sorted(changes.items())}")
+    tiny_model = qkv.build(family, position_embedding_type=positions, **change_sizes(family, **changes))
+    randomize_parameters(tiny_model.net, f"{family} {positions} {sorted(changes.items())}")
     tiny_model.net.to(dtype)
     return tiny_model
 
 
-def sizes(family: str, **changes: Any) -> dict[str, Any]:
-    """Return the arguments with changes; those of a stack go to CLIP's text encoder."""
+def change_sizes(family: str, **changes: Any) -> dict[str, Any]:
+    """Return the arguments of a family with changes; a change to a stack goes to CLIP's text encoder."""
     if family != "clip":
         return SIZES[family] | changes
     top_level = {key: value for key, value in changes.items() if key in (*SIZES[family], "head")}
@@ -100,7 +100,7 @@ def sizes(family: str, **changes: Any) -> dict[str, Any]:
     return SIZES[family] | {"text": SIZES[family]["text"] | text} | top_level
 
 
-def randomise(net: nn.Module, seed: str = "") -> None:
+def randomize_parameters(net: nn.Module, seed: str = "") -> None:
     """Fill all parameters with normal noise, the weights of norms around one."""
     generator = torch.Generator().manual_seed(zlib.crc32(seed.encode()))
     with torch.no_grad():
@@ -110,12 +110,12 @@ def randomise(net: nn.Module, seed: str = "") -> None:
             tensor.copy_(1 + 0.2 * noise if is_norm_weight else 0.3 * noise)
 
 
-def ids(*shape: int, seed: int = 0, low: int = 8) -> Tensor:
+def random_ids(*shape: int, seed: int = 0, low: int = 8) -> Tensor:
     """Return random token ids without special tokens."""
     return torch.randint(low, VOCAB - 1, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def batch(
+def build_batch(
     tiny_model: qkv.Model,
     input_ids: Tensor,
     decoder_input_ids: Tensor | None = None,
@@ -125,19 +125,19 @@ def batch(
 
     An encoder-decoder without `decoder_input_ids` reads the same ids in both."""
     encoder = Inputs.create(input_ids, **settings)
-    if tiny_model.family.name not in PAIRS:
+    if tiny_model.family.name not in ENCODER_DECODERS:
         return Batch(encoder=encoder)
     ids_of_decoder = input_ids if decoder_input_ids is None else decoder_input_ids
     return Batch(encoder=encoder, decoder=Inputs.create(ids_of_decoder, **settings))
 
 
-def memory(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
-    """Return empty caches."""
+def empty_caches(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
+    """Return the empty caches of every layer."""
     assert isinstance(tiny_model.net, Transformer)
     return tiny_model.net.empty_caches(batch_size)
 
 
-def apart(actual: Tensor, expected: Tensor) -> float:
+def max_difference(actual: Tensor, expected: Tensor) -> float:
     """Return the largest absolute difference; infinity for different shapes and for NaN."""
     if actual.shape != expected.shape:
         return float("inf")
@@ -147,8 +147,8 @@ def apart(actual: Tensor, expected: Tensor) -> float:
     return float("inf") if math.isnan(difference) else difference
 
 
-def close(actual: dict[str, Tensor], expected: dict[str, Tensor], within: float = 1e-9) -> None:
+def assert_close(actual: dict[str, Tensor], expected: dict[str, Tensor], within: float = 1e-9) -> None:
     """Assert that `actual` has all tensors of `expected`, with differences of at most `within`."""
-    differences = {name: apart(actual[name], tensor) for name, tensor in expected.items()}
+    differences = {name: max_difference(actual[name], tensor) for name, tensor in expected.items()}
     assert expected
     assert max(differences.values()) <= within, differences

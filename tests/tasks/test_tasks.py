@@ -116,17 +116,17 @@ def test_results_do_not_depend_on_the_batch_in_any_family(family_name: str) -> N
     tokenizer = qkv.Tokenizer.train(
         TEXTS * 3, type="char", vocab_size=tiny.VOCAB, template="bert", lowercase=True
     )
-    family = qkv.build(family_name, **tiny.sizes(family_name)).family
+    family = qkv.build(family_name, **tiny.change_sizes(family_name)).family
     for head, name in (
         ("sequence-classification", "classify"), ("token-classification", "tag"),
         ("question-answering", "answer"), ("none", "embed"),
     ):  # fmt: skip
-        if head not in family.heads or (name == "embed" and family_name in tiny.PAIRS):
+        if head not in family.heads or (name == "embed" and family_name in tiny.ENCODER_DECODERS):
             continue
         changes: dict[str, Any] = {}
         if "eos_token_id" in family.defaults:
             changes["eos_token_id"] = tokenizer.sep_token_id
-        model = tiny.model(family_name, head=head, **changes)
+        model = tiny.build(family_name, head=head, **changes)
         model.tokenizer = tokenizer
         task = qkv.task(name, model, max_input_length=40)
         inputs = [build_input(name, text) for text in TEXTS[::2]]
@@ -141,7 +141,7 @@ def test_padding_of_the_vocabulary_is_never_predicted() -> None:
     tokenizer = qkv.Tokenizer.train(
         TEXTS, type="char", vocab_size=tiny.VOCAB, template="bert", lowercase=True
     )
-    model = tiny.model("bert", head="masked-lm", vocab_size=len(tokenizer) + 40)
+    model = tiny.build("bert", head="masked-lm", vocab_size=len(tokenizer) + 40)
     model.tokenizer = tokenizer
     result = qkv.task("fill", model, top_k=1000)("clara [MASK]")
     assert sorted(word.token for word in result.candidates) == list(range(len(tokenizer)))

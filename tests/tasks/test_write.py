@@ -288,7 +288,7 @@ def test_a_long_prompt_is_an_error_or_truncated_on_the_left() -> None:
 def test_completion_in_every_causal_family(family: str) -> None:
     template = "xlnet" if family == "xlnet" else "bos-eos"
     text = qkv.Tokenizer.train(TEXTS * 3, type="char", vocab_size=tiny.VOCAB, template=template)
-    model = tiny.model(family, head="lm")
+    model = tiny.build(family, head="lm")
     model.tokenizer = text
     task = qkv.task("complete", model, max_new_tokens=6)
     result = task("Wo ist")
@@ -358,7 +358,7 @@ def test_window_leaves_room_for_max_new_tokens() -> None:
 def test_models_with_a_memory_read_the_whole_prompt(family: str, reads: bool) -> None:
     text = qkv.Tokenizer.train(TEXTS * 3, type="char", vocab_size=tiny.VOCAB, template="plain")
     more: dict[str, Any] = {"mem_len": 8} if family == "xlnet" else {}
-    model = tiny.model(family, head="lm", **more)
+    model = tiny.build(family, head="lm", **more)
     model.tokenizer = text
     task, prompt = qkv.task("complete", model, max_new_tokens=4, max_input_length=20), TEXTS[0] * 4
     with pytest.raises(ValueError, match="more than the limit of 19"):

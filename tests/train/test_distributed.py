@@ -109,7 +109,7 @@ def build_lora() -> nn.Module:
 def train_adapter(team: DistributedContext, folder: Path) -> None:
     """Train LoRA adapters and a norm, and write them."""
     run = make_trainer("lora", team, parallelism="fsdp")
-    model = tiny.model("gpt2", **SIZES)
+    model = tiny.build("gpt2", **SIZES)
     model.net, model.adapter_parameters_to_save = run.net, ("decoder.final_norm.weight",)  # type: ignore[assignment]
     run.train()
     run.write_model(partial(write_adapter, model), folder)
@@ -465,7 +465,7 @@ def make_environment(**variables: str) -> dict[str, str]:
 def check_result(folder: Path, name: str, expected: tuple[list[float], dict[str, Tensor]]) -> None:
     losses, weights = expected
     assert json.loads((folder / f"{name}.json").read_text()) == pytest.approx(losses, abs=1e-5)
-    tiny.close(load_file(folder / f"{name}.safetensors"), weights, 1e-5)
+    tiny.assert_close(load_file(folder / f"{name}.safetensors"), weights, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_two_processes_write_the_adapter_of_one(folder: Path, tmp_path: Path) ->
         load_file(path / "adapter_model.safetensors") for path in (tmp_path, folder / "adapter")
     )
     assert len(expected) == len(actual) == 2 * (2 + 2) + 2
-    tiny.close(actual, expected, 1e-5)
+    tiny.assert_close(actual, expected, 1e-5)
 
 
 @pytest.mark.parametrize(("name", "parallelism"), RESUMED)
@@ -499,7 +499,7 @@ def test_resume_with_another_number_of_processes(name: str, parallelism: str, fo
     assert trainer.restore_checkpoint()
     resumed_losses, resumed_weights = run_training(trainer)
     assert resumed_losses == pytest.approx(losses[4:], abs=1e-5)
-    tiny.close(resumed_weights, weights, 1e-5)
+    tiny.assert_close(resumed_weights, weights, 1e-5)
 
 
 def test_all_processes_run_the_same_number_of_micro_batches() -> None:

@@ -32,18 +32,18 @@ def equal(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
 
 
 def test_update_follows_the_formula() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     ema = WeightEMA(net, 0.6)
     expected = weights(net)
     for n in range(6):
         new = add_noise(net, n)
         expected = {name: 0.6 * x + 0.4 * new[name] for name, x in expected.items()}
         ema.update()
-    tiny.close(ema.averaged_weights, expected, 1e-12)
+    tiny.assert_close(ema.averaged_weights, expected, 1e-12)
 
 
 def test_equals_torch() -> None:
-    net = tiny.model("gpt2", dtype=torch.float32).net
+    net = tiny.build("gpt2", dtype=torch.float32).net
     reference = torch.optim.swa_utils.AveragedModel(
         net, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9)
     )
@@ -57,7 +57,7 @@ def test_equals_torch() -> None:
 
 
 def test_weights_are_swapped_and_restored_exactly() -> None:
-    net = tiny.model("bert", dtype=torch.float32).net
+    net = tiny.build("bert", dtype=torch.float32).net
     addresses = {name: p.data_ptr() for name, p in net.named_parameters()}
     ema = WeightEMA(net, 0.5)
     weights_before = add_noise(net, 1)
@@ -72,7 +72,7 @@ def test_weights_are_swapped_and_restored_exactly() -> None:
 
 
 def test_bfloat16_weights_are_averaged_in_float32() -> None:
-    net = tiny.model("bert", dtype=torch.bfloat16).net
+    net = tiny.build("bert", dtype=torch.bfloat16).net
     ema = WeightEMA(net, 0.9999)
     before = {name: x.clone() for name, x in ema.averaged_weights.items()}
     weights_before = add_noise(net, 1)
@@ -85,7 +85,7 @@ def test_bfloat16_weights_are_averaged_in_float32() -> None:
 
 
 def test_resumes_exactly() -> None:
-    net = tiny.model("t5", dtype=torch.float32).net
+    net = tiny.build("t5", dtype=torch.float32).net
     uninterrupted = WeightEMA(net, 0.9)
     first = WeightEMA(net, 0.9)
     for n in range(3):
@@ -105,7 +105,7 @@ def test_resumes_exactly() -> None:
 
 
 def test_frozen_parameters_are_left_out_until_trainable() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     net.requires_grad_(False)
     tokens = net.get_parameter("encoder.embedding.tokens.weight").requires_grad_(True)
     ema = WeightEMA(net, 0.5)
@@ -121,7 +121,7 @@ def test_frozen_parameters_are_left_out_until_trainable() -> None:
 
 
 def test_mean_with_checkpoints_is_swapped_and_restored() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     frozen = net.get_parameter("encoder.embedding.tokens.weight").requires_grad_(False)
     others = [add_noise(net, n) for n in range(2)]
     weights_before = add_noise(net, 2)
@@ -139,8 +139,8 @@ def test_mean_with_checkpoints_is_swapped_and_restored() -> None:
 
 
 def test_error_names_the_parameters_of_another_network() -> None:
-    bert = tiny.model("bert").net
-    gpt2 = tiny.model("gpt2").net
+    bert = tiny.build("bert").net
+    gpt2 = tiny.build("gpt2").net
     with (
         pytest.raises(ValueError, match=r"another network: this one has no encoder\.embedding.*"),
         WeightEMA(bert).average_parameters(gpt2),
@@ -148,7 +148,7 @@ def test_error_names_the_parameters_of_another_network() -> None:
         pass
     with pytest.raises(ValueError, match=r"another network: decoder\.embedding.* differ"):
         WeightEMA(bert).load_state_dict(WeightEMA(gpt2).state_dict())
-    larger = WeightEMA(tiny.model("bert", vocab_size=60).net).state_dict()
+    larger = WeightEMA(tiny.build("bert", vocab_size=60).net).state_dict()
     with pytest.raises(
         ValueError, match=r"another network: encoder\.embedding\.tokens\.weight.* differ"
     ):
@@ -163,7 +163,7 @@ def test_error_names_a_wrong_decay(decay: float) -> None:
 
 
 def make_checkpoints(dtype: torch.dtype = torch.float32) -> list[dict[str, Tensor]]:
-    net = tiny.model("bert", dtype=dtype).net
+    net = tiny.build("bert", dtype=dtype).net
     return [add_noise(net, n) for n in range(3)]
 
 

@@ -34,7 +34,7 @@ def group_of(optimizer: CombinedOptimizer) -> dict[str, dict[str, Any]]:
 
 def backward(model: qkv.Model, seed: int = 0) -> Tensor:
     model.net.zero_grad()
-    out = model.net(tiny.batch(model, tiny.ids(2, 9, seed=seed)))["logits"]
+    out = model.net(tiny.build_batch(model, tiny.random_ids(2, 9, seed=seed)))["logits"]
     loss = -out.log_softmax(-1)[..., 3].mean()
     loss.backward()
     return loss.detach()
@@ -56,7 +56,7 @@ def weights(net: nn.Module) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_every_trainable_parameter_is_in_one_group(family: str, name: str) -> None:
-    net = tiny.model(family).net
+    net = tiny.build(family).net
     optimizer = build_optimizer(net, optimizer=name, lr=0.1, weight_decay=0.3, layer_lr_decay=0.9)
     ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
     assert sorted(ids) == sorted({id(p) for p in net.parameters() if p.requires_grad})
@@ -81,7 +81,7 @@ def test_every_trainable_parameter_is_in_one_group(family: str, name: str) -> No
     ],
 )
 def test_weight_decay_applies_to_matrices_only(family: str, pattern: str, decays: bool) -> None:
-    groups = group_of(build_optimizer(tiny.model(family).net, lr=0.1, weight_decay=0.3))
+    groups = group_of(build_optimizer(tiny.build(family).net, lr=0.1, weight_decay=0.3))
     decays_found = [
         group["weight_decay"] for name, group in groups.items() if re.search(pattern, name)
     ]
@@ -91,7 +91,7 @@ def test_weight_decay_applies_to_matrices_only(family: str, pattern: str, decays
 
 def test_muon_updates_only_hidden_matrices() -> None:
     for family in tiny.FAMILIES:
-        optimizer = build_optimizer(tiny.model(family).net, optimizer="muon", lr=0.1)
+        optimizer = build_optimizer(tiny.build(family).net, optimizer="muon", lr=0.1)
         muon = [part for part in optimizer.optimizers if isinstance(part, Muon)]
         names = [
             name for part in muon for group in part.param_groups for name in group["param_names"]
@@ -106,7 +106,7 @@ def test_muon_updates_only_hidden_matrices() -> None:
 
 
 def test_frozen_parameters_are_left_out() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     freeze_parameters(net, ["encoder.embedding.*", "layers.0.*"])
     names = {*group_of(build_optimizer(net, lr=0.1))}
     assert names == {
@@ -120,7 +120,7 @@ def test_frozen_parameters_are_left_out() -> None:
 
 
 def test_adapters_are_not_hidden_matrices() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     add_lora(net)
     assert {
         group["weight_decay"]
@@ -137,7 +137,7 @@ def test_layer_lr_decay_counts_layers_as_electra() -> None:
     depth = 4
     lr = 0.1
     decay = 0.8
-    net = tiny.model("electra", depth=depth, head="sequence-classification").net
+    net = tiny.build("electra", depth=depth, head="sequence-classification").net
     groups = group_of(build_optimizer(net, lr=lr, layer_lr_decay=decay))
     depths = {"embedding": 0} | {f"layers.{i}": i + 1 for i in range(depth)} | {"heads": depth + 2}
     for name, group in groups.items():
@@ -147,7 +147,7 @@ def test_layer_lr_decay_counts_layers_as_electra() -> None:
 
 
 def test_layer_lr_decay_counts_each_stack_separately() -> None:
-    net = tiny.model("t5", depth=2, decoder_depth=3).net
+    net = tiny.build("t5", depth=2, decoder_depth=3).net
     groups = group_of(build_optimizer(net, lr=1.0, layer_lr_decay=0.5))
     depths = {
         "encoder.embedding.tokens.weight": 4,
@@ -162,7 +162,7 @@ def test_layer_lr_decay_counts_each_stack_separately() -> None:
     assert {name: groups[name]["lr"] for name in depths} == {
         name: 0.5**n for name, n in depths.items()
     }
-    clip_groups = group_of(build_optimizer(tiny.model("clip").net, lr=1.0, layer_lr_decay=0.5))
+    clip_groups = group_of(build_optimizer(tiny.build("clip").net, lr=1.0, layer_lr_decay=0.5))
     assert (
         clip_groups["logit_scale"]["lr"]
         == clip_groups["text.heads.projection.out.weight"]["lr"]
@@ -175,8 +175,8 @@ def test_layer_lr_decay_counts_each_stack_separately() -> None:
 
 
 def test_adamw_equals_torch() -> None:
-    model = tiny.model("bert")
-    reference = tiny.model("bert")
+    model = tiny.build("bert")
+    reference = tiny.build("bert")
     optimizer = build_optimizer(model.net, lr=0.01, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.1)
     named = dict(reference.net.named_parameters())
     groups = [
@@ -188,7 +188,7 @@ def test_adamw_equals_torch() -> None:
     )
     train(model, optimizer, range(4))
     train(reference, torch_optimizer, range(4))
-    tiny.close(weights(model.net), weights(reference.net), 1e-12)
+    tiny.assert_close(weights(model.net), weights(reference.net), 1e-12)
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (24, 60), (60, 24), (3, 8, 5)])
@@ -197,7 +197,7 @@ def test_orthogonalize_gives_singular_values_near_one(shape: tuple[int, ...]) ->
     x = u @ torch.diag_embed(s.clamp(min=0.1)) @ v
     inner = u.mT @ orthogonalize(x) @ v.mT  # the directions stay
     new = inner.diagonal(dim1=-2, dim2=-1)
-    assert tiny.apart(inner, torch.diag_embed(new)) < 1e-4
+    assert tiny.max_difference(inner, torch.diag_embed(new)) < 1e-4
     assert 0.5 < new.min() <= new.max() < 1.3
 
 
@@ -224,13 +224,13 @@ def test_muon_equals_torch(shape: tuple[int, int]) -> None:
         torch_muon.step()
     step = lr * 0.2 * math.sqrt(40)
     for p, q, x in zip(parameters, expected, start, strict=True):
-        assert tiny.apart(p, q) < 0.1 * step  # torch computes it in bfloat16
-        assert tiny.apart(p, x) > 0.1 * step
+        assert tiny.max_difference(p, q) < 0.1 * step  # torch computes it in bfloat16
+        assert tiny.max_difference(p, x) > 0.1 * step
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_loss_falls(name: str) -> None:
-    model = tiny.model("gpt2", dtype=torch.float32)
+    model = tiny.build("gpt2", dtype=torch.float32)
     optimizer = build_optimizer(model.net, optimizer=name, lr=0.01)
     before = float(backward(model))
     train(model, optimizer, range(10))
@@ -238,7 +238,7 @@ def test_loss_falls(name: str) -> None:
 
 
 def test_adafactor_updates_are_relative_to_the_parameter_scale() -> None:
-    model = tiny.model("t5", dtype=torch.float32)
+    model = tiny.build("t5", dtype=torch.float32)
     before = weights(model.net)
     train(
         model,
@@ -252,8 +252,8 @@ def test_adafactor_updates_are_relative_to_the_parameter_scale() -> None:
 
 
 def test_a_closure_is_called() -> None:
-    model = tiny.model("bert")
-    reference = tiny.model("bert")
+    model = tiny.build("bert")
+    reference = tiny.build("bert")
     optimizer = build_optimizer(model.net, optimizer="muon", lr=0.01)
     assert optimizer.step(lambda: float(backward(model))) == float(backward(reference))
     assert float(backward(model)) < float(backward(reference))
@@ -266,17 +266,17 @@ def test_a_closure_is_called() -> None:
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_resumes_exactly(family: str, name: str) -> None:
     options: dict[str, Any] = dict(optimizer=name, lr=0.01, weight_decay=0.1, layer_lr_decay=0.9)
-    uninterrupted = tiny.model(family, dtype=torch.float32)
+    uninterrupted = tiny.build(family, dtype=torch.float32)
     train(uninterrupted, build_optimizer(uninterrupted.net, **options), range(10))
 
-    first = tiny.model(family, dtype=torch.float32)
+    first = tiny.build(family, dtype=torch.float32)
     optimizer = build_optimizer(first.net, **options)
     train(first, optimizer, range(5))
     file = io.BytesIO()
     torch.save({"net": first.net.state_dict(), "optimizer": optimizer.state_dict()}, file)
     file.seek(0)
     saved = torch.load(file, weights_only=True)
-    second = tiny.model(family, dtype=torch.float32)
+    second = tiny.build(family, dtype=torch.float32)
     second.net.load_state_dict(saved["net"])
     resumed_optimizer = build_optimizer(second.net, **options)
     resumed_optimizer.load_state_dict(saved["optimizer"])
@@ -286,7 +286,7 @@ def test_resumes_exactly(family: str, name: str) -> None:
 
 
 def test_lr_set_after_loading_reaches_every_optimizer() -> None:
-    model = tiny.model("bert", dtype=torch.float32)
+    model = tiny.build("bert", dtype=torch.float32)
     optimizer = build_optimizer(model.net, optimizer="muon", lr=0.01)
     train(model, optimizer, range(1))
     optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
@@ -298,8 +298,8 @@ def test_lr_set_after_loading_reaches_every_optimizer() -> None:
 
 
 def test_error_for_a_state_of_other_parameters() -> None:
-    full = build_optimizer(tiny.model("bert").net, lr=0.1)
-    net = tiny.model("bert").net
+    full = build_optimizer(tiny.build("bert").net, lr=0.1)
+    net = tiny.build("bert").net
     freeze_parameters(net, "heads.lm.out.bias")
     message = r"has other parameters, .*missing none; unknown heads\.lm\.out\.bias"
     with pytest.raises(ValueError, match=message):
@@ -310,7 +310,7 @@ def test_error_for_a_state_of_other_parameters() -> None:
 
 
 def test_freeze_by_patterns() -> None:
-    net = tiny.model("bert").net
+    net = tiny.build("bert").net
     assert freeze_parameters(net, "layers.1.attention.[qk].weight") == [
         "encoder.layers.1.attention.q.weight",
         "encoder.layers.1.attention.k.weight",
@@ -326,7 +326,7 @@ def test_freeze_by_patterns() -> None:
 def test_error_names_a_pattern_without_match() -> None:
     message = r"^pattern 'encoder\.layer\.0\.\*' matches no parameter; nearest: encoder\.layers\.0"
     with pytest.raises(ValueError, match=message):
-        freeze_parameters(tiny.model("bert").net, ["encoder.embedding.*", "encoder.layer.0.*"])
+        freeze_parameters(tiny.build("bert").net, ["encoder.embedding.*", "encoder.layer.0.*"])
 
 
 def gradients(net: nn.Module) -> list[Tensor]:
@@ -335,8 +335,8 @@ def gradients(net: nn.Module) -> list[Tensor]:
 
 @pytest.mark.parametrize("max_norm", [0.0, 0.5, 1e6])
 def test_clip_grad_norm_equals_torch(max_norm: float) -> None:
-    model = tiny.model("bert")
-    reference = tiny.model("bert")
+    model = tiny.build("bert")
+    reference = tiny.build("bert")
     backward(model)
     backward(reference)
     norm, finite = clip_grad_norm(model.net.parameters(), max_norm)
@@ -344,12 +344,12 @@ def test_clip_grad_norm_equals_torch(max_norm: float) -> None:
     assert finite
     assert torch.equal(norm, expected)
     for x, y in zip(gradients(model.net), gradients(reference.net), strict=True):
-        assert tiny.apart(x, y) < 1e-12
+        assert tiny.max_difference(x, y) < 1e-12
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_clip_grad_norm_reports_a_non_finite_norm(value: float) -> None:
-    model = tiny.model("bert")
+    model = tiny.build("bert")
     backward(model)
     model.net.get_parameter("encoder.embedding.norm.bias").grad[0] = value  # type: ignore[index]
     norm, finite = clip_grad_norm(model.net.parameters(), 1.0)
@@ -390,7 +390,7 @@ def run_few_steps(name: str, is_sharded: bool, has_lora: bool) -> dict[str, Tens
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = tiny.model("bert", dtype=torch.float64)
+    model = tiny.build("bert", dtype=torch.float64)
     if has_lora:
         torch.manual_seed(0)
         add_lora(model.net, r=2, target_modules=("attention.q,k,v", "feed_forward.up"))
@@ -423,7 +423,9 @@ def run_process(rank: int, path: str) -> None:
     # In fp64: the gradient of a key's bias is zero except for rounding errors, and Adam divides that noise by
     # at least eps, 1e-16 / 1e-8; in fp32 it would be as large as a real step.
     for name, has_lora in (("muon", False), ("adamw", True)):
-        tiny.close(run_few_steps(name, True, has_lora), run_few_steps(name, False, has_lora), 1e-6)
+        tiny.assert_close(
+            run_few_steps(name, True, has_lora), run_few_steps(name, False, has_lora), 1e-6
+        )
     dist.destroy_process_group()
 
 

@@ -47,11 +47,11 @@ def build_net_and_objective(name: str, dropout: float = 0.0) -> tuple[nn.Module,
         name, VocabularyInfo(vocab_size=tiny.VOCAB, num_image_tokens=NUM_IMAGE_TOKENS)
     )
     if name == "sentence-contrastive":
-        model = tiny.model(
+        model = tiny.build(
             "bert", dtype=torch.float32, pooling="mean", dropout=dropout, attention_dropout=dropout
         )
     else:
-        model = tiny.model("clip", dtype=torch.float32, attention_dropout=dropout)
+        model = tiny.build("clip", dtype=torch.float32, attention_dropout=dropout)
     for module in model.net.modules():
         if isinstance(module, nn.Dropout):
             module.p = dropout
@@ -117,7 +117,7 @@ def test_micro_batches_equal_one_batch(name: str, count: int) -> None:
         )
         torch.testing.assert_close(losses["loss"], loss.detach(), atol=1e-6, rtol=0)
         assert gradients.keys() == expected.keys()
-        tiny.close(gradients, expected, 1e-6)
+        tiny.assert_close(gradients, expected, 1e-6)
     assert (expected["logit_scale"].abs() > 1e-3) if name == "image-text-contrastive" else expected
 
 
@@ -136,10 +136,10 @@ def test_dropout_is_the_same_in_both_passes(name: str) -> None:
     torch.manual_seed(5)
     _, gradients = compute_gradients(net, objective, micro_batches)
     assert torch.equal(torch.rand(3), after)
-    tiny.close(gradients, expected, 1e-6)
+    tiny.assert_close(gradients, expected, 1e-6)
     torch.manual_seed(6)
     _, other = compute_gradients(net, objective, micro_batches)
-    assert max(tiny.apart(other[key], expected[key]) for key in expected) > 1e-3
+    assert max(tiny.max_difference(other[key], expected[key]) for key in expected) > 1e-3
 
 
 def test_only_one_graph_is_in_memory() -> None:
@@ -163,7 +163,7 @@ def test_uncounted_micro_batch_has_no_effect() -> None:
     for order in ([*micro_batches, uncounted], [uncounted, *micro_batches]):
         losses, gradients = compute_gradients(net, objective, order)
         torch.testing.assert_close(losses, expected_losses, atol=1e-6, rtol=0)
-        tiny.close(gradients, expected, 1e-6)
+        tiny.assert_close(gradients, expected, 1e-6)
 
 
 def test_custom_loss_function_reads_all_rows_and_labels() -> None:
@@ -195,11 +195,11 @@ def test_custom_loss_function_reads_all_rows_and_labels() -> None:
     )
     assert seen[-1] == {"sentence_embedding", "class"}
     torch.testing.assert_close(actual[0], expected[0], atol=1e-6, rtol=0)
-    tiny.close(actual[1], expected[1], 1e-6)
+    tiny.assert_close(actual[1], expected[1], 1e-6)
 
 
 def test_error_for_a_model_without_pooling() -> None:
-    net = tiny.model("bert", dtype=torch.float32).net
+    net = tiny.build("bert", dtype=torch.float32).net
     objective = build_objective("sentence-contrastive", VocabularyInfo(vocab_size=tiny.VOCAB))
     with pytest.raises(
         ValueError, match=r'returns no sentence embedding; model\.pooling = "mean" adds one'

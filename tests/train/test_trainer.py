@@ -188,7 +188,7 @@ def test_micro_batches_equal_a_full_batch() -> None:
         trainer = make_trainer(dropout=0.0, grad_accum=grad_accum, ema_decay=0.0, steps=4)
         trainer.net.double()
         weights.append(run_training(trainer, recorder))
-    tiny.close(weights[0], weights[1], 1e-9)
+    tiny.assert_close(weights[0], weights[1], 1e-9)
     assert recorders[0].losses == pytest.approx(recorders[1].losses, abs=1e-9)
 
 

@@ -25,7 +25,7 @@ def weights(model: qkv.Model) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_error_is_at_most_half_a_scale(family: str, tmp_path: Path) -> None:
-    model = tiny.model(family, dtype=torch.float32)
+    model = tiny.build(family, dtype=torch.float32)
     model.save(tmp_path, weights="int8")
     loaded = qkv.load(tmp_path)
     before, after = weights(model), weights(loaded)
@@ -42,7 +42,7 @@ def test_error_is_at_most_half_a_scale(family: str, tmp_path: Path) -> None:
 
 
 def test_saved_again_it_is_bitwise_equal(tmp_path: Path) -> None:
-    model = tiny.model("transformer", dtype=torch.float32)
+    model = tiny.build("transformer", dtype=torch.float32)
     with torch.no_grad():
         for x in weights(model).values():  # rows from 1e-30 to 1e30, and zeros
             if x.dim() == 2:
@@ -61,7 +61,7 @@ def test_saved_again_it_is_bitwise_equal(tmp_path: Path) -> None:
 
 
 def test_file_size_and_tied_weights(tmp_path: Path) -> None:
-    model = tiny.model("gpt2", dtype=torch.float32, width=128)  # its head is tied to its embedding
+    model = tiny.build("gpt2", dtype=torch.float32, width=128)  # its head is tied to its embedding
     model.save(tmp_path / "full")
     model.save(tmp_path / "int8", weights="int8")
     stored = load_file(tmp_path / "int8" / "model.safetensors")
@@ -79,7 +79,7 @@ def test_file_size_and_tied_weights(tmp_path: Path) -> None:
 
 
 def test_dtype_and_full_precision_save(tmp_path: Path) -> None:
-    model = tiny.model("bert", dtype=torch.bfloat16)
+    model = tiny.build("bert", dtype=torch.bfloat16)
     model.save(tmp_path / "int8", weights="int8")
     assert {x.dtype for x in weights(qkv.load(tmp_path / "int8")).values()} == {torch.float32}
     half = qkv.load(tmp_path / "int8", dtype=torch.float16)
@@ -93,7 +93,7 @@ def test_dtype_and_full_precision_save(tmp_path: Path) -> None:
 
 
 def test_label_names_are_kept(tmp_path: Path) -> None:
-    model = tiny.model("bert", dtype=torch.float32, head="sequence-classification", num_labels=3)
+    model = tiny.build("bert", dtype=torch.float32, head="sequence-classification", num_labels=3)
     label_names = model.config["id2label"] = {"0": "bad", "1": "so-so", "2": "good"}
     model.config["problem_type"] = "single_label_classification"
     model.save(tmp_path / "int8", weights="int8")
@@ -106,7 +106,7 @@ def test_label_names_are_kept(tmp_path: Path) -> None:
 
 def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, target = tmp_path / "bert", tmp_path / "small"
-    tiny.model("bert", dtype=torch.float32).save(source)
+    tiny.build("bert", dtype=torch.float32).save(source)
     assert main(["export", str(source), str(target), "--weights", "int8"]) == 0
     dtypes = capsys.readouterr().out.split("tensors of ")[1].splitlines()[0]
     assert {*dtypes.split(", ")} == {"int8", "bfloat16", "float32"}
@@ -116,7 +116,7 @@ def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_unsupported_int8(tmp_path: Path) -> None:
-    model = tiny.model("bert", dtype=torch.float32)
+    model = tiny.build("bert", dtype=torch.float32)
     with pytest.raises(ValueError, match=r"weights 'int4': expected full or int8"):
         model.save(tmp_path, weights="int4")
     with pytest.raises(ValueError, match="format cannot hold int8 weights"):
@@ -143,7 +143,7 @@ SCALE = get_scale_name(NAME)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tiny.model("bert", dtype=torch.float32).save(tmp_path, weights="int8")
+    tiny.build("bert", dtype=torch.float32).save(tmp_path, weights="int8")
     return tmp_path
 
 

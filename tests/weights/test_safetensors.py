@@ -76,7 +76,7 @@ def test_aligned_tensors_come_first(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_loaded_parameters_are_aligned(family: str, tmp_path: Path) -> None:
-    tiny.model(family, dtype=torch.float32).save(tmp_path / "a")
+    tiny.build(family, dtype=torch.float32).save(tmp_path / "a")
     tensors = load_file(tmp_path / "a" / "model.safetensors")
     save_file(
         {f"{name}": x for name, x in tensors.items()},
