@@ -1,8 +1,9 @@
 """Count the lines of code of the core, and of Hugging Face for the same families.
 
-Blank lines, comments and docstrings do not count. No counted file is imported. Not counted of qkv: files,
-tokenizers, data, training, decoding, tasks. Not counted of Hugging Face: the shared code that every modeling
-file imports (attention masks, caches, kernels, generation, weight loading)."""
+Blank lines, comments and docstrings are not counted. The counted files are parsed, not imported.
+The count of qkv excludes file formats, tokenizers, data, training, decoding and tasks. The count of
+Hugging Face excludes the shared code that every modeling file imports (attention masks, caches,
+kernels, generation, weight loading)."""
 
 import ast
 import io
@@ -14,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# The rooms of the core.
+# The parts of the core and their files.
 CORE = {
     "spec": "qkv/spec.py",
     "batch": "qkv/batch.py",
@@ -26,7 +27,7 @@ CORE = {
     "families": "qkv/families/*.py",
 }
 
-# The families that transformers has files for, and the number of lines counted in one version of it.
+# The families that transformers has files for, and the count for one version of transformers.
 HF_FAMILIES = (
     "bert roberta albert distilbert electra xlnet openai gpt2 ctrl "
     "bart mbart t5 marian switch_transformers clip"
@@ -42,7 +43,7 @@ IGNORED_TOKENS = {
 
 
 def code_lines(source: str) -> set[int]:
-    """Return the numbers of the lines that hold code."""
+    """Return the numbers of the lines that contain code."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     spans = [
         range(token.start[0], token.end[0] + 1)
@@ -71,15 +72,15 @@ def count_lines(file: Path) -> int:
 
 
 def list_core_files() -> dict[str, list[Path]]:
-    """Return the files of the core by room."""
+    """Return the files of each part of the core."""
     return {
-        room: sorted(file for pattern in patterns.split() for file in ROOT.glob(pattern))
-        for room, patterns in CORE.items()
+        part: sorted(file for pattern in patterns.split() for file in ROOT.glob(pattern))
+        for part, patterns in CORE.items()
     }
 
 
 def list_hf_files() -> dict[str, list[Path]]:
-    """Return the files of the installed transformers by family; empty if it is not installed."""
+    """Return the files of each family in transformers; empty if it is not installed."""
     spec = find_spec("transformers")
     if spec is None or spec.origin is None:
         return {}
@@ -95,11 +96,11 @@ def main() -> None:
     """Print the tables."""
     print_row("qkv", "lines")
     total = 0
-    for room, files in list_core_files().items():
+    for part, files in list_core_files().items():
         for file in files:
             print_row(f"    {file.relative_to(ROOT)}", count_lines(file))
         subtotal = sum(map(count_lines, files))
-        print_row(f"  {room}", subtotal)
+        print_row(f"  {part}", subtotal)
         total += subtotal
     print_row("total of 21 families", total)
 

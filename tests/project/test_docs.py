@@ -17,7 +17,7 @@ import pytest
 import qkv
 from qkv.cli import main
 from tests.conftest import ROOT
-from tests.project.test_rooms import PACKAGE, ROOMS, room_of
+from tests.project.test_imports import ALLOWED_IMPORTS, PACKAGE, package_of
 from tools.pages.families import supported_tasks
 from tools.pages.page import split_sections
 
@@ -209,16 +209,16 @@ def test_every_family_has_its_sizes_and_heads_listed() -> None:
             assert listed[2] == family.arguments()["head"]
 
 
-def test_the_drawing_of_the_rooms() -> None:
-    """The last column is what tests/project/test_rooms.py allows a room to import."""
-    drawing = next(block.text for block in blocks("docs/architecture.md"))
-    rows = [re.split(r"  +", line.strip()) for line in drawing.splitlines()[1:]]
-    drawn = {
+def test_the_list_of_packages() -> None:
+    """The last column is what tests/project/test_imports.py allows a package to import."""
+    text = next(block.text for block in blocks("docs/architecture.md"))
+    rows = [re.split(r"  +", line.strip()) for line in text.splitlines()[1:]]
+    listed = {
         re.sub(r"/$|\.py$", "", name): words.replace("—", "").split() for name, _, words in rows
     }
-    rooms = {room_of(file) for file in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
-    assert drawn.keys() == rooms
-    assert drawn == {room: ROOMS.get(room, "everything").split() for room in drawn}
+    packages = {package_of(file) for file in PACKAGE.rglob("*.py")} - {"__init__", "__main__"}
+    assert listed.keys() == packages
+    assert listed == {name: ALLOWED_IMPORTS.get(name, "everything").split() for name in listed}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -1,4 +1,4 @@
-"""Imports go one way: a room (a top-level module or folder) imports only what its row names."""
+"""Imports go one way: a top-level package or module of qkv imports only what its row lists."""
 
 import ast
 import sys
@@ -8,9 +8,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent.parent / "qkv"
 
-# A room, and what it may import besides itself and the standard library: rooms above it, then other packages.
+# A package, and what it may import besides itself and the standard library: packages above it, then third parties.
 # fmt: off
-ROOMS = {
+ALLOWED_IMPORTS = {
     "formatting": "",
     "terminal":   "",
     "validate":   "",
@@ -31,18 +31,19 @@ ROOMS = {
     "train":      "formatting terminal validate files torch_compat spec batch kernels nn weights families text model data torch safetensors numpy rich",
     "tasks":      "files validate torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy",
     "view":       "spec nn model tasks torch rich",
-    "serve":      "spec batch nn text model data decode tasks view torch",
+
 }
 # fmt: on
-FREE = {"__init__", "__main__", "cli"}  # these may import everything
+UNRESTRICTED = {"__init__", "__main__", "cli"}
 
 
-def room_of(file: Path) -> str:
+def package_of(file: Path) -> str:
+    """Return the name of the top-level package or module that a file belongs to."""
     return file.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def list_imports(file: Path) -> Iterator[str]:
-    """Yield everything that a file imports, by its full name."""
+    """Yield the full name of everything that a file imports."""
     package = ".".join(file.relative_to(PACKAGE.parent).parent.parts)
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -52,32 +53,33 @@ def list_imports(file: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def is_allowed(room: str, name: str) -> bool:
-    """Return whether a room may import a name of this package, without `qkv.`, or of another."""
-    row = [room, *ROOMS[room].split()]
+def is_allowed(package: str, name: str) -> bool:
+    """Return whether a package may import a name; names of qkv are without `qkv.`."""
+    row = [package, *ALLOWED_IMPORTS[package].split()]
     return name.split(".")[0] in sys.stdlib_module_names or any(
         f"{name}.".startswith(f"{prefix}.") for prefix in row
     )
 
 
-def test_a_row_names_only_rooms_above_it() -> None:
-    order = list(ROOMS)
-    for index, row in enumerate(ROOMS.values()):
+def test_a_row_lists_only_packages_above_it() -> None:
+    order = list(ALLOWED_IMPORTS)
+    for index, row in enumerate(ALLOWED_IMPORTS.values()):
         assert not {name.split(".")[0] for name in row.split()} & set(order[index:])
 
 
-def test_every_room_has_a_row() -> None:
-    assert {room_of(file) for file in PACKAGE.rglob("*.py")} <= ROOMS.keys() | FREE
+def test_every_package_has_a_row() -> None:
+    packages = {package_of(file) for file in PACKAGE.rglob("*.py")}
+    assert packages == ALLOWED_IMPORTS.keys() | UNRESTRICTED
 
 
-def test_a_room_imports_only_what_its_row_names() -> None:
+def test_a_package_imports_only_what_its_row_lists() -> None:
     wrong = []
     for file in sorted(PACKAGE.rglob("*.py")):
-        if (room := room_of(file)) in ROOMS:
+        if (package := package_of(file)) in ALLOWED_IMPORTS:
             names = (name.removeprefix("qkv.") for name in list_imports(file))
             wrong += [
                 f"{file.relative_to(PACKAGE)}: {name}"
                 for name in names
-                if not is_allowed(room, name)
+                if not is_allowed(package, name)
             ]
     assert wrong == []
