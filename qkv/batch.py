@@ -110,9 +110,10 @@ def cumulative_lengths(starts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What `net(batch)` reads: the inputs of the encoder and of the decoder, and rarer things.
+    """What `net(batch)` reads: the inputs of the encoder and of the decoder, and rarer inputs.
 
-    A network with a single stack reads whichever of the two is given."""
+    A network with a single stack reads whichever of the two is given, so that a classification
+    objective needs no rule for decoder-only models."""
 
     encoder: Inputs | None = None
     decoder: Inputs | None = None
@@ -127,6 +128,11 @@ class Batch:
         default_factory=dict
     )  # passed through the network to the loss
     extra_outputs: tuple[str, ...] = ()  # "hidden_states", "router_logits"
+
+    @property
+    def last_stack_inputs(self) -> Inputs | None:
+        """The inputs of the stack whose hidden states the heads read."""
+        return self.encoder if self.decoder is None else self.decoder
 
     def to(self, device: torch.device | str) -> "Batch":
         return move_to_device(self, device)

@@ -105,7 +105,7 @@ class ModelRunner:
         """Return the batch of a prefill, with the encoder's inputs or the given encoder states."""
         valid_sources = [source for source in sources if source is not None]
         if not self.has_cross_attention or sources[0] is None:
-            return Batch(encoder=inputs, logit_positions=last_indices)
+            return Batch(decoder=inputs, logit_positions=last_indices)
         first_row = len(self.source_layout)
         lengths = [len(source) for source in valid_sources]
         self.source_layout.begin_prefill(slice(first_row, first_row + len(lengths)), max(lengths))
@@ -122,7 +122,7 @@ class ModelRunner:
         padded_states = torch.nn.utils.rnn.pad_sequence(states, True).to(self.device)
         encoder_states = Inputs.create(inputs_embeds=padded_states, attention_mask=mask)
         return Batch(
-            encoder=inputs, encoder_hidden_states=encoder_states, logit_positions=last_indices
+            decoder=inputs, encoder_hidden_states=encoder_states, logit_positions=last_indices
         )
 
     def step(self, input_ids: Tensor) -> RunnerOutput:
@@ -162,8 +162,7 @@ class ModelRunner:
         inputs = Inputs(
             input_ids=input_ids, position_ids=positions, offset_by_cache=False, contiguous=False
         )
-        batch = Batch(decoder=inputs) if self.is_encoder_decoder else Batch(encoder=inputs)
-        output = self.net(batch, self.caches)
+        output = self.net(Batch(decoder=inputs), self.caches)
         return output["logits"], output["last_hidden_state"]
 
     def duplicate_prompts(self, prompt_indices: list[int]) -> None:

@@ -75,7 +75,7 @@ class SegmentRunner:
             last_indices = torch.arange(1, batch_size + 1, device=device) * length - 1
             output = self.net(
                 Batch(
-                    encoder=Inputs.create(input_ids), mems=self.mems, logit_positions=last_indices
+                    decoder=Inputs.create(input_ids), mems=self.mems, logit_positions=last_indices
                 )
             )
             self.mems = output["mems"]
@@ -87,7 +87,7 @@ class SegmentRunner:
         target_positions = torch.full((batch_size, 1), length, device=device)
         output = self.net(
             Batch(
-                encoder=Inputs.create(F.pad(input_ids, (0, 1))),
+                decoder=Inputs.create(F.pad(input_ids, (0, 1))),
                 mems=self.mems,
                 permutation_mask=mask,
                 target_positions=target_positions,

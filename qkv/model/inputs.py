@@ -374,7 +374,9 @@ def build_input_batch(
             num_patches = (patches.image_size // patches.patch_size) ** 2 + 1
             image = Inputs.create(pixel_values=pixel_values, num_patches=num_patches)
         return Batch(encoder=encoder, image=image, extra_outputs=extra_outputs)
-    if tensors.get("decoder_input_ids") is not None:
+    if spec.encoder is None:  # decoder-only
+        encoder, decoder = None, encoder
+    elif tensors.get("decoder_input_ids") is not None:
         decoder = Inputs.create(
             tensors["decoder_input_ids"], attention_mask=tensors.get("decoder_attention_mask")
         )
@@ -389,9 +391,10 @@ def build_input_batch(
     perm_mask = tensors.get("perm_mask")
     target_mapping = tensors.get("target_mapping")
     if perm_mask is not None or target_mapping is not None:
-        assert encoder is not None
+        inputs = encoder if decoder is None else decoder
+        assert inputs is not None
         permutation_mask, target_positions = build_permutation_mask(
-            encoder, perm_mask, target_mapping
+            inputs, perm_mask, target_mapping
         )
     return Batch(
         encoder=encoder,

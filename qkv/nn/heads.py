@@ -59,7 +59,7 @@ def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
         return hidden if indices is None else hidden.flatten(0, 1)[indices]
     if spec.pooling == "patch_mean":
         return hidden[:, 1:].mean(1)
-    mask = mask_or_ones(batch.encoder if batch.decoder is None else batch.decoder, hidden)
+    mask = mask_or_ones(batch.last_stack_inputs, hidden)
     if spec.pooling == "mean":
         return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
     if spec.pooling == "first":
@@ -68,9 +68,10 @@ def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
         return gather_states(hidden, batch.mc_token_ids)
     if spec.pooling in ("last", "mc_token"):
         return gather_states(hidden, last_true_index(mask))
-    assert batch.encoder is not None
-    assert batch.encoder.input_ids is not None
-    input_ids = batch.encoder.input_ids
+    inputs = batch.encoder or batch.decoder  # BART's decoder reads the encoder's ids, shifted
+    assert inputs is not None
+    assert inputs.input_ids is not None
+    input_ids = inputs.input_ids
     if spec.pooling == "max_id":  # the end token has the largest id (CLIP as first published)
         return gather_states(hidden, input_ids.argmax(1))
     is_eos = torch.eq(input_ids, cast(int, spec.eos_token_id))
@@ -152,7 +153,7 @@ class SpanBeam(nn.Module):
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         x = out["last_hidden_state"]  # (B, T, W)
         start = self.start(x)[..., 0]  # (B, T)
-        mask = mask_or_ones(batch.encoder, x)
+        mask = mask_or_ones(batch.last_stack_inputs, x)
         probs = start.masked_fill(~mask, torch.finfo(x.dtype).min).softmax(-1)
         best = probs.topk(min(self.num_starts, x.shape[1]), dim=-1).indices  # (B, K)
         start_states = x.gather(1, best[..., None].expand(-1, -1, x.shape[-1]))[:, :, None]

@@ -284,7 +284,7 @@ class Transformer(nn.Module):
             assert self.encoder is not None
             out |= {f"encoder_{name}": x for name, x in self.encoder(inputs, batch).items()}
             encoder_outputs = replace(inputs, inputs_embeds=out["encoder_last_hidden_state"])
-        out |= self.last_stack(batch.decoder or inputs, batch, encoder_outputs, caches)
+        out |= self.last_stack(batch.last_stack_inputs, batch, encoder_outputs, caches)
         for head in self.heads.values():
             out |= head(out, batch)
         return out

@@ -51,7 +51,7 @@ def build_causal_lm_objective(vocab: VocabularyInfo) -> Objective:
     def collate(examples: Sequence[Example]) -> Batch:
         inputs = collate_inputs(examples, pad_token_id=vocab.pad_token_id)
         labels = pad_sequences([example["labels"] for example in examples], IGNORE_INDEX)
-        return Batch(encoder=inputs, labels={"labels": labels})
+        return Batch(decoder=inputs, labels={"labels": labels})
 
     return Objective(
         name="causal-lm",
@@ -142,7 +142,7 @@ def build_permutation_lm_objective(
         )
         labels = pad_sequences([example["labels"] for example in examples], IGNORE_INDEX)
         return Batch(
-            encoder=inputs,
+            decoder=inputs,
             permutation_mask=permutation_mask,
             target_positions=target_positions,
             labels={"labels": labels},
