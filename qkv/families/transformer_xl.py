@@ -11,7 +11,7 @@ from qkv.families.family import Args, Family, common_heads, head_classes
 def transformer_xl(
     vocab_size: int = 267735, cutoffs: tuple[int, ...] = (20000, 40000, 200000), div_val: int = 4,
     width: int = 1024, embedding_width: int = 1024, depth: int = 18, heads: int = 16,
-    head_dim: int = 64, ffn_width: int = 4096, pre_norm: bool = False, mem_len: int = 1600,
+    head_dim: int = 64, ffn_width: int = 4096, pre_lnorm: bool = False, mem_len: int = 1600,
     clamp_len: int = 1000, same_length: bool = True, untie_r: bool = True, norm_eps: float = 1e-5,
     dropout: float = 0.1, attention_dropout: float = 0.0, init_std: float = 0.02,
     proj_init_std: float = 0.01, tie_embeddings: bool = True,
@@ -37,7 +37,7 @@ def transformer_xl(
         attention=attention,
         feed_forward=s.FeedForwardSpec(width=ffn_width, activation="relu", dropout=dropout),
         norm=s.NormSpec(eps=norm_eps),
-        norm_position="pre" if pre_norm else "post",
+        norm_position="pre" if pre_lnorm else "post",
         dropout=dropout,
     )
     embedding = s.EmbeddingSpec(
@@ -106,14 +106,14 @@ SHARED_BIAS_KEYS = """
 
 
 def names_table(args: Args) -> str:
-    table = KEYS.replace("PRE_OR_POST", "pre" if args["pre_norm"] else "post")
+    table = KEYS.replace("PRE_OR_POST", "pre" if args["pre_lnorm"] else "post")
     return table + (BIAS_KEYS if args["untie_r"] else SHARED_BIAS_KEYS)
 
 
 FAMILY = Family(
     name="transformer-xl", doc=__doc__, shape="decoder", build_spec=transformer_xl, sizes=SIZES,
     config=CONFIG | dict(
-        cutoffs="cutoffs", div_val="div_val", embedding_width="d_embed", pre_norm="pre_lnorm",
+        cutoffs="cutoffs", div_val="div_val", embedding_width="d_embed", pre_lnorm="pre_lnorm",
         untie_r="untie_r", norm_eps="layer_norm_epsilon", attention_dropout="dropatt",
         init_std="init_std", proj_init_std="proj_init_std", tie_projs="tie_projs",
     ),
