@@ -1,4 +1,5 @@
-"""Checks of arguments: numbers within bounds, and name patterns that must match something."""
+"""Checks of arguments: numbers within bounds, rows no longer than the model's positions, and name
+patterns that must match something."""
 
 import difflib
 import math
@@ -27,6 +28,17 @@ def check_number(name: str, value: object, *, integer: bool = False, **bounds: f
         )
         raise ValueError(
             f"{name} is {value!r}: expected a {'whole ' if integer else ''}number, {limits}"
+        )
+
+
+def check_sequence_length(
+    name: str, num_tokens: int, max_positions: int | None, reader: str = "the model"
+) -> None:
+    """Raise ValueError if a row has more tokens than its reader has positions; None is no limit."""
+    if max_positions is not None and num_tokens > max_positions:
+        raise ValueError(
+            f"{name}: {num_tokens:,} tokens in a row, expected at most {max_positions:,}, the number "
+            f"of positions of {reader}; truncate the row or split it into windows"
         )
 
 

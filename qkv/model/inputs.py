@@ -24,6 +24,7 @@ from qkv.spec import (
     Spec,
     StackSpec,
 )
+from qkv.validate import check_sequence_length
 
 TOKEN_DTYPES = (torch.int64, torch.int32)
 POSITION_DTYPES = (torch.int64,)
@@ -284,11 +285,7 @@ def check_input_length(
     limit = min(limits, default=length)
     if length > limit and attention_mask is not None:
         length = int(attention_mask.bool().sum(-1).max())
-    if length > limit:
-        raise ValueError(
-            f"{name}: {length} tokens in a row, expected at most {limit}, the number of positions "
-            "of this model"
-        )
+    check_sequence_length(name, length, limit)
 
 
 def check_value_ranges(bounds: Mapping[str, tuple[Tensor, int | None]]) -> None:

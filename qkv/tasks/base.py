@@ -16,6 +16,12 @@ from torch import Tensor
 
 from qkv.batch import Batch
 from qkv.data.batches.collate import pad_sequences
+from qkv.data.encode.overflow import (
+    DEFAULT_OVERFLOW,
+    ONE_ROW_MODES,
+    apply_overflow,
+    check_overflow,
+)
 from qkv.model.inputs import build_input_batch, check_inputs
 from qkv.model.model import Model
 from qkv.spec import DualSpec, RelativeXLSpec, Spec, StackSpec
@@ -51,13 +57,15 @@ class Task(ABC, Generic[InputT, ResultT]):
     """A model and the settings of a task; a call may override settings for itself.
 
     `max_input_length`: input tokens per row, if fewer than the model can read.
-    `overflow`: what to do with a longer text: "error", "truncate" or "window".
+    `overflow`: what happens to a longer text: "error", "truncate" or "window" (docs/long-texts.md).
     `stride`: tokens that neighboring windows share."""
 
     name: ClassVar[str]
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate")
+    overflow_modes: ClassVar[tuple[str, ...]] = ONE_ROW_MODES
+    truncation: ClassVar[str] = "longest_first"  # strategy of `apply_overflow`
+    uses_stride: ClassVar[bool] = False  # whether neighboring windows share tokens
     model: Model
-    overflow: str = "error"
+    overflow: str = DEFAULT_OVERFLOW
     max_input_length: int | None = None
     stride: int | None = None
 
@@ -68,9 +76,14 @@ class Task(ABC, Generic[InputT, ResultT]):
                 f"`{self.name}`: the model has no tokenizer; expected its files next to the weights"
             )
         check_boolean_settings(self)
-        check_choice("overflow", self.overflow, self.overflow_modes)
+        check_overflow("overflow", self.overflow, self.overflow_modes, f"`{self.name}`")
         if self.max_input_length is not None:
             check_number("max_input_length", self.max_input_length, integer=True, at_least=1)
+        if self.stride is not None and not self.uses_stride:
+            raise ValueError(
+                f"stride is {self.stride!r}, but stride has no effect for `{self.name}`: it has no "
+                "overlapping windows; remove stride"
+            )
         if self.stride is not None:
             check_number("stride", self.stride, integer=True, at_least=0)
 
@@ -153,39 +166,20 @@ class Task(ABC, Generic[InputT, ResultT]):
         """Number of sequences that the network reads per row, such as beams."""
         return 1
 
-    def compute_window_overlap(self, encoding: Encoding) -> int:
-        """Return the number of tokens that neighboring windows share, by default at most 128.
-
-        Tokens that every window has, such as a question, do not count."""
-        if self.stride is not None:
-            return self.stride
-        default = min(self.input_token_limit // 2, 128)
-        num_sliding = encoding.sequence_ids.count(1 if 1 in encoding.sequence_ids else 0)
-        num_available = self.input_token_limit - (len(encoding) - num_sliding)
-        return default if default < num_available else num_available // 2
-
-    def truncate(self, encoding: Encoding) -> Encoding:
-        """Return the beginning of a text that fits into a row."""
-        return encoding.truncate(self.input_token_limit)
-
     def split_encoding(self, encoding: Encoding, input_name: str) -> list[Encoding]:
         """Return the parts of a text, each of which fits into a row."""
         if all(sequence_id is None for sequence_id in encoding.sequence_ids):
             raise ValueError(
                 f"{input_name}: the tokenizer knows none of its characters; expected words"
             )
-        limit = self.input_token_limit
-        if len(encoding) <= limit:
-            return [encoding]
-        if self.overflow == "window":
-            return encoding.split_into_windows(limit, stride=self.compute_window_overlap(encoding))
-        if self.overflow == "truncate":
-            return [self.truncate(encoding)]
-        excess = f"{len(encoding) - limit:,} more than the limit of {limit:,}"
-        modes = " or ".join(mode for mode in self.overflow_modes if mode != "error")
-        raise ValueError(
-            f"{input_name}: {len(encoding):,} tokens, {excess}; "
-            f"shorten it, or set overflow to {modes}"
+        return apply_overflow(
+            encoding,
+            self.input_token_limit,
+            self.overflow,
+            text_name=input_name,
+            modes=self.overflow_modes,
+            truncation=self.truncation,
+            stride=self.stride,
         )
 
     def compute_results(

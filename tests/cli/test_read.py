@@ -296,7 +296,7 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", "nul.txt"], "nul.txt, line 1: a NUL byte"),
     (["classify", "latin.txt"], "latin.txt, line 1: byte 0xe9"),
     (["classify", "a\udcffb"], "a lone surrogate"),
-    (["classify", "word " * 90], "shorten it, or set overflow to truncate"),
+    (["classify", "word " * 90], 'shorten the text, or set overflow to "truncate"'),
     (["classify", "a", "--overflow", "window"], "overflow is 'window', expected one of error, truncate"),
     (["classify", "a", "--overflow", "all"], "--overflow"),
     (["classify", "a", "--candidate-labels", "x", "x"], "candidate label 'x' is repeated"),
@@ -320,7 +320,9 @@ def test_errors_are_one_line(
 
 def test_a_megabyte_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("long.txt").write_text("It rained. " * 95_000 + "\n")
-    assert "more than the limit of 64" in bad(capsys, "classify", "long.txt", *model("bert-label"))
+    assert "tokens, expected at most 64" in bad(
+        capsys, "classify", "long.txt", *model("bert-label")
+    )
     assert rows(capsys, "classify", "long.txt", *model("bert-label"), "--overflow", "truncate")[0][
         "label"
     ]

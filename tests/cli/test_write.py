@@ -69,7 +69,7 @@ def test_summarize(capsys: pytest.CaptureFixture[str]) -> None:
     text = Path("texts.txt").read_text(encoding="utf-8").removesuffix("\n")
     assert good(capsys, "summarize", "texts.txt", *more) == task(text).text + "\n"
     Path("long.txt").write_text(f"{TEXT} " * 20, encoding="utf-8")
-    assert "more than the limit of 64" in bad(capsys, "summarize", "long.txt", *more)
+    assert "tokens, expected at most 64" in bad(capsys, "summarize", "long.txt", *more)
     assert good(capsys, "summarize", "long.txt", *more, "--overflow", "truncate")
     window = task.with_settings({"overflow": "window"})
     text = Path("long.txt").read_text(encoding="utf-8")
@@ -85,7 +85,7 @@ def test_summarize(capsys: pytest.CaptureFixture[str]) -> None:
     more = [*model("marian"), "--max-new-tokens", "3", "--overflow", "window"]
     assert good(capsys, "translate", "long.txt", *more).endswith("\n")
     more = ["--model", "gpt", "--device", "cpu", "--max-new-tokens", "3"]
-    assert "more than the limit of 31" in bad(capsys, "complete", "long.txt", *more)
+    assert "tokens, expected at most 31" in bad(capsys, "complete", "long.txt", *more)
     assert good(capsys, "complete", "long.txt", *more, "--overflow", "window").startswith(text)
 
 

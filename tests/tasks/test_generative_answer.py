@@ -88,7 +88,7 @@ def test_windows_contain_the_question_and_cover_the_context() -> None:
     assert len(truncated) == 1
     with pytest.raises(
         ValueError,
-        match=r"text: \d+ tokens, \d+ more than the limit of 40; .* set overflow to truncate or window",
+        match=r'text: \d+ tokens, expected at most 40; .* set overflow to "truncate" or "window"',
     ):
         build_task(max_input_length=40, overflow="error")(QUESTION, TEXT)
 

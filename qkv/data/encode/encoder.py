@@ -1,8 +1,8 @@
 """Encoders of plain text: records become rows of token ids, by field. For labels see `labels`.
 
 An encoder stores the tokenizer's folder, so that each worker process opens its own tokenizer.
-`overflow` says what happens to a text that is longer than a row: an error, truncation, or windows,
-for which the text is kept and the dataset splits it."""
+`overflow` says what happens to a text that is longer than a row (see `overflow`). With "window" an
+encoder of plain text keeps the whole text, and the dataset splits it into rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from functools import cached_property
 from string import Formatter
 from typing import Any, ClassVar
 
+from qkv.data.encode.overflow import (
+    DEFAULT_OVERFLOW,
+    ONE_ROW_MODES,
+    OVERFLOW_MODES,
+    apply_overflow,
+    check_overflow,
+)
 from qkv.data.read.record import Record
 from qkv.text import Encoding, Tokenizer
 from qkv.text.sentences import split_sentences
 from qkv.validate import shorten_repr
 
 EncodedRow = dict[str, list[int]]
-OVERFLOW_MODES = ("error", "truncate", "window")
 NUM_LENGTH_VALUES = 2**31  # the field size of lengths and positions
 
 
@@ -29,26 +35,12 @@ class RecordEncoder(ABC):
 
     tokenizer_folder: str
     max_length: int = 0  # tokens of a row; 0: no limit
-    overflow: str = "error"  # one of OVERFLOW_MODES
+    overflow: str = DEFAULT_OVERFLOW  # for a text of more tokens, one of `overflow_modes`
 
-    supports_window: ClassVar[bool] = False  # whether a long text may become several rows
-
-    @classmethod
-    def list_overflow_modes(cls) -> tuple[str, ...]:
-        """Return the overflow modes that the encoder supports."""
-        return OVERFLOW_MODES if cls.supports_window else OVERFLOW_MODES[:2]
+    overflow_modes: ClassVar[tuple[str, ...]] = ONE_ROW_MODES
 
     def __post_init__(self) -> None:
-        modes = self.list_overflow_modes()
-        if self.overflow not in modes:
-            reason = (
-                ": the objective needs the text in one row"
-                if self.overflow in OVERFLOW_MODES
-                else ""
-            )
-            raise ValueError(
-                f"data.overflow {self.overflow!r}, expected one of {', '.join(modes)}{reason}"
-            )
+        check_overflow("data.overflow", self.overflow, self.overflow_modes, "the objective")
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -67,24 +59,28 @@ class RecordEncoder(ABC):
     def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         """Encode each record to a row."""
 
-    def apply_overflow(
+    def fits(self, num_tokens: int, max_length: int) -> bool:
+        """Return whether a text is kept whole: it is short, or the dataset splits it."""
+        return not self.max_length or num_tokens <= max_length or self.overflow == "window"
+
+    def limit_length(
         self, encoding: Encoding, record: Record, max_length: int | None = None
     ) -> Encoding:
-        """Return an encoding of at most `max_length` tokens, by default those of a row."""
+        """Return an encoding of at most `max_length` tokens, by default those of a row; with
+        "window" the whole text, which the dataset splits."""
         max_length = self.max_length if max_length is None else max_length
         if self.fits(len(encoding), max_length):
             return encoding
-        if self.overflow == "error":
-            options = [f'data.overflow = "{mode}"' for mode in self.list_overflow_modes()[1:]]
-            raise ValueError(
-                f"{record.location}: {len(encoding)} tokens, expected at most {max_length}; "
-                f"use {' or '.join(options)}, or a larger data.max_length"
-            )
-        return encoding.truncate(max_length)
-
-    def fits(self, num_tokens: int, max_length: int) -> bool:
-        """Return whether a text needs no truncation."""
-        return not self.max_length or num_tokens <= max_length or self.overflow == "window"
+        (part,) = apply_overflow(
+            encoding,
+            max_length,
+            self.overflow,
+            text_name=record.location,
+            modes=self.overflow_modes,
+            setting="data.overflow",
+            remedy="set a larger data.max_length",
+        )
+        return part
 
     def encode_texts(
         self,
@@ -101,7 +97,7 @@ class RecordEncoder(ABC):
         ):
             if not self.fits(len(ids), max_length):
                 encoding = self.tokenizer.encode(text, **encode_options)
-                ids = self.apply_overflow(encoding, record, max_length).input_ids
+                ids = self.limit_length(encoding, record, max_length).input_ids
             rows.append(ids)
         return rows
 
@@ -113,7 +109,7 @@ class PlainTextEncoder(RecordEncoder):
     With `mark_word_starts` the field `starts` is 1 where a word begins. `num_special_tokens` tokens
     of each row are reserved."""
 
-    supports_window: ClassVar[bool] = True
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     add_eos: bool = True
     mark_word_starts: bool = False
     num_special_tokens: int = 0
@@ -131,7 +127,7 @@ class PlainTextEncoder(RecordEncoder):
         encodings = self.tokenizer.encode_batch(texts, add_special_tokens=False)
         marked_rows = []
         for encoding, record in zip(encodings, records, strict=True):
-            encoding = self.apply_overflow(encoding, record, max_length)
+            encoding = self.limit_length(encoding, record, max_length)
             word_starts = [*compute_word_starts(encoding, record), *[1 for _ in end]]
             marked_rows.append({"tokens": [*encoding.input_ids, *end], "starts": word_starts})
         return marked_rows
@@ -139,9 +135,10 @@ class PlainTextEncoder(RecordEncoder):
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceSplitEncoder(RecordEncoder):
-    """Documents split into sentences: one a line, or, in a document of one line, by punctuation."""
+    """Documents split into sentences: one a line, or, in a document of one line, by punctuation.
 
-    supports_window: ClassVar[bool] = True
+    Documents of any length are kept: sentence pairs that fit into a row are sampled from them."""
+
     mark_word_starts: bool = False
 
     def field_sizes(self) -> Mapping[str, int]:
@@ -173,7 +170,7 @@ class SentenceSplitEncoder(RecordEncoder):
 class ControlCodeEncoder(RecordEncoder):
     """Text with a code from a column: a control code (CTRL) or a language (mBART)."""
 
-    supports_window: ClassVar[bool] = True
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     code_column: str = "code"
     add_eos: bool = True
     num_special_tokens: int = 0  # tokens of each row that are reserved
@@ -200,7 +197,7 @@ class ControlCodeEncoder(RecordEncoder):
                     f"{record.location}: {self.code_column} {shorten_repr(name)}, expected one of: {expected}"
                 )
             encoding = tokenizer.encode(record.get_text("text"), add_special_tokens=False)
-            encoding = self.apply_overflow(encoding, record, max_length)
+            encoding = self.limit_length(encoding, record, max_length)
             rows.append({"tokens": [*encoding.input_ids, *end], "code": [code]})
         return rows
 

@@ -46,7 +46,7 @@ class ImageCaptionEncoder(RecordEncoder):
                 raise ValueError(
                     f"{record.location}: {path} is no image that can be read ({error})"
                 ) from None
-            tokens = self.apply_overflow(encoding, record).input_ids
+            tokens = self.limit_length(encoding, record).input_ids
             rows.append({"tokens": tokens, "image": list(os.fsencode(path))})
         return rows
 

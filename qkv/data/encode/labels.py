@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.data.encode.encoder import NUM_LENGTH_VALUES, EncodedRow, RecordEncoder
+from qkv.data.encode.overflow import OVERFLOW_MODES, apply_overflow
 from qkv.data.read.record import Record, ReferenceAnswer
 from qkv.text import Encoding
 from qkv.validate import shorten_repr
@@ -41,7 +42,7 @@ class SequenceClassificationEncoder(RecordEncoder):
         ]
         rows = []
         for encoding, record in zip(self.tokenizer.encode_batch(texts), records, strict=True):
-            encoding = self.apply_overflow(encoding, record)
+            encoding = self.limit_length(encoding, record)
             rows.append(
                 {
                     "tokens": encoding.input_ids,
@@ -97,7 +98,7 @@ class TokenClassificationEncoder(RecordEncoder):
     def encode_words(self, record: Record) -> Encoding:
         """Encode the words of a record, or as many as fit."""
         words = list(map(str, get_list_column(record, "words")))
-        return self.apply_overflow(self.tokenizer.encode_words(words), record)
+        return self.limit_length(self.tokenizer.encode_words(words), record)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +107,7 @@ class QuestionAnsweringEncoder(RecordEncoder):
 
     If a window does not contain the answer, or there is none, both are the [CLS] token."""
 
-    supports_window: ClassVar[bool] = True
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     stride: int = 128  # tokens of the context that neighboring windows share
 
     def field_sizes(self) -> Mapping[str, int]:
@@ -139,10 +140,9 @@ class QuestionAnsweringEncoder(RecordEncoder):
         ]
 
     def split_windows(self, encoding: Encoding, record: Record) -> list[Encoding]:
-        """Split a long encoding into overlapping windows, or apply the overflow mode."""
-        fits = not self.max_length or len(encoding) <= self.max_length
-        if fits or self.overflow != "window":
-            return [self.apply_overflow(encoding, record)]
+        """Split a long encoding into overlapping windows, or apply another overflow mode."""
+        if self.overflow != "window" or not self.max_length or len(encoding) <= self.max_length:
+            return [self.limit_length(encoding, record)]
         num_context = sum(sequence_id == 1 for sequence_id in encoding.sequence_ids)
         num_question = len(encoding) - num_context
         if self.max_length - num_question <= self.stride:
@@ -151,7 +151,9 @@ class QuestionAnsweringEncoder(RecordEncoder):
                 f"{self.max_length - num_question} of data.max_length {self.max_length}, "
                 f"expected more than the stride, {self.stride}"
             )
-        return encoding.split_into_windows(self.max_length, stride=self.stride)
+        return apply_overflow(
+            encoding, self.max_length, "window", text_name=record.location, stride=self.stride
+        )
 
     def find_answer_tokens(self, window: Encoding, record: Record) -> tuple[int, int]:
         """Return the first and last token of the first answer, or the [CLS] token twice."""
@@ -202,7 +204,7 @@ class MultipleChoiceEncoder(RecordEncoder):
                     "the number of the first record"
                 )
             encodings = [
-                self.apply_overflow(encoding, record)
+                self.limit_length(encoding, record)
                 for encoding in self.tokenizer.encode_batch([(text, choice) for choice in choices])
             ]
             rows.append(

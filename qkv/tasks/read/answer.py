@@ -14,6 +14,7 @@ import torch
 
 from qkv.batch import Batch
 from qkv.data.encode.answer_spans import ContextWindow, WindowPrediction, predict_spans
+from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair, trim_span
 from qkv.tasks.checks import check_input_text
 from qkv.tasks.requirements import SPAN_REQUIREMENT, check_model_supports_task
@@ -46,7 +47,9 @@ class ExtractiveAnswerTask(Task[tuple[str, str], AnswerResult]):
     `align_to_words`: answers start and end at the tokenizer's word boundaries."""
 
     name: ClassVar[str] = "answer"
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
+    truncation: ClassVar[str] = "only_second"  # the context, not the question
+    uses_stride: ClassVar[bool] = True
     overflow: str = "window"
     top_k: int = 1
     max_answer_tokens: int = 15
@@ -75,9 +78,6 @@ class ExtractiveAnswerTask(Task[tuple[str, str], AnswerResult]):
     def split_encoding(self, encoding: Encoding, input_name: str) -> list[Encoding]:
         check_question(encoding, self.input_token_limit, input_name)
         return super().split_encoding(encoding, input_name)
-
-    def truncate(self, encoding: Encoding) -> Encoding:
-        return take_first_window(encoding, self.input_token_limit)
 
     def extract_predictions(
         self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
@@ -150,11 +150,6 @@ def check_question_and_context(task_input: tuple[str, str], input_name: str) -> 
         raise ValueError(f"{input_name}: expected a tuple of a question and a context")
     question = check_input_text(task_input[0], f"the question of {input_name}")
     return question, check_input_text(task_input[1], input_name)
-
-
-def take_first_window(encoding: Encoding, max_tokens: int) -> Encoding:
-    """Return the question, which is never truncated, and the beginning of the context."""
-    return encoding.split_into_windows(max_tokens)[0]
 
 
 def check_question(encoding: Encoding, max_tokens: int, input_name: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from qkv.batch import Batch
+from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.tasks.base import InputRow, OutputTensors, Task
 from qkv.validate import check_number
 
@@ -27,7 +28,8 @@ class DetectTask(Task[str, tuple[TokenDetection, ...]]):
     """Replaced token detection. `threshold`: score from which a token counts as replaced."""
 
     name: ClassVar[str] = "detect"
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
+    uses_stride: ClassVar[bool] = True
     overflow: str = "window"
     threshold: float = 0.5
 

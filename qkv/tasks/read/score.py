@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
+from qkv.data.encode.overflow import OVERFLOW_MODES, compute_default_stride
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
 from qkv.tasks.base import InputRow, OutputTensors, Task
@@ -50,7 +51,8 @@ class ScoreTask(Task[str, TextScore]):
     """Log-probabilities and perplexity of a text."""
 
     name: ClassVar[str] = "score"
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
+    uses_stride: ClassVar[bool] = True
     overflow: str = "window"
 
     def __post_init__(self) -> None:
@@ -67,7 +69,9 @@ class ScoreTask(Task[str, TextScore]):
 
     def build_rows(self, encoding: Encoding, input_name: str) -> list[InputRow]:
         """Return one row per window for a causal model, one row per token for a masked model."""
-        overlap = self.compute_window_overlap(encoding)
+        overlap = self.stride
+        if overlap is None:
+            overlap = compute_default_stride(encoding, self.input_token_limit)
         rows = []
         for index, part in enumerate(self.split_encoding(encoding, input_name)):
             positions = [i for i, special in enumerate(part.special_tokens_mask) if not special]

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkv.batch import Batch
+from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.tasks.base import InputRow, OutputTensors, Task, get_model_label_names, trim_span
 from qkv.tasks.checks import check_choice, check_list
 from qkv.text import Encoding
@@ -56,7 +57,8 @@ class TagTask(Task[str, tuple[NamedEntity, ...]]):
     `ignore_labels`: labels that are left out of the result."""
 
     name: ClassVar[str] = "tag"
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
+    uses_stride: ClassVar[bool] = True
     overflow: str = "window"
     aggregation: str = "first"
     ignore_labels: Sequence[str] = ("O",)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
+from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import Result
 from qkv.model.model import Model
 from qkv.spec import Spec
@@ -23,7 +24,6 @@ from qkv.tasks.read.answer import (
     ExtractiveAnswerTask,
     check_question,
     check_question_and_context,
-    take_first_window,
 )
 from qkv.tasks.requirements import (
     SEQ2SEQ_REQUIREMENT,
@@ -53,7 +53,9 @@ class GenerativeAnswerTask(GenerationTask[tuple[str, str], AnswerResult]):
     `generate_kwargs`, where it implies `do_sample=True` as temperature and top_p do."""
 
     name: ClassVar[str] = "answer"
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
+    truncation: ClassVar[str] = "only_second"  # the context, not the question
+    uses_stride: ClassVar[bool] = True
     overflow: str = "window"
     template: str = "question: {question} context: {context}"
     allow_no_answer: bool = False
@@ -110,9 +112,6 @@ class GenerativeAnswerTask(GenerationTask[tuple[str, str], AnswerResult]):
     def split_encoding(self, encoding: Encoding, input_name: str) -> list[Encoding]:
         check_question(encoding, self.input_token_limit, input_name)
         return super().split_encoding(encoding, input_name)
-
-    def truncate(self, encoding: Encoding) -> Encoding:
-        return take_first_window(encoding, self.input_token_limit)
 
     def build_request(self, row: InputRow) -> dict[str, Any]:
         return {"source": row.encoding.input_ids}
