@@ -171,7 +171,7 @@ def bert(options: argparse.Namespace) -> tuple[float, float]:
     packed = [
         {
             "tokens": np.concatenate([texts[d][a:b] for d, a, b in row.tolist()]),
-            "document": np.concatenate(
+            "document_ids": np.concatenate(
                 [np.full(b - a, i) for i, (_, a, b) in enumerate(row.tolist())]
             ),
         }

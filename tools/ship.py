@@ -9,7 +9,7 @@ OUT/generation_config.json           the generation settings of the flags
 OUT/recipe.toml                      the recipe of the run
 OUT/README.md                        the model card: the JSON file, and facts about the model
 
-The JSON file holds `title`, `purpose`, `data`, `licence`, `attribution`, `command` and `date`, each a text;
+The JSON file holds `title`, `purpose`, `data`, `license`, `attribution`, `command` and `date`, each a text;
 `scores`, an object of texts by name; and `limits`, a list."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from qkv.decode.generation_config import read_generation_config, write_generatio
 from qkv.tasks.write.base import SAMPLING_SETTINGS
 from qkv.text.files import read_tokenizer_json_object
 
-TEXTS = ("title", "purpose", "data", "licence", "attribution", "command", "date")
+TEXTS = ("title", "purpose", "data", "license", "attribution", "command", "date")
 GENERATION_FLAGS = dict(
     num_beams=int, length_penalty=float, max_new_tokens=int, temperature=float, top_p=float, top_k=int
 )  # fmt: skip
@@ -56,7 +56,7 @@ CARD = """\
 
 {data}
 
-License of the data: {licence}
+License of the data: {license}
 
 {attribution}
 """

@@ -87,7 +87,7 @@ class SegmentRunner:
         target_positions = torch.full((batch_size, 1), length, device=device)
         output = self.net(
             Batch(
-                decoder=Inputs.create(F.pad(input_ids, (0, 1))),
+                encoder=Inputs.create(F.pad(input_ids, (0, 1))),
                 mems=self.mems,
                 permutation_mask=mask,
                 target_positions=target_positions,

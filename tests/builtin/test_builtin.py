@@ -22,7 +22,7 @@ from tools import ship
 
 GERMAN, ENGLISH = "Wo ist der Bahnhof?", "Where is the station?"
 CARD: dict[str, Any] = dict(
-    title="A stand-in", purpose="It has learned nothing.", data="Four sentences.", licence="CC BY 2.0 FR",
+    title="A stand-in", purpose="It has learned nothing.", data="Four sentences.", license="CC BY 2.0 FR",
     attribution="By nobody.", command="qkv train recipes/builtin.toml", date="2026-11-16",
     scores={"BLEU, German to English": "0.1"}, limits=["Everything.", "All else."],
 )  # fmt: skip
@@ -149,8 +149,8 @@ def test_incomplete_card_is_an_error(tmp_path: Path) -> None:
         ValueError, match=r"colour is unknown; date is ''.*; scores is \[1\].*; limits is \[\]"
     ):
         ship.read_card(file)
-    file.write_text(json.dumps({name: CARD[name] for name in CARD if name != "licence"}))
-    with pytest.raises(ValueError, match="licence is missing"):
+    file.write_text(json.dumps({name: CARD[name] for name in CARD if name != "license"}))
+    with pytest.raises(ValueError, match="license is missing"):
         ship.read_card(file)
 
 

@@ -105,7 +105,7 @@ def test_overflow_modes(folder: str) -> None:
     record = make_record(text=LINES[0] * 9)
     options: dict[str, Any] = dict(tokenizer_folder=folder, max_length=20, num_special_tokens=2)
     with pytest.raises(
-        ValueError, match=r"x\.csv, line 7: \d+ tokens, expected at most 18; use data"
+        ValueError, match=r"x\.csv, line 7: \d+ tokens, expected at most 18; set a larger data"
     ):
         PlainTextEncoder(**options)([record])
     truncated = PlainTextEncoder(**options, overflow="truncate", add_eos=False)([record])
@@ -113,11 +113,11 @@ def test_overflow_modes(folder: str) -> None:
     full = PlainTextEncoder(**options, overflow="window", add_eos=False)([record])
     assert len(full[0]["tokens"]) > 20
     with pytest.raises(
-        ValueError, match=r"data\.overflow 'window', expected one of error, truncate: the objective"
+        ValueError, match=r"data\.overflow is 'window', expected one of error, truncate: the obj"
     ):
         SequenceClassificationEncoder(tokenizer_folder=folder, overflow="window")
     with pytest.raises(
-        ValueError, match=r"data\.overflow 'drop', expected one of error, truncate, window$"
+        ValueError, match=r"data\.overflow is 'drop', expected one of error, truncate, window$"
     ):
         PlainTextEncoder(tokenizer_folder=folder, overflow="drop")
 
@@ -147,8 +147,8 @@ def test_documents_are_chunked_and_packed_with_special_tokens(
     assert num_tokens == shards.count_tokens() + 2 * len(chunks)
     for i in range(len(packed)):
         row = packed[i]
-        assert len(row["tokens"]) == len(row["starts"]) == len(row["document"]) <= 32
-        starts = np.flatnonzero(np.diff(row["document"], prepend=-1))
+        assert len(row["tokens"]) == len(row["starts"]) == len(row["document_ids"]) <= 32
+        starts = np.flatnonzero(np.diff(row["document_ids"], prepend=-1))
         assert (row["tokens"][starts] == tokenizer.cls_token_id).all()
 
 

@@ -226,7 +226,7 @@ def test_packed_documents_have_the_loss_of_separate_rows(tmp_path: Path) -> None
     rows = [make_row(n, n) for n in (10, 14, 5)]
     lengths = np.array([len(row["tokens"]) for row in rows])
     packed = objective.noise(PackedDataset(rows, lengths, 40)[0], rng())
-    ends = np.cumsum(np.bincount(packed["document"]))[:-1]
+    ends = np.cumsum(np.bincount(packed["document_ids"]))[:-1]
     tokens = np.split(packed["tokens"], ends)
     targets = np.split(packed["labels"], ends)
     separate = [{"tokens": a, "labels": b} for a, b in zip(tokens, targets, strict=True)]
@@ -532,7 +532,7 @@ def test_student_of_another_width_raises() -> None:
 
 def test_next_token_labels_stay_within_a_document() -> None:
     objective = build_objective("causal-lm", VOCAB)
-    example = {"tokens": np.array([7, 8, 9, 10]), "document": np.array([0, 0, 1, 1])}
+    example = {"tokens": np.array([7, 8, 9, 10]), "document_ids": np.array([0, 0, 1, 1])}
     noisy = objective.noise(example, rng())
     assert noisy["tokens"].tolist() == [7, 8, 9]
     assert noisy["labels"].tolist() == [8, IGNORE_INDEX, 10]
@@ -547,7 +547,7 @@ def test_control_code_is_an_input_and_no_target(tmp_path: Path) -> None:
         {"tokens": make_text(7, 1), "code": np.array([51])},
     ]
     batch = make_batch(objective, examples)
-    input_ids = get_ids(batch.encoder)
+    input_ids = get_ids(batch.decoder)
     targets = batch.labels["labels"]
     assert input_ids[0].tolist() == [code, *tokens[:-1].tolist()]
     assert targets[0].tolist() == tokens.tolist()

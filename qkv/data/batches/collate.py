@@ -46,7 +46,7 @@ def collate_inputs(
 ) -> Inputs:
     """Pad one field of the examples to Inputs.
 
-    With the field `tokens`, the token types (`types`) and document numbers (`document`) of the
+    With the field `tokens`, the token types (`types`) and document ids (`document_ids`) of the
     examples are included."""
 
     def pad(sequences: Sequence[IntArray], padding_value: int) -> Tensor:
@@ -61,7 +61,7 @@ def collate_inputs(
         pad([example[field] for example in examples], pad_token_id),
         attention_mask=pad([np.ones(len(example[field]), np.int64) for example in examples], 0) > 0,
         token_type_ids=pad_optional("types", 0),
-        document_ids=pad_optional("document", -1),
+        document_ids=pad_optional("document_ids", -1),
     )
 
 

@@ -129,7 +129,7 @@ class SpecialTokensDataset:
 
 
 class PackedDataset:
-    """Rows of several examples, at most `max_length` tokens each; `document` numbers them."""
+    """Rows of several examples, at most `max_length` tokens each; `document_ids` tells them apart."""
 
     def __init__(self, dataset: Dataset, lengths: NDArray[np.int64], max_length: int) -> None:
         self.dataset = dataset
@@ -146,7 +146,7 @@ class PackedDataset:
             if name in examples[0]
         }
         lengths = [len(example["tokens"]) for example in examples]
-        return packed | {"document": np.repeat(np.arange(len(examples)), lengths)}
+        return packed | {"document_ids": np.repeat(np.arange(len(examples)), lengths)}
 
 
 class WindowDataset:

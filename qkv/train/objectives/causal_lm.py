@@ -37,12 +37,12 @@ def count_label_targets(batch: Batch) -> dict[str, int]:
 def shift_labels(example: Example, rng: np.random.Generator) -> Example:
     """Label every token with the next one; the example has one token more than the input."""
     tokens = example["tokens"]
-    document = example.get("document")
-    if document is None:
+    document_ids = example.get("document_ids")
+    if document_ids is None:
         return {"tokens": tokens[:-1], "labels": tokens[1:]}
     # The last token of a document does not predict the first of the next.
-    labels = np.where(document[1:] == document[:-1], tokens[1:], IGNORE_INDEX)
-    return {"tokens": tokens[:-1], "labels": labels, "document": document[:-1]}
+    labels = np.where(document_ids[1:] == document_ids[:-1], tokens[1:], IGNORE_INDEX)
+    return {"tokens": tokens[:-1], "labels": labels, "document_ids": document_ids[:-1]}
 
 
 def build_causal_lm_objective(vocab: VocabularyInfo) -> Objective:
@@ -142,7 +142,7 @@ def build_permutation_lm_objective(
         )
         labels = pad_sequences([example["labels"] for example in examples], IGNORE_INDEX)
         return Batch(
-            decoder=inputs,
+            encoder=inputs,
             permutation_mask=permutation_mask,
             target_positions=target_positions,
             labels={"labels": labels},
