@@ -1,4 +1,4 @@
-"""What every test stands on: no network, one thread (or `QKV_THREADS`), one seed, folders of real data."""
+"""Fixtures and settings of all tests: no network, one thread, a fixed seed, data folders."""
 
 import os
 
@@ -19,7 +19,7 @@ torch.set_num_threads(int(os.environ.get("QKV_THREADS", "1")))
 
 @pytest.fixture(scope="session", autouse=True)
 def _first_product_on_a_gpu() -> None:
-    """The first matrix product in autograd's thread warns that it makes a CUDA context: do it here."""
+    """Create the CUDA context of autograd's thread here, because creating it raises a warning."""
     if os.environ.get("QKV_DEVICE", "cpu") != "cpu":
         x = torch.ones(2, 2, device=os.environ["QKV_DEVICE"], requires_grad=True)
         with warnings.catch_warnings():
@@ -42,12 +42,12 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def more() -> Path:
-    """The folder of real checkpoints that `get-more-data` fetches: `QKV_MORE_DATA`, or `more-data` here."""
+    """The folder of published checkpoints: `QKV_MORE_DATA`, or `more-data` in the checkout."""
     return folder("QKV_MORE_DATA", ROOT / "more-data")
 
 
 def folder(variable: str, default: Path) -> Path:
     path = Path(os.environ.get(variable, default))
     if not path.is_dir():
-        pytest.skip(f"needs the data folder {path} ({variable} names another)")
+        pytest.skip(f"data folder {path} not found: set {variable} to its path")
     return path
