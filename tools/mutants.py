@@ -155,9 +155,9 @@ TABLE = [Mutant(*row) for row in (
     ("position-offset-is-pad-id", "families/bert.py", "(pad_token_id or 0) + 1 if", "(pad_token_id or 0) if",
      "roberta-RobertaModel"),
     ("sinusoid-cosine-first", "nn/embedding.py", "[angles.sin(), angles.cos()]", "[angles.cos(), angles.sin()]",
-     "families/original:numbers[post-none-fp32]"),
+     "families/original:outputs_and_gradients_match_the_reference[post-none-fp32]"),
     ("sinusoid-not-interleaved", "nn/embedding.py", 'if layout == "pairs"', "if False",
-     "families/original:numbers[post-none-fp32]"),
+     "families/original:outputs_and_gradients_match_the_reference[post-none-fp32]"),
 
     # relative positions
     ("t5-bucket-sign", "nn/relative_position.py", "torch.where(offset > 0, num_buckets, 0)",
@@ -203,7 +203,7 @@ TABLE = [Mutant(*row) for row in (
     ("xl-never-bidirectional", "nn/relative_position.py", "isinstance(attention.pattern, Full | Local)", "False",
      "model/positions:xl_scores[bert]"),
     ("xl-bias-not-scaled", "nn/relative_position.py", "scores * self.scale", "scores", "model/positions:xl_scores[gpt2]"),
-    ("xl-biases-always-shared", "nn/transformer.py", " and first.spec.share_biases", "", "families/xl:numbers[xl-base]"),
+    ("xl-biases-always-shared", "nn/transformer.py", " and first.spec.share_biases", "", "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("xlnet-segment-embeddings-swapped", "nn/relative_position.py", "e[..., 1:], e[..., :1]", "e[..., :1], e[..., 1:]",
      "xlnet-XLNetLMHeadModel-clamp"),
     ("xlnet-segment-bias-missing", "nn/relative_position.py", "q + self.s[:, None], self.e", "q, self.e",
@@ -211,11 +211,11 @@ TABLE = [Mutant(*row) for row in (
 
     # attention
     ("keys-and-values-swapped", "nn/attention.py", "self.kernel(q, k, v, bias, layer_bias)",
-     "self.kernel(q, v, k, bias, layer_bias)", "families/original:numbers[post-none-fp32]"),
+     "self.kernel(q, v, k, bias, layer_bias)", "families/original:outputs_and_gradients_match_the_reference[post-none-fp32]"),
     ("scores-not-scaled", "kernels/attention.py", "is_causal, scale=scale", "is_causal, scale=1.0",
-     "families/original:numbers[post-none-fp32]"),
+     "families/original:outputs_and_gradients_match_the_reference[post-none-fp32]"),
     ("scale-without-square-root", "nn/attention.py", "1 / math.sqrt(spec.head_dim)", "1 / spec.head_dim",
-     "families/original:numbers[post-none-fp32]"),
+     "families/original:outputs_and_gradients_match_the_reference[post-none-fp32]"),
     ("grouped-query-heads-interleaved", "kernels/attention.py", "x.repeat_interleave(heads // x.shape[1], dim=1)",
      "x.repeat(1, heads // x.shape[1], 1, 1)", "llama-LlamaForCausalLM-keys"),
     ("attention-dropout-in-eval", "nn/attention.py", "self.dropout if self.training else 0.0", "self.dropout",
@@ -263,23 +263,23 @@ TABLE = [Mutant(*row) for row in (
     ("ctrl-layer-norm-epsilon", "families/gpt2.py", "layer_norm_eps or norm_eps", "norm_eps",
      "ctrl-CTRLModel-keys"),
     ("attention-residual-missing", "nn/transformer.py", "self.post_attention_norm(x + ", "self.post_attention_norm(y + ",
-     "families/original:numbers[pre-none-fp32]"),
+     "families/original:outputs_and_gradients_match_the_reference[pre-none-fp32]"),
     ("feed-forward-norm-missing", "nn/transformer.py", "self.pre_feed_forward_norm(x)", "x",
-     "families/original:numbers[pre-none-fp32]"),
+     "families/original:outputs_and_gradients_match_the_reference[pre-none-fp32]"),
     ("final-norm-missing", "nn/transformer.py", "self.dropout(self.final_norm(x))", "self.dropout(x)",
-     "families/original:numbers[final-none-fp32]"),
+     "families/original:outputs_and_gradients_match_the_reference[final-none-fp32]"),
     ("feed-forward-residual-missing", "nn/transformer.py", "self.post_feed_forward_norm(x + self.dropout(y))",
-     "self.post_feed_forward_norm(self.dropout(y))", "families/original:numbers[post-none-fp32]"),
+     "self.post_feed_forward_norm(self.dropout(y))", "families/original:outputs_and_gradients_match_the_reference[post-none-fp32]"),
     ("residual-init-not-scaled", "families/gpt2.py", "init_std / (2 * depth) ** 0.5", "init_std",
      "model/build:residual_projections_start_smaller[gpt2]"),
 
     # embeddings
     ("embedding-scale-missing", "nn/embedding.py", "self.tokens(inputs.input_ids) * spec.scale",
-     "self.tokens(inputs.input_ids)", "families/original:numbers[post-none-fp32]"),
+     "self.tokens(inputs.input_ids)", "families/original:outputs_and_gradients_match_the_reference[post-none-fp32]"),
     ("inputs-embeds-always-scaled", "nn/embedding.py", "if spec.scale_inputs_embeds", "if True",
      "nn/caught_mutants:inputs_embeds_are_scaled_as_in_the_original"),
     ("inputs-embeds-never-scaled", "families/gpt2.py", ", scale_inputs_embeds=True", "",
-     "families/parity:numbers[ctrl-CTRLModel-embeds-fp32]"),
+     "families/parity:outputs_and_gradients_match_the_reference[ctrl-CTRLModel-embeds-fp32]"),
     ("default-token-type-is-last", "nn/embedding.py", "self.token_types.weight[0]", "self.token_types.weight[-1]",
      "nn/caught_mutants:token_types_default_to_zero"),
     ("token-types-not-scaled", "nn/embedding.py", "self.tokens(inputs.token_type_ids) * spec.scale",
@@ -289,11 +289,11 @@ TABLE = [Mutant(*row) for row in (
     ("class-token-last", "nn/embedding.py", "[self.class_token.expand(len(patches), 1, -1), patches]",
      "[patches, self.class_token.expand(len(patches), 1, -1)]", "clip-CLIPVisionModel"),
     ("adaptive-cutoff-off-by-one", "nn/embedding.py", "(input_ids >= low)", "(input_ids > low)",
-     "families/xl:numbers[xl-base]"),
+     "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("adaptive-embedding-not-scaled", "nn/embedding.py", "self.scale = math.sqrt(width)", "self.scale = 1.0",
-     "families/xl:numbers[xl-base]"),
+     "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("embeddings-always-shared", "nn/transformer.py", "self.encoder and self.decoder and spec.share_embeddings",
-     "self.encoder and self.decoder", "families/original:numbers[two-none-fp32]"),
+     "self.encoder and self.decoder", "families/original:outputs_and_gradients_match_the_reference[two-none-fp32]"),
 
     # depth
     ("albert-group-order", "families/albert.py", "int(i / (depth / num_groups)) * inner_group_num",
@@ -309,14 +309,14 @@ TABLE = [Mutant(*row) for row in (
     ("cached-padding-attended", "nn/transformer.py", "(is_uncached or cache.is_full)", "True",
      "nn/cache:prompts_of_different_lengths[left-gpt2]"),
     ("mems-not-normed", "nn/transformer.py", "else self.pre_attention_norm(key_states)", "else key_states",
-     "families/xl:numbers[xl-prenorm]"),
-    ("mems-not-detached", "nn/transformer.py", ".detach()", "", "families/xl:numbers[xl-base]"),
+     "families/xl:outputs_and_gradients_match_the_reference[xl-prenorm]"),
+    ("mems-not-detached", "nn/transformer.py", ".detach()", "", "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("mems-one-too-long", "nn/transformer.py", "states.shape[1] - (recurrence.memory_length or 0)",
-     "states.shape[1] - (recurrence.memory_length or 0) - 1", "families/xl:numbers[xl-base]"),
+     "states.shape[1] - (recurrence.memory_length or 0) - 1", "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("reuse-length-off-by-one", "nn/transformer.py", "- segment_length + recurrence.reuse_length]",
      "- segment_length + recurrence.reuse_length + 1]", "xlnet-XLNetModel-memory"),
     ("no-initial-zero-mems", "nn/transformer.py", "recurrence.starts_with_zeros and mems is None", "False",
-     "families/xl:numbers[xl-base]"),
+     "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("mems-token-type", "nn/transformer.py", "of_queries_and_keys(inputs.token_type_ids, 0)",
      "of_queries_and_keys(inputs.token_type_ids, 1)", "xlnet-XLNetModel-memory"),
     ("mems-masked-by-permutation", "nn/transformer.py", "permutation_mask.new_ones", "permutation_mask.new_zeros",
@@ -372,7 +372,7 @@ TABLE = [Mutant(*row) for row in (
     ("pooling-first-column", "nn/heads.py", "gather_states(hidden, mask.int().argmax(1))", "hidden[:, 0]",
      "families/parity:padded_row_equals_row_alone[bert-BertModel]"),
     ("pooling-last-column", "nn/heads.py", "gather_states(hidden, last_true_index(mask))", "hidden[:, -1]",
-     "families/parity:numbers[gpt2-GPT2ForSequenceClassification-right-fp32]"),
+     "families/parity:outputs_and_gradients_match_the_reference[gpt2-GPT2ForSequenceClassification-right-fp32]"),
     ("mean-pooling-includes-padding", "nn/heads.py", "(hidden * mask[..., None]).sum(1)", "hidden.sum(1)",
      "families/parity:padded_row_equals_row_alone[modernbert-ModernBertForSequenceClassification-mean]"),
     ("patch-mean-includes-class-token", "nn/heads.py", "hidden[:, 1:].mean(1)", "hidden.mean(1)",
@@ -384,17 +384,17 @@ TABLE = [Mutant(*row) for row in (
     ("clip-eos-is-not-largest-id", "families/clip.py", 'if args["eos_token_id"] == 2', 'if args["eos_token_id"] == -2',
      "clip-CLIPTextModel-highest"),
     ("adaptive-softmax-wrong-cluster", "nn/heads.py", "self.cutoffs[1] + i - 1, None]", "self.cutoffs[1] + i - 2, None]",
-     "families/xl:numbers[xl-base]"),
+     "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("adaptive-projections-always-tied", "nn/heads.py", "if spec.tie_projections[band]", "if True",
-     "families/xl:numbers[xl-base]"),
+     "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("answer-span-in-padding", "nn/heads.py", "start.masked_fill(~mask, torch.finfo(x.dtype).min)", "start",
-     "families/parity:numbers[xlnet-XLNetForQuestionAnswering-right-fp32]"),
+     "families/parity:outputs_and_gradients_match_the_reference[xlnet-XLNetForQuestionAnswering-right-fp32]"),
 
     # attention weights
     ("attention-weights-without-bias", "nn/attention.py", "scores if scores_bias is None else scores + scores_bias",
      "scores", "model/positions:alibi_is_added_to_the_scores"),
     ("attention-weights-not-scaled", "nn/attention.py", "(q * self.scale) @", "q @",
-     "families/original:attention_weights[post]"),
+     "families/original:attention_weights_match_the_reference[post]"),
     ("attention-weights-by-stored-layer", "attention_weights.py", "layers.{depth}", "layers.{index}", "albert-AlbertModel"),
     ("attention-weights-always-first-depth", "attention_weights.py", "[*later, path]", "[path, *later]",
      "albert-AlbertModel"),
@@ -405,14 +405,14 @@ TABLE = [Mutant(*row) for row in (
     ("conv1d-not-transposed-on-load", "weights/names_table.py", '"conv1d": (lambda x, n: x.T if x.dim() == 2 else x,',
      '"conv1d": (lambda x, n: x,', "gpt2-GPT2Model"),
     ("conv1d-not-transposed-on-save", "weights/names_table.py", "lambda x, n: x.T if x.dim() == 2 else x),",
-     "lambda x, n: x),", "families/names:load_and_save[gpt2-GPT2Model]"),
+     "lambda x, n: x),", "families/names:saved_tensors_and_config_equal_the_originals[gpt2-GPT2Model]"),
     ("fused-projections-reversed", "weights/names_table.py", "for i in sorted(", "for i in reversed(", "gpt2-GPT2Model"),
     ("xlnet-heads-transposed-on-load", "weights/names_table.py", "x.flatten(1).T,", "x.transpose(1, 2).flatten(1).T,",
      "xlnet-XLNetModel"),
     ("xlnet-heads-flipped-on-save", "weights/names_table.py", "x.unflatten(1, (n, -1))", "x.flip(1).unflatten(1, (n, -1))",
-     "families/names:load_and_save[xlnet-XLNetModel]"),
+     "families/names:saved_tensors_and_config_equal_the_originals[xlnet-XLNetModel]"),
     ("alias-written", "weights/names_table.py", 'if operation != "alias"', "if True",
-     "families/names:load_and_save[bert-BertForMaskedLM]"),
+     "families/names:saved_tensors_and_config_equal_the_originals[bert-BertForMaskedLM]"),
 )]
 # fmt: on
 
@@ -430,7 +430,7 @@ def expand_test_id(test: str) -> str:
     """Return the pytest id of a test of the table."""
     module_path, colon, name = test.partition(":")
     if not colon:
-        return f"tests/families/test_parity.py::test_numbers[{test}-none-fp32]"
+        return f"tests/families/test_parity.py::test_outputs_and_gradients_match_the_reference[{test}-none-fp32]"
     folder, _, module = module_path.rpartition("/")
     return f"tests/{folder}/test_{module}.py::test_{name}"
 

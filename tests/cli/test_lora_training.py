@@ -23,7 +23,7 @@ from qkv.nn.lora import lora_layers
 from tests.cli.test_cli import bad, good
 from tests.conftest import ROOT
 from tests.project.test_docs import read
-from tests.support import small_data, tiny
+from tests.support import compare, small_data
 from tests.train.test_trainer import check_same_end
 
 FEW = [
@@ -81,7 +81,7 @@ def test_the_commands_of_the_documentation(capsys: pytest.CaptureFixture[str]) -
     pair = [qkv.load(name) for name in ("pets", "same")]
     assert torch.equal(*map(logits, pair))
     assert (
-        tiny.max_difference(logits(pair[0]), logits(qkv.load("bert", adapter="runs/pets/last")))
+        compare.max_difference(logits(pair[0]), logits(qkv.load("bert", adapter="runs/pets/last")))
         < 1e-4
     )
 
@@ -257,7 +257,7 @@ def test_an_adapter_is_trained_further(capsys: pytest.CaptureFixture[str]) -> No
     first, second = (qkv.load(f"more{number}/last") for number in range(2))
     assert first.base_model_name == second.base_model_name == "bert"
     assert torch.equal(logits(first), logits(second))
-    assert 0 < tiny.max_difference(logits(first), logits(qkv.load("run/last"))) < 1e-2
+    assert 0 < compare.max_difference(logits(first), logits(qkv.load("run/last"))) < 1e-2
     other = ["--data.train", "three.tsv", "--model.adapter", "run/last", "--run", "other"]
     Path("three.tsv").write_text("text\tlabel\na\tone\nb\ttwo\nc\tthree\n")
     assert "labels 3: the model has adapters of another head" in bad(capsys, *recipe, *other)
@@ -278,7 +278,7 @@ def test_merge_writes_a_plain_model(capsys: pytest.CaptureFixture[str]) -> None:
     )  # fmt: skip
     adapted, plain = qkv.load("run/last"), qkv.load("deep/plain")
     assert lora_layers(plain.net) == {}
-    assert tiny.max_difference(logits(plain), logits(adapted)) < 1e-5
+    assert compare.max_difference(logits(plain), logits(adapted)) < 1e-5
     assert plain.tokenizer is not None
     assert plain.config["id2label"] == {"0": "other", "1": "pet"}
     assert [name.name for name in Path("deep").iterdir()] == ["plain"]

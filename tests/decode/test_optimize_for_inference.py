@@ -11,7 +11,7 @@ from qkv.batch import Batch, Inputs
 from qkv.decode import GenerationConfig, generate, optimize_model
 from qkv.decode.optimize_for_inference import FP16Linear, FusedQKVProjection, TransposedLinear
 from qkv.nn.transformer import Transformer
-from tests.support import tiny
+from tests.support import compare, tiny
 
 
 def build_net(name: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
@@ -35,7 +35,7 @@ def test_same_logits(name: str) -> None:
     before = {key: value.clone() for key, value in net.state_dict().items()}
     optimized = optimize_model(net)
     batch = build_batch(net)
-    tiny.assert_close(
+    compare.assert_close(
         {"logits": optimized(batch)["logits"]}, {"logits": net(batch)["logits"]}, within=1e-10
     )
     assert before.keys() == net.state_dict().keys()
@@ -64,7 +64,7 @@ def test_same_logits_with_other_positions(positions: str) -> None:
     net = build_net("gpt2", positions=positions)
     optimized = optimize_model(net)
     batch = build_batch(net)
-    tiny.assert_close(
+    compare.assert_close(
         {"logits": optimized(batch)["logits"]}, {"logits": net(batch)["logits"]}, within=1e-10
     )
 

@@ -7,71 +7,71 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 import qkv
-from tests.support import oracle
-from tests.support.oracle import CASES, Case, Row
+from tests.support import compare
+from tests.support.oracle.cases import CASES, Case
+from tests.support.oracle.models import build_reference, save_reference
 
 FILE, BIN = "model.safetensors", "pytorch_model.bin"
 
 
-def assert_same(ours: Row, theirs: Row) -> None:
-    assert ours.keys() == theirs.keys(), f"only one side has: {sorted(ours.keys() ^ theirs.keys())}"
-    different = [
-        n for n in ours if ours[n].dtype != theirs[n].dtype or not torch.equal(ours[n], theirs[n])
-    ]
-    assert not different
+def assert_same_tensors(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    compare.assert_bitwise_equal(actual, expected, because=compare.COPIED)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_load_and_save(case: Case, tmp_path: Path) -> None:
-    theirs = oracle.save(case, tmp_path / "theirs")
-    ours = tmp_path / "ours"
-    qkv.load(theirs).save(ours)
-    assert_same(load_file(ours / FILE), load_file(theirs / FILE))
-    before, after = (json.loads((folder / "config.json").read_text()) for folder in (theirs, ours))
+def test_saved_tensors_and_config_equal_the_originals(case: Case, tmp_path: Path) -> None:
+    original = save_reference(case, tmp_path / "original")
+    saved = tmp_path / "saved"
+    qkv.load(original).save(saved)
+    assert_same_tensors(load_file(saved / FILE), load_file(original / FILE))
+    before, after = (
+        json.loads((folder / "config.json").read_text()) for folder in (original, saved)
+    )
     changed = {
         key: (value, after.get(key))
         for key, value in before.items()
         if after.get(key, ...) != value
     }
     assert not changed
-    model_class = getattr(transformers, case.kind)
-    model, info = model_class.from_pretrained(ours, output_loading_info=True)
+    model_class = getattr(transformers, case.class_name)
+    model, info = model_class.from_pretrained(saved, output_loading_info=True)
     assert not any(info.values()), info
-    assert_same(dict(model.state_dict()), dict(oracle.make(case).state_dict()))
+    assert_same_tensors(dict(model.state_dict()), dict(build_reference(case).state_dict()))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_load_shards(case: Case, tmp_path: Path) -> None:
-    theirs = oracle.save(case, tmp_path / "theirs", max_shard_size="10KB")
-    shards = list(theirs.glob("model-*.safetensors"))
+def test_shards_load(case: Case, tmp_path: Path) -> None:
+    original = save_reference(case, tmp_path / "original", max_shard_size="10KB")
+    shards = list(original.glob("model-*.safetensors"))
     assert len(shards) > 1
-    qkv.load(theirs).save(tmp_path / "ours")
-    assert_same(
-        load_file(tmp_path / "ours" / FILE),
+    qkv.load(original).save(tmp_path / "saved")
+    assert_same_tensors(
+        load_file(tmp_path / "saved" / FILE),
         {k: v for shard in shards for k, v in load_file(shard).items()},
     )
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_load_bin(case: Case, tmp_path: Path) -> None:
-    theirs = oracle.save(case, tmp_path / "theirs")
-    expected = load_file(theirs / FILE)
-    (theirs / FILE).unlink()
-    model = oracle.make(case)
+def test_a_pytorch_bin_file_loads(case: Case, tmp_path: Path) -> None:
+    original = save_reference(case, tmp_path / "original")
+    expected = load_file(original / FILE)
+    (original / FILE).unlink()
+    model = build_reference(case)
     tensors = dict(model.state_dict())  # tied tensors under every name
     torch.save(
         {k: tensors[k] for k in tensors.keys() - {*(model._keys_to_ignore_on_save or ())}},
-        theirs / BIN,
+        original / BIN,
     )
-    qkv.load(theirs).save(tmp_path / "ours")
-    assert_same(load_file(tmp_path / "ours" / FILE), expected)
+    qkv.load(original).save(tmp_path / "saved")
+    assert_same_tensors(load_file(tmp_path / "saved" / FILE), expected)
 
 
 def test_tied_tensors_that_differ_are_an_error(tmp_path: Path) -> None:
-    case = next(case for case in CASES if case.kind == "T5Model")
-    folder = oracle.save(case, tmp_path)
+    case = next(case for case in CASES if case.class_name == "T5Model")
+    folder = save_reference(case, tmp_path)
     tensors = load_file(folder / FILE)
     save_file(
         {**tensors, "encoder.embed_tokens.weight": tensors["shared.weight"] + 1}, folder / FILE

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 import qkv
 from tests.support import tiny
 
-LENGTHS, TARGETS = (9, 6, 4), (5, 7, 3)
-FORMS: dict[str, dict[str, Any]] = {
+LENGTHS = (9, 6, 4)
+DECODER_LENGTHS = (5, 7, 3)
+VARIANTS: dict[str, dict[str, Any]] = {
     "post": dict(norm_position="post"),
     "pre": dict(norm_position="pre", final_norm=True),
     "final": dict(norm_position="post", final_norm=True),
@@ -28,7 +29,6 @@ class TorchTransformer(nn.Module):
         super().__init__()
         args = model.args
         width = args["width"]
-        final = args["final_norm"]
         decoder_vocab_size = (
             args["vocab_size"] if args["share_embeddings"] else args["decoder_vocab_size"]
         )
@@ -44,7 +44,7 @@ class TorchTransformer(nn.Module):
         decoder_layer = nn.TransformerDecoderLayer(
             width, args["decoder_heads"], args["decoder_ffn_width"], **settings
         )
-        norms = [nn.LayerNorm(width) if final else None for _ in range(2)]
+        norms = [nn.LayerNorm(width) if args["final_norm"] else None for _ in range(2)]
         self.encoder = nn.TransformerEncoder(
             encoder_layer, args["depth"], norms[0], enable_nested_tensor=False
         )
@@ -94,8 +94,8 @@ def sinusoids(length: int, width: int) -> Tensor:
     return table
 
 
-def names(model: qkv.Model, theirs: nn.Module) -> dict[str, list[str]]:
-    """Return torch's parameter -> ours, or the three that it fuses."""
+def build_names_table(model: qkv.Model) -> dict[str, list[str]]:
+    """Return our parameter, or the three that torch fuses, for each parameter of torch."""
     args = model.args
     table = {}
     for side, depth in (("encoder", args["depth"]), ("decoder", args["decoder_depth"])):
@@ -103,23 +103,22 @@ def names(model: qkv.Model, theirs: nn.Module) -> dict[str, list[str]]:
         if side == "decoder":
             norm = {"attention": "norm1", "cross_attention": "norm2", "feed_forward": "norm3"}
         for n in range(depth):
-            here = f"{side}.layers.{n}"
-            there = f"{side}.layers.{n}"
+            layer = f"{side}.layers.{n}"
             for leaf in ("weight", "bias"):
                 for part in norm:
-                    table[f"{there}.{norm[part]}.{leaf}"] = [
-                        f"{here}.{args['norm_position']}_{part}_norm.{leaf}"
+                    table[f"{layer}.{norm[part]}.{leaf}"] = [
+                        f"{layer}.{args['norm_position']}_{part}_norm.{leaf}"
                     ]
                 for part, name in (
                     ("attention", "self_attn"),
                     ("cross_attention", "multihead_attn"),
                 ):
                     if part in norm:
-                        fused = [f"{here}.{part}.{x}.{leaf}" for x in "qkv"]
-                        table[f"{there}.{name}.in_proj_{leaf}"] = fused
-                        table[f"{there}.{name}.out_proj.{leaf}"] = [f"{here}.{part}.o.{leaf}"]
-                table[f"{there}.linear1.{leaf}"] = [f"{here}.feed_forward.up.{leaf}"]
-                table[f"{there}.linear2.{leaf}"] = [f"{here}.feed_forward.down.{leaf}"]
+                        fused = [f"{layer}.{part}.{x}.{leaf}" for x in "qkv"]
+                        table[f"{layer}.{name}.in_proj_{leaf}"] = fused
+                        table[f"{layer}.{name}.out_proj.{leaf}"] = [f"{layer}.{part}.o.{leaf}"]
+                table[f"{layer}.linear1.{leaf}"] = [f"{layer}.feed_forward.up.{leaf}"]
+                table[f"{layer}.linear2.{leaf}"] = [f"{layer}.feed_forward.down.{leaf}"]
         if args["final_norm"]:
             table |= {
                 f"{side}.norm.{leaf}": [f"{side}.final_norm.{leaf}"] for leaf in ("weight", "bias")
@@ -134,30 +133,33 @@ def names(model: qkv.Model, theirs: nn.Module) -> dict[str, list[str]]:
     return table
 
 
-def pair(form: str, dtype: torch.dtype) -> tuple[qkv.Model, TorchTransformer, dict[str, list[str]]]:
-    model = tiny.build("transformer", dtype=dtype, **FORMS[form])
-    theirs = TorchTransformer(model)
-    table = names(model, theirs)
+def build_pair(
+    variant: str, dtype: torch.dtype
+) -> tuple[qkv.Model, TorchTransformer, dict[str, list[str]]]:
+    """Return our model, torch's with the same weights, and the table of names."""
+    model = tiny.build("transformer", dtype=dtype, **VARIANTS[variant])
+    reference = TorchTransformer(model)
+    table = build_names_table(model)
     ours = dict(model.net.named_parameters(remove_duplicate=False))
     assert set(ours) == {name for parts in table.values() for name in parts}
-    parameters = dict(theirs.named_parameters())
+    parameters = dict(reference.named_parameters())
     with torch.no_grad():
         parameters["out.bias"].zero_()
         assert parameters.keys() == table.keys() | {"out.bias"}
         for name, parts in table.items():
             parameters[name].copy_(torch.cat([ours[part] for part in parts]))
-    return model, theirs, table
+    return model, reference, table
 
 
-def inputs(model: qkv.Model, padded: bool) -> dict[str, Any]:
+def build_inputs(model: qkv.Model, padded: bool) -> dict[str, Any]:
     vocab_size = model.args["decoder_vocab_size"] or tiny.VOCAB
     mask = torch.arange(9) < torch.tensor(LENGTHS if padded else (9, 9, 9))[:, None]
-    decoder_mask = torch.arange(7) < torch.tensor(TARGETS if padded else (7, 7, 7))[:, None]
-    x = {
+    decoder_mask = torch.arange(7) < torch.tensor(DECODER_LENGTHS if padded else (7, 7, 7))[:, None]
+    ids = {
         "input_ids": tiny.random_ids(3, 9),
         "decoder_input_ids": tiny.random_ids(3, 7, seed=1) % vocab_size,
     }
-    return x | {"attention_mask": mask, "decoder_attention_mask": decoder_mask}
+    return ids | {"attention_mask": mask, "decoder_attention_mask": decoder_mask}
 
 
 def pad_left(x: Tensor, mask: Tensor) -> Tensor:
@@ -167,67 +169,69 @@ def pad_left(x: Tensor, mask: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["fp32", "fp64"])
 @pytest.mark.parametrize("padding", ["none", "right", "left"])
-@pytest.mark.parametrize("form", FORMS)
-def test_numbers(form: str, padding: str, dtype: torch.dtype) -> None:
-    close: dict[str, Any] = (
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_outputs_and_gradients_match_the_reference(
+    variant: str, padding: str, dtype: torch.dtype
+) -> None:
+    tolerance: dict[str, Any] = (
         dict(atol=2e-5, rtol=1e-4) if dtype == torch.float32 else dict(atol=1e-9, rtol=1e-9)
     )
-    model, theirs, table = pair(form, dtype)
-    x = inputs(model, padded=padding != "none")
+    model, reference, table = build_pair(variant, dtype)
+    inputs = build_inputs(model, padded=padding != "none")
     masks = {
-        "encoder_last_hidden_state": x["attention_mask"],
-        "last_hidden_state": x["decoder_attention_mask"],
-        "logits": x["decoder_attention_mask"],
+        "encoder_last_hidden_state": inputs["attention_mask"],
+        "last_hidden_state": inputs["decoder_attention_mask"],
+        "logits": inputs["decoder_attention_mask"],
     }
     our_masks = masks
-    there = theirs(**x)
+    expected_outputs = reference(**inputs)
     if padding == "left":
         our_masks = {name: pad_left(mask, mask) for name, mask in masks.items()}
         for side in ("", "decoder_"):
             ids = f"{side}input_ids"
             mask = f"{side}attention_mask"
-            x |= {name: pad_left(x[name], x[mask]) for name in (ids, mask)}
-    here = model(**x)
+            inputs |= {name: pad_left(inputs[name], inputs[mask]) for name in (ids, mask)}
+    outputs = model(**inputs)
     losses = []
     for name in masks:
-        ours = here[name][our_masks[name]].double()
-        original = there[name][masks[name]]
-        torch.testing.assert_close(ours, original, **close)
-        weight = torch.randn(original.shape, dtype=torch.float64) / original.numel() ** 0.5
-        losses += [(ours * weight).sum(), (original * weight).sum()]
+        actual = outputs[name][our_masks[name]].double()
+        expected = expected_outputs[name][masks[name]]
+        torch.testing.assert_close(actual, expected, **tolerance)
+        weight = torch.randn(expected.shape, dtype=torch.float64) / expected.numel() ** 0.5
+        losses += [(actual * weight).sum(), (expected * weight).sum()]
     torch.stack(losses).sum().backward()
     parameters = dict(model.net.named_parameters(remove_duplicate=False))
     tied: dict[int, list[str]] = {}
     for name, parts in table.items():
         tied.setdefault(id(parameters[parts[0]]), []).append(name)
-    for group in tied.values():  # tied: our gradient is the sum of theirs
-        total = torch.stack([gradient(theirs, name) for name in group]).sum(0)
-        mine = torch.cat([gradient(model.net, part) for part in table[group[0]]])
-        torch.testing.assert_close(mine.double(), total, **close)
+    for group in tied.values():  # the gradient of a tied tensor is the sum over torch's tensors
+        expected = torch.stack([get_gradient(reference, name) for name in group]).sum(0)
+        actual = torch.cat([get_gradient(model.net, part) for part in table[group[0]]])
+        torch.testing.assert_close(actual.double(), expected, **tolerance)
 
 
-def gradient(net: nn.Module, name: str) -> Tensor:
+def get_gradient(net: nn.Module, name: str) -> Tensor:
     grad = net.get_parameter(name).grad
     assert grad is not None, name
     return grad
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_attention_weights(form: str) -> None:
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_attention_weights_match_the_reference(variant: str) -> None:
     """Recorded weights equal those of torch's attention in the first layer of each stack."""
-    model, theirs, _ = pair(form, torch.float64)
-    x = inputs(model, padded=False)
+    model, reference, _ = build_pair(variant, torch.float64)
+    inputs = build_inputs(model, padded=False)
     with qkv.look(model) as recorded:
-        model(**x)
-    layer = theirs.encoder.layers[0]
-    y = theirs.embed(theirs.source, x["input_ids"])
+        model(**inputs)
+    layer = reference.encoder.layers[0]
+    y = reference.embed(reference.source, inputs["input_ids"])
     y = layer.norm1(y) if model.args["norm_position"] == "pre" else y
     weights = layer.self_attn(y, y, y, average_attn_weights=False)[1]
     torch.testing.assert_close(
         recorded["encoder.layers.0.attention"], weights, atol=1e-9, rtol=1e-9
     )
-    layer = theirs.decoder.layers[0]
-    y = theirs.embed(theirs.target, x["decoder_input_ids"])
+    layer = reference.decoder.layers[0]
+    y = reference.embed(reference.target, inputs["decoder_input_ids"])
     y = layer.norm1(y) if model.args["norm_position"] == "pre" else y
     future = torch.ones(7, 7, dtype=torch.bool).triu(1)
     weights = layer.self_attn(y, y, y, attn_mask=future, average_attn_weights=False)[1]
@@ -237,10 +241,10 @@ def test_attention_weights(form: str) -> None:
     assert len(recorded) == model.args["depth"] + 2 * model.args["decoder_depth"]
 
 
-@pytest.mark.parametrize(("size", "millions", "drop"), [("base", 65, 0.1), ("big", 213, 0.3)])
-def test_sizes_are_the_papers(size: str, millions: int, drop: float) -> None:
+@pytest.mark.parametrize(("size", "millions", "dropout"), [("base", 65, 0.1), ("big", 213, 0.3)])
+def test_sizes_and_dropout_are_those_of_the_paper(size: str, millions: int, dropout: float) -> None:
     """Table 3, with the shared English-German vocabulary of 37000."""
     with torch.device("meta"):
         model = qkv.build("transformer", size)
     assert sum(p.numel() for p in model.net.parameters()) / 1e6 == pytest.approx(millions, rel=0.04)
-    assert {m.p for m in model.net.modules() if isinstance(m, nn.Dropout) and m.p} == {drop}
+    assert {m.p for m in model.net.modules() if isinstance(m, nn.Dropout) and m.p} == {dropout}

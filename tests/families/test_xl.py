@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import qkv
+from tests.support import compare
 
 FOLDERS = sorted((Path(__file__).parent.parent / "goldens" / "xl").iterdir())
 CASES = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -19,7 +20,7 @@ FILE = "model.safetensors"
 Tensors = dict[str, Tensor]
 
 
-def golden(folder: Path) -> tuple[Tensors, dict[str, str]]:
+def read_golden(folder: Path) -> tuple[Tensors, dict[str, str]]:
     """Return inputs and outputs, and for each further name of a tied tensor its first name."""
     with safe_open(folder / "golden.safetensors", "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -45,11 +46,11 @@ def mask_before_padding(ids: Tensor, pad_token_id: int) -> Tensor:
     return torch.arange(ids.shape[1]) < torch.where(first == 0, ids.shape[1], first)[:, None]
 
 
-def check(ours: Tensors, theirs: Tensors) -> None:
-    assert ours.keys() == theirs.keys()
-    for name, value in ours.items():
+def assert_all_close(actual: Tensors, expected: Tensors) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in actual.items():
         message = partial("{}: {}".format, name)
-        torch.testing.assert_close(value, theirs[name], atol=2e-5, rtol=1e-4, msg=message)
+        torch.testing.assert_close(value, expected[name], atol=2e-5, rtol=1e-4, msg=message)
 
 
 def test_all_goldens_are_present() -> None:
@@ -57,48 +58,47 @@ def test_all_goldens_are_present() -> None:
 
 
 @CASES
-def test_numbers(folder: Path) -> None:
-    theirs, tied = golden(folder)
+def test_outputs_and_gradients_match_the_reference(folder: Path) -> None:
+    golden, tied = read_golden(folder)
     model = qkv.load(folder)
-    first = run(model, theirs["ids"], None)
-    second = run(model, theirs["ids2"], first["mems"])
+    first = run(model, golden["ids"], None)
+    second = run(model, golden["ids2"], first["mems"])
     for outputs, suffix in ((first, ""), (second, "2")):
-        if f"mems{suffix}" not in theirs:  # the original returns none if mem_len is 0
+        if f"mems{suffix}" not in golden:  # the original returns none if mem_len is 0
             assert outputs.pop("mems").numel() == 0
-        check(outputs, {name: theirs[name + suffix] for name in outputs})
-        assert ("mems" in outputs) == ("mems" in theirs)
+        assert_all_close(outputs, {name: golden[name + suffix] for name in outputs})
+        assert ("mems" in outputs) == ("mems" in golden)
 
-    pairs = [(first["logits"], theirs["projection"]), (second["logits"], theirs["projection2"])]
+    pairs = [(first["logits"], golden["projection"]), (second["logits"], golden["projection2"])]
     torch.stack([(logits * weight).sum() for logits, weight in pairs]).sum().backward()
-    size = (
-        theirs["logits"].numel() ** 0.5
-    )  # the scale of the differentiated sum, and of its rounding error
+    # The scale of the differentiated sum, and of its rounding error.
+    size = golden["logits"].numel() ** 0.5
     actual = model.to_checkpoint_tensors(
         {name: p.grad / size for name, p in model.net.named_parameters() if p.grad is not None}
     )
     expected = {
         name.removeprefix("grad."): x / size
-        for name, x in theirs.items()
+        for name, x in golden.items()
         if name.startswith("grad.")
     }
-    check({tied.get(name, name): value for name, value in actual.items()}, expected)
+    assert_all_close({tied.get(name, name): value for name, value in actual.items()}, expected)
 
 
 @CASES
-def test_looking_changes_nothing(folder: Path) -> None:
-    theirs, _ = golden(folder)
+def test_look_does_not_change_outputs(folder: Path) -> None:
+    golden, _ = read_golden(folder)
     model = qkv.load(folder)
-    mems = model(theirs["ids"])["mems"]
+    mems = model(golden["ids"])["mems"]
     with qkv.look(model):
-        recorded = model(theirs["ids2"], mems=mems, extra_outputs=("hidden_states",))
-    plain = model(theirs["ids2"], mems=mems, extra_outputs=("hidden_states",))
-    assert all(torch.equal(recorded[name], plain[name]) for name in plain)
+        recorded = model(golden["ids2"], mems=mems, extra_outputs=("hidden_states",))
+    plain = model(golden["ids2"], mems=mems, extra_outputs=("hidden_states",))
+    compare.assert_bitwise_equal(recorded, plain, because=compare.SAME_KERNELS)
 
 
 @CASES
 def test_padded_row_equals_row_alone(folder: Path) -> None:
     model = qkv.load(folder, dtype=torch.float64)
-    ids = golden(folder)[0]["ids"]
+    ids = read_golden(folder)[0]["ids"]
     for mask in (torch.arange(5) < 3, torch.arange(5) >= 2):
         rows = ids[:, :5]
         both = torch.stack([torch.ones_like(mask), mask])
@@ -109,21 +109,26 @@ def test_padded_row_equals_row_alone(folder: Path) -> None:
 
 @CASES
 def test_a_tied_tensor_may_be_stored_once(folder: Path, tmp_path: Path) -> None:
-    theirs, tied = golden(folder)
+    golden, tied = read_golden(folder)
     tensors = load_file(folder / FILE)
     assert tied.keys() <= tensors.keys()
     shutil.copy(folder / "config.json", tmp_path)
     save_file({name: x for name, x in tensors.items() if name not in tied}, tmp_path / FILE)
     original = qkv.load(folder)
     reduced = qkv.load(tmp_path)
-    for p, q in zip(original.net.parameters(), reduced.net.parameters(), strict=True):
-        assert torch.equal(p, q)
-    assert torch.equal(original(theirs["ids"])["logits"], reduced(theirs["ids"])["logits"])
+    compare.assert_bitwise_equal(
+        dict(reduced.net.named_parameters()),
+        dict(original.net.named_parameters()),
+        because=compare.COPIED,
+    )
+    compare.assert_bitwise_equal(
+        reduced(golden["ids"]), original(golden["ids"]), because=compare.SAME_KERNELS
+    )
 
 
 @CASES
-def test_save_and_load(folder: Path, tmp_path: Path) -> None:
-    theirs, _ = golden(folder)
+def test_a_saved_model_loads_with_the_same_outputs(folder: Path, tmp_path: Path) -> None:
+    golden, _ = read_golden(folder)
     model = qkv.load(folder)
     model.save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -131,16 +136,18 @@ def test_save_and_load(folder: Path, tmp_path: Path) -> None:
     assert config["family"] == "transformer-xl"
     reloaded = qkv.load(tmp_path)
     assert reloaded.spec == model.spec
-    before = model(theirs["ids"])
-    after = reloaded(theirs["ids"])
-    assert before.keys() == after.keys()
-    assert all(torch.equal(before[name], after[name]) for name in before)
-    ours = dict(reloaded.net.named_parameters())
-    assert all(torch.equal(p, ours[name]) for name, p in model.net.named_parameters())
+    compare.assert_bitwise_equal(
+        reloaded(golden["ids"]), model(golden["ids"]), because=compare.SAME_KERNELS
+    )
+    compare.assert_bitwise_equal(
+        dict(reloaded.net.named_parameters()),
+        dict(model.net.named_parameters()),
+        because=compare.COPIED,
+    )
 
 
 @CASES
-def test_hf_format_is_an_error(folder: Path, tmp_path: Path) -> None:
+def test_saving_in_hf_format_is_an_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="transformer-xl"):
         qkv.load(folder).save(tmp_path / "new", file_format="hf")
     assert not (tmp_path / "new").exists()

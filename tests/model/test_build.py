@@ -16,8 +16,9 @@ from torch.overrides import TorchFunctionMode
 
 import qkv
 from qkv.families import get_family
-from tests.support import oracle, tiny
-from tests.support.oracle import CASES, Case
+from tests.support import compare, tiny
+from tests.support.oracle import inputs as oracle
+from tests.support.oracle.cases import CASES, Case
 
 # Published sizes: head ("none" is the bare model) and millions of parameters.
 PUBLISHED = """
@@ -96,7 +97,7 @@ def test_build_is_deterministic() -> None:
 
 
 # Keys that are enlarged so that a standard deviation can be measured.
-WIDER = set(
+WIDTH_KEYS = set(
     "hidden_size d_model dim n_embd intermediate_size d_inner hidden_dim n_inner dff d_ff d_kv "
     "encoder_ffn_dim decoder_ffn_dim embedding_size projection_dim vocab_size max_position_embeddings "
     "n_positions relative_attention_num_buckets relative_attention_max_distance image_size".split()
@@ -104,22 +105,22 @@ WIDER = set(
 PLAIN = [
     case
     for case in CASES
-    if case.name.endswith(case.kind) or case.name.endswith(("-cross", "-untied"))
+    if case.name.endswith(case.class_name) or case.name.endswith(("-cross", "-untied"))
 ]
-Sized = dict[str, Any]
 
 
-def wider(sizes: Sized) -> Sized:
-    changed = {k: v * 6 if k in WIDER and v is not None else v for k, v in sizes.items()}
-    return changed | {k: wider(v) for k, v in sizes.items() if k.endswith("_config")}
+def enlarge(sizes: dict[str, Any]) -> dict[str, Any]:
+    changed = {k: v * 6 if k in WIDTH_KEYS and v is not None else v for k, v in sizes.items()}
+    return changed | {k: enlarge(v) for k, v in sizes.items() if k.endswith("_config")}
 
 
 @cache
 def initialized_original(case: Case) -> Any:
     """Return the original model with its initial weights."""
     torch.manual_seed(0)
-    kind = getattr(transformers, case.kind)
-    return kind(kind.config_class(**wider(deepcopy(case.sizes)), attn_implementation="eager"))
+    model_class = getattr(transformers, case.class_name)
+    sizes = enlarge(deepcopy(case.sizes))
+    return model_class(model_class.config_class(**sizes, attn_implementation="eager"))
 
 
 # Tables with a row that no token reads: zero in one of the two models only.
@@ -245,28 +246,30 @@ def rates(config: Any) -> dict[str, float]:
     return {key: 0.11 + 0.01 * n for n, key in enumerate(keys)}
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if c.name.endswith((c.kind, "-cross"))], ids=str)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.name.endswith((c.class_name, "-cross"))], ids=str
+)
 def test_dropout_matches_the_original(case: Case, tmp_path: Path) -> None:
-    kind = getattr(transformers, case.kind)
-    config = kind.config_class(**deepcopy(case.sizes), attn_implementation="eager")
+    model_class = getattr(transformers, case.class_name)
+    config = model_class.config_class(**deepcopy(case.sizes), attn_implementation="eager")
     for part in [config] + [getattr(config, key) for key in config.sub_configs]:
         for key, rate in rates(part).items():
             setattr(part, key, rate)
-    original = kind(config).train()
+    original = model_class(config).train()
     original.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
-    x: dict[str, Any] = {**oracle.inputs(case, "none")}
+    inputs: dict[str, Any] = {**oracle.build_inputs(case, "none")}
     with DropoutRecorder() as ours:
-        model(**x)
+        model(**inputs)
     assert not ours.seen
     model.net.train()
     with DropoutRecorder() as ours:
-        model(**x)
+        model(**inputs)
     with DropoutRecorder() as theirs:
-        original(**oracle.theirs(case, x))
+        original(**oracle.to_reference_inputs(case, inputs))
     counts = ours.seen
     expected = theirs.seen
-    rows = x["input_ids"].shape[:-1].numel() if "input_ids" in x else oracle.B
+    rows = inputs["input_ids"].shape[:-1].numel() if "input_ids" in inputs else oracle.B
     rate = rates(config).get("dropout", 0.0)
     if (
         case.family == "xlnet"
@@ -333,7 +336,7 @@ def test_dropout_only_in_training(family: str) -> None:
     }
     assert torch.equal(*hidden[False])
     assert not torch.equal(*hidden[True])
-    assert tiny.max_difference(hidden[True][0], hidden[False][0]) > 1e-6
+    assert compare.max_difference(hidden[True][0], hidden[False][0]) > 1e-6
 
 
 def test_device() -> None:

@@ -17,7 +17,11 @@ from qkv.families import family_of_model_type
 from qkv.families.clip import IMAGE, TEXT
 from qkv.families.family import Args, Family
 from qkv.model.config import build_hf_config, parse_config
-from tests.support import oracle, tiny
+from tests.support import tiny
+from tests.support.oracle.cases import CASES, Case
+from tests.support.oracle.inputs import build_inputs
+from tests.support.oracle.models import build_reference
+from tests.support.oracle.outputs import run_reference
 
 MODEL_TYPES = """
     bert roberta albert distilbert electra xlnet openai-gpt gpt2 ctrl bart mbart marian t5 mt5
@@ -405,13 +409,13 @@ def test_harmless_keys_exist() -> None:
     assert unused == []
 
 
-PLAIN = [case for case in oracle.CASES if case.name == f"{case.family}-{case.kind}"]
+PLAIN = [case for case in CASES if case.name == f"{case.family}-{case.class_name}"]
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_harmless_keys_are_harmless(case: oracle.Case) -> None:
+def test_harmless_keys_are_harmless(case: Case) -> None:
     """The original gives the same outputs with every such key at another value."""
-    model = oracle.make(case)
+    model = build_reference(case)
     model_type = model.config.model_type
     known = to_plain_dict(model.config).keys() | find_read_keys(model_type)
     changes = {
@@ -421,11 +425,11 @@ def test_harmless_keys_are_harmless(case: oracle.Case) -> None:
     }
     config = type(model.config)(**case.sizes | changes, attn_implementation="eager")
     assert {key: getattr(config, key) for key in changes} == changes
-    change_values = type(model)(config).eval()
-    change_values.load_state_dict(model.state_dict())
-    x = oracle.inputs(case, "none")
+    changed_model = type(model)(config).eval()
+    changed_model.load_state_dict(model.state_dict())
+    inputs = build_inputs(case, "none")
     with torch.no_grad():
-        before, after = oracle.run(case, model, x), oracle.run(case, change_values, x)
+        before, after = (run_reference(case, m, inputs) for m in (model, changed_model))
     assert before.keys() == after.keys()
     for name, (tensor, _) in before.items():
         torch.testing.assert_close(after[name][0], tensor, atol=1e-6, rtol=1e-5, msg=name)

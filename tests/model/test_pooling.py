@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import transformers
 
 import qkv
-from tests.support import tiny
+from tests.support import compare, tiny
 
 
 def bert(mode: str) -> qkv.Model:
@@ -31,7 +31,7 @@ def test_embedding_is_pooled_over_tokens_and_normalized(mode: str) -> None:
         "first": h[:, 0],
         "last": torch.stack([h[i, n[i] - 1] for i in range(2)]),
     }
-    tiny.assert_close(
+    compare.assert_close(
         {"embedding": out["sentence_embedding"]},
         {"embedding": F.normalize(rows[mode], dim=-1)},
         1e-6,
@@ -44,12 +44,12 @@ def test_save_and_load(mode: str, tmp_path: Path) -> None:
     model.save(tmp_path)
     loaded = qkv.load(tmp_path)
     assert loaded.pooling == model.pooling
-    tiny.assert_close(loaded(IDS, attention_mask=MASK), model(IDS, attention_mask=MASK), 0)
+    compare.assert_close(loaded(IDS, attention_mask=MASK), model(IDS, attention_mask=MASK), 0)
     original, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
     hidden = original(IDS, attention_mask=MASK.long()).last_hidden_state * MASK[..., None]
-    tiny.assert_close(
+    compare.assert_close(
         {"hidden": hidden},
         {"hidden": loaded(IDS, attention_mask=MASK)["last_hidden_state"] * MASK[..., None]},
         1e-5,

@@ -13,7 +13,7 @@ import qkv
 from qkv import Batch, Inputs
 from qkv.nn.relative_position import AlibiBias, RotaryEmbedding
 from qkv.spec import AlibiSpec, RotarySpec
-from tests.support import tiny
+from tests.support import compare, tiny
 
 POSITION_TYPES = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
 CHANGES: dict[str, dict[str, Any]] = {
@@ -57,7 +57,7 @@ def test_padded_row_equals_unpadded(family: str, position_type: str) -> None:
             row = mask[n]
             alone = model.net(tiny.build_batch(model, ids[n, None, row], target[n, None, row]))
             names = [name for name in (*STATES, "logits") if name in alone]
-            tiny.assert_close(
+            compare.assert_close(
                 {k: together[k][n, row] for k in names}, {k: alone[k][0] for k in names}
             )
 
@@ -82,7 +82,7 @@ def test_order_matters_only_with_positions(family: str, position_type: str) -> N
     )  # the last stays last
     first, second = (model.net(tiny.build_batch(model, x)) for x in (ids, ids[:, order]))
     for name in (name for name in STATES if name in first):
-        difference = tiny.max_difference(first[name][:, -1], second[name][:, -1])
+        difference = compare.max_difference(first[name][:, -1], second[name][:, -1])
         assert difference < 1e-12 if position_type == "none" else difference > 1e-4, (
             name,
             difference,
@@ -136,7 +136,7 @@ def test_cached_decoding_equals_full(name: str, position_type: str) -> None:
     full = model.net(
         Batch(encoder=Inputs.create(source), decoder=rows) if pair else Batch(encoder=rows)
     )["logits"]
-    tiny.assert_close({"logits": torch.cat(parts, 1)[mask]}, {"logits": full[mask]})
+    compare.assert_close({"logits": torch.cat(parts, 1)[mask]}, {"logits": full[mask]})
 
 
 @pytest.mark.parametrize("position_type", POSITION_TYPES)
@@ -147,7 +147,7 @@ def test_relative_positions_ignore_a_shift(family: str, position_type: str) -> N
     first, second = (
         model(ids, position_ids=p)["last_hidden_state"] for p in (positions, positions + 11)
     )
-    difference = tiny.max_difference(first, second)
+    difference = compare.max_difference(first, second)
     assert difference > 1e-4 if position_type in ("sinusoid", "learned") else difference < 1e-9
 
 
@@ -201,7 +201,7 @@ def test_alibi_is_added_to_the_scores() -> None:
     for h in range(12):
         for i in range(7):
             scores = [q[h, i] @ k[h, j] / math.sqrt(2) - slopes[h] * (i - j) for j in range(i + 1)]
-            tiny.assert_close(
+            compare.assert_close(
                 {"row": weights[h, i, : i + 1]}, {"row": torch.stack(scores).softmax(0)}
             )
 
@@ -216,7 +216,7 @@ def test_rotary_rotates_complex_numbers(base: float) -> None:
     )
     angle = positions[:, :, None, None] * base ** (-torch.arange(0, 8, 2, dtype=torch.float64) / 8)
     y = torch.complex(x[..., :4], x[..., 4:]) * torch.polar(torch.ones_like(angle), angle)
-    tiny.assert_close(
+    compare.assert_close(
         {"x": RotaryEmbedding(RotarySpec(theta=base), 8)(x, positions)},
         {"x": torch.cat([y.real, y.imag], -1)},
         1e-12,
@@ -240,7 +240,7 @@ def test_rotary_rotates_queries_and_keys(family: str) -> None:
                 (q[h, i] * a * k[h, j].conj()).real.sum() / math.sqrt(6)
                 for j, a in zip(sees, angle, strict=True)
             ]
-            tiny.assert_close(
+            compare.assert_close(
                 {"row": weights[h, i, : len(sees)]}, {"row": torch.stack(scores).softmax(0)}
             )
 
@@ -273,7 +273,7 @@ def test_xl_scores(family: str) -> None:
                 scores.append(
                     ((q[h, i] + u[h]) @ k[h, j] + (q[h, i] + v[h]) @ projected) / math.sqrt(6)
                 )
-            tiny.assert_close(
+            compare.assert_close(
                 {"row": weights[h, i, : len(scores)]}, {"row": torch.stack(scores).softmax(0)}
             )
 
@@ -302,7 +302,7 @@ def test_t5_buckets(family: str, ways: int) -> None:
             far_bucket = min(2 * near - 1, near + int(growth * near + 1e-9))
             bias[:, i, j] = table[first_bucket + (distance if distance < near else far_bucket)]
     theirs = (q @ k.transpose(-1, -2) / math.sqrt(6) + bias).softmax(-1)
-    tiny.assert_close({"weights": weights}, {"weights": theirs})
+    compare.assert_close({"weights": weights}, {"weights": theirs})
 
 
 def family_changes(family: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from qkv import Batch, Inputs
 from qkv.nn.cache import KVCache
 from qkv.nn.transformer import LayerCache, Transformer
 from qkv.spec import Banded, Spec
-from tests.support import tiny
+from tests.support import compare, tiny
 
 CASES = pytest.mark.parametrize("name", tiny.CAUSAL)
 SOURCE_LENGTHS = (5, 3, 6, 4)  # of what encoder-decoders read
@@ -93,7 +93,7 @@ class Decoder:
                     torch.tensor([self.tokens[n]]), None, self.sources[n : n + 1], None
                 )
                 actual = {key: out[key][n, mask[n]] for key in ("last_hidden_state", "logits")}
-                tiny.assert_close(actual, {key: single[key][0, -len(new) :] for key in actual})
+                compare.assert_close(actual, {key: single[key][0, -len(new) :] for key in actual})
 
     def run(
         self,
@@ -265,7 +265,7 @@ def test_attention_weights_token_by_token(name: str) -> None:
         for path, step in weights.items():
             keys = step.shape[-1] if "cross" in path else t + 1
             assert step.shape[-1] == keys
-            tiny.assert_close({path: step[:, :, 0]}, {path: full[path][:, :, t, :keys]})
+            compare.assert_close({path: step[:, :, 0]}, {path: full[path][:, :, t, :keys]})
             assert full[path][:, :, t, keys:].eq(0).all()
 
 
@@ -286,10 +286,10 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
     full = net(Batch(encoder=Inputs.create(ids)))
     caches = net.empty_caches(2)
     causal = model.net(Batch(encoder=Inputs.create(ids)))
-    assert tiny.max_difference(full["logits"], causal["logits"]) > 1e-3
+    assert compare.max_difference(full["logits"], causal["logits"]) > 1e-3
     for t in range(12):
         out = net(Batch(encoder=Inputs.create(ids[:, t : t + 1])), caches)
-        tiny.assert_close(out, {name: full[name][:, t : t + 1] for name in out})
+        compare.assert_close(out, {name: full[name][:, t : t + 1] for name in out})
         for layer in caches:
             cache: Any = layer.attention
             keep_last(cache, 3)
@@ -307,11 +307,11 @@ def test_the_last_cached_states_are_the_returned_mems(name: str) -> None:
         cached = model.net(Batch(encoder=Inputs.create(ids)), caches)
         out = model(ids, mems=mems)
         mems = out["mems"]
-        tiny.assert_close(cached, {key: out[key] for key in ("last_hidden_state", "logits")})
+        compare.assert_close(cached, {key: out[key] for key in ("last_hidden_state", "logits")})
         for layer, states in zip(caches, mems, strict=True):
             cache: Any = layer.attention
             keep_last(cache, model.args["mem_len"])
-            tiny.assert_close({"states": cache.read("states")}, {"states": states})
+            compare.assert_close({"states": cache.read("states")}, {"states": states})
 
 
 def numbered_cache(*positions: list[int]) -> KVCache:

@@ -16,7 +16,7 @@ from qkv.kernels.bias import AttentionBias
 from qkv.kernels.block_sparse import BlockLayout, block_sparse_attention, build_block_layout
 from qkv.nn.feed_forward import load_balancing_loss, router_z_loss
 from qkv.spec import Banded, Pattern, PerHead, Strided, full
-from tests.support import tiny
+from tests.support import compare, tiny
 from tools import mutants
 from tools.mutants import TABLE, Mutant
 
@@ -79,16 +79,24 @@ def test_a_mutant_without_effect_survives(tmp_path: Path) -> None:
     [
         (
             1,
-            "FAILED tests/families/test_xl.py::test_numbers[xl-base] - AssertionError: hidden",
+            "FAILED tests/families/test_xl.py::test_outputs_and_gradients_match_the_reference[xl-base] - AssertionError: hidden",
             "caught",
         ),
-        (1, "FAILED tests/families/test_xl.py::test_numbers[xl-base]", "caught"),
         (
             1,
-            "FAILED tests/families/test_xl.py::test_numbers[xl-base] - NameError: name 'w'",
+            "FAILED tests/families/test_xl.py::test_outputs_and_gradients_match_the_reference[xl-base]",
+            "caught",
+        ),
+        (
+            1,
+            "FAILED tests/families/test_xl.py::test_outputs_and_gradients_match_the_reference[xl-base] - NameError: name 'w'",
             "NOT RUN",
         ),
-        (1, "ERROR tests/families/test_xl.py::test_numbers[xl-base] - AssertionError", "NOT RUN"),
+        (
+            1,
+            "ERROR tests/families/test_xl.py::test_outputs_and_gradients_match_the_reference[xl-base] - AssertionError",
+            "NOT RUN",
+        ),
         (1, "NOT RUN: ImportError: no such module", "NOT RUN"),
         (2, "ERROR tests/families/test_xl.py", "NOT RUN"),
         (4, "ERROR: not found", "NOT RUN"),
@@ -116,7 +124,7 @@ def test_every_head_keeps_its_pattern() -> None:
     for h, pattern in enumerate(patterns):
         q_head, k_head, v_head = (x[:, h, None] for x in (q, k, v))
         alone = block_sparse_attention(q_head, k_head, v_head, pattern, layout, scale=0.4)
-        tiny.assert_close({"head": together[:, h, None]}, {"head": alone}, 1e-12)
+        compare.assert_close({"head": together[:, h, None]}, {"head": alone}, 1e-12)
 
 
 @pytest.mark.parametrize("pattern", ["strided", "fixed"])
@@ -128,7 +136,7 @@ def test_padding_inside_a_row_is_no_distance(pattern: str) -> None:
     mask = ((columns < 100) | (columns >= 137))[None]
     together = model(ids, attention_mask=mask)["last_hidden_state"][mask]
     alone = model(ids[mask][None])["last_hidden_state"][0]
-    tiny.assert_close({"hidden": together}, {"hidden": alone})
+    compare.assert_close({"hidden": together}, {"hidden": alone})
 
 
 @pytest.mark.parametrize("positions", ["xl", "t5", "alibi", "rotary"])
@@ -141,8 +149,8 @@ def test_given_positions_may_be_far_apart(positions: str) -> None:
         for at in (20, 30)
     ]
     # Not bitwise: XL's table of distances is longer for 30, so matrix products have another shape.
-    assert tiny.max_difference(outs[0][:, :3], outs[1][:, :3]) < 1e-12
-    assert tiny.max_difference(outs[0][:, 3], outs[1][:, 3]) > 1e-6
+    assert compare.max_difference(outs[0][:, :3], outs[1][:, :3]) < 1e-12
+    assert compare.max_difference(outs[0][:, 3], outs[1][:, 3]) > 1e-6
 
 
 @pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
@@ -162,7 +170,7 @@ def test_distances_beyond_clamp_len_are_alike(family: str) -> None:
         )
         scores = relative(q, bias)[1][0, 0, 0].flip(0)  # by distance
         assert len({round(score, 6) for score in scores[:5].tolist()}) == 5
-        tiny.assert_close({"far": scores[5:]}, {"far": scores[4].expand(5)}, 1e-12)
+        compare.assert_close({"far": scores[5:]}, {"far": scores[4].expand(5)}, 1e-12)
 
 
 @pytest.mark.parametrize("family", ["transformer-xl", "xlnet"])
@@ -188,7 +196,7 @@ def test_shifted_scores_equal_gathered_scores(family: str) -> None:
     )
     is_visible = (keys <= queries[0, :, None]) | (family == "xlnet")
     actual = {"scores": shifted[..., is_visible]}
-    tiny.assert_close(actual, {"scores": gathered[..., is_visible]}, 1e-12)
+    compare.assert_close(actual, {"scores": gathered[..., is_visible]}, 1e-12)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "ctrl"])
@@ -201,7 +209,7 @@ def test_given_positions_are_not_shifted_by_a_cache(family: str) -> None:
     for low, high in pairwise((0, 4, 5, 7)):
         inputs = Inputs.create(ids[:, low:high], position_ids=position_ids[:, low:high])
         out = model.net(Batch(encoder=inputs), caches)
-        tiny.assert_close({"logits": out["logits"]}, {"logits": full[:, low:high]})
+        compare.assert_close({"logits": out["logits"]}, {"logits": full[:, low:high]})
 
 
 @pytest.mark.parametrize(
@@ -230,11 +238,13 @@ def test_router_losses_are_the_papers() -> None:
         fractions = [sum(int(p.argmax()) == i for p in probs) / 9 for i in range(4)]
         mean_probs = [sum(p[i] for p in probs) / 9 for i in range(4)]
         rows.append(4 * sum(f * p for f, p in zip(fractions, mean_probs, strict=True)))
-    tiny.assert_close(
+    compare.assert_close(
         {"loss": load_balancing_loss(logits)}, {"loss": torch.stack(rows).mean()}, 1e-12
     )
     squares = [token.exp().sum().log() ** 2 for token in logits.flatten(0, 1)]
-    tiny.assert_close({"loss": router_z_loss(logits)}, {"loss": torch.stack(squares).mean()}, 1e-12)
+    compare.assert_close(
+        {"loss": router_z_loss(logits)}, {"loss": torch.stack(squares).mean()}, 1e-12
+    )
 
 
 @pytest.mark.parametrize(
@@ -252,16 +262,16 @@ def test_inputs_embeds_are_scaled_as_in_the_original(
     target = tiny.random_ids(2, 5, seed=1) if family == "bart" else None
     expected = model(ids, decoder_input_ids=target)
     actual = model(inputs_embeds=table[ids] * factor, decoder_input_ids=target)
-    tiny.assert_close(actual, expected)
+    compare.assert_close(actual, expected)
 
 
 def test_token_types_default_to_zero() -> None:
     model = tiny.build("bert")
     ids = tiny.random_ids(2, 6)
     default = model(ids)
-    tiny.assert_close(model(ids, token_type_ids=torch.zeros_like(ids)), default)
+    compare.assert_close(model(ids, token_type_ids=torch.zeros_like(ids)), default)
     other = model(ids, token_type_ids=torch.full_like(ids, 2))
-    assert tiny.max_difference(other["last_hidden_state"], default["last_hidden_state"]) > 1e-3
+    assert compare.max_difference(other["last_hidden_state"], default["last_hidden_state"]) > 1e-3
 
 
 def test_the_pad_embedding_has_no_gradient() -> None:
@@ -290,7 +300,9 @@ def test_classification_reads_the_last_end_token(family: str) -> None:
     out = model(ids)
     dense = model.net.get_submodule("heads.sequence_classification.dense")
     project = model.net.get_submodule("heads.sequence_classification.out")
-    tiny.assert_close(out, {"logits": project(torch.tanh(dense(out["last_hidden_state"][:, 6])))})
+    compare.assert_close(
+        out, {"logits": project(torch.tanh(dense(out["last_hidden_state"][:, 6])))}
+    )
 
 
 def test_look_records_only_matching_paths() -> None:
@@ -320,7 +332,7 @@ def test_causal_loss_shifts_labels() -> None:
     log_probs = outputs["logits"].log_softmax(-1)
     targets = [(row, t) for row in range(2) for t in range(1, 6) if labels[row, t] != -100]
     losses = [-log_probs[row, t - 1, input_ids[row, t]] for row, t in targets]
-    tiny.assert_close(
+    compare.assert_close(
         {"loss": outputs["loss"].double()}, {"loss": torch.stack(losses).mean()}, 1e-5
     )
 
@@ -335,11 +347,11 @@ def test_seq2seq_loss_matches_decoder_inputs(family: str) -> None:
     decoder_input_ids = torch.tensor([[first[0], 11, 12, 13, 14], [first[1], 21, 22, 23, 24]])
     expected = model(input_ids, decoder_input_ids=decoder_input_ids)["logits"]
     outputs = model(input_ids, labels=labels)
-    tiny.assert_close({"logits": outputs["logits"]}, {"logits": expected})
+    compare.assert_close({"logits": outputs["logits"]}, {"logits": expected})
     log_probs = expected.log_softmax(-1)
     targets = [(row, t) for row in range(2) for t in range(5) if labels[row, t] != -100]
     losses = [-log_probs[row, t, labels[row, t]] for row, t in targets]
-    tiny.assert_close(
+    compare.assert_close(
         {"loss": outputs["loss"].double()}, {"loss": torch.stack(losses).mean()}, 1e-5
     )
 
@@ -360,4 +372,4 @@ def test_classification_loss_follows_labels() -> None:
             expected = -(labels * probs.log() + (1 - labels) * (1 - probs).log()).mean()
         else:
             expected = -logits.log_softmax(-1)[torch.arange(2), labels].mean()
-        tiny.assert_close({"loss": outputs["loss"].double()}, {"loss": expected}, 1e-5)
+        compare.assert_close({"loss": outputs["loss"].double()}, {"loss": expected}, 1e-5)

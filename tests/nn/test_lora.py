@@ -17,7 +17,7 @@ from qkv.model.adapters.write import write_adapter
 from qkv.nn.lora import LoraLinear, add_lora, linear_layers, lora_layers, merge_lora
 from qkv.train.loop.optim import build_optimizer
 from tests.nn.test_one_graph import GRAPH
-from tests.support import tiny
+from tests.support import compare, tiny
 
 
 def randomize_adapters(net: nn.Module) -> None:
@@ -60,14 +60,14 @@ def test_new_adapters_change_nothing_and_merging_changes_nothing(family: str) ->
     before = run(plain)
     # Not bitwise: whether torch.matmul folds a batch into one matrix depends on whether the weight
     # needs a gradient, and here it is frozen. Another order of summation is far below 1e-12.
-    tiny.assert_close(run(model), before, 1e-12)
+    compare.assert_close(run(model), before, 1e-12)
     randomize_adapters(model.net)
     adapted = run(model)
-    assert max(tiny.max_difference(adapted[name], x) for name, x in before.items()) > 1e-3
+    assert max(compare.max_difference(adapted[name], x) for name, x in before.items()) > 1e-3
     assert sorted(merge_lora(model.net)) == sorted(added)
     assert {name for name, _ in model.net.named_parameters()} == names
     assert lora_layers(model.net) == {}
-    tiny.assert_close(run(model), adapted, 1e-9)
+    compare.assert_close(run(model), adapted, 1e-9)
 
 
 def test_forward_formula() -> None:
@@ -77,16 +77,16 @@ def test_forward_formula() -> None:
         lora = LoraLinear(base, r=4, lora_alpha=8.0, use_rslora=use_rslora)
         nn.init.normal_(lora.lora_b.weight)
         change = scale * lora.lora_b.weight @ lora.lora_a.weight
-        assert tiny.max_difference(lora(x), x @ (base.weight + change).T + base.bias) < 1e-5
+        assert compare.max_difference(lora(x), x @ (base.weight + change).T + base.bias) < 1e-5
 
 
 def test_dropout_only_in_training() -> None:
     model = tiny.build("bert")
     add_lora(model.net, lora_dropout=0.5)
     randomize_adapters(model.net)
-    tiny.assert_close(run(model), run(model), 0.0)
+    compare.assert_close(run(model), run(model), 0.0)
     model.net.train()
-    assert tiny.max_difference(run(model)["logits"], run(model)["logits"]) > 1e-3
+    assert compare.max_difference(run(model)["logits"], run(model)["logits"]) > 1e-3
 
 
 def test_adapters_of_bf16_weights_are_fp32() -> None:
@@ -100,7 +100,7 @@ def test_adapters_of_bf16_weights_are_fp32() -> None:
     assert logits.dtype == torch.bfloat16
     merge_lora(model.net)
     assert {p.dtype for p in model.net.parameters()} == {torch.bfloat16}
-    assert tiny.max_difference(run(model)["logits"], logits) < 0.1 * float(logits.abs().max())
+    assert compare.max_difference(run(model)["logits"], logits) < 0.1 * float(logits.abs().max())
 
 
 def test_target_modules_are_paths_or_their_ends() -> None:
@@ -178,7 +178,7 @@ def test_compiles_as_one_graph() -> None:
     plain = run(model)
     torch.compiler.reset()
     model.net.compile(**GRAPH)
-    tiny.assert_close(run(model), plain, 1e-12)
+    compare.assert_close(run(model), plain, 1e-12)
     torch.compiler.reset()
 
 
@@ -188,7 +188,7 @@ def test_merged_models_are_saved(tmp_path: Path) -> None:
     randomize_adapters(model.net)
     merge_lora(model.net)
     model.save(tmp_path)
-    tiny.assert_close(run(qkv.load(tmp_path)), run(model), 0.0)
+    compare.assert_close(run(qkv.load(tmp_path)), run(model), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_read_and_write_a_file(tmp_path: Path, prefix: str, head: str) -> None:
                 tensors[query(i, "B", prefix)].double() @ tensors[query(i, "A", prefix)].double()
             )
             plain.net.get_parameter(f"{path}.weight").add_(12 / 4 * change)
-    tiny.assert_close(run(model), run(plain), 1e-9)
+    compare.assert_close(run(model), run(plain), 1e-9)
     assert {layer.dropout.p for layer in lora_layers(model.net).values()} == {0.1}
     write_adapter(model, tmp_path / "b", base_model_name="somebody/bert")
     written = load_file(tmp_path / "b" / "adapter_model.safetensors")
@@ -313,7 +313,7 @@ def test_rslora_and_alpha_pattern(tmp_path: Path) -> None:
     write_adapter(model, tmp_path / "b")
     again = tiny.build("bert")
     read_adapter(again, tmp_path / "b")
-    tiny.assert_close(run(again), run(model), 0.0)
+    compare.assert_close(run(again), run(model), 0.0)
 
 
 def test_a_fused_tensor_has_one_lora_a(tmp_path: Path) -> None:
@@ -539,9 +539,9 @@ def test_peft_agrees_in_both_directions(peft: Any, tmp_path: Path, case: str) ->
     plain = run(model)
     read_adapter(model, tmp_path / "theirs")
     key = "last_hidden_state" if model.args.get("head") == "none" else "logits"
-    assert tiny.max_difference(run(model)[key], plain[key]) > 1e-3
+    assert compare.max_difference(run(model)[key], plain[key]) > 1e-3
     tolerance = 1e-5 if family in FP32 else 1e-9
-    assert tiny.max_difference(run(model)[key], expected) < tolerance
+    assert compare.max_difference(run(model)[key], expected) < tolerance
 
     write_adapter(model, tmp_path / "ours")
     theirs, ours = (
@@ -554,8 +554,9 @@ def test_peft_agrees_in_both_directions(peft: Any, tmp_path: Path, case: str) ->
         fresh, tmp_path / "ours", autocast_adapter_dtype=False
     ).eval()
     assert (
-        tiny.max_difference(run_in_transformers(opened.to(torch.float64), model), expected) < 1e-12
+        compare.max_difference(run_in_transformers(opened.to(torch.float64), model), expected)
+        < 1e-12
     )
 
     merge_lora(model.net)
-    assert tiny.max_difference(run(model)[key], expected) < tolerance
+    assert compare.max_difference(run(model)[key], expected) < tolerance

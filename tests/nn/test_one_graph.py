@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import qkv
-from tests.support import tiny
+from tests.support import compare, tiny
 
 GRAPH: dict[str, Any] = dict(fullgraph=True, backend="aot_eager")
 SHAPES = {"encoder": "bert", "decoder": "gpt2", "both": "t5", "towers": "clip"}
@@ -55,7 +55,7 @@ def test_one_graph_with_the_same_numbers(family: str) -> None:
     with torch.no_grad():
         plain = model(**x)
         model.net.compile(**GRAPH)
-        tiny.assert_close(model(**x), plain, 1e-12)
+        compare.assert_close(model(**x), plain, 1e-12)
 
 
 @pytest.mark.parametrize("family", SHAPES.values(), ids=SHAPES)
@@ -65,7 +65,7 @@ def test_one_graph_with_the_same_gradients(family: str) -> None:
     plain = gradients(model, model(**x))
     assert plain.keys() == {name for name, p in model.net.named_parameters() if p.requires_grad}
     model.net.compile(**GRAPH)
-    tiny.assert_close(gradients(model, model(**x)), plain, 1e-12)
+    compare.assert_close(gradients(model, model(**x)), plain, 1e-12)
 
 
 @pytest.mark.parametrize(("family", "changes"), [
@@ -79,8 +79,8 @@ def test_one_graph_of_long_rows(family: str, changes: dict[str, Any]) -> None:
     grads = gradients(model, plain)
     model.net.compile(**GRAPH)
     out = model(ids)
-    tiny.assert_close(out, plain, 1e-12)
-    tiny.assert_close(gradients(model, out), grads, 1e-12)
+    compare.assert_close(out, plain, 1e-12)
+    compare.assert_close(gradients(model, out), grads, 1e-12)
 
 
 @pytest.mark.parametrize("family", [*SHAPES.values(), "albert"])
@@ -98,13 +98,13 @@ def test_attention_weights_of_a_model_compiled_in_place(family: str) -> None:
         with qkv.look(model) as weights:
             out = model(**x)
         after = model(**x)
-    tiny.assert_close(out, plain, 1e-12)
+    compare.assert_close(out, plain, 1e-12)
     assert all(
         torch.equal(out[name], before[name]) and torch.equal(after[name], before[name])
         for name in out
     )
     assert weights.keys() == expected_weights.keys()
-    tiny.assert_close(weights, expected_weights, 1e-12)
+    compare.assert_close(weights, expected_weights, 1e-12)
 
 
 def test_look_at_a_wrapped_model_is_an_error() -> None:
@@ -114,7 +114,7 @@ def test_look_at_a_wrapped_model_is_an_error() -> None:
     batch = tiny.build_batch(model, ids)
     net = torch.compile(model.net, **GRAPH)
     with torch.no_grad():
-        tiny.assert_close(net(batch), model.net(batch), 1e-12)
+        compare.assert_close(net(batch), model.net(batch), 1e-12)
         with pytest.raises(ValueError, match="no attention weights"), qkv.look(model):
             net(batch)
 
@@ -128,7 +128,7 @@ def test_a_step_with_a_cache_is_one_graph() -> None:
     with torch.no_grad():
         for t in range(3):
             out = model.net(tiny.build_batch(model, ids[:, t : t + 1]), caches)["logits"]
-            tiny.assert_close({"logits": out}, {"logits": full[:, t : t + 1]})
+            compare.assert_close({"logits": out}, {"logits": full[:, t : t + 1]})
 
 
 @pytest.mark.slow
@@ -140,5 +140,5 @@ def test_inductor(family: str) -> None:
     grads = gradients(model, plain)
     model.net.compile(fullgraph=True)
     out = model(**x)
-    tiny.assert_close(out, plain)
-    tiny.assert_close(gradients(model, out), grads)
+    compare.assert_close(out, plain)
+    compare.assert_close(gradients(model, out), grads)

@@ -11,7 +11,7 @@ from qkv import Batch, Inputs
 from qkv.kernels.attention import attention
 from qkv.kernels.bias import AttentionBias
 from qkv.spec import Causal, Full
-from tests.support import tiny
+from tests.support import compare, tiny
 
 DOCUMENT_IDS = torch.tensor([7, 2, 9])  # any numbers
 LENGTHS = ((5, 1, 7), (4, 6, 3))  # of the documents of each row
@@ -82,7 +82,9 @@ def test_a_packed_document_equals_the_document_alone(name: str) -> None:
     batch, singles = pack(model)
     together = model.net(batch)
     for last, first, single in singles:
-        tiny.assert_close(at(together, last, first), at(model.net(single), (0, 0, 99), (0, 0, 99)))
+        compare.assert_close(
+            at(together, last, first), at(model.net(single), (0, 0, 99), (0, 0, 99))
+        )
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -117,7 +119,7 @@ def test_gradients_of_a_packed_row_are_those_of_its_documents(family: str) -> No
         (model.net(single)["logits"] * weight[n, None, a:b]).sum().backward()
     expected = {name: p.grad for name, p in model.net.named_parameters() if p.grad is not None}
     assert expected.keys() == together.keys()
-    tiny.assert_close(together, expected)
+    compare.assert_close(together, expected)
 
 
 @pytest.mark.parametrize("family", ["xlnet", "transformer-xl"])
@@ -130,7 +132,7 @@ def test_all_documents_of_a_row_attend_to_its_memory(family: str) -> None:
     for last, first, single in singles:
         n = last[0]
         alone = model.net(Batch(encoder=single.encoder, mems=mems[:, n, None]))
-        tiny.assert_close(at(together, last, first), at(alone, (0, 0, 99), (0, 0, 99)))
+        compare.assert_close(at(together, last, first), at(alone, (0, 0, 99), (0, 0, 99)))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "t5", "xlnet", "modernbert", "sparse"])
@@ -156,7 +158,7 @@ def test_padding_in_a_packed_row_changes_nothing(family: str, padding: str) -> N
         ]
         names = [name for name in ("last_hidden_state", "logits") if name in outs[0]]
         actual = {name: outs[0][name][:, is_token] for name in names}
-        tiny.assert_close(actual, {name: outs[1][name] for name in names})
+        compare.assert_close(actual, {name: outs[1][name] for name in names})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="the variable-length kernel runs on CUDA")
@@ -182,10 +184,10 @@ def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
     plain = attention(q, k, v, bias, None, 0.25, 0.0)
     fast = attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), bias, None, 0.25, 0.0)
     assert bias.kernel == "packed"
-    tiny.assert_close({"out": fast.float()}, {"out": plain}, 0.03)
+    compare.assert_close({"out": fast.float()}, {"out": plain}, 0.03)
     here, there = (
         torch.autograd.grad((out.float() * weight).sum(), sides) for out in (fast, plain)
     )
-    tiny.assert_close(
+    compare.assert_close(
         dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 0.15
     )

@@ -35,7 +35,7 @@ from qkv.spec import (
     causal,
     full,
 )
-from tests.support import tiny
+from tests.support import compare, tiny
 
 VisibleKeys = Callable[[int], set[int]]  # the positions that a query attends to
 Rule = Callable[[int, int], bool]
@@ -186,9 +186,9 @@ def test_kernel_equals_dense_attention(name: str, length: int, kind: str) -> Non
     ours = block_sparse_attention(q, k, v, pattern, block_layout, scale=0.7)
     is_token = documents[:, None, :, None] >= 0
     weight = torch.randn_like(theirs) * is_token
-    tiny.assert_close({"out": ours * is_token}, {"out": theirs * is_token}, 1e-12)
+    compare.assert_close({"out": ours * is_token}, {"out": theirs * is_token}, 1e-12)
     here, there = (torch.autograd.grad((out * weight).sum(), (q, k, v)) for out in (ours, theirs))
-    tiny.assert_close(
+    compare.assert_close(
         dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 1e-12
     )
     padding_gradients = torch.autograd.grad(
@@ -249,7 +249,7 @@ def test_the_kernel_equals_its_reference(monkeypatch: pytest.MonkeyPatch) -> Non
             grad, q, k, v, bias, out, lse + 0.5, saved, 0.6, 0.0
         )
         results.append(dict(zip(("out", "lse", "q", "k", "v"), (part, lse, *back), strict=True)))
-    tiny.assert_close(results[0], results[1], 1e-12)
+    compare.assert_close(results[0], results[1], 1e-12)
 
 
 # The second part of the fixed pattern: the last positions of every chunk so far, and the query.
@@ -344,10 +344,10 @@ def test_model_equals_dense_masks(name: str, length: int, kind: str) -> None:
     with qkv.look(model) as recorded:
         ours = model.net(Batch(encoder=Inputs.create(ids, **layout(kind, length))))["logits"]
     logits, weights = reference(model, ids, positions, layers(name, kind, length))
-    tiny.assert_close({"logits": ours[is_token]}, {"logits": logits[is_token]})
+    compare.assert_close({"logits": ours[is_token]}, {"logits": logits[is_token]})
     for n, theirs in enumerate(weights):
         mine = recorded[f"decoder.layers.{n}.attention"]
-        tiny.assert_close(
+        compare.assert_close(
             {"weights": mine.transpose(1, 2)[is_token]},
             {"weights": theirs.transpose(1, 2)[is_token]},
         )
@@ -355,7 +355,7 @@ def test_model_equals_dense_masks(name: str, length: int, kind: str) -> None:
     weight = torch.randn_like(logits) * is_token[..., None] / is_token.sum() ** 0.5
     here, there = (torch.autograd.grad((x * weight).sum(), parameters) for x in (ours, logits))
     names = [name for name, _ in model.net.named_parameters()]
-    tiny.assert_close(dict(zip(names, here, strict=True)), dict(zip(names, there, strict=True)))
+    compare.assert_close(dict(zip(names, here, strict=True)), dict(zip(names, there, strict=True)))
 
 
 @pytest.mark.parametrize("name", tiny.CAUSAL)
@@ -470,6 +470,6 @@ def test_local_layers_equal_dense_masks(length: int, kind: str) -> None:
         q, k, v, attn_mask=dense(NEIGHBORS, kind, length)[:, None]
     )
     is_token = positions_and_documents(kind, length)[1] >= 0
-    tiny.assert_close(
+    compare.assert_close(
         {"out": out.transpose(1, 2)[is_token]}, {"out": theirs.transpose(1, 2)[is_token]}
     )

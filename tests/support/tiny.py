@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import zlib
 from typing import Any
 
@@ -85,7 +84,9 @@ def build(
     family: str, *, positions: str | None = None, dtype: torch.dtype = torch.float64, **changes: Any
 ) -> qkv.Model:
     """Return a tiny model in eval mode, all of whose tensors are random."""
-    tiny_model = qkv.build(family, position_embedding_type=positions, **change_sizes(family, **changes))
+    tiny_model = qkv.build(
+        family, position_embedding_type=positions, **change_sizes(family, **changes)
+    )
     randomize_parameters(tiny_model.net, f"{family} {positions} {sorted(changes.items())}")
     tiny_model.net.to(dtype)
     return tiny_model
@@ -135,20 +136,3 @@ def empty_caches(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
     """Return the empty caches of every layer."""
     assert isinstance(tiny_model.net, Transformer)
     return tiny_model.net.empty_caches(batch_size)
-
-
-def max_difference(actual: Tensor, expected: Tensor) -> float:
-    """Return the largest absolute difference; infinity for different shapes and for NaN."""
-    if actual.shape != expected.shape:
-        return float("inf")
-    if not actual.numel():
-        return 0.0
-    difference = (actual.detach() - expected.detach()).abs().max().item()
-    return float("inf") if math.isnan(difference) else difference
-
-
-def assert_close(actual: dict[str, Tensor], expected: dict[str, Tensor], within: float = 1e-9) -> None:
-    """Assert that `actual` has all tensors of `expected`, with differences of at most `within`."""
-    differences = {name: max_difference(actual[name], tensor) for name, tensor in expected.items()}
-    assert expected
-    assert max(differences.values()) <= within, differences

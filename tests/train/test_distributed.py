@@ -48,7 +48,7 @@ from qkv.train.objectives import VocabularyInfo, build_objective
 from qkv.train.objectives.objective import wrap_loss_function
 from qkv.train.objectives.wrappers import GeneratorDiscriminator
 from qkv.train.sharding import Sharding, parallelize, summon_full_params
-from tests.support import tiny
+from tests.support import compare, tiny
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VOCAB_SIZE = 30
@@ -465,7 +465,7 @@ def make_environment(**variables: str) -> dict[str, str]:
 def check_result(folder: Path, name: str, expected: tuple[list[float], dict[str, Tensor]]) -> None:
     losses, weights = expected
     assert json.loads((folder / f"{name}.json").read_text()) == pytest.approx(losses, abs=1e-5)
-    tiny.assert_close(load_file(folder / f"{name}.safetensors"), weights, 1e-5)
+    compare.assert_close(load_file(folder / f"{name}.safetensors"), weights, 1e-5)
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_two_processes_write_the_adapter_of_one(folder: Path, tmp_path: Path) ->
         load_file(path / "adapter_model.safetensors") for path in (tmp_path, folder / "adapter")
     )
     assert len(expected) == len(actual) == 2 * (2 + 2) + 2
-    tiny.assert_close(actual, expected, 1e-5)
+    compare.assert_close(actual, expected, 1e-5)
 
 
 @pytest.mark.parametrize(("name", "parallelism"), RESUMED)
@@ -499,7 +499,7 @@ def test_resume_with_another_number_of_processes(name: str, parallelism: str, fo
     assert trainer.restore_checkpoint()
     resumed_losses, resumed_weights = run_training(trainer)
     assert resumed_losses == pytest.approx(losses[4:], abs=1e-5)
-    tiny.assert_close(resumed_weights, weights, 1e-5)
+    compare.assert_close(resumed_weights, weights, 1e-5)
 
 
 def test_all_processes_run_the_same_number_of_micro_batches() -> None:

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from qkv.train.loop.ema import WeightEMA, average_checkpoints, average_with_checkpoints
-from tests.support import tiny
+from tests.support import compare, tiny
 
 
 def weights(net: nn.Module) -> dict[str, Tensor]:
@@ -39,7 +39,7 @@ def test_update_follows_the_formula() -> None:
         new = add_noise(net, n)
         expected = {name: 0.6 * x + 0.4 * new[name] for name, x in expected.items()}
         ema.update()
-    tiny.assert_close(ema.averaged_weights, expected, 1e-12)
+    compare.assert_close(ema.averaged_weights, expected, 1e-12)
 
 
 def test_equals_torch() -> None:

@@ -24,7 +24,7 @@ from qkv.train.loop.optim import (
     clip_grad_norm,
     freeze_parameters,
 )
-from tests.support import tiny
+from tests.support import compare, tiny
 
 
 def group_of(optimizer: CombinedOptimizer) -> dict[str, dict[str, Any]]:
@@ -188,7 +188,7 @@ def test_adamw_equals_torch() -> None:
     )
     train(model, optimizer, range(4))
     train(reference, torch_optimizer, range(4))
-    tiny.assert_close(weights(model.net), weights(reference.net), 1e-12)
+    compare.assert_close(weights(model.net), weights(reference.net), 1e-12)
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (24, 60), (60, 24), (3, 8, 5)])
@@ -197,7 +197,7 @@ def test_orthogonalize_gives_singular_values_near_one(shape: tuple[int, ...]) ->
     x = u @ torch.diag_embed(s.clamp(min=0.1)) @ v
     inner = u.mT @ orthogonalize(x) @ v.mT  # the directions stay
     new = inner.diagonal(dim1=-2, dim2=-1)
-    assert tiny.max_difference(inner, torch.diag_embed(new)) < 1e-4
+    assert compare.max_difference(inner, torch.diag_embed(new)) < 1e-4
     assert 0.5 < new.min() <= new.max() < 1.3
 
 
@@ -224,8 +224,8 @@ def test_muon_equals_torch(shape: tuple[int, int]) -> None:
         torch_muon.step()
     step = lr * 0.2 * math.sqrt(40)
     for p, q, x in zip(parameters, expected, start, strict=True):
-        assert tiny.max_difference(p, q) < 0.1 * step  # torch computes it in bfloat16
-        assert tiny.max_difference(p, x) > 0.1 * step
+        assert compare.max_difference(p, q) < 0.1 * step  # torch computes it in bfloat16
+        assert compare.max_difference(p, x) > 0.1 * step
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
@@ -344,7 +344,7 @@ def test_clip_grad_norm_equals_torch(max_norm: float) -> None:
     assert finite
     assert torch.equal(norm, expected)
     for x, y in zip(gradients(model.net), gradients(reference.net), strict=True):
-        assert tiny.max_difference(x, y) < 1e-12
+        assert compare.max_difference(x, y) < 1e-12
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -423,7 +423,7 @@ def run_process(rank: int, path: str) -> None:
     # In fp64: the gradient of a key's bias is zero except for rounding errors, and Adam divides that noise by
     # at least eps, 1e-16 / 1e-8; in fp32 it would be as large as a real step.
     for name, has_lora in (("muon", False), ("adamw", True)):
-        tiny.assert_close(
+        compare.assert_close(
             run_few_steps(name, True, has_lora), run_few_steps(name, False, has_lora), 1e-6
         )
     dist.destroy_process_group()

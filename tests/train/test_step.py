@@ -21,7 +21,7 @@ from qkv.train.loop.step import BackwardPass
 from qkv.train.objectives import VocabularyInfo, build_objective
 from qkv.train.objectives.objective import ForwardOutputs, Objective, wrap_loss_function
 from qkv.train.sharding import Sharding
-from tests.support import tiny
+from tests.support import compare, tiny
 
 CPU = torch.device("cpu")
 NUM_IMAGE_TOKENS = 10  # patches of tiny CLIP's images, and the class token
@@ -117,7 +117,7 @@ def test_micro_batches_equal_one_batch(name: str, count: int) -> None:
         )
         torch.testing.assert_close(losses["loss"], loss.detach(), atol=1e-6, rtol=0)
         assert gradients.keys() == expected.keys()
-        tiny.assert_close(gradients, expected, 1e-6)
+        compare.assert_close(gradients, expected, 1e-6)
     assert (expected["logit_scale"].abs() > 1e-3) if name == "image-text-contrastive" else expected
 
 
@@ -136,10 +136,10 @@ def test_dropout_is_the_same_in_both_passes(name: str) -> None:
     torch.manual_seed(5)
     _, gradients = compute_gradients(net, objective, micro_batches)
     assert torch.equal(torch.rand(3), after)
-    tiny.assert_close(gradients, expected, 1e-6)
+    compare.assert_close(gradients, expected, 1e-6)
     torch.manual_seed(6)
     _, other = compute_gradients(net, objective, micro_batches)
-    assert max(tiny.max_difference(other[key], expected[key]) for key in expected) > 1e-3
+    assert max(compare.max_difference(other[key], expected[key]) for key in expected) > 1e-3
 
 
 def test_only_one_graph_is_in_memory() -> None:
@@ -163,7 +163,7 @@ def test_uncounted_micro_batch_has_no_effect() -> None:
     for order in ([*micro_batches, uncounted], [uncounted, *micro_batches]):
         losses, gradients = compute_gradients(net, objective, order)
         torch.testing.assert_close(losses, expected_losses, atol=1e-6, rtol=0)
-        tiny.assert_close(gradients, expected, 1e-6)
+        compare.assert_close(gradients, expected, 1e-6)
 
 
 def test_custom_loss_function_reads_all_rows_and_labels() -> None:
@@ -195,7 +195,7 @@ def test_custom_loss_function_reads_all_rows_and_labels() -> None:
     )
     assert seen[-1] == {"sentence_embedding", "class"}
     torch.testing.assert_close(actual[0], expected[0], atol=1e-6, rtol=0)
-    tiny.assert_close(actual[1], expected[1], 1e-6)
+    compare.assert_close(actual[1], expected[1], 1e-6)
 
 
 def test_error_for_a_model_without_pooling() -> None:

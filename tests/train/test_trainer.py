@@ -33,7 +33,7 @@ from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.trainer import Report, Trainer
 from qkv.train.objectives import VocabularyInfo, build_objective
 from qkv.train.objectives.objective import ForwardOutputs, Objective, wrap_loss_function
-from tests.support import tiny
+from tests.support import compare
 
 VOCAB = 30
 
@@ -188,7 +188,7 @@ def test_micro_batches_equal_a_full_batch() -> None:
         trainer = make_trainer(dropout=0.0, grad_accum=grad_accum, ema_decay=0.0, steps=4)
         trainer.net.double()
         weights.append(run_training(trainer, recorder))
-    tiny.assert_close(weights[0], weights[1], 1e-9)
+    compare.assert_close(weights[0], weights[1], 1e-9)
     assert recorders[0].losses == pytest.approx(recorders[1].losses, abs=1e-9)
 
 
