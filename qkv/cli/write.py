@@ -165,7 +165,7 @@ def complete(
     seed
         random seed of sampling
     stop_strings
-        stop before the first of these strings
+        end with the first of these strings
     control_code
         control code of CTRL, such as Links or Books
     stream
@@ -182,9 +182,10 @@ def complete(
         top_k=top_k,
         do_sample=do_sample,
         control_code=control_code,
+        stop_strings=stop_strings or None,
     )
     settings |= generation.settings
-    task: Any = options.make_task("complete", stop_strings=stop_strings, seed=seed, **settings)
+    task: Any = options.make_task("complete", seed=seed, **settings)
     if stream:
         if options.as_json:
             raise ValueError("--stream and --json cannot be combined: expected one of them")

@@ -1,6 +1,6 @@
 """GenerationConfig: the settings of decoding, validated on creation. Knows no network and no text.
 
-The fields are the keys of generation_config.json, and `best_of` and `stop_ids` in its style."""
+The fields are the keys of generation_config.json, and `best_of` in its style."""
 
 from __future__ import annotations
 
@@ -48,6 +48,9 @@ class GenerationConfig:
     min_new_tokens: int | None = None
     max_new_tokens: int | None = None
     exponential_decay_length_penalty: tuple[int, float] | None = None  # start, factor of EOS
+    # Applied by what has a tokenizer: tasks and Model.generate. The token that completes one is the
+    # last of a sequence.
+    stop_strings: tuple[str, ...] = ()
     # Logits processors.
     repetition_penalty: float = 1.0
     no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice
@@ -61,7 +64,6 @@ class GenerationConfig:
     forced_eos_token_id: TokenIds = ()  # one of these is the token at the maximum length
     remove_invalid_values: bool = False  # replace NaN and infinite logits
     renormalize_logits: bool = False
-    stop_ids: tuple[TokenIds, ...] = ()  # finished when the new tokens end with one of these
     # Special tokens.
     decoder_start_token_id: int | None = None  # of an encoder-decoder; None: that of the model
     eos_token_id: TokenIds = ()
@@ -92,7 +94,7 @@ class GenerationConfig:
         yield from self.begin_suppress_tokens
         yield from self.forced_eos_token_id
         yield from self.eos_token_id
-        for phrase in (*self.bad_words_ids, *self.stop_ids):
+        for phrase in self.bad_words_ids:
             yield from phrase
         for phrase, _ in self.sequence_bias:
             yield from phrase
@@ -149,7 +151,6 @@ TOKEN_ID_FIELDS = (
     "forced_eos_token_id",
     "eos_token_id",
 )
-PHRASE_FIELDS = ("bad_words_ids", "stop_ids")
 
 
 def check_generation_field(name: str, value: Any) -> None:
@@ -179,10 +180,12 @@ def find_field_problem(name: str, value: Any) -> str | None:
         return (
             None if _is_token_id_tuple(value, allow_empty=True) else "token ids (integers from 0)"
         )
-    if name in PHRASE_FIELDS:
-        return (
-            None if _is_tuple_of(value, _is_token_id_tuple) else "phrases of one token id or more"
-        )
+    if name == "bad_words_ids":
+        is_valid = _is_tuple_of(value, _is_token_id_tuple)
+        return None if is_valid else "phrases of one token id or more"
+    if name == "stop_strings":
+        is_valid = _is_tuple_of(value, _is_nonempty_string)
+        return None if is_valid else "strings of one character or more"
     if name == "force_words_ids":
         is_valid = _is_tuple_of(value, _is_phrase_choice)
         return None if is_valid else "phrases of one token id or more, or lists of alternatives"
@@ -273,6 +276,10 @@ def _is_token_id(value: Any) -> bool:
 
 def _is_token_id_tuple(value: Any, allow_empty: bool = False) -> bool:
     return _is_tuple_of(value, _is_token_id) and (allow_empty or len(value) > 0)
+
+
+def _is_nonempty_string(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _is_phrase_choice(value: Any) -> bool:

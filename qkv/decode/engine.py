@@ -88,10 +88,16 @@ class Engine:
 
         `source` is the encoder's token ids, or hidden states (S, W) for cross-attention.
         `prefix_allowed_tokens_fn` returns the token ids allowed after the new token ids so far;
-        `stopping_criteria` returns True after the last of them."""
+        `stopping_criteria` returns True after the last of them. It is required with `stop_strings`,
+        which the engine, without a tokenizer, cannot find."""
         generation_config = generation_config or GenerationConfig()
         self.check_config(generation_config)
         prompt_ids = self.prepare_prompt(list(prompt), source, generation_config)
+        if generation_config.stop_strings and stopping_criteria is None:
+            raise ValueError(
+                f"stop_strings is {format_setting_value(generation_config.stop_strings)}, expected none"
+                " without a tokenizer: use Model.generate or a task, or pass stopping_criteria"
+            )
         max_length = self.compute_max_length(prompt_ids, generation_config)
         self.last_request_id += 1
         self.waiting_requests += [
@@ -331,16 +337,21 @@ def generate(
     generation_config: GenerationConfig | None = None,
     seed: int = 0,
     prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
-    stopping_criteria: StoppingCriteria | None = None,
+    stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria | None] | None = None,
     assistant_model: Transformer | None = None,
     batch_size: int | None = None,
 ) -> list[list[Result]]:
     """Return the results of every prompt (decoder) or source (encoder-decoder), in their order.
 
     `batch_size` prompts of similar length are processed at a time; None: all. Prompt i is sampled
-    with `seed` + i. An idle engine may be passed in place of a network and can be used again. The
-    other arguments are those of `Engine.add_request`."""
+    with `seed` + i. `stopping_criteria` is one function for all prompts, or one for each. An idle
+    engine may be passed in place of a network and can be used again. The other arguments are those
+    of `Engine.add_request`."""
     engine = net if isinstance(net, Engine) else Engine(net, assistant_model=assistant_model)
+    if stopping_criteria is None or callable(stopping_criteria):
+        row_criteria = [stopping_criteria] * len(rows)
+    else:
+        row_criteria = [*stopping_criteria]
     if engine.has_unfinished_requests:
         raise ValueError(
             "the engine has unfinished requests, expected an idle one: their results would be lost"
@@ -361,7 +372,7 @@ def generate(
                 generation_config=generation_config,
                 seed=seed + i,
                 prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
-                stopping_criteria=stopping_criteria,
+                stopping_criteria=row_criteria[i],
             )
             row_by_request_id[request_id] = i
         while engine.has_unfinished_requests:

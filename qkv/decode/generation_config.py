@@ -11,7 +11,8 @@ from qkv.decode.config import GenerationConfig, check_generation_field, format_s
 GENERATION_DEFAULTS: dict[str, Any] = {
     field.name: field.default for field in fields(GenerationConfig)
 }
-ID_OR_LIST_FIELDS = ("eos_token_id", "forced_eos_token_id")  # an id or a list in the file
+# One value or a list in the file.
+VALUE_OR_LIST_FIELDS = ("eos_token_id", "forced_eos_token_id", "stop_strings")
 DEFAULT_TOP_K = 50  # Hugging Face's default when the file samples and has no top_k
 RawConfig = Mapping[str, Any]
 
@@ -83,8 +84,10 @@ def write_generation_config(
 
 
 def parse_field_value(name: str, value: Any) -> Any:
-    """Convert a JSON value to the value of a field."""
-    if name in ID_OR_LIST_FIELDS and not isinstance(value, list | tuple):
+    """Convert a JSON value, or a keyword as Hugging Face accepts it, to the value of a field."""
+    if value is None and GENERATION_DEFAULTS.get(name) == ():
+        return ()
+    if name in VALUE_OR_LIST_FIELDS and not isinstance(value, list | tuple):
         value = [value]
     if name == "sequence_bias" and isinstance(value, Mapping):
         value = list(value.items())
@@ -100,7 +103,7 @@ def _is_single_phrase(value: Any) -> bool:
 
 def serialize_field_value(name: str, value: Any) -> Any:
     """Convert the value of a field to a JSON value."""
-    if name in ID_OR_LIST_FIELDS and len(value) == 1:
+    if name in VALUE_OR_LIST_FIELDS and len(value) == 1:
         return value[0]
     if name == "force_words_ids":
         phrases = [choices[0] if len(choices) == 1 else choices for choices in value]

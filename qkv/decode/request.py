@@ -31,7 +31,7 @@ class Result(NamedTuple):
     token_ids: list[int]  # new tokens, EOS included
     score: float  # sum of log_probs / len(token_ids) ** length_penalty
     log_probs: list[float]  # one per token
-    finish_reason: str  # end (EOS), stop (stop_ids, criteria), length, nothing (no token allowed)
+    finish_reason: str  # end (EOS), stop (criteria), length, nothing (no token allowed)
 
 
 class RequestOutput(NamedTuple):
@@ -97,8 +97,6 @@ def get_finish_reason(request: Request, new_token_ids: list[int]) -> str | None:
     """Return why a sequence with these new tokens is finished, or None if it is not."""
     if new_token_ids[-1] in request.config.eos_token_id:
         return "end"
-    if any(new_token_ids[-len(phrase) :] == [*phrase] for phrase in request.config.stop_ids):
-        return "stop"
     if request.stopping_criteria is not None and request.stopping_criteria(new_token_ids):
         return "stop"
     return "length" if len(request.prompt) + len(new_token_ids) >= request.max_length else None

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from qkv.decode import GenerationConfig, Result, generate, read_generation_config
+from qkv.decode.generation_config import parse_field_value
 from qkv.model.model import Model
+from qkv.model.stop_strings import build_stop_criteria
 from qkv.nn.transformer import Transformer
 
 
@@ -32,23 +34,30 @@ def generate_ids(
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     rows = [ids[keep.bool()].tolist() for ids, keep in zip(input_ids, mask, strict=True)]
     is_seq2seq = model.net.encoder is not None
+    start = [] if config.decoder_start_token_id is None else [config.decoder_start_token_id]
+    prefixes = [start] * len(rows) if is_seq2seq else rows
+    tokenizer = model.tokenizer if config.stop_strings else None
+    criteria = [build_stop_criteria(tokenizer, config.stop_strings, ids) for ids in prefixes]
     was_training = model.net.training
     model.net.eval()
     try:
-        if is_seq2seq:
-            results = generate(model.net, sources=rows, generation_config=config, seed=seed)
-        else:
-            results = generate(model.net, rows, generation_config=config, seed=seed)
+        results = generate(
+            model.net,
+            None if is_seq2seq else rows,
+            sources=rows if is_seq2seq else None,
+            generation_config=config,
+            seed=seed,
+            stopping_criteria=criteria,
+        )
     finally:
         model.net.train(was_training)
-    start = [] if config.decoder_start_token_id is None else [config.decoder_start_token_id]
-    prefixes = [start] * len(rows) if is_seq2seq else rows
     return _pad(prefixes, results, _pad_token_id(config)).to(input_ids.device)
 
 
 def _complete_config(model: Model, settings: dict[str, Any]) -> GenerationConfig:
     """The model's generation config with these settings, special tokens taken from its config."""
-    config = replace(read_generation_config(model.generation_config, model.config), **settings)
+    values = {name: parse_field_value(name, value) for name, value in settings.items()}
+    config = replace(read_generation_config(model.generation_config, model.config), **values)
     start = model.args.get("decoder_start_token_id")
     if config.decoder_start_token_id is None and start is not None:
         config = replace(config, decoder_start_token_id=start)
@@ -64,8 +73,7 @@ def _complete_config(model: Model, settings: dict[str, Any]) -> GenerationConfig
 def _pad_token_id(config: GenerationConfig) -> int:
     if config.pad_token_id is not None:
         return config.pad_token_id
-    eos = config.eos_token_id
-    return (eos if isinstance(eos, int) else eos[0]) if eos else 0
+    return config.eos_token_id[0] if config.eos_token_id else 0
 
 
 def _pad(prefixes: list[list[int]], results: list[list[Result]], pad_token_id: int) -> Tensor:

@@ -58,7 +58,7 @@ SETTINGS = {
 DRAWN = {
     "--temperature -1": "temperature is -1", "--temperature nan": "temperature is nan",
     "--top-p 2": "top_p is 2", "--top-k -1": "top_k is -1", "--seed -1": "seed is -1",
-    f"--seed {'9' * 400}": "seed is 999", "--stop-strings ''": "stop_strings has ''",
+    f"--seed {'9' * 400}": "seed is 999", "--stop-strings ''": "stop_strings is ('',)",
     "--control-code Links": "control_code is 'Links'",
 }  # fmt: skip
 OTHERS = """

@@ -32,8 +32,11 @@ INVALID: list[tuple[dict[str, Any], str]] = [
     (dict(top_k=-1), "top_k is -1, expected"),
     (dict(do_sample=1), "do_sample is 1, expected true or false"),
     (dict(early_stopping="later"), "early_stopping is 'later', expected true, false or \"never\""),
-    (dict(stop_ids=((),)), "stop_ids is ((),), expected phrases of one token id or more"),
-    (dict(stop_ids=((3, -1),)), "stop_ids is ((3, -1),), expected"),
+    (dict(stop_strings=("",)), "stop_strings is ('',), expected strings of one character or more"),
+    (dict(stop_strings=(3,)), "stop_strings is (3,), expected"),
+    (dict(stop_strings="a"), "stop_strings is 'a', expected"),
+    (dict(bad_words_ids=((),)), "bad_words_ids is ((),), expected phrases of one token id or more"),
+    (dict(bad_words_ids=((3, -1),)), "bad_words_ids is ((3, -1),), expected"),
     (dict(bad_words_ids=[[3]]), "bad_words_ids is [[3]], expected"),
     (dict(eos_token_id=(-1,)), "eos_token_id is (-1,), expected token ids (integers from 0)"),
     (dict(eos_token_id=5), "eos_token_id is 5, expected"),
@@ -113,7 +116,7 @@ def test_invalid_settings(settings: dict[str, Any], message: str) -> None:
 
 
 def test_fields_are_the_keys_of_the_file() -> None:
-    additions = {"best_of", "stop_ids"}  # unknown to transformers, which keeps them
+    additions = {"best_of"}  # unknown to transformers, which keeps it
     names = {field.name for field in fields(GenerationConfig)}
     assert names - additions <= vars(transformers.GenerationConfig()).keys()
 
@@ -149,7 +152,7 @@ FULL = GenerationConfig(
     forced_eos_token_id=(12,),
     remove_invalid_values=True,
     renormalize_logits=True,
-    stop_ids=((13, 14),),
+    stop_strings=("a", "\n\n"),
     decoder_start_token_id=15,
     eos_token_id=(16, 17),
     pad_token_id=18,

@@ -32,7 +32,6 @@ METHODS: dict[str, GenerationConfig] = {
         no_repeat_ngram_size=2,
         encoder_no_repeat_ngram_size=2,
         min_new_tokens=4,
-        stop_ids=((20, 21), (33,)),
     ),
     "sampling": replace(
         GREEDY, do_sample=True, temperature=1.5, top_k=30, top_p=0.95, num_return_sequences=2
@@ -469,16 +468,15 @@ def test_long_prompt_is_processed_in_segments(name: str, monkeypatch: pytest.Mon
     torch.testing.assert_close(prefill.logits, output["logits"][:, -1], rtol=1e-5, atol=1e-5)
 
 
-def test_stop_ids_do_not_match_the_prompt() -> None:
+def test_stopping_criteria_of_each_prompt() -> None:
     net = build_net("gpt2")
-    request = {"prompt": [5, 17, 9]}
-    (greedy,) = generate_alone(net, replace(GREEDY, eos_token_id=()), request, 0)
-    for num_beams in (1, 3):
-        config = replace(GREEDY, eos_token_id=(), num_beams=num_beams)
-        stopping = replace(config, stop_ids=((9, greedy.token_ids[0]),))
-        results = generate_alone(net, stopping, request, 0)
-        expected = generate_alone(net, config, request, 0)
-        assert [result.token_ids for result in results] == [result.token_ids for result in expected]
+    config = replace(GREEDY, eos_token_id=())
+    criteria = [lambda token_ids: len(token_ids) == 2, None, lambda token_ids: len(token_ids) == 4]
+    results = generate(
+        net, [[5, 17, 9], [14], [3, 4]], generation_config=config, stopping_criteria=criteria
+    )
+    assert [len(row.token_ids) for (row,) in results] == [2, 9, 4]
+    assert [row.finish_reason for (row,) in results] == ["stop", "length", "stop"]
 
 
 def test_generate_needs_an_idle_engine() -> None:

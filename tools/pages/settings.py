@@ -130,7 +130,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "exponential_decay_length_penalty": "number of new tokens, and factor of the EOS score after them",
         "forced_bos_token_id": "the second token of a sequence, such as a language code",
         "decoder_start_token_id": "first token of an encoder-decoder's decoder; default: that of the model",
-        "stop_ids": "phrases that finish a row when its new tokens end with one of them",
+        "stop_strings": "texts that end a sequence, with the token that completes one (tasks, Model.generate)",
         "num_beams": "number of beams; 1: no beam search",
         "do_sample": "sample instead of taking the most likely token",
         "temperature": "sampling temperature",

@@ -179,19 +179,12 @@ def propose_beam_candidates(
 def find_finished_candidates(
     group: RequestGroup, candidates: Candidates, context: LogitsContext
 ) -> Tensor | None:
-    """Return (P, m) true where a candidate is EOS or meets a stop condition; None: nowhere."""
+    """Return (P, m) true where a candidate is EOS or meets its stopping criteria; None: nowhere."""
     config = group.config
     has_criteria = any(request.stopping_criteria for request in group.requests)
-    if not (config.eos_token_id or config.stop_ids or has_criteria):
+    if not (config.eos_token_id or has_criteria):
         return None
     is_finished = (candidates.token_id[..., None] == group.eos_token_ids).any(-1)
-    num_new = get_prompt_values(context.lengths - context.prompt_lengths, context)  # (P, 1)
-    for phrase in config.stop_ids:
-        prefix = group.to_tensor([*phrase[:-1]])
-        has_prefix = (context.get_last_token_ids(len(prefix)) == prefix).all(1)
-        has_prefix = has_prefix.view(-1, context.rows_per_prompt).gather(1, candidates.beam_index)
-        is_new = num_new >= len(prefix)  # a phrase may not begin in the prompt
-        is_finished |= (candidates.token_id == phrase[-1]) & has_prefix & is_new
     if has_criteria:
         is_finished |= apply_stopping_criteria(group, candidates, context)
     return is_finished

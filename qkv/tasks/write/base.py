@@ -14,7 +14,10 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, ClassVar, Self, TypeVar
 
-from qkv.decode import GenerationConfig, Result, read_generation_config
+from qkv.data.encode.overflow import OVERFLOW_MODES
+from qkv.decode import Engine, GenerationConfig, Result, read_generation_config
+from qkv.decode.generation_config import parse_field_value
+from qkv.model.stop_strings import build_stop_criteria
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
 from qkv.tasks.alignment import Alignment, locate_source_tokens, locate_target_tokens
@@ -108,7 +111,9 @@ class GenerationTask(Task[InputT, GenerationT]):
         """The generation config of the folder, overridden by the settings of the task."""
         model = self.model
         tokenizer = self.tokenizer
-        settings = dict(self.generate_kwargs)
+        settings = {
+            name: parse_field_value(name, value) for name, value in self.generate_kwargs.items()
+        }
         defaults = read_generation_config(
             model.generation_config, model.config, self.task_specific_key
         )
@@ -146,6 +151,18 @@ class GenerationTask(Task[InputT, GenerationT]):
     def build_request(self, row: InputRow) -> dict[str, Any]:
         """Return the arguments of `Engine.add_request` for a row, such as prompt or source."""
 
+    def add_request(self, engine: Engine, row: InputRow) -> int:
+        """Add the request of a row to an engine, and return its id."""
+        config = self.generation_config
+        request = self.build_request(row)
+        start_ids = [] if config.decoder_start_token_id is None else [config.decoder_start_token_id]
+        criteria = build_stop_criteria(
+            self.tokenizer, config.stop_strings, request.get("prompt", start_ids)
+        )
+        return engine.add_request(
+            **request, generation_config=config, seed=self.seed, stopping_criteria=criteria
+        )
+
     def predict(self, rows: Sequence[InputRow]) -> list[list[Result]]:
         """Return the results of every row.
 
@@ -153,14 +170,7 @@ class GenerationTask(Task[InputT, GenerationT]):
         assert isinstance(self.model.net, Transformer)
         results: dict[int, list[Result]] = {}
         with select_engine(self.model.net, len(rows) * self.sequences_per_row) as engine:
-            request_ids = [
-                engine.add_request(
-                    **self.build_request(row),
-                    generation_config=self.generation_config,
-                    seed=self.seed,
-                )
-                for row in rows
-            ]
+            request_ids = [self.add_request(engine, row) for row in rows]
             while engine.has_unfinished_requests:
                 for output in engine.step():
                     if output.results is not None:
@@ -194,7 +204,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
     `alignment_layer`: decoder layer whose cross-attention becomes the alignments: an index,
     "penultimate", or "mean" for all layers. It costs one forward pass."""
 
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     prefix: str | None = None
     alignment_layer: str | int | None = None
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import Engine, GenerationConfig, Result
 from qkv.decode.engine import DEFAULT_MAX_NEW_TOKENS
 from qkv.nn.transformer import Transformer
@@ -42,29 +43,18 @@ class Completion:
 class CompleteTask(GenerationTask[str, Completion]):
     """Text completion by a causal model.
 
-    `stop_strings`: one or more texts before which the completion ends.
     `control_code`: a control code of CTRL, or one that the tokenizer was trained with.
     `overflow`: a prompt is truncated on the left, to leave room for `max_new_tokens` but at most
     half of the model's positions. "truncate" does so if the prompt alone is too long, "window" also
     if it leaves less room; with "window", models with a segment memory read the whole prompt."""
 
     name: ClassVar[str] = "complete"
-    overflow_modes: ClassVar[tuple[str, ...]] = ("error", "truncate", "window")
-    stop_strings: str | Sequence[str] = ()
+    overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     control_code: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_string_settings(control_code=self.control_code)
-        if not isinstance(self.stop_strings, Sequence):
-            raise ValueError(
-                f"stop_strings is {self.stop_strings!r}, expected a text or a list of texts"
-            )
-        for stop_string in self.all_stop_strings:
-            if not isinstance(stop_string, str) or not stop_string:
-                raise ValueError(
-                    f"stop_strings has {stop_string!r}, expected a text of one character or more"
-                )
         if self.control_code is not None:
             self.check_control_code(self.control_code)
 
@@ -88,12 +78,6 @@ class CompleteTask(GenerationTask[str, Completion]):
     def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
         """Ignore the folder's `max_length`, which counts the prompt: GPT-2's is only 50."""
         return {"max_length": None}
-
-    @property
-    def all_stop_strings(self) -> tuple[str, ...]:
-        if isinstance(self.stop_strings, str):
-            return (self.stop_strings,)
-        return tuple(self.stop_strings)
 
     @property
     def input_token_limit(self) -> int:
@@ -139,17 +123,7 @@ class CompleteTask(GenerationTask[str, Completion]):
         return super().split_encoding(encoding, input_name)
 
     def build_request(self, row: InputRow) -> dict[str, Any]:
-        prompt_ids = row.encoding.input_ids
-        criterion = self.build_stopping_criterion(prompt_ids) if self.all_stop_strings else None
-        return {"prompt": prompt_ids, "stopping_criteria": criterion}
-
-    def build_stopping_criterion(self, prompt_ids: list[int]) -> Callable[[list[int]], bool]:
-        return lambda ids: self.find_stop(self.decode_new_text(prompt_ids, ids)) is not None
-
-    def find_stop(self, new_text: str) -> int | None:
-        """Return the offset of the first stop string."""
-        offsets = [new_text.find(stop_string) for stop_string in self.all_stop_strings]
-        return min((offset for offset in offsets if offset >= 0), default=None)
+        return {"prompt": row.encoding.input_ids}
 
     def decode_new_text(self, prompt_ids: list[int], token_ids: Sequence[int]) -> str:
         """Return the text that new tokens add to a prompt."""
@@ -166,7 +140,6 @@ class CompleteTask(GenerationTask[str, Completion]):
         self, prompt_text: str, prompt_ids: list[int], result: Result
     ) -> Completion:
         new_text = self.decode_new_text(prompt_ids, result.token_ids)
-        new_text = new_text[: self.find_stop(new_text)]
         tokens = self.convert_ids_to_tokens(result.token_ids)
         return Completion(
             prompt_text + new_text, new_text, result.score, tokens, result.finish_reason
@@ -184,7 +157,7 @@ class CompleteTask(GenerationTask[str, Completion]):
     def stream(self, prompt: str, /, **settings: Any) -> Iterator[str]:
         """Yield the new text piece by piece; joined, the pieces are `new_text`.
 
-        Only complete characters are yielded, and nothing that may start a stop string."""
+        Only complete characters are yielded."""
         task = self.with_settings(settings)
         if task.generation_config.num_samples > 1:
             raise ValueError(
@@ -198,9 +171,7 @@ class CompleteTask(GenerationTask[str, Completion]):
         streamed_text = ""
         with evaluation_mode(self.model):
             engine = Engine(self.model.net)
-            engine.add_request(
-                **task.build_request(row), generation_config=task.generation_config, seed=task.seed
-            )
+            task.add_request(engine, row)
         while engine.has_unfinished_requests:
             with evaluation_mode(self.model):
                 outputs = engine.step()
@@ -209,26 +180,11 @@ class CompleteTask(GenerationTask[str, Completion]):
                 is_done = output.results is not None
                 if output.results is None:
                     new_text = task.decode_new_text(prompt_ids, streamed_ids)
-                    new_text = task.trim_unstable_ending(new_text)
+                    new_text = UNSTABLE_ENDING.sub("", new_text.rstrip(REPLACEMENT_CHARACTER))
                 else:
                     best = task.sort_results(output.results)[0]
                     new_text = task.decode_new_text(prompt_ids, best.token_ids)
-                    new_text = new_text[: task.find_stop(new_text)]
                 is_longer = len(new_text) > len(streamed_text)
                 if is_longer and (is_done or new_text.startswith(streamed_text)):
                     yield new_text[len(streamed_text) :]
                     streamed_text = new_text
-
-    def trim_unstable_ending(self, new_text: str) -> str:
-        """Return the text without an ending that later tokens may change."""
-        new_text = UNSTABLE_ENDING.sub("", new_text.rstrip(REPLACEMENT_CHARACTER))
-        stop = self.find_stop(new_text)
-        if stop is not None:
-            return new_text[:stop]
-        partial_stops = [
-            size
-            for stop_string in self.all_stop_strings
-            for size in range(1, len(stop_string))
-            if new_text.endswith(stop_string[:size])
-        ]
-        return new_text[: len(new_text) - max(partial_stops, default=0)]
