@@ -203,8 +203,9 @@ def show(
     """
     tokenizer = open_tokenizer(folder)
     input_text = sys.stdin.read().removesuffix("\n") if text == "-" else text
-    encoding = tokenizer.encode(input_text, text_pair)
-    tokens = [tokenizer.id_to_token(token_id) for token_id in encoding.input_ids]
+    text_or_pair = input_text if text_pair is None else (input_text, text_pair)
+    (encoding,) = tokenizer.encode_batch([text_or_pair])
+    tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
     if as_json:
         print(json.dumps({"tokens": tokens, **vars(encoding)}, ensure_ascii=False))
         return

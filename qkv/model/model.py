@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from qkv.families.family import Args, Family
 from qkv.files import write_json
 from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
-from qkv.model.inputs import build_input_batch, check_inputs
+from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
 from qkv.model.loss import compute_loss, shift_labels_right
 from qkv.model.output import ModelOutput
 from qkv.model.transforms.pooling import Pooling, write_pooling
@@ -141,7 +141,8 @@ class Model:
     ) -> ModelOutput:  # fmt: skip
         """Run the network; inputs have Hugging Face's names, outputs too. Gradients flow as usual.
 
-        With `labels` the outputs hold a `loss`. `extra_outputs` asks for "hidden_states" or
+        With `labels` the outputs hold a `loss`. A model without token types ignores
+        `token_type_ids`, which its tokenizer may return. `extra_outputs` asks for "hidden_states" or
         "router_logits". Attention weights are recorded by `qkv.look`."""
         named = {
             "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
@@ -152,6 +153,8 @@ class Model:
             "target_mapping": target_mapping, "mc_token_ids": mc_token_ids,
         }  # fmt: skip
         inputs = {name: value for name, value in named.items() if value is not None}
+        if "token_type_ids" not in list_accepted_inputs(self.spec):
+            inputs.pop("token_type_ids", None)
         if labels is not None and decoder_input_ids is None:
             inputs |= self._decoder_inputs(labels)
         check_inputs(self.spec, inputs, extra_outputs)

@@ -127,7 +127,7 @@ def locate_source_tokens(
     ):
         if sequence_id is None:
             spans.append(None)
-            names.append(language_codes.get(token_id) or tokenizer.id_to_token(token_id))
+            names.append(language_codes.get(token_id) or tokenizer.convert_ids_to_tokens(token_id))
         elif end <= len(prefix) > 0:
             spans.append(None)
             names.append(prefix[start:end])
@@ -142,12 +142,10 @@ def locate_target_tokens(
     tokenizer: Tokenizer, token_ids: Sequence[int], text: str
 ) -> tuple[TextSpan, ...]:
     """Return the spans of generated tokens: the characters each adds to the decoded text."""
-    special_ids = {
-        *tokenizer.special_token_ids.values(),
-        *tokenizer.extra_special_tokens.values(),
-    }
+    special_ids = {*tokenizer.all_special_ids}
     partial_texts = (
-        tokenizer.decode(token_ids[: count + 1]).lstrip() for count in range(len(token_ids))
+        tokenizer.decode(token_ids[: count + 1], skip_special_tokens=True).lstrip()
+        for count in range(len(token_ids))
     )
     ends = accumulate(
         (count_common_prefix(partial, text) for partial in partial_texts), max, initial=0
@@ -156,7 +154,7 @@ def locate_target_tokens(
         None if token_id in special_ids else span
         for token_id, span in zip(token_ids, pairwise(ends), strict=True)
     ]
-    return build_text_spans(text, spans, [*map(tokenizer.id_to_token, token_ids)])
+    return build_text_spans(text, spans, tokenizer.convert_ids_to_tokens(token_ids))
 
 
 def count_common_prefix(text: str, other: str) -> int:

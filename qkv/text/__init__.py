@@ -1,4 +1,5 @@
-"""Tokenizers: training, loading, saving, encoding and decoding. Knows no tensors."""
+"""Tokenizers: training, loading, saving, encoding and decoding. Returns tensors only if asked."""
 
+from qkv.text.batch_encoding import BatchEncoding as BatchEncoding
 from qkv.text.encoding import Encoding as Encoding
 from qkv.text.tokenizer import Tokenizer as Tokenizer

@@ -9,26 +9,19 @@ from pathlib import Path
 from tokenizers import AddedToken
 
 from qkv.text.files import JsonObject, read_tokenizer_json_object
+from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 SPECIAL_TOKENS_MAP_FILE = "special_tokens_map.json"
 ADDED_TOKENS_FILE = "added_tokens.json"
-SPECIAL_TOKEN_ROLES = tuple(
-    "bos eos unk sep pad cls mask".split()
-)  # new tokens get ids in this order
 EXTRA_SPECIAL_TOKENS_KEYS = (
     "additional_special_tokens",
     "extra_special_tokens",
 )  # older, newer key
+MODEL_INPUT_NAMES = ["input_ids", "attention_mask"]  # of a model without token types
+MODEL_INPUT_NAMES_WITH_TYPES = ["input_ids", "token_type_ids", "attention_mask"]
 NO_MAX_LENGTH = 10**9  # Hugging Face writes 10**30 for no maximum
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
-
-
-class SpecialTokens(dict[str, str]):
-    """Special tokens by role, such as `pad`."""
-
-    def __missing__(self, role: str) -> str:
-        raise ValueError(f"no {role}_token; expected one in {TOKENIZER_CONFIG_FILE}")
 
 
 @dataclass(frozen=True)
@@ -98,13 +91,17 @@ class TokenizerFileConfig:
         """Whether decoding removes spaces before punctuation."""
         return self.get_bool("clean_up_tokenization_spaces", False)
 
-    @property
-    def padding_side(self) -> str:
-        """Side of the padding: left or right."""
-        side = self.get_str("padding_side", "right")
+    def get_side(self, key: str) -> str:
+        """Return left or right (the default): where padding is added, or tokens are removed."""
+        side = self.get_str(key, "right")
         if side not in ("left", "right"):
-            raise ValueError(f"{self.path}: padding_side {side!r}, expected left or right")
+            raise ValueError(f"{self.path}: {key} {side!r}, expected left or right")
         return side
+
+    @property
+    def model_input_names(self) -> list[str]:
+        """Names of the model's inputs that a call of the tokenizer returns."""
+        return list(self.get_str_list("model_input_names") or MODEL_INPUT_NAMES)
 
     def get_special_token(self, role: str) -> AddedToken | None:
         value = self.values.get(f"{role}_token")

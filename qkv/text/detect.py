@@ -6,8 +6,9 @@ from collections.abc import Collection
 
 from tokenizers import Tokenizer
 
-from qkv.text.config import SPECIAL_TOKEN_ROLES, SpecialTokens, TokenizerFileConfig
+from qkv.text.config import TokenizerFileConfig
 from qkv.text.sentencepiece_model import SentencePieceModel
+from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 
 # fmt: off
 COMMON_SPECIAL_TOKENS = {

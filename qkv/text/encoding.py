@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+# Strategy -> the texts of a pair that it truncates.
+TRUNCATION_STRATEGIES = {"longest_first": (0, 1), "only_first": (0,), "only_second": (1,)}
+
 
 @dataclass(frozen=True)
 class Encoding:
@@ -22,21 +25,26 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.input_ids)
 
-    def truncate(self, max_length: int, *, truncation_side: str = "right") -> Encoding:
-        """Return at most `max_length` tokens; the longer text is truncated first."""
+    def truncate(
+        self, max_length: int, *, strategy: str = "longest_first", truncation_side: str = "right"
+    ) -> Encoding:
+        """Return at most `max_length` tokens; special tokens are kept.
+
+        `strategy`: the text of a pair that is truncated: longest_first, only_first or
+        only_second."""
         if len(self) <= max_length:
             return self
-        first = self._positions_of(0)
-        second = self._positions_of(1)
-        available = self._available_length(max_length, len(self) - len(first) - len(second))
-        shorter = min(len(first), len(second))
-        longer = max(shorter, available - shorter)
-        if shorter + longer > available:
-            shorter = available // 2
-            longer = available - shorter
-        sizes = (longer, shorter) if len(first) > len(second) else (shorter, longer)
+        texts = [self._positions_of(0), self._positions_of(1)]
+        sizes = [len(positions) for positions in texts]
+        truncated = TRUNCATION_STRATEGIES[strategy]
+        num_fixed = len(self) - sum(sizes[i] for i in truncated)
+        available = self._available_length(max_length, num_fixed, f" with {strategy}")
+        if len(truncated) == 2:
+            sizes = _split_length(available, *sizes)
+        else:
+            sizes[truncated[0]] = available
         removed: set[int] = set()
-        for positions, size in zip((first, second), sizes, strict=True):
+        for positions, size in zip(texts, sizes, strict=True):
             if truncation_side == "right":
                 removed.update(positions[size:])
             else:
@@ -71,10 +79,11 @@ class Encoding:
     def _positions_of(self, sequence_id: int) -> list[int]:
         return [i for i, other_id in enumerate(self.sequence_ids) if other_id == sequence_id]
 
-    def _available_length(self, max_length: int, num_fixed: int) -> int:
+    def _available_length(self, max_length: int, num_fixed: int, condition: str = "") -> int:
         if max_length < num_fixed:
             raise ValueError(
-                f"max_length {max_length}: expected at least {num_fixed}, the tokens always kept"
+                f"max_length {max_length}: expected at least {num_fixed},"
+                f" the number of tokens always kept{condition}"
             )
         return max_length - num_fixed
 
@@ -88,3 +97,14 @@ class Encoding:
             [self.sequence_ids[i] for i in selected],
             [self.word_ids[i] for i in selected],
         )
+
+
+def _split_length(available: int, first: int, second: int) -> list[int]:
+    """Return the lengths of two texts that together have `available` tokens: the longer one is
+    truncated until both are equal, then both."""
+    shorter = min(first, second)
+    longer = max(shorter, available - shorter)
+    if shorter + longer > available:
+        shorter = available // 2
+        longer = available - shorter
+    return [longer, shorter] if first > second else [shorter, longer]

@@ -9,8 +9,9 @@ from typing import TypeAlias
 from tokenizers import AddedToken, Tokenizer, processors
 
 from qkv.text.backends.rust import LanguageTemplates, RustBackend, build_template_processor
-from qkv.text.config import SPECIAL_TOKEN_ROLES, SpecialTokens, TokenizerFileConfig
+from qkv.text.config import TokenizerFileConfig
 from qkv.text.pipelines import MBART50_LANGUAGES, MBART_LANGUAGES
+from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 
 PostProcessorFactory: TypeAlias = Callable[
     [Tokenizer, SpecialTokens, TokenizerFileConfig], processors.PostProcessor
@@ -82,6 +83,8 @@ class TokenizerFamily:
     special_tokens: str  # of bos eos unk sep pad cls mask; -: none
     build_post_processor: PostProcessorFactory = build_default_post_processor
     padding_side: str = "right"
+    has_token_types: bool = False  # a call of the tokenizer returns token_type_ids
+    pad_token_type_id: int = 0
     language_templates: tuple[str, str] | None = None  # with {language}
     language_codes: tuple[str, ...] = ()
     lstrip_mask_token: bool = False  # the mask token includes the space before it
@@ -104,6 +107,12 @@ class TokenizerFamily:
 TOKENIZER_FAMILIES = {
     "bert": TokenizerFamily(
         tokenizer_class="BertTokenizer",
+        special_tokens="- - [UNK] [SEP] [PAD] [CLS] [MASK]",
+        build_post_processor=make_template_factory(BERT_TEMPLATES),
+        has_token_types=True,
+    ),
+    "distilbert": TokenizerFamily(
+        tokenizer_class="DistilBertTokenizer",
         special_tokens="- - [UNK] [SEP] [PAD] [CLS] [MASK]",
         build_post_processor=make_template_factory(BERT_TEMPLATES),
     ),
@@ -133,12 +142,15 @@ TOKENIZER_FAMILIES = {
         tokenizer_class="AlbertTokenizer",
         special_tokens="[CLS] [SEP] <unk> [SEP] <pad> [CLS] [MASK]",
         build_post_processor=make_template_factory(BERT_TEMPLATES),
+        has_token_types=True,
     ),
     "xlnet": TokenizerFamily(
         tokenizer_class="XLNetTokenizer",
         special_tokens="<s> </s> <unk> <sep> <pad> <cls> <mask>",
         build_post_processor=make_template_factory(XLNET_TEMPLATES),
         padding_side="left",
+        has_token_types=True,
+        pad_token_type_id=3,
         lstrip_mask_token=True,
     ),
     "t5": TokenizerFamily(

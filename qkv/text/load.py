@@ -15,8 +15,7 @@ from qkv.text.backends.protocol import TokenizerBackend
 from qkv.text.backends.rust import RustBackend
 from qkv.text.config import (
     ADDED_TOKENS_FILE,
-    SPECIAL_TOKEN_ROLES,
-    SpecialTokens,
+    MODEL_INPUT_NAMES_WITH_TYPES,
     TokenizerFileConfig,
 )
 from qkv.text.families import TOKENIZER_FAMILIES, TokenizerFamily, assemble_backend, find_languages
@@ -27,6 +26,7 @@ from qkv.text.files import (
     reraise_as_value_error,
 )
 from qkv.text.pipelines import BpeVocabulary
+from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 from qkv.text.vocab import (
     check_token_ids,
     read_merges,
@@ -40,9 +40,8 @@ SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.mod
 
 # Tokenizer class or model type that a folder declares -> tokenizer family.
 TOKENIZER_FAMILY_ALIASES = {
-    "DistilBertTokenizer": "bert", "ElectraTokenizer": "bert", "distilbert": "bert",
-    "electra": "bert", "BartTokenizer": "roberta", "bart": "roberta", "openai-gpt": "gpt",
-    "clip_text_model": "clip",
+    "ElectraTokenizer": "bert", "electra": "bert", "BartTokenizer": "roberta", "bart": "roberta",
+    "openai-gpt": "gpt", "clip_text_model": "clip",
     "switch_transformers": "t5",
     **{family.tokenizer_class: name for name, family in TOKENIZER_FAMILIES.items()},
 }  # fmt: skip
@@ -187,7 +186,7 @@ def read_tokenizer_json(folder: TokenizerFolder, path: Path) -> TokenizerParts:
 
 
 def read_bert_tokenizer(folder: TokenizerFolder, path: Path) -> TokenizerParts:
-    family = TOKENIZER_FAMILIES[folder.choose_family(("bert",), "bert")]
+    family = TOKENIZER_FAMILIES[folder.choose_family(("bert", "distilbert"), "bert")]
     return build_tokenizer_parts(
         folder,
         path,
@@ -347,6 +346,10 @@ def finalize_tokenizer_parts(
     defaults |= {f"{role}_token": name for role, name in special_tokens.items()}
     if family and family.padding_side != "right":
         defaults["padding_side"] = family.padding_side
+    if family and family.has_token_types:
+        defaults["model_input_names"] = MODEL_INPUT_NAMES_WITH_TYPES
+    if family and family.pad_token_type_id:
+        defaults["pad_token_type_id"] = family.pad_token_type_id
     if family and family.model_max_length:
         defaults["model_max_length"] = family.model_max_length
     config = replace(folder.config, values=defaults | folder.config.values)

@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from qkv.text.config import SpecialTokens, TokenizerFileConfig
+from qkv.text.config import TokenizerFileConfig
 from qkv.text.sentencepiece_model import SentencePieceModel
+from qkv.text.special_tokens import SpecialTokens
 
 NormalizerList: TypeAlias = list[normalizers.Normalizer]
 

@@ -1,28 +1,41 @@
-"""Tokenizer: encoding, decoding, loading, saving, training. Knows no tensors."""
+"""Tokenizer: encoding, decoding, loading, saving, training."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import overload
 
-from qkv.text.backends.protocol import TextInput, TextPair, TokenizerBackend
-from qkv.text.config import (
-    ADDED_TOKENS_FILE,
-    EXTRA_SPECIAL_TOKENS_KEYS,
-    SPECIAL_TOKEN_ROLES,
-    SPECIAL_TOKENS_MAP_FILE,
-    TOKENIZER_CONFIG_FILE,
-    TokenizerFileConfig,
+from qkv.text.backends.protocol import TokenizerBackend, make_text_pairs
+from qkv.text.batch_encoding import (
+    BatchEncoding,
+    HasToList,
+    LengthOptions,
+    TokenIdRows,
+    TokenIds,
+    build_batch_encoding,
+    list_rows,
+    list_token_ids,
 )
+from qkv.text.config import TokenizerFileConfig
 from qkv.text.encoding import Encoding
-from qkv.text.files import encode_json, write_files
-from qkv.text.load import TOKENIZER_FILE, load_tokenizer_parts
+from qkv.text.load import load_tokenizer_parts
+from qkv.text.save import save_tokenizer_files
+from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialToken
 from qkv.text.train import train_tokenizer
 from qkv.text.vocab import TOKEN_ID_LIMIT
 
 
 class Tokenizer:
-    """Tokenizer of any family; `pad_token_id` ... are None if it has no such token."""
+    """Tokenizer of any family; `pad_token`, `pad_token_id` ... are None if it has no such token."""
+
+    bos_token = SpecialToken()
+    eos_token = SpecialToken()
+    unk_token = SpecialToken()
+    sep_token = SpecialToken()
+    pad_token = SpecialToken()
+    cls_token = SpecialToken()
+    mask_token = SpecialToken()
 
     def __init__(
         self,
@@ -38,25 +51,24 @@ class Tokenizer:
             for role in SPECIAL_TOKEN_ROLES
             if (token := config.get_special_token(role))
         }
-        self.special_token_ids: dict[str, int] = {
-            role: token_id
-            for role, token in tokens.items()
-            if (token_id := backend.token_to_id(token)) is not None
-        }
-        self.bos_token_id = self.special_token_ids.get("bos")
-        self.eos_token_id = self.special_token_ids.get("eos")
-        self.unk_token_id = self.special_token_ids.get("unk")
-        self.sep_token_id = self.special_token_ids.get("sep")
-        self.pad_token_id = self.special_token_ids.get("pad")
-        self.cls_token_id = self.special_token_ids.get("cls")
-        self.mask_token_id = self.special_token_ids.get("mask")
+        token_ids = {role: backend.token_to_id(token) for role, token in tokens.items()}
+        self.bos_token_id = token_ids.get("bos")
+        self.eos_token_id = token_ids.get("eos")
+        self.unk_token_id = token_ids.get("unk")
+        self.sep_token_id = token_ids.get("sep")
+        self.pad_token_id = token_ids.get("pad")
+        self.cls_token_id = token_ids.get("cls")
+        self.mask_token_id = token_ids.get("mask")
         self.extra_special_tokens: dict[str, int] = {
             token: token_id
             for token, token_id in backend.get_special_tokens().items()
             if token not in tokens.values()
         }
-        self.padding_side = config.padding_side
+        self.padding_side = config.get_side("padding_side")
+        self.truncation_side = config.get_side("truncation_side")
+        self.pad_token_type_id = config.get_int("pad_token_type_id") or 0
         self.model_max_length = config.model_max_length
+        self.model_input_names = config.model_input_names
 
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
@@ -83,7 +95,7 @@ class Tokenizer:
         includes special tokens. `template` sets the special tokens and where they are added: bert,
         roberta, gpt, llama, seq2seq, bos-eos, t5, xlnet or plain. `num_sentinels` is the number of
         T5's `<extra_id_0>` ... `extra_tokens` are language or control codes;
-        `encode(language=...)` adds one before a text."""
+        `language=` adds one before a text."""
         backend, config = train_tokenizer(
             source,
             type=type,
@@ -98,76 +110,108 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer in Hugging Face format, with its original vocabulary files."""
-        folder = Path(folder)
-        values = dict(self._config.values)
-        files = dict(self._files)
-        tokenizer_json = self._backend.serialize()
-        if tokenizer_json is not None:
-            files[TOKENIZER_FILE] = tokenizer_json
-            values = {
-                key: value
-                for key, value in values.items()
-                if key not in EXTRA_SPECIAL_TOKENS_KEYS or isinstance(value, dict)
-            }
-        special_tokens_map: dict[str, object] = {
-            f"{role}_token": self.id_to_token(token_id)
+        special_tokens = {
+            role: self.convert_ids_to_tokens(token_id)
             for role, token_id in self.special_token_ids.items()
         }
-        if self.extra_special_tokens:
-            special_tokens_map[EXTRA_SPECIAL_TOKENS_KEYS[0]] = list(self.extra_special_tokens)
-        files |= {
-            TOKENIZER_CONFIG_FILE: encode_json(dict(sorted(values.items()))),
-            SPECIAL_TOKENS_MAP_FILE: encode_json(special_tokens_map),
-        }
-        write_files(folder, files)
-        # Files of an older tokenizer in the folder would take precedence over this one.
-        for name in {TOKENIZER_FILE, ADDED_TOKENS_FILE} - files.keys():
-            (folder / name).unlink(missing_ok=True)
+        save_tokenizer_files(
+            Path(folder),
+            self._backend,
+            self._config,
+            self._files,
+            special_tokens,
+            list(self.extra_special_tokens),
+        )
+
+    def __call__(
+        self, text: str | Iterable[str | tuple[str, str]],
+        text_pair: str | Iterable[str] | None = None, *, add_special_tokens: bool = True,
+        padding: bool | str = False, truncation: bool | str = False, max_length: int | None = None,
+        return_tensors: str | None = None, return_offsets_mapping: bool = False,
+        is_target: bool = False, language: str | None = None,
+    ) -> BatchEncoding:  # fmt: skip
+        """Encode a text, or a list of texts, to the inputs of a model: `model(**tokenizer(...))`.
+
+        `padding`: True or "longest" pads to the longest row, "max_length" to `max_length`.
+        `truncation`: True or "longest_first" truncates the longer text of a pair, "only_first" and
+        "only_second" one of them, to `max_length`; special tokens are kept. `max_length` is by
+        default `model_max_length`. `return_tensors`: "pt" (torch) or "np" (numpy) returns tensors
+        (B, T), None lists, of one text without the batch dimension. `is_target`: encode targets of
+        translation. `language`: one of `languages`."""
+        options = LengthOptions.create(padding, truncation, max_length, self.model_max_length)
+        if options.padding and self.pad_token_id is None:
+            raise ValueError(
+                "padding: this tokenizer has no pad token;"
+                " set one, such as tokenizer.pad_token = tokenizer.eos_token"
+            )
+        pad_values: dict[str, object] = {"input_ids": self.pad_token_id}
+        if "token_type_ids" in self.model_input_names:
+            pad_values["token_type_ids"] = self.pad_token_type_id
+        if "attention_mask" in self.model_input_names:
+            pad_values["attention_mask"] = 0
+        if return_offsets_mapping:
+            pad_values["offset_mapping"] = (0, 0)
+        encodings = self._backend.encode(
+            make_text_pairs(text, text_pair),
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
+        batch = build_batch_encoding(
+            options.truncate(encodings, self.truncation_side),
+            pad_values,
+            options,
+            self.padding_side,
+            return_tensors,
+        )
+        if return_tensors is None and isinstance(text, str):
+            return BatchEncoding({name: rows[0] for name, rows in batch.items()})
+        return batch
 
     def encode(
-        self,
-        text: str,
-        text_pair: str | None = None,
-        *,
-        add_special_tokens: bool = True,
-        is_target: bool = False,
-        language: str | None = None,
-    ) -> Encoding:
-        """Encode a text or a pair; `is_target`: as a target of translation."""
-        return self._encode([(text, text_pair)], add_special_tokens, is_target, language)[0]
+        self, text: str, text_pair: str | None = None, *, add_special_tokens: bool = True,
+        truncation: bool | str = False, max_length: int | None = None,
+        is_target: bool = False, language: str | None = None,
+    ) -> list[int]:  # fmt: skip
+        """Return the ids of a text or a pair, the `input_ids` of a call."""
+        options = LengthOptions.create(False, truncation, max_length, self.model_max_length)
+        encodings = self._backend.encode(
+            make_text_pairs(text, text_pair),
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
+        return options.truncate(encodings, self.truncation_side)[0].input_ids
 
     def encode_batch(
-        self,
-        texts: Iterable[str | tuple[str, str]],
-        *,
-        add_special_tokens: bool = True,
-        is_target: bool = False,
-        language: str | None = None,
-    ) -> list[Encoding]:
-        """Encode many texts or pairs, in parallel."""
-        return self._encode(make_text_pairs(texts), add_special_tokens, is_target, language)
+        self, texts: Iterable[str | tuple[str, str]], *, add_special_tokens: bool = True,
+        is_target: bool = False, language: str | None = None,
+    ) -> list[Encoding]:  # fmt: skip
+        """Return the full encodings of texts or pairs, with offsets and word ids."""
+        return self._backend.encode(
+            make_text_pairs(texts),
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
 
     def encode_words(
-        self,
-        words: list[str],
-        text_pair: list[str] | None = None,
-        *,
-        add_special_tokens: bool = True,
-        is_target: bool = False,
-        language: str | None = None,
-    ) -> Encoding:
+        self, words: list[str], text_pair: list[str] | None = None, *,
+        add_special_tokens: bool = True, is_target: bool = False, language: str | None = None,
+    ) -> Encoding:  # fmt: skip
         """Encode pre-tokenized words; `word_ids` are their indices, offsets are within words."""
-        return self._encode([(words, text_pair)], add_special_tokens, is_target, language)[0]
+        return self._backend.encode(
+            [(words, text_pair)],
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )[0]
 
     def encode_ids(
-        self,
-        texts: Iterable[str | tuple[str, str]],
-        *,
-        add_special_tokens: bool = True,
-        is_target: bool = False,
-        language: str | None = None,
-    ) -> list[list[int]]:
-        """Return only the ids of many texts or pairs, in about half the time of `encode_batch`."""
+        self, texts: Iterable[str | tuple[str, str]], *, add_special_tokens: bool = True,
+        is_target: bool = False, language: str | None = None,
+    ) -> list[list[int]]:  # fmt: skip
+        """Return only the ids of many texts or pairs, in about half the time of a call."""
         return self._backend.encode_ids(
             make_text_pairs(texts),
             add_special_tokens=add_special_tokens,
@@ -175,22 +219,71 @@ class Tokenizer:
             language=language,
         )
 
-    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
-        """Decode ids to a text, without special tokens unless `keep_special_tokens`."""
-        checked_ids = [self._check_token_id(token_id) for token_id in token_ids]
-        return self._backend.decode(checked_ids, keep_special_tokens=keep_special_tokens)
+    def decode(self, token_ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
+        """Return the text of ids: a list, a tensor (T,) or a single id."""
+        checked_ids = [self._check_token_id(token_id) for token_id in list_token_ids(token_ids)]
+        return self._backend.decode(checked_ids, skip_special_tokens=skip_special_tokens)
 
-    def id_to_token(self, token_id: int) -> str:
-        token = self._backend.id_to_token(self._check_token_id(token_id))
-        assert token is not None
-        return token
+    def batch_decode(
+        self, sequences: TokenIdRows, *, skip_special_tokens: bool = False
+    ) -> list[str]:
+        """Return the text of each row of ids: a list of lists or tensors, or a tensor (B, T)."""
+        return [
+            self.decode(row, skip_special_tokens=skip_special_tokens)
+            for row in list_rows(sequences)
+        ]
 
-    def token_to_id(self, token: str) -> int | None:
-        return self._backend.token_to_id(token)
+    @overload
+    def convert_ids_to_tokens(self, ids: int) -> str: ...
+
+    @overload
+    def convert_ids_to_tokens(self, ids: Sequence[int] | HasToList) -> list[str]: ...
+
+    def convert_ids_to_tokens(self, ids: TokenIds) -> str | list[str]:
+        """Return the token of an id, or the list of tokens of ids."""
+        tokens = [
+            self._backend.id_to_token(self._check_token_id(token_id)) or ""
+            for token_id in list_token_ids(ids)
+        ]
+        return tokens[0] if isinstance(ids, int) else tokens
+
+    @overload
+    def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
+
+    @overload
+    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int | None]: ...
+
+    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
+        """Return the id of a token, or the ids of a list; `unk_token_id` for unknown tokens."""
+        if not isinstance(tokens, str):
+            return [self.convert_tokens_to_ids(token) for token in tokens]
+        token_id = self._backend.token_to_id(tokens)
+        return self.unk_token_id if token_id is None else token_id
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the ids of all tokens, added tokens included."""
+        return self._backend.get_vocab()
+
+    @property
+    def special_token_ids(self) -> dict[str, int]:
+        """Ids of the special tokens by role: bos, eos, unk, sep, pad, cls and mask."""
+        token_ids = {role: getattr(self, f"{role}_token_id") for role in SPECIAL_TOKEN_ROLES}
+        return {role: token_id for role, token_id in token_ids.items() if token_id is not None}
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        """Ids of the special tokens, with or without a role."""
+        token_ids = [*self.special_token_ids.values(), *self.extra_special_tokens.values()]
+        return list(dict.fromkeys(token_ids))
+
+    @property
+    def all_special_tokens(self) -> list[str]:
+        """Special tokens, with or without a role."""
+        return self.convert_ids_to_tokens(self.all_special_ids)
 
     @property
     def languages(self) -> Mapping[str, int]:
-        """Ids of the language codes that `encode(language=...)` accepts."""
+        """Ids of the language codes that `language=` accepts."""
         return self._backend.languages
 
     @property
@@ -202,7 +295,7 @@ class Tokenizer:
     def sentinel_token_ids(self) -> list[int]:
         """Ids of T5's sentinel tokens `<extra_id_0>`, `<extra_id_1>` ..."""
         token_ids: list[int] = []
-        while (token_id := self.token_to_id(f"<extra_id_{len(token_ids)}>")) is not None:
+        while (token_id := self._backend.token_to_id(f"<extra_id_{len(token_ids)}>")) is not None:
             token_ids.append(token_id)
         return token_ids
 
@@ -212,29 +305,9 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"qkv.Tokenizer({self._config.values.get('tokenizer_class')}, {len(self):,} tokens)"
 
-    def _encode(
-        self,
-        text_pairs: Sequence[TextPair],
-        add_special_tokens: bool,
-        is_target: bool,
-        language: str | None,
-    ) -> list[Encoding]:
-        return self._backend.encode(
-            text_pairs,
-            add_special_tokens=add_special_tokens,
-            is_target=is_target,
-            language=language,
-        )
-
     def _check_token_id(self, token_id: int) -> int:
         if not 0 <= token_id < TOKEN_ID_LIMIT or self._backend.id_to_token(token_id) is None:
             raise ValueError(
                 f"id {token_id}: expected one of the {len(self)} ids of this tokenizer"
             )
         return token_id
-
-
-def make_text_pairs(
-    texts: Iterable[str | tuple[str, str]],
-) -> list[tuple[TextInput, TextInput | None]]:
-    return [(text, None) if isinstance(text, str) else text for text in texts]

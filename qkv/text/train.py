@@ -25,14 +25,14 @@ from qkv.text import sentencepiece_model
 from qkv.text.backends.protocol import check_text_input
 from qkv.text.backends.rust import LanguageTemplates, RustBackend, build_template_processor
 from qkv.text.config import (
-    SPECIAL_TOKEN_ROLES,
+    MODEL_INPUT_NAMES_WITH_TYPES,
     TOKENIZER_CONFIG_FILE,
-    SpecialTokens,
     TokenizerFileConfig,
 )
 from qkv.text.families import BERT_TEMPLATES, T5_TEMPLATES, XLNET_TEMPLATES
 from qkv.text.files import reraise_as_value_error
 from qkv.text.pipelines import build_unigram_pipeline
+from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 
 MAX_ALPHABET_SIZE = 1000  # most frequent characters that become tokens; others are unknown
 # Punctuation or a symbol, with the space before it, but not an apostrophe inside a word.
@@ -60,6 +60,10 @@ class TokenizerTemplate:
     special_tokens: str  # of bos eos unk sep pad cls mask; -: none
     templates: tuple[str, str] = PLAIN_TEMPLATES
     padding_side: str = "right"
+
+    @property
+    def has_token_types(self) -> bool:
+        return self.templates in (BERT_TEMPLATES, XLNET_TEMPLATES)
 
 
 # fmt: off
@@ -148,6 +152,8 @@ def train_tokenizer(
     tokenizer.post_processor = build_template_processor(tokenizer, chosen.templates, special_tokens)
     values: dict[str, object] = {f"{role}_token": token for role, token in special_tokens.items()}
     values |= {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": chosen.padding_side}
+    if chosen.has_token_types:
+        values["model_input_names"] = MODEL_INPUT_NAMES_WITH_TYPES
     if model_max_length is not None:
         values["model_max_length"] = model_max_length
     if extra_tokens or sentinels:

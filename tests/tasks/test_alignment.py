@@ -53,7 +53,7 @@ def look_at_cross_attention(
 ) -> dict[str, torch.Tensor]:
     """Return what `look` gives for source and generated tokens: (heads, target, source)."""
     (row,) = task.preprocess([text], ["text"])[0]
-    ids = [task.tokenizer.token_to_id(token) for token in tokens]
+    ids = [task.tokenizer.convert_tokens_to_ids(token) for token in tokens]
     start = task.generation_config.decoder_start_token_id
     if start is None:
         start = task.model.net.spec.shift_right.start_token_id
@@ -177,8 +177,8 @@ def test_target_spans_equal_the_offsets_of_an_encoding(tokenizer_type: str) -> N
         TEXTS * 3, type=tokenizer_type, vocab_size=400, template=template
     )
     for text in ("Wo ist der Zug?", "Where is the Zug", "Süß – 東京 👍🏽!"):
-        encoding = tokenizer.encode(text)
-        decoded = tokenizer.decode(encoding.input_ids).strip()
+        (encoding,) = tokenizer.encode_batch([text])
+        decoded = tokenizer.decode(encoding.input_ids, skip_special_tokens=True).strip()
         pieces = locate_target_tokens(tokenizer, encoding.input_ids, decoded)
         assert all(decoded[item.start : item.end] in (item.text, "") for item in pieces)
         assert {i for item in pieces for i in range(item.start, item.end)} >= {

@@ -253,7 +253,7 @@ def test_masks_and_entities_with_every_tokenizer_type(tokenizer_type: str) -> No
         vocab_size=270 if tokenizer_type == "byte" else 60,
         template=template,
     )
-    mask = tokenizer.id_to_token(tokenizer.mask_token_id or 0)
+    mask = tokenizer.convert_ids_to_tokens(tokenizer.mask_token_id or 0)
     sizes: dict[str, Any] = dict(
         width=16, depth=1, heads=2, ffn_width=24, vocab_size=len(tokenizer), type_vocab_size=3,
         num_labels=3,
@@ -281,7 +281,7 @@ def test_detect_agrees_with_the_network() -> None:
     model = build_model("electra", "replaced-token-detection")
     text = TEXTS[4]
     assert model.tokenizer is not None
-    encoding = model.tokenizer.encode(text)
+    (encoding,) = model.tokenizer.encode_batch([text])
     scores = model(torch.tensor([encoding.input_ids]))["logits"][0].sigmoid().tolist()[1:-1]
     result = qkv.task("detect", model, threshold=0.4)(text)
     assert [item.score for item in result] == pytest.approx(scores, abs=1e-6)
@@ -290,9 +290,8 @@ def test_detect_agrees_with_the_network() -> None:
     detections = qkv.task("detect", model)(" ".join(TEXTS * 2))
     assert len(detections) > 32
     assert [item.start for item in detections] == sorted(item.start for item in detections)
-    first, second, *_ = model.tokenizer.encode(" ".join(TEXTS * 2)).split_into_windows(
-        32, stride=16
-    )
+    (encoding,) = model.tokenizer.encode_batch([" ".join(TEXTS * 2)])
+    first, second, *_ = encoding.split_into_windows(32, stride=16)
     both = model(torch.tensor([first.input_ids, second.input_ids]))["logits"].sigmoid()
     assert detections[14 + 3].score == pytest.approx(
         float((both[0, 15 + 3] + both[1, 1 + 3]).detach()) / 2, abs=1e-6
@@ -303,7 +302,7 @@ def test_causal_scores_agree_with_the_network() -> None:
     model = build_model("gpt2", "lm")
     text = TEXTS[4]
     assert model.tokenizer is not None
-    ids = model.tokenizer.encode(text).input_ids
+    ids = model.tokenizer.encode(text)
     log_probs = model(torch.tensor([ids]))["logits"][0].detach().log_softmax(-1)
     expected = [float(log_probs[n, word]) for n, word in enumerate(ids[1:])]
     result = qkv.task("score", model)(text)
@@ -318,7 +317,7 @@ def test_windows_whose_only_token_has_no_score() -> None:
     model = build_model("gpt2", "lm")
     assert model.tokenizer is not None
     words = "ab" * 40
-    while len(model.tokenizer.encode(words).input_ids) % 32 != 1:
+    while len(model.tokenizer.encode(words)) % 32 != 1:
         words += "x"
     result = qkv.task("score", model, stride=0).map([words], batch_tokens=32)[0]
     assert result.tokens[-1].score is None
@@ -328,7 +327,7 @@ def test_windows_score_each_token_once() -> None:
     model = build_model("gpt2", "lm")
     text = " ".join(TEXTS)
     assert model.tokenizer is not None
-    ids = model.tokenizer.encode(text).input_ids
+    ids = model.tokenizer.encode(text)
     assert len(ids) > 60
     result = qkv.task("score", model, stride=10)(text)
     assert len(result.tokens) == len(ids)
@@ -342,7 +341,7 @@ def test_masked_scores_agree_with_the_network() -> None:
     model = load_golden("bert")
     text = "the quiet lake."
     assert model.tokenizer is not None
-    ids, expected = model.tokenizer.encode(text).input_ids, []
+    ids, expected = model.tokenizer.encode(text), []
     for place in range(1, len(ids) - 1):
         hidden = torch.tensor([ids])
         hidden[0, place] = model.tokenizer.mask_token_id  # type: ignore[assignment]
@@ -366,7 +365,7 @@ def test_pooling_is_that_of_the_setting_or_the_folder(tmp_path: Path) -> None:
     np.testing.assert_allclose(normalized, mean / np.linalg.norm(mean), rtol=1e-4, atol=1e-5)
     with_pooler = build_model("bert", "none")
     assert with_pooler.tokenizer is not None
-    ids = torch.tensor([with_pooler.tokenizer.encode("Clara waits").input_ids])
+    ids = torch.tensor([with_pooler.tokenizer.encode("Clara waits")])
     np.testing.assert_allclose(
         qkv.task("embed", with_pooler, pooling="pooler_output")("Clara waits"),
         with_pooler(ids)["pooler_output"][0].detach(),
@@ -381,7 +380,7 @@ def test_pooling_is_that_of_the_setting_or_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "embedding"
     with_pooling.save(folder)
     task = qkv.task("embed", folder)
-    ids = torch.tensor([tokenizer.encode("Clara waits").input_ids])
+    ids = torch.tensor([tokenizer.encode("Clara waits")])
     expected = with_pooling(ids)["sentence_embedding"][0].detach()
     np.testing.assert_allclose(task("Clara waits"), expected, atol=1e-5)
     assert np.linalg.norm(task("Clara waits")) == pytest.approx(1, abs=1e-5)
@@ -418,7 +417,7 @@ def test_overflow_is_an_error_truncated_or_split_into_windows() -> None:
     message = r'text: \d+ tokens, expected at most 64; .* set overflow to "truncate"$'
     with pytest.raises(ValueError, match=message):
         build_task("classify")(text)
-    encoding = build_task("classify").tokenizer.encode(text)
+    (encoding,) = build_task("classify").tokenizer.encode_batch([text])
     truncated = encoding.truncate(64)
     logits = load_golden("bert-label")(torch.tensor([truncated.input_ids]))["logits"][0]
     score = float(logits.softmax(-1).detach().max())
@@ -437,7 +436,7 @@ def test_overflow_is_an_error_truncated_or_split_into_windows() -> None:
 
 def test_a_megabyte_of_text() -> None:
     assert build_task("tag", ignore_labels=())("y" * 1_000_000)[0].end == 1_000_000
-    encoding = build_task("tag").tokenizer.encode("Clara waits. " * 20_000)
+    (encoding,) = build_task("tag").tokenizer.encode_batch(["Clara waits. " * 20_000])
     parts = build_task("tag").split_encoding(encoding, "text")  # must be linear: one second
     assert len(parts) > 3000
     assert parts[-1].offset_mapping[-2] == encoding.offset_mapping[-2]

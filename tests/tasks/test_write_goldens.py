@@ -32,11 +32,14 @@ def check(call: dict[str, Any], task: Any, name: str) -> None:
     results = [candidate for output in outputs for candidate in output.candidates]
     assert [result.text for result in results] == [one[f"{name}_text"].strip() for one in output]
     tokens = [
-        [task.tokenizer.id_to_token(token_id) for token_id in one[f"{name}_token_ids"][1:]]
+        [
+            task.tokenizer.convert_ids_to_tokens(token_id)
+            for token_id in one[f"{name}_token_ids"][1:]
+        ]
         for one in output
     ]
     ends = {
-        task.tokenizer.id_to_token(token_id)
+        task.tokenizer.convert_ids_to_tokens(token_id)
         for token_id in (task.tokenizer.eos_token_id, task.tokenizer.pad_token_id)
     }
     for result, expected in zip(results, tokens, strict=True):

@@ -13,10 +13,18 @@ import pytest
 import sentencepiece
 
 from qkv.text import Encoding, Tokenizer, sentencepiece_model
-from tests.support.text_oracle import CORPUS, MAKERS, PAIRS, TORTURE, pieces, theirs, write
+from tests.support.text_oracle import (
+    CORPUS,
+    DIFFICULT_TEXTS,
+    TEXT_PAIRS,
+    TOKENIZERS,
+    load_reference,
+    train_sentencepiece,
+    write_file,
+)
 
 Both = tuple[Tokenizer, Any]
-ROWS: list[tuple[str, str | None]] = [*((text, None) for text in TORTURE), *PAIRS]
+ROWS: list[tuple[str, str | None]] = [*((text, None) for text in DIFFICULT_TEXTS), *TEXT_PAIRS]
 # transformers joins the words of these families without a space.
 GLUED = {"gpt2", "gpt2-bos", "roberta", "bart", "modernbert"}
 RABBIT = "Run, rabbit run. Dig that hole, forget the sun\n."
@@ -31,15 +39,15 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def folder_of(name: str, folders: dict[str, Path]) -> Path:
     if name not in folders:
         folders[name] = folders[""] / name
-        MAKERS[name][0](folders[name])
+        TOKENIZERS[name][0](folders[name])
     return folders[name]
 
 
-@pytest.fixture(params=MAKERS)
+@pytest.fixture(params=TOKENIZERS)
 def tokenizers(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Both:
     """A small tokenizer of a family: ours, and theirs."""
     folder = folder_of(request.param, folders)
-    return Tokenizer.load(folder), theirs(MAKERS[request.param][1], folder)
+    return Tokenizer.load(folder), load_reference(TOKENIZERS[request.param][1], folder)
 
 
 def data() -> Path:
@@ -70,8 +78,8 @@ def openai_clip(folder: Path, index: Path) -> Path:
         + ["".join(pair.split()) for pair in merges]
     )
     tokens += ["<|startoftext|>", "<|endoftext|>"]
-    write(index, "vocab.json", {token: token_id for token_id, token in enumerate(tokens)})
-    write(index, "merges.txt", "#version: 0.2\n" + "\n".join(merges) + "\n")
+    write_file(index, "vocab.json", {token: token_id for token_id, token in enumerate(tokens)})
+    write_file(index, "merges.txt", "#version: 0.2\n" + "\n".join(merges) + "\n")
     return index
 
 
@@ -89,7 +97,13 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Both:
     folder = data() / request.param
     if not folder.is_dir():
         pytest.skip(f"needs the data folder {folder} (QKV_DATA names another shared/data)")
-    return Tokenizer.load(folder), theirs(kind, convert(folder, tmp_path) if convert else folder)
+    return Tokenizer.load(folder), load_reference(
+        kind, convert(folder, tmp_path) if convert else folder
+    )
+
+
+def encode_fully(tokenizer: Tokenizer, text: str, text_pair: str | None = None) -> Encoding:
+    return tokenizer.encode_batch([text if text_pair is None else (text, text_pair)])[0]
 
 
 def compare(ours: Tokenizer, other: Any) -> None:
@@ -97,7 +111,7 @@ def compare(ours: Tokenizer, other: Any) -> None:
     more = ("token_type_ids", "special_tokens_mask", "offsets_mapping") if other.is_fast else ()
     for text, pair in ROWS:
         encoding, expected = (
-            ours.encode(text, pair),
+            encode_fully(ours, text, pair),
             other(text, pair, **{f"return_{name}": True for name in more}),
         )
         assert encoding.input_ids == expected["input_ids"], repr(text[:80])
@@ -111,12 +125,12 @@ def compare(ours: Tokenizer, other: Any) -> None:
                 expected.word_ids(),
                 expected.sequence_ids(),
             )
-        for special in (False, True):
-            assert ours.decode(encoding.input_ids, keep_special_tokens=special) == other.decode(
-                encoding.input_ids, skip_special_tokens=not special
+        for skip in (False, True):
+            assert ours.decode(encoding.input_ids, skip_special_tokens=skip) == other.decode(
+                encoding.input_ids, skip_special_tokens=skip
             )
         bare = other(text, pair, add_special_tokens=False)["input_ids"]
-        assert ours.encode(text, pair, add_special_tokens=False).input_ids == bare
+        assert ours.encode(text, pair, add_special_tokens=False) == bare
 
 
 def test_families_equal_theirs(tokenizers: Both) -> None:
@@ -136,8 +150,8 @@ def test_families_equal_theirs(tokenizers: Both) -> None:
         other.model_max_length if other.model_max_length < 10**9 else None
     )
     for token, token_id in ours.extra_special_tokens.items():
-        assert other.convert_tokens_to_ids(token) == ours.token_to_id(token) == token_id
-        assert ours.id_to_token(token_id) == token
+        assert other.convert_tokens_to_ids(token) == ours.convert_tokens_to_ids(token) == token_id
+        assert ours.convert_ids_to_tokens(token_id) == token
 
 
 def test_published_vocabularies_equal_theirs(real: Both) -> None:
@@ -149,7 +163,7 @@ def test_published_vocabularies_equal_theirs(real: Both) -> None:
 def test_many_at_once_are_as_one_by_one(tokenizers: Both) -> None:
     ours, _ = tokenizers
     rows = [text if pair is None else (text, pair) for text, pair in ROWS]
-    alone = [ours.encode(*row) for row in ROWS]
+    alone = [encode_fully(ours, *row) for row in ROWS]
     assert ours.encode_batch(rows) == alone
     assert ours.encode_ids(rows) == [encoding.input_ids for encoding in alone]
     assert ours.encode_batch([]) == []
@@ -158,7 +172,7 @@ def test_many_at_once_are_as_one_by_one(tokenizers: Both) -> None:
 def test_lists_are_of_one_length_and_offsets_point_into_the_text(tokenizers: Both) -> None:
     ours, _ = tokenizers
     for text, pair in ROWS:
-        encoding = ours.encode(text, pair)
+        encoding = encode_fully(ours, text, pair)
         assert {len(getattr(encoding, field.name)) for field in fields(encoding)} == {len(encoding)}
         for (start, end), sequence in zip(
             encoding.offset_mapping, encoding.sequence_ids, strict=True
@@ -167,10 +181,10 @@ def test_lists_are_of_one_length_and_offsets_point_into_the_text(tokenizers: Bot
             assert 0 <= start <= end <= len(context)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize("name", TOKENIZERS)
 def test_words_equal_theirs(name: str, folders: dict[str, Path]) -> None:
     folder = folder_of(name, folders)
-    ours, other = Tokenizer.load(folder), theirs(MAKERS[name][1], folder)
+    ours, other = Tokenizer.load(folder), load_reference(TOKENIZERS[name][1], folder)
     words = ["Run", ",", "rabbit", "don't", "Käfer", "日本", "", "x y", "<mask>", "end"]
     encoding, pair = ours.encode_words(words), ours.encode_words(words, words[:3])
     for (start, end), word in zip(encoding.offset_mapping, encoding.word_ids, strict=True):
@@ -186,7 +200,7 @@ def test_words_equal_theirs(name: str, folders: dict[str, Path]) -> None:
 def test_words_of_a_byte_level_tokenizer_keep_their_spaces(folders: dict[str, Path]) -> None:
     ours = Tokenizer.load(folder_of("gpt2", folders))
     words = "The quick brown fox , jumps".split()
-    encoding, context = ours.encode_words(words), ours.encode(" ".join(words))
+    encoding, context = ours.encode_words(words), encode_fully(ours, " ".join(words))
     assert encoding.input_ids == context.input_ids
     spans = zip(encoding.offset_mapping, encoding.word_ids, strict=True)
     cut = [words[word][start:end] for (start, end), word in spans if word is not None]
@@ -210,7 +224,7 @@ def test_rabbit() -> None:
     if not folder.is_dir():
         pytest.skip(f"needs the data folder {folder} (QKV_DATA names another shared/data)")
     ids = "101 2448 1010 10442 2448 1012 10667 2008 4920 1010 5293 1996 3103 1012 102"
-    encoding = Tokenizer.load(folder).encode(RABBIT)
+    encoding = encode_fully(Tokenizer.load(folder), RABBIT)
     assert encoding.input_ids == [int(token_id) for token_id in ids.split()]
     assert [RABBIT[start:end] for start, end in encoding.offset_mapping[1:4]] == [
         "Run",
@@ -241,24 +255,21 @@ def test_ids_that_are_not_there_are_refused(tokenizers: Both) -> None:
         with pytest.raises(ValueError, match=f"id {wrong}: expected one of the {len(ours)} ids"):
             ours.decode([wrong])
         with pytest.raises(ValueError, match=f"id {wrong}: expected"):
-            ours.id_to_token(wrong)
-    assert ours.token_to_id("no such token at all") is None
+            ours.convert_ids_to_tokens(wrong)
+    assert ours.convert_tokens_to_ids("no such token at all") == ours.unk_token_id
+    assert "no such token at all" not in ours.get_vocab()
 
 
 def test_languages_of_mbart(folders: dict[str, Path]) -> None:
     for name in ("mbart", "mbart-de", "mbart50"):
         folder = folder_of(name, folders)
-        ours, other = Tokenizer.load(folder), theirs(MAKERS[name][1], folder)
+        ours, other = Tokenizer.load(folder), load_reference(TOKENIZERS[name][1], folder)
         assert dict(ours.languages) == other.lang_code_to_id
-        for text in TORTURE[:12]:
-            assert (
-                ours.encode(text, is_target=True).input_ids == other(text_target=text)["input_ids"]
-            )
+        for text in DIFFICULT_TEXTS[:12]:
+            assert ours.encode(text, is_target=True) == other(text_target=text)["input_ids"]
             other.src_lang = "fr_XX"
-            assert ours.encode(text, language="fr_XX").input_ids == other(text)["input_ids"]
-            assert (
-                ours.encode(text, "b", language="fr_XX").input_ids == other(text, "b")["input_ids"]
-            )
+            assert ours.encode(text, language="fr_XX") == other(text)["input_ids"]
+            assert ours.encode(text, "b", language="fr_XX") == other(text, "b")["input_ids"]
             other.src_lang = "de_DE" if name == "mbart-de" else "en_XX"
         with pytest.raises(
             ValueError, match="language 'xx_XX': expected one of this tokenizer's languages"
@@ -267,22 +278,19 @@ def test_languages_of_mbart(folders: dict[str, Path]) -> None:
 
 
 def test_sides_of_marian(folders: dict[str, Path]) -> None:
-    for name in ("marian", "marian-apart"):
+    for name in ("marian", "marian-separate"):
         folder = folder_of(name, folders)
-        ours, other = Tokenizer.load(folder), theirs("MarianTokenizer", folder)
-        for text in TORTURE:
-            assert (
-                ours.encode(text, is_target=True).input_ids == other(text_target=text)["input_ids"]
-            )
+        ours, other = Tokenizer.load(folder), load_reference("MarianTokenizer", folder)
+        for text in DIFFICULT_TEXTS:
+            assert ours.encode(text, is_target=True) == other(text_target=text)["input_ids"]
         assert {*ours.languages} == {"fra", "deu"}
         for language in ("fra", ">>fra<<"):
             assert (
-                ours.encode("The dog", language=language).input_ids
-                == other(">>fra<< The dog")["input_ids"]
+                ours.encode("The dog", language=language) == other(">>fra<< The dog")["input_ids"]
             )
         with pytest.raises(ValueError, match="language 'xxx'"):
             ours.encode("a", language="xxx")
-        encoding = ours.encode("  The dog,\n>>x  ﬁne", language="deu")
+        (encoding,) = ours.encode_batch(["  The dog,\n>>x  ﬁne"], language="deu")
         assert (
             encoding.special_tokens_mask[0],
             encoding.sequence_ids[0],
@@ -297,8 +305,8 @@ def test_sides_of_marian(folders: dict[str, Path]) -> None:
 
 def test_offsets_of_sentencepiece_cover_the_letters(folders: dict[str, Path]) -> None:
     ours = Tokenizer.load(folder_of("marian", folders))
-    for text in TORTURE:
-        encoding = ours.encode(text, add_special_tokens=False)
+    for text in DIFFICULT_TEXTS:
+        (encoding,) = ours.encode_batch([text], add_special_tokens=False)
         covered = {index for start, end in encoding.offset_mapping for index in range(start, end)}
         uncovered = [
             letter for index, letter in enumerate(text) if index not in covered and letter.isalnum()
@@ -307,7 +315,7 @@ def test_offsets_of_sentencepiece_cover_the_letters(folders: dict[str, Path]) ->
 
 
 def test_offsets_of_bytes_are_of_their_letter(tmp_path: Path) -> None:
-    model = pieces(byte_fallback=True, vocab_size=500)
+    model = train_sentencepiece(byte_fallback=True, vocab_size=500)
     tokens = [
         "</s>",
         "<unk>",
@@ -319,8 +327,8 @@ def test_offsets_of_bytes_are_of_their_letter(tmp_path: Path) -> None:
     ]
     for file in ("source.spm", "target.spm"):
         (tmp_path / file).write_bytes(model)
-    write(tmp_path, "vocab.json", {token: token_id for token_id, token in enumerate(tokens)})
-    encoding = Tokenizer.load(tmp_path).encode("a 😀b", add_special_tokens=False)
+    write_file(tmp_path, "vocab.json", {token: token_id for token_id, token in enumerate(tokens)})
+    (encoding,) = Tokenizer.load(tmp_path).encode_batch(["a 😀b"], add_special_tokens=False)
     assert encoding.offset_mapping[-5:] == [(2, 3)] * 4 + [(3, 4)]
 
 
@@ -331,13 +339,13 @@ def test_sentinels_of_t5(folders: dict[str, Path]) -> None:
 
 
 def test_types_as_the_families_count_them(folders: dict[str, Path]) -> None:
-    xlnet = Tokenizer.load(folder_of("xlnet", folders)).encode("a", "b")
+    xlnet = encode_fully(Tokenizer.load(folder_of("xlnet", folders)), "a", "b")
     assert (xlnet.token_type_ids[-1], xlnet.token_type_ids[0], xlnet.token_type_ids[-2]) == (
         2,
         0,
         1,
     )
-    bert = Tokenizer.load(folder_of("bert", folders)).encode("a", "b")
+    bert = encode_fully(Tokenizer.load(folder_of("bert", folders)), "a", "b")
     assert bert.token_type_ids == [0, 0, 0, 1, 1]
     assert bert.sequence_ids == [None, 0, None, 1, None]
 
@@ -345,7 +353,7 @@ def test_types_as_the_families_count_them(folders: dict[str, Path]) -> None:
 @pytest.mark.parametrize("limit", [4, 5, 9, 10, 40])
 def test_cut_equals_theirs(limit: int, folders: dict[str, Path]) -> None:
     folder = folder_of("bert", folders)
-    ours, other = Tokenizer.load(folder), theirs("BertTokenizer", folder)
+    ours, other = Tokenizer.load(folder), load_reference("BertTokenizer", folder)
     for text, pair in [
         ("one two three", None),
         ("one two three", "a b c d e f g h"),
@@ -355,14 +363,14 @@ def test_cut_equals_theirs(limit: int, folders: dict[str, Path]) -> None:
             other.truncation_side = side
             expected = other(text, pair, truncation="longest_first", max_length=limit)
             assert (
-                ours.encode(text, pair).truncate(limit, truncation_side=side).input_ids
+                encode_fully(ours, text, pair).truncate(limit, truncation_side=side).input_ids
                 == expected["input_ids"]
             )
 
 
 def test_windows_equal_theirs(folders: dict[str, Path]) -> None:
     folder = folder_of("bert", folders)
-    ours, other = Tokenizer.load(folder), theirs("BertTokenizer", folder)
+    ours, other = Tokenizer.load(folder), load_reference("BertTokenizer", folder)
     text, passage = "which one?", " ".join(CORPUS[:3])
     for pair, rule in ((passage, "only_second"), (None, "only_first")):
         first = text if pair else passage
@@ -371,14 +379,14 @@ def test_windows_equal_theirs(folders: dict[str, Path]) -> None:
                 first, pair, truncation=rule, max_length=limit, stride=stride,
                 return_overflowing_tokens=True, return_offsets_mapping=True,
             )  # fmt: skip
-            windows = ours.encode(first, pair).split_into_windows(limit, stride=stride)
+            windows = encode_fully(ours, first, pair).split_into_windows(limit, stride=stride)
             assert [encoding.input_ids for encoding in windows] == expected["input_ids"]
             assert [encoding.offset_mapping for encoding in windows] == expected["offset_mapping"]
     with pytest.raises(ValueError, match="stride 17: expected less than 17"):
-        ours.encode(passage).split_into_windows(19, stride=17)
+        encode_fully(ours, passage).split_into_windows(19, stride=17)
     with pytest.raises(ValueError, match="max_length 2: expected at least 3"):
-        ours.encode("a", "b").truncate(2)
-    empty = ours.encode("")
+        encode_fully(ours, "a", "b").truncate(2)
+    empty = encode_fully(ours, "")
     assert empty.split_into_windows(5) == [empty] == [empty.truncate(5)]
 
 
@@ -421,9 +429,8 @@ def test_pieces_are_what_sentencepiece_reads(folders: dict[str, Path]) -> None:
 def test_a_tokenizer_goes_to_other_processes(tokenizers: Both) -> None:
     ours, _ = tokenizers
     again = pickle.loads(pickle.dumps(ours))
-    assert [again.encode(*row) for row in ROWS[:20] + ROWS[-4:]] == [
-        ours.encode(*row) for row in ROWS[:20] + ROWS[-4:]
-    ]
+    rows = [text if pair is None else (text, pair) for text, pair in ROWS[:20] + ROWS[-4:]]
+    assert again.encode_batch(rows) == ours.encode_batch(rows)
     assert again.special_token_ids == ours.special_token_ids
 
 

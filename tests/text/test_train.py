@@ -10,7 +10,7 @@ import pytest
 
 from qkv.text import Tokenizer
 from qkv.text.train import TOKENIZER_TEMPLATES, TOKENIZER_TRAINERS
-from tests.support.text_oracle import CORPUS, TORTURE, theirs, write
+from tests.support.text_oracle import CORPUS, DIFFICULT_TEXTS, load_reference, write_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOME = ["The quick brown fox, it isn't lazy.\nRun, rabbit run.", "Ein Käfer läuft über die Straße."]
@@ -32,15 +32,15 @@ def test_trained_tokenizers_open_there(tokenizer_type: str, template: str, tmp_p
         len(ours),
     )
     for opener in ("AutoTokenizer", "PreTrainedTokenizerFast"):
-        other = theirs(opener, tmp_path)
-        for text in [*TORTURE, *SOME]:
-            encoding = ours.encode(text, "b")
+        other = load_reference(opener, tmp_path)
+        for text in [*DIFFICULT_TEXTS, *SOME]:
+            (encoding,) = ours.encode_batch([(text, "b")])
             expected = other(text, "b", return_offsets_mapping=True, return_token_type_ids=True)
             assert (encoding.input_ids, encoding.offset_mapping, encoding.token_type_ids) == tuple(
                 expected[name] for name in ("input_ids", "offset_mapping", "token_type_ids")
             )
-            assert again.encode(text, "b") == encoding
-            assert ours.decode(encoding.input_ids) == other.decode(
+            assert again.encode_batch([(text, "b")]) == [encoding]
+            assert ours.decode(encoding.input_ids, skip_special_tokens=True) == other.decode(
                 encoding.input_ids, skip_special_tokens=True
             )
 
@@ -49,24 +49,24 @@ def test_trained_tokenizers_open_there(tokenizer_type: str, template: str, tmp_p
 def test_known_text_comes_back(tokenizer_type: str) -> None:
     ours = Tokenizer.train(SOME * 3, type=tokenizer_type, vocab_size=400)
     for text in SOME:
-        back = ours.decode(ours.encode(text).input_ids)
+        back = ours.decode(ours.encode(text), skip_special_tokens=True)
         if tokenizer_type in ("char", "bpe", "byte"):
             assert back == text
         assert "".join(back.split()) == "".join(text.split())
-        assert ours.unk_token_id not in ours.encode(text).input_ids
+        assert ours.unk_token_id not in ours.encode(text)
 
 
 def test_every_character_is_a_token() -> None:
     text = " two  spaces\n\n\ttab, Käfer 日本 👍🏽\r\n \u0301 \x00 \u2028"
     ours = Tokenizer.train([text], type="char", template="plain")
     assert len(ours) == len({*text}) + 2
-    encoding = ours.encode(text)
-    assert [ours.id_to_token(token_id) for token_id in encoding.input_ids] == list(text)
+    (encoding,) = ours.encode_batch([text])
+    assert [ours.convert_ids_to_tokens(token_id) for token_id in encoding.input_ids] == list(text)
     assert encoding.offset_mapping == [(i, i + 1) for i in range(len(text))]
-    assert ours.decode(encoding.input_ids) == text
-    assert ours.encode("z").input_ids == [ours.unk_token_id]
+    assert ours.decode(encoding.input_ids, skip_special_tokens=True) == text
+    assert ours.encode("z") == [ours.unk_token_id]
     few = Tokenizer.train(["aaabbc"], type="char", template="plain", vocab_size=4)
-    assert [few.id_to_token(token_id) for token_id in range(len(few))] == [
+    assert [few.convert_ids_to_tokens(token_id) for token_id in range(len(few))] == [
         "<pad>",
         "<unk>",
         "a",
@@ -77,9 +77,9 @@ def test_every_character_is_a_token() -> None:
 def test_bytes_know_every_text() -> None:
     ours = Tokenizer.train(CORPUS, type="byte", vocab_size=300)
     assert ours.unk_token_id is None
-    for text in TORTURE:
+    for text in DIFFICULT_TEXTS:
         if "<|endoftext|>" not in text:
-            assert ours.decode(ours.encode(text).input_ids) == text
+            assert ours.decode(ours.encode(text), skip_special_tokens=True) == text
 
 
 @pytest.mark.parametrize("tokenizer_type", TOKENIZER_TRAINERS)
@@ -87,9 +87,9 @@ def test_lower_case(tokenizer_type: str) -> None:
     ours = Tokenizer.train(
         ["ÜBER Über ΣΊΣΥΦΟΣ straße"] * 3, type=tokenizer_type, vocab_size=350, lowercase=True
     )
-    assert ours.encode("ÜBER").input_ids == ours.encode("über").input_ids
-    assert ours.unk_token_id not in ours.encode("ÜBER ΣΊΣΥΦΟΣ").input_ids
-    encoding = ours.encode("İ ÜBER", add_special_tokens=False)
+    assert ours.encode("ÜBER") == ours.encode("über")
+    assert ours.unk_token_id not in ours.encode("ÜBER ΣΊΣΥΦΟΣ")
+    (encoding,) = ours.encode_batch(["İ ÜBER"], add_special_tokens=False)
     assert all(0 <= start <= end <= 6 for start, end in encoding.offset_mapping)
 
 
@@ -109,9 +109,11 @@ def test_lower_case(tokenizer_type: str) -> None:
 )
 def test_templates(template: str, single: str, pair: str, types: list[int]) -> None:
     ours = Tokenizer.train(["a b"], type="word", template=template)
-    assert [ours.id_to_token(token_id) for token_id in ours.encode("a").input_ids] == single.split()
-    pair_encoding = ours.encode("a", "b")
-    assert [ours.id_to_token(token_id) for token_id in pair_encoding.input_ids] == pair.split()
+    assert ours.convert_ids_to_tokens(ours.encode("a")) == single.split()
+    (pair_encoding,) = ours.encode_batch([("a", "b")])
+    assert [
+        ours.convert_ids_to_tokens(token_id) for token_id in pair_encoding.input_ids
+    ] == pair.split()
     assert pair_encoding.token_type_ids == types
     assert ours.padding_side == ("left" if template in ("llama", "xlnet") else "right")
     assert {*TOKENIZER_TEMPLATES} >= {template}
@@ -128,7 +130,7 @@ def test_sentinels_and_languages(tmp_path: Path) -> None:
     )
     assert len(ours) == 300
     assert ours.sentinel_token_ids == [299, 298, 297, 296]
-    assert [ours.id_to_token(token_id) for token_id in range(6)] == [
+    assert [ours.convert_ids_to_tokens(token_id) for token_id in range(6)] == [
         "<pad>",
         "<unk>",
         "</s>",
@@ -140,21 +142,20 @@ def test_sentinels_and_languages(tmp_path: Path) -> None:
     for tokenizer in (ours, Tokenizer.load(tmp_path)):
         assert dict(tokenizer.languages) == {"<de>": 3, "en_XX": 4, "Links": 5}
         plain, german = (
-            tokenizer.encode("the fox", "dog"),
-            tokenizer.encode("the fox", "dog", language="<de>"),
+            *tokenizer.encode_batch([("the fox", "dog")]),
+            *tokenizer.encode_batch([("the fox", "dog")], language="<de>"),
         )
         assert german.input_ids == [3, *plain.input_ids]
         assert german.special_tokens_mask[:2] == [True, False]
         assert german.sequence_ids == [None, *plain.sequence_ids]
-        assert tokenizer.encode("<de>Links<extra_id_0>", add_special_tokens=False).input_ids == [
+        assert tokenizer.encode("<de>Links<extra_id_0>", add_special_tokens=False) == [
             3,
             5,
             299,
         ]
         assert tokenizer.encode_ids(["the fox"], language="en_XX")[0][0] == 4
-    assert (
-        theirs("AutoTokenizer", tmp_path)("the fox")["input_ids"]
-        == ours.encode("the fox").input_ids
+    assert load_reference("AutoTokenizer", tmp_path)("the fox")["input_ids"] == ours.encode(
+        "the fox"
     )
 
 
@@ -162,19 +163,19 @@ def test_sentinels_and_languages(tmp_path: Path) -> None:
 def test_a_trained_tokenizer_is_its_own_beside_any_model(model: str, tmp_path: Path) -> None:
     ours = Tokenizer.train(CORPUS, type="byte", vocab_size=300)
     ours.save(tmp_path)
-    write(tmp_path, "config.json", {"model_type": model})
+    write_file(tmp_path, "config.json", {"model_type": model})
     again, other = (
         Tokenizer.load(tmp_path),
-        theirs("AutoTokenizer", tmp_path) if model != "qkv" else None,
+        load_reference("AutoTokenizer", tmp_path) if model != "qkv" else None,
     )
     assert (again.special_token_ids, again.padding_side, again.model_max_length) == (
         ours.special_token_ids,
         ours.padding_side,
         ours.model_max_length,
     )
-    for text in TORTURE:
-        assert again.encode(text) == ours.encode(text)
-        assert other is None or other(text)["input_ids"] == ours.encode(text).input_ids
+    for text in DIFFICULT_TEXTS:
+        assert again.encode_batch([text]) == ours.encode_batch([text])
+        assert other is None or other(text)["input_ids"] == ours.encode(text)
 
 
 def test_files_and_texts_are_learned_alike(tmp_path: Path) -> None:
@@ -232,8 +233,8 @@ def test_rare_letters_are_unknown() -> None:
             vocab_size=3000,
             template="plain",
         )
-        assert ours.unk_token_id not in ours.encode(" ".join(common[:50])).input_ids
-        assert ours.unk_token_id in ours.encode(letters[-1]).input_ids
+        assert ours.unk_token_id not in ours.encode(" ".join(common[:50]))
+        assert ours.unk_token_id in ours.encode(letters[-1])
 
 
 @pytest.mark.parametrize(
@@ -276,11 +277,11 @@ def test_no_text_is_refused(tokenizer_type: str, tmp_path: Path) -> None:
 def test_pieces_of_bpe_never_join_a_word_with_punctuation() -> None:
     texts = ["Is it?", "Yes, it is it?", "(it) isn't it?", 'He said: "it?"', "it 's it ."] * 20
     tokenizer = Tokenizer.train(texts, type="bpe", vocab_size=70, template="plain")
-    ids = tokenizer.encode('Is it? "it" isn\'t').input_ids
-    pieces = [tokenizer.id_to_token(token_id) for token_id in ids]
+    ids = tokenizer.encode('Is it? "it" isn\'t')
+    pieces = [tokenizer.convert_ids_to_tokens(token_id) for token_id in ids]
     assert pieces == ["▁Is", "▁it", "?", '▁"', "it", '"', "▁isn't"]
-    assert tokenizer.decode(ids) == 'Is it? "it" isn\'t'
-    vocabulary = [tokenizer.id_to_token(token_id) for token_id in range(len(tokenizer))]
+    assert tokenizer.decode(ids, skip_special_tokens=True) == 'Is it? "it" isn\'t'
+    vocabulary = [tokenizer.convert_ids_to_tokens(token_id) for token_id in range(len(tokenizer))]
     assert not [
         token for token in vocabulary if re.search(r"\w", token) and re.search(r"[?,.:()\"]", token)
     ]

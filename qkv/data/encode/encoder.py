@@ -96,7 +96,7 @@ class RecordEncoder(ABC):
             self.tokenizer.encode_ids(texts, **encode_options), texts, records, strict=True
         ):
             if not self.fits(len(ids), max_length):
-                encoding = self.tokenizer.encode(text, **encode_options)
+                (encoding,) = self.tokenizer.encode_batch([text], **encode_options)
                 ids = self.limit_length(encoding, record, max_length).input_ids
             rows.append(ids)
         return rows
@@ -181,13 +181,14 @@ class ControlCodeEncoder(RecordEncoder):
     def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         tokenizer = self.tokenizer
         codes = tokenizer.languages
+        # CTRL's own codes are regular tokens of its vocabulary.
+        code_ids = codes or tokenizer.get_vocab()
         end = get_end_token_ids(tokenizer) if self.add_eos else []
         max_length = self.max_length - self.num_special_tokens - len(end)
         rows = []
         for record in records:
             name = record.get_text(self.code_column)
-            # CTRL's own codes are regular tokens of its vocabulary.
-            code = codes.get(name) if codes else tokenizer.token_to_id(name)
+            code = code_ids.get(name)
             if code is None:
                 expected = (
                     ", ".join(list(codes)[:20])
@@ -196,7 +197,8 @@ class ControlCodeEncoder(RecordEncoder):
                 raise ValueError(
                     f"{record.location}: {self.code_column} {shorten_repr(name)}, expected one of: {expected}"
                 )
-            encoding = tokenizer.encode(record.get_text("text"), add_special_tokens=False)
+            text = record.get_text("text")
+            (encoding,) = tokenizer.encode_batch([text], add_special_tokens=False)
             encoding = self.limit_length(encoding, record, max_length)
             rows.append({"tokens": [*encoding.input_ids, *end], "code": [code]})
         return rows

@@ -62,7 +62,7 @@ def build_special_tokens_template(
     tokenizer: Tokenizer, num_texts: int = 1
 ) -> SpecialTokensTemplate:
     """Build the template that a tokenizer applies to one text, or to a pair."""
-    encoding = tokenizer.encode("a", "a" if num_texts == 2 else None)
+    (encoding,) = tokenizer.encode_batch([("a", "a") if num_texts == 2 else "a"])
     text_positions = [
         [i for i, sequence_id in enumerate(encoding.sequence_ids) if sequence_id == text]
         for text in range(num_texts)

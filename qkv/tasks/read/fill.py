@@ -72,19 +72,20 @@ class FillTask(Task[str, FillResult]):
     def get_target_ids(self) -> list[int]:
         """Return the token ids of the targets, without duplicates."""
         targets = [self.targets] if isinstance(self.targets, str) else self.targets
+        vocabulary = self.tokenizer.get_vocab()
         target_ids = set()
         for target in check_list("targets", targets):
             check_input_text(target, "a target")
-            token_id = self.tokenizer.token_to_id(target)
+            token_id = vocabulary.get(target)
             if token_id is None:
-                ids = self.tokenizer.encode(target, add_special_tokens=False).input_ids
+                ids = self.tokenizer.encode(target, add_special_tokens=False)
                 if not {*ids} - {self.tokenizer.unk_token_id}:
                     raise ValueError(
                         f"target {target!r}: the tokenizer knows none of its characters"
                     )
                 token_id = ids[0]
                 if len(ids) > 1:
-                    token = self.tokenizer.id_to_token(token_id)
+                    token = self.tokenizer.convert_ids_to_tokens(token_id)
                     warnings.warn(
                         f"target {target!r} is not a token of this model; using {token!r}",
                         stacklevel=5,
@@ -103,9 +104,9 @@ class FillTask(Task[str, FillResult]):
         mask_id = self.tokenizer.mask_token_id
         positions = tuple(i for i, token_id in enumerate(part.input_ids) if token_id == mask_id)
         if not positions:
-            mask = self.tokenizer.id_to_token(mask_id or 0)
             truncated = " after truncation" if part is not encoding else ""
-            raise ValueError(f"{input_name}: no {mask}{truncated}; expected at least one")
+            mask_token = self.tokenizer.mask_token
+            raise ValueError(f"{input_name}: no {mask_token}{truncated}; expected at least one")
         return [InputRow(part, positions)]
 
     def extract_predictions(
@@ -155,20 +156,20 @@ class FillTask(Task[str, FillResult]):
 
 def has_token(tokenizer: Tokenizer, token_id: int) -> bool:
     try:
-        return bool(tokenizer.id_to_token(token_id))
+        return bool(tokenizer.convert_ids_to_tokens(token_id))
     except ValueError:
         return False
 
 
 def spell_token(tokenizer: Tokenizer, token_id: int) -> tuple[str, bool]:
     """Return the text of a token and whether it starts a word."""
-    token = tokenizer.id_to_token(token_id)
+    token = tokenizer.convert_ids_to_tokens(token_id)
     if token_id in tokenizer.special_token_ids.values():
         return token, True
     prefix = tokenizer.continuing_subword_prefix
     if prefix:
         return token.removeprefix(prefix), not token.startswith(prefix)
-    text = tokenizer.decode([token_id])
+    text = tokenizer.decode(token_id, skip_special_tokens=True)
     if token.startswith(WORD_START_MARKS):
         return text.lstrip(" "), True
     return text, False

@@ -137,7 +137,8 @@ class GenerativeAnswerTask(GenerationTask[tuple[str, str], AnswerResult]):
 
     def build_answer(self, context: str, encoding: Encoding, result: Result) -> AnswerResult:
         """Return a generated answer, with its offsets if it occurs in the window."""
-        text = self.tokenizer.decode(self.filter_vocabulary_ids(result.token_ids)).strip()
+        token_ids = self.filter_vocabulary_ids(result.token_ids)
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=True).strip()
         score = math.exp(result.score)
         context_offsets = [
             offsets

@@ -94,8 +94,10 @@ class TranslateTask(Seq2SeqTask):
     def uses_target_prefix_codes(self) -> bool:
         """Whether codes such as `>>en<<` before the source name the target language."""
         codes = self.tokenizer.languages
+        unknown = (None, self.tokenizer.unk_token_id)
         return bool(codes) and all(
-            code.startswith(">>") or self.tokenizer.token_to_id(f">>{code}<<") is not None
+            code.startswith(">>")
+            or self.tokenizer.convert_tokens_to_ids(f">>{code}<<") not in unknown
             for code in codes
         )
 

@@ -103,8 +103,8 @@ class CtrlBackend:
     def _map_ids(self, bpe_ids: Sequence[int]) -> list[int]:
         return [self.token_ids_by_bpe_id[bpe_id] for bpe_id in bpe_ids]
 
-    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
-        skipped_ids = set() if keep_special_tokens else {*self.get_special_tokens().values()}
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        skipped_ids = {*self.get_special_tokens().values()} if skip_special_tokens else set()
         tokens = [
             self.tokens_by_id.get(token_id, self.unk_token)
             for token_id in token_ids
@@ -117,6 +117,9 @@ class CtrlBackend:
 
     def token_to_id(self, token: str) -> int | None:
         return self.vocabulary.get(token)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self.vocabulary)
 
     def get_special_tokens(self) -> dict[str, int]:
         return {token: self.vocabulary[token] for token in self.bpe_backend.get_special_tokens()}

@@ -119,7 +119,7 @@ class MarianBackend:
         )
         return [encoding.input_ids for encoding in encodings]
 
-    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         # With a shared vocabulary, Hugging Face decodes with the source model.
         side = self.source if self.source.vocabulary is self.target.vocabulary else self.target
         text = ""
@@ -127,7 +127,7 @@ class MarianBackend:
         for token in (self.tokens_by_id[token_id] for token_id in token_ids):
             if not self.added_tokens.get(token, False):
                 pieces.append(token)
-            elif keep_special_tokens:
+            elif not skip_special_tokens:
                 text += side.processor.decode_pieces(pieces) + token + " "
                 pieces = []
         text += side.processor.decode_pieces(pieces)
@@ -138,6 +138,9 @@ class MarianBackend:
 
     def token_to_id(self, token: str) -> int | None:
         return self.source.vocabulary.get(token)
+
+    def get_vocab(self) -> dict[str, int]:
+        return dict(self.source.vocabulary)
 
     def get_special_tokens(self) -> dict[str, int]:
         return {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol, TypeAlias
 
 from qkv.text.encoding import Encoding
@@ -39,17 +39,41 @@ class TokenizerBackend(Protocol):
         language: str | None,
     ) -> list[list[int]]: ...
 
-    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool) -> str: ...
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 
     def id_to_token(self, token_id: int) -> str | None: ...
 
     def token_to_id(self, token: str) -> int | None: ...
+
+    def get_vocab(self) -> dict[str, int]: ...
 
     def get_special_tokens(self) -> dict[str, int]: ...
 
     def serialize(self) -> bytes | None: ...
 
     def __len__(self) -> int: ...
+
+
+def make_text_pairs(
+    text: str | Iterable[str | tuple[str, str]], text_pair: str | Iterable[str] | None = None
+) -> list[TextPair]:
+    """Return texts as pairs with None; `text_pair` is the second text, or the list of these."""
+    if isinstance(text, str) and (text_pair is None or isinstance(text_pair, str)):
+        return [(text, text_pair)]
+    if isinstance(text, str) or isinstance(text_pair, str):
+        raise ValueError("text and text_pair: one text and a list; expected two texts or two lists")
+    if not isinstance(text, Iterable):
+        raise ValueError(f"text is a {type(text).__name__}, expected a string or a list of strings")
+    texts = list(text)
+    if text_pair is None:
+        return [(item, None) if not isinstance(item, tuple) else item for item in texts]
+    second_texts = list(text_pair)
+    if len(texts) != len(second_texts):
+        raise ValueError(
+            f"text has {len(texts)} texts and text_pair {len(second_texts)};"
+            " expected one text_pair for each text"
+        )
+    return list(zip(texts, second_texts, strict=True))
 
 
 def check_text_input(*texts: TextInput | None) -> None:

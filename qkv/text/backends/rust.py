@@ -17,9 +17,9 @@ from qkv.text.backends.protocol import (
     check_text_input,
     clean_up_tokenization,
 )
-from qkv.text.config import SpecialTokens
 from qkv.text.encoding import Encoding
 from qkv.text.files import encode_json, reraise_as_value_error
+from qkv.text.special_tokens import SpecialTokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +136,8 @@ class RustBackend:
         )
         return [result.ids for result in results]
 
-    def decode(self, token_ids: Sequence[int], *, keep_special_tokens: bool = False) -> str:
-        text = self.tokenizer.decode(token_ids, skip_special_tokens=not keep_special_tokens)
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
         if self._end_of_word_suffix:
             text = text.replace(self._end_of_word_suffix, " ").strip()
         return clean_up_tokenization(text) if self._cleans_up_spaces else text
@@ -147,6 +147,9 @@ class RustBackend:
 
     def token_to_id(self, token: str) -> int | None:
         return self.tokenizer.token_to_id(token)
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.tokenizer.get_vocab(with_added_tokens=True)
 
     def get_special_tokens(self) -> dict[str, int]:
         added_tokens = sorted(self.tokenizer.get_added_tokens_decoder().items())

@@ -75,7 +75,8 @@ class GenerationExamples(NamedTuple):
         texts: dict[int, str] = {}
         for batch in assigned:
             generated = generator(model, [self.source_ids[i] for i in batch])
-            texts |= zip(batch, map(model.tokenizer.decode, generated), strict=True)
+            decoded = model.tokenizer.batch_decode(generated, skip_special_tokens=True)
+            texts |= zip(batch, decoded, strict=True)
             progress(f"generated {len(texts):,} of {total:,} texts", len(texts), total)
         if sharding.dp_size > 1:
             gathered = sharding.distributed.all_gather_object(texts)
