@@ -34,7 +34,7 @@ CORPUS = [
     "one two three four five six seven eight nine ten, there and then, other and another, the theory of rest",
 ] * 3
 
-TORTURE = [
+DIFFICULT_TEXTS = [
     "Run, rabbit run. Dig that hole, forget the sun\n.",
     "",
     " ",
@@ -77,7 +77,7 @@ TORTURE = [
     "...!!!???---___***~~~",
     "one two three four five six seven eight nine ten " * 20,
 ]
-PAIRS = [
+TEXT_PAIRS = [
     ("a question?", "An answer, Käfer."),
     ("", "only the second"),
     ("[SEP] </s>", "<mask> two"),
@@ -85,13 +85,13 @@ PAIRS = [
 ]
 
 
-def write(folder: Path, name: str, value: object) -> None:
+def write_file(folder: Path, name: str, value: object) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     (folder / name).write_text(text, encoding="utf-8")
 
 
-def learn(
+def train_vocabulary(
     model: models.Model, pre_tokenizer: pre_tokenizers.PreTokenizer, trainer: trainers.Trainer
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     tokenizer = Tokenizer(model)
@@ -101,7 +101,7 @@ def learn(
     return trained["vocab"], [(a, b) for a, b in trained.get("merges", [])]
 
 
-def byte_merges(
+def write_byte_level_bpe(
     folder: Path, special: Sequence[str], *, suffix: str = "", last: bool = False
 ) -> None:
     """Write vocab.json and merges.txt of byte-level BPE, special tokens first or last."""
@@ -112,7 +112,7 @@ def byte_merges(
         show_progress=False,
         **options,
     )
-    vocabulary, merges = learn(
+    vocabulary, merges = train_vocabulary(
         models.BPE(), pre_tokenizers.ByteLevel(add_prefix_space=False), trainer
     )
     tokens = [*vocabulary, *special] if last else [*special, *vocabulary]
@@ -122,72 +122,72 @@ def byte_merges(
 
 
 def write_bpe(folder: Path, tokens: Sequence[str], merges: Sequence[tuple[str, str]]) -> None:
-    write(
+    write_file(
         folder,
         "vocab.json",
         {token: token_id for token_id, token in enumerate(dict.fromkeys(tokens))},
     )
-    write(folder, "merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
+    write_file(folder, "merges.txt", "#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in merges))
 
 
-def bert(folder: Path, **config: object) -> None:
+def write_bert(folder: Path, **config: object) -> None:
     trainer = trainers.WordPieceTrainer(
         vocab_size=600,
         special_tokens=["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"],
         show_progress=False,
     )
-    vocabulary, _ = learn(
+    vocabulary, _ = train_vocabulary(
         models.WordPiece(unk_token="[UNK]"), pre_tokenizers.BertPreTokenizer(), trainer
     )
-    write(folder, "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
-    write(folder, "config.json", {"model_type": "bert"})
+    write_file(folder, "vocab.txt", "".join(f"{token}\n" for token in vocabulary))
+    write_file(folder, "config.json", {"model_type": "bert"})
     if config:
-        write(folder, "tokenizer_config.json", config)
+        write_file(folder, "tokenizer_config.json", config)
 
 
-def gpt2(folder: Path, **config: object) -> None:
-    byte_merges(folder, ["<|endoftext|>"], last=True)
-    write(folder, "config.json", {"model_type": "gpt2"})
-    write(folder, "tokenizer_config.json", {"model_max_length": 1024, **config})
+def write_gpt2(folder: Path, **config: object) -> None:
+    write_byte_level_bpe(folder, ["<|endoftext|>"], last=True)
+    write_file(folder, "config.json", {"model_type": "gpt2"})
+    write_file(folder, "tokenizer_config.json", {"model_max_length": 1024, **config})
 
 
-def roberta(folder: Path, kind: str = "roberta", **config: object) -> None:
-    byte_merges(folder, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
-    write(folder, "config.json", {"model_type": kind})
+def write_roberta(folder: Path, kind: str = "roberta", **config: object) -> None:
+    write_byte_level_bpe(folder, ["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
+    write_file(folder, "config.json", {"model_type": kind})
     if config:
-        write(folder, "tokenizer_config.json", config)
+        write_file(folder, "tokenizer_config.json", config)
 
 
-def gpt(folder: Path) -> None:
+def write_gpt(folder: Path) -> None:
     trainer = trainers.BpeTrainer(
         vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
     )
-    vocabulary, merges = learn(
+    vocabulary, merges = train_vocabulary(
         models.BPE(unk_token="<unk>"), pre_tokenizers.BertPreTokenizer(), trainer
     )
     write_bpe(folder, [*vocabulary], merges)
-    write(folder, "config.json", {"model_type": "openai-gpt"})
+    write_file(folder, "config.json", {"model_type": "openai-gpt"})
 
 
-def clip(folder: Path) -> None:
-    byte_merges(folder, ["<|startoftext|>", "<|endoftext|>"], suffix="</w>", last=True)
-    write(folder, "config.json", {"model_type": "clip"})
+def write_clip(folder: Path) -> None:
+    write_byte_level_bpe(folder, ["<|startoftext|>", "<|endoftext|>"], suffix="</w>", last=True)
+    write_file(folder, "config.json", {"model_type": "clip"})
 
 
-def ctrl(folder: Path) -> None:
+def write_ctrl(folder: Path) -> None:
     """Write a vocabulary as fastBPE does: pieces that end no word have no id."""
     trainer = trainers.BpeTrainer(vocab_size=500, end_of_word_suffix="</w>", show_progress=False)
-    vocabulary, merges = learn(models.BPE(), pre_tokenizers.WhitespaceSplit(), trainer)
+    vocabulary, merges = train_vocabulary(models.BPE(), pre_tokenizers.WhitespaceSplit(), trainer)
     pieces_with_id = [piece for token_id, piece in enumerate(vocabulary) if token_id % 7]
     tokens = [
         piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@"
         for piece in pieces_with_id
     ]
     write_bpe(folder, [*tokens, "<unk>", "\n"], merges)
-    write(folder, "config.json", {"model_type": "ctrl"})
+    write_file(folder, "config.json", {"model_type": "ctrl"})
 
 
-def pieces(**options: Any) -> bytes:
+def train_sentencepiece(**options: Any) -> bytes:
     model = io.BytesIO()
     defaults: dict[str, Any] = dict(
         vocab_size=250, hard_vocab_limit=False, character_coverage=0.99, minloglevel=3
@@ -198,47 +198,51 @@ def pieces(**options: Any) -> bytes:
     return model.getvalue()
 
 
-def albert(folder: Path, **config: object) -> None:
+def write_albert(folder: Path, **config: object) -> None:
     control = ["[CLS]", "[SEP]", "[MASK]"]
-    model = pieces(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=control)
-    write(folder, "config.json", {"model_type": "albert"})
+    model = train_sentencepiece(pad_id=0, unk_id=1, bos_id=-1, eos_id=-1, control_symbols=control)
+    write_file(folder, "config.json", {"model_type": "albert"})
     (folder / "spiece.model").write_bytes(model)
     if config:
-        write(folder, "tokenizer_config.json", config)
+        write_file(folder, "tokenizer_config.json", config)
 
 
-def xlnet(folder: Path) -> None:
+def write_xlnet(folder: Path) -> None:
     control = ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
-    model = pieces(control_symbols=control, user_defined_symbols=[".", "(", ")", "–", "£", "€"])
-    write(folder, "config.json", {"model_type": "xlnet"})
+    model = train_sentencepiece(
+        control_symbols=control, user_defined_symbols=[".", "(", ")", "–", "£", "€"]
+    )
+    write_file(folder, "config.json", {"model_type": "xlnet"})
     (folder / "spiece.model").write_bytes(model)
 
 
-def t5(folder: Path, **config: object) -> None:
-    write(folder, "config.json", {"model_type": "t5"})
-    (folder / "spiece.model").write_bytes(pieces(pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
+def write_t5(folder: Path, **config: object) -> None:
+    write_file(folder, "config.json", {"model_type": "t5"})
+    (folder / "spiece.model").write_bytes(
+        train_sentencepiece(pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    )
     if config:
-        write(folder, "tokenizer_config.json", config)
+        write_file(folder, "tokenizer_config.json", config)
 
 
-def mbart(folder: Path, **config: object) -> None:
-    write(folder, "config.json", {"model_type": "mbart"})
-    (folder / "sentencepiece.bpe.model").write_bytes(pieces())
+def write_mbart(folder: Path, **config: object) -> None:
+    write_file(folder, "config.json", {"model_type": "mbart"})
+    (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece())
     if config:
-        write(folder, "tokenizer_config.json", config)
+        write_file(folder, "tokenizer_config.json", config)
 
 
-def mbart50(folder: Path) -> None:
-    mbart(folder, tokenizer_class="MBart50Tokenizer")
+def write_mbart50(folder: Path) -> None:
+    write_mbart(folder, tokenizer_class="MBart50Tokenizer")
 
 
-def llama(folder: Path) -> None:
-    model = pieces(
+def write_llama(folder: Path) -> None:
+    model = train_sentencepiece(
         model_type="bpe", byte_fallback=True, vocab_size=500, normalization_rule_name="identity",
         remove_extra_whitespaces=False,
     )  # fmt: skip
-    write(folder, "config.json", {"model_type": "llama"})
-    write(
+    write_file(folder, "config.json", {"model_type": "llama"})
+    write_file(
         folder,
         "tokenizer_config.json",
         {"add_bos_token": True, "tokenizer_class": "LlamaTokenizer"},
@@ -246,10 +250,10 @@ def llama(folder: Path) -> None:
     (folder / "tokenizer.model").write_bytes(model)
 
 
-def marian(folder: Path, **config: object) -> None:
+def write_marian(folder: Path, **config: object) -> None:
     """Write two models with a shared vocabulary, in another order and without some of their pieces."""
-    source, target = pieces(vocab_size=200), pieces(vocab_size=300)
-    write(folder, "config.json", {"model_type": "marian"})
+    source, target = train_sentencepiece(vocab_size=200), train_sentencepiece(vocab_size=300)
+    write_file(folder, "config.json", {"model_type": "marian"})
     (folder / "source.spm").write_bytes(source)
     (folder / "target.spm").write_bytes(target)
     all_pieces = [
@@ -258,9 +262,9 @@ def marian(folder: Path, **config: object) -> None:
         for piece in sentencepiece_model.parse_sentencepiece_model(data, folder).pieces[3:]
     ]
     tokens = ["</s>", "<unk>", *sorted({*all_pieces})[5:], ">>fra<<", ">>deu<<", "日本", "<pad>"]
-    write(folder, "vocab.json", {token: token_id for token_id, token in enumerate(tokens)})
+    write_file(folder, "vocab.json", {token: token_id for token_id, token in enumerate(tokens)})
     if config.get("separate_vocabs"):
-        write(
+        write_file(
             folder,
             "target_vocab.json",
             {
@@ -269,10 +273,10 @@ def marian(folder: Path, **config: object) -> None:
             },
         )
     if config:
-        write(folder, "tokenizer_config.json", config)
+        write_file(folder, "tokenizer_config.json", config)
 
 
-def modernbert(folder: Path) -> None:
+def write_modernbert(folder: Path) -> None:
     """Write a byte-level tokenizer.json with BERT's template and a mask token that strips on the left."""
     special = ["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"]
     tokenizer = Tokenizer(models.BPE())
@@ -300,47 +304,47 @@ def modernbert(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     roles = {f"{token[1:-1].lower()}_token": token for token in special}
-    write(folder, "config.json", {"model_type": "modernbert"})
+    write_file(folder, "config.json", {"model_type": "modernbert"})
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 8192, **roles}
-    write(folder, "tokenizer_config.json", {**config, "clean_up_tokenization_spaces": True})
+    write_file(folder, "tokenizer_config.json", {**config, "clean_up_tokenization_spaces": True})
 
 
 # name -> (function that writes the files, class of transformers that loads them)
-MAKERS: dict[str, tuple[Callable[[Path], None], str]] = {
-    "bert": (bert, "BertTokenizer"),
-    "bert-cased": (lambda f: bert(f, do_lower_case=False), "BertTokenizer"),
+TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
+    "bert": (write_bert, "BertTokenizer"),
+    "bert-cased": (lambda f: write_bert(f, do_lower_case=False), "BertTokenizer"),
     "bert-accents": (
-        lambda f: bert(
+        lambda f: write_bert(
             f, strip_accents=False, tokenize_chinese_chars=False, clean_up_tokenization_spaces=True
         ),
         "BertTokenizer",
     ),
-    "roberta": (roberta, "RobertaTokenizer"),
+    "roberta": (write_roberta, "RobertaTokenizer"),
     "roberta-space": (
-        lambda f: roberta(f, add_prefix_space=True, trim_offsets=False),
+        lambda f: write_roberta(f, add_prefix_space=True, trim_offsets=False),
         "RobertaTokenizer",
     ),
-    "bart": (lambda f: roberta(f, "bart"), "BartTokenizer"),
-    "gpt": (gpt, "OpenAIGPTTokenizer"),
-    "gpt2": (gpt2, "GPT2Tokenizer"),
-    "gpt2-bos": (lambda f: gpt2(f, add_bos_token=True, pad_token="<pad>"), "GPT2Tokenizer"),
-    "clip": (clip, "CLIPTokenizer"),
-    "ctrl": (ctrl, "CTRLTokenizer"),
-    "albert": (albert, "AlbertTokenizer"),
+    "bart": (lambda f: write_roberta(f, "bart"), "BartTokenizer"),
+    "gpt": (write_gpt, "OpenAIGPTTokenizer"),
+    "gpt2": (write_gpt2, "GPT2Tokenizer"),
+    "gpt2-bos": (lambda f: write_gpt2(f, add_bos_token=True, pad_token="<pad>"), "GPT2Tokenizer"),
+    "clip": (write_clip, "CLIPTokenizer"),
+    "ctrl": (write_ctrl, "CTRLTokenizer"),
+    "albert": (write_albert, "AlbertTokenizer"),
     "albert-cased": (
-        lambda f: albert(f, do_lower_case=False, keep_accents=True),
+        lambda f: write_albert(f, do_lower_case=False, keep_accents=True),
         "AlbertTokenizer",
     ),
-    "xlnet": (xlnet, "XLNetTokenizer"),
-    "t5": (t5, "T5Tokenizer"),
-    "t5-few": (lambda f: t5(f, extra_ids=5), "T5Tokenizer"),
-    "mbart": (mbart, "MBartTokenizer"),
-    "mbart-de": (lambda f: mbart(f, src_lang="de_DE", tgt_lang="ro_RO"), "MBartTokenizer"),
-    "mbart50": (mbart50, "MBart50Tokenizer"),
-    "llama": (llama, "LlamaTokenizer"),
-    "marian": (marian, "MarianTokenizer"),
-    "marian-apart": (lambda f: marian(f, separate_vocabs=True), "MarianTokenizer"),
-    "modernbert": (modernbert, "PreTrainedTokenizerFast"),
+    "xlnet": (write_xlnet, "XLNetTokenizer"),
+    "t5": (write_t5, "T5Tokenizer"),
+    "t5-few": (lambda f: write_t5(f, extra_ids=5), "T5Tokenizer"),
+    "mbart": (write_mbart, "MBartTokenizer"),
+    "mbart-de": (lambda f: write_mbart(f, src_lang="de_DE", tgt_lang="ro_RO"), "MBartTokenizer"),
+    "mbart50": (write_mbart50, "MBart50Tokenizer"),
+    "llama": (write_llama, "LlamaTokenizer"),
+    "marian": (write_marian, "MarianTokenizer"),
+    "marian-separate": (lambda f: write_marian(f, separate_vocabs=True), "MarianTokenizer"),
+    "modernbert": (write_modernbert, "PreTrainedTokenizerFast"),
 }
 
 
@@ -364,7 +368,7 @@ class Extractor(SentencePieceExtractor):  # type: ignore[misc]
         )
 
 
-def theirs(kind: str, folder: Path, **options: object) -> Any:
+def load_reference(kind: str, folder: Path, **options: object) -> Any:
     """Load a tokenizer with a class of transformers."""
     if find_spec("google") is None or find_spec("google.protobuf") is None:
         vars(sys.modules[SentencePieceExtractor.__module__])["SentencePieceExtractor"] = Extractor

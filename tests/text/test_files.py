@@ -320,21 +320,32 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "whole-template": (whole(template), "no entry found|Missing SpecialToken"),
     "config-json": (part(write_bert, CONFIG, "{"), "tokenizer_config.json: not JSON"),
     "config-flag": (part(write_bert, CONFIG, {"do_lower_case": "yes"}), "do_lower_case 'yes', expected true"),
-    "config-class": (part(write_bert, CONFIG, {"tokenizer_class": 5}), "tokenizer_class 5, expected a string"),
+    "config-class": (
+        part(write_bert, CONFIG, {"tokenizer_class": 5}), "tokenizer_class 5, expected a string"
+    ),
     "config-limit": (part(write_bert, CONFIG, {"model_max_length": "x"}), "model_max_length 'x', expected"),
-    "config-side": (part(write_bert, CONFIG, {"padding_side": "up"}), "padding_side 'up', expected left or right"),
+    "config-side": (
+        part(write_bert, CONFIG, {"padding_side": "up"}), "padding_side 'up', expected left or right"
+    ),
     "config-token": (part(write_bert, CONFIG, {"pad_token": 7}), "pad_token 7, expected a token"),
     "config-marks": (
-        part(write_bert, CONFIG, {"pad_token": {"content": "[PAD]", "lstrip": "no"}}), "pad_token .* expected a"
+        part(write_bert, CONFIG, {"pad_token": {"content": "[PAD]", "lstrip": "no"}}),
+        "pad_token .* expected a"
     ),
-    "config-extras": (part(write_bert, CONFIG, {"additional_special_tokens": "x"}), "expected a list of tokens"),
+    "config-extras": (
+        part(write_bert, CONFIG, {"additional_special_tokens": "x"}), "expected a list of tokens"
+    ),
     "config-added": (part(write_bert, CONFIG, {"added_tokens_decoder": {"x": "y"}}), "expected tokens by id"),
     "config-no-unk": (part(write_bert, CONFIG, {"unk_token": None}), "vocab.txt: no unk_token; expected one"),
     "config-no-cls": (part(write_bert, CONFIG, {"cls_token": None}), "vocab.txt: no cls_token; expected one"),
     "config-sentinels": (part(write_t5, CONFIG, {"extra_ids": 10**12}), "extra_ids 1000000000000, expected"),
     "config-language": (part(TOKENIZERS["mbart"][0], CONFIG, {"src_lang": "xx"}), "language 'xx', expected"),
-    "config-languages": (part(write_modernbert, CONFIG, {"language_codes": ["x"]}), r"language_template \[\], exp"),
-    "config-codes": (part(write_modernbert, CONFIG, {"language_codes": [1]}), r"language_codes \[1\], expected"),
+    "config-languages": (
+        part(write_modernbert, CONFIG, {"language_codes": ["x"]}), r"language_template \[\], exp"
+    ),
+    "config-codes": (
+        part(write_modernbert, CONFIG, {"language_codes": [1]}), r"language_codes \[1\], expected"
+    ),
     "special-list": (part(write_bert, SPECIAL, []), "special_tokens_map.json: a JSON list"),
     "added-negative": (part(write_bert, "added_tokens.json", {"x": -4}), "added_tokens.json: 'x' has id -4"),
     "added-twice": (part(write_bert, "added_tokens.json", '{"x": 1, "x": 2}'), "'x' is a duplicate key"),
@@ -342,12 +353,16 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "lines-twice": (part(write_bert, "vocab.txt", "[UNK]\nx\ny\nx\n"), "'x' on lines 2 and 4, expected once"),
     "lines-folder": (lambda f: (f / "vocab.txt").mkdir(parents=True), "a folder, pipe or device"),
     "numbers-negative": (part(write_gpt2, "vocab.json", {"a": -1}), "vocab.json: 'a' has id -1"),
-    "numbers-twice": (part(write_gpt2, "vocab.json", {"a": 1, "b": 1}), "'a' and 'b' have id 1, expected unique"),
+    "numbers-twice": (
+        part(write_gpt2, "vocab.json", {"a": 1, "b": 1}), "'a' and 'b' have id 1, expected unique"
+    ),
     "numbers-true": (part(write_gpt2, "vocab.json", {"a": True}), "'a' has id True"),
     "numbers-float": (part(write_gpt2, "vocab.json", {"a": 1.5}), "'a' has id 1.5"),
     "numbers-none": (part(write_gpt2, "vocab.json", {}), "vocab.json: no tokens"),
     "numbers-same": (part(write_gpt2, "vocab.json", '{"a": 1, "a": 2}'), "'a' is a duplicate key"),
-    "merges-three": (part(write_gpt2, "merges.txt", "#version: 0.2\na b c\n"), "line 2 is 'a b c', expected two"),
+    "merges-three": (
+        part(write_gpt2, "merges.txt", "#version: 0.2\na b c\n"), "line 2 is 'a b c', expected two"
+    ),
     "merges-lost": (part(write_gpt2, "merges.txt", "zzz q\n"), "`zzz` out of vocabulary"),
     "clip-gzip": (clip_file(b"nonsense"), "not gzipped text"),
     "clip-cut": (clip_file(gzip.compress(b"a b\n" * 999)[:-9]), "not gzipped text"),
