@@ -47,7 +47,8 @@ class ModelOptions:
     batch_tokens
         maximum number of tokens per batch, with padding
     overflow
-        for a text longer than the model's maximum length: error, truncate or window
+        for a text longer than the model's maximum length: error, truncate or window;
+        default: window for tag, answer, detect and score, else error
     as_json
         print JSON, one object per line and text
     """

@@ -26,6 +26,7 @@ from qkv.decode.search.speculative import SpeculativeBatch
 from qkv.decode.segment_runner import SegmentRunner
 from qkv.kernels.attention import without_cudnn
 from qkv.nn.transformer import Transformer
+from qkv.validate import check_sequence_length
 
 DEFAULT_MAX_NEW_TOKENS = 256  # when the settings have no maximum length
 UNLIMITED_BATCH_SIZE = 1 << 30
@@ -92,12 +93,12 @@ class Engine:
         which the engine, without a tokenizer, cannot find."""
         generation_config = generation_config or GenerationConfig()
         self.check_config(generation_config)
-        prompt_ids = self.prepare_prompt(list(prompt), source, generation_config)
         if generation_config.stop_strings and stopping_criteria is None:
             raise ValueError(
                 f"stop_strings is {format_setting_value(generation_config.stop_strings)}, expected none"
                 " without a tokenizer: use Model.generate or a task, or pass stopping_criteria"
             )
+        prompt_ids = self.prepare_prompt(list(prompt), source, generation_config)
         max_length = self.compute_max_length(prompt_ids, generation_config)
         self.last_request_id += 1
         self.waiting_requests += [
@@ -152,12 +153,7 @@ class Engine:
         encoder = self.net.encoder
         assert encoder is not None
         check_prompt("source", source, encoder.spec.embedding.vocab_size)
-        max_positions = encoder.spec.max_positions
-        if max_positions is not None and len(source) > max_positions:
-            raise ValueError(
-                f"source has {len(source)} tokens, "
-                f"expected at most the encoder's {max_positions} positions: truncate it"
-            )
+        check_sequence_length("source", len(source), encoder.spec.max_positions, "the encoder")
         shift = self.net.spec.shift_right
         start_token_id = config.decoder_start_token_id
         if start_token_id is None:
@@ -171,11 +167,7 @@ class Engine:
         if self.assistant_model is None:
             return
         max_positions = self.assistant_model.last_stack.spec.max_positions
-        if max_positions is not None and len(prompt) > max_positions:
-            raise ValueError(
-                f"prompt has {len(prompt)} tokens, "
-                f"expected at most the assistant_model's {max_positions} positions: truncate it"
-            )
+        check_sequence_length("prompt", len(prompt), max_positions, "assistant_model")
 
     def compute_max_length(self, token_ids: list[int], config: GenerationConfig) -> int:
         """Return the maximum length of a sequence, prompt included."""
@@ -348,10 +340,6 @@ def generate(
     engine may be passed in place of a network and can be used again. The other arguments are those
     of `Engine.add_request`."""
     engine = net if isinstance(net, Engine) else Engine(net, assistant_model=assistant_model)
-    if stopping_criteria is None or callable(stopping_criteria):
-        row_criteria = [stopping_criteria] * len(rows)
-    else:
-        row_criteria = [*stopping_criteria]
     if engine.has_unfinished_requests:
         raise ValueError(
             "the engine has unfinished requests, expected an idle one: their results would be lost"
@@ -360,6 +348,10 @@ def generate(
     order = sorted(
         range(len(rows)), key=lambda i: sum(len(ids) for ids in rows[i] if ids is not None)
     )
+    if stopping_criteria is None or callable(stopping_criteria):
+        row_criteria = [stopping_criteria] * len(rows)
+    else:
+        row_criteria = [*stopping_criteria]
     size = batch_size or max(len(rows), 1)
     results: dict[int, list[Result]] = {}
     for start in range(0, len(order), size):

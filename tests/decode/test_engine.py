@@ -393,7 +393,8 @@ def test_requests_that_a_network_cannot_process() -> None:
     with pytest.raises(ValueError, match="source is empty"):
         Engine(bart).add_request([4])
     with pytest.raises(
-        ValueError, match="source has 70 tokens, expected at most the encoder's 64 positions"
+        ValueError,
+        match=r"source: 70 tokens in a row, expected at most 64, .* positions of the encoder",
     ):
         Engine(bart).add_request(source=[4] * 70)
     with pytest.raises(ValueError, match="source contains 99, expected token ids from 0 to 52"):
@@ -492,7 +493,7 @@ def test_prompt_too_long_for_the_assistant_model() -> None:
     engine = Engine(build_net("gpt2"), assistant_model=build_net("gpt2", max_positions=8))
     with pytest.raises(
         ValueError,
-        match=r"^prompt has 9 tokens, expected at most the assistant_model's 8 positions",
+        match=r"^prompt: 9 tokens in a row, expected at most 8, .* positions of assistant_model",
     ):
         engine.add_request([5] * 9)
 

@@ -23,7 +23,8 @@ from tools.pages.page import split_sections
 
 WITH_CODE = (
     "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
-    "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/command-line.md",
+    "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
+    "docs/command-line.md",
 )  # fmt: skip
 EXTENSIONS = (
     "Add an objective",
@@ -43,6 +44,7 @@ DOCUMENTS = (
     "docs/families.md",
     "docs/decoding.md",
     "docs/tasks.md",
+    "docs/long-texts.md",
     "docs/training.md",
     "docs/results.md",
 )

@@ -24,7 +24,7 @@ ALLOWED_IMPORTS = {
     "weights":    "files torch safetensors numpy",
     "families":   "spec weights.names_table",
     "text":       "tokenizers sentencepiece",
-    "decode":     "torch_compat spec batch kernels nn torch",
+    "decode":     "validate torch_compat spec batch kernels nn torch",
     "builtin":    "",
     "model":      "files validate spec batch nn weights families text decode builtin torch huggingface_hub",
     "data":       "validate files spec batch text torch numpy",

@@ -53,9 +53,9 @@ def apply_overflow(
     """Return the parts of a text that become rows, each of at most `max_length` tokens.
 
     `stride` is the number of tokens that neighboring windows share, None: `compute_default_stride`.
-    `truncation` is a strategy of Hugging Face's tokenizers: "longest_first" truncates the longer
-    text of a pair first, "only_second" keeps the first text, such as a question. `modes`, `setting`
-    and `remedy` are for the error message."""
+    `truncation` is the strategy of `Encoding.truncate`: "longest_first" truncates the longer text of
+    a pair, "only_second" keeps the first, such as a question. `modes`, `setting` and `remedy` are
+    for the error message."""
     if len(encoding) <= max_length:
         return [encoding]
     if overflow == "window":
@@ -63,9 +63,7 @@ def apply_overflow(
             stride = compute_default_stride(encoding, max_length)
         return encoding.split_into_windows(max_length, stride=stride)
     if overflow == "truncate":
-        if truncation == "only_second":
-            return encoding.split_into_windows(max_length)[:1]
-        return [encoding.truncate(max_length)]
+        return [encoding.truncate(max_length, strategy=truncation)]
     others = " or ".join(f'"{mode}"' for mode in modes if mode != "error")
     raise ValueError(
         f"{text_name}: {len(encoding):,} tokens, expected at most {max_length:,}; "
