@@ -43,7 +43,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model `bert`, labeled texts and the recipes, as the documentation names them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
-    small_data.write("lora", tmp_path)
+    small_data.write_data("lora", tmp_path)
     (tmp_path / "base").rename("bert")
     shutil.copyfile("train.tsv", "test.tsv")
     (tmp_path / "recipes").symlink_to(ROOT / "recipes")

@@ -104,7 +104,7 @@ def write_squad(folder: Path, rng: random.Random) -> Path:
             answers = []
         question = {
             "id": str(number),
-            "question": f"which colour has the {animal}?",
+            "question": f"which color has the {animal}?",
             "answers": answers,
         }
         paragraphs.append({"context": context, "qas": [question]})
@@ -149,7 +149,7 @@ def write_scored_pairs(folder: Path, rng: random.Random) -> Path:
 
 
 def write_tagged_words(folder: Path, rng: random.Random) -> Path:
-    tags = {**dict.fromkeys(COLORS, "COLOUR"), **dict.fromkeys(ANIMALS, "ANIMAL")}
+    tags = {**dict.fromkeys(COLORS, "COLOR"), **dict.fromkeys(ANIMALS, "ANIMAL")}
     blocks = [
         "\n".join(f"{word} {tags.get(word, 'O')}" for word in make_sentence(rng).split())
         for _ in range(300)
@@ -226,7 +226,7 @@ def write_model(path: Path, folder: Path) -> None:
 
 
 # By the name of the recipe in recipes/small.
-MAKERS: dict[str, Callable[[Path, random.Random], Path]] = {
+WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "causal-lm":                     write_texts,
     "control-code-lm":               write_control_codes,
     "denoising":                     write_documents,
@@ -255,9 +255,9 @@ MAKERS: dict[str, Callable[[Path, random.Random], Path]] = {
 }  # fmt: skip
 
 
-def write(name: str, folder: Path) -> list[str]:
+def write_data(name: str, folder: Path) -> list[str]:
     """Write the data of a small recipe, and return the flags that name it."""
-    flags = ["--data.train", str(MAKERS[name](folder, random.Random(0)))]
+    flags = ["--data.train", str(WRITERS[name](folder, random.Random(0)))]
     if name == "distillation":
         flags += ["--objective.teacher", str(folder / "teacher")]
     if name == "lora":
