@@ -4,7 +4,7 @@ LIBRARY := .venv/library
 STAMP   := .venv/stamp
 PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c constraints.txt
 
-# Print what is done, and the seconds it took.
+# Print a message, run a command, and print its time in seconds.
 timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date +%s) - start)) s"
 
 .PHONY: help demo .venv test test-matrix test-gpu slow check format lines mutants docs clean
@@ -16,18 +16,18 @@ demo: $(LIBRARY)  ## translate a sentence and show its word alignment
 	$(BIN)/qkv translate "Wo ist der Bahnhof?" --alignment --save demo.html
 	@echo "open file://$(CURDIR)/demo.html in a browser"
 
-.venv: $(STAMP)  ## create the environment, with the versions of constraints.txt
+.venv: $(STAMP)  ## create the environment with the versions of constraints.txt
 
-# torch is installed first: on its own, pip selects the build for this machine.
+# torch is installed first, so that pip selects the build for this platform.
 $(LIBRARY): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("needs Python 3.11 or newer: make PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.version_info < (3, 11) and sys.exit("Python 3.11 or newer is required: set PYTHON, for example make PYTHON=python3.11")'
 	$(call timed,creating an environment in .venv,$(PYTHON) -m venv .venv)
-	$(call timed,installing torch: large; minutes on a slow connection,$(PIP) torch==2.13.0)
-	$(call timed,installing qkv and the rest,$(PIP) -e .)
+	$(call timed,installing torch (a large download),$(PIP) torch==2.13.0)
+	$(call timed,installing qkv and its dependencies,$(PIP) -e .)
 	@touch $@
 
 $(STAMP): $(LIBRARY)
-	$(call timed,installing what checks and tests need,$(PIP) -e '.[dev]')
+	$(call timed,installing the dependencies of checks and tests,$(PIP) -e '.[dev]')
 	@touch $@
 
 test: $(STAMP)  ## run the tests
@@ -42,12 +42,12 @@ test-gpu: $(STAMP)  ## run the parity tests on a GPU
 slow: $(STAMP)  ## run the slow tests
 	$(BIN)/python -m pytest -m slow
 
-check: $(STAMP)  ## formatting, lint and types
+check: $(STAMP)  ## check formatting, lint and types
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy --strict qkv tools tests
 
-format: $(STAMP)  ## format, and fix what lint can fix
+format: $(STAMP)  ## format the code and apply lint fixes
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
@@ -57,7 +57,7 @@ lines: $(STAMP)  ## count the lines of code of the core and of Hugging Face
 mutants: $(STAMP)  ## mutation testing: change the core, check that the tests fail
 	$(BIN)/python tools/mutants.py
 
-docs: .venv/docs  ## build the documentation site, in site/
+docs: .venv/docs  ## build the documentation site in site/
 	$(BIN)/python -m tools.docs
 
 .venv/docs: $(STAMP)

@@ -1,15 +1,16 @@
-"""Decoding speed compared with transformers in one run: new tokens per second, and equal outputs.
+"""Compare the decoding speed with transformers: new tokens per second, and the number of equal outputs.
 
     python bench/decode.py [--cases gpt2 gpt2-long translate] [--device cuda] [--precision half] [--small]
 
     gpt2       GPT-2 124M, batch size 1, greedy: a prompt of 32 tokens, then 64 (256 on a GPU)
-    gpt2-long  the same after a prompt of 512
+    gpt2-long  the same after a prompt of 512 tokens
     translate  Transformer-base (6 + 6 layers, 32,000 tokens), 4 beams: 32 sources (256 on a GPU) of 16 to
-               48 tokens, then 32 new ones
+               48 tokens, then 32 new tokens
 
-Weights are random, no row ends early. Both load the same weights, in fp32 on a CPU and in bf16 on a GPU,
-where transformers is compiled with a static cache (gpt2), and qkv replays one CUDA graph a step. Runs
-alternate; the fastest of each counts. `--precision half`: linear weights of qkv in fp16 (CPU; FBGEMM)."""
+Weights are random, and no row ends early. Both libraries load the same weights, in fp32 on a CPU
+and in bf16 on a GPU, where transformers is compiled with a static cache (gpt2) and qkv replays one
+CUDA graph per step. Runs of the two alternate, and the fastest of each is reported. `--precision
+half` stores the linear weights of qkv in fp16 (CPU; FBGEMM)."""
 
 from __future__ import annotations
 
@@ -118,7 +119,7 @@ def compare(name: str, options: argparse.Namespace) -> None:
     }
     best: dict[str, float] = {}
     outputs: dict[str, TokenIds] = {}
-    for turn in range(options.repeats + 1):  # the first is warmup
+    for turn in range(options.repeats + 1):  # the first run is warmup
         for library, call in calls.items():
             seconds, outputs[library] = timed(call, options.device)
             best[library] = min(best.get(library, seconds), seconds) if turn else float("inf")

@@ -1,10 +1,11 @@
-"""Block-sparse attention (local, banded, strided, fixed) compared with dense attention: time and memory.
+"""Compare the time and memory of block-sparse attention (local, banded, strided, fixed) with dense attention.
 
     python bench/sparse.py [--device cuda] [--dtype bfloat16] [--heads 8] [--length 16384]
 
-Forward and backward of one attention call on q, k, v of (1, heads, T, 64). Dense is the same pattern without
-blocks: scaled_dot_product_attention under its T x T mask; `causal` is that kernel without a mask. The first
-call makes the masks, which the layers of a model share: they count in memory, not in time."""
+It measures the forward and backward pass of one attention call on q, k, v of shape (1, heads, T, 64). Dense
+attention is scaled_dot_product_attention with the pattern as a T x T mask; `causal` is that kernel without a
+mask. The first call computes the masks, which the layers of a model share: they count as memory, but not as
+time."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def attention(
 def measure(
     name: str, method: str, length: int, heads: int, device: str, dtype: str
 ) -> dict[str, float]:
-    """Return seconds, the best of a few runs, and peak bytes beyond those of the inputs."""
+    """Return the time of the best of a few runs in seconds, and the peak memory without the inputs."""
     torch.manual_seed(0)
     torch_dtype = getattr(torch, dtype)
     q, k, v = (
@@ -91,7 +92,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument(
-        "--one", nargs=2, metavar=("PATTERN", "METHOD"), help="measure one in this process"
+        "--one", nargs=2, metavar=("PATTERN", "METHOD"), help="measure one case in this process"
     )
     options = parser.parse_args()
     settings = (options.length, options.heads, options.device, options.dtype)

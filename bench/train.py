@@ -1,16 +1,16 @@
-"""Training speed compared with transformers in one run: tokens per second, without padding.
+"""Compare the training speed with transformers: tokens per second, not counting padding.
 
     python bench/train.py [--cases gpt2 bert translate char] [--device cuda] [--steps 150] [--rounds 9]
 
-    gpt2       GPT-2 124M, full rows of 1,024
+    gpt2       GPT-2 124M, full rows of 1,024 tokens
     bert       BERT-base masked LM on texts of mixed lengths: qkv packs rows, transformers pads in arrival
                order, to multiples of 64
     translate  Transformer-base on sentence pairs of real lengths: qkv buckets by length, transformers pads
-    char       a character GPT of 4 x 128, rows of 64
+    char       a character GPT of 4 layers of width 128, rows of 64 tokens
 
-qkv runs `qkv.train.loop.trainer.Trainer` as recipes do; transformers the usual loop, compiled, with fused
-AdamW, autocast and the same sizes. Both without dropout. The first third of the steps is warmup. With several
-rounds the two alternate: the median ratio is printed, with the range of all."""
+qkv is trained by `qkv.train.loop.trainer.Trainer`, as in recipes; transformers by the usual loop, compiled,
+with fused AdamW, autocast and the same sizes. Both have no dropout. The first third of the steps is warmup.
+With several rounds, the two alternate, and the median ratio and the range are printed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Batches = Iterator[tuple[dict[str, torch.Tensor], int]]  # a batch and its numbe
 
 
 def sample_lengths(rng: Rng, count: int, mean: float, low: int, high: int) -> np.ndarray[Any, Any]:
-    """Return lengths with the distribution of texts: many short, few long."""
+    """Return lengths distributed like those of texts: many short, few long."""
     return rng.lognormal(np.log(mean), 0.7, count).astype(int).clip(low, high)
 
 
@@ -177,7 +177,7 @@ def bert(options: argparse.Namespace) -> tuple[float, float]:
         }
         for row in pack_sequences(text_lengths, size)
     ]
-    del packed[len(packed) // rows * rows :]  # a batch of another shape needs another graph
+    del packed[len(packed) // rows * rows :]  # a smaller last batch would need another graph
     model = qkv.build(
         "bert",
         "base",
@@ -207,7 +207,7 @@ def bert(options: argparse.Namespace) -> tuple[float, float]:
             at += rows
             longest = (
                 -(-max(map(len, rows_of_batch)) // 64) * 64
-            )  # a graph for each length: few lengths
+            )  # one graph is compiled per length, so there are few lengths
             ids = torch.zeros(rows, longest, dtype=torch.long)
             for i, row in enumerate(rows_of_batch):
                 ids[i, : len(row)] = torch.from_numpy(row)
@@ -293,7 +293,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=None, choices=CASES)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--steps", type=int, default=150)
-    parser.add_argument("--rounds", type=int, default=1, help="number of rounds, for busy machines")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds")
     parser.add_argument("--small", action="store_true", help="tiny sizes: check that it runs")
     parser.add_argument("--compile", action=argparse.BooleanOptionalAction, default=None)
     options = parser.parse_args()

@@ -22,10 +22,10 @@ def main() -> None:
     )
     parser.add_argument("model")
     parser.add_argument("files", nargs="+", type=Path)
-    parser.add_argument("--num-beams", type=int, default=None, help="default: that of the model")
+    parser.add_argument("--num-beams", type=int, help="number of beams; default: that of the model")
     options = parser.parse_args()
     if len(options.files) % 2:
-        sys.exit(f"{len(options.files)} files, expected pairs of them: test.de test.en")
+        sys.exit(f"{len(options.files)} files, expected pairs of files: test.de test.en")
     task = qkv.task("translate", options.model)
     settings = {} if options.num_beams is None else {"num_beams": options.num_beams}
     for pair in zip(options.files[::2], options.files[1::2], strict=True):
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def get_language(path: Path) -> str:
-    """Return the language of a file: `de` of test.de.xz."""
+    """Return the language of a file: `de` for test.de.xz."""
     return path.name.removesuffix(".xz").rsplit(".", 1)[-1]
 
 

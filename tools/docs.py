@@ -1,10 +1,10 @@
-"""Build the documentation site: docs/ and generated pages, first in build/pages, then as HTML in site/.
+"""Build the documentation site: Markdown pages in build/pages, then HTML in site/.
 
-    docs/index.md ...                 as they are
-    docs/tasks.md, docs/families.md   a page for every task and family
-    qkv                               the reference, and excerpts of the source where a page asks for them
+    docs/index.md ...                 copied
+    docs/tasks.md, docs/families.md   one page per task and family
+    qkv                               the reference, and the source excerpts of pages
 
-Nothing is downloaded, neither here nor by readers of the site."""
+The build and the pages of the site download nothing."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tools.pages.reference import reference_pages
 from tools.pages.tasks import task_pages
 
 ROOT = Path(__file__).resolve().parent.parent
-THEME = ROOT / "tools" / "pages" / "looks"
+THEME = ROOT / "tools" / "pages" / "theme"
 PAGES, SITE = ROOT / "build" / "pages", ROOT / "site"
 
 # The order of the navigation; other files of docs/ come after these, and LAST at the end.
 ORDER = (
-    "index transformer tasks command-line library families decoding training results architecture checks "
-    "reference"
+    "index transformer tasks long-texts command-line library families decoding training results "
+    "architecture checks reference"
 ).split()
 LAST = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EQUATION = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -69,7 +69,7 @@ def make_page(source: str, path: str) -> Page:
 
 
 def render_page(page: Page, paths: dict[str, str]) -> str:
-    """Return the text for the generator, with links, excerpts, equations and file names resolved."""
+    """Return the text of a page with links, excerpts, equations and file names resolved."""
     text = resolve_links(replace(page, text=insert_excerpts(page)), paths).text
     text = EQUATION.sub(
         lambda match: f'<div class="equation">{render_mathml(match[1])}</div>', text
@@ -78,7 +78,7 @@ def render_page(page: Page, paths: dict[str, str]) -> str:
 
 
 def format_navigation(parts: Parts) -> str:
-    """Return the navigation in the generator's settings; an index.md is the page of its part."""
+    """Return the `nav` setting of the site generator; an index.md is the page of its part."""
     rows = []
     for name, pages in parts.items():
         entries = [format_navigation_entry(page) for page in pages]
@@ -97,7 +97,7 @@ def format_navigation_entry(page: Page) -> str:
 
 
 def write_pages(folder: Path) -> list[Page]:
-    """Write pages and settings for the generator; return the pages before rendering."""
+    """Write the pages and settings of the site generator; return the pages before rendering."""
     parts = collect_parts()
     pages = [page for part in parts.values() for page in part]
     paths = {page.source: page.path for page in pages}
@@ -105,7 +105,7 @@ def write_pages(folder: Path) -> list[Page]:
         file = folder / "docs" / page.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(render_page(page, paths), encoding="utf-8")
-    for name in ("looks.css", "iframe-worker.js"):
+    for name in ("theme.css", "iframe-worker.js"):
         shutil.copy(THEME / name, folder / "docs" / name)
     settings = (THEME / "zensical.toml").read_text(encoding="utf-8")
     settings = settings.replace("[project]", f"[project]\nnav = {format_navigation(parts)}", 1)
@@ -114,25 +114,25 @@ def write_pages(folder: Path) -> list[Page]:
 
 
 def build_site(folder: Path) -> Path:
-    """Build the site; a warning of the generator and an external resource are errors."""
+    """Build the site; warnings of the site generator and external resources are errors."""
     command = [sys.executable, "-m", "zensical", "build", "--strict"]
     process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if process.returncode:
-        raise ValueError(f"the generator failed:\n{process.stdout}{process.stderr}")
+        raise ValueError(f"the site generator failed:\n{process.stdout}{process.stderr}")
     if resources := sorted({*list_external_resources(folder / "site")}):
-        raise ValueError(f"pages would load {', '.join(resources)}: expected no external resource")
+        raise ValueError(f"pages load {', '.join(resources)}: expected no external resources")
     return folder / "site"
 
 
 def list_external_resources(site: Path) -> Iterator[str]:
-    """Yield what the pages of a site would load from other hosts."""
+    """Yield the URLs that the pages of a site load from other hosts."""
     for file in site.rglob("*.html"):
         yield from EXTERNAL.findall(file.read_text(encoding="utf-8"))
 
 
 def main() -> int:
     if find_spec("zensical") is None:
-        print("docs: the generator is not installed; run `make docs`", file=sys.stderr)
+        print("docs: zensical is not installed; run `make docs`", file=sys.stderr)
         return 2
     for folder in (PAGES, SITE):
         shutil.rmtree(folder, ignore_errors=True)

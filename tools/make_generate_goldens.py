@@ -1,20 +1,21 @@
-"""Golden ids of the searches that transformers 5 no longer has, from tiny random models.
+"""Write golden ids of the search methods that transformers 5 no longer has, from tiny random models.
 
-Contrastive search left transformers with 4.56, group and constrained beam search with 4.57. So the
-reference is 4.55.4, the last to have all three; for Transformer-XL it is 4.35.2, as in make_xl_goldens.py.
-Each needs its own environment, separate from the project's. With Python 3.11 they were
+transformers removed contrastive search in 4.56, and group and constrained beam search in 4.57. The
+reference is therefore 4.55.4, the last version with all three; for Transformer-XL it is 4.35.2, as
+in make_xl_goldens.py. Each version needs an environment separate from that of the project. With
+Python 3.11:
 
     pip install torch==2.13.0
     pip install "transformers==4.55.4" safetensors           # or, in another,
     pip install "transformers==4.35.2" safetensors "numpy<2"
 
-The script writes a folder for every model of the installed reference, on the CPU in float32, in two minutes:
+The script writes one folder per model of the installed version, on the CPU in float32, in two minutes:
 
     python tools/make_generate_goldens.py tests/goldens/generate
 
-tests/goldens/generate/README.md describes a folder. Every weight is random. The tool stops if a result is not
-stable: if weights changed by 1e-5 give other ids (a near tie), a row alone gives other ids than in its batch,
-or forced words are missing."""
+tests/goldens/generate/README.md describes the folders. All weights are random. The script stops if
+a result is not stable: if a relative change of the weights by 1e-5 changes ids (a near tie), if a
+row alone gives other ids than in its batch, or if forced words are missing."""
 
 import argparse
 import copy
@@ -51,17 +52,14 @@ _XL: Settings = dict(
 
 @dataclass(frozen=True)
 class Tiny:
-    """A model: its class, its sizes, and a seed with which its rows differ and some of them end.
-
-    `asks` is what its generation_config.json asks for of itself.
-    """
+    """A model: its class, its sizes, and a seed for which rows differ and some of them end."""
 
     name: str
-    kind: str
+    class_name: str
     sizes: Settings
     seed: int
     version: str = SEARCH
-    asks: Settings = field(default_factory=dict)
+    generation_config: Settings = field(default_factory=dict)  # settings of generation_config.json
 
 
 MODELS = (
@@ -80,12 +78,12 @@ MODELS = (
     # The first token is the language code.
     Tiny("mbart", "MBartForConditionalGeneration", _PAIR | dict(
         decoder_start_token_id=2, scale_embedding=True,
-    ), seed=24, asks=dict(forced_bos_token_id=44)),
+    ), seed=24, generation_config=dict(forced_bos_token_id=44)),
     # The pad token, which is the start token, is never generated.
     Tiny("marian", "MarianMTModel", _PAIR | dict(
         pad_token_id=47, decoder_start_token_id=47, eos_token_id=0, forced_eos_token_id=0,
         scale_embedding=True,
-    ), seed=16, asks=dict(bad_words_ids=[[47]])),
+    ), seed=16, generation_config=dict(bad_words_ids=[[47]])),
     # No forced EOS.
     Tiny("t5", "T5ForConditionalGeneration", dict(
         vocab_size=48, d_model=16, d_kv=4, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=2,
@@ -93,7 +91,7 @@ MODELS = (
         feed_forward_proj="gated-gelu", tie_word_embeddings=False,
     ), seed=11),
     Tiny("transformer-xl", "TransfoXLLMHeadModel", _XL | dict(div_val=2), seed=67, version=XL),
-    # Clamped positions; every query attends to as many keys.
+    # Clamped positions; every query attends to the same number of keys.
     Tiny("transformer-xl-same", "TransfoXLLMHeadModel", _XL | dict(
         clamp_len=2, same_length=True, mem_len=4, untie_r=False,
     ), seed=47, version=XL),
@@ -105,9 +103,9 @@ MODELS = (
 def make(tiny: Tiny) -> Any:
     """Return the model in evaluation mode, with random weights."""
     transformers = reference(tiny.version)
-    kind = getattr(transformers, tiny.kind)
-    model = kind(kind.config_class(**tiny.sizes)).eval()
-    model.generation_config.update(**tiny.asks)
+    model_class = getattr(transformers, tiny.class_name)
+    model = model_class(model_class.config_class(**tiny.sizes)).eval()
+    model.generation_config.update(**tiny.generation_config)
     randomize_parameters(model, tiny.seed)
     return model
 
@@ -146,23 +144,23 @@ def write(model: Any, prompts: Ids, settings: Settings) -> tuple[list[Ids], list
 
 
 def check(model: Any, prompts: Ids, settings: Settings, written: list[Ids]) -> None:
-    """Stop if a near tie or the other rows decide the result, or if forced words are missing."""
+    """Raise an error if a near tie or the other rows affect the result, or forced words are missing."""
     for words in settings.get("force_words_ids", []):
         ways = words if isinstance(words[0], list) else [words]
         for row in (row for results in written for row in results):
             if not any(row[n : n + len(way)] == way for way in ways for n in range(len(row))):
-                raise RuntimeError(f"{row} lacks a forced word: {settings}")
+                raise RuntimeError(f"a forced word is missing in {row}: {settings}")
     for seed in range(3):
         moved = copy.deepcopy(model)
         perturb_weights(moved, seed)
         if write(moved, prompts, settings)[0] != written:
-            raise RuntimeError(f"a near tie decides: {settings}")
+            raise RuntimeError(f"the result depends on a near tie: {settings}")
     if [write(model, [row], settings)[0][0] for row in prompts] != written:
-        raise RuntimeError(f"a row alone gives other ids: {settings}")
+        raise RuntimeError(f"a row alone gives other ids than in its batch: {settings}")
 
 
 def forward(model: Any) -> dict[str, Tensor]:
-    """Return the inputs and the logits of one forward."""
+    """Return the inputs and the logits of one forward pass."""
     inputs = {"ids": torch.tensor(RAGGED[:1])}
     if model.config.is_encoder_decoder:
         inputs["target"] = torch.tensor([[model.config.decoder_start_token_id, *RAGGED[2]]])
@@ -186,10 +184,10 @@ def write_folder(tiny: Tiny, folder: Path) -> None:
 
 
 def main() -> None:
-    """Write the folders of all models of this reference under the one named on the command line."""
+    """Write the folders of all models of the installed transformers version."""
     parser = argparse.ArgumentParser(description="Write the golden ids of searches.")
     parser.add_argument(
-        "target", type=Path, help="where to put a folder for every model: tests/goldens/generate"
+        "target", type=Path, help="output folder, with one folder per model: tests/goldens/generate"
     )
     target: Path = parser.parse_args().target
     version = reference(SEARCH, XL).__version__

@@ -1,18 +1,19 @@
-"""Golden outputs of pipelines, from tiny random models with small tokenizers.
+"""Write golden outputs of pipelines, from tiny random models with small tokenizers.
 
-The reference is transformers 4.57.6: transformers 5 has no pipelines for questions, translation, summaries
-or text to text. So this script needs its own environment, separate from the project's. With Python
-3.11 it was
+The reference is transformers 4.57.6: transformers 5 has no pipelines for question answering, translation,
+summarization and text2text generation. This script therefore needs an environment separate from that of the
+project. With Python 3.11:
 
     pip install torch==2.13.0
     pip install "transformers==4.57.6" sentencepiece protobuf safetensors pillow
 
-without torchvision, which gives other pixels. It writes on the CPU in float32, in a minute:
+torchvision must not be installed, because it gives other pixels. On the CPU in float32, the script
+takes a minute:
 
     python tools/make_pipeline_goldens.py tests/goldens/pipelines
 
-tests/goldens/pipelines/README.md describes the files. Every weight is random, every text is our own. The tool
-stops if weights changed by 1e-5 give another result."""
+tests/goldens/pipelines/README.md describes the files. All weights are random. The script stops if a relative
+change of the weights by 1e-5 changes a result."""
 
 import argparse
 import json
@@ -112,7 +113,7 @@ MODELS: dict[str, Tiny] = {
 
 
 def make(transformers: Any, name: str, folder: Path) -> None:
-    """Write the model, its tokenizer, and the outputs of one forward."""
+    """Write the model, its tokenizer, and the outputs of one forward pass."""
     tiny = MODELS[name]
     with tempfile.TemporaryDirectory() as work:
         tokenizer = tiny.tokenizer(transformers, Path(work))
@@ -141,7 +142,7 @@ def make(transformers: Any, name: str, folder: Path) -> None:
 
 
 def write_pixels(transformers: Any, folder: Path) -> None:
-    """Write the images, the preprocessors as in preprocessor_config.json, and all pixels."""
+    """Write the images, the variants of preprocessor_config.json, and the pixel values."""
     save_images(folder)
     usual = transformers.CLIPImageProcessor().to_dict()
     rows: list[Args] = []
@@ -155,7 +156,7 @@ def write_pixels(transformers: Any, folder: Path) -> None:
 
 
 def fitted(tiny: Tiny, tokenizer: Any) -> Args:
-    """Return the sizes completed by the tokenizer."""
+    """Return the sizes, with the vocabulary size and special ids of the tokenizer."""
     sizes = tiny.sizes | dict(vocab_size=len(tokenizer))
     if tiny.kind == "CLIPModel":
         ids = dict(bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
@@ -169,7 +170,7 @@ def fitted(tiny: Tiny, tokenizer: Any) -> Args:
 
 
 def ask(pipe: Any, case: Case, images: Path) -> Any:
-    """Return the result of a pipeline; of one that generates, the ids too."""
+    """Return the result of a pipeline; for text generation, with the ids."""
     given = case.inputs
     if pipe.task == "zero-shot-image-classification":
         given = [Image.open(images / f"{name}.png") for name in given]
@@ -188,7 +189,7 @@ def joined(one: Any, two: Any) -> Any:
 
 
 def alike(one: Any, two: Any) -> bool:
-    """Return whether two results are equal, up to the last digits of floats."""
+    """Return whether two results are equal up to rounding errors."""
     if isinstance(one, dict):
         return one.keys() == two.keys() and all(
             alike(value, two[key]) for key, value in one.items()
@@ -209,22 +210,20 @@ def answers(transformers: Any, task: str, target: Path) -> list[Args]:
         for seed in range(2):
             perturb_weights(pipe.model, seed)
             if not alike(answer, ask(pipe, case, target / "images")):
-                raise RuntimeError(f"{task}: a near tie decides: {case}")
+                raise RuntimeError(f"{task}: the result depends on a near tie: {case}")
         rows.append(case.row() | dict(output=answer))
     return rows
 
 
 def main() -> None:
-    """Write images, models and answers under the folder named on the command line."""
+    """Write the images, models and results."""
     parser = argparse.ArgumentParser(description="Write the golden outputs of pipelines.")
-    parser.add_argument(
-        "target", type=Path, help="where to put models and answers: tests/goldens/pipelines"
-    )
+    parser.add_argument("target", type=Path, help="output folder: tests/goldens/pipelines")
     target: Path = parser.parse_args().target
     transformers = reference(VERSION)
     if transformers.utils.is_torchvision_available():
-        raise SystemExit("torchvision is installed: expected none, it gives other pixels")
-    warnings.simplefilter("ignore")  # deprecations of pipelines
+        raise SystemExit("torchvision is installed, which gives other pixels: uninstall it")
+    warnings.simplefilter("ignore")  # deprecation warnings of pipelines
     write_pixels(transformers, target / "images")
     for name in MODELS:
         make(transformers, name, target / name)

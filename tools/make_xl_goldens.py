@@ -1,26 +1,26 @@
-"""Golden tensors of Transformer-XL: tiny random models, and the outputs of the reference implementation.
+"""Write golden tensors of Transformer-XL: tiny random models and the outputs of the reference implementation.
 
-The reference is `transformers` 4.35.2, which still has TransfoXL; transformers 5 does not. So this script
-needs its own environment, separate from the project's. It was run with Python 3.11 and
+The reference is `transformers` 4.35.2, because transformers 5 removed TransfoXL. This script therefore needs
+an environment separate from that of the project. With Python 3.11:
 
     pip install torch==2.13.0
     pip install "transformers==4.35.2" safetensors "numpy<2"
 
-It writes one folder `xl-<case>` per case below, on the CPU in float32, within seconds:
+It writes one folder `xl-<case>` per case, on the CPU in float32, within seconds:
 
     python tools/make_xl_goldens.py tests/goldens/xl
 
-Every parameter of every model is random (norms, biases and cluster weights too), so that no term can be
-missed; the models are in eval mode. A folder holds three files.
+All parameters are random, including norms, biases and cluster weights, so that every term affects
+the outputs; the models are in evaluation mode. A folder contains three files.
 
-`config.json`: the configuration as transformers writes it. Keys at the library's general defaults are left
-out (`tie_word_embeddings` is there only when it is false); `proj_share_all_but_first` never is written, its
-effect is `tie_projs`.
+`config.json`: the configuration as transformers writes it. Keys with default values are omitted
+(`tie_word_embeddings` is present only if it is false); `proj_share_all_but_first` is never written, because
+`tie_projs` contains its effect.
 
-`model.safetensors`: the whole state dict under the reference's own names, as `pytorch_model.bin` holds it.
-A tied tensor is stored under each of its names (as equal copies: safetensors has no sharing), and the
-constant buffer `transformer.pos_emb.inv_freq` is there too. Nothing is dropped. (The reference's own
-safetensors files are smaller: they keep a tied tensor under its first name only.)
+`model.safetensors`: the complete state dict under the names of the reference, as in
+`pytorch_model.bin`. A tied tensor is stored under each of its names as a copy, because safetensors
+does not support sharing; the constant buffer `transformer.pos_emb.inv_freq` is included. (The
+safetensors files of the reference contain a tied tensor under its first name only.)
 
 `golden.safetensors`: inputs and results, for B sequences of T tokens, L layers, H heads, width W and a
 memory of M positions:
@@ -30,18 +30,19 @@ memory of M positions:
     last_hidden_state  (B, T, W)         output of the last layer
     hidden_states      (L+1, B, T, W)    embeddings, then the output of every layer
     attentions         (L, B, H, T, M+T)
-    mems               (L, B, M, W)      memory after the segment, the input of every layer; the reference has
-                                         it as (M, B, W); absent for M = 0
-    projection         as logits         random weights of the logits in the gradient's loss
-    labels             (B, T), (B,)      labels, -100 for none; the logits at t predict the label at t+1;
+    mems               (L, B, M, W)      memory after the segment: the input of every layer, (M, B, W) in the
+                                         reference; absent for M = 0
+    projection         as logits         random weights of the logits in the loss of the gradients
+    labels             (B, T), (B,)      labels, -100 is ignored; the logits at t predict the label at t+1;
                                          the classifier has one label per sequence
     loss               ()                mean loss with these labels
-    grad.<name>        as <name>         of (logits * projection).sum() + (logits2 * projection2).sum()
+    grad.<name>        as <name>         gradients of (logits * projection).sum() and
+                                         (logits2 * projection2).sum(), added
 
-The first segment is run without memory (the reference then makes one of zeros and attends to it). Names
-ending in 2 (`ids2`, `logits2`, ...) belong to a second segment, run with the `mems` of the first, through
-which no gradient flows. A tied parameter has one gradient, the sum over its uses, under its first name; the
-metadata key `tied` of the file is a JSON object from every further name to that first name.
+The first segment is run without memory (the reference then attends to a memory of zeros). Names
+that end in 2 (`ids2`, `logits2`, ...) belong to a second segment, which is run with the detached
+`mems` of the first. A tied parameter has one gradient, the sum over its uses, under its first name;
+the metadata key `tied` of the file is a JSON object that maps every other name to that first name.
 """
 
 import argparse
@@ -56,8 +57,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 REFERENCE = "4.35.2"
-STD = 0.3  # of every random parameter
-IGNORE = -100  # a label that does not count
+STD = 0.3  # standard deviation of every random parameter
+IGNORE = -100  # label that the loss ignores
 
 BASE: dict[str, Any] = {
     "vocab_size": 40,
@@ -126,22 +127,22 @@ CASES = (
 
 
 def reference() -> Any:
-    """Return the transformers module as Any: the release that a type checker sees lacks these classes."""
+    """Return the transformers module, as Any because the installed version for type checks differs."""
     module: Any = importlib.import_module("transformers")
     if module.__version__ != REFERENCE:
-        raise SystemExit(f"transformers {REFERENCE} is needed, this is {module.__version__}")
+        raise SystemExit(f"transformers is {module.__version__}, expected {REFERENCE}")
     return module
 
 
 def randomize_parameters(model: nn.Module) -> None:
-    """Sample every parameter from N(0, STD), norm scales around 1. Tied ones are sampled once."""
+    """Sample every parameter from N(0, STD), norm scales with mean 1, and tied parameters once."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(1.0 if name.endswith("layer_norm.weight") else 0.0, STD)
 
 
 def tied_names(model: nn.Module) -> dict[str, str]:
-    """Return every further name of a tied parameter with the first name, which has its gradient."""
+    """Map every further name of a tied parameter to its first name, which has the gradient."""
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     every = model.named_parameters(remove_duplicate=False)
     return {name: first[id(parameter)] for name, parameter in every if first[id(parameter)] != name}
@@ -227,15 +228,15 @@ def write_case(case: Case, seed: int, folder: Path) -> None:
 
 
 def plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies that share no memory and no graph, as safetensors needs them."""
+    """Return detached copies that share no memory, as safetensors requires."""
     return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 
 def main() -> None:
-    """Write all cases under the folder named on the command line."""
+    """Write the folders of all cases."""
     parser = argparse.ArgumentParser(description="Write the golden tensors of Transformer-XL.")
     parser.add_argument(
-        "target", type=Path, help="where to put the folders xl-<case>: tests/goldens/xl"
+        "target", type=Path, help="output folder, with one folder per case: tests/goldens/xl"
     )
     target: Path = parser.parse_args().target
     for seed, case in enumerate(CASES):

@@ -1,9 +1,9 @@
 """Mutation testing of the core: change one line, run the tests that should fail, report survivors.
 
-A mutant replaces one text of one file, in a copy of the repository. First all tests named in the
-table run on the unchanged copy, where they must pass. Then each mutant runs against its own tests
-and, if these pass, against a wider selection. A mutant is caught if a test fails; it is not caught
-if no test runs at all."""
+A mutant replaces one string of one file in a copy of the repository. First, all tests of the table
+run on the unchanged copy and must pass. Then each mutant runs against its own tests and, if these
+pass, against a wider selection. A mutant is caught if a test fails; it is not caught if no test
+runs."""
 
 import argparse
 import ast
@@ -34,9 +34,9 @@ WIDE_MODULES = """
     nn/patterns nn/packed model/positions nn/cache families/original families/xl families/parity
     families/names model/build
 """.split()
-# A mutant must compute something else. These errors mean that it does not run at all.
+# A mutant must compute other numbers. These errors mean that it does not run.
 INVALID_MUTANT_ERRORS = r"(Name|UnboundLocal|Import|ModuleNotFound|Syntax|Attribute|Type)Error"
-# Imported once by the fork server; no module of this repository. The last one is slow to import.
+# Imported once by the fork server; none is a module of this repository. The last one is slow to import.
 PRELOADED_MODULES = ["pytest", "numpy", "torch", "safetensors.torch", "transformers.modeling_utils"]
 
 
@@ -436,8 +436,7 @@ def expand_test_id(test: str) -> str:
 
 
 def find_table_errors(table: Iterable[Mutant], root: Path = ROOT) -> list[str]:
-    """Return one line for each row that does not apply: `old` does not occur exactly once, or a
-    test does not exist."""
+    """Return one line per invalid row: `old` does not occur exactly once, or a test does not exist."""
     errors = []
     names = set()
     for row in table:
@@ -470,7 +469,7 @@ def is_valid_python(text: str) -> bool:
 
 
 def copy_repository(root: Path, folder: Path) -> None:
-    """Copy what the tests need."""
+    """Copy the files that the tests need."""
     for name in COPIED_PATHS:
         if (root / name).is_dir():
             shutil.copytree(
@@ -501,7 +500,7 @@ def pytest_process(folder: str, module: str, arguments: list[str]) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     for name in [name for name in os.environ if name.startswith(("PYTEST", "CI", "BUILD_NUMBER"))]:
-        del os.environ[name]  # in CI pytest prints every difference in full: too long for a mutant
+        del os.environ[name]  # in CI, pytest prints full differences, which are too long here
     os.environ["COLUMNS"] = "300"
     repository_paths = {str(ROOT), str(ROOT / "tools")}
     sys.path[:] = [folder, *(path for path in sys.path if path not in repository_paths)]
@@ -519,7 +518,7 @@ def pytest_process(folder: str, module: str, arguments: list[str]) -> None:
 
 
 def run_mutant(mutant: Mutant, base: Path, wide_tests: Sequence[str] = ()) -> Result:
-    """Apply a mutant to a copy of `base` and run its tests, then the wider ones if it survives."""
+    """Apply a mutant to a copy of `base` and run its tests, then the wider selection if it survives."""
     start = time.monotonic()
     module = "qkv." + mutant.file.removesuffix(".py").replace("/", ".")
     with TemporaryDirectory(prefix="mutant-") as temporary:
@@ -569,7 +568,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
     errors = [
         *find_table_errors(table),
-        *(f"no mutant is named {name}" for name in sorted(unknown)),
+        *(f"unknown mutant {name}; --list prints all" for name in sorted(unknown)),
     ]
     if errors:
         print("\n".join(errors))
@@ -587,7 +586,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         base = Path(temporary).resolve()
         copy_repository(ROOT, base)
         tests = sorted({expand_test_id(test) for row in table for test in row.tests.split()})
-        print(f"{len(tests)} tests without a mutant ...", flush=True)
+        print(f"running {len(tests)} tests without a mutant ...", flush=True)
         exit_status, output = run_tests(base, "qkv", tests, 2 * WIDE_TIMEOUT)
         if exit_status:
             print(f"{output}\nerror: these tests fail without a mutant")

@@ -1,4 +1,4 @@
-"""Export the model of a run as a built-in model: small files, and a model card.
+"""Export the model of a run as a built-in model: int8 weights, compact files and a model card.
 
     python tools/ship.py runs/builtin/last OUT --card translate.json --num-beams 5 --max-new-tokens 128 \\
         --unit sentence --language-detector german-english
@@ -7,10 +7,10 @@ OUT/model.safetensors, config.json   the weights as int8, and the config
 OUT/tokenizer.json ...               the tokenizer, without whitespace in the JSON
 OUT/generation_config.json           the generation settings of the flags
 OUT/recipe.toml                      the recipe of the run
-OUT/README.md                        the model card: the JSON file, and facts about the model
+OUT/README.md                        the model card, from the JSON file and the model
 
-The JSON file holds `title`, `purpose`, `data`, `license`, `attribution`, `command` and `date`, each a text;
-`scores`, an object of texts by name; and `limits`, a list."""
+The JSON file has the keys `title`, `purpose`, `data`, `license`, `attribution`, `command` and `date`, each a
+text; `scores`, an object of texts by name; and `limits`, a list."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CARD = """\
 {purpose}
 
 - Model: {model}, int8 weights, {size} MB
-- Made: {date}, with `{command}`; all settings are in its files
+- Trained: {date}, with `{command}`; all settings are in `recipe.toml`
 {defaults}
 ## Scores
 
@@ -86,7 +86,7 @@ def read_card(path: Path) -> dict[str, Any]:
 def format_card(
     entries: dict[str, Any], model: qkv.Model, generation_settings: dict[str, Any], size: int
 ) -> str:
-    """Return the text of README.md; `size` is that of the weights in bytes."""
+    """Return the text of README.md; `size` is the size of the weights in bytes."""
     defaults = ", ".join(f"{name} {value}" for name, value in generation_settings.items())
     return CARD.format(
         **{name: entries[name] for name in TEXTS},
@@ -105,14 +105,14 @@ def compact_json(file: Path) -> None:
 
 
 def set_model_max_length(file: Path, data_table: dict[str, Any]) -> None:
-    """Limit texts to the length of the training data."""
+    """Set the maximum length of the tokenizer to the maximum length of the training data."""
     if max_length := data_table.get("max_length"):
         config = {**read_tokenizer_json_object(file), "model_max_length": max_length}
         file.write_text(json.dumps(config), encoding="utf-8")
 
 
 def merge_whitespace(file: Path) -> None:
-    """Make the tokenizer read any run of whitespace as one space, as in single sentences."""
+    """Add a normalizer that replaces any run of whitespace by one space."""
     tokenizer = read_tokenizer_json_object(file)
     rules = [{"type": "Replace", "pattern": {"Regex": "[\\s\ufeff]+"}, "content": " "}]
     own_rules = [tokenizer["normalizer"]] if tokenizer["normalizer"] else []
@@ -123,7 +123,9 @@ def merge_whitespace(file: Path) -> None:
 def set_label_names(model: qkv.Model, label_names: list[str]) -> None:
     num_labels = model.args.get("num_labels", 0)
     if len(label_names) != num_labels:
-        raise ValueError(f"--labels {' '.join(label_names)}: expected {num_labels} of them")
+        raise ValueError(
+            f"--labels {' '.join(label_names)}: got {len(label_names)}, expected {num_labels} names"
+        )
     model.config["id2label"] = {str(i): name for i, name in enumerate(label_names)}
     model.config["label2id"] = {name: i for i, name in enumerate(label_names)}
 
@@ -140,10 +142,10 @@ def ship(
     """Write the folder of a built-in model."""
     recipe = run.parent / "recipe.toml"
     if not recipe.is_file():
-        raise ValueError(f"{recipe}: no such file; expected the model in the folder of its run")
+        raise ValueError(f"{recipe}: file not found; expected the model in the folder of its run")
     model = qkv.load(run)
     if model.tokenizer is None:
-        raise ValueError(f"{run}: no tokenizer; expected its files beside the weights")
+        raise ValueError(f"{run}: no tokenizer; expected its files next to the weights")
     if labels is not None:
         set_label_names(model, labels)
     params = {"unit": unit, "language_detector": language_detector}
@@ -184,7 +186,7 @@ def check_tokenizer(model: qkv.Model, folder: Path) -> None:
 
 
 def print_files(out: Path) -> None:
-    """Print the size of every file, and absolute paths that the text files contain."""
+    """Print the size of every file, and a warning for absolute paths in the text files."""
     files = sorted(path for path in out.rglob("*") if path.is_file())
     rows = [(str(path.relative_to(out)), path.stat().st_size) for path in files]
     for name, size in [*rows, ("total", sum(size for _, size in rows))]:
@@ -192,7 +194,7 @@ def print_files(out: Path) -> None:
     for name in ("recipe.toml", "config.json", "README.md"):
         text = (out / name).read_text(encoding="utf-8")
         for path in re.findall(r"[\"'`( ](/[\w.-]+/[^\"'`) \n]+)", text):
-            print(f"{name} names {path}: a path of this machine?")
+            print(f"{name} contains the absolute path {path}: expected none")
 
 
 def main() -> None:
@@ -200,10 +202,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "run", type=Path, help="folder of a model in that of its run: runs/builtin/last"
+        "run", type=Path, help="model folder in the folder of a run: runs/builtin/last"
     )
-    parser.add_argument("out", type=Path, help="new folder")
-    parser.add_argument("--card", type=Path, required=True, help="JSON file, as above")
+    parser.add_argument("out", type=Path, help="output folder; must not exist")
+    parser.add_argument("--card", type=Path, required=True, help="JSON file of the model card")
     parser.add_argument("--unit", choices=("line", "sentence"), help="unit of translation")
     parser.add_argument(
         "--language-detector", choices=[*LANGUAGE_DETECTORS], help="detector of the source language"
@@ -211,7 +213,7 @@ def main() -> None:
     parser.add_argument("--labels", nargs="+", help="label names of a classifier")
     for name, type_ in GENERATION_FLAGS.items():
         flag = f"--{name.replace('_', '-')}"
-        parser.add_argument(flag, dest=name, type=type_, help="for generation_config.json")
+        parser.add_argument(flag, dest=name, type=type_, help="value in generation_config.json")
     options = parser.parse_args()
     values = {name: getattr(options, name) for name in GENERATION_FLAGS}
     generation_settings = {name: value for name, value in values.items() if value is not None}

@@ -1,12 +1,13 @@
-"""Tatoeba's sentence pairs for the built-in model: both directions in one table, and held-out pairs.
+"""Training, validation and test data of the built-in translation model from Tatoeba's sentence pairs.
 
     python tools/tatoeba.py deu-eng.tsv.xz OUT [fra-eng.tsv.xz]
 
-OUT/train.tsv   to, source, target: every pair in both directions; `to` is the target code, >>en<< or >>de<<
-OUT/valid.tsv   the same for 1,000 pairs               OUT/test.de, OUT/test.en   2,000 pairs, line by line
-OUT/more.en     the English sentences of a second file that are in no pair of the first
+OUT/train.tsv                to, source, target: every pair in both directions; `to` is >>en<< or >>de<<
+OUT/valid.tsv                the same for 1,000 pairs
+OUT/test.de, OUT/test.en     2,000 pairs, one sentence per line
+OUT/more.en                  the English sentences of the second file that are not in the first
 
-Neither side of a held-out pair occurs in the training data, in any pair."""
+No sentence of a validation or test pair occurs in the training data."""
 
 from __future__ import annotations
 

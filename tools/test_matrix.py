@@ -2,8 +2,8 @@
 
     python tools/test_matrix.py [--only NAME ...] [--log-dir DIR] [PYTEST OPTION ...]
 
-The order in which a kernel adds numbers depends on the instruction set, the number of threads and
-the alignment of its operands: tests that pass on one CPU may fail on another."""
+The order of summation in a kernel depends on the instruction set, the number of threads and the
+alignment of its operands, so that tests that pass on one CPU may fail on another."""
 
 from __future__ import annotations
 

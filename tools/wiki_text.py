@@ -1,8 +1,9 @@
-"""Plain text of a Wikipedia dump, such as enwik8: one paragraph per line, a blank line between articles.
+"""Extract plain text from a Wikipedia dump such as enwik8: one paragraph per line, blank lines
+between articles.
 
     python tools/wiki_text.py enwik8 wiki.txt
 
-Redirects, tables, templates, images, lists of links and headings are removed; links keep their text."""
+Redirects, tables, templates, images, lists of links and headings are removed; the text of links is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ FILES = re.compile(
     re.I,
 )
 RULES = (
-    (re.compile(r"\[\[(?:[^|\]]*\|)?([^\]]*)\]\]"), r"\1"),  # a link keeps its text
+    (re.compile(r"\[\[(?:[^|\]]*\|)?([^\]]*)\]\]"), r"\1"),  # replaces a link by its text
     (re.compile(r"\[(?:https?|ftp)://\S+ ?([^\]]*)\]"), r"\1"),
     (re.compile(r"<[^<>]*>"), ""),
     (re.compile(r"'{2,}"), ""),
@@ -37,7 +38,7 @@ def extract_paragraphs(source: str) -> list[str]:
     if text.lstrip()[:9].lower() == "#redirect":
         return []
     text = DROPPED.sub("", text)
-    for _ in range(5):  # templates within templates
+    for _ in range(5):  # nested templates
         text, num_removed = INNERMOST.subn("", text)
         if not num_removed:
             break

@@ -134,7 +134,7 @@ def test_tool_prints_file_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     total = sizes.pop("total")
     assert sizes == {path.name: path.stat().st_size for path in out.iterdir()}
     assert total == sum(sizes.values())
-    assert "recipe.toml names /home/me/train.tsv: a path of this machine?" in done.stdout
+    assert "recipe.toml contains the absolute path /home/me/train.tsv" in done.stdout
     again = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=False)
     assert (again.returncode, again.stderr.count("\n")) == (1, 1)
     assert "already exists; expected a new or an empty folder" in again.stderr
@@ -156,7 +156,7 @@ def test_incomplete_card_is_an_error(tmp_path: Path) -> None:
 
 def test_number_of_labels_is_checked(tmp_path: Path) -> None:
     run = save_run(build_model("bert", "sequence-classification"), tmp_path / "run")
-    with pytest.raises(ValueError, match="--labels no maybe yes: expected 2 of them"):
+    with pytest.raises(ValueError, match="--labels no maybe yes: got 3, expected 2 names"):
         ship.ship(run, tmp_path / "out", CARD, {}, ["no", "maybe", "yes"])
     assert not (tmp_path / "out").exists()
 

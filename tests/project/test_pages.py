@@ -112,7 +112,7 @@ def test_other_files_are_named_and_not_linked() -> None:
 
 
 def test_a_link_to_no_file_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"docs/pets.md: the link ../setup.py leads nowhere"):
+    with pytest.raises(ValueError, match=r"docs/pets.md: the target of the link ../setup.py does not exist"):
         resolve_links(make_page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
 
 
@@ -138,7 +138,7 @@ def test_subscript_and_superscript_of_one_letter() -> None:
 
 @pytest.mark.parametrize(
     ("tex", "message"),
-    [(r"\alpha", "alpha is not known"), ("a}", "a bracket too many"), ("(a", "not closed")],
+    [(r"\alpha", "unknown command .alpha"), ("a}", "unexpected closing bracket"), ("(a", "missing closing bracket")],
 )
 def test_invalid_equations_are_errors(tex: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -165,7 +165,7 @@ def test_excerpts_are_lines_of_the_source() -> None:
 @pytest.mark.parametrize(
     ("name", "span", "message"),
     [
-        ("FeedForward.backward", "", "has no FeedForward.backward"),
+        ("FeedForward.backward", "", "excerpt of FeedForward.backward: .* no such definition"),
         ("FeedForward.forward", "z = ", "no line of FeedForward.forward"),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import qkv
-from tools import retold, tatoeba
+from tools import synthetic_pairs, tatoeba
 
 ENGLISH = [f"english {i}" for i in range(4000)]
 
@@ -87,12 +87,14 @@ def test_held_out_sentences_are_left_out_of_synthetic_data(
     translator = FakeTranslator({"x": "held out", "z": ""})
     monkeypatch.setattr(qkv, "load", lambda *_, **__: SimpleNamespace(net=torch.nn.Linear(1, 1)))
     monkeypatch.setattr(qkv, "task", lambda *_: translator)
-    names = ("train.tsv", "told.tsv", "more.en", "test.de", "valid.tsv")
+    names = ("train.tsv", "synthetic.tsv", "more.en", "test.de", "valid.tsv")
     paths = [str(tmp_path / name) for name in names]
     flags = ["--device", "cpu", "--more", paths[2], "--without", *paths[3:]]
-    monkeypatch.setattr(sys, "argv", ["retold.py", "model-a", "model-b", *paths[:2], *flags])
-    retold.main()
-    assert (tmp_path / "told.tsv").read_text().splitlines() == [
+    monkeypatch.setattr(
+        sys, "argv", ["synthetic_pairs.py", "model-a", "model-b", *paths[:2], *flags]
+    )
+    synthetic_pairs.main()
+    assert (tmp_path / "synthetic.tsv").read_text().splitlines() == [
         "to\tsource\ttarget",
         ">>de<<\tnew\tde of new",
         ">>en<<\tde of new\tnew",

@@ -1,4 +1,4 @@
-"""Shared by the golden tools: the reference, random weights, and how results are written."""
+"""Shared functions of the golden tools: the reference library, random weights, and writing of results."""
 
 import importlib
 import json
@@ -16,22 +16,20 @@ NOISE = 1e-5  # relative change of a weight that must not change a result
 
 
 def reference(*versions: str) -> Any:
-    """Return the transformers module as Any: a type checker sees another release."""
+    """Return the transformers module, as Any because the installed version for type checks differs."""
     module: Any = importlib.import_module("transformers")
     if module.__version__ not in versions:
-        raise SystemExit(
-            f"transformers {' or '.join(versions)} is needed, this is {module.__version__}"
-        )
+        raise SystemExit(f"transformers is {module.__version__}, expected {' or '.join(versions)}")
     module.logging.set_verbosity_error()
     torch.set_num_threads(1)
     return module
 
 
 def randomize_parameters(model: nn.Module, seed: int) -> None:
-    """Sample every parameter and every stored bias of the logits; fixed sinusoids stay.
+    """Sample every trainable parameter and every bias of the logits from a normal distribution.
 
-    Norm scales are around 1, biases around 0, and cross-attention is weak, so that the next token depends on
-    the previous ones."""
+    Norm scales have mean 1 and biases mean 0. Cross-attention weights are small, so that the next token
+    depends on the previous tokens."""
     generator = torch.Generator().manual_seed(seed)
     drawn: list[tuple[str, Tensor]] = [
         (name, p) for name, p in model.named_parameters() if p.requires_grad
@@ -49,7 +47,7 @@ def randomize_parameters(model: nn.Module, seed: int) -> None:
 
 
 def perturb_weights(model: nn.Module, seed: int) -> None:
-    """Move every weight by NOISE of itself: what rests on a near tie then comes out otherwise."""
+    """Change every weight by the relative NOISE, which changes results that depend on a near tie."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for tensor in model.parameters():
@@ -57,13 +55,13 @@ def perturb_weights(model: nn.Module, seed: int) -> None:
 
 
 def save_tensors(file: Path, tensors: Mapping[str, Tensor], **words: str) -> None:
-    """Write copies that share no memory and no graph; `words` are metadata."""
+    """Write detached copies of tensors; `words` are the metadata of the file."""
     copies = {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
     save_file(copies, file, metadata=words)
 
 
 def save_cases(file: Path, cases: Iterable[Mapping[str, Any]]) -> None:
-    """Write a JSON list, one line per case; floats have nine digits, enough for every float32."""
+    """Write a JSON list, one line per case; floats have nine digits, which is exact for float32."""
     lines = [json.dumps(short(case), ensure_ascii=False, allow_nan=False) for case in cases]
     file.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
 

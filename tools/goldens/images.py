@@ -1,4 +1,4 @@
-"""Small images of unusual shapes and modes, and configurations of CLIP's image processor."""
+"""Small test images of unusual shapes and modes, and configurations of CLIP's image processor."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ _SIDE: dict[str, Any] = dict(size={"shortest_edge": 12}, crop_size={"height": 12
 _HALF: dict[str, Any] = dict(image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5])
 PREPROCESSORS: dict[str, dict[str, Any]] = {
     "usual":    _SIDE,
-    "older":    dict(size=12, crop_size=12),  # as in the first folders
+    "older":    dict(size=12, crop_size=12),  # the format of the first CLIP checkpoints
     "nearest":  _SIDE | dict(resample=0),
     "lanczos":  _SIDE | dict(resample=1),
     "bilinear": _SIDE | dict(resample=2),
@@ -37,7 +37,7 @@ PREPROCESSORS: dict[str, dict[str, Any]] = {
 
 
 def draw(width: int, height: int, mode: str) -> Image.Image:
-    """Draw waves and a little noise, so that no two neighboring pixels are equal."""
+    """Return an image of waves with noise, in which no two neighboring pixels are equal."""
     y, x = np.mgrid[:height, :width].astype(np.float64)
     waves = [
         np.sin(x / (2 + n)) + np.cos(y / (3 + n)) + np.sin((x + y) / (5 - n)) for n in range(4)

@@ -20,7 +20,7 @@ TOPICS = ["weather", "food and drink", "music"]
 
 @dataclass(frozen=True)
 class Case:
-    """One call of a pipeline; `task` if its name is not that of the file."""
+    """One call of a pipeline; `task` is its name if that differs from the name of the file."""
 
     model: str
     inputs: Any
@@ -38,7 +38,7 @@ def ask(model: str, inputs: Any, **settings: Any) -> Case:
 
 
 def write(model: str, inputs: Any, *, task: str | None = None, **settings: Any) -> Case:
-    """Pipelines would write 256 tokens by four beams of themselves."""
+    """Return a case with few new tokens; the default of pipelines is 256 tokens with four beams."""
     return Case(model, inputs, dict(max_new_tokens=12, num_beams=1) | settings, task, writes=True)
 
 

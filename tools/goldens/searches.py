@@ -1,4 +1,4 @@
-"""Searches of the golden files: prompts and settings of `generate`. Knows no models."""
+"""Prompts and settings of `generate` for the golden files. Does not depend on models."""
 
 from collections.abc import Iterator
 from typing import Any, TypeAlias
@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 Ids: TypeAlias = list[list[int]]
 Settings: TypeAlias = dict[str, Any]
 
-# The reference counts the prompt as generated: no id of a prompt is a forced one. It counts padding too, so
-# rows have one length where repetition is penalized.
+# The reference counts ids of the prompt as generated, so that no prompt contains a forced id. It also counts
+# padding, so that rows have equal length in cases with a repetition penalty.
 RAGGED: Ids = [[5, 17, 9, 30, 12, 8, 21], [14, 6, 27], [23, 11, 11, 7, 19]]
 SHORT: Ids = [[5, 17, 9], [14, 6, 27]]
 LONG: Ids = [[5, 17, 9, 30, 12, 8, 21, 14, 6], [23, 11, 11, 7, 19, 4, 28, 13, 29]]
@@ -51,8 +51,8 @@ PLAIN: dict[str, Settings] = {
     "beam":           dict(num_beams=4, num_return_sequences=2),
 }  # fmt: skip
 
-# 4.35.2 divides a beam's score by a length that counts the prompt and not the end, later versions by that of
-# what was written. A penalty of 0 divides by neither.
+# 4.35.2 divides the score of a beam by a length that includes the prompt and excludes EOS, later versions by
+# the number of generated tokens. A penalty of 0 makes both equal.
 SUM: Settings = {"length_penalty": 0.0}
 REMEMBERED: dict[str, Settings] = {
     "greedy":         {},
@@ -79,7 +79,7 @@ def searches() -> Iterator[tuple[str, Ids, Settings]]:
 
 
 def remembered() -> Iterator[tuple[str, Ids, Settings]]:
-    """Yield those of Transformer-XL, which has no padding: rows have one length."""
+    """Yield the cases of Transformer-XL, which does not support padding: rows have equal length."""
     for name, settings in REMEMBERED.items():
         yield name, SHORT, LENGTH | settings
         yield f"{name}-long", LONG, LENGTH | settings

@@ -1,4 +1,4 @@
-"""Small tokenizers of every type, trained on a few sentences. Knows no models."""
+"""Small tokenizers of every type, trained on a few sentences. Does not depend on models."""
 
 import io
 import json
@@ -46,12 +46,12 @@ Make: TypeAlias = Callable[
 
 
 def letters(texts: list[str]) -> list[str]:
-    """All letters in order. A trainer numbers marked ones as chance has it, unless they are given first."""
+    """Return all letters, sorted. Given as the initial alphabet, they make the ids deterministic."""
     return sorted({letter for text in texts for letter in text if not letter.isspace()})
 
 
 def wordpiece(lower: bool) -> Make:
-    """BERT's."""
+    """Return a WordPiece tokenizer of BERT."""
 
     def make(transformers: Any, folder: Path) -> Any:
         rules, texts = normalizers.BertNormalizer(lowercase=lower), ENGLISH + GERMAN
@@ -74,7 +74,7 @@ def wordpiece(lower: bool) -> Make:
 
 
 def pairs_of_bytes(name: str) -> Make:
-    """Byte-level BPE of RoBERTa and BART, by the name of the class."""
+    """Return a byte-level BPE tokenizer of RoBERTa or BART, given the name of its class."""
 
     def make(transformers: Any, folder: Path) -> Any:
         trained = Tokenizer(models.BPE())
@@ -90,7 +90,7 @@ def pairs_of_bytes(name: str) -> Make:
 
 
 def pieces(texts: list[str], size: int, file: Path, **ids: Any) -> Path:
-    """Train a SentencePiece model without normalization rules, which alone take 240 kB."""
+    """Train a SentencePiece model without normalization rules, which would take 240 kB."""
     held = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(texts), model_writer=held, vocab_size=size, model_type="unigram",
@@ -117,7 +117,7 @@ def mbart(transformers: Any, folder: Path) -> Any:
 
 
 def marian(transformers: Any, folder: Path) -> Any:
-    """Two SentencePiece models over one vocabulary."""
+    """Return a Marian tokenizer: two SentencePiece models with a shared vocabulary."""
     files = [
         pieces(ENGLISH, 110, folder / "source.spm"),
         pieces(GERMAN, 100, folder / "target.spm"),
@@ -133,7 +133,7 @@ def marian(transformers: Any, folder: Path) -> Any:
 
 
 def clip(transformers: Any, folder: Path) -> Any:
-    """BPE with an end-of-word marker; the two special tokens come last, as in CLIP."""
+    """Return a CLIP tokenizer: BPE with an end-of-word marker; the two special tokens come last."""
     trained = Tokenizer(models.BPE())
     trained.normalizer = normalizers.Lowercase()
     trained.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -1,4 +1,4 @@
-"""Equations: the subset of TeX that the pages use, as MathML. Knows no page.
+"""Conversion of equations from a subset of TeX to MathML. Does not depend on pages.
 
 a_b  a^b  (a)  \\frac{a}{b}  \\sqrt{a}  \\text{name}  \\sin \\cos \\min \\max  \\cdot \\le ..."""
 
@@ -13,19 +13,19 @@ FUNCTIONS = ("sin", "cos", "min", "max")
 
 
 def render_mathml(tex: str) -> str:
-    """Return an equation as a block; an unknown command is an error that names it."""
+    """Return an equation as a MathML block; an unknown command is an error."""
     tokens = TOKEN.findall(tex)
     try:
         body = parse_row(tokens)
     except IndexError:
-        raise ValueError(f"equation {tex!r}: a bracket is not closed") from None
+        raise ValueError(f"equation {tex!r}: missing closing bracket") from None
     if tokens:
-        raise ValueError(f"equation {tex!r}: a bracket too many")
+        raise ValueError(f"equation {tex!r}: unexpected closing bracket")
     return f'<math display="block" alttext="{escape(tex.strip())}">{body}</math>'
 
 
 def parse_row(tokens: list[str]) -> str:
-    """Parse up to the end, or up to a closing bracket."""
+    """Parse tokens up to the end or a closing bracket."""
     parts: list[str] = []
     while tokens and tokens[0] not in "})":
         part = parse_atom(tokens)
@@ -45,7 +45,7 @@ def parse_row(tokens: list[str]) -> str:
 
 
 def parse_group(tokens: list[str]) -> str:
-    """Parse a group in braces, which are not printed, or in parentheses, which are."""
+    """Parse a group in braces or parentheses; only parentheses are part of the output."""
     opening = tokens.pop(0)
     body = parse_row(tokens)
     tokens.pop(0)
@@ -65,7 +65,7 @@ def parse_atom(tokens: list[str]) -> str:
 
 
 def parse_command(name: str, tokens: list[str]) -> str:
-    """Parse the groups of a \\name."""
+    """Parse a command \\name with its arguments."""
     if name == "frac":
         return f"<mfrac>{parse_group(tokens)}{parse_group(tokens)}</mfrac>"
     if name == "sqrt":
@@ -76,7 +76,7 @@ def parse_command(name: str, tokens: list[str]) -> str:
         return f"<mo>{SYMBOLS[name]}</mo>"
     if name in FUNCTIONS:
         return f"<mi>{name}</mi>"
-    raise ValueError(f"equation: \\{name} is not known")
+    raise ValueError(f"equation: unknown command \\{name}")
 
 
 def parse_text(tokens: list[str]) -> str:

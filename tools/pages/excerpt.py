@@ -1,6 +1,6 @@
-"""Excerpts: lines of the source by the name of their definition, so that a page is always up to date.
+"""Source excerpts of pages, found by the name of a definition, so that pages stay up to date.
 
-In a page, a paragraph that is only a link into the source becomes the lines themselves:
+A paragraph that consists of a link to a Python file is replaced by an excerpt:
 
     [FeedForward.forward](../qkv/nn/feed_forward.py)          a class, a function, a method, or an assignment
     [FeedForward.forward](../qkv/nn/feed_forward.py "y … z")  the part from one line to another"""
@@ -19,7 +19,7 @@ EXCERPT_LINK = re.compile(r'^\[([\w.]+)\]\((\S+\.py)(?: "(.+)")?\)$', re.MULTILI
 
 
 def insert_excerpts(page: Page) -> str:
-    """Return the text of a page with its excerpts."""
+    """Return the text of a page with its links replaced by excerpts."""
 
     def format_excerpt(match: re.Match[str]) -> str:
         file = normpath(join(dirname(page.file), match[2]))
@@ -30,13 +30,13 @@ def insert_excerpts(page: Page) -> str:
 
 
 def find_excerpt(file: str, name: str, span: str = "") -> tuple[int, str]:
-    """Return the number of the first line, and the lines; ValueError if there are none."""
+    """Return the number of the first line, and the lines; raise ValueError if there are none."""
     if not (ROOT / file).is_file():
-        raise ValueError(f"excerpt of {name}: there is no {file}")
+        raise ValueError(f"excerpt of {name}: file {file} not found")
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     node = dict(iter_definitions(ast.parse("\n".join(lines)))).get(name)
     if node is None:
-        raise ValueError(f"excerpt: {file} has no {name}")
+        raise ValueError(f"excerpt of {name}: {file} has no such definition")
     first = node.lineno - 1
     last = node.end_lineno or node.lineno
     if span:
@@ -61,7 +61,7 @@ def iter_definitions(
 
 
 def find_line(lines: list[str], begin: str, indices: range, where: str) -> int:
-    """Return the first of these lines that begins with a text."""
+    """Return the index of the first line that begins with a text."""
     for index in indices:
         if lines[index].strip().startswith(begin):
             return index

@@ -1,4 +1,4 @@
-"""A page for each family, made from its spec, the docstring of its file and docs/families.toml."""
+"""Pages of the families, generated from their specs, their docstrings and docs/families.toml."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TWO_STACKS = {
 
 
 def family_pages(text: str) -> list[Page]:
-    """Return the overview, with the introduction of docs/families.md, and a page for each family."""
+    """Return the overview, with the introduction of docs/families.md, and one page per family."""
     descriptions = tomllib.loads(DESCRIPTIONS.read_text(encoding="utf-8"))
     if missing := {*FAMILY_NAMES} - descriptions.keys():
         raise ValueError(f"docs/families.toml has no table {', '.join(sorted(missing))}")
@@ -89,7 +89,7 @@ def family_page(family: Family, description: dict[str, Any]) -> Page:
 
 
 def get_title(family: Family) -> str:
-    """Return the name that the docstring of the file begins with."""
+    """Return the display name of a family, from the beginning of its docstring."""
     return re.split(r"[:,.]", family.doc or family.name)[0]
 
 
@@ -108,7 +108,7 @@ def format_paper(family: Family, description: dict[str, Any]) -> str:
 
 
 def format_sizes(family: Family) -> str:
-    """Return the table of sizes; where stacks differ, with the values of both."""
+    """Return the table of sizes; if stacks differ, with the values of both."""
     rows = []
     for size, spec in build_specs(family):
         stacks = [stack for _, stack in list_stacks(spec)]
@@ -124,7 +124,7 @@ def format_sizes(family: Family) -> str:
 
 
 def format_heads(family: Family) -> str:
-    """Return the table of heads, with their tasks and classes at Hugging Face."""
+    """Return the table of heads, with their tasks and Hugging Face classes."""
     default = family.arguments()["head"]
     rows = []
     for head, classes in family.heads.items():
@@ -153,7 +153,7 @@ def supported_tasks(family_name: str, head: str) -> list[str]:
 
 
 def supporting_families(task: str) -> dict[str, list[str]]:
-    """Return the families that support a task, each with the heads that do."""
+    """Return the families that support a task, each with the heads that support it."""
     heads = {
         family.name: [head for head in family.heads if task in supported_tasks(family.name, head)]
         for family in list_families()
@@ -162,20 +162,22 @@ def supporting_families(task: str) -> dict[str, list[str]]:
 
 
 def format_published(family: Family, description: dict[str, Any]) -> str:
-    """Return the ids on the hub that can be loaded, and other formats."""
+    """Return the hub ids that can be loaded, and other supported formats."""
     ids = description["opens"]
     more = description.get("more", "")
     if not ids:
-        return f"Hugging Face has no class for it: train your own ([Training](training.md)). {more}"
+        return f"Hugging Face has no class for this family; train a model ([Training](training.md)). {more}"
     model_types = " or ".join(f"`{name}`" for name in family.model_types)
     if family.removed_from_hf:
-        tests = "`transformers` no longer has it: tests compare with outputs of an older version."
+        tests = (
+            "`transformers` removed this family; tests compare with outputs of an older version."
+        )
     else:
-        tests = "Tests compare these classes with `transformers` on random weights; they download no id."
+        tests = "Tests compare these classes with `transformers` on random weights, not on these checkpoints."
     lines = [
         f'```python\nmodel = qkv.load("{ids[0]}")\n```\n',
         *(f"- `{name}`" for name in ids),
-        f"\nSo do others whose config.json has the `model_type` {model_types} and one of the classes above.",
+        f"\nOther checkpoints with the `model_type` {model_types} and a class above can be loaded too.",
         f"{tests} {more}",
     ]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Page: one page of the site, its headings and links. Knows Markdown as text; no generator and no qkv.
+"""A page of the site, its headings and links. Does not depend on the site generator or on qkv.
 
-A page is a file of the repository, or the section of one below a heading. Its links are relative to that
-file; `resolve_links` turns them into links between pages."""
+A page is a Markdown file of the repository, or a section of a file. Its links are relative to that file;
+`resolve_links` converts them to links between pages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from posixpath import dirname, join, normpath, relpath
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-REPLACED_FILES = {"README.md": "docs/index.md"}  # what the site has in the place of a file
+REPLACED_FILES = {"README.md": "docs/index.md"}  # files that another page of the site replaces
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[([^][]*)\]\((?!\w+://)([^)#\s]*)(#[^)\s]*)?\)")
 HEADING = re.compile(r"^(#+) +(.+)$", re.MULTILINE)
@@ -22,10 +22,10 @@ HEADING = re.compile(r"^(#+) +(.+)$", re.MULTILINE)
 class Page:
     """A page of the site in Markdown."""
 
-    path: str  # in the site
-    title: str  # in the navigation
+    path: str  # path in the site
+    title: str  # title in the navigation
     text: str
-    source: str  # "docs/tasks.md", "docs/tasks.md#fill"; generated pages name a file that does not exist
+    source: str  # "docs/tasks.md", "docs/tasks.md#fill"; for generated pages, a file that does not exist
 
     @property
     def file(self) -> str:
@@ -33,7 +33,7 @@ class Page:
 
 
 def split_fences(text: str) -> Iterator[tuple[bool, str]]:
-    """Yield the parts of a text, each with whether it is fenced."""
+    """Yield the parts of a text, each with a flag for fenced code."""
     for index, part in enumerate(FENCED.split(text)):
         yield index % 2 == 1, part
 
@@ -63,13 +63,13 @@ def list_headings(text: str) -> list[str]:
 
 
 def make_anchor(heading: str) -> str:
-    """Return the anchor that the generator gives to a heading."""
+    """Return the anchor that the site generator creates for a heading."""
     letters = re.sub(r"[^\w\s-]", "", re.sub(r"\]\([^)]*\)", "", heading))
     return re.sub(r"[-\s]+", "-", letters.strip().lower())
 
 
 def list_links(text: str) -> list[tuple[str, str]]:
-    """Return the links within the site: a path, empty for the page itself, and an anchor or nothing."""
+    """Return the links within the site as (path, anchor); an empty path is the page itself."""
     return [
         (path, anchor.removeprefix("#"))
         for is_fenced, piece in split_fences(text)
@@ -79,7 +79,9 @@ def list_links(text: str) -> list[tuple[str, str]]:
 
 
 def resolve_links(page: Page, paths: Mapping[str, str]) -> Page:
-    """Return the page with links to pages, by `paths` of sources; other files are named, not linked."""
+    """Return the page with links to other pages, given the page path of each source.
+
+    A link to a file without a page is replaced by its label and the file name."""
 
     def resolve(match: re.Match[str]) -> str:
         label, path, anchor = match[1], match[2], match[3] or ""
@@ -91,7 +93,9 @@ def resolve_links(page: Page, paths: Mapping[str, str]) -> Page:
         if target is None and (ROOT / file).exists():
             return label if file.rpartition("/")[2] in label else f"{label} (`{file}`)"
         if target is None:
-            raise ValueError(f"{page.source}: the link {path + anchor} leads nowhere")
+            raise ValueError(
+                f"{page.source}: the target of the link {path + anchor} does not exist"
+            )
         if file + anchor in paths:
             anchor = ""
         is_same_page = target == page.path and anchor
@@ -106,7 +110,7 @@ def resolve_links(page: Page, paths: Mapping[str, str]) -> Page:
 
 
 def format_table(header: str, rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table; the titles of the header are separated by `|`."""
+    """Return a Markdown table; `header` is a list of titles, separated by `|`."""
     titles = header.split("|")
     lines = (titles, ["---"] * len(titles), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,6 +1,6 @@
-"""Attention patterns as SVG: the pattern that makes the mask makes the picture. Knows specs, no families.
+"""Attention patterns as SVG pictures, computed like the mask. Does not depend on families.
 
-A row is a query, a column a key. Colors are those of the text: a picture fits light and dark pages."""
+A row is a query, a column a key. Pictures use the text color, so that they fit light and dark pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CELL_STEP, CELL_SIZE, MARGIN = (
     11,
     22,
 )  # pixels: between cells, of a cell, of the margin with labels
-LEGEND = "A row is a query, a column a key; a full square is a key that the query attends to."
+LEGEND = "A row is a query, a column a key; a filled square is a key that the query attends to."
 
 
 class AttentionView(NamedTuple):
@@ -74,7 +74,7 @@ def render_pictures(specs: Iterable[tuple[str, Spec | DualSpec]]) -> str:
 
 
 def render_view(view: AttentionView, size: str) -> Iterator[str]:
-    """Yield one picture for each pattern of the heads."""
+    """Yield one picture per pattern of the heads."""
     groups = patterns.group_heads_by_pattern(view.pattern)
     for pattern, heads in groups.items():
         name = f"{view.stack}, cross-attention" if view.is_cross else view.stack
@@ -99,7 +99,7 @@ def render_view(view: AttentionView, size: str) -> Iterator[str]:
 def render_picture(
     pattern: Pattern, name: str, caption: str, *, has_memory: bool = False, is_cross: bool = False
 ) -> str:
-    """Return a figure with a name and a caption, with the keys of the memory or of the source."""
+    """Return a figure with a name and a caption; keys may include a memory or belong to a source."""
     memory_length = GRID_SIZE // 2 if has_memory else 0
     gap = CELL_STEP // 2 if has_memory else 0  # between the memory and the row
     visible, scale = patterns.compute_visibility(pattern, GRID_SIZE, memory_length)

@@ -1,4 +1,4 @@
-"""The reference: public names with their signatures as in the source, and their docstrings."""
+"""Reference pages of the public names: signatures as in the source, and docstrings."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ PUBLIC_METHODS = {  # of these classes; of others, all methods without an unders
     decode.Engine: "__init__ has_unfinished_requests add_request step abort_request",
 }
 TASKS_INTRODUCTION = """
-What `qkv.task(name, model, **settings)` returns: under the name of each task its settings, then the
-dataclasses of its results. How they are used: [Tasks](../tasks.md). A task that generates text also takes
-the fields of [GenerationConfig](settings.md#generationconfig).
+The objects that `qkv.task(name, model, **settings)` returns: for each task, its settings, then the
+dataclasses of its results. [Tasks](../tasks.md) has examples. A task that generates text also takes the
+fields of [GenerationConfig](settings.md#generationconfig).
 """.strip()
 
 
@@ -37,15 +37,15 @@ def reference_pages() -> list[Page]:
     public = {f"qkv.{name}": getattr(qkv, name) for name in qkv.__all__}
     decoding = {f"qkv.decode.{name}": getattr(decode, name) for name in decode.__all__}
     return [
-        make_page("qkv", "qkv", "The names of `import qkv`.", public | {"Family": Family}),
+        make_page("qkv", "qkv", "The public names of `qkv`.", public | {"Family": Family}),
         make_page("tasks", "Tasks and results", TASKS_INTRODUCTION, collect_task_classes()),
-        make_page("decode", "qkv.decode", "How it is used: [Decoding](../decoding.md).", decoding),
+        make_page("decode", "qkv.decode", "[Decoding](../decoding.md) has examples.", decoding),
         *settings_pages(),
     ]
 
 
 def collect_task_classes() -> dict[str, Any]:
-    """Return every task by name, each followed by the result classes that are not listed before."""
+    """Return every task by name, each followed by its result classes that are not listed yet."""
     classes: dict[str, Any] = {"Every task": Task}
     for name, (module_name, class_name) in TASK_CLASSES.items():
         module = import_module(f"qkv.tasks.{module_name}")
@@ -75,7 +75,7 @@ def make_page(name: str, title: str, introduction: str, entries: dict[str, Any])
 
 
 def format_entry(name: str, value: Any) -> str:
-    """Return a heading, the signature and the docstring; of a class its fields and methods."""
+    """Return a heading, the signature and the docstring; for a class, its fields and methods."""
     if not inspect.isclass(value):
         return f"## {name}\n\n{format_code(format_signature(value, name))}\n\n{inspect.getdoc(value) or ''}"
     docstring = inspect.cleandoc(value.__doc__ or "")
@@ -108,7 +108,7 @@ def format_code(code: str) -> str:
 
 
 def format_signature(function: Callable[..., Any], name: str, is_property: bool = False) -> str:
-    """Return a signature on one line, or one argument per line; of a property its type."""
+    """Return a signature on one line, or one argument per line; for a property, its type."""
     source = dedent(inspect.getsource(function))
     node: Any = ast.parse(source).body[0]
     returns = name if node.name == "__init__" else ast.unparse(node.returns).strip("'")

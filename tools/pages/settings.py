@@ -1,6 +1,6 @@
-"""Reference pages: recipe keys, GenerationConfig fields and command flags, from their definitions.
+"""Reference pages of recipe keys, GenerationConfig fields and command flags, from their definitions.
 
-The meaning of a dataclass field is the comment beside it or above it, or an entry of MEANINGS."""
+The meaning of a dataclass field is the comment next to it or above it, or an entry of MEANINGS."""
 
 from __future__ import annotations
 
@@ -17,31 +17,15 @@ from cyclopts import App
 from qkv.cli import COMMAND_GROUPS, app
 from qkv.decode import GenerationConfig
 from qkv.families import list_families
-from qkv.train.config import TRAIN_CHOICES, TrainConfig
+from qkv.train.config import TRAIN_CHOICES
 from qkv.train.objectives.registry import OBJECTIVE_SPECS
-from qkv.train.recipe import (
-    OPEN_TABLES,
-    DataConfig,
-    LoraConfig,
-    ModelConfig,
-    ObjectiveConfig,
-    Recipe,
-    TokenizerConfig,
-)
+from qkv.train.recipe import OPEN_TABLES, TABLES, Recipe
 from tools.pages.page import Page, format_table
 
-TABLES = {
-    "model": ModelConfig,
-    "tokenizer": TokenizerConfig,
-    "data": DataConfig,
-    "objective": ObjectiveConfig,
-    "train": TrainConfig,
-    "lora": LoraConfig,
-}
 REQUIRED = "required"
 INTERNAL_ARGUMENTS = {"family"}  # of spec functions that several families share
 
-# Meanings of keys whose definition has no comment of its own. Keys of objectives are those of all objectives.
+# Meanings of keys whose definition has no comment. The keys of "objective" are those of all objectives.
 MEANINGS: dict[str, dict[str, str]] = {
     "recipe": {
         "run": "output folder; default: `runs/` and the name of the recipe",
@@ -65,14 +49,14 @@ MEANINGS: dict[str, dict[str, str]] = {
         "validation": "validation files, or the fraction of the training data to hold out",
         "test": "files for `qkv eval`",
         "format": "file format, if the file names do not show it: txt, jsonl, csv ...",
-        "columns": "our column names and those of the file: `{ text = \"review\" }`",
+        "columns": "column names of qkv and of the file: `{ text = \"review\" }`",
         "column_names": "names of the columns of files without a header",
         "unit": "one text of a text file: line, document (between blank lines) or file",
-        "max_length": "tokens per row; 0, where rows are as long as their texts: the maximum of the model",
+        "max_length": "maximum number of tokens per row; 0: the maximum of the model",
         "batch_size": "rows per batch",
-        "batch_tokens": "tokens per batch, padding included",
+        "batch_tokens": "tokens per batch, including padding",
         "languages": "language codes of source and target",
-        "fixed_noise": "the same masks and noise in every epoch",
+        "fixed_noise": "use the same masks and noise in every epoch",
         "num_workers": "processes that encode texts and build batches",
     },
     "objective": {
@@ -86,7 +70,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "label_smoothing": "label smoothing of the cross-entropy",
         "mask_alpha": "one token in this many is predicted",
         "mask_prob": "fraction of tokens that are masked",
-        "mask_token_prob": "fraction of masked positions that become the mask token",
+        "mask_token_prob": "fraction of masked positions that are replaced by the mask token",
         "max_answer_tokens": "maximum length of an answer in evaluation",
         "max_ngram": "longest masked run of words",
         "max_span_length": "longest predicted span",
@@ -96,7 +80,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "permute_sentences": "shuffle the sentences",
         "problem_type": "single_label_classification, multi_label_classification or regression",
         "r_drop": "weight of R-Drop's divergence between two dropout masks",
-        "random_token_prob": "fraction of masked positions that become a random token",
+        "random_token_prob": "fraction of masked positions that are replaced by a random token",
         "rotate_document": "start the text at a random token",
         "router_aux_loss_coef": "weight of the load balancing loss of a mixture of experts",
         "router_z_loss_coef": "weight of the router z-loss",
@@ -106,7 +90,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "target": "template of the target",
         "teacher": "folder or hub id of the teacher",
         "temperature": "softmax temperature",
-        "use_mems": "read the memory of the previous batch",
+        "use_mems": "use the memory of the previous batch",
         "whole_word": "mask whole words",
     },
     "train": {
@@ -127,10 +111,10 @@ MEANINGS: dict[str, dict[str, str]] = {
     },
     "GenerationConfig": {
         "num_return_sequences": "number of results of a prompt, from beam search or sampling",
-        "exponential_decay_length_penalty": "number of new tokens, and factor of the EOS score after them",
+        "exponential_decay_length_penalty": "(n, factor): the EOS score grows by the factor after n tokens",
         "forced_bos_token_id": "the second token of a sequence, such as a language code",
-        "decoder_start_token_id": "first token of an encoder-decoder's decoder; default: that of the model",
-        "stop_strings": "texts that end a sequence, with the token that completes one (tasks, Model.generate)",
+        "decoder_start_token_id": "first token of the decoder; default: that of the model",
+        "stop_strings": "strings that end a sequence when they are generated (tasks, `Model.generate`)",
         "num_beams": "number of beams; 1: no beam search",
         "do_sample": "sample instead of taking the most likely token",
         "temperature": "sampling temperature",
@@ -141,7 +125,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "repetition_penalty": "penalty for tokens of the row; 1: none",
         "encoder_repetition_penalty": "penalty for tokens that are not in the source; 1: none",
         "bad_words_ids": "phrases that are never generated",
-        "sequence_bias": "phrases, and the bias that is added to their scores",
+        "sequence_bias": "phrases and the bias that is added to their scores",
         "suppress_tokens": "tokens that are never generated",
         "renormalize_logits": "normalize the scores after all processors",
         "eos_token_id": "end-of-sequence tokens",
@@ -201,8 +185,8 @@ def format_settings_page() -> str:
     """Return recipe keys, settings of objectives, arguments of families and GenerationConfig."""
     parts = [
         "# Settings",
-        "Every key of a recipe, which is also a flag of `qkv train` (`--train.lr 3e-4`), and every field of"
-        " `GenerationConfig`. How they are used: [Training](../training.md), [Decoding](../decoding.md).",
+        "The keys of a recipe, which are also flags of `qkv train` (`--train.lr 3e-4`), and the fields of"
+        " `GenerationConfig`. [Training](../training.md) and [Decoding](../decoding.md) describe their use.",
         f"## Recipe\n\n{format_settings(recipe_settings())}",
     ]
     for name in TABLES:
@@ -230,7 +214,7 @@ def recipe_settings() -> list[Setting]:
 
 
 def table_settings(name: str) -> list[Setting]:
-    """Return the keys of a table, without the field that holds the others."""
+    """Return the keys of a table, without the field for open keys."""
     rows = [row for row in field_settings(TABLES[name], name) if row.name != OPEN_TABLES.get(name)]
     if name == "train":
         rows = [
@@ -247,7 +231,7 @@ def generation_settings() -> list[Setting]:
 
 
 def field_settings(dataclass_type: type, section: str) -> list[Setting]:
-    """Return the fields of a dataclass: annotations, defaults and comments as the source has them."""
+    """Return the fields of a dataclass with the annotations, defaults and comments of the source."""
     source = dedent(inspect.getsource(dataclass_type))
     lines = source.splitlines()
     node: Any = ast.parse(source).body[0]
@@ -265,7 +249,7 @@ def field_settings(dataclass_type: type, section: str) -> list[Setting]:
 
 
 def find_comment(lines: list[str], field: ast.AnnAssign) -> str:
-    """Return the comment beside a field, or the comment lines above it."""
+    """Return the comment on the line of a field, or the comment lines above it."""
     beside = re.search(r"  # (.+)$", lines[(field.end_lineno or field.lineno) - 1])
     if beside:
         return beside[1]
@@ -279,7 +263,7 @@ def find_comment(lines: list[str], field: ast.AnnAssign) -> str:
 
 
 def objective_settings(name: str) -> list[Setting]:
-    """Return the settings of an objective: those of its builder, and the extra ones of its row."""
+    """Return the settings of an objective: those of its builder, and the extra settings of its row."""
     spec = OBJECTIVE_SPECS[name]
     meanings = MEANINGS["objective"]
     parameters = [
@@ -328,7 +312,7 @@ def format_commands_page() -> str:
     """Return the arguments and flags of every command."""
     parts = [
         "# Commands",
-        "Every command with its arguments and flags. How they work: [The command line](../command-line.md).",
+        "All commands with their arguments and flags. See also [The command line](../command-line.md).",
     ]
     for name, command in list_commands():
         summary, example = parse_command_help(command)
@@ -338,7 +322,7 @@ def format_commands_page() -> str:
 
 
 def list_commands() -> Iterator[tuple[str, App]]:
-    """Yield every command with its name, `tokenizer train` among them."""
+    """Yield every command with its name, including subcommands such as `tokenizer train`."""
     for commands in COMMAND_GROUPS.values():
         for name, command in commands.items():
             if isinstance(command, App):
@@ -387,5 +371,5 @@ def format_type(hint: Any) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a default as it is written in Python; nothing for None, an empty tuple and False."""
+    """Return a default as Python source; an empty string for None, an empty tuple and False."""
     return "" if value is None or value == () or value is False else repr(value)

@@ -1,4 +1,4 @@
-"""A page for each task, made from the sections of docs/tasks.md."""
+"""Pages of the tasks, generated from the sections of docs/tasks.md."""
 
 from __future__ import annotations
 
@@ -10,13 +10,11 @@ from tools.pages.families import get_title, supporting_families
 from tools.pages.page import Page, split_sections
 
 SOURCE = "docs/tasks.md"
-INTRODUCTION = (
-    "The code continues that of [Tasks](tasks.md), which builds the texts and the small models.\n"
-)
+INTRODUCTION = "The code uses the texts and small models that [Tasks](tasks.md) defines.\n"
 
 
 def task_pages(text: str) -> list[Page]:
-    """Return the sections on all tasks as one page, and a page for each task."""
+    """Return the overview of all tasks, and one page per task."""
     introduction, sections = split_sections(text, 2)
     shared = [f"## {name}\n{body}" for name, body in sections.items() if name not in TASK_CLASSES]
     row = re.compile(rf"^\| `({'|'.join(TASK_CLASSES)})` \|", re.MULTILINE)
@@ -32,7 +30,7 @@ def task_page(name: str, body: str) -> Page:
         for family, heads in supporting_families(name).items()
     ]
     parts = [f"# {name}", INTRODUCTION + body.rstrip(), "## Supported models", "\n".join(models)]
-    parts.append(f"Settings and results: [the reference](reference/tasks.md#{name}).")
+    parts.append(f"The [reference](reference/tasks.md#{name}) lists settings and results.")
     return Page(
         path=f"tasks/{name}.md",
         title=name,

@@ -1,4 +1,4 @@
-// Search runs in a worker, which browsers do not start from files. There a hidden frame takes its place.
+// Search runs in a web worker, which browsers do not start from local files. This polyfill uses a hidden iframe instead.
 if (location.protocol === "file:") {
   window.Worker = class {
     constructor(url) {

@@ -1,14 +1,15 @@
-"""Synthetic training data: translations of every source of a table by trained models.
+"""Generate synthetic sentence pairs: translations of all sources of a table by trained models.
 
-    python tools/retold.py MODEL [MODEL ...] train.tsv told.tsv [--more more.en]
+    python tools/synthetic_pairs.py MODEL [MODEL ...] train.tsv synthetic.tsv [--more more.en]
         [--without test.de test.en valid.tsv]
 
-The table has the columns `to`, `source` and `target`, as tools/tatoeba.py writes it, in two languages. Each
-distinct source is translated once by each model, and the pair is written in both directions: as a source with
-the model's target (sequence-level distillation, Kim and Rush 2016), and as the human target of the model's
-text (back-translation, Sennrich et al. 2016; both, by several models: data diversification, Nguyen et al.
-2020). So are the monolingual English sentences of `--more`. Duplicates and pairs of the table are left out,
-and so is every pair with a sentence of the files `--without`, on either side."""
+The table has the columns `to`, `source` and `target`, as tools/tatoeba.py writes it, in two
+languages. Each model translates each distinct source once, and the pair is written in both
+directions: with the translation as the target (sequence-level distillation, Kim and Rush 2016) and
+as the source (back-translation, Sennrich et al. 2016; both with several models: data
+diversification, Nguyen et al. 2020). The monolingual English sentences of `--more` are translated
+as well. Duplicates, pairs of the table, and pairs that contain a sentence of the files `--without`
+are omitted."""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ MAX_NEW_TOKENS = 128
 
 
 def read_sources(path: Path) -> dict[str, list[str]]:
-    """Return the distinct sources by target language, in their order."""
+    """Return the distinct sources of each target language, in the order of the table."""
     header, *rows = path.read_text("utf-8").splitlines()
     if header != HEADER:
-        sys.exit(f"{path}: its first line is {header!r}, expected {HEADER!r}")
+        sys.exit(f"{path}: the first line is {header!r}, expected {HEADER!r}")
     sources: dict[str, dict[str, None]] = {}
     for row in rows:
         code, source, _ = row.split("\t")
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("table", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--more", type=Path, help="English sentences, one per line")
-    parser.add_argument("--without", type=Path, nargs="*", default=[])
+    parser.add_argument("--without", type=Path, nargs="*", default=[], help="held-out sentences")
     parser.add_argument("--num-beams", type=int, default=4)
     parser.add_argument("--batch-tokens", type=int, default=131072, help="tokens per batch")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
@@ -103,7 +104,7 @@ def main() -> None:
     options.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     num_dropped = len(rows) - len(kept)
     print(
-        f"{options.out}: {len(kept):,} pairs, {num_dropped:,} dropped (known, held out, or empty)"
+        f"{options.out}: {len(kept):,} pairs, {num_dropped:,} omitted (known, held out, or empty)"
     )
 
 
