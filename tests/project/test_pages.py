@@ -112,7 +112,9 @@ def test_other_files_are_named_and_not_linked() -> None:
 
 
 def test_a_link_to_no_file_is_an_error() -> None:
-    with pytest.raises(ValueError, match=r"docs/pets.md: the target of the link ../setup.py does not exist"):
+    with pytest.raises(
+        ValueError, match=r"docs/pets.md: the target of the link ../setup.py does not exist"
+    ):
         resolve_links(make_page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
 
 
@@ -138,7 +140,11 @@ def test_subscript_and_superscript_of_one_letter() -> None:
 
 @pytest.mark.parametrize(
     ("tex", "message"),
-    [(r"\alpha", "unknown command .alpha"), ("a}", "unexpected closing bracket"), ("(a", "missing closing bracket")],
+    [
+        (r"\alpha", "unknown command .alpha"),
+        ("a}", "unexpected closing bracket"),
+        ("(a", "missing closing bracket"),
+    ],
 )
 def test_invalid_equations_are_errors(tex: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
