@@ -62,7 +62,7 @@ class LengthOptions:
     ) -> LengthOptions:
         """Check the options of a call; `max_length` is by default that of the model."""
         padding_strategy = _get_strategy("padding", padding, PADDING_STRATEGIES)
-        truncation_strategy = _get_strategy("truncation", truncation, [*TRUNCATION_STRATEGIES])
+        truncation_strategy = _get_strategy("truncation", truncation, TRUNCATION_STRATEGIES)
         if max_length is not None:
             if not isinstance(max_length, int) or max_length < 1:
                 raise ValueError(f"max_length {max_length!r}: expected an integer of 1 or more")

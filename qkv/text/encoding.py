@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# Strategy -> the texts of a pair that it truncates.
-TRUNCATION_STRATEGIES = {"longest_first": (0, 1), "only_first": (0,), "only_second": (1,)}
+TRUNCATION_STRATEGIES = ("longest_first", "only_first", "only_second")
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,19 @@ class Encoding:
             return self
         texts = [self._positions_of(0), self._positions_of(1)]
         sizes = [len(positions) for positions in texts]
-        truncated = TRUNCATION_STRATEGIES[strategy]
-        num_fixed = len(self) - sum(sizes[i] for i in truncated)
-        available = self._available_length(max_length, num_fixed, f" with {strategy}")
-        if len(truncated) == 2:
-            sizes = _split_length(available, *sizes)
+        if strategy == "longest_first":
+            sizes = _split_length(
+                self._available_length(max_length, len(self) - sum(sizes)), *sizes
+            )
         else:
-            sizes[truncated[0]] = available
+            index = 0 if strategy == "only_first" else 1
+            num_fixed = len(self) - sizes[index]
+            if max_length <= num_fixed:
+                raise ValueError(
+                    f"max_length {max_length}: expected more than {num_fixed},"
+                    f" the number of tokens that truncation {strategy!r} keeps"
+                )
+            sizes[index] = max_length - num_fixed
         removed: set[int] = set()
         for positions, size in zip(texts, sizes, strict=True):
             if truncation_side == "right":
@@ -79,11 +84,11 @@ class Encoding:
     def _positions_of(self, sequence_id: int) -> list[int]:
         return [i for i, other_id in enumerate(self.sequence_ids) if other_id == sequence_id]
 
-    def _available_length(self, max_length: int, num_fixed: int, condition: str = "") -> int:
+    def _available_length(self, max_length: int, num_fixed: int) -> int:
         if max_length < num_fixed:
             raise ValueError(
                 f"max_length {max_length}: expected at least {num_fixed},"
-                f" the number of tokens always kept{condition}"
+                " the number of tokens always kept"
             )
         return max_length - num_fixed
 

@@ -84,7 +84,6 @@ class TokenizerFamily:
     build_post_processor: PostProcessorFactory = build_default_post_processor
     padding_side: str = "right"
     has_token_types: bool = False  # a call of the tokenizer returns token_type_ids
-    pad_token_type_id: int = 0
     language_templates: tuple[str, str] | None = None  # with {language}
     language_codes: tuple[str, ...] = ()
     lstrip_mask_token: bool = False  # the mask token includes the space before it
@@ -150,7 +149,6 @@ TOKENIZER_FAMILIES = {
         build_post_processor=make_template_factory(XLNET_TEMPLATES),
         padding_side="left",
         has_token_types=True,
-        pad_token_type_id=3,
         lstrip_mask_token=True,
     ),
     "t5": TokenizerFamily(

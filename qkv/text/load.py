@@ -348,8 +348,6 @@ def finalize_tokenizer_parts(
         defaults["padding_side"] = family.padding_side
     if family and family.has_token_types:
         defaults["model_input_names"] = MODEL_INPUT_NAMES_WITH_TYPES
-    if family and family.pad_token_type_id:
-        defaults["pad_token_type_id"] = family.pad_token_type_id
     if family and family.model_max_length:
         defaults["model_max_length"] = family.model_max_length
     config = replace(folder.config, values=defaults | folder.config.values)

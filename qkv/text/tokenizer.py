@@ -66,7 +66,6 @@ class Tokenizer:
         }
         self.padding_side = config.get_side("padding_side")
         self.truncation_side = config.get_side("truncation_side")
-        self.pad_token_type_id = config.get_int("pad_token_type_id") or 0
         self.model_max_length = config.model_max_length
         self.model_input_names = config.model_input_names
 
@@ -146,7 +145,7 @@ class Tokenizer:
             )
         pad_values: dict[str, object] = {"input_ids": self.pad_token_id}
         if "token_type_ids" in self.model_input_names:
-            pad_values["token_type_ids"] = self.pad_token_type_id
+            pad_values["token_type_ids"] = 0
         if "attention_mask" in self.model_input_names:
             pad_values["attention_mask"] = 0
         if return_offsets_mapping:

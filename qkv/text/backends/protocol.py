@@ -65,8 +65,11 @@ def make_text_pairs(
     if not isinstance(text, Iterable):
         raise ValueError(f"text is a {type(text).__name__}, expected a string or a list of strings")
     texts = list(text)
+    for item in texts:
+        if not isinstance(item, str | tuple):
+            raise ValueError(f"{item!r}: expected a string")
     if text_pair is None:
-        return [(item, None) if not isinstance(item, tuple) else item for item in texts]
+        return [(item, None) if isinstance(item, str) else item for item in texts]
     second_texts = list(text_pair)
     if len(texts) != len(second_texts):
         raise ValueError(
