@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from qkv.train.recipe import Recipe
     from qkv.train.report.console import ReportCallback, TrainingProgress
     from qkv.train.report.history import MetricsHistory
-    from qkv.train.setup import TrainingSetup
+    from qkv.train.setup import Setup
 
 RecipeOverride = Annotated[str, Parameter(allow_leading_hyphen=True)]  # --table.key value
 
@@ -87,7 +87,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
                 show_progress_bar(f"reading {format_paths(recipe.data.train)}")
             )
 
-        def start_panel(prepared: TrainingSetup, state: TrainerState) -> None:
+        def start_panel(prepared: Setup, state: TrainerState) -> None:
             reading.close()
             print_rich(build_run_summary(recipe, prepared, state))
             training_progress = build_training_progress(recipe, prepared, state)
@@ -129,7 +129,7 @@ def format_corpus_size(num_documents: int, num_tokens: int) -> str:
 
 
 def build_training_progress(
-    recipe: Recipe, prepared: TrainingSetup, state: TrainerState
+    recipe: Recipe, prepared: Setup, state: TrainerState
 ) -> TrainingProgress:
     """Return what the progress panel of this run shows; peak FLOP/s are measured on first use."""
     from qkv.train.distributed import get_world_size
@@ -151,7 +151,7 @@ def build_training_progress(
     )
 
 
-def build_run_summary(recipe: Recipe, prepared: TrainingSetup, state: TrainerState) -> Table:
+def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> Table:
     """Build the table of model, data, objective, device and steps."""
     from qkv.data.store.shards import ShardIndex
     from qkv.train.distributed import get_world_size

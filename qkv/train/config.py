@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -161,8 +159,3 @@ class TrainConfig:
                 f"train.average_last needs {self.average_last} checkpoints in "
                 f"train.steps {self.steps}"
             )
-
-
-def find_closest_name(name: str, known_names: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to an unknown one, if any is close."""
-    return next(iter(difflib.get_close_matches(name, known_names, n=1)), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import inspect
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,28 +13,33 @@ from torch import Tensor, nn
 
 from qkv.data.read.corpus import Corpus
 from qkv.data.read.record import Record
-from qkv.data.store.prepare import prepare_shards
+from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.train.config import TrainConfig, TrainSettings
-from qkv.train.evaluate.held_out import build_evaluation_set, check_without_validation
-from qkv.train.evaluate.validation import MetricsFunction
+from qkv.train.distributed import DistributedContext
+from qkv.train.evaluate.held_out import check_without_validation
+from qkv.train.initial_model import check_model_fits
+from qkv.train.label_names import (
+    adopt_label_names,
+    get_label_names,
+    has_default_label_names,
+    resolve_label_names,
+)
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
-from qkv.train.loop.trainer import Report, Trainer, TrainerState
-from qkv.train.objectives.objective import ForwardOutputs, wrap_loss_function
+from qkv.train.loop.trainer import Report, TrainerState
+from qkv.train.objectives.context import SetupContext
+from qkv.train.objectives.objective import ForwardOutputs
 from qkv.train.objectives.registry import VARIABLE_LENGTH_OBJECTIVES, check_head, get_objective_spec
+from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import (
-    KEY_HINTS,
     DataConfig,
     ModelConfig,
     ObjectiveConfig,
     Recipe,
     build_dataclass,
 )
-from qkv.train.setup import build_recipe_objective, resolve_label_names
-from qkv.train.setup_context import DataSplit, SetupContext, get_config_label_names
-from qkv.train.setup_model import check_model_fits, get_max_positions, set_label_names
+from qkv.train.setup import SplitSource, build_setup
 
-DEFAULT_LABEL_PATTERN = re.compile(r"LABEL_\d+")  # Hugging Face's default label names
 DEFAULT_MAX_LENGTH = 512  # upper limit of the default row length, in tokens
 TrainingData = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
 
@@ -43,7 +48,7 @@ def fit(
     model: Model, data: TrainingData, *, steps: int,
     objective: str | Callable[[ForwardOutputs], Tensor] = "causal-lm",
     base_objective: str = "causal-lm", batch_size: int = 16, max_length: int = 0,
-    overflow: str = "truncate", validation: float = 0.0,
+    overflow: str | None = None, validation: float = 0.0,
     objective_settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Unpack[TrainSettings],
 ) -> TrainerState:  # fmt: skip
@@ -54,7 +59,8 @@ def fit(
     network's outputs, or only those that a contrastive base objective gathers over the full batch.
     `objective_settings` are settings of the objective, `train_settings` other keys of a recipe's
     table `[train]`, such as lr=1e-4. `max_length` defaults to the model's maximum, at most 512, for
-    objectives with rows of one length."""
+    objectives with rows of one length. `overflow` is what happens to a longer text: "error" (the
+    default), "truncate" or "window"; see docs/long-texts.md."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(
@@ -75,55 +81,28 @@ def fit(
         objective=ObjectiveConfig(name=name, settings=dict(objective_settings or {})),
         train=build_train_config(steps, cast(Mapping[str, Any], train_settings)),
     )
-    if not validation:
-        check_without_validation(recipe.train)
+    check_without_validation(recipe)
     spec = get_objective_spec(recipe)
     records = convert_to_records(data)
     if isinstance(objective, str):
         check_head(spec, model, name)
     check_model_fits(model, tokenizer, max_length)
+    label_names: tuple[str, ...] = ()
+    if spec.label_column:
+        if has_default_label_names(model):
+            adopt_label_names(model, resolve_label_names(recipe, spec, records))
+        label_names = get_label_names(model)
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
         tokenizer.save(temporary)
-        if spec.label_column and all(
-            DEFAULT_LABEL_PATTERN.fullmatch(label) for label in get_config_label_names(model)
-        ):
-            adopt_label_names(model, resolve_label_names(recipe, spec, records))
-        context = SetupContext.from_recipe(
-            recipe,
-            temporary,
-            model,
-            records,
-            label_names=get_config_label_names(model) if spec.label_column else (),
+        setup = build_setup(
+            SetupContext.from_recipe(recipe, temporary, model, records, label_names=label_names),
+            train=SplitSource(records=records, shards_folder=Path(temporary) / "data"),
+            validation_fraction=validation,
+            loss_fn=None if isinstance(objective, str) else objective,
         )
-        encoder = spec.build_encoder(context)
-        shards = prepare_shards(
-            records,
-            encoder,
-            Path(temporary) / "data",
-            field_sizes=encoder.field_sizes(),
-            provenance={"fit": repr(encoder)},
-        )
-        built_objective = build_recipe_objective(context)
-        if not isinstance(objective, str):
-            built_objective = wrap_loss_function(objective, built_objective)
-        net, _ = spec.build_module(context)
-        train_split = DataSplit(is_train=True, validation_fraction=validation)
-        validation_split = DataSplit(is_train=False, validation_fraction=validation)
-        evaluate: MetricsFunction | None = None
-        if validation:
-            evaluation_set = build_evaluation_set(
-                context, built_objective, encoder, shards, records, validation_split
-            )
-            evaluation_set.check_settings(recipe.train, None)
-            evaluate = evaluation_set.build_metrics_function(model, recipe.train)
-        with restore_after_training(net):
-            return Trainer(
-                net=net,
-                sampler=spec.build_sampler(context, shards, train_split),
-                objective=built_objective,
-                train_config=recipe.train,
-                callbacks=callbacks,
-                evaluate=evaluate,
+        with restore_after_training(setup.net):
+            return setup.build_trainer(
+                distributed=DistributedContext(), callbacks=callbacks
             ).train()
 
 
@@ -141,21 +120,12 @@ def restore_after_training(net: nn.Module) -> Iterator[None]:
 
 def build_train_config(steps: int, settings: Mapping[str, Any]) -> TrainConfig:
     """Build the TrainConfig; an unknown setting is an error that names the closest known one."""
-    for name in settings.keys() & KEY_HINTS.keys():
-        raise ValueError(f"{name} is unknown; did you mean {KEY_HINTS[name].rpartition('.')[2]}?")
+    known_names = [*inspect.signature(fit).parameters, *TrainSettings.__annotations__]
+    for name in settings:
+        if name not in TrainSettings.__annotations__:
+            raise ValueError(describe_unknown_name(name, known_names))
     config: TrainConfig = build_dataclass(TrainConfig, {"steps": steps, **settings}, "")
     return config
-
-
-def adopt_label_names(model: Model, label_names: tuple[str, ...]) -> None:
-    """Give a model with default label names those of the data."""
-    num_labels = model.args["num_labels"]
-    if len(label_names) != num_labels:
-        raise ValueError(
-            f"the data has {len(label_names)} labels ({', '.join(label_names[:20])}), and the model "
-            f"{num_labels}: build it with num_labels={len(label_names)}"
-        )
-    set_label_names(model, label_names)
 
 
 def convert_to_records(data: TrainingData) -> Iterable[Record]:

@@ -9,7 +9,9 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from qkv.train.config import TrainConfig, find_closest_name
+from qkv.data.read.corpus import Corpus
+from qkv.hints import NAME_HINTS, find_known_name
+from qkv.train.config import TrainConfig
 from qkv.validate import check_number
 
 
@@ -52,7 +54,7 @@ class DataConfig:
     column_names: tuple[str, ...] = ()
     unit: str = "line"
     max_length: int = 0
-    overflow: str = "error"  # for texts over max_length: error, truncate or window
+    overflow: str | None = None  # for texts over max_length: error (default), truncate or window
     batch_size: int = 0
     batch_tokens: int = 0
     languages: tuple[str | None, str | None] = (None, None)
@@ -69,6 +71,17 @@ class DataConfig:
             if getattr(self, name) < 0:
                 raise ValueError(f"data.{name} {getattr(self, name)!r}, expected 0 or more")
 
+    def open_corpus(self, paths: str | list[str]) -> Corpus:
+        """Return the records of these files, read as this table says."""
+        unit: Any = self.unit
+        return Corpus(
+            paths,
+            format=self.format,
+            columns=self.columns,
+            column_names=self.column_names,
+            unit=unit,
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveConfig:
@@ -76,6 +89,11 @@ class ObjectiveConfig:
 
     name: str
     settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def problem_type(self) -> str:
+        """The problem type of sequence classification."""
+        return self.settings.get("problem_type", "single_label_classification")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,21 +144,19 @@ class Recipe:
         return tables
 
 
+TABLES: dict[str, type] = {
+    "model": ModelConfig,
+    "tokenizer": TokenizerConfig,
+    "data": DataConfig,
+    "objective": ObjectiveConfig,
+    "train": TrainConfig,
+    "lora": LoraConfig,
+}
 OPEN_TABLES = {  # tables that accept further keys, and the field that holds them
     "model": "overrides",
     "objective": "settings",
 }
 FILE_KEYS = ("data.train", "data.validation", "data.test")
-KEY_HINTS = {  # common names from elsewhere, and the recipe's key
-    "learning_rate": "train.lr",
-    "learn": "train",
-    "text": "tokenizer",
-    "batch": "data.batch_size",
-    "max_steps": "train.steps",
-    "epochs": "train.steps",
-    "num_train_epochs": "train.steps",
-    "rank": "lora.r",
-}
 
 
 def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
@@ -252,10 +268,12 @@ def build_dataclass(dataclass_type: type[Any], table: object, prefix: str) -> An
 
 def suggest_key(name: str, known_names: Mapping[str, object], prefix: str) -> str:
     """Return the part of an error message that says which key an unknown one may stand for."""
-    if hint := KEY_HINTS.get(name):
-        return f"did you mean {hint}?"
-    if closest := find_closest_name(name, known_names):
-        return f"did you mean {prefix}{closest}?"
+    if known_name := find_known_name(name, known_names):
+        return f"did you mean {prefix}{known_name}?"
+    key = NAME_HINTS.get(name, name)
+    for table, dataclass_type in TABLES.items():
+        if key in [item.name for item in fields(dataclass_type)]:
+            return f"did you mean {table}.{key}?"
     return f"expected one of {', '.join(known_names)}"
 
 

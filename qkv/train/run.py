@@ -30,13 +30,13 @@ from qkv.train import stdin
 from qkv.train.distributed import init_distributed
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.evaluate.validation import ProgressReporter, ignore_progress
+from qkv.train.initial_model import is_tokenizer_stale
 from qkv.train.loop.trainer import Report, Trainer, TrainerState
 from qkv.train.recipe import Recipe, as_list, format_recipe, parse_recipe, read_recipe
 from qkv.train.report.history import METRICS_FILE
 from qkv.train.report.plot import make_plot_callback, write_loss_plot
 from qkv.train.report.tensorboard import make_tensorboard_callback
-from qkv.train.setup import TrainingSetup, prepare_training
-from qkv.train.setup_model import is_tokenizer_stale, open_corpus
+from qkv.train.setup import Setup, prepare_training
 
 CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
     "device",
@@ -56,7 +56,7 @@ class TrainingInterrupted(KeyboardInterrupt):
 def train_recipe(
     recipe: Recipe, *, resume: bool = False, accept_changes: bool = False,
     callbacks: Sequence[Callable[[Report], None]] = (),
-    on_start: Callable[[TrainingSetup, TrainerState], None] = lambda setup, state: None,
+    on_start: Callable[[Setup, TrainerState], None] = lambda setup, state: None,
     generator: TextGenerator | None = None, progress: ProgressReporter = ignore_progress,
 ) -> TrainerState:  # fmt: skip
     """Train a recipe in its run folder, or resume the run that the folder contains.
@@ -69,7 +69,7 @@ def train_recipe(
     original_recipe = recipe
     recipe = stdin.replace_stdin(original_recipe)
 
-    def prepare() -> TrainingSetup:
+    def prepare() -> Setup:
         if distributed.is_main_process:
             lock.enter_context(lock_run_folder(folder))
             write_or_check_recipe(folder, recipe, resume=resume, accept_changes=accept_changes)
@@ -84,11 +84,8 @@ def train_recipe(
 
     with init_distributed(recipe.device) as distributed, ExitStack() as lock:
         setup = distributed.run_main_process_first(prepare)
-        trainer = Trainer(
-            net=setup.net,
-            sampler=setup.sampler,
-            objective=setup.objective,
-            train_config=recipe.train,
+        trainer = setup.build_trainer(
+            distributed=distributed,
             folder=folder,
             callbacks=(
                 make_metrics_callback(folder),
@@ -96,14 +93,8 @@ def train_recipe(
                 make_tensorboard_callback(folder),
                 *callbacks,
             ),
-            save_model=setup.save_model,
-            distributed=distributed,
-            num_workers=recipe.data.num_workers,
+            generator=generator,
         )
-        if setup.evaluation_set is not None:
-            trainer.evaluate = setup.evaluation_set.build_metrics_function(
-                setup.model, recipe.train, generator, trainer.sharding
-            )
         if (
             resume
             and not trainer.restore_checkpoint()
@@ -198,7 +189,7 @@ def find_changed_files(folder: Path, recipe: Recipe) -> list[str]:
         index = ShardIndex.read(folder / "data" / name)
         if index is None or isinstance(path, float):
             continue
-        if index.provenance.get("corpus") != open_corpus(recipe, path).fingerprint():
+        if index.provenance.get("corpus") != recipe.data.open_corpus(path).fingerprint():
             changed += as_list(path)
     return changed
 

@@ -1,24 +1,25 @@
-"""Training setup: everything a Trainer needs, built from a recipe. It trains nothing."""
+"""Setup: objective, encoder, shards, module, sampler and evaluation set of a model, assembled for
+`qkv train`, `qkv.fit` and `qkv eval`. It trains nothing."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkv.data.batches.sampler import BatchSampler
 from qkv.data.encode.encoder import RecordEncoder
-from qkv.data.encode.labels import collect_label_names
 from qkv.data.read.record import Record
-from qkv.data.store.prepare import ShardProgress, prepare_shards
+from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
 from qkv.formatting import format_count
 from qkv.model.device import pick_device
 from qkv.model.model import Model
+from qkv.train.distributed import DistributedContext
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.evaluate.held_out import (
     EvaluationSet,
@@ -26,122 +27,146 @@ from qkv.train.evaluate.held_out import (
     check_without_validation,
 )
 from qkv.train.evaluate.validation import ProgressReporter, ignore_progress
-from qkv.train.loop.trainer import check_grad_accum
+from qkv.train.initial_model import prepare_model, prepare_tokenizer
+from qkv.train.label_names import resolve_label_names
+from qkv.train.loop.trainer import Report, Trainer, check_grad_accum
 from qkv.train.objectives import build_objective
 from qkv.train.objectives.classification import PROBLEM_TYPES
-from qkv.train.objectives.objective import Objective
+from qkv.train.objectives.context import SetupContext
+from qkv.train.objectives.objective import ForwardOutputs, Objective, wrap_loss_function
 from qkv.train.objectives.registry import ObjectiveSpec, get_objective_spec
+from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import Recipe, as_list
-from qkv.train.setup_context import DataSplit, SetupContext
-from qkv.train.setup_model import open_corpus, prepare_model, prepare_tokenizer
-
-SINGLE_LABEL = "single_label_classification"  # the default problem type
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSetup:
-    """Everything a Trainer needs."""
+class SplitSource:
+    """The records of a split, and the folder of the shards that they are encoded to."""
 
+    records: Iterable[Record]
+    shards_folder: Path
+    name: str = "the data"  # for progress messages
+    provenance: Mapping[str, str] = field(default_factory=dict)  # what the records depend on
+    num_workers: int = 0
+    progress: ProgressReporter = ignore_progress
+
+    def prepare_shards(self, encoder: RecordEncoder) -> Shards:
+        """Encode the records to shards, or open the shards that are up to date."""
+
+        def report(documents: int, tokens: int) -> None:
+            message = f"encoded {documents:,} texts of {self.name}, {format_count(tokens)} tokens"
+            self.progress(message, documents, None)
+
+        return prepare_shards(
+            self.records,
+            encoder,
+            self.shards_folder,
+            field_sizes=encoder.field_sizes(),
+            provenance={**self.provenance, "encoder": repr(encoder)},
+            num_workers=self.num_workers,
+            progress=report,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """A model with its objective, the batches that train it and the data that evaluates it."""
+
+    recipe: Recipe
     model: Model
     net: nn.Module  # the model's network, or a module that wraps it with a second network
     save_model: Callable[[Path], None]
-    sampler: BatchSampler
     objective: Objective
+    train_sampler: BatchSampler | None  # None: the model is evaluated only
     evaluation_set: EvaluationSet | None
 
+    @property
+    def sampler(self) -> BatchSampler:
+        """The sampler of the training data."""
+        assert self.train_sampler is not None
+        return self.train_sampler
 
-def prepare_training(
-    recipe: Recipe, folder: Path, generator: TextGenerator | None = None,
-    progress: ProgressReporter = ignore_progress,
-) -> TrainingSetup:  # fmt: skip
-    """Prepare the tokenizer, the model, the shards, the objective and the samplers of a run."""
-    data = recipe.data
+    def build_trainer(
+        self,
+        *,
+        distributed: DistributedContext,
+        folder: Path | None = None,
+        callbacks: Sequence[Callable[[Report], None]] = (),
+        generator: TextGenerator | None = None,
+    ) -> Trainer:
+        """Build the training loop; without a `folder` it writes nothing."""
+        trainer = Trainer(
+            net=self.net,
+            sampler=self.sampler,
+            objective=self.objective,
+            train_config=self.recipe.train,
+            folder=folder,
+            callbacks=callbacks,
+            save_model=self.save_model,
+            distributed=distributed,
+            num_workers=self.recipe.data.num_workers,
+        )
+        if self.evaluation_set is not None:
+            trainer.evaluate = self.evaluation_set.build_metrics_function(
+                self.model, self.recipe.train, generator, trainer.sharding
+            )
+        return trainer
+
+
+def build_setup(
+    context: SetupContext, *, train: SplitSource | None = None,
+    evaluation: SplitSource | None = None, validation_fraction: float = 0.0,
+    loss_fn: Callable[[ForwardOutputs], Tensor] | None = None, device: str | None = None,
+    generator: TextGenerator | None = None,
+) -> Setup:  # fmt: skip
+    """Assemble what training or evaluation of a model needs.
+
+    The evaluation set is that of `evaluation`, or the `validation_fraction` held out from `train`.
+    `loss_fn` replaces the loss of the objective. The model is moved to `device` once the data is
+    encoded."""
+    recipe = context.recipe
     spec = get_objective_spec(recipe)
-    if not data.batch_size and not data.batch_tokens:
-        raise ValueError(
-            "data.batch_size or data.batch_tokens is missing: the rows, or tokens, of a batch"
-        )
-    if not data.validation:
-        check_without_validation(recipe.train)
-    context = build_context(recipe, folder, spec)
-    objective = build_recipe_objective(context)
-    check_grad_accum(recipe.train, objective)
+    objective = build_context_objective(context)
+    if loss_fn is not None:
+        objective = wrap_loss_function(loss_fn, objective)
     encoder = spec.build_encoder(context)
-    train_shards = prepare_split(recipe, folder, encoder, data.train, "train", progress)
-    if isinstance(data.validation, float):  # held out from the training data
-        validation_fraction = data.validation
-        validation_path = data.train
-        validation_shards = train_shards
-    else:
-        validation_fraction = 0.0
-        validation_path = data.validation
-        validation_shards = prepare_split(
-            recipe, folder, encoder, data.validation, "validation", progress
-        )
-    context.model.net.to(pick_device(recipe.device))
+    train_shards = evaluation_shards = None
+    if train is not None:
+        check_grad_accum(recipe.train, objective)
+        train_shards = train.prepare_shards(encoder)
+    if validation_fraction:
+        evaluation = train
+        evaluation_shards = train_shards
+    elif evaluation is not None:
+        evaluation_shards = evaluation.prepare_shards(encoder)
+    if device is not None:
+        context.model.net.to(pick_device(device))
     net, save_model = spec.build_module(context)
-    train_split = DataSplit(is_train=True, validation_fraction=validation_fraction)
-    sampler = spec.build_sampler(context, train_shards, train_split)
+    sampler = None
+    if train_shards is not None:
+        split = DataSplit(is_train=True, validation_fraction=validation_fraction)
+        sampler = spec.build_sampler(context, train_shards, split)
     evaluation_set = None
-    if data.validation:
+    if evaluation is not None and evaluation_shards is not None:
+        split = DataSplit(is_train=False, validation_fraction=validation_fraction)
         evaluation_set = build_evaluation_set(
-            context,
-            objective,
-            encoder,
-            validation_shards,
-            open_corpus(recipe, validation_path),
-            DataSplit(is_train=False, validation_fraction=validation_fraction),
+            context, objective, encoder, evaluation_shards, evaluation.records, split
         )
-        evaluation_set.check_settings(recipe.train, generator)
-    return TrainingSetup(
+        if train is not None:
+            evaluation_set.check_settings(recipe.train, generator)
+    return Setup(
+        recipe=recipe,
         model=context.model,
         net=net,
         save_model=save_model,
         objective=objective,
-        sampler=sampler,
+        train_sampler=sampler,
         evaluation_set=evaluation_set,
     )
 
 
-def build_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupContext:
-    """Prepare the tokenizer and the model of a run, with what encoders and samplers need of them."""
-    tokenizer = prepare_tokenizer(recipe, folder, spec.tokenizer_template, spec.text_column)
-    records = open_corpus(recipe, recipe.data.train)
-    label_names = resolve_label_names(recipe, spec, records)
-    torch.manual_seed(recipe.train.seed)  # the same recipe gives the same initial weights
-    model = prepare_model(recipe, tokenizer, label_names, head=spec.head, pooling=spec.pooling)
-    problem_type = recipe.objective.settings.get("problem_type", SINGLE_LABEL)
-    if recipe.objective.name == "sequence-classification" and problem_type in PROBLEM_TYPES:
-        model.config["problem_type"] = problem_type
-    return SetupContext.from_recipe(
-        recipe, folder / "tokenizer", model, records, label_names=label_names
-    )
-
-
-def resolve_label_names(
-    recipe: Recipe, spec: ObjectiveSpec, records: Iterable[Record]
-) -> tuple[str, ...]:
-    """Return the label names in the records; regression has one label, an objective without labels none."""
-    problem_type = recipe.objective.settings.get("problem_type", SINGLE_LABEL)
-    if spec.label_column is None:
-        return ()
-    if problem_type == "regression":
-        return ("score",)
-    label_names = collect_label_names(records, spec.label_column, problem_type)
-    if not label_names:
-        raise ValueError("the training data has no records: is the file empty?")
-    if (
-        recipe.objective.name == "sequence-classification"
-        and problem_type == SINGLE_LABEL
-        and len(label_names) == 1
-    ):
-        raise ValueError(
-            f"the training data has only one label, {label_names[0]!r}; expected two or more"
-        )
-    return label_names
-
-
-def build_recipe_objective(context: SetupContext) -> Objective:
+def build_context_objective(context: SetupContext) -> Objective:
+    """Build the objective of the recipe, without the settings that its encoder or module take."""
     config = context.recipe.objective
     extra_settings = get_objective_spec(context.recipe).extra_settings
     settings = {
@@ -150,32 +175,61 @@ def build_recipe_objective(context: SetupContext) -> Objective:
     return build_objective(config.name, context.vocab, **settings)
 
 
-def prepare_split(
-    recipe: Recipe, folder: Path, encoder: RecordEncoder, path: str | list[str], split_name: str,
-    progress: ProgressReporter,
-) -> Shards:  # fmt: skip
-    """Encode the files of a split into shards, or open the shards that are up to date."""
-    corpus = open_corpus(recipe, path)
-    return prepare_shards(
-        corpus,
-        encoder,
-        folder / "data" / split_name,
-        field_sizes=encoder.field_sizes(),
-        provenance={
-            "corpus": corpus.fingerprint(),
-            "encoder": repr(encoder),
-            "tokenizer": hash_tokenizer(folder),
-        },
-        num_workers=recipe.data.num_workers,
-        progress=make_encoding_progress(path, progress),
+def prepare_training(
+    recipe: Recipe, folder: Path, generator: TextGenerator | None = None,
+    progress: ProgressReporter = ignore_progress,
+) -> Setup:  # fmt: skip
+    """Prepare the tokenizer, the model and the shards of a run in its folder."""
+    data = recipe.data
+    spec = get_objective_spec(recipe)
+    if not data.batch_size and not data.batch_tokens:
+        raise ValueError(
+            "data.batch_size or data.batch_tokens is missing: the rows, or tokens, of a batch"
+        )
+    check_without_validation(recipe)
+    context = prepare_context(recipe, folder, spec)
+    tokenizer_hash = hash_tokenizer(folder)
+
+    def open_split(paths: str | list[str], name: str) -> SplitSource:
+        corpus = data.open_corpus(paths)
+        return SplitSource(
+            records=corpus,
+            shards_folder=folder / "data" / name,
+            name=", ".join(as_list(paths)),
+            provenance={"corpus": corpus.fingerprint(), "tokenizer": tokenizer_hash},
+            num_workers=data.num_workers,
+            progress=progress,
+        )
+
+    train = open_split(data.train, "train")
+    evaluation = None
+    validation_fraction = 0.0
+    if isinstance(data.validation, float):
+        validation_fraction = data.validation
+    else:
+        evaluation = open_split(data.validation, "validation")
+    return build_setup(
+        context,
+        train=train,
+        evaluation=evaluation,
+        validation_fraction=validation_fraction,
+        device=recipe.device,
+        generator=generator,
     )
 
 
-def make_encoding_progress(path: str | list[str], progress: ProgressReporter) -> ShardProgress:
-    """Return a function that reports the number of encoded texts and tokens."""
-    name = ", ".join(as_list(path))
-    return lambda documents, tokens: progress(
-        f"encoded {documents:,} texts of {name}, {format_count(tokens)} tokens", documents, None
+def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupContext:
+    """Prepare the tokenizer and the model of a run, with what encoders and samplers need of them."""
+    tokenizer = prepare_tokenizer(recipe, folder, spec.tokenizer_template, spec.text_column)
+    records = recipe.data.open_corpus(recipe.data.train)
+    label_names = resolve_label_names(recipe, spec, records)
+    torch.manual_seed(recipe.train.seed)  # the same recipe gives the same initial weights
+    model = prepare_model(recipe, tokenizer, label_names, head=spec.head, pooling=spec.pooling)
+    problem_type = recipe.objective.problem_type
+    if recipe.objective.name == "sequence-classification" and problem_type in PROBLEM_TYPES:
+        model.config["problem_type"] = problem_type
+    return SetupContext.from_recipe(
+        recipe, folder / "tokenizer", model, records, label_names=label_names
     )
 
 

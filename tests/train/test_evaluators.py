@@ -28,9 +28,10 @@ from qkv.train.evaluate.held_out import build_evaluation_set, select_records
 from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
 from qkv.train.evaluate.validation import build_loss_metrics_function, list_metric_names
 from qkv.train.objectives import VocabularyInfo, build_objective
+from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import OBJECTIVE_SPECS
+from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import DataConfig, ModelConfig, ObjectiveConfig, Recipe
-from qkv.train.setup_context import DataSplit, SetupContext
 
 LINES = [
     "the cat sat on the mat in New York",
@@ -53,7 +54,7 @@ def build_evaluator(
     *,
     label_names: tuple[str, ...] = (),
     max_length: int = 0,
-    overflow: str = "error",
+    overflow: str | None = None,
     **settings: Any,
 ) -> tuple[Evaluator, RecordEncoder, SetupContext]:
     """The evaluator of an objective over these records, with its encoder and context."""

@@ -23,13 +23,13 @@ from qkv.train.loop.checkpoint import list_checkpoints
 from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.trainer import Report
 from qkv.train.objectives import build_vocabulary_info
+from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import Objective
 from qkv.train.objectives.registry import OBJECTIVE_SPECS
 from qkv.train.objectives.wrappers import GeneratorDiscriminator
 from qkv.train.recipe import Recipe, read_recipe
 from qkv.train.run import train_recipe
-from qkv.train.setup import TrainingSetup, prepare_training
-from qkv.train.setup_context import SetupContext
+from qkv.train.setup import Setup, prepare_training
 from tests.support import small_data
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes" / "small"
@@ -71,7 +71,7 @@ FULL_BATCH_RECIPES = ("sentence-contrastive", "image-text-contrastive")
 def read_small_recipe(name: str, folder: Path, *flags: str) -> Recipe:
     if name == "image-text-contrastive":
         pytest.importorskip("PIL")
-    data_flags = small_data.write(name, folder)
+    data_flags = small_data.write_data(name, folder)
     return read_recipe(
         RECIPES / f"{name}.toml",
         [*data_flags, "--run", str(folder / "run"), "--device", "cpu", *flags],
@@ -82,7 +82,7 @@ def test_every_objective_has_a_small_recipe() -> None:
     assert (
         {path.stem for path in RECIPES.glob("*.toml")}
         == MAX_LOSSES.keys()
-        == small_data.MAKERS.keys()
+        == small_data.WRITERS.keys()
     )
     flags = ["--data.train", "x"]
     objective_names = {read_recipe(path, flags).objective.name for path in RECIPES.glob("*.toml")}
@@ -109,7 +109,7 @@ def test_small_recipe_reaches_its_loss(name: str, tmp_path: Path) -> None:
 
 
 def compute_gradients(
-    net: nn.Module, objective: Objective, setup: TrainingSetup, micro_batches: list[Indices]
+    net: nn.Module, objective: Objective, setup: Setup, micro_batches: list[Indices]
 ) -> dict[str, Tensor]:
     """Return the gradients of a batch, each micro-batch weighted by its share of the targets."""
     batches = [
@@ -187,7 +187,7 @@ def test_pretrained_model_is_trained_with_another_head(tmp_path: Path) -> None:
         "cpu",
     ]
     setup = prepare_training(
-        read_recipe(path, [*flags, *small_data.write("sequence-classification", tmp_path)]),
+        read_recipe(path, [*flags, *small_data.write_data("sequence-classification", tmp_path)]),
         tmp_path / "run",
     )
     before = qkv.load(first_folder / "run" / "last")
@@ -202,7 +202,8 @@ def test_pretrained_model_is_trained_with_another_head(tmp_path: Path) -> None:
 
 
 def test_blocks_of_one_long_text_have_special_tokens(tmp_path: Path) -> None:
-    flags = ["--data.unit", "file", "--objective.whole_word", "true", "--data.fixed_noise", "true"]
+    flags = ["--data.unit", "file", "--data.overflow", ""]
+    flags += ["--objective.whole_word", "true", "--data.fixed_noise", "true"]
     setup = prepare_training(read_small_recipe("masked-lm", tmp_path, *flags), tmp_path / "run")
     batch = setup.objective.collate(
         setup.sampler.fetch_examples(setup.sampler.get_batches(0)[0], 0, setup.objective.noise)
@@ -273,6 +274,8 @@ def test_error_for_rows_longer_than_max_positions(tmp_path: Path) -> None:
 
 EXTRA_FLAGS = {
     "permutation-lm": [
+        "--data.overflow",
+        "",
         "--data.unit",
         "file",
         "--objective.use_mems",
@@ -346,7 +349,7 @@ def test_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
         ),
         (
             ["--data.overflow", "some"],
-            r"data\.overflow 'some', expected one of error, truncate, window",
+            r"data\.overflow is 'some', expected one of error, truncate, window",
         ),
         (
             ["--model.max_positions", "32"],

@@ -40,8 +40,8 @@ from qkv.train.evaluate.metrics import (
     spearmanr,
     squad_f1_score,
 )
+from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
-from qkv.train.setup_context import SetupContext
 from qkv.validate import check_number
 
 ENCODE_BATCH_SIZE = 256  # records that are encoded at once
@@ -150,7 +150,7 @@ def build_sequence_classification_evaluator(
         "multi_label_classification": build_multi_label_evaluator,
         "regression": build_regression_evaluator,
     }
-    return builders[context.get_setting("problem_type", "single_label_classification")](context)
+    return builders[context.recipe.objective.problem_type](context)
 
 
 def build_single_label_evaluator(context: SetupContext) -> Evaluator:

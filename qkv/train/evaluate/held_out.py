@@ -28,9 +28,11 @@ from qkv.train.evaluate.validation import (
     build_loss_metrics_function,
     list_metric_names,
 )
+from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import Objective
 from qkv.train.objectives.registry import get_objective_spec
-from qkv.train.setup_context import DataSplit, SetupContext
+from qkv.train.objectives.samplers import DataSplit
+from qkv.train.recipe import Recipe
 from qkv.train.sharding import Sharding
 
 
@@ -39,6 +41,7 @@ class EvaluationSet:
     """What a model is evaluated on, and how."""
 
     objective: Objective
+    shards: Shards
     sampler: BatchSampler
     evaluator: Evaluator
     generation_metrics: tuple[str, ...]  # none: the model generates no texts
@@ -122,6 +125,7 @@ def build_evaluation_set(
         generation_metrics = list_generation_metrics(encoder)
     return EvaluationSet(
         objective=objective,
+        shards=shards,
         sampler=spec.build_sampler(context, shards, split),
         evaluator=spec.build_evaluator(context, encoder, lambda: select_records(records, indices)),
         generation_metrics=generation_metrics,
@@ -129,10 +133,12 @@ def build_evaluation_set(
     )
 
 
-def check_without_validation(train_config: TrainConfig) -> None:
-    """Raise ValueError if a setting needs validation data; for runs that have none."""
+def check_without_validation(recipe: Recipe) -> None:
+    """Raise ValueError if there is no validation data and a setting needs it."""
+    if recipe.data.validation:
+        return
     for name in ("best_metric", "patience", "eval_generate"):
-        value = getattr(train_config, name)
+        value = getattr(recipe.train, name)
         if value != getattr(TrainConfig(steps=1), name):
             raise ValueError(
                 f"train.{name} {value!r}: there is no validation data; expected data.validation"

@@ -11,10 +11,8 @@ from typing import Any
 
 import torch
 
-from qkv.data.encode.labels import collect_label_names
 from qkv.data.read.lines import STDIN
 from qkv.data.read.record import Record
-from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import ShardIndex
 from qkv.kernels.attention import without_cudnn
 from qkv.model.adapters.config import is_adapter
@@ -25,17 +23,20 @@ from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
 from qkv.text import Tokenizer
 from qkv.train.evaluate.generation import TextGenerator
-from qkv.train.evaluate.held_out import build_evaluation_set
 from qkv.train.evaluate.validation import (
     ProgressReporter,
     build_loss_metrics_function,
     ignore_progress,
 )
+from qkv.train.label_names import (
+    get_label_names,
+    has_default_label_names,
+    resolve_label_names,
+)
+from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import ObjectiveSpec, get_objective_spec
 from qkv.train.recipe import Recipe, as_list, read_recipe
-from qkv.train.setup import build_recipe_objective, make_encoding_progress
-from qkv.train.setup_context import DataSplit, SetupContext, get_config_label_names
-from qkv.train.setup_model import open_corpus
+from qkv.train.setup import SplitSource, build_setup
 
 CHECKPOINT_FOLDERS = ("best", "last")
 TEXT_FIELDS = ("tokens", "source", "target")  # fields of shards that hold texts
@@ -83,35 +84,26 @@ def evaluate(
         raise ValueError(f"{folder}: no model in best/ or last/; has the run finished?")
     model = apply_model_overrides(load_trained_model(recipe, checkpoint), recipe, trained_recipe)
     model.tokenizer = Tokenizer.load(folder / "tokenizer")
-    label_names = read_label_names(recipe, spec, model)
     records = read_test_records(recipe, test)
     context = SetupContext.from_recipe(
         recipe,
         folder / "tokenizer",
         model,
         records,
-        label_names=label_names,
+        label_names=read_label_names(recipe, spec, model),
         trained_model_folder=checkpoint,
     )
-    net, _ = spec.build_module(context)
-    encoder = spec.build_encoder(context)
     with tempfile.TemporaryDirectory(prefix="qkv-") as shards_folder:
-        shards = prepare_shards(
-            records,
-            encoder,
-            shards_folder,
-            field_sizes=encoder.field_sizes(),
-            provenance={},
-            progress=make_encoding_progress(test, progress),
+        source = SplitSource(
+            records=records,
+            shards_folder=Path(shards_folder),
+            name=", ".join(as_list(test)),
+            progress=progress,
         )
-        evaluation_set = build_evaluation_set(
-            context,
-            build_recipe_objective(context),
-            encoder,
-            shards,
-            records,
-            DataSplit(is_train=False),
-        )
+        setup = build_setup(context, evaluation=source)
+        evaluation_set = setup.evaluation_set
+        assert evaluation_set is not None
+        shards = evaluation_set.shards
         compute_metrics = build_loss_metrics_function(
             evaluation_set.sampler,
             evaluation_set.objective,
@@ -119,7 +111,7 @@ def evaluate(
             progress=progress,
         )
         with torch.no_grad(), without_cudnn():
-            metrics = compute_metrics(net.eval())
+            metrics = compute_metrics(setup.net.eval())
         settings = evaluation_set.evaluator.describe_settings()
         signatures: dict[str, str] = {}
         if spec.predicts_every_token:
@@ -146,7 +138,7 @@ def evaluate(
 
 def read_test_records(recipe: Recipe, paths: str | list[str]) -> Iterable[Record]:
     """Return records that can be read more than once; standard input is kept in memory."""
-    records = open_corpus(recipe, paths)
+    records = recipe.data.open_corpus(paths)
     return list(records) if STDIN in as_list(paths) else records
 
 
@@ -192,10 +184,6 @@ def read_label_names(recipe: Recipe, spec: ObjectiveSpec, model: Model) -> tuple
     """Return the label names by id: those of the model, or else those of the training data."""
     if spec.label_column is None:
         return ()
-    label_names = get_config_label_names(model)
-    if label_names and not all(name.startswith("LABEL_") for name in label_names):
-        return label_names
-    problem_type = recipe.objective.settings.get("problem_type", "single_label_classification")
-    return collect_label_names(
-        open_corpus(recipe, recipe.data.train), spec.label_column, problem_type
-    )
+    if not has_default_label_names(model):
+        return get_label_names(model)
+    return resolve_label_names(recipe, spec, recipe.data.open_corpus(recipe.data.train))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from qkv.train.config import find_closest_name
+from qkv.hints import find_closest_name
 from qkv.train.objectives.objective import Objective
 from qkv.train.objectives.vocabulary import VocabularyInfo as VocabularyInfo
 from qkv.train.objectives.vocabulary import build_vocabulary_info as build_vocabulary_info
@@ -15,7 +15,7 @@ from qkv.train.objectives.vocabulary import build_vocabulary_info as build_vocab
 
 def build_objective(name: str, vocab: VocabularyInfo, **settings: Any) -> Objective:
     """Build the objective of this name; an error about a setting lists those that exist."""
-    # Imported here: the registry imports setup_context, which imports this package.
+    # Imported here: the registry imports evaluators, which import this package.
     from qkv.train.objectives.registry import find_objective_spec
 
     build = find_objective_spec(name).build_objective

@@ -19,19 +19,25 @@ from qkv.data.encode.labels import (
     TokenClassificationEncoder,
     get_column,
 )
-from qkv.train.setup_context import SetupContext
+from qkv.train.objectives.context import SetupContext
 from qkv.validate import check_number
 
+SPLIT_REASON = "long texts are split into rows of data.max_length tokens"
 EncoderFactory = Callable[[SetupContext], RecordEncoder]
 
 
 def build_running_text_encoder(context: SetupContext) -> RecordEncoder:
     """Plain text; an end token separates records unless they are parts of one document."""
-    return PlainTextEncoder(add_eos=not context.is_single_document, **context.encoder_kwargs)
+    context.check_overflow_unset(SPLIT_REASON)
+    return PlainTextEncoder(
+        add_eos=not context.is_single_document, tokenizer_folder=context.tokenizer_folder
+    )
 
 
 def build_raw_text_encoder(context: SetupContext) -> RecordEncoder:
     """Plain text without special tokens, which the sampler or the objective adds."""
+    if context.is_single_document:
+        context.check_overflow_unset(f'with data.unit = "file", {SPLIT_REASON}')
     return PlainTextEncoder(
         add_eos=False,
         mark_word_starts=context.get_setting("whole_word", False),
@@ -43,8 +49,13 @@ def build_raw_text_encoder(context: SetupContext) -> RecordEncoder:
 
 def build_sentences_encoder(context: SetupContext) -> RecordEncoder:
     """Documents split into sentences."""
-    whole_word = context.get_setting("whole_word", False)
-    return SentenceSplitEncoder(mark_word_starts=whole_word, **context.encoder_kwargs)
+    context.check_overflow_unset(
+        "sentence pairs of at most data.max_length tokens are sampled from long texts"
+    )
+    return SentenceSplitEncoder(
+        mark_word_starts=context.get_setting("whole_word", False),
+        tokenizer_folder=context.tokenizer_folder,
+    )
 
 
 def build_control_code_encoder(context: SetupContext) -> RecordEncoder:
@@ -80,7 +91,7 @@ def build_label_encoder(context: SetupContext) -> RecordEncoder:
     """Text or text pair, and its label."""
     return SequenceClassificationEncoder(
         label_names=context.label_names,
-        problem_type=context.get_setting("problem_type", "single_label_classification"),
+        problem_type=context.recipe.objective.problem_type,
         max_length=context.max_length,
         **context.encoder_kwargs,
     )

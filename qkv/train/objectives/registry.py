@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from qkv.hints import find_closest_name
 from qkv.model.model import Model
-from qkv.train.config import find_closest_name
 from qkv.train.evaluate import evaluators
 from qkv.train.objectives import (
     causal_lm,

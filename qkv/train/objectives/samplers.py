@@ -1,8 +1,10 @@
-"""Samplers: how the shards of a run become batches, one builder per kind of objective."""
+"""Samplers: how the shards of a run become batches, one builder per kind of objective; DataSplit, the
+part of the shards that a sampler reads."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from qkv.data.batches.collate import Dataset
 from qkv.data.batches.dataset import (
     ChunkedDataset,
+    DocumentDataset,
     PackedDataset,
     SentencePairDataset,
     SpecialTokensDataset,
@@ -24,7 +27,34 @@ from qkv.data.batches.sampler import (
 )
 from qkv.data.noise.span_corruption import compute_input_and_target_lengths
 from qkv.data.store.shards import Shards
-from qkv.train.setup_context import DataSplit, SetupContext
+from qkv.train.objectives.context import SetupContext
+
+
+class DataSplit(NamedTuple):
+    """A split of the shards: the training part, or the `validation_fraction` held out from it."""
+
+    is_train: bool = True
+    validation_fraction: float = 0.0
+
+    def compute_bounds(self, total: int, min_count: int = 1, unit: str = "rows") -> tuple[int, int]:
+        """Return the range of this split in `total` units; each split needs at least `min_count`."""
+        boundary = round(total * (1 - self.validation_fraction))
+        if self.validation_fraction and min(boundary, total - boundary) < min_count < total:
+            raise ValueError(
+                f"data.validation {self.validation_fraction:g}: it would hold out "
+                f"{total - boundary} of {total} {unit} and train on {boundary}, expected at least "
+                f"{min_count} each; set another fraction, or files"
+            )
+        if self.is_train:
+            return 0, boundary
+        return (boundary if self.validation_fraction else 0), total
+
+    def select_documents(self, shards: Shards, seed: int) -> DocumentDataset:
+        order = np.arange(len(shards))
+        if self.validation_fraction:
+            order = np.random.default_rng(seed).permutation(order)
+        return DocumentDataset(shards, np.sort(order[slice(*self.compute_bounds(len(shards)))]))
+
 
 SamplerFactory = Callable[[SetupContext, Shards, DataSplit], BatchSampler]
 

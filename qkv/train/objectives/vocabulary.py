@@ -38,14 +38,13 @@ def build_vocabulary_info(
     tokenizer: Tokenizer, model: Model, *, max_length: int = 0
 ) -> VocabularyInfo:
     """Collect the facts about this tokenizer and model."""
-    special = {*tokenizer.special_token_ids.values(), *tokenizer.extra_special_tokens.values()}
     return VocabularyInfo(
         vocab_size=len(tokenizer),
         pad_token_id=tokenizer.pad_token_id or 0,
         mask_token_id=tokenizer.mask_token_id,
         decoder_start_token_id=model.args.get("decoder_start_token_id"),
         eos_token_id=tokenizer.eos_token_id,
-        special_token_ids=tuple(sorted(special)),
+        special_token_ids=tuple(sorted(tokenizer.all_special_ids)),
         pad_left=tokenizer.padding_side == "left",
         single_template=build_special_tokens_template(tokenizer),
         pair_template=build_special_tokens_template(tokenizer, 2),
@@ -63,7 +62,9 @@ def find_sentence_end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
     encoded = tokenizer.encode_ids([f"a{mark}" for mark in marks], add_special_tokens=False)
     last_ids = [ids[-1] for ids in encoded]
     mark_ids = {
-        i for i, mark in zip(last_ids, marks, strict=True) if tokenizer.decode([i]).strip() == mark
+        i
+        for i, mark in zip(last_ids, marks, strict=True)
+        if tokenizer.decode(i, skip_special_tokens=True).strip() == mark
     }
     return tuple(sorted(mark_ids))
 
@@ -81,3 +82,11 @@ def read_spec_sizes(spec: Spec | DualSpec) -> dict[str, Any]:
         return {}
     num_patches = (patches.image_size // patches.patch_size) ** 2
     return {"image_size": patches.image_size, "num_image_tokens": num_patches + 1}
+
+
+def get_max_positions(spec: Spec | DualSpec) -> int | None:
+    """Return the longest input of a model with learned positions; None: any length."""
+    text_spec = spec.text if isinstance(spec, DualSpec) else spec
+    stacks = [text_spec.encoder, text_spec.decoder] if text_spec else []
+    limits = [stack.max_positions for stack in stacks if stack]
+    return min((limit for limit in limits if limit is not None), default=None)

@@ -22,7 +22,7 @@ from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.nn.heads import PredictionHead
 from qkv.nn.transformer import DualEncoder, Transformer
-from qkv.train.setup_context import SetupContext
+from qkv.train.objectives.context import SetupContext
 
 SaveFunction = Callable[[Path], None]
 ModuleFactory = Callable[[SetupContext], tuple[nn.Module, SaveFunction]]

@@ -1,23 +1,24 @@
-"""SetupContext and DataSplit: what the encoders and samplers of a run are built from."""
+"""SetupContext: what the encoder, the samplers, the evaluator and the module of an objective are built
+from."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from qkv.data.batches.dataset import DocumentDataset
+from qkv.data.encode.overflow import DEFAULT_OVERFLOW, check_overflow_unset
 from qkv.data.read.record import Record
-from qkv.data.store.shards import Shards
 from qkv.model.adapters.write import write_adapter
 from qkv.model.model import Model
 from qkv.nn.lora import lora_layers
-from qkv.train.objectives import VocabularyInfo, build_vocabulary_info
+from qkv.train.objectives.vocabulary import (
+    VocabularyInfo,
+    build_vocabulary_info,
+    get_max_positions,
+)
 from qkv.train.recipe import Recipe
-from qkv.train.setup_model import get_max_positions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,41 +76,16 @@ class SetupContext:
 
     @property
     def encoder_kwargs(self) -> dict[str, Any]:
-        return dict(tokenizer_folder=self.tokenizer_folder, overflow=self.recipe.data.overflow)
+        overflow = self.recipe.data.overflow or DEFAULT_OVERFLOW
+        return dict(tokenizer_folder=self.tokenizer_folder, overflow=overflow)
+
+    def check_overflow_unset(self, reason: str) -> None:
+        """Raise ValueError if `data.overflow` is set for an objective to which no text is too long."""
+        check_overflow_unset(
+            "data.overflow", self.recipe.data.overflow, self.recipe.objective.name, reason
+        )
 
     @property
     def is_single_document(self) -> bool:
         """Whether the records are consecutive parts of one long document."""
         return self.recipe.data.unit == "file"
-
-
-def get_config_label_names(model: Model) -> tuple[str, ...]:
-    """Return the label names in the model's config, by label id."""
-    id2label: dict[str, str] = model.config.get("id2label") or {}
-    return tuple(id2label[number] for number in sorted(id2label, key=int))
-
-
-class DataSplit(NamedTuple):
-    """A split of the shards: the training part, or the `validation_fraction` held out from it."""
-
-    is_train: bool = True
-    validation_fraction: float = 0.0
-
-    def compute_bounds(self, total: int, min_count: int = 1, unit: str = "rows") -> tuple[int, int]:
-        """Return the range of this split in `total` units; each split needs at least `min_count`."""
-        boundary = round(total * (1 - self.validation_fraction))
-        if self.validation_fraction and min(boundary, total - boundary) < min_count < total:
-            raise ValueError(
-                f"data.validation {self.validation_fraction:g}: it would hold out "
-                f"{total - boundary} of {total} {unit} and train on {boundary}, expected at least "
-                f"{min_count} each; set another fraction, or files"
-            )
-        if self.is_train:
-            return 0, boundary
-        return (boundary if self.validation_fraction else 0), total
-
-    def select_documents(self, shards: Shards, seed: int) -> DocumentDataset:
-        order = np.arange(len(shards))
-        if self.validation_fraction:
-            order = np.random.default_rng(seed).permutation(order)
-        return DocumentDataset(shards, np.sort(order[slice(*self.compute_bounds(len(shards)))]))

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from qkv.data.encode.encoder import parse_template_columns
-from qkv.data.read.corpus import Corpus
 from qkv.data.read.record import TEXT_COLUMNS, Record
 from qkv.families import get_family
+from qkv.hints import find_closest_name
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.names import find_default_target_modules
 from qkv.model.adapters.write import build_adapter_files
@@ -20,22 +20,14 @@ from qkv.model.model import Model, list_tokenizer_files
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers
-from qkv.spec import DualSpec, LearnedPositions, Spec
 from qkv.text import Tokenizer
-from qkv.train.config import find_closest_name
+from qkv.train.label_names import set_label_names
+from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
 TOKENIZER_SOURCE_FILE = (
     "tokenizer.from"  # fingerprint of the texts that the tokenizer was trained on
 )
-
-
-def open_corpus(recipe: Recipe, path: str | list[str]) -> Corpus:
-    data = recipe.data
-    unit: Any = data.unit
-    return Corpus(
-        path, format=data.format, columns=data.columns, column_names=data.column_names, unit=unit
-    )
 
 
 def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: str) -> Tokenizer:
@@ -46,7 +38,7 @@ def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: 
     if run_tokenizer_folder.exists():
         return Tokenizer.load(run_tokenizer_folder)
     pretrained_folder = find_tokenizer_folder(recipe)
-    records = open_corpus(recipe, recipe.data.train)
+    records = recipe.data.open_corpus(recipe.data.train)
     if pretrained_folder:
         tokenizer = Tokenizer.load(pretrained_folder)
     else:
@@ -75,7 +67,9 @@ def is_tokenizer_stale(recipe: Recipe, folder: Path) -> bool:
     source_file = folder / TOKENIZER_SOURCE_FILE
     if not (source_file.exists() and (folder / "tokenizer").exists()):
         return False
-    return source_file.read_text("utf-8") != open_corpus(recipe, recipe.data.train).fingerprint()
+    return (
+        source_file.read_text("utf-8") != recipe.data.open_corpus(recipe.data.train).fingerprint()
+    )
 
 
 def find_tokenizer_folder(recipe: Recipe) -> Path | None:
@@ -149,11 +143,6 @@ def prepare_model(
         set_label_names(model, label_names)
     check_model_fits(model, tokenizer, recipe.data.max_length)
     return model
-
-
-def set_label_names(model: Model, label_names: tuple[str, ...]) -> None:
-    model.config["id2label"] = {str(number): name for number, name in enumerate(label_names)}
-    model.config["label2id"] = {name: number for number, name in enumerate(label_names)}
 
 
 def infer_family_args(
@@ -240,14 +229,3 @@ def check_model_fits(model: Model, tokenizer: Tokenizer, max_length: int) -> Non
         raise ValueError(
             f"data.max_length {max_length}, expected at most the model's max_positions, {max_positions}"
         )
-
-
-def get_max_positions(spec: Spec | DualSpec) -> int | None:
-    """Return the longest input of a model with learned positions; None: any length."""
-    text_spec = spec.text if isinstance(spec, DualSpec) else spec
-    stacks = (
-        [stack for stack in (text_spec.encoder, text_spec.decoder) if stack] if text_spec else []
-    )
-    positions = [stack.embedding.positions for stack in stacks]
-    counts = [item.count - item.offset for item in positions if isinstance(item, LearnedPositions)]
-    return min(counts, default=None)

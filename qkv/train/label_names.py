@@ -1,0 +1,67 @@
+"""Label names of a classification head: read from the data or from the model, and stored in its
+config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from qkv.data.encode.labels import collect_label_names
+from qkv.data.read.record import Record
+from qkv.model.model import Model
+from qkv.train.objectives.registry import ObjectiveSpec
+from qkv.train.recipe import Recipe
+
+DEFAULT_LABEL_PATTERN = re.compile(r"LABEL_\d+")  # Hugging Face's default label names
+
+
+def get_label_names(model: Model) -> tuple[str, ...]:
+    """Return the label names in the model's config, by label id."""
+    id2label: dict[str, str] = model.config.get("id2label") or {}
+    return tuple(id2label[number] for number in sorted(id2label, key=int))
+
+
+def set_label_names(model: Model, label_names: tuple[str, ...]) -> None:
+    """Store label names in the model's config."""
+    model.config["id2label"] = {str(number): name for number, name in enumerate(label_names)}
+    model.config["label2id"] = {name: number for number, name in enumerate(label_names)}
+
+
+def has_default_label_names(model: Model) -> bool:
+    """Return whether the model's config has no label names, or only LABEL_0, LABEL_1 ..."""
+    return all(DEFAULT_LABEL_PATTERN.fullmatch(name) for name in get_label_names(model))
+
+
+def adopt_label_names(model: Model, label_names: tuple[str, ...]) -> None:
+    """Give a model with default label names those of the data."""
+    num_labels = model.args["num_labels"]
+    if len(label_names) != num_labels:
+        raise ValueError(
+            f"the data has {len(label_names)} labels ({', '.join(label_names[:20])}), and the model "
+            f"{num_labels}: build it with num_labels={len(label_names)}"
+        )
+    set_label_names(model, label_names)
+
+
+def resolve_label_names(
+    recipe: Recipe, spec: ObjectiveSpec, records: Iterable[Record]
+) -> tuple[str, ...]:
+    """Return the label names in the records; regression has one label, an objective without labels
+    none."""
+    if spec.label_column is None:
+        return ()
+    problem_type = recipe.objective.problem_type
+    if problem_type == "regression":
+        return ("score",)
+    label_names = collect_label_names(records, spec.label_column, problem_type)
+    if not label_names:
+        raise ValueError("the training data has no records: is the file empty?")
+    if (
+        recipe.objective.name == "sequence-classification"
+        and problem_type == "single_label_classification"
+        and len(label_names) == 1
+    ):
+        raise ValueError(
+            f"the training data has only one label, {label_names[0]!r}; expected two or more"
+        )
+    return label_names
