@@ -14,6 +14,7 @@ ALLOWED_IMPORTS = {
     "formatting": "",
     "terminal":   "",
     "validate":   "",
+    "hints":      "",
     "files":      "",
     "torch_compat": "torch",
     "spec":       "",
@@ -26,12 +27,11 @@ ALLOWED_IMPORTS = {
     "text":       "tokenizers sentencepiece",
     "decode":     "validate torch_compat spec batch kernels nn torch",
     "builtin":    "",
-    "model":      "files validate spec batch nn weights families text decode builtin torch huggingface_hub",
+    "model":      "files validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
     "data":       "validate files spec batch text torch numpy",
-    "train":      "formatting terminal validate files torch_compat spec batch kernels nn weights families text model data torch safetensors numpy rich",
-    "tasks":      "files validate torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy",
+    "train":      "formatting terminal validate hints files torch_compat spec batch kernels nn weights families text model data torch safetensors numpy rich",
+    "tasks":      "files validate hints torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy",
     "view":       "spec nn model tasks torch rich",
-
 }
 # fmt: on
 UNRESTRICTED = {"__init__", "__main__", "cli"}
