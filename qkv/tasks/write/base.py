@@ -193,7 +193,7 @@ class GenerationTask(Task[InputT, GenerationT]):
 
     def convert_ids_to_tokens(self, token_ids: Sequence[int]) -> tuple[str, ...]:
         vocabulary_ids = self.filter_vocabulary_ids(token_ids)
-        return tuple(self.tokenizer.id_to_token(token_id) for token_id in vocabulary_ids)
+        return tuple(self.tokenizer.convert_ids_to_tokens(vocabulary_ids))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -277,7 +277,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         With cross-attention weights, it has the alignment with the row, whose text starts at
         `offset` of the user's text."""
         token_ids = self.filter_vocabulary_ids(result.token_ids)
-        text = self.tokenizer.decode(token_ids).strip()
+        text = self.tokenizer.decode(token_ids, skip_special_tokens=True).strip()
         output = GeneratedText(text, result.score, self.convert_ids_to_tokens(token_ids))
         if row is None or not isinstance(result, AttentionResult):
             return output

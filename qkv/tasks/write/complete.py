@@ -66,7 +66,7 @@ class CompleteTask(GenerationTask[str, Completion]):
         if tokenizer.languages or self.model.family.name != "ctrl":
             codes = ", ".join(tokenizer.languages) or "none: this model has no control codes"
             raise ValueError(f"control_code is {control_code!r}, expected one of {codes}")
-        if tokenizer.token_to_id(control_code) in (None, tokenizer.unk_token_id):
+        if tokenizer.convert_tokens_to_ids(control_code) in (None, tokenizer.unk_token_id):
             raise ValueError(
                 f"control_code is {control_code!r}, expected one of CTRL's, such as Links or Books"
             )
@@ -130,11 +130,11 @@ class CompleteTask(GenerationTask[str, Completion]):
         new_ids = self.filter_vocabulary_ids(token_ids)
         if not new_ids:
             return ""
-        prompt_text = self.tokenizer.decode(prompt_ids)
-        text = self.tokenizer.decode([*prompt_ids, *new_ids])
+        prompt_text = self.tokenizer.decode(prompt_ids, skip_special_tokens=True)
+        text = self.tokenizer.decode([*prompt_ids, *new_ids], skip_special_tokens=True)
         if text.startswith(prompt_text):
             return text[len(prompt_text) :]
-        return self.tokenizer.decode(new_ids)
+        return self.tokenizer.decode(new_ids, skip_special_tokens=True)
 
     def build_completion(
         self, prompt_text: str, prompt_ids: list[int], result: Result
