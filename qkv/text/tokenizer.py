@@ -250,9 +250,9 @@ class Tokenizer:
     def convert_tokens_to_ids(self, tokens: str) -> int | None: ...
 
     @overload
-    def convert_tokens_to_ids(self, tokens: Sequence[str]) -> list[int | None]: ...
+    def convert_tokens_to_ids(self, tokens: list[str]) -> list[int | None]: ...
 
-    def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int | None] | None:
+    def convert_tokens_to_ids(self, tokens: str | list[str]) -> int | list[int | None] | None:
         """Return the id of a token, or the ids of a list; `unk_token_id` for unknown tokens."""
         if not isinstance(tokens, str):
             return [self.convert_tokens_to_ids(token) for token in tokens]

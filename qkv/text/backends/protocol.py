@@ -64,28 +64,30 @@ def make_text_pairs(
         raise ValueError("text and text_pair: one text and a list; expected two texts or two lists")
     if not isinstance(text, Iterable):
         raise ValueError(f"text is a {type(text).__name__}, expected a string or a list of strings")
-    texts = list(text)
-    for item in texts:
-        if not isinstance(item, str | tuple):
-            raise ValueError(f"{item!r}: expected a string")
     if text_pair is None:
-        return [(item, None) if isinstance(item, str) else item for item in texts]
-    second_texts = list(text_pair)
-    if len(texts) != len(second_texts):
+        return [item if isinstance(item, tuple) else (check_string(item), None) for item in text]
+    first_texts = [check_string(item) for item in text]
+    second_texts = [check_string(item) for item in text_pair]
+    if len(first_texts) != len(second_texts):
         raise ValueError(
-            f"text has {len(texts)} texts and text_pair {len(second_texts)};"
+            f"text has {len(first_texts)} texts and text_pair {len(second_texts)};"
             " expected one text_pair for each text"
         )
-    return list(zip(texts, second_texts, strict=True))
+    return list(zip(first_texts, second_texts, strict=True))
+
+
+def check_string(value: object) -> str:
+    """Return a string; raise ValueError for anything else."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: expected a string")
+    return value
 
 
 def check_text_input(*texts: TextInput | None) -> None:
     """Raise ValueError for a non-string, or a lone surrogate, which UTF-8 cannot encode."""
     for text in texts:
         for part in text if isinstance(text, list) else [text]:
-            if part is not None and not isinstance(part, str):
-                raise ValueError(f"{part!r}: expected a string")
-            if part is not None and (surrogate := re.search("[\ud800-\udfff]", part)):
+            if part is not None and (surrogate := re.search("[\ud800-\udfff]", check_string(part))):
                 character = f"U+{ord(surrogate[0]):04X} at character {surrogate.start()}"
                 raise ValueError(
                     f"text: a lone surrogate, {character};"
