@@ -4,6 +4,7 @@ gives the numbers of one full forward."""
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -312,6 +313,19 @@ def test_the_last_cached_states_are_the_returned_mems(name: str) -> None:
             cache: Any = layer.attention
             keep_last(cache, model.args["mem_len"])
             compare.assert_close({"states": cache.read("states")}, {"states": states})
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "ctrl"])
+def test_a_cache_does_not_shift_position_ids(family: str) -> None:
+    model = tiny.build(family)
+    ids = tiny.random_ids(2, 7)
+    position_ids = torch.arange(7).expand(2, -1)
+    full = model(ids)["logits"]
+    caches = tiny.empty_caches(model, 2)
+    for low, high in pairwise((0, 4, 5, 7)):
+        inputs = Inputs.create(ids[:, low:high], position_ids=position_ids[:, low:high])
+        out = model.net(Batch(encoder=inputs), caches)
+        compare.assert_close({"logits": out["logits"]}, {"logits": full[:, low:high]})
 
 
 def numbered_cache(*positions: list[int]) -> KVCache:

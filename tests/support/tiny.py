@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import qkv
 from qkv import Batch, Inputs
 from qkv.nn.transformer import LayerCache, Transformer
+from qkv.spec import Spec
 
 VOCAB, WIDTH = 53, 24
 _STACK: dict[str, Any] = dict(vocab_size=VOCAB, width=WIDTH, depth=2, heads=4)
@@ -125,11 +126,12 @@ def build_batch(
     """Return a batch for the network; `settings` are those of Inputs.create, for both stacks.
 
     An encoder-decoder without `decoder_input_ids` reads the same ids in both."""
-    encoder = Inputs.create(input_ids, **settings)
-    if tiny_model.family.name not in ENCODER_DECODERS:
-        return Batch(encoder=encoder)
-    ids_of_decoder = input_ids if decoder_input_ids is None else decoder_input_ids
-    return Batch(encoder=encoder, decoder=Inputs.create(ids_of_decoder, **settings))
+    inputs = Inputs.create(input_ids, **settings)
+    if tiny_model.family.name in ENCODER_DECODERS:
+        decoder_ids = input_ids if decoder_input_ids is None else decoder_input_ids
+        return Batch(encoder=inputs, decoder=Inputs.create(decoder_ids, **settings))
+    is_decoder_only = isinstance(tiny_model.spec, Spec) and tiny_model.spec.encoder is None
+    return Batch(decoder=inputs) if is_decoder_only else Batch(encoder=inputs)
 
 
 def empty_caches(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
