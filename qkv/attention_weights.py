@@ -1,6 +1,6 @@
-"""look: the attention weights of every layer, computed beside the fast kernels from their inputs.
+"""look: the attention weights of every layer, computed from the inputs of the attention kernels.
 
-The output of the model is the same to the bit whether or not anyone looks."""
+The fast kernels still compute the output, which is bitwise identical with and without `look`."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -19,18 +19,18 @@ from qkv.torch_compat import eager_call, get_compiled_call, set_compiled_call
 def look(
     model: Any, paths: str | Callable[[str], object] | None = None
 ) -> Iterator[dict[str, Tensor]]:
-    """Record the attention weights of every forward within the block: path -> (B, H, T, S).
+    """Record the attention weights of every forward pass in the block: path -> (B, H, T, S).
 
     `paths` is a regular expression or a predicate on paths such as `decoder.layers.3.attention`.
-    Layers that share their weights are told apart by depth. A compiled network runs once more,
-    uncompiled, to be recorded."""
+    Layers that share parameters are distinguished by depth. A compiled network runs a second time,
+    uncompiled, to record the weights."""
     net: nn.Module = getattr(model, "net", model)
     weights: dict[str, Tensor] = {}
     kernels = attention_kernels(net)
     is_selected = paths if callable(paths) else re.compile(paths or ".*").fullmatch
     if not any(map(is_selected, kernels)):
         raise ValueError(f"paths={paths!r} matches none of the paths {', '.join(kernels)}")
-    paths_of: dict[AttentionKernel, list[str]] = {}  # of one module, in the order in which they run
+    paths_of: dict[AttentionKernel, list[str]] = {}  # paths of each module, in the order of calls
     for path, kernel in kernels.items():
         paths_of.setdefault(kernel, []).append(path)
 
@@ -44,7 +44,7 @@ def look(
 
     handles = [kernel.register_forward_hook(record) for kernel in paths_of]
     compiled = get_compiled_call(net)
-    if compiled is not None:  # hooks do not fire inside a compiled graph
+    if compiled is not None:  # hooks do not run inside a compiled graph
 
         def call_twice(*args: Any) -> Any:
             out = compiled(*args)
@@ -59,11 +59,11 @@ def look(
         for handle in handles:
             handle.remove()
     if not weights:
-        raise ValueError("no attention weights: no forward ran inside `with look(...)`")
+        raise ValueError("no attention weights: call the model inside `with look(...)`")
 
 
 def attention_kernels(net: nn.Module) -> dict[str, AttentionKernel]:
-    """Every attention kernel by its path; shared layers once for each depth."""
+    """Return every attention kernel by its path; shared layers occur once per depth."""
     kernels: dict[str, AttentionKernel] = {}
     for name, stack in net.named_modules():
         if not isinstance(stack, Stack):

@@ -1,5 +1,5 @@
-"""Inputs and Batch: what a network reads. Masks are positions; what the host knows about them is
-decided here, once."""
+"""Inputs and Batch, the inputs of a network. Positions and facts about the mask are computed here,
+once per batch, so that the forward pass does not synchronize with the device."""
 
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-IGNORE_INDEX = -100  # a label that has no loss
+IGNORE_INDEX = -100  # label that the loss ignores
 
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
     """The inputs of one stack: input_ids (B, T), inputs_embeds (B, T, W) or pixel_values."""
 
-    position_ids: Tensor  # (B, T), or (1, T) if all rows are alike
+    position_ids: Tensor  # (B, T), or (1, T) if all rows have the same positions
     input_ids: Tensor | None = None
     inputs_embeds: Tensor | None = None
     pixel_values: Tensor | None = None
@@ -22,12 +22,12 @@ class Inputs:
     attention_mask: Tensor | None = (
         None  # (B, T), true for tokens, false for padding; None: no padding
     )
-    document_ids: Tensor | None = None  # (B, T), tells packed documents apart; None: one a row
-    contiguous: bool = True  # positions rise by one along each document
+    document_ids: Tensor | None = None  # (B, T), document of each token; None: one document per row
+    contiguous: bool = True  # positions increase by one within each document
     offset_by_cache: bool = True  # positions start at 0 and are shifted by the length of a cache
-    max_distance: int = 0  # an upper bound on the distance of two positions
+    max_distance: int = 0  # upper bound of the distance between two positions
     cu_seqlens: Tensor | None = (
-        None  # starts of packed documents in the flat (B * T) row, and its end
+        None  # starts of packed documents in the flattened (B * T) tokens, and the end
     )
 
     @staticmethod
@@ -37,7 +37,7 @@ class Inputs:
         token_type_ids: Tensor | None = None, inputs_embeds: Tensor | None = None,
         pixel_values: Tensor | None = None, num_patches: int = 0,
     ) -> "Inputs":  # fmt: skip
-        """Inputs with positions counted over the tokens of each document, unless they are given.
+        """Return inputs; positions default to those counted over the tokens of each document.
 
         An image has `num_patches` positions."""
         body = next(x for x in (input_ids, inputs_embeds, pixel_values) if x is not None)
@@ -62,17 +62,17 @@ class Inputs:
             )
             starts = documents != documents.roll(1, dims=1)
             starts[:, 0] = True
-            count = valid.cumsum(1)  # tokens up to here, less those before the document began
+            count = valid.cumsum(1)  # number of tokens up to each position
             before = ((count - valid.long()) * starts).cummax(1).values
             position_ids = (count - 1 - before).clamp(min=0)
-            # Padding on one side of a row leaves no gap between its tokens.
+            # With padding on one side only, a row has no gap between its tokens.
             gaps = (valid != valid.roll(1, dims=1)) & ~starts
             contiguous = mask is None or (document_ids is None and bool((gaps.sum(1) <= 1).all()))
             cu_seqlens = (
                 None if document_ids is None or mask is not None else cumulative_lengths(starts)
             )
             padded_right = contiguous and document_ids is None and bool(valid[:, 0].all())
-            if batch_size and padded_right:  # all rows count alike, as the longest does
+            if batch_size and padded_right:  # all rows can use the positions of the longest
                 position_ids = position_ids[count[:, -1:].argmax(0)]
         return Inputs(
             input_ids=input_ids, inputs_embeds=inputs_embeds, pixel_values=pixel_values,
@@ -92,16 +92,16 @@ class Inputs:
 
     @property
     def masked_position_ids(self) -> Tensor:
-        """Position ids, -1 for padding."""
+        """Position ids, with -1 for padding."""
         if self.attention_mask is None:
             return self.position_ids
         return self.position_ids.masked_fill(~self.attention_mask, -1)
 
 
 def cumulative_lengths(starts: Tensor) -> Tensor:
-    """Where documents begin in the flat row, and its end: (N + 1,).
+    """Return the starts of documents in the flattened tokens, and the end: (N + 1,).
 
-    N + 1 is rounded up to a power of 2 with empty documents, so that few shapes occur."""
+    N + 1 is rounded up to a power of two by empty documents, so that few shapes occur."""
     indices = starts.flatten().nonzero()[:, 0]
     size = len(indices)
     padding = (64 << (size // 64).bit_length()) - size
@@ -110,20 +110,22 @@ def cumulative_lengths(starts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What `net(batch)` reads: the inputs of the encoder and of the decoder, and rarer inputs.
+    """The argument of `net(batch)`: the inputs of the encoder and of the decoder, and rarer inputs.
 
     A network with a single stack reads whichever of the two is given, so that a classification
-    objective needs no rule for decoder-only models."""
+    objective does not need to distinguish encoders and decoders."""
 
     encoder: Inputs | None = None
     decoder: Inputs | None = None
     image: Inputs | None = None
-    encoder_hidden_states: Inputs | None = None  # given from outside, as inputs_embeds
+    encoder_hidden_states: Inputs | None = None  # precomputed encoder states, as inputs_embeds
     mems: Tensor | None = None  # (layers, B, M, W)
-    permutation_mask: Tensor | None = None  # (B, T, T), what may be attended to besides the pattern
+    permutation_mask: Tensor | None = None  # (B, T, T), combined with the pattern by &
     target_positions: Tensor | None = None  # (B, P), the tokens that XLNet's query stream predicts
     mc_token_ids: Tensor | None = None  # (B,), the token that a multiple-choice head reads
-    logit_positions: Tensor | None = None  # (N,), indices into (B * T): only these get logits
+    logit_positions: Tensor | None = (
+        None  # (N,), indices into (B * T) for which logits are computed
+    )
     labels: dict[str, Tensor] = field(
         default_factory=dict
     )  # passed through the network to the loss
@@ -142,11 +144,11 @@ Movable = TypeVar("Movable")
 
 
 def move_to_device(x: Movable, device: torch.device | str) -> Movable:
-    """A copy with every tensor in it on the device."""
+    """Return a copy with all its tensors on the device."""
     value: Any = x
     if isinstance(value, Tensor):
         if torch.device(device).type == "cuda" and not value.is_cuda:
-            value = value.pin_memory()  # a copy from pageable memory may wait for the device
+            value = value.pin_memory()  # a copy from pageable memory may block on the device
         return value.to(device, non_blocking=True)
     if isinstance(value, dict):
         return {name: move_to_device(each, device) for name, each in value.items()}  # type: ignore[return-value]

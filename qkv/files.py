@@ -1,5 +1,4 @@
-"""Text and JSON files: reading with size and type checks, atomic writing. Knows no tensors and no
-models."""
+"""Text and JSON files: reading with size and type checks, atomic writing. Does not depend on torch."""
 
 import json
 import os
@@ -15,8 +14,9 @@ WriteFunction = Callable[[Path], None]  # writes a file at a path
 
 
 def get_file_size(path: Path) -> int:
-    """Return the size of a readable, non-empty regular file; opening a pipe or a device could
-    block."""
+    """Return the size of a readable, non-empty regular file.
+
+    Pipes and devices are rejected, because opening them could block."""
     try:
         status = path.stat()
     except OSError as error:
@@ -33,7 +33,7 @@ def get_file_size(path: Path) -> int:
 
 
 def read_text_file(path: Path) -> str:
-    """Return the text of a UTF-8 file, line ends unchanged."""
+    """Return the text of a UTF-8 file, with unchanged line ends."""
     size = get_file_size(path)
     if size > MAX_TEXT_BYTES:
         raise ValueError(
@@ -71,7 +71,7 @@ def read_json_object(path: Path) -> dict[str, object]:
 
 
 def write_json(path: Path, data: object) -> None:
-    """Write JSON atomically, keys in the order of `data`."""
+    """Write a JSON file atomically; keys keep the order of `data`."""
     write_files_atomically({path: partial(save_json, data)})
 
 
@@ -83,7 +83,7 @@ def save_json(data: object, path: Path) -> None:
 def write_files_atomically(files: Mapping[Path, WriteFunction]) -> None:
     """Write files of one folder under temporary names, then rename them in order.
 
-    The old files stay until all new ones are complete on disk."""
+    The old files are kept until all new files are complete on disk."""
     temporary = {path: path.with_name(path.name + TEMPORARY_SUFFIX) for path in files}
     folder = next(iter(files)).parent
     try:
@@ -113,8 +113,8 @@ def sync_file(path: Path) -> None:
 
 
 def resolve_inside(folder: Path, name: str) -> Path:
-    """Return the path of a file in a folder; ValueError if the name or a symbolic link leads out of
-    it."""
+    """Return the path of a file in a folder; raise ValueError if the name or a symbolic link leads
+    out of it."""
     path = folder / name
     if Path(name).name != name or "\\" in name or not name.isprintable() or len(name) > 255:
         raise ValueError(f"{name[:255]!r}: not a plain file name; not opened")

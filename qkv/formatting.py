@@ -1,4 +1,4 @@
-"""Short, human-readable forms of counts and durations."""
+"""Formatting of counts and durations."""
 
 from __future__ import annotations
 

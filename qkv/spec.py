@@ -1,11 +1,11 @@
-"""What a model is: frozen dataclasses for its parts, and attention patterns. Knows no tensors."""
+"""Description of a model by frozen dataclasses, and attention patterns. Does not depend on torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, dataclass_transform
 
-# An int, a numpy array or a tensor: whatever has comparison and arithmetic.
+# An int, a numpy array or a tensor: any type with comparison and arithmetic.
 PositionIds = Any
 
 
@@ -13,13 +13,13 @@ PositionIds = Any
 class Pattern:
     """An attention pattern: whether the query at position `i` may attend to the key at position `j`.
 
-    Every pattern is a frozen dataclass. Patterns are joined with `&` and `|`."""
+    Every pattern is a frozen dataclass. Patterns are combined with `&` and `|`."""
 
     def __init_subclass__(cls) -> None:
         dataclass(frozen=True)(cls)
 
     def __call__(self, i: PositionIds, j: PositionIds) -> Any:
-        raise TypeError(f"{type(self).__name__} is not a rule on two positions")
+        raise TypeError(f"{type(self).__name__} cannot be evaluated on two positions")
 
     def __and__(self, other: Pattern) -> Pattern:
         return And(self, other)
@@ -28,7 +28,7 @@ class Pattern:
         return Or(self, other)
 
     def with_memory(self, length: int) -> Pattern:
-        """The pattern for a segment that follows a memory of this length."""
+        """Return the pattern for a segment that follows a memory of this length."""
         return self
 
 
@@ -40,7 +40,7 @@ class Full(Pattern):
 
 
 class Causal(Pattern):
-    """A query attends to its own position and to earlier ones."""
+    """A query attends to its own position and to earlier positions."""
 
     def __call__(self, i: PositionIds, j: PositionIds) -> Any:
         return j <= i
@@ -56,7 +56,7 @@ class Local(Pattern):
 
 
 class Banded(Pattern):
-    """A query attends to the last `window` positions, its own included."""
+    """A query attends to the last `window` positions, including its own."""
 
     window: int
 
@@ -93,7 +93,7 @@ class ChunkEnds(Pattern):
 
 
 class Prefix(Pattern):
-    """Causal, but every query attends to the first `length` positions."""
+    """Causal, except that every query also attends to the first `length` positions (prefix LM)."""
 
     length: int
 
@@ -102,7 +102,7 @@ class Prefix(Pattern):
 
 
 class MemoryWindow(Pattern):
-    """A query attends no further back than the memory is long (XLNet's `same_length`)."""
+    """A query attends to at most as many earlier positions as the memory has (XLNet's `same_length`)."""
 
     def with_memory(self, length: int) -> Pattern:
         return Banded(length + 1)
@@ -125,7 +125,7 @@ class Or(Pattern):
 
 
 class PerHead(Pattern):
-    """One pattern for each head."""
+    """One pattern per head."""
 
     patterns: tuple[Pattern, ...]
 
@@ -168,7 +168,7 @@ class RelativeXLSpec(SpecPart):
 class AttentionSpec(SpecPart):
     heads: int
     head_dim: int
-    kv_heads: int | None = None  # None: as many as heads
+    kv_heads: int | None = None  # None: equal to `heads`
     pattern: Pattern = full
     scale: float | None = None  # None: 1 / sqrt(head_dim)
     bias: bool = True
@@ -187,7 +187,7 @@ class FeedForwardSpec(SpecPart):
 
 
 class MixtureOfExpertsSpec(SpecPart):
-    """Switch routing: each token goes to one expert, which takes at most `capacity` tokens of a row."""
+    """Switch routing: one expert per token, and at most `capacity` tokens of a row per expert."""
 
     expert: FeedForwardSpec
     num_experts: int
@@ -201,7 +201,7 @@ class LayerSpec(SpecPart):
     feed_forward: FeedForwardSpec | MixtureOfExpertsSpec
     cross_attention: AttentionSpec | None = None
     norm: NormSpec
-    norm_position: str = "pre"  # or "post": before or after each sublayer
+    norm_position: str = "pre"  # "pre" or "post": before or after each sublayer
     skip_first_norm: bool = False  # no norm before the attention (ModernBERT's first layer)
     dropout: float = 0.0
     attention_output_dropout: float | None = None  # None: the same as `dropout`
@@ -221,7 +221,7 @@ class SinusoidalPositions(SpecPart):
 
 
 class RelativeBucketsSpec(SpecPart):
-    """T5's relative position bias: one learned bias for each bucket of distances, one table a stack."""
+    """T5's relative position bias: one learned bias per bucket of distances, one table per stack."""
 
     heads: int
     num_buckets: int = 32
@@ -234,7 +234,7 @@ class AlibiSpec(SpecPart):
 
 
 class PatchSpec(SpecPart):
-    """An image as a sequence: a class token, then square patches."""
+    """An image as a sequence of a class token and square patches."""
 
     image_size: int
     patch_size: int
@@ -243,22 +243,22 @@ class PatchSpec(SpecPart):
 
 class EmbeddingSpec(SpecPart):
     vocab_size: int
-    width: int | None = None  # None: the width of the stack; else a projection follows
-    padding_idx: int | None = None  # this token's vector gets no gradient
+    width: int | None = None  # None: the width of the stack; otherwise, a projection follows
+    padding_idx: int | None = None  # the embedding of this token has no gradient
     positions: LearnedPositions | SinusoidalPositions | None = None
-    token_types: int | Literal["tokens"] = 0  # "tokens": looked up in the token table (GPT)
+    token_types: int | Literal["tokens"] = 0  # "tokens": token types use the token embedding (GPT)
     scale: float = 1.0
-    scale_inputs_embeds: bool = False  # whether `inputs_embeds` are scaled too
+    scale_inputs_embeds: bool = False  # also scale `inputs_embeds`
     norm: NormSpec | None = None
     dropout: float = 0.0
     patches: PatchSpec | None = None
-    query_stream: bool = False  # XLNet's learned vector of the query stream
-    cutoffs: tuple[int, ...] | None = None  # adaptive embedding: rarer tokens in narrower tables
+    query_stream: bool = False  # learned embedding of XLNet's query stream
+    cutoffs: tuple[int, ...] | None = None  # adaptive embedding: rare tokens have narrower tables
     div_val: int = 1
 
 
 class SegmentRecurrence(SpecPart):
-    """The hidden states of the last `memory_length` tokens are attended to by the next segment."""
+    """The next segment attends to the hidden states of the last `memory_length` tokens."""
 
     memory_length: int | None
     reuse_length: int | None = None  # keep only the first states of each segment
@@ -271,7 +271,7 @@ class StackSpec(SpecPart):
     width: int
     layers: tuple[LayerSpec, ...]
     embedding: EmbeddingSpec
-    layer_order: tuple[int, ...] | None = None  # the stored layer at each depth; None: each once
+    layer_order: tuple[int, ...] | None = None  # index of the layer at each depth; None: in order
     final_norm: NormSpec | None = None
     position_bias: RelativeBucketsSpec | AlibiSpec | None = None
     recurrence: SegmentRecurrence | None = None
@@ -279,17 +279,17 @@ class StackSpec(SpecPart):
 
     @property
     def max_positions(self) -> int | None:
-        """The number of learned positions; None: not limited."""
+        """The number of learned positions; None means no limit."""
         table = self.embedding.positions
         return table.count - table.offset if isinstance(table, LearnedPositions) else None
 
 
 class HeadSpec(SpecPart):
-    """A head: pool the states, then dense, activation, norm and projection. BERT's pooler is one too.
+    """A head: pool the states, then dense layer, activation, norm and projection.
 
-    `pooling` is "none", "first", "last", "mean", "patch_mean", "mc_token" (at mc_token_ids), "eos"
-    or "first_eos" (at eos_token_id), "max_id" (at the largest id), or the output of an earlier
-    head."""
+    BERT's pooler is also a head. `pooling` is "none", "first", "last", "mean", "patch_mean",
+    "mc_token" (at mc_token_ids), "eos" or "first_eos" (at eos_token_id), "max_id" (at the largest
+    id), or the name of an output of an earlier head."""
 
     name: str
     outputs: tuple[str, ...] = ("logits",)
@@ -301,7 +301,7 @@ class HeadSpec(SpecPart):
     norm: NormSpec | None = None
     out_features: int | None = None  # None: no projection
     bias: bool | Literal["fixed"] = True  # "fixed": not trained (BART's final_logits_bias)
-    tie_embeddings: bool = False  # the projection is the token table
+    tie_embeddings: bool = False  # the projection shares the weight of the token embedding
     scale: float = 1.0
     dropout: float = 0.0
     classifier_dropout: float = 0.0
@@ -309,7 +309,7 @@ class HeadSpec(SpecPart):
 
 
 class AdaptiveSoftmaxSpec(SpecPart):
-    """Transformer-XL's adaptive softmax: frequent tokens and clusters first, then each cluster."""
+    """Transformer-XL's adaptive softmax: one over frequent tokens and clusters, one per cluster."""
 
     name: str
     tie_embeddings: bool = True
@@ -317,7 +317,7 @@ class AdaptiveSoftmaxSpec(SpecPart):
 
 
 class SpanBeamSpec(SpecPart):
-    """XLNet's answer head: end logits for each of the best `num_starts` starts, and answerability."""
+    """XLNet's answer head: end logits for each of the `num_starts` best starts, and answerability."""
 
     name: str
     num_starts: int
@@ -325,38 +325,38 @@ class SpanBeamSpec(SpecPart):
 
 
 class ShiftRight(NamedTuple):
-    """How decoder inputs are made from labels. Mode "start": `start_token_id` comes first; "wrap":
-    the last token comes first."""
+    """Computation of decoder inputs from labels. In mode "start", `start_token_id` comes first; in mode
+    "wrap", the last token comes first."""
 
     start_token_id: int
     mode: str = "start"
 
 
 class Spec(SpecPart):
-    """A model: an encoder, a decoder or both, and the heads on the last of them."""
+    """A model: an encoder, a decoder or both, and the heads on the last stack."""
 
     family: str
     encoder: StackSpec | None = None
     decoder: StackSpec | None = None
     heads: tuple[HeadSpec | AdaptiveSoftmaxSpec | SpanBeamSpec, ...] = ()
-    share_embeddings: bool = True  # the decoder uses the encoder's token table
-    shift_right: ShiftRight | None = None  # makes decoder_input_ids from input_ids
+    share_embeddings: bool = True  # the decoder shares the encoder's token embedding
+    shift_right: ShiftRight | None = None  # how to compute decoder_input_ids from input_ids
     init: tuple[
         tuple[str, float | Literal["xavier"]], ...
-    ]  # pattern -> std; the first match counts
-    init_truncation: float | None = None  # cut the normal distribution at so many std
-    norm_init_std: float = 0.0  # std of norm weights around one
+    ]  # pattern -> std; the first match is used
+    init_truncation: float | None = None  # truncate the normal distribution at this multiple of std
+    norm_init_std: float = 0.0  # std of norm weights, whose mean is one
 
     @property
     def is_multiple_choice(self) -> bool:
-        """Whether input_ids are (B, C, T)."""
+        """Whether input_ids have the shape (B, C, T) for C choices."""
         return any(
             isinstance(head, HeadSpec) and "mc_logits" in head.outputs for head in self.heads
         )
 
 
 class DualSpec(SpecPart):
-    """A text encoder and an image encoder in one embedding space (CLIP), or one of the two."""
+    """A text encoder and an image encoder with a common embedding space (CLIP), or one of the two."""
 
     family: str
     text: Spec | None = None
@@ -365,14 +365,14 @@ class DualSpec(SpecPart):
 
 
 def head_width(width: int, heads: int) -> int:
-    """The dimension of one head, if the heads share the width."""
+    """Return the dimension of one head if the heads divide the width."""
     if width % heads:
         raise ValueError(f"width {width} is not a multiple of {heads} heads: change one of the two")
     return width // heads
 
 
 def with_patterns(spec: Spec, patterns: tuple[Pattern, ...]) -> Spec:
-    """The same decoder with these attention patterns, repeated over its layers."""
+    """Return the spec with these attention patterns, repeated over the layers of its decoder."""
     assert spec.decoder is not None
     layers = tuple(
         replace(layer, attention=replace(layer.attention, pattern=patterns[i % len(patterns)]))

@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Display(Protocol):
-    """A display that can be redrawn: rich's `Live` and `Progress`."""
+    """A display that can be redrawn, such as rich's `Live` and `Progress`."""
 
     def refresh(self) -> None: ...
 

@@ -1,6 +1,6 @@
-"""Private functions of torch that qkv calls, in one place, each with the versions it was checked on.
+"""Private functions of torch that qkv calls, with the torch versions on which each was checked.
 
-Nothing here is part of torch's public interface: a new version may change it."""
+They are not part of torch's public interface and may change in a new version."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 def flash_attention_cpu(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """The output (B, H, T, D) and the log-sum-exp (B, H, T). Checked on 2.11 and 2.13."""
+    """Return the output (B, H, T, D) and the log-sum-exp (B, H, T). Checked on 2.11 and 2.13."""
     out, lse = aten._scaled_dot_product_flash_attention_for_cpu(
         q, k, v, attn_mask=bias, scale=scale
     )
@@ -36,7 +36,7 @@ def flash_attention_cpu_backward(
     lse: Tensor,
     scale: float,
 ) -> Gradients:
-    """The gradients of q, k and v. Checked on 2.11 and 2.13."""
+    """Return the gradients of q, k and v. Checked on 2.11 and 2.13."""
     return aten._scaled_dot_product_flash_attention_for_cpu_backward(
         grad, q, k, v, out, lse, 0.0, False, attn_mask=bias, scale=scale
     )
@@ -45,7 +45,9 @@ def flash_attention_cpu_backward(
 def efficient_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float, scale: float
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The output, the log-sum-exp, padded to whole tiles, and the seed of dropout. CUDA; 2.11."""
+    """Return the output, the log-sum-exp, padded to full tiles, and the seed of dropout.
+
+    CUDA only; checked on 2.11."""
     out, lse, *seed = aten._scaled_dot_product_efficient_attention(
         q, k, v, bias, True, dropout, scale=scale
     )
@@ -56,7 +58,7 @@ def efficient_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, out: Tensor, lse: Tensor,
     seed: tuple[Tensor, ...], dropout: float, scale: float,
 ) -> Gradients:  # fmt: skip
-    """The gradients of q, k and v. CUDA; checked on 2.11."""
+    """Return the gradients of q, k and v. CUDA only; checked on 2.11."""
     gradients = aten._scaled_dot_product_efficient_attention_backward(
         grad, q, k, v, bias, out, lse, *seed, dropout, [True, True, True, False], scale=scale
     )
@@ -67,7 +69,7 @@ def flash_attention_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, max_length: int, dropout: float, is_causal: bool,
     scale: float,
 ) -> Tensor:  # fmt: skip
-    """Attention within packed sequences, (tokens, H, D). CUDA; checked on 2.11."""
+    """Compute attention within packed sequences (tokens, H, D). CUDA only; checked on 2.11."""
     out: Tensor = aten._flash_attention_forward(
         q,
         k,
@@ -85,7 +87,7 @@ def flash_attention_varlen(
 
 
 def unfold_backward(grad: Tensor, sizes: list[int], dim: int, size: int, step: int) -> Tensor:
-    """The gradient of Tensor.unfold. Checked on 2.11 and 2.13."""
+    """Return the gradient of Tensor.unfold. Checked on 2.11 and 2.13."""
     return aten.unfold_backward(grad, sizes, dim, size, step)
 
 
@@ -93,27 +95,27 @@ def unfold_backward(grad: Tensor, sizes: list[int], dim: int, size: int, step: i
 
 
 def has_packed_linear() -> bool:
-    """Whether oneDNN's packed linear layer exists. Checked on 2.11 and 2.13."""
+    """Return whether oneDNN's packed linear layer exists. Checked on 2.11 and 2.13."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def pack_linear_weight(weight: Tensor, batch_size: int) -> Tensor:
-    """A weight in oneDNN's own layout, for `packed_linear`. Checked on 2.11 and 2.13."""
+    """Return a weight in oneDNN's layout, for `packed_linear`. Checked on 2.11 and 2.13."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), batch_size)
 
 
 def packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """x W' + b with a weight of `pack_linear_weight`. Checked on 2.11 and 2.13."""
+    """Return x W' + b with a weight from `pack_linear_weight`. Checked on 2.11 and 2.13."""
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
 def pack_linear_fp16(weight: Tensor, bias: Tensor | None) -> Any:
-    """A weight in half precision for `packed_linear_fp16` (FBGEMM). Checked on 2.11 and 2.13."""
+    """Return a half-precision weight for `packed_linear_fp16` (FBGEMM). Checked on 2.11 and 2.13."""
     return torch.ops.quantized.linear_prepack_fp16(weight, bias)
 
 
 def packed_linear_fp16(x: Tensor, packed: Any) -> Tensor:
-    """x W' + b in fp32 with weights in half precision. Checked on 2.11 and 2.13."""
+    """Return x W' + b in fp32 with half-precision weights. Checked on 2.11 and 2.13."""
     return torch.ops.quantized.linear_dynamic_fp16(x, packed)
 
 
@@ -121,22 +123,22 @@ def packed_linear_fp16(x: Tensor, packed: Any) -> Tensor:
 
 
 def get_compiled_call(module: nn.Module) -> Any:
-    """What `module.compile()` installed, or None. Checked on 2.11 and 2.13."""
+    """Return the compiled call that `module.compile()` set, or None. Checked on 2.11 and 2.13."""
     return module._compiled_call_impl
 
 
 def set_compiled_call(module: nn.Module, call: Any) -> None:
-    """Install another compiled call, or None. Checked on 2.11 and 2.13."""
+    """Set or remove (None) the compiled call of a module. Checked on 2.11 and 2.13."""
     module._compiled_call_impl = call
 
 
 def eager_call(module: nn.Module, *args: Any) -> Any:
-    """Call a module, hooks included, without its compiled form. Checked on 2.11 and 2.13."""
+    """Call a module eagerly, with its hooks. Checked on 2.11 and 2.13."""
     return module._call_impl(*args)
 
 
 def warm_compile_pool() -> None:
-    """Start the processes that inductor compiles in. Checked on 2.11 and 2.13."""
+    """Start the compile worker processes of inductor. Checked on 2.11 and 2.13."""
     from torch._inductor.async_compile import AsyncCompile
 
     AsyncCompile.warm_pool()

@@ -1,5 +1,5 @@
-"""Checks of arguments: numbers within bounds, rows no longer than the model's positions, and name
-patterns that must match something."""
+"""Validation of arguments: numbers within bounds, sequence lengths, and name patterns that must match
+a name."""
 
 import difflib
 import math
@@ -34,7 +34,7 @@ def check_number(name: str, value: object, *, integer: bool = False, **bounds: f
 def check_sequence_length(
     name: str, num_tokens: int, max_positions: int | None, reader: str = "the model"
 ) -> None:
-    """Raise ValueError if a row has more tokens than its reader has positions; None is no limit."""
+    """Raise ValueError if a row has more than `max_positions` tokens; None means no limit."""
     if max_positions is not None and num_tokens > max_positions:
         raise ValueError(
             f"{name}: {num_tokens:,} tokens in a row, expected at most {max_positions:,}, the number "
@@ -51,15 +51,16 @@ def shorten_repr(value: object, max_length: int = 80) -> str:
 
 
 def summarize_problems(problems: Sequence[str]) -> str:
-    """Return the first problem and the number of further ones."""
+    """Return the first problem and the number of further problems."""
     more = f"; and {len(problems) - 1} more" if problems[1:] else ""
     return problems[0] + more
 
 
 def match_names(item_name: str, patterns: str | Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return the names that match a pattern in full or from a dot on; every pattern must match one.
+    """Return the names that match a pattern in full or after a dot; every pattern must match a name.
 
-    `q` matches `encoder.layers.0.attention.q`; `layers.[01].*` matches all of the first two layers."""
+    `q` matches `encoder.layers.0.attention.q`; `layers.[01].*` matches all names of the first two
+    layers."""
     names = list(names)
     matches: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:

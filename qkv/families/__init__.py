@@ -1,4 +1,4 @@
-"""The model families by name. Each is one file: a function of sizes, presets and a names table."""
+"""The model families by name. Each is one file: a function of sizes, named sizes and a names table."""
 
 from functools import cache
 from importlib import import_module
@@ -13,7 +13,7 @@ FAMILY_NAMES = """
 
 @cache
 def get_family(name: str) -> Family:
-    """Return the family of this name; ValueError lists the known names."""
+    """Return the family of this name; raise ValueError with the known names if it does not exist."""
     lookup("family", name, dict.fromkeys(FAMILY_NAMES))
     module = import_module(f"qkv.families.{name.replace('-', '_')}")
     family: Family = module.FAMILY

@@ -22,7 +22,7 @@ from qkv.families.family import Args, Family, head_classes
 
 
 def albert(num_groups: int = 1, inner_group_num: int = 1, **args: Any) -> s.Spec:
-    """The depth is divided into `num_groups`; `inner_group_num` stored layers run at each depth."""
+    """Return the spec; layers are in `num_groups` groups, and each depth runs `inner_group_num` layers."""
     (lm,) = bert(**args | {"head": "lm"}).heads
     sentence_order = s.HeadSpec(
         name="next_sentence_prediction",
@@ -71,7 +71,7 @@ LAYER_KEYS = """
 
 
 def names_table(args: Args) -> str:
-    """Hugging Face counts layers within each group, qkv over all groups."""
+    """Return the names table; Hugging Face numbers layers within each group, qkv over all groups."""
     inner = args["inner_group_num"]
     table = EMBEDDING_KEYS.replace(" bert.", " albert.") + HEAD_KEYS + KEYS
     table += lm_bias_rows(args, "predictions")

@@ -25,9 +25,9 @@ def bart(
     pad_token_id: int | None = 1, eos_token_id: int | None = 2, num_labels: int = 3,
     head: str = "lm", family: str = "bart",
 ) -> s.Spec:  # fmt: skip
-    """`sinusoidal`: the layout of sinusoidal positions; None: learned positions.
+    """Return the spec. `sinusoidal`: the layout of sinusoidal positions; None: learned positions.
 
-    `shift_right`: how decoder inputs are made from input_ids if none are given (see ShiftRight)."""
+    `shift_right`: how decoder inputs are computed from input_ids by default (see ShiftRight)."""
     norm = s.NormSpec()
     positions = (
         s.SinusoidalPositions(layout=sinusoidal, offset=position_offset)
@@ -147,13 +147,13 @@ SHARED_TOKENS = """
 
 
 def names_table(args: Args) -> str:
-    """Token embeddings are one table, or one for each stack.
+    """Return the names table, with one token embedding for both stacks or one per stack.
 
-    Hugging Face writes `model.shared` for untied embeddings too, though nothing reads it."""
+    Hugging Face writes `model.shared` also for untied embeddings, which do not use it."""
     table = KEYS.replace("PRE_OR_POST", args["norm_position"])
     if args["sinusoidal"] is None:
         table += "@.embedding.positions model.@.embed_positions\n"
-    else:  # computed; only Marian's classes without a head, and its decoder-only class, write them
+    else:  # computed positions; only Marian's classes without a head or encoder write them
         operation = "keep" if args["head"] in ("none", "causal-lm") else ""
         table += f"- model.@.embed_positions {operation}\n"
     if args["head"] == "causal-lm" or not args["share_embeddings"]:

@@ -24,9 +24,9 @@ def bert(
     positions_after_pad: bool = False, lm_activation: str | None = None,
     classifier_pooling: str | None = None,
 ) -> s.Spec:  # fmt: skip
-    """`positions_after_pad`: positions start at pad_token_id + 1.
+    """Return the spec. `positions_after_pad`: positions start at pad_token_id + 1.
 
-    `classifier_pooling`: sequence classification pools the states so ("mean") and has no pooler."""
+    `classifier_pooling`: pooling of sequence classification ("mean"), instead of the pooler."""
     norm = s.NormSpec(eps=norm_eps)
     attention = s.AttentionSpec(
         heads=heads,
@@ -98,7 +98,7 @@ def pooler_head(width: int) -> s.HeadSpec:
 
 
 def bert_with_heads(head_specs: Mapping[str, Heads], args: Args) -> s.Spec:
-    """Return BERT's spec with these heads for its own, unless `classifier_pooling` is set."""
+    """Return BERT's spec with these heads instead of its own, unless `classifier_pooling` is set."""
     head = args["head"]
     if head not in head_specs or (head == "sequence-classification" and args["classifier_pooling"]):
         return bert(**args)
@@ -110,7 +110,7 @@ def get_classifier_dropout(args: Args) -> float:
 
 
 def first_token_pooling(args: Args, activation: str, dropout: float) -> Args:
-    """Return the settings of a head that has a dense layer of its own on the first token."""
+    """Return the settings of a head with a dense layer on the first token."""
     return dict(
         pooling="first",
         dropout=dropout,
@@ -166,7 +166,7 @@ KEYS = """
 
 
 def lm_bias_rows(args: Args, lm_head: str) -> str:
-    """Return the rows of the LM head's bias, which files hold under two names.
+    """Return the rows of the LM head's bias, which checkpoints contain under two names.
 
     The model uses `{lm_head}.bias` if embeddings are tied, else `{lm_head}.decoder.bias`. Hugging
     Face writes both."""

@@ -1,4 +1,4 @@
-"""CLIP: a text encoder and an image encoder in one embedding space.
+"""CLIP: a text encoder and an image encoder with a common embedding space.
 
 paper    Radford et al. 2021, arXiv:2103.00020
 purpose  match images and texts
@@ -25,9 +25,9 @@ def clip(
     text: dict[str, Any] | None = None, image: dict[str, Any] | None = None,
     projection_dim: int = 512, logit_scale: float = 2.6592, num_labels: int = 2, head: str = "both",
 ) -> s.DualSpec:  # fmt: skip
-    """`text` and `image` are changes to the arguments TEXT and IMAGE of the two encoders.
+    """Return the spec. `text` and `image` override the arguments TEXT and IMAGE of the two encoders.
 
-    `projection_dim` is that of the pair; an encoder alone has its own."""
+    `projection_dim` applies to both encoders together; a single encoder has its own argument."""
     text_args = TEXT | (text or {})
     image_args = IMAGE | (image or {})
     if head == "both":
@@ -48,7 +48,7 @@ def text_encoder(args: Args, head: str) -> s.Spec:
     embedding = s.EmbeddingSpec(
         vocab_size=args["vocab_size"], positions=s.LearnedPositions(count=args["max_positions"])
     )
-    # Configs of the first release say eos_token_id 2, but their end token is the largest id.
+    # Configs of the first release have eos_token_id 2, although EOS is the largest id.
     pooler = s.HeadSpec(
         name="pooler",
         outputs=("pooler_output",),
@@ -74,7 +74,7 @@ def image_encoder(args: Args, head: str, num_labels: int) -> s.Spec:
     num_patches = (patches.image_size // patches.patch_size) ** 2
     embedding = s.EmbeddingSpec(
         vocab_size=1,
-        positions=s.LearnedPositions(count=num_patches + 1),  # and the class token
+        positions=s.LearnedPositions(count=num_patches + 1),  # patches and class token
         norm=norm,
         patches=patches,
     )
@@ -178,7 +178,7 @@ TEXT_CONFIG = {name: TOWER_CONFIG.get(name, "eos_token_id") for name in TEXT}
 IMAGE_CONFIG = TOWER_CONFIG | dict(
     image_size="image_size", patch_size="patch_size", num_channels="num_channels"
 )  # fmt: skip
-# The `model_type` of one encoder alone: its key in the config.json of both.
+# The `model_type` of a single encoder: its key in the config.json of both.
 TOWER_KEYS = {"clip_text_model": "text_config", "clip_vision_model": "vision_config"}
 HEAD_TOWER_KEYS = {
     "text": "text_config",
@@ -189,7 +189,7 @@ HEAD_TOWER_KEYS = {
 
 
 def upgrade_config(config: Args) -> Args:
-    """The config.json of one encoder alone has the keys of the tower at the top level."""
+    """Nest the keys of a single encoder, which are at the top level of its config.json."""
     key = TOWER_KEYS.get(config.get("model_type", ""))
     return {key: config, **config} if key else config
 

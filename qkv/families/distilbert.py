@@ -1,4 +1,4 @@
-"""DistilBERT: half of BERT's layers, distilled from it.
+"""DistilBERT: half of BERT's layers, trained by distillation.
 
 paper    Sanh et al. 2019, arXiv:1910.01108
 purpose  understand text at half the cost
@@ -13,12 +13,12 @@ from qkv.families.family import COMMON_CONFIG, Family, common_heads, head_classe
 
 
 def distilbert(qa_dropout: float = 0.1, **args: Any) -> s.Spec:
-    """No dropout after attention; heads read the first token through a dense layer with ReLU."""
+    """Return the spec: BERT without dropout after attention, and heads with a ReLU dense layer."""
     pooling = first_token_pooling(args, activation="relu", dropout=0.0)
     head_specs = common_heads(args["num_labels"], args["dropout"], pooling=pooling)
     question_answering = replace(head_specs["question-answering"][0], dropout=qa_dropout)
     head_specs["question-answering"] = (question_answering,)
-    lm_heads = ("lm", "masked-lm")  # BERT's
+    lm_heads = ("lm", "masked-lm")  # the same as in BERT
     spec = bert_with_heads({k: v for k, v in head_specs.items() if k not in lm_heads}, args)
     assert spec.encoder is not None
     layers = tuple(replace(layer, attention_output_dropout=0.0) for layer in spec.encoder.layers)

@@ -1,4 +1,4 @@
-"""ELECTRA: a discriminator that detects the tokens which a small generator replaced.
+"""ELECTRA: a discriminator that detects the tokens that a small generator replaced.
 
 paper    Clark et al. 2020, arXiv:2003.10555
 purpose  understand text with little training compute

@@ -1,5 +1,5 @@
-"""Family: how a model family builds its Spec, and what its arguments and tensors are called in
-published checkpoints. Also the heads and class names that many families share. Knows no tensors."""
+"""Family: the Spec function of a model family, and the names of its arguments and tensors in published
+checkpoints. Also the heads and class names that many families share. Does not depend on torch."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ COMMON_CONFIG = dict(  # argument = key of config.json, in most families
     pad_token_id="pad_token_id", init_std="initializer_range", tie_embeddings="tie_word_embeddings",
 )  # fmt: skip
 CONDITIONAL_GENERATION = "ForConditionalGeneration"
-CLASS_SUFFIXES = {  # head: the end of its class name in Hugging Face
+CLASS_SUFFIXES = {  # head: the suffix of its class name in Hugging Face
     "none": "Model",
     "encoder": "EncoderModel",
     "lm": "LMHeadModel",
@@ -36,9 +36,9 @@ CLASS_SUFFIXES = {  # head: the end of its class name in Hugging Face
 
 
 class Family(SpecPart):
-    """A model family: `build_spec` turns arguments into a Spec; other fields describe checkpoints.
+    """A model family: `build_spec` maps arguments to a Spec; the other fields describe checkpoints.
 
-    `doc` is the docstring of the family's file: a title, then the lines paper, purpose, differs."""
+    `doc` is the docstring of the family's file: a title and the lines paper, purpose, differs."""
 
     name: str
     doc: str | None
@@ -54,7 +54,7 @@ class Family(SpecPart):
     config: Mapping[str, str] = field(default_factory=dict)
     nested: Mapping[str, tuple[str, Mapping[str, str]]] = field(default_factory=dict)
     supported_values: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    # Replaces older keys by newer ones when a config.json is read.
+    # Converts older keys of a config.json to newer ones when it is read.
     upgrade_config: Callable[[Args], Args] = dict
     # Returns the keys of config.json that follow from other keys, with the values they must have.
     derive_config: Callable[[Args], Args] = lambda config: {}
@@ -65,7 +65,7 @@ class Family(SpecPart):
     heads: Mapping[str, str] = field(default_factory=dict)  # head -> class in Hugging Face
     removed_from_hf: bool = False  # Hugging Face no longer has the classes
     names_table: str | Callable[[Args], str] = ""
-    prefixes: tuple[str, ...] = ()  # of tensor names, as the table has them
+    prefixes: tuple[str, ...] = ()  # prefixes of tensor names in the table
     # Heads whose class has another prefix.
     head_prefixes: Mapping[str, str] = field(default_factory=lambda: {"none": ""})
 
@@ -83,7 +83,7 @@ class Family(SpecPart):
         return {name: p.default for name, p in self.parameters.items()} | self.default_overrides
 
     def arguments(self, size: str | None = None, **changes: Any) -> Args:
-        """Return all arguments: the defaults, then those of the size, then the changes."""
+        """Return all arguments: the defaults, overridden by those of the size and by the changes."""
         defaults = self.defaults
         for name in changes:
             lookup(f"{self.name} argument", name, defaults)
@@ -94,23 +94,23 @@ class Family(SpecPart):
         return args
 
     def build_names_table(self, args: Args, prefix: str | None = None) -> NamesTable:
-        """Return the names table for these arguments; `prefix` None: that of the head's class."""
+        """Return the names table for these arguments; `prefix` defaults to that of the head's class."""
         table = self.names_table if isinstance(self.names_table, str) else self.names_table(args)
         prefix = self.head_prefixes.get(args.get("head", "")) if prefix is None else prefix
         return NamesTable(table) if prefix is None else NamesTable(table, self.prefixes, prefix)
 
 
 def lookup(what: str, value: Any, options: Mapping[Any, Any]) -> Any:
-    """Return options[value]; ValueError lists the options if it is not one of them."""
+    """Return options[value]; raise ValueError with the options if the value is not one of them."""
     if value not in [*options]:
         raise ValueError(f"{what} is {value!r}: expected one of {', '.join(map(str, options))}")
     return options[value]
 
 
 def head_classes(class_prefixes: str, heads: str, **suffixes: str) -> dict[str, str]:
-    """Return head -> Hugging Face's class names, one for each class prefix.
+    """Return Hugging Face's class names of each head, one per class prefix.
 
-    `suffixes` replace those of CLASS_SUFFIXES."""
+    `suffixes` override CLASS_SUFFIXES."""
     suffix_by_head = {
         head: suffixes.get(head, CLASS_SUFFIXES.get(head, "")) for head in heads.split()
     }
@@ -129,8 +129,8 @@ def common_heads(
 ) -> dict[str, Any]:
     """Return the heads that most families have, by name.
 
-    `pooling` are the settings of heads on one vector a sequence (None: the last token, no bias, no
-    dropout), `shared` those of every head but the LM head."""
+    `pooling` are the settings of heads with one vector per sequence (None: the last token, no bias, no
+    dropout), `shared` those of every head except the LM head."""
     per_token = {"dropout": dropout, **shared}
     pooled = per_token | (pooling or {"pooling": "last", "bias": False, "dropout": 0.0})
     return {
@@ -164,7 +164,7 @@ def summary_head(
     activation: str | None,
     **settings: Any,
 ) -> HeadSpec:
-    """Return the head that Hugging Face's `summary_*` keys describe: one vector a sequence."""
+    """Return the head that Hugging Face's `summary_*` keys describe: one vector per sequence."""
     poolings = {"cls_index": "mc_token", "first": "first", "last": "last", "mean": "mean"}
     return HeadSpec(
         name="summary",

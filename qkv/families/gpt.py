@@ -18,14 +18,14 @@ TOKENS = "decoder.embedding.tokens transformer.tokens_embed"
 
 
 def names_table(args: Args) -> str:
-    """The double-heads class writes tied embeddings under the name of the LM head."""
+    """Return the names table; the double-heads class saves tied embeddings as the LM head."""
     if args["head"] == "double-heads" and args["tie_embeddings"]:
         return SHARED_KEYS + KEYS + f"{TOKENS} alias\ndecoder.embedding.tokens lm_head\n"
     return SHARED_KEYS + KEYS + f"{TOKENS}\n"
 
 
 def upgrade_config(config: Args) -> Args:
-    """`afn` "gelu" is the tanh approximation."""
+    """Rename the activation: in `afn`, "gelu" is the tanh approximation."""
     return config | ({"afn": "gelu_new"} if config.get("afn") == "gelu" else {})
 
 

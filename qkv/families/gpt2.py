@@ -23,10 +23,10 @@ def gpt2(
     norm_position: str = "pre", layer_norm_eps: float | None = None, sinusoidal: bool = False,
     lm_bias: bool = False, scale_residual_init: bool = True,
 ) -> s.Spec:  # fmt: skip
-    """`layer_norm_eps`: epsilon of the layers' norms if it differs from that of the final norm.
+    """Return the spec. `layer_norm_eps`: epsilon of the norms in layers, if not that of the final norm.
 
     `sinusoidal`: sinusoidal positions, and token embeddings scaled by sqrt(width).
-    `scale_residual_init`: projections into the residual have std init_std / sqrt(2 * depth)."""
+    `scale_residual_init`: projections into the residual stream have std init_std / sqrt(2 * depth)."""
     head_dim = head_dim or s.head_width(width, heads)
     attention = s.AttentionSpec(
         heads=heads, head_dim=head_dim, pattern=s.causal, dropout=attention_dropout

@@ -75,7 +75,7 @@ KEYS = """
 
 
 def upgrade_config(config: Args) -> Args:
-    """`rope_theta` and `rope_scaling` became `rope_parameters`."""
+    """Convert `rope_theta` and `rope_scaling` to `rope_parameters`."""
     rope_parameters = {
         **(config.get("rope_scaling") or {}),
         "rope_theta": config.get("rope_theta", 10000.0),

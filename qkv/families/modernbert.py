@@ -24,7 +24,8 @@ def modernbert(
     pad_token_id: int | None = 50283, init_std: float = 0.02, tie_embeddings: bool = True,
     num_labels: int = 2, head: str = "none",
 ) -> s.Spec:  # fmt: skip
-    """`layer_types` None: every `global_attn_every_n_layers`-th layer is global, as is the first."""
+    """Return the spec. Without `layer_types`, layer 0 and every `global_attn_every_n_layers`-th are
+    global."""
     norm = s.NormSpec(eps=norm_eps, bias=norm_bias)
     rope = rope_parameters or {}
     global_attention = s.AttentionSpec(
@@ -115,7 +116,7 @@ KEYS = """
 
 
 def upgrade_config(config: Args) -> Args:
-    """`global_rope_theta` and `local_rope_theta` became `rope_parameters`."""
+    """Convert `global_rope_theta` and `local_rope_theta` to `rope_parameters`."""
     rope_parameters = {
         "full_attention": {"rope_theta": config.get("global_rope_theta", 160000.0)},
         "sliding_attention": {"rope_theta": config.get("local_rope_theta", 10000.0)},

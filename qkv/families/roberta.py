@@ -1,4 +1,4 @@
-"""RoBERTa: BERT trained longer, with positions counted from the pad id on.
+"""RoBERTa: BERT trained longer, with positions that start after the pad id.
 
 paper    Liu et al. 2019, arXiv:1907.11692
 purpose  understand text: classify, tag, answer questions
@@ -22,7 +22,7 @@ from qkv.families.family import Args, Family, common_heads, head_classes
 
 
 def roberta(**args: Any) -> s.Spec:
-    """Sequence classification has a dense layer of its own in place of the pooler."""
+    """Return the spec: BERT with a dense layer instead of the pooler for sequence classification."""
     dropout = get_classifier_dropout(args)
     pooling = first_token_pooling(args, activation="tanh", dropout=dropout)
     classifier = common_heads(args["num_labels"], dropout, pooling=pooling)[

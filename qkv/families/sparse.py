@@ -18,14 +18,14 @@ def sparse(
     split: str = "merged",
     **args: Any,
 ) -> Spec:
-    """`num_summary`: the positions at the end of a chunk that later chunks attend to.
+    """Return the spec. `num_summary`: positions at the end of a chunk that later chunks attend to.
 
     `split`: the two parts of a pattern are merged in each head, or alternate by heads or layers."""
     chunk = Chunk(stride)
     chunk_ends = ChunkEnds(stride, num_summary)
     patterns = {
         "strided": (Banded(stride), Strided(stride)),
-        # Without Banded(1), the tokens before the first chunk's end would have no key.
+        # Without Banded(1), the tokens before the end of the first chunk would have no key.
         "fixed": (chunk, chunk_ends | Banded(1)),
     }
     first, second = lookup("pattern", pattern, patterns)

@@ -17,7 +17,7 @@ def switch(
     num_sparse_decoder_layers: int = 3, router_bias: bool = False,
     router_jitter_noise: float = 0.01, tie_embeddings: bool = True, **args: Any,
 ) -> s.Spec:  # fmt: skip
-    """Sparse layers, which have experts, are evenly spread over a stack."""
+    """Return the spec; sparse layers, which have experts, are evenly distributed over a stack."""
 
     def with_experts(stack: s.StackSpec, num_sparse_layers: int) -> s.StackSpec:
         layers = list(stack.layers)

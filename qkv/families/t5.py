@@ -20,7 +20,7 @@ def t5(
     eos_token_id: int | None = 1, num_labels: int = 2, multilingual: bool = False, head: str = "lm",
     family: str = "t5",
 ) -> s.Spec:  # fmt: skip
-    """`feed_forward_proj`: an activation, with the prefix "gated-" for a gated feed-forward.
+    """Return the spec. `feed_forward_proj`: an activation, with the prefix "gated-" if gated.
 
     `multilingual`: mT5, whose decoder outputs are never scaled."""
     norm = s.NormSpec(type="rms", eps=norm_eps)
@@ -156,7 +156,7 @@ def names_table(args: Args) -> str:
 
 
 def upgrade_config(config: Args) -> Args:
-    """mT5 has other defaults; without `scale_decoder_outputs`, tied outputs are scaled."""
+    """Add the defaults of mT5, and that of `scale_decoder_outputs`: tied outputs are scaled."""
     defaults = MT5_CONFIG | {"multilingual": True} if config.get("model_type") == "mt5" else {}
     return defaults | {"scale_decoder_outputs": config.get("tie_word_embeddings", True)} | config
 

@@ -17,10 +17,10 @@ def transformer_xl(
     proj_init_std: float = 0.01, tie_embeddings: bool = True,
     tie_projs: tuple[bool, ...] | None = None, num_labels: int = 2, head: str = "lm",
 ) -> s.Spec:  # fmt: skip
-    """`tie_projs` None: all projections are tied but that of the most frequent tokens."""
+    """Return the spec. Without `tie_projs`, all projections but that of frequent tokens are tied."""
     if same_length and mem_len == 0:
         raise ValueError(
-            "mem_len is 0, expected 1 or more: with same_length it is the attention window"
+            "mem_len is 0, expected 1 or more: with same_length, it is the attention window"
         )
     relative_position = s.RelativeXLSpec(
         width=width, clamp_length=clamp_len, share_biases=not untie_r, dropout=dropout

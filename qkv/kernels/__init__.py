@@ -1,1 +1,1 @@
-"""Attention kernels and fast forms of single operations, each beside its plain reference."""
+"""Attention kernels and optimized forms of single operations, each with a plain reference."""

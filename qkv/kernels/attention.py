@@ -1,4 +1,4 @@
-"""softmax(qk' * scale + bias) v by the kernel that the mask allows. Knows no parameters.
+"""Attention, softmax(qk' * scale + bias) v, by the fastest kernel that the mask allows.
 
 B batch, H heads, G key-value heads, T queries, S keys, D head dimension."""
 
@@ -18,9 +18,7 @@ from qkv.spec import Causal
 from qkv.torch_compat import flash_attention_varlen
 
 CUDNN_LOCK = threading.Lock()
-CUDNN_USERS: list[
-    bool
-] = []  # one entry for each user of `without_cudnn`: the setting before the first
+CUDNN_USERS: list[bool] = []  # one entry per active `without_cudnn`: the setting before the first
 
 
 def attention(
@@ -42,7 +40,7 @@ def attention(
 
 
 def supports_varlen(q: Tensor) -> bool:
-    """Whether the variable-length kernel can run: on CUDA, in half precision."""
+    """Return whether the variable-length kernel can run: on CUDA, in half precision."""
     is_half = q.dtype in (torch.float16, torch.bfloat16)
     return q.is_cuda and is_half and q.shape[-1] % 8 == 0 and q.shape[-1] <= 256
 
@@ -56,7 +54,7 @@ def varlen_attention(
     scale: float,
     dropout: float,
 ) -> Tensor:
-    """Attention within each packed document. Its reference is dense attention under their mask."""
+    """Compute attention within each packed document; the reference is dense attention with a mask."""
     batch, length = q.shape[0], q.shape[2]
     q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # (B*T, H, D)
     out = flash_attention_varlen(q, k, v, cu_seqlens, length, dropout, is_causal, scale)
@@ -65,11 +63,11 @@ def varlen_attention(
 
 @contextmanager
 def without_cudnn() -> Iterator[None]:
-    """Disable cuDNN's attention kernel, which torch may choose under a mask.
+    """Disable cuDNN's attention kernel, which torch may select for attention with a mask.
 
-    It plans half a second for every new shape, and its gradients are NaN if all scores of a row
-    are far below zero (torch 2.11; T5, which does not scale its scores, has such rows)."""
-    with CUDNN_LOCK:  # the setting is global: the first thread turns it off, the last one on again
+    It needs half a second of planning for every new shape, and its gradients are NaN if all scores of
+    a row are far below zero (torch 2.11), which occurs in T5 because its scores are not scaled."""
+    with CUDNN_LOCK:  # the setting is global: the first thread disables, the last one restores it
         CUDNN_USERS.append(
             CUDNN_USERS[0] if CUDNN_USERS else torch.backends.cuda.cudnn_sdp_enabled()
         )

@@ -1,5 +1,4 @@
-"""AttentionBias: what is masked from the attention scores or added to them, in the form that each
-kernel needs.
+"""AttentionBias: the attention mask and the bias of the scores, in the form that each kernel needs.
 
 B batch, H heads, T queries, S keys; n blocks of b queries and m keys."""
 
@@ -18,30 +17,30 @@ MIN_BLOCK_SPARSE_LENGTH = 256
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionBias:
-    """The mask and bias of one attention pattern, made once a forward and shared by its layers:
+    """The mask and bias of one attention pattern, computed once per forward pass and shared by layers.
 
-    pattern(q, k) & k is a token & same document & permutation mask."""
+    The mask is: pattern(q, k) & k is a token & same document & permutation mask."""
 
     pattern: Pattern
     q_positions: Tensor  # (B|1, T)
     k_positions: Tensor  # (B|1, S), -1 for padding
     is_full: bool = False  # no key is padding
-    new_k_positions: Tensor | None = None  # (B|1, T), of the keys that are not in the cache yet
-    document_ids: tuple[Tensor, Tensor] | None = None  # of queries and keys; -1: of every document
+    new_k_positions: Tensor | None = None  # (B|1, T), positions of keys that are not cached yet
+    document_ids: tuple[Tensor, Tensor] | None = None  # of queries and keys; -1: any document
     permutation_mask: Tensor | None = None  # (B, T, S)
     position_bias: Tensor | None = None  # (B|1, H, T, S), added to the scores
     is_self_attention: bool = False  # queries and keys are the same contiguous row, without a cache
-    contiguous: bool = False  # query t of T and key s of S have distance S - T + t - s
-    max_distance: int = 0  # an upper bound on the distance of two positions
+    contiguous: bool = False  # query t of T and key s of S have the distance S - T + t - s
+    max_distance: int = 0  # upper bound of the distance between two positions
     token_type_ids: tuple[Tensor, Tensor] | None = None  # of queries and keys
-    cu_seqlens: Tensor | None = None  # starts of packed documents, if documents are the only mask
+    cu_seqlens: Tensor | None = None  # starts of packed documents, if only documents are masked
     dtype: torch.dtype = torch.float32
     computed: dict[str, Tensor | None] = field(default_factory=dict)  # the dense mask and bias
     block_layouts: dict[Pattern, BlockLayout] = field(default_factory=dict)
 
     @property
     def kernel(self) -> str:
-        """The kernel that this bias allows, decided on the host: full, causal, packed, blocks, mask."""
+        """The kernel for this bias, selected on the host: full, causal, packed, blocks or mask."""
         is_pattern_only = (
             self.position_bias is None and self.permutation_mask is None and self.is_self_attention
         )
@@ -54,7 +53,7 @@ class AttentionBias:
         return "blocks" if is_pattern_only and is_long and is_block_sparse(self.pattern) else "mask"
 
     def block_layout(self, pattern: Pattern) -> BlockLayout:
-        """The blocks of the pattern, or of one head's pattern."""
+        """Return the blocks of the pattern, or of the pattern of one head."""
         if pattern not in self.block_layouts:
             self.block_layouts[pattern] = build_block_layout(
                 pattern, self.visible, self.k_positions
@@ -62,10 +61,11 @@ class AttentionBias:
         return self.block_layouts[pattern]
 
     def visible(self, pattern: Pattern, q: Tensor, k: Tensor) -> Tensor:
-        """(B|1, n, b, m): whether queries at indices q (1, n, b) may attend to keys at k (B|1, n, m)."""
+        """Return whether queries at indices q (1, n, b) may attend to keys at indices k (B|1, n, m):
+        (B|1, n, b, m)."""
         keys = gather_rows(self.k_positions.int(), k)[
             ..., None, :
-        ]  # int: half the memory of a long
+        ]  # int32 needs half the memory of int64
         visible: Tensor = pattern(gather_rows(self.q_positions.int(), q)[..., :, None], keys)
         if not self.is_full:
             visible = visible & (keys >= 0)
@@ -77,7 +77,7 @@ class AttentionBias:
 
     @property
     def mask(self) -> Tensor | None:
-        """The dense mask (B|1, H|1, T, S), true where attended to; None: everywhere. Computed once."""
+        """The dense mask (B|1, H|1, T, S), true where queries attend; None: everywhere. Computed once."""
         if "mask" not in self.computed:
             self.computed["mask"] = self.compute_mask()
         return self.computed["mask"]
@@ -94,7 +94,7 @@ class AttentionBias:
         return mask if self.permutation_mask is None else mask & self.permutation_mask[:, None]
 
     def bias(self, layer_bias: Tensor | None) -> Tensor | None:
-        """What is added to the scores of a layer, which may have a bias of its own; None: nothing."""
+        """Return the bias of the scores of a layer, including its `layer_bias`; None: no bias."""
         if layer_bias is not None:
             if self.position_bias is not None:
                 layer_bias = layer_bias + self.position_bias
@@ -104,7 +104,7 @@ class AttentionBias:
         return self.computed["bias"]
 
     def apply_mask(self, scores: Tensor | None) -> Tensor | None:
-        """Scores with masked ones at `min_score`, never -inf: a query without keys gets no NaN."""
+        """Return the scores with `min_score` where masked; -inf would give NaN for queries without keys."""
         mask = self.mask
         if scores is None:
             if mask is None:
@@ -116,15 +116,15 @@ class AttentionBias:
 
 
 def to_autocast_dtype(scores: Tensor) -> Tensor:
-    """Cast to the dtype that autocast gives a kernel: once for all layers."""
+    """Cast to the dtype of autocast, once for all layers."""
     device = scores.device.type
     is_autocast = torch.is_autocast_enabled(device)
     return scores.to(torch.get_autocast_dtype(device)) if is_autocast else scores
 
 
 def align_rows(scores: Tensor) -> Tensor:
-    """On a GPU, start each row at a multiple of 16 bytes.
+    """On a GPU, align each row to 16 bytes.
 
-    Otherwise torch copies the bias in every layer, and recompiles for every remainder."""
+    Otherwise, torch copies the bias in every layer and recompiles for every remainder."""
     keys = scores.shape[-1]
     return F.pad(scores, (0, 8 - keys % 8))[..., :keys] if scores.is_cuda else scores

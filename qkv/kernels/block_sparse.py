@@ -1,13 +1,14 @@
 """Block-sparse attention: local, banded, strided and fixed patterns without a T x T tensor.
 
-A pattern is a union of block patterns. In each, queries are grouped into blocks that share keys:
+A pattern is a union of block patterns. Each groups the queries into blocks that share keys:
 
     window    q |0123|4567|    k |..0123|234567|     a block and the keys just before (and after) it
-    stride    q |048|159|..    k the same            one block for each remainder
+    stride    q |048|159|..    k the same            one block per remainder
     ends      q |0123|4567|    k |3|  |3|7|          the ends of every chunk so far
 
-A block pattern computes the log-sum-exp of its scores, so that several are computed apart, a few
-blocks at a time, and merged into one softmax. The plain reference is dense attention under the mask.
+A block pattern also computes the log-sum-exp of its scores, so that several block patterns are
+computed separately, a few blocks at a time, and merged into one softmax. The reference is dense
+attention with the mask.
 B batch, H heads, T tokens, D head dimension; n blocks of b queries and m keys."""
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from qkv.spec import Banded, Chunk, ChunkEnds, Local, Or, Pattern, PerHead, Stri
 from qkv.torch_compat import unfold_backward
 
 MIN_BLOCK = 16  # queries
-MAX_BLOCK = 512  # wide blocks read fewer keys twice, narrow blocks fewer masked keys
-WORKSPACE_BYTES = 3 << 24  # for masks and gradients of keys at a time
+MAX_BLOCK = 512  # wide blocks read fewer keys twice, narrow blocks read fewer masked keys
+WORKSPACE_BYTES = 3 << 24  # maximum size of masks and key gradients in memory
 # (pattern, q (1, n, b), k (B|1, n, m)) -> (B|1, n, b, m)
 VisibleFunction = Callable[[Pattern, Tensor, Tensor], Tensor]
 
@@ -43,10 +44,10 @@ class BlockPattern:
     """Query and key indices of the blocks of one pattern."""
 
     pattern: Pattern
-    earlier: tuple[Pattern, ...]  # block patterns already computed: their keys are left out here
+    earlier: tuple[Pattern, ...]  # block patterns computed before, whose keys are excluded here
     layout: str  # window, stride or ends
-    q: Tensor  # (1, n, b) query indices, each once; past the end of the row: no query
-    k: Tensor  # (B|1, n, m) key indices; outside the row: no key
+    q: Tensor  # (1, n, b) query indices, each once; an index past the end of the row is no query
+    k: Tensor  # (B|1, n, m) key indices; an index outside of the row is no key
     lookback: int = 0  # a window starts this many keys before its block
 
     @property
@@ -54,14 +55,14 @@ class BlockPattern:
         return self.q.shape[1], self.q.shape[2], self.k.shape[2]
 
     def query_blocks(self, x: Tensor) -> Tensor:
-        """(B, L, H, D) with L >= n*b -> (B, n, H, b, D), a view."""
+        """Return a view of the query blocks: (B, L, H, D) with L >= n*b -> (B, n, H, b, D)."""
         n, b, _ = self.sizes
         if self.layout == "stride":  # every n-th token is in one block
             return x[:, : n * b].unflatten(1, (b, n)).permute(0, 2, 3, 1, 4)
         return x[:, : n * b].unflatten(1, (n, b)).transpose(2, 3)
 
     def key_blocks(self, x: Tensor, start: int, stop: int) -> Tensor:
-        """The keys of blocks `start` to `stop`, from `gather_keys`: -> (B * blocks, H, m, D)."""
+        """Return the keys of blocks `start` to `stop`, from `gather_keys`: -> (B * blocks, H, m, D)."""
         if self.layout == "stride":
             return flatten_blocks(self.query_blocks(x)[:, start:stop])
         if self.layout == "ends":
@@ -75,7 +76,7 @@ class BlockPattern:
         return flatten_blocks(inside.unfold(1, m, b).transpose(-1, -2))
 
     def scatter_add_keys(self, into: Tensor, x: Tensor, start: int, stop: int) -> None:
-        """The backward of `key_blocks`: add (B, blocks, H, m, D) to where the keys came from."""
+        """Add gradients (B, blocks, H, m, D) to the positions of the keys (backward of `key_blocks`)."""
         if self.layout == "stride":
             self.query_blocks(into)[:, start:stop] += x
         elif self.layout == "ends":
@@ -89,12 +90,12 @@ class BlockPattern:
             inside += x[:, max(-low, 0) :][:, : inside.shape[1]]
 
     def gather_keys(self, x: Tensor) -> Tensor:
-        """What `key_blocks` reads: all of x, or a copy of the chunk ends."""
+        """Return the input of `key_blocks`: x, or a copy of the chunk ends."""
         return gather_rows(x, self.k)[:, 0] if self.layout == "ends" else x
 
     def gradient_buffer(self, x: Tensor) -> Tensor:
-        """Where gradients of keys are summed: x itself, or, for chunk ends, which many blocks read,
-        a buffer of higher precision."""
+        """Return the tensor that accumulates the gradients of keys: x itself, or a buffer of higher
+        precision for chunk ends, which many blocks read."""
         if self.layout != "ends":
             return x
         dtype = accumulate_dtype(x.dtype)
@@ -107,36 +108,36 @@ class BlockPattern:
             into.scatter_add_(1, index, buffer.to(into.dtype))
 
     def bias(self, visible: Tensor, start: int, stop: int, q: Tensor) -> Tensor:
-        """(B|1, n, b, m) -> the bias (B * blocks, 1, b, m) of blocks `start` to `stop`."""
+        """Return the bias of blocks `start` to `stop`: (B|1, n, b, m) -> (B * blocks, 1, b, m)."""
         visible = visible[:, start:stop, :, : self.num_visible_keys(stop)].expand(
             len(q), -1, -1, -1
         )
         return mask_to_bias(flatten_blocks(visible)[:, None], q.dtype)
 
     def num_visible_keys(self, stop: int) -> int:
-        """How many keys the blocks up to `stop` can see: of chunk ends, those so far."""
+        """Return the number of keys that the blocks up to `stop` can attend to."""
         m = self.k.shape[2]
         if not isinstance(self.pattern, ChunkEnds):
             return m
         return min(max_chunk_ends(self.pattern, stop * self.q.shape[2]), m)
 
     def key_range(self, start: int, stop: int) -> tuple[int, int]:
-        """The first key index of a window's blocks, and the index after the last."""
+        """Return the index of the first key of the window blocks, and the index after the last."""
         _, b, m = self.sizes
         return start * b - self.lookback, (stop - 1) * b - self.lookback + m
 
     def block_groups(self, q: Tensor) -> Iterator[tuple[int, int]]:
-        """Ranges of blocks that are computed together."""
+        """Yield ranges of blocks that are computed together."""
         n, b, m = self.sizes
         block_bytes = len(q) * (b + 2 * q.shape[2:].numel()) * m * q.element_size()
         count = max(1, WORKSPACE_BYTES // block_bytes)
-        if self.layout == "ends":  # in several groups: early blocks see fewer keys
+        if self.layout == "ends":  # several groups, because early blocks attend to fewer keys
             count = min(count, -(-n // 4))
         yield from ((i, min(i + count, n)) for i in range(0, n, count))
 
 
 def is_block_sparse(pattern: Pattern) -> bool:
-    """Whether block patterns exist for this pattern."""
+    """Return whether block patterns exist for this pattern."""
     match pattern:
         case Or(left, right):
             return is_block_sparse(left) and is_block_sparse(right)
@@ -146,7 +147,7 @@ def is_block_sparse(pattern: Pattern) -> bool:
 
 
 def gather_rows(x: Tensor, index: Tensor) -> Tensor:
-    """(B|1, T, ...) at the indices (B|1, n, m) of each row -> (B, n, m, ...)."""
+    """Gather (B|1, T, ...) at the indices (B|1, n, m) of each row -> (B, n, m, ...)."""
     if len(index) == 1:
         return x[:, index[0]]
     rows = torch.arange(len(index), device=index.device)[:, None, None]
@@ -154,7 +155,7 @@ def gather_rows(x: Tensor, index: Tensor) -> Tensor:
 
 
 def block_patterns(pattern: Pattern, positions: Tensor) -> list[BlockPattern]:
-    """The block patterns of a pattern over rows with these positions (B|1, T), -1 for padding."""
+    """Return the block patterns of a pattern for rows with these positions (B|1, T), -1 for padding."""
     length = positions.shape[1]
     device = positions.device
     block_size = max(MIN_BLOCK, min(MAX_BLOCK, length // 8))
@@ -174,7 +175,7 @@ def block_patterns(pattern: Pattern, positions: Tensor) -> list[BlockPattern]:
         case Strided(stride):
             q = indices(stride, 0, -(-length // stride), step=stride)
             return [BlockPattern(pattern, (), "stride", q, q)]
-        case ChunkEnds(stride, count):  # their indices depend on where each document begins
+        case ChunkEnds(stride, count):  # the indices depend on the start of each document
             is_end = (positions >= 0) & (positions % stride >= stride - count)
             most = min(max_chunk_ends(pattern, length), length)
             q = indices(-(-length // block_size), 0, block_size, skip=block_size)
@@ -189,27 +190,28 @@ def block_patterns(pattern: Pattern, positions: Tensor) -> list[BlockPattern]:
 
 
 def max_chunk_ends(pattern: ChunkEnds, tokens: int) -> int:
-    """An upper bound on the chunk ends in a row of so many tokens, however many documents it has."""
+    """Return an upper bound of the number of chunk ends in a row, for any number of documents."""
     return -(-tokens * pattern.count // pattern.stride) + pattern.count
 
 
 class BlockLayout(NamedTuple):
-    """What all layers with a pattern share, made once a batch."""
+    """Blocks and masks of a pattern, computed once per batch and shared by layers."""
 
     blocks: list[BlockPattern]
-    visible: list[Tensor]  # (B|1, n, b, m) of each
+    visible: list[Tensor]  # (B|1, n, b, m) for each block pattern
 
 
 def build_block_layout(
     pattern: Pattern, visible: VisibleFunction, positions: Tensor
 ) -> BlockLayout:
-    """Block patterns and their masks over rows with these positions (B|1, T), -1 for padding."""
+    """Return block patterns and masks for rows with these positions (B|1, T), -1 for padding."""
     blocks = block_patterns(pattern, positions)
     return BlockLayout(blocks, [visible_in_blocks(b, visible, positions.shape[1]) for b in blocks])
 
 
 def visible_in_blocks(block: BlockPattern, visible: VisibleFunction, length: int) -> Tensor:
-    """(B|1, n, b, m), true where a query attends to a key that no earlier block pattern has."""
+    """Return the mask (B|1, n, b, m): true for keys that are attended to here and in no earlier block
+    pattern."""
     q = block.q.clamp(max=length - 1)
     k = block.k.clamp(0, length - 1)
     mask = visible(block.pattern, q, k) & ((block.k >= 0) & (block.k < length))[:, :, None]
@@ -222,7 +224,7 @@ def block_sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, pattern: Pattern, layouts: Callable[[Pattern], BlockLayout],
     scale: float, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D)."""
+    """Compute softmax(qk' * scale) v over the keys of the pattern; q, k and v are (B, H, T, D)."""
     if isinstance(pattern, PerHead):
         groups = {
             p: [i for i, other in enumerate(pattern.patterns) if other == p]
@@ -245,7 +247,7 @@ def block_sparse_attention(
 
 
 class BlockSparseAttention(torch.autograd.Function):
-    """Several block patterns under one softmax; q, k, v and out are (B, T, H, D)."""
+    """Attention over several block patterns with one softmax; q, k, v and out are (B, T, H, D)."""
 
     @staticmethod
     def forward(
@@ -322,7 +324,7 @@ def flatten_blocks(x: Tensor) -> Tensor:
 def merge_partial(
     out: Tensor, lse: Tensor, partial: Tensor, partial_lse: Tensor, first: bool
 ) -> None:
-    """Merge the output of a further block pattern into `out` and `lse`, in place."""
+    """Merge the output of another block pattern into `out` and `lse`, in place."""
     if first:
         out.copy_(partial)
         lse.copy_(partial_lse)

@@ -1,8 +1,8 @@
 """Attention over a part of the keys, with the log-sum-exp of its scores.
 
-Parts of one softmax are computed apart and combined: out = sum of out_p * exp(lse_p - lse). Each
-part computes its gradients from the combined `out` and `lse`. The plain reference stands beside the
-CPU's and CUDA's kernels.
+The parts of one softmax are computed separately and combined: out = sum of out_p * exp(lse_p - lse).
+The gradients of each part are computed from the combined `out` and `lse`. The module has a CPU
+kernel, a CUDA kernel and a plain reference.
 B batch, H heads, T queries, S keys, D head dimension."""
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from qkv.torch_compat import (
 )
 
 CUDA_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-SavedForBackward = tuple[Tensor, ...]  # what makes dropout the same in the backward pass
+SavedForBackward = tuple[Tensor, ...]  # reproduces dropout in the backward pass
 
 
 def partial_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, scale: float, dropout: float
 ) -> tuple[Tensor, Tensor, SavedForBackward]:
-    """out (B, H, T, D), lse (B, H, T) and what to save; `bias` (B, 1, T, S) is of `mask_to_bias`."""
+    """Return out (B, H, T, D), lse (B, H, T) and tensors to save; `mask_to_bias` makes the bias
+    (B, 1, T, S)."""
     kernel = choose_kernel(q, dropout)
     if kernel == "cpu":
         return *flash_attention_cpu(q, k, v, bias, scale), ()
@@ -47,13 +48,13 @@ def partial_attention_backward(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor, out: Tensor, lse: Tensor,
     saved: SavedForBackward, scale: float, dropout: float,
 ) -> Gradients:  # fmt: skip
-    """The gradients of q, k and v of one part, from the combined `out` and `lse`."""
+    """Return the gradients of q, k and v of one part, given the combined `out` and `lse`."""
     kernel = choose_kernel(q, dropout)
     if kernel == "cpu":
         return flash_attention_cpu_backward(grad, q, k, v, bias, out, lse, scale)
     if kernel == "cuda":
         bias = bias.expand(-1, q.shape[1], -1, -1)
-        padded_lse = F.pad(lse, (0, -q.shape[2] % 32)).contiguous()  # the kernel stores whole tiles
+        padded_lse = F.pad(lse, (0, -q.shape[2] % 32)).contiguous()  # the kernel stores full tiles
         return efficient_attention_backward(
             grad, q, k, v, bias, out, padded_lse, saved, dropout, scale
         )
@@ -67,24 +68,25 @@ def partial_attention_backward(
 
 
 def choose_kernel(q: Tensor, dropout: float) -> str:
-    """The kernel that can run: CUDA's reads heads in words of 16 bytes, the CPU's has no dropout."""
+    """Return the name of the kernel: CUDA's reads heads in words of 16 bytes, the CPU's has no
+    dropout."""
     if q.is_cuda and q.dtype in CUDA_DTYPES and q.shape[-1] * q.element_size() % 16 == 0:
         return "cuda"
     return "cpu" if q.device.type == "cpu" and not dropout else "plain"
 
 
 def mask_to_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 for visible keys, `min_score` elsewhere; rows start at a multiple of 8 elements."""
+    """Return 0 for visible keys and `min_score` elsewhere, with rows aligned to 8 elements."""
     keys = visible.shape[-1]
     bias = torch.zeros(*visible.shape[:-1], -(-keys // 8) * 8, dtype=dtype, device=visible.device)
     return bias[..., :keys].masked_fill_(~visible, min_score(dtype))
 
 
 def min_score(dtype: torch.dtype) -> float:
-    """The score of a masked key: far below any real one, and still finite if a kernel doubles it."""
+    """Return the score of a masked key: far below any other score, and finite if a kernel doubles it."""
     return torch.finfo(dtype).min / 2
 
 
 def accumulate_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of sums of exponentials: at least fp32."""
+    """Return the dtype for sums of exponentials: at least fp32."""
     return torch.promote_types(dtype, torch.float32)

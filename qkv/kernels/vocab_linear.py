@@ -1,7 +1,8 @@
-"""VocabLinear: a linear layer onto a vocabulary. Knows no heads.
+"""VocabLinear: a linear layer that projects to a vocabulary, padded for speed.
 
-A GPU's matrix units are slow if a matrix side is not a multiple of 64, and published vocabularies
-(50,257; 30,522) are not: the weight is padded with rows of zeros, and their logits are dropped."""
+The matrix units of a GPU are slow if a dimension is not a multiple of 64, which is the case for
+published vocabularies (50,257; 30,522). The weight is padded with rows of zeros, and their logits are
+dropped."""
 
 import torch
 import torch.nn.functional as F

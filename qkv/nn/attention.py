@@ -14,7 +14,7 @@ from qkv.spec import AttentionSpec, RelativeXLSpec, RotarySpec
 
 
 class AttentionKernel(nn.Module):
-    """softmax(qk' * scale + bias) v by the fastest kernel; q is (B, H, T, D), k and v (B, G, S, D)."""
+    """softmax(qk' * scale + bias) v by the fastest kernel; q is (B, H, T, D), k and v are (B, G, S, D)."""
 
     def __init__(self, scale: float, dropout: float) -> None:
         super().__init__()
@@ -31,14 +31,15 @@ class AttentionKernel(nn.Module):
     def weights(
         self, q: Tensor, k: Tensor, bias: AttentionBias, layer_bias: Tensor | None = None
     ) -> Tensor:
-        """The attention weights (B, H, T, S), which the fast kernels do not return."""
+        """Return the attention weights (B, H, T, S), which the fast kernels do not compute."""
         scores = (q * self.scale) @ repeat_heads(k, q.shape[1]).transpose(-1, -2)
         scores_bias = bias.bias(layer_bias)
         return (scores if scores_bias is None else scores + scores_bias).softmax(-1)
 
 
 class Attention(nn.Module):
-    """Multi-head attention: projections to queries (of x), keys and values (of the context), and back."""
+    """Multi-head attention: projects x to queries and the context to keys and values, attends, and
+    projects back."""
 
     def __init__(self, spec: AttentionSpec, width: int) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Tensor, context: Tensor | None, bias: AttentionBias, cache: Cache | None = None
     ) -> Tensor:
-        """Without a context, all keys and values are in the cache already."""
+        """Attend to the context; None means that all keys and values are already in the cache."""
         q = self.q(x).unflatten(-1, (-1, self.head_dim))  # (B, T, W) -> (B, T, H, D)
         if context is not None:
             k = self.k(context).unflatten(-1, (-1, self.head_dim))
@@ -76,9 +77,7 @@ class Attention(nn.Module):
         if cache is not None:
             k = cache.read("k")
             v = cache.read("v")
-        q = q.reshape(
-            len(k), -1, *q.shape[2:]
-        )  # beams that share their keys are folded into one row
+        q = q.reshape(len(k), -1, *q.shape[2:])  # beams with shared keys are folded into one row
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, H, T, D)
         layer_bias = None
         if self.relative is not None:

@@ -1,7 +1,7 @@
-"""Caches: what one attention layer keeps of the tokens it has read.
+"""Caches of one attention layer: keys and values, or hidden states, of earlier tokens.
 
 positions  [[ 0, 1, 2],      a row of three tokens
-            [-1, 0, 1]]      a row of two: -1 is padding
+            [-1, 0, 1]]      a row of two tokens; -1 is padding
 tensors    keys and values (B, S, H, D), or the hidden states (B, S, W) of earlier segments"""
 
 from typing import Protocol
@@ -11,13 +11,13 @@ from torch import Tensor
 
 
 class Cache(Protocol):
-    """What attention asks of a cache, whatever its form."""
+    """The interface that attention uses."""
 
     positions: Tensor | None  # (B, S), -1 for padding; None: empty
-    is_full: bool  # the host knows that no cached position is padding
+    is_full: bool  # true if no cached position is padding
 
     def __len__(self) -> int:
-        """The number of cached positions."""
+        """Return the number of cached positions."""
         ...
 
     def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
@@ -25,15 +25,15 @@ class Cache(Protocol):
         ...
 
     def read(self, name: str) -> Tensor:
-        """The cached tensor of that name, (B, S, ...)."""
+        """Return a cached tensor by its name: (B, S, ...)."""
         ...
 
     def key_positions(self, new: Tensor, batch_size: int) -> Tensor:
-        """The positions of all keys once the new ones (B|1, T) are appended."""
+        """Return the positions of all keys after the new ones (B|1, T) are appended."""
         ...
 
     def next_positions(self) -> Tensor:
-        """The position of each row's next token, (B, 1)."""
+        """Return the position of the next token of each row: (B, 1)."""
         ...
 
 
@@ -73,8 +73,8 @@ class KVCache:
 
 
 class SegmentMemory(KVCache):
-    """The hidden states of earlier segments (Transformer-XL, XLNet); keys and values are computed
-    from them again, so that gradients reach the key and value weights."""
+    """The hidden states of earlier segments (Transformer-XL, XLNet). Keys and values are recomputed
+    from them, so that gradients reach the key and value projections."""
 
     def __init__(self, states: Tensor | None = None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Embeddings, norms and activations. They know no attention.
+"""Embeddings, norms and activations. Does not depend on attention.
 
 B batch, T tokens, W width."""
 
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid, "gelu": F.gelu, "gelu_python": F.gelu, "gelu_new": tanh_gelu,
     "gelu_fast": tanh_gelu, "gelu_pytorch_tanh": tanh_gelu,
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x), "silu": F.silu, "swish": F.silu,
-    "mish": F.mish, "unit": partial(F.normalize, dim=-1),  # of the vector: its norm becomes one
+    "mish": F.mish, "unit": partial(F.normalize, dim=-1),  # "unit" normalizes the vector
 }  # fmt: skip
 
 
@@ -31,7 +31,7 @@ def get_activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 def build_norm(spec: NormSpec | None, width: int) -> nn.Module:
-    """LayerNorm or RMSNorm, or an Identity if there is none."""
+    """Return a LayerNorm or RMSNorm, or an Identity if `spec` is None."""
     if spec is None:
         return nn.Identity()
     if spec.type == "rms":
@@ -40,14 +40,14 @@ def build_norm(spec: NormSpec | None, width: int) -> nn.Module:
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:
-    """The dtype of angles: more precise than the weights."""
+    """Return the dtype for angles, which need more precision than the weights."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def sinusoids(
     positions: Tensor, width: int, layout: str = "halves", base: float = 10000.0
 ) -> Tensor:
-    """Sinusoidal position embeddings (..., W): sines then cosines, or in pairs."""
+    """Return sinusoidal position embeddings (..., W): sines then cosines, or alternating."""
     steps = torch.arange(0, width, 2, device=positions.device, dtype=angle_dtype(positions.device))
     frequencies = base ** (-steps / (width - 2 if layout == "ends" else width))
     angles = positions[..., None] * frequencies  # (..., W/2)
@@ -58,8 +58,8 @@ def sinusoids(
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Adaptive input embedding: one table for each band of token frequency, rarer ones narrower,
-    each projected to the same width."""
+    """Adaptive input embedding (Baevski and Auli 2018): one table per band of token frequency, narrower
+    for rarer tokens, each projected to the same width."""
 
     def __init__(self, spec: EmbeddingSpec, width: int) -> None:
         super().__init__()
@@ -85,13 +85,13 @@ class AdaptiveEmbedding(nn.Module):
             x = self.projections[i](x) if len(self.projections) else x
             out = torch.where(
                 (input_ids >= low)[..., None], x, out.to(x.dtype)
-            )  # later bands overwrite
+            )  # later bands overwrite earlier ones
             low += count
         return out * self.scale
 
 
 class Embedding(nn.Module):
-    """The input of the first layer: tokens or patches, positions and token types, norm, projection."""
+    """The input of the first layer: token or patch embedding, positions, token types, norm, projection."""
 
     def __init__(self, stack: StackSpec) -> None:
         super().__init__()

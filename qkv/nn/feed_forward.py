@@ -28,9 +28,9 @@ class FeedForward(nn.Module):
 
 
 class MixtureOfExperts(nn.Module):
-    """Switch routing: one expert a token; tokens over the capacity of an expert skip the sublayer.
+    """Switch routing: one expert per token; tokens over the capacity of an expert skip the sublayer.
 
-    The capacity counts the tokens of each row, in order. Shapes do not depend on the routing."""
+    The capacity applies to the tokens of each row, in order. Shapes do not depend on the routing."""
 
     def __init__(self, spec: MixtureOfExpertsSpec, width: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class MixtureOfExperts(nn.Module):
         )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The output (B, T, W) and the router logits (B, T, E)."""
+        """Return the output (B, T, W) and the router logits (B, T, E)."""
         dtype = torch.promote_types(x.dtype, torch.float32)  # the router needs full precision
         router_input = x.to(dtype)
         if self.training and self.router_jitter:
@@ -55,12 +55,12 @@ class MixtureOfExperts(nn.Module):
         counts = F.one_hot(expert, num_experts).cumsum(1)
         rank = (
             counts.gather(-1, expert[..., None])[..., 0] - 1
-        )  # of a token among those of its expert
+        )  # index of a token among the tokens of its expert
         capacity = min(self.capacity, x.shape[1])
         has_capacity = rank < capacity
         slot = torch.where(
             has_capacity, expert * capacity + rank, num_experts * capacity
-        )  # the last: no expert
+        )  # the last slot means no expert
         token = torch.arange(x.shape[1], device=x.device).expand_as(slot)
         token_of_slot = slot.new_zeros(len(x), num_experts * capacity + 1).scatter(1, slot, token)
         index = token_of_slot[:, :-1, None].expand(-1, -1, x.shape[-1])
@@ -72,7 +72,8 @@ class MixtureOfExperts(nn.Module):
 
 
 def load_balancing_loss(logits: Tensor) -> Tensor:
-    """Load balancing loss (Switch, eq. 4): experts x sum of token fraction x probability fraction."""
+    """Return the load balancing loss (Switch, eq. 4): experts x sum of token fraction x probability
+    fraction."""
     probs = logits.softmax(-1)
     count = logits.shape[-1]
     fraction = F.one_hot(probs.argmax(-1), count).to(probs.dtype).mean(-2)
@@ -80,5 +81,5 @@ def load_balancing_loss(logits: Tensor) -> Tensor:
 
 
 def router_z_loss(logits: Tensor) -> Tensor:
-    """Router z-loss, which keeps the router logits small (ST-MoE, eq. 5)."""
+    """Return the router z-loss, which keeps the router logits small (ST-MoE, eq. 5)."""
     return logits.logsumexp(-1).square().mean()

@@ -1,4 +1,4 @@
-"""Heads: what is predicted from the last hidden states. One class serves nearly all of them.
+"""Prediction heads on the last hidden states; `PredictionHead` implements nearly all of them.
 
 B batch, T tokens, W width, K starts."""
 
@@ -16,7 +16,7 @@ from qkv.spec import AdaptiveSoftmaxSpec, HeadSpec, SpanBeamSpec
 
 
 class PredictionHead(nn.Module):
-    """Pool the states, then dropout, dense, activation, norm, dropout and projection."""
+    """Pooling of the states, then dropout, dense layer, activation, norm, dropout and projection."""
 
     def __init__(self, spec: HeadSpec, width: int, token_embedding: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class PredictionHead(nn.Module):
 
 
 def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
-    """The states that a head reads: (B, T, W) without pooling, else (B, W)."""
+    """Return the states that a head reads: (B, T, W) without pooling, else (B, W)."""
     hidden = out["last_hidden_state"]
     if spec.pooling in out:
         return out[spec.pooling]
@@ -68,11 +68,11 @@ def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
         return gather_states(hidden, batch.mc_token_ids)
     if spec.pooling in ("last", "mc_token"):
         return gather_states(hidden, last_true_index(mask))
-    inputs = batch.encoder or batch.decoder  # BART's decoder reads the encoder's ids, shifted
+    inputs = batch.encoder or batch.decoder  # BART's decoder reads the shifted ids of the encoder
     assert inputs is not None
     assert inputs.input_ids is not None
     input_ids = inputs.input_ids
-    if spec.pooling == "max_id":  # the end token has the largest id (CLIP as first published)
+    if spec.pooling == "max_id":  # EOS has the largest id in the first CLIP checkpoints
         return gather_states(hidden, input_ids.argmax(1))
     is_eos = torch.eq(input_ids, cast(int, spec.eos_token_id))
     is_first = spec.pooling == "first_eos"
@@ -80,25 +80,25 @@ def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
 
 
 def mask_or_ones(inputs: Inputs | None, like: Tensor) -> Tensor:
-    """The attention mask (B, T), or all true if there is none."""
+    """Return the attention mask (B, T), or all true if there is none."""
     if inputs is None or inputs.attention_mask is None:
         return torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
     return inputs.attention_mask
 
 
 def gather_states(hidden: Tensor, index: Tensor) -> Tensor:
-    """(B, T, W) at index (B,) -> (B, W)."""
+    """Gather (B, T, W) at index (B,) -> (B, W)."""
     return hidden.gather(1, index[:, None, None].expand(-1, 1, hidden.shape[-1]))[:, 0]
 
 
 def last_true_index(flags: Tensor) -> Tensor:
-    """The index of the last true flag of each row."""
+    """Return the index of the last true flag of each row."""
     return (flags * torch.arange(1, flags.shape[1] + 1, device=flags.device)).argmax(1)
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Log-probabilities of all tokens: the first band predicts its tokens and the other bands, each
-    band its own tokens."""
+    """Adaptive softmax, which returns log-probabilities: the first band predicts its tokens and the
+    other bands, each other band predicts its tokens."""
 
     def __init__(self, spec: AdaptiveSoftmaxSpec, width: int, token_embedding: nn.Module) -> None:
         super().__init__()

@@ -1,11 +1,10 @@
-"""LoRA: low-rank adapters beside frozen linear layers, added and merged from outside (Hu et al. 2021).
+"""LoRA: low-rank adapters of frozen linear layers (Hu et al. 2021). Does not depend on files.
 
              ┌──── W, b ────┐
-    x ───────┤              + ─── y        the layer keeps its name, and W and b theirs
+    x ───────┤              + ─── y        the layer, W and b keep their names
              └─ A ── B · s ─┘
 
-Layers that are one tensor in a published file (GPT-2's c_attn) share one A and have a B each. Knows
-no files."""
+Layers that are one tensor in a checkpoint (GPT-2's c_attn) share A and have separate B."""
 
 import math
 from collections import Counter
@@ -23,7 +22,7 @@ from qkv.validate import check_number, match_names
 
 
 class AdapterGroup(NamedTuple):
-    """Linear layers that share one A."""
+    """Linear layers that share the matrix A."""
 
     paths: tuple[str, ...]
     r: int
@@ -47,7 +46,7 @@ class LoraLinear(nn.Module):
         self.scaling = lora_alpha / (math.sqrt(r) if use_rslora else r)
         dtype = torch.promote_types(
             base.weight.dtype, torch.float32
-        )  # small updates need precision
+        )  # small updates need full precision
         linear = partial(nn.Linear, bias=False, device=base.weight.device, dtype=dtype)
         self.lora_a = lora_a or linear(base.in_features, r)
         self.lora_b = linear(r, base.out_features)
@@ -62,7 +61,7 @@ class LoraLinear(nn.Module):
 
     @torch.no_grad()
     def merged_linear(self) -> nn.Linear:
-        """A plain layer with the adapter merged into its weight, which stays the same tensor."""
+        """Return a plain layer with the adapter merged into its weight in place."""
         update = self.scaling * self.lora_b.weight @ self.lora_a.weight
         self.weight.copy_(self.weight.to(update.dtype) + update)
         out_features, in_features = self.weight.shape
@@ -79,8 +78,9 @@ def add_lora(
 ) -> list[str]:  # fmt: skip
     """Freeze the network and add adapters to the linear layers that match; return their paths.
 
-    A pattern is a path, complete or from a dot on; `attention.q,k,v` gives the three layers one A.
-    The parameters in `modules_to_save` are trained as they are, and their layers get no adapter."""
+    A pattern is a path or the end of a path after a dot; with `attention.q,k,v`, the three layers
+    share A. The parameters in `modules_to_save` are trained in full, and their layers get no
+    adapter."""
     layers = [path for path in linear_layers(net) if f"{path}.weight" not in modules_to_save]
     item_name = "linear layer that is not new" if modules_to_save else "linear layer"
     groups: list[AdapterGroup] = []
@@ -105,7 +105,7 @@ def insert_adapters(
     net: nn.Module, groups: list[AdapterGroup], *, lora_dropout: float, use_rslora: bool,
     modules_to_save: Collection[str] = (),
 ) -> None:  # fmt: skip
-    """Freeze all parameters except `modules_to_save`, and add adapters to the layers of the groups."""
+    """Freeze all parameters except `modules_to_save` and add adapters to the layers of the groups."""
     check_number("lora_dropout", lora_dropout, at_least=0, less_than=1)
     for group in groups:
         check_number("r", group.r, integer=True, at_least=1)
@@ -132,9 +132,9 @@ def insert_adapters(
 
 
 def adapter_problems(net: nn.Module, groups: list[AdapterGroup]) -> list[str]:
-    """Why adapters cannot be added to these layers."""
+    """Return the reasons why adapters cannot be added to these layers."""
     owners = Counter(id(p) for module in net.modules() for p in module.parameters(recurse=False))
-    weight_only: set[nn.Module] = set()  # layers that are never called
+    weight_only: set[nn.Module] = set()  # layers whose weight is used without calling them
     for module in net.modules():
         if isinstance(module, MixtureOfExperts):
             weight_only |= {module.router}
@@ -159,7 +159,7 @@ def adapter_problems(net: nn.Module, groups: list[AdapterGroup]) -> list[str]:
 
 
 def linear_layers(net: nn.Module) -> dict[str, nn.Linear | LoraLinear]:
-    """The linear layers by path, with or without an adapter, without the layers of adapters."""
+    """Return the linear layers by path, with or without an adapter, but not those of adapters."""
     layers: dict[str, nn.Linear | LoraLinear] = {}
     for path, module in net.named_modules():
         if isinstance(module, nn.Linear | LoraLinear) and path.rpartition(".")[0] not in layers:
@@ -168,12 +168,12 @@ def linear_layers(net: nn.Module) -> dict[str, nn.Linear | LoraLinear]:
 
 
 def lora_layers(net: nn.Module) -> dict[str, LoraLinear]:
-    """The layers with an adapter, by path."""
+    """Return the layers with an adapter by path."""
     return {path: module for path, module in net.named_modules() if isinstance(module, LoraLinear)}
 
 
 def merge_lora(net: nn.Module) -> list[str]:
-    """Merge every adapter into the weight of its layer; return the paths. The weights stay frozen."""
+    """Merge every adapter into the weight of its layer and return the paths; weights stay frozen."""
     layers = lora_layers(net)
     if not layers:
         raise ValueError(

@@ -1,5 +1,5 @@
-"""Relative positions: T5's buckets and ALiBi as a bias of the whole stack, rotary and
-Transformer-XL's in every layer.
+"""Relative positions: T5's buckets and ALiBi as a bias for the whole stack, rotary positions and
+those of Transformer-XL in every layer.
 
 B batch, H heads, T queries, S keys, D head dimension, W width."""
 
@@ -24,7 +24,7 @@ from qkv.spec import (
 
 
 class RelativeBucketBias(nn.Module):
-    """T5's relative position bias: small distances have their own bucket, larger ones share
+    """T5's relative position bias: small distances have one bucket each, larger distances share
     logarithmic buckets."""
 
     def __init__(self, spec: RelativeBucketsSpec) -> None:
@@ -42,7 +42,7 @@ class RelativeBucketBias(nn.Module):
             num_buckets //= 2
             first_bucket = torch.where(offset > 0, num_buckets, 0)
             distance = offset.abs()
-        exact = num_buckets // 2  # distances with a bucket of their own
+        exact = num_buckets // 2  # smaller distances have one bucket each
         log_ratio = math.log(self.spec.max_distance / exact)
         growth = torch.log(distance.clamp(min=1).float() / exact) / log_ratio
         far = (exact + (growth * (num_buckets - exact)).long()).clamp(max=num_buckets - 1)
@@ -51,7 +51,7 @@ class RelativeBucketBias(nn.Module):
 
 
 class AlibiBias(nn.Module):
-    """ALiBi: scores fall linearly with distance, with a slope for each head (Press et al. 2021)."""
+    """ALiBi: scores decrease linearly with distance, with one slope per head (Press et al. 2021)."""
 
     def __init__(self, spec: AlibiSpec) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class AlibiBias(nn.Module):
         """Positions q (B, T) and k (B, S) -> (B, H, T, S)."""
         distance = (k[:, None, :] - q[:, :, None]).abs()[:, None]  # (B, 1, T, S)
         head = torch.arange(1, self.heads + 1, device=q.device, dtype=angle_dtype(q.device))
-        # Heads past a power of two take slopes between the others.
+        # Heads beyond a power of two have slopes between those of the others.
         exponent = torch.where(head <= self.power_of_two, head, head - self.power_of_two - 0.5)
         return -distance * torch.exp2(-8 / self.power_of_two * exponent)[:, None, None]
 
@@ -75,7 +75,7 @@ POSITION_BIASES: dict[type, type[nn.Module]] = {
 
 
 class RotaryEmbedding(nn.Module):
-    """RoPE: rotate pairs of features by an angle that grows with the position."""
+    """RoPE: rotates pairs of features by an angle that is proportional to the position."""
 
     def __init__(self, spec: RotarySpec, head_dim: int) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class RotaryEmbedding(nn.Module):
 
 
 def scale_frequencies(frequencies: Tensor, scaling: dict[str, Any]) -> Tensor:
-    """Frequencies stretched for longer contexts, as `rope_type` says."""
+    """Return frequencies scaled for longer contexts, according to `rope_type`."""
     scaled = frequencies / scaling.get("factor", 1)
     rope_type = scaling.get("rope_type")
     if rope_type == "llama3":
@@ -104,7 +104,7 @@ def scale_frequencies(frequencies: Tensor, scaling: dict[str, Any]) -> Tensor:
 
 
 class RelativeXL(nn.Module):
-    """(q + u)k' + (q + v)r' [+ (q + s)e']: content, distance and segment (Transformer-XL, XLNet)."""
+    """(q + u)k' + (q + v)r' [+ (q + s)e']: content, distance and segment terms (Transformer-XL, XLNet)."""
 
     def __init__(self, attention: AttentionSpec, spec: RelativeXLSpec, scale: float) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class RelativeXL(nn.Module):
             self.e = nn.Parameter(torch.empty(2, *shape))
 
     def forward(self, q: Tensor, bias: AttentionBias) -> TensorPair:
-        """q with its content bias, and the bias (B, H, T, S) of distances and segments."""
+        """Return q with the content bias u, and the bias (B, H, T, S) of distances and segments."""
         length = q.shape[2]
         max_distance = bias.k_positions.shape[1] - 1 if bias.contiguous else bias.max_distance
         min_distance = -max_distance if self.is_bidirectional else 0

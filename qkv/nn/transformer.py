@@ -1,4 +1,4 @@
-"""Layer, Stack and the two networks made of stacks: Transformer and DualEncoder (CLIP).
+"""Layer, Stack, and the networks built from stacks: Transformer and DualEncoder (CLIP).
 
     x -> pre-norm -> sublayer -> dropout -> + -> post-norm      the unused norm is an Identity
     |_______________________________________|
@@ -30,7 +30,7 @@ class LayerCache(NamedTuple):
     cross_attention: Cache
 
 
-# What cross-attention reads: the encoder's states, or None if their keys are cached, and the bias.
+# Inputs of cross-attention: the encoder states, or None if their keys are cached, and the bias.
 CrossInputs = tuple[Tensor | None, AttentionBias]
 
 
@@ -66,10 +66,10 @@ class Layer(nn.Module):
         self, x: Tensor, bias: AttentionBias, key_states: Tensor | None, cross: CrossInputs | None,
         cache: LayerCache | None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """The output and the router logits, if any.
+        """Return the output and the router logits, if any.
 
-        Keys and values are computed from `key_states` where these are not x itself: with segment
-        recurrence or a query stream."""
+        With segment recurrence or a query stream, keys and values are computed from `key_states`
+        instead of x."""
         y = self.pre_attention_norm(x)
         context = y if key_states is None else self.pre_attention_norm(key_states)
         self_cache = cache.attention if cache and key_states is None else None
@@ -84,7 +84,7 @@ class Layer(nn.Module):
 
 
 def build_norms(spec: LayerSpec, width: int, skip: bool = False) -> tuple[nn.Module, nn.Module]:
-    """The norms before and after a sublayer, at least one of them an Identity."""
+    """Return the norms before and after a sublayer; at least one is an Identity."""
     norms = {} if skip else {spec.norm_position: spec.norm}
     return build_norm(norms.get("pre"), width), build_norm(norms.get("post"), width)
 
@@ -155,7 +155,7 @@ class Stack(nn.Module):
     def attention_bias(
         self, pattern: Pattern, inputs: Inputs, batch: Batch, cache: Cache, x: Tensor
     ) -> AttentionBias:
-        """The bias of self-attention: cached tokens come first, then those of the inputs."""
+        """Return the bias of self-attention; cached tokens come before the tokens of the inputs."""
         targets = batch.target_positions
         cached = len(cache)
         new = inputs.masked_position_ids
@@ -164,7 +164,7 @@ class Stack(nn.Module):
         if targets is not None:
             q = append_targets(q.expand(len(x), -1), targets)
         permutation_mask = batch.permutation_mask
-        if permutation_mask is not None:  # cached tokens may be attended to by all
+        if permutation_mask is not None:  # all queries may attend to cached tokens
             ones = permutation_mask.new_ones(*permutation_mask.shape[:2], cached)
             permutation_mask = torch.cat([ones, permutation_mask], dim=2)
 
@@ -195,7 +195,7 @@ class Stack(nn.Module):
         caches: list[LayerCache] | None,
         x: Tensor,
     ) -> CrossInputs | None:
-        """What cross-attention reads: every encoder token, given now or cached."""
+        """Return the inputs of cross-attention: the encoder states and their bias, or the cached keys."""
         positions = inputs.position_ids
         bias = AttentionBias(
             pattern=full, q_positions=positions, k_positions=positions, is_self_attention=True,
@@ -204,7 +204,7 @@ class Stack(nn.Module):
         cache: Cache = caches[0].cross_attention if caches else KVCache()
         if (
             cache.positions is not None
-        ):  # beams may share a source: queries have no position of their own
+        ):  # beams may share a source, so that queries have no positions
             q = positions[:1, :1]
             return None, replace(
                 bias, q_positions=q, k_positions=cache.positions, is_full=cache.is_full
@@ -220,7 +220,7 @@ class Stack(nn.Module):
         )  # fmt: skip
 
     def empty_caches(self, batch_size: int, mems: Tensor | None = None) -> list[LayerCache]:
-        """Empty caches for each depth; those of a segment recurrence hold `mems`, or zeros."""
+        """Return an empty cache per layer; with segment recurrence, it holds `mems` or zeros."""
         recurrence = self.spec.recurrence
         if recurrence is None:
             return [LayerCache(KVCache(), KVCache()) for _ in self.layer_order]
@@ -233,8 +233,8 @@ class Stack(nn.Module):
         return [LayerCache(SegmentMemory(states), KVCache()) for states in mems]
 
     def update_mems(self, states: Tensor, segment_length: int) -> Tensor:
-        """The memory of the next segment: the last states, of this segment only the first
-        `reuse_length`."""
+        """Return the memory for the next segment: the last states, with only the first `reuse_length`
+        states of this segment."""
         recurrence = self.spec.recurrence
         assert recurrence is not None
         if recurrence.reuse_length:
@@ -246,12 +246,12 @@ class Stack(nn.Module):
 
 
 def append_targets(x: Tensor, target_positions: Tensor) -> Tensor:
-    """(B, T) -> (B, T + P): a value for every token, then for every target of the query stream."""
+    """Append the values of the targets of the query stream: (B, T) -> (B, T + P)."""
     return torch.cat([x, x.gather(1, target_positions)], dim=1)
 
 
 class Transformer(nn.Module):
-    """An encoder, a decoder or both, and the heads on the last of them."""
+    """An encoder, a decoder or both, and the heads on the last stack."""
 
     def __init__(self, spec: Spec) -> None:
         super().__init__()
@@ -290,12 +290,12 @@ class Transformer(nn.Module):
         return out
 
     def empty_caches(self, batch_size: int) -> list[LayerCache]:
-        """Caches for decoding `batch_size` rows one token at a time."""
+        """Return caches for decoding `batch_size` rows one token at a time."""
         return self.last_stack.empty_caches(batch_size)
 
 
 class DualEncoder(nn.Module):
-    """A text encoder and an image encoder in one embedding space: logits of all pairs (CLIP)."""
+    """A text encoder and an image encoder with a common embedding space; logits of all pairs (CLIP)."""
 
     def __init__(self, spec: DualSpec) -> None:
         super().__init__()
@@ -320,5 +320,5 @@ class DualEncoder(nn.Module):
 
 
 def build_network(spec: Spec | DualSpec) -> Transformer | DualEncoder:
-    """The network of a spec, with torch's default initialization."""
+    """Return the network of a spec, with torch's default initialization."""
     return DualEncoder(spec) if isinstance(spec, DualSpec) else Transformer(spec)

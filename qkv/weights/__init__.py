@@ -1,1 +1,1 @@
-"""Weights: tensor files, their formats, and the names of tensors in them."""
+"""Weights: tensor files, their formats, and names tables."""

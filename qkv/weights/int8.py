@@ -1,12 +1,11 @@
-"""Int8 quantization of weights on disk: one scale for each row, a quarter of the bytes, float32
-when read.
+"""Int8 quantization of weights on disk: one scale per row, a quarter of the size, float32 after loading.
 
     NAME         int8      (rows, columns)   a matrix, round(x / scale)
     NAME.scale   bfloat16  (rows,)           max|row| / 127
     NAME         float32   any other shape   norms and biases, unchanged
 
-The error of a value is at most half a scale. A scale has 8 significant bits and an int8 has 7, so
-their product is exact: weights that were read once are written and read again bit for bit."""
+The error of a value is at most half a scale. A scale has 8 significant bits and an int8 value has 7,
+so that their product is exact: saving and loading quantized weights again does not change them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,16 +20,16 @@ INT8_MAX = 127
 
 
 def get_scale_name(name: str) -> str:
-    """Return the name of a matrix's scale."""
+    """Return the name of the scale of a matrix."""
     return f"{name}.scale"
 
 
 def quantize_int8(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Quantize matrices to int8 with their scales; other tensors become float32."""
+    """Quantize matrices to int8 with scales; convert other tensors to float32."""
     floats = {name: x.detach().float() for name, x in tensors.items()}
     if nonfinite := find_nonfinite(floats):
         names = ", ".join(nonfinite)
-        raise ValueError(f"{names}: values that are not finite; int8 can hold finite values only")
+        raise ValueError(f"{names}: values that are not finite; int8 supports finite values only")
     quantized: dict[str, Tensor] = {}
     for name, x in floats.items():
         if x.dim() != 2:
@@ -64,9 +63,7 @@ def dequantize_int8(tensors: Mapping[str, Tensor], folder: Path) -> dict[str, Te
                 f"{list(x.shape)}"
             )
         elif scale.dtype != torch.bfloat16 or not (scale.isfinite() & (scale > 0)).all():
-            problems.append(
-                f"{scale_name} holds values that are not scales, expected bfloat16 above 0"
-            )
+            problems.append(f"{scale_name} has invalid values, expected bfloat16 above 0")
         else:
             dequantized[name] = x * scale.float()[:, None]
     if problems:

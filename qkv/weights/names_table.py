@@ -1,16 +1,18 @@
-"""Names tables: rows that pair parameter names of qkv with tensor names of a checkpoint. Knows no
-files and no families.
+"""Names tables: rows that map parameter names of qkv to tensor names of a checkpoint. Does not depend
+on files or families.
 
     encoder.layers.{}.attention.(q|k|v)   bert.encoder.layer.{}.attention.self.(query|key|value)
     decoder.layers.{}.attention.q,k,v     h.{}.attn.c_attn             conv1d
 
-A row names a module (its weight and bias) or one tensor: first the parameter, then the checkpoint's
-name. `{}` is a number, `(a|b)` on both sides is two rows, `@` is encoder and decoder. `q,k,v` on
-the left is one fused tensor in the checkpoint. The third column is an invertible operation, or one
-of
-    alias   may be in a file too: must equal the parameter, is never written
-    copy    is written too; the parameter is read from another row
-and `-` on the left is a checkpoint name without a parameter (a buffer); `keep` writes it back."""
+A row names a module (its weight and bias) or one tensor: first the parameter name, then the name in
+the checkpoint. `{}` is a number, `(a|b)` on both sides stands for two rows, `@` for encoder and
+decoder. `q,k,v` on the left is one fused tensor in the checkpoint. The third column is an invertible
+operation, or one of
+
+    alias   a second name in the checkpoint; must equal the parameter; never written
+    copy    a second name that is also written; the parameter is read from another row
+
+`-` on the left is a checkpoint name without a parameter (a buffer); `keep` writes it back."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -38,14 +40,14 @@ TENSOR_OPERATIONS: dict[str, tuple[TensorOperation, TensorOperation]] = {
 
 
 class TensorMapping(NamedTuple):
-    """A tensor of a checkpoint and the parameters that it holds."""
+    """A tensor of a checkpoint and the parameters that it contains."""
 
     checkpoint_name: str
     parameter_names: tuple[str, ...]
     operation: str
 
     def get_conversions(self) -> tuple[TensorOperation, TensorOperation, int]:
-        """Return the operation from the checkpoint, the one to it, and its number."""
+        """Return the operations from and to the checkpoint, and their number argument."""
         name, _, number = self.operation.partition(":")
         return *TENSOR_OPERATIONS["" if name in ("alias", "copy") else name], int(number or 0)
 
@@ -66,9 +68,9 @@ class TensorMapping(NamedTuple):
 
 
 class NamesTable:
-    """A names table whose checkpoint names with one of `prefixes` get `new_prefix` instead.
+    """A names table in which `new_prefix` replaces the `prefixes` of checkpoint names.
 
-    Classes with a head have a prefix that bare classes lack."""
+    Classes with a head have a prefix that base classes lack."""
 
     def __init__(self, table: str, prefixes: tuple[str, ...] = (), new_prefix: str = "") -> None:
         self.rows: list[
@@ -83,8 +85,7 @@ class NamesTable:
                 self.rows.append((parameter, name, "".join(operation)))
 
     def map_parameters(self, parameter_names: Iterable[str]) -> list[TensorMapping]:
-        """Return how these parameters are written to a checkpoint; a parameter without a row is an
-        error."""
+        """Return the checkpoint tensors of these parameters; a parameter without a row is an error."""
         groups: dict[tuple[str, str], dict[int, str]] = {}
         unmapped = []
         for parameter_name in parameter_names:
@@ -100,15 +101,14 @@ class NamesTable:
                     parts = groups.setdefault((fill_name_pattern(name, match), operation), {})
                     parts[index] = parameter_name
         if unmapped:
-            raise ValueError(f"no row of the names table holds {', '.join(unmapped)}")
+            raise ValueError(f"the names table has no row for {', '.join(unmapped)}")
         return [
             TensorMapping(name, tuple(parts[i] for i in sorted(parts)), operation)
             for (name, operation), parts in groups.items()
         ]
 
     def find_parameter(self, checkpoint_name: str) -> tuple[str, str] | None:
-        """Return the parameter name and the row's operation; None if no row has this checkpoint
-        name."""
+        """Return the parameter name and operation of a checkpoint name; None if it has no row."""
         for parameter, name, operation in self.rows:
             if match := compile_name_pattern(name).fullmatch(checkpoint_name):
                 return fill_name_pattern(parameter.partition(",")[0], match), operation
@@ -116,8 +116,7 @@ class NamesTable:
 
 
 def expand_row(line: str) -> list[str]:
-    """Expand `(a|b) ... (c|d)` to two rows: the n-th group of the left belongs to the n-th of the
-    right."""
+    """Expand `(a|b) ... (c|d)` to two rows; the n-th groups of both sides correspond."""
     if "@" in line:
         return [
             row for stack in ("encoder", "decoder") for row in expand_row(line.replace("@", stack))
@@ -134,22 +133,22 @@ def expand_row(line: str) -> list[str]:
 
 @cache
 def compile_name_pattern(pattern: str) -> re.Pattern[str]:
-    """Return the regular expression of a name with `{}` for numbers and an optional weight or
-    bias."""
+    """Return the regular expression of a name with `{}` for numbers and an optional `weight` or
+    `bias`."""
     return re.compile(
         re.escape(pattern).replace(r"\{\}", r"(\d+)") + r"(?:\.(?P<leaf>weight|bias))?"
     )
 
 
 def fill_name_pattern(pattern: str, match: re.Match[str]) -> str:
-    """Return the name of the other side, with the numbers and the leaf of the match."""
+    """Return the name on the other side, with the numbers and the leaf of the match."""
     numbers = list(match.groups())
     leaf = f".{match['leaf']}" if match["leaf"] else ""
     return re.sub(r"\{\}", lambda _: numbers.pop(0), pattern) + leaf
 
 
 def match_parameter(pattern: str, parameter_name: str) -> Iterable[tuple[int, re.Match[str]]]:
-    """Yield where in a (fused) row this parameter is."""
+    """Yield the matches of a parameter name with the parts of a (fused) row."""
     head, dot, last = pattern.rpartition(".")
     for index, part in enumerate(last.split(",")):
         if match := compile_name_pattern(head + dot + part).fullmatch(parameter_name):

@@ -1,11 +1,11 @@
-"""The safetensors format: reads and writes one file of tensors, aligned to 64 bytes in memory.
+"""The safetensors format: reading and writing of one file, with tensors aligned to 64 bytes.
 
     8 bytes   length of the header
     header    JSON: name -> dtype, shape, data_offsets; padded with spaces to a multiple of 64 bytes
-    data      tensors without gaps: those whose size is a multiple of 64 bytes first
+    data      tensors without gaps, first those whose size is a multiple of 64 bytes
 
-Matrix kernels choose the order of their sums by the alignment of their operands. A file is mapped
-into memory at a page boundary, so a tensor that is aligned in the file needs no copy."""
+The order of summation in matrix kernels depends on the alignment of the operands. A file is
+memory-mapped at a page boundary, so that a tensor that is aligned in the file needs no copy."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-ALIGNMENT = 64  # bytes: a cache line, an AVX-512 register, and what torch's own allocator gives
+ALIGNMENT = 64  # bytes: a cache line, an AVX-512 register, and the alignment of torch's allocator
 SAFETENSORS_DTYPES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
     torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8",
@@ -28,14 +28,14 @@ SAFETENSORS_DTYPES = {
 
 
 def align_tensor(tensor: Tensor) -> Tensor:
-    """Return the tensor contiguous and at a 64-byte boundary; copied only if it is not."""
+    """Return the tensor, contiguous and aligned to 64 bytes; it is copied only if necessary."""
     tensor = tensor.contiguous()
     return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of a file by name, memory-mapped; SafetensorError if it is damaged."""
-    return load_file(path)  # checks every offset in the header against the file first
+    """Read the tensors of a file, memory-mapped; raise SafetensorError if it is damaged."""
+    return load_file(path)  # validates every offset of the header
 
 
 def write_safetensors(
@@ -49,9 +49,9 @@ def write_safetensors(
     for name in names:
         tensor = tensors[name]
         if tensor.dtype not in SAFETENSORS_DTYPES:
-            raise SafetensorError(f"{name} is {tensor.dtype}, which safetensors cannot hold")
+            raise SafetensorError(f"{name} is {tensor.dtype}, which safetensors does not support")
         shape = list(tensor.shape)
-        if tensor.dtype is torch.float4_e2m1fn_x2:  # two values in a byte
+        if tensor.dtype is torch.float4_e2m1fn_x2:  # two values per byte
             shape[-1] *= 2
         end = offset + tensor.nbytes
         header[name] = {

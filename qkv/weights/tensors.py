@@ -1,5 +1,5 @@
-"""Tensor files: safetensors, PyTorch and NumPy, in one file or in shards, laid out as a Hugging
-Face folder. Knows no model: which names and shapes are right is checked elsewhere."""
+"""Tensor files (safetensors, PyTorch, NumPy), as one file or as shards, in Hugging Face's layout. Does
+not depend on models: `qkv.model.parameters` checks names and shapes."""
 
 import os
 import pickle
@@ -29,7 +29,7 @@ from qkv.files import (
 )
 from qkv.weights.safetensors import read_safetensors, write_safetensors
 
-# The entry files of a folder's weights, in order of preference.
+# The weight files or indices of a folder, in order of preference.
 WEIGHT_FILES = (
     "model.safetensors",
     "model.safetensors.index.json",
@@ -40,17 +40,17 @@ SHARD_PATTERN = re.compile(r"(pytorch_)?model(-\d+)?-\d{5}-of-\d{5}\.(safetensor
 
 
 def read_torch_file(path: Path, allowed_types: tuple[type, ...] = ()) -> object:
-    """Read a file of `torch.save` that holds tensors, plain containers and objects of
-    `allowed_types` only.
+    """Read a file of `torch.save` that contains only tensors, plain containers and objects of
+    `allowed_types`.
 
-    No code in the file is run: anything else in it is a ValueError."""
+    No code in the file is executed; other contents raise a ValueError."""
     file_type = _detect_file_type(path)
     if file_type not in ("a zip file", "a pickle"):
         fix = _suggest_fix(file_type)
         raise ValueError(f"{path}: {file_type}, expected a file written by torch.save; {fix}")
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals(list(allowed_types)):
-            warnings.simplefilter("ignore")  # about pickle protocols that are then refused or read
+            warnings.simplefilter("ignore")  # warnings about pickle protocols
             # Only the zip format (torch >= 1.6) can be memory-mapped.
             is_zip = file_type == "a zip file"
             value: object = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
@@ -58,20 +58,16 @@ def read_torch_file(path: Path, allowed_types: tuple[type, ...] = ()) -> object:
         match = re.search(r"(GLOBAL|operand) \S+", str(error))
         cause = match[0] if match else format_error(error)
         raise ValueError(
-            f"{path}: holds more than tensors ({cause}); not opened; save the tensors alone as "
-            "safetensors, "
-            "or copy the file again if it should hold nothing else"
+            f"{path}: contains objects other than tensors ({cause}) and was not loaded; save the "
+            "tensors as safetensors, or copy the file again if it should contain only tensors"
         ) from None
-    except (
-        Exception
-    ) as error:  # a damaged pickle fails anywhere in the unpickler, with any exception
+    except Exception as error:  # a damaged pickle can raise any exception
         raise ValueError(f"{path}: {format_error(error)}; {DAMAGED_FILE_HINT}") from None
     return value
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Read the weights of a folder, or of one file, by name: on the CPU, memory-mapped where
-    possible."""
+    """Read the weights of a folder or a file by name, on the CPU, memory-mapped if possible."""
     if not folder.is_dir():
         return _read_tensor_file(folder)
     for name in WEIGHT_FILES:
@@ -81,7 +77,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     entries = ", ".join(sorted(entry.name for entry in folder.iterdir())) or "nothing"
     expected = ", ".join(WEIGHT_FILES)
     raise ValueError(
-        f"{folder}: no weights; expected one of {expected}; the folder holds {entries}"
+        f"{folder}: no weights; expected one of {expected}; the folder contains {entries}"
     )
 
 
@@ -95,8 +91,8 @@ def write_tensors(
     """Replace the weights of a folder, in Hugging Face's layout, and return the names of the new
     files.
 
-    If it is interrupted at any point, `read_tensors` finds all of the old weights or all of the
-    new; old weights in any of the four layouts are removed at the end."""
+    If writing is interrupted, `read_tensors` reads either all old weights or all new weights. Old
+    weights in any of the four layouts are removed at the end."""
     if file_format == "safetensors":
         stem, suffix, save = "model", ".safetensors", _save_safetensors
     else:
@@ -118,9 +114,9 @@ def write_tensors(
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
         files[folder / entry_file] = partial(save_json, index)
     write_files_atomically(files)
-    # Old entry files in reverse order: the one that readers prefer is removed last.
+    # In reverse order of preference, so that a reader never switches to other old weights.
     stale = [folder / name for name in reversed(WEIGHT_FILES) if name != entry_file]
-    # Then old shards, and temporary files of a killed write.
+    # Then old shards, and temporary files of an interrupted write.
     for path in folder.iterdir():
         name = path.name.removesuffix(TEMPORARY_SUFFIX)
         is_temporary_entry = name in WEIGHT_FILES and name != path.name
@@ -137,12 +133,12 @@ def write_tensor_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def find_nonfinite(tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the names of the tensors that hold a NaN or an infinity."""
+    """Return the names of the tensors that contain NaN or infinite values."""
     return [name for name, tensor in tensors.items() if not _is_finite(tensor)]
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    # Four-bit floats have no NaN and no infinity (nor any arithmetic).
+    # Four-bit floats have no NaN, no infinity and no arithmetic.
     if (
         not tensor.is_floating_point()
         or not tensor.numel()
@@ -159,7 +155,7 @@ def _detect_file_type(path: Path) -> str:
     get_file_size(path)
     with path.open("rb") as file:
         start = file.read(9)
-    if start[8:] == b"{":  # after the length of the header, whose bytes can be anything
+    if start[8:] == b"{":  # after the length of the header
         return "a safetensors file"
     if start.startswith(b"PK\x03\x04"):
         return "a zip file"
@@ -172,10 +168,10 @@ def _detect_file_type(path: Path) -> str:
 
 def _suggest_fix(file_type: str) -> str:
     if file_type == "a Git LFS pointer":
-        return "run `git lfs pull` to fetch the file itself"
+        return "run `git lfs pull` to download the file"
     if file_type == "of unknown type":
         return DAMAGED_FILE_HINT
-    return "rename it with the suffix of its type"
+    return "rename it to the suffix of its type"
 
 
 def _read_tensor_file(path: Path) -> dict[str, Tensor]:
@@ -209,14 +205,12 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 def _read_state_dict(path: Path) -> dict[str, Tensor]:
     value = read_torch_file(path)
     if not isinstance(value, dict):
-        raise ValueError(
-            f"{path}: holds a {type(value).__name__}, expected tensors by name (a state dict)"
-        )
+        raise ValueError(f"{path}: contains a {type(value).__name__}, expected a state dict")
     others = [str(name) for name, item in value.items() if not isinstance(item, Tensor)]
     if others:
         names = ", ".join(others)[:200]
         raise ValueError(
-            f"{path}: more than tensors ({names}), expected a state dict; is it a checkpoint?"
+            f"{path}: values that are not tensors ({names}), expected a state dict; is it a checkpoint?"
         )
     return {str(name): tensor.detach() for name, tensor in value.items()}
 
@@ -228,7 +222,7 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
     try:
         with path.open("rb") as file, numpy.load(file, allow_pickle=False) as arrays:
             return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except Exception as error:  # zipfile, zlib, numpy and torch each have their own
+    except Exception as error:  # zipfile, zlib, numpy and torch raise different exceptions
         cause = format_error(error)
         raise ValueError(
             f"{path}: {cause}, expected arrays of numbers; {DAMAGED_FILE_HINT}"
@@ -236,13 +230,13 @@ def _read_npz(path: Path) -> dict[str, Tensor]:
 
 
 def _read_index(path: Path) -> dict[str, Tensor]:
-    """Read the tensors of all shards that an index names; one error lists every problem."""
+    """Read the tensors of all shards of an index; one error lists all problems."""
     weight_map = read_json_object(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(
         isinstance(shard, str) for shard in weight_map.values()
     ):
         raise ValueError(
-            f"{path}: no weight_map, expected one from tensor names to file names; "
+            f"{path}: no weight_map, expected an object that maps tensor names to file names; "
             f"{DAMAGED_FILE_HINT}"
         )
     tensors: dict[str, Tensor] = {}
@@ -269,8 +263,8 @@ def _read_index(path: Path) -> dict[str, Tensor]:
 def _split_into_shards(
     tensors: Mapping[str, Tensor], max_shard_size: int
 ) -> list[dict[str, Tensor]]:
-    """Split tensors, in order, into shards of at most that many bytes; a larger tensor has its own
-    shard."""
+    """Split tensors, in order, into shards of at most `max_shard_size` bytes; a larger tensor is a
+    shard by itself."""
     shards: list[dict[str, Tensor]] = [{}]
     remaining = max_shard_size
     for name, tensor in tensors.items():
@@ -283,8 +277,7 @@ def _split_into_shards(
 
 
 def _find_unused_names(folder: Path, stem: str, suffix: str, num_shards: int) -> list[str]:
-    """Return shard names that no file has yet: the shards of an old index must not change under
-    it."""
+    """Return shard names that do not exist yet, so that the shards of an old index do not change."""
     for attempt in count(1):
         start = stem if attempt == 1 else f"{stem}-{attempt}"
         names = [f"{start}-{i:05}-of-{num_shards:05}{suffix}" for i in range(1, num_shards + 1)]
@@ -294,7 +287,7 @@ def _find_unused_names(folder: Path, stem: str, suffix: str, num_shards: int) ->
 
 
 def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return each tensor contiguous, on the CPU, with a storage of its own."""
+    """Return each tensor contiguous, on the CPU, with separate storage."""
     unshared: dict[str, Tensor] = {}
     seen = set()
     for name, tensor in tensors.items():

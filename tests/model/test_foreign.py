@@ -289,7 +289,7 @@ def test_fairseq_runs_no_code(tmp_path: Path) -> None:
 
     torch.save({"args": Trap(), "model": fairseq(original())}, tmp_path / "model.pt")
     assert_value_error(
-        lambda: load_fairseq(tmp_path / "model.pt"), "holds more than tensors", "not opened"
+        lambda: load_fairseq(tmp_path / "model.pt"), "objects other than tensors", "not loaded"
     )
     assert not (tmp_path / "ran").exists()
 

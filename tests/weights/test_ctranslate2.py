@@ -186,7 +186,7 @@ def test_inconsistent_sizes(tmp_path: Path) -> None:
     huge = 2**32 - 1
     assert_value_error(
         lambda: read(tmp_path, make_model(1, [2**29], 0, 2**31)),
-        "2147483648 bytes expected where 64 are left",
+        "expected 2147483648 more bytes, the file has 64",
     )
     assert_value_error(
         lambda: read(tmp_path, make_model(2, [huge, huge], 0, huge)),
@@ -213,7 +213,7 @@ def test_invalid_files(tmp_path: Path) -> None:
     assert_value_error(lambda: read_ctranslate2(tmp_path), "model.bin: No such file")
     torch.save({"a": torch.ones(1)}, tmp_path / "model.bin")
     assert_value_error(
-        lambda: read_ctranslate2(tmp_path), "binary version 67324752, expected 2 to 6"
+        lambda: read_ctranslate2(tmp_path), "format version 67324752, expected 2 to 6"
     )
     assert_value_error(lambda: read(tmp_path, b""), "empty")
     (tmp_path / "model.bin").unlink()

@@ -317,10 +317,10 @@ def test_both_ways_with_transformers(tmp_path: Path) -> None:
 
 
 def test_folder_without_weights(tmp_path: Path) -> None:
-    assert_value_error(lambda: read_tensors(tmp_path), "no weights", *WEIGHT_FILES, "holds nothing")
+    assert_value_error(lambda: read_tensors(tmp_path), "no weights", *WEIGHT_FILES, "contains nothing")
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model.bin").write_text("")
-    assert_value_error(lambda: read_tensors(tmp_path), "the folder holds model.bin, tokenizer.json")
+    assert_value_error(lambda: read_tensors(tmp_path), "the folder contains model.bin, tokenizer.json")
 
 
 def test_path_without_weights(tmp_path: Path) -> None:
@@ -418,11 +418,11 @@ def test_code_is_not_run(
     path = tmp_path / "pytorch_model.bin"
     torch.save({"a": Code()}, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
     assert_value_error(
-        lambda: read_tensors(tmp_path), str(path), "holds more than tensors", "not opened"
+        lambda: read_tensors(tmp_path), str(path), "objects other than tensors", "not loaded"
     )
     path.write_bytes(pickle.dumps({"a": Code()}, protocol))
     assert_value_error(
-        lambda: read_tensors(tmp_path), str(path), "holds more than tensors", "not opened"
+        lambda: read_tensors(tmp_path), str(path), "objects other than tensors", "not loaded"
     )
     assert capfd.readouterr().out == ""
 
@@ -432,8 +432,8 @@ def test_training_checkpoint(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.ones(2)}, "args": argparse.Namespace(heads=8)}, path)
     assert_value_error(
         lambda: read_torch_file(path),
-        "holds more than tensors (GLOBAL argparse.Namespace)",
-        "not opened",
+        "objects other than tensors (GLOBAL argparse.Namespace)",
+        "not loaded",
     )
     assert_value_error(lambda: read_tensors(path), "argparse.Namespace")
     loaded = read_torch_file(path, allowed_types=(argparse.Namespace,))
@@ -445,10 +445,10 @@ def test_training_checkpoint(tmp_path: Path) -> None:
     )  # allowed for one call only
     torch.save({"model": {"a": torch.ones(2)}, "step": 3, "b": torch.ones(2)}, path)
     assert_value_error(
-        lambda: read_tensors(path), "more than tensors (model, step)", "is it a checkpoint?"
+        lambda: read_tensors(path), "not tensors (model, step)", "is it a checkpoint?"
     )
     torch.save([torch.ones(2)], path)
-    assert_value_error(lambda: read_tensors(path), "holds a list", "state dict")
+    assert_value_error(lambda: read_tensors(path), "contains a list", "state dict")
 
 
 # Shards

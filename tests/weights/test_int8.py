@@ -87,7 +87,7 @@ def test_dtype_and_full_precision_save(tmp_path: Path) -> None:
     loaded = qkv.load(tmp_path / "int8")
     assert "weights" not in loaded.config
     for file_format in ("hf", "qkv"):
-        loaded.save(tmp_path / file_format, file_format=file_format)
+        loaded.save(tmp_path / file_format, format=file_format)
         full = qkv.load(tmp_path / file_format)
         assert all(torch.equal(x, weights(full)[name]) for name, x in weights(loaded).items())
 
@@ -120,7 +120,7 @@ def test_unsupported_int8(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"weights 'int4': expected full or int8"):
         model.save(tmp_path, weights="int4")
     with pytest.raises(ValueError, match="format cannot hold int8 weights"):
-        model.save(tmp_path, file_format="hf", weights="int8")
+        model.save(tmp_path, format="hf", weights="int8")
     next(model.net.parameters()).data[0, 0] = torch.inf
     with pytest.raises(ValueError, match=r"tokens\.weight: values that are not finite"):
         model.save(tmp_path, weights="int8")
@@ -150,8 +150,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(("changes", "problem"), [
     ({SCALE: None}, f"{SCALE} is missing"),
     ({SCALE: torch.ones(3).bfloat16()}, rf"is \[3\], expected one value per row of \[{tiny.VOCAB}, "),
-    ({SCALE: torch.zeros(tiny.VOCAB).bfloat16()}, "holds values that are not scales"),
-    ({SCALE: torch.full((tiny.VOCAB,), torch.nan).bfloat16()}, "holds values that are not scales"),
+    ({SCALE: torch.zeros(tiny.VOCAB).bfloat16()}, "has invalid values"),
+    ({SCALE: torch.full((tiny.VOCAB,), torch.nan).bfloat16()}, "has invalid values"),
     ({SCALE: torch.ones(tiny.VOCAB)}, "expected bfloat16 above 0"),
     ({NAME: torch.ones(5, dtype=torch.int8), SCALE: torch.ones(5).bfloat16()}, r"row of \[5\]"),
     ({NAME: None}, f"{NAME} is missing.*{SCALE} is unknown"),

@@ -1,1 +1,1 @@
-"""Weight formats of other programs."""
+"""Weight formats of other libraries."""

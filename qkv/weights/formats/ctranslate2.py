@@ -1,10 +1,10 @@
-"""CTranslate2 model folders: model.bin as tensors and the vocabularies as lists of tokens. Knows
-the file format, versions 2 to 6; neither what the variables mean nor the ctranslate2 package.
+"""Reader of CTranslate2 model folders: model.bin (format versions 2 to 6) as tensors, vocabularies as
+lists of tokens. Does not depend on the ctranslate2 package.
 
     model.bin    version u32 · spec name · revision u32 · number u32, variables · number u32, aliases
     a variable   name · rank u8 · dimensions u32 each · dtype u8     · bytes u32 · data
                  before version 4:                      item size u8 · items u32 · data
-    an alias     name · name of the variable it stands for; none before version 3
+    an alias     name · name of its variable; none before version 3
     a name       length u16, counting the NUL at its end · UTF-8
 """
 
@@ -32,7 +32,7 @@ LEGACY_INT16_SCALE = torch.tensor(1000.0)  # for int16 weights saved without a s
 
 
 class _BinaryReader:
-    """Reads a file from start to end, never past its end."""
+    """Reads a file from start to end; reading past the end is an error."""
 
     def __init__(self, file: BufferedReader, size: int) -> None:
         self.file = file
@@ -41,7 +41,7 @@ class _BinaryReader:
     def read_bytes(self, size: int) -> bytearray:
         if size > self.remaining:
             raise ValueError(
-                f"{size} bytes expected where {self.remaining} are left; {DAMAGED_FILE_HINT}"
+                f"expected {size} more bytes, the file has {self.remaining}; {DAMAGED_FILE_HINT}"
             )
         self.remaining -= size
         data = bytearray(size)
@@ -58,11 +58,11 @@ class _BinaryReader:
 
 
 def read_ctranslate2(folder: Path) -> tuple[str, int, dict[str, Tensor], dict[str, list[str]]]:
-    """Return the spec's name, its revision, the variables and the vocabularies of a CTranslate2
+    """Return the name and revision of the spec, the variables and the vocabularies of a CTranslate2
     model.
 
-    Variables keep CTranslate2's names. Quantized ones become float32, without their `_scale`; an
-    alias is the same tensor object. Vocabularies are "source" and "target", or "shared"."""
+    Variables keep CTranslate2's names. Quantized variables are converted to float32, and their `_scale`
+    is removed; an alias is the same tensor object. Vocabularies are "source" and "target", or "shared"."""
     path = folder / "model.bin"
     size = get_file_size(path)
     with path.open("rb") as file:
@@ -77,7 +77,7 @@ def _read_model(reader: _BinaryReader) -> tuple[str, int, dict[str, Tensor]]:
     version = reader.read_number("I")
     if not 2 <= version <= 6:
         raise ValueError(
-            f"binary version {version}, expected 2 to 6; is it a model.bin of CTranslate2?"
+            f"format version {version}, expected 2 to 6; is it a model.bin of CTranslate2?"
         )
     spec, revision = reader.read_name(), reader.read_number("I")
     variables = dict(_read_variable(reader, version) for _ in range(reader.read_number("I")))
@@ -116,8 +116,7 @@ def _is_scale(name: str, variables: dict[str, Tensor]) -> bool:
 
 
 def _dequantize(name: str, variables: dict[str, Tensor]) -> Tensor:
-    """Return the variable before quantization to round(variable * scale), with one scale or one per
-    row."""
+    """Return variable / scale, with one scale in total or one per row."""
     tensor, scale = variables[name], variables.get(f"{name}_scale")
     if tensor.dtype == torch.int16 and name.endswith("weight") and scale is None:
         scale = LEGACY_INT16_SCALE
@@ -133,7 +132,7 @@ def _dequantize(name: str, variables: dict[str, Tensor]) -> Tensor:
 
 
 def _read_unk_token(folder: Path, variables: dict[str, Tensor]) -> str:
-    """Return the unknown token: in config.json from version 6 on, before that a variable."""
+    """Return the unknown token: from config.json since version 6, from a variable before."""
     config = folder / "config.json"
     if config.exists():
         return str(read_json_object(config).get("unk_token", "<unk>"))
@@ -146,8 +145,7 @@ def _read_unk_token(folder: Path, variables: dict[str, Tensor]) -> str:
 
 
 def _read_vocabularies(folder: Path, unk_token: str) -> dict[str, list[str]]:
-    """Read every vocabulary of a folder; a missing unknown token is appended, as CTranslate2
-    does."""
+    """Read all vocabularies of a folder; a missing unknown token is appended, as in CTranslate2."""
     vocabularies: dict[str, list[str]] = {}
     for path in sorted(folder.glob("*vocabulary.*")):  # .json comes before .txt
         name = path.stem.removesuffix("vocabulary").rstrip("_") or "shared"
