@@ -43,7 +43,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name, and torch with it, when it is first used: `qkv --help` needs neither."""
+    """Import a public name on first use, because `qkv --help` should not import torch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_MODULES[name]), name)
