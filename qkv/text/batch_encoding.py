@@ -1,6 +1,6 @@
 """BatchEncoding: encodings as the inputs of a model, truncated and padded, as lists or tensors.
 
-Knows no tokenizer. torch and numpy are imported only where tensors are asked for."""
+Does not depend on tokenizers. torch and numpy are imported only to return tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class HasToList(Protocol):
     def tolist(self) -> Any: ...
 
 
-TokenIds: TypeAlias = int | Sequence[int] | HasToList
+TokenIdRow: TypeAlias = int | Sequence[int] | HasToList
 TokenIdRows: TypeAlias = Sequence[Sequence[int] | HasToList] | HasToList
 
 
 class BatchEncoding(dict[str, Any]):
-    """Inputs of a model by name; the keys are attributes too: `batch["input_ids"]`, `batch.input_ids`.
+    """Inputs of a model by name; keys are also attributes: `batch["input_ids"]`, `batch.input_ids`.
 
     The values are lists, or tensors (B, T) with `return_tensors`."""
 
@@ -46,7 +46,7 @@ class BatchEncoding(dict[str, Any]):
 
 @dataclass(frozen=True, kw_only=True)
 class LengthOptions:
-    """Padding and truncation strategies, and the length that they refer to; None: no such step."""
+    """Padding and truncation strategies (None: no padding, no truncation), and the maximum length."""
 
     padding: str | None
     truncation: str | None
@@ -60,7 +60,7 @@ class LengthOptions:
         max_length: int | None,
         model_max_length: int | None,
     ) -> LengthOptions:
-        """Check the options of a call; `max_length` is by default that of the model."""
+        """Validate the options of a call; `max_length` defaults to that of the model."""
         padding_strategy = _get_strategy("padding", padding, PADDING_STRATEGIES)
         truncation_strategy = _get_strategy("truncation", truncation, TRUNCATION_STRATEGIES)
         if max_length is not None:
@@ -90,14 +90,14 @@ class LengthOptions:
         ]
 
     def get_padded_length(self, rows: Sequence[Sequence[object]]) -> int:
-        """Return the length that rows are padded to; longer rows stay as they are."""
+        """Return the length to which rows are padded; longer rows are not changed."""
         if self.padding == "longest":
             return max(map(len, rows), default=0)
         return self.max_length or 0 if self.padding == "max_length" else 0
 
 
 def _get_strategy(name: str, value: bool | str, strategies: Sequence[str]) -> str | None:
-    """Return the strategy that an option names; True is the first one."""
+    """Return the strategy of an option; True means the first strategy."""
     if isinstance(value, bool):
         return strategies[0] if value else None
     if value not in strategies:
@@ -113,7 +113,7 @@ def build_batch_encoding(
     padding_side: str,
     return_tensors: str | None,
 ) -> BatchEncoding:
-    """Return the padded rows of every field; a field is a key of `pad_values`, with its padding."""
+    """Return the padded rows of every field; `pad_values` maps each field to its padding value."""
     if return_tensors is not None and return_tensors not in TENSOR_TYPES:
         raise ValueError(f"return_tensors {return_tensors!r}: expected 'pt', 'np' or None")
     batch = BatchEncoding()
@@ -151,7 +151,7 @@ def _convert_to_tensors(batch: BatchEncoding, return_tensors: str) -> BatchEncod
     return BatchEncoding({name: np.array(rows, np.int64) for name, rows in batch.items()})
 
 
-def list_token_ids(token_ids: TokenIds) -> list[int]:
+def list_token_ids(token_ids: TokenIdRow) -> list[int]:
     """Return the ids of one row as a list."""
     values = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
     row = [values] if isinstance(values, int) else list(values)

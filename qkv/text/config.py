@@ -1,4 +1,4 @@
-"""tokenizer_config.json and related files, read by type. Knows no family and no vocabulary."""
+"""Validated access to tokenizer_config.json and related files. Does not depend on families."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXTRA_SPECIAL_TOKENS_KEYS = (
     "additional_special_tokens",
     "extra_special_tokens",
 )  # older, newer key
-MODEL_INPUT_NAMES = ["input_ids", "attention_mask"]  # of a model without token types
+MODEL_INPUT_NAMES = ["input_ids", "attention_mask"]  # for a model without token types
 MODEL_INPUT_NAMES_WITH_TYPES = ["input_ids", "token_type_ids", "attention_mask"]
 NO_MAX_LENGTH = 10**9  # Hugging Face writes 10**30 for no maximum
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
@@ -26,7 +26,7 @@ ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 @dataclass(frozen=True)
 class TokenizerFileConfig:
-    """A JSON object and the path of its file, for error messages."""
+    """A JSON object, and the path of its file for error messages."""
 
     values: JsonObject
     path: Path
@@ -45,7 +45,7 @@ class TokenizerFileConfig:
                 ).items()
                 if value is not None
             }
-        values.pop("auto_map", None)  # names remote code, which is never run
+        values.pop("auto_map", None)  # refers to remote code, which is never executed
         return cls(values, folder / TOKENIZER_CONFIG_FILE)
 
     def get_bool(self, key: str, default: bool) -> bool:
@@ -92,7 +92,7 @@ class TokenizerFileConfig:
         return self.get_bool("clean_up_tokenization_spaces", False)
 
     def get_side(self, key: str) -> str:
-        """Return left or right (the default): where padding is added, or tokens are removed."""
+        """Return the side of padding or truncation: "left" or "right" (the default)."""
         side = self.get_str(key, "right")
         if side not in ("left", "right"):
             raise ValueError(f"{self.path}: {key} {side!r}, expected left or right")

@@ -24,7 +24,7 @@ COMMON_SPECIAL_TOKENS = {
 
 
 def detect_special_tokens(tokenizer: Tokenizer, config: TokenizerFileConfig) -> SpecialTokens:
-    """Return the special tokens by role: those of the config, else those with common names."""
+    """Return the special tokens by role, from the config or by common names."""
     declared = SpecialTokens(
         {
             role: token.content

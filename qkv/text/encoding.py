@@ -1,4 +1,4 @@
-"""Encoding: the tokens of a text or a pair, with truncation and windows. Knows no tokenizer."""
+"""Encoding: the tokens of a text or a pair, with truncation and windows. Does not depend on tokenizers."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ TRUNCATION_STRATEGIES = ("longest_first", "only_first", "only_second")
 
 @dataclass(frozen=True)
 class Encoding:
-    """Six lists of equal length.
+    """Six lists of equal length, with one entry per token.
 
-    Special tokens are those that the tokenizer adds, not those that occur in the texts."""
+    Only tokens that the tokenizer adds count as special tokens, not special tokens in the texts."""
 
     input_ids: list[int]
     offset_mapping: list[tuple[int, int]]  # characters of the text, or of the word; (0, 0): special
@@ -29,7 +29,7 @@ class Encoding:
     ) -> Encoding:
         """Return at most `max_length` tokens; special tokens are kept.
 
-        `strategy`: the text of a pair that is truncated: longest_first, only_first or
+        `strategy` determines which text of a pair is truncated: longest_first, only_first or
         only_second."""
         if len(self) <= max_length:
             return self
@@ -59,7 +59,8 @@ class Encoding:
     def split_into_windows(self, max_length: int, *, stride: int = 0) -> list[Encoding]:
         """Return windows of at most `max_length` tokens that overlap by `stride` tokens.
 
-        The windows of a pair slide over its second text; each has the first, such as a question."""
+        The windows of a pair slide over its second text; each contains the whole first text, for
+        example a question."""
         sliding = self._positions_of(1) or self._positions_of(0)
         available = self._available_length(max_length, len(self) - len(sliding))
         if len(sliding) > available <= stride:
@@ -105,8 +106,8 @@ class Encoding:
 
 
 def _split_length(available: int, first: int, second: int) -> list[int]:
-    """Return the lengths of two texts that together have `available` tokens: the longer one is
-    truncated until both are equal, then both."""
+    """Return the lengths of two texts that together have `available` tokens: the longer text is
+    truncated until both have equal length, then both are."""
     shorter = min(first, second)
     longer = max(shorter, available - shorter)
     if shorter + longer > available:

@@ -1,4 +1,4 @@
-"""Tokenizer families: special tokens by role, and templates of special tokens. Knows no files."""
+"""Tokenizer families: special tokens by role, and templates of special tokens. Reads no files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_template_factory(templates: tuple[str, str]) -> PostProcessorFactory:
 def build_default_post_processor(
     tokenizer: Tokenizer, special_tokens: SpecialTokens, config: TokenizerFileConfig
 ) -> processors.PostProcessor:
-    """Add bos and eos tokens only if the config says so."""
+    """Return a post-processor that adds BOS and EOS tokens if the config sets them."""
     begin = (
         "{bos}:# " if config.get_bool("add_bos_token", False) and "bos" in special_tokens else ""
     )
@@ -77,7 +77,7 @@ def _get_token_and_id(
 
 @dataclass(frozen=True, kw_only=True)
 class TokenizerFamily:
-    """Defaults of a family for what its files do not say."""
+    """Defaults of a family for settings that its files do not have."""
 
     tokenizer_class: str  # class in transformers
     special_tokens: str  # of bos eos unk sep pad cls mask; -: none
@@ -90,7 +90,7 @@ class TokenizerFamily:
     model_max_length: int | None = None
 
     def get_special_tokens(self, config: TokenizerFileConfig) -> SpecialTokens:
-        """Return the special tokens by role: those of the config, else the family's."""
+        """Return the special tokens by role, from the config or the defaults of the family."""
         defaults = dict(zip(SPECIAL_TOKEN_ROLES, self.special_tokens.split(), strict=True))
         special_tokens = SpecialTokens()
         for role in SPECIAL_TOKEN_ROLES:

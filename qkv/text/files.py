@@ -1,4 +1,4 @@
-"""Tokenizer files: validated reading, atomic writing. Knows no format but JSON."""
+"""Tokenizer files: validated reading and atomic writing of text and JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ JsonObject: TypeAlias = dict[str, object]
 
 @contextmanager
 def reraise_as_value_error(source: Path | str) -> Iterator[None]:
-    """Convert errors and Rust panics of a library about bad data to a ValueError of one line."""
+    """Convert errors and Rust panics of libraries about invalid data to a one-line ValueError."""
     prefix = source.parent if isinstance(source, Path) else source
     try:
         yield
@@ -27,7 +27,7 @@ def reraise_as_value_error(source: Path | str) -> Iterator[None]:
         raise
     except BaseException as error:  # a panic in Rust is not an Exception
         if isinstance(error, ValueError) and str(error).startswith(str(prefix)):
-            raise  # it names the file already
+            raise  # its message contains the file name
         cause = " ".join(str(error).split())[:200] or type(error).__name__
         raise ValueError(f"{source}: {cause}") from None
 
@@ -63,7 +63,7 @@ def read_utf8_text(path: Path) -> str:
 
 
 def read_tokenizer_json_object(path: Path, *, reject_duplicates: bool = False) -> JsonObject:
-    """Read a file with a JSON object; `reject_duplicates` refuses duplicate keys."""
+    """Read a file with a JSON object; with `reject_duplicates`, duplicate keys are an error."""
     try:
         value = json.loads(
             read_utf8_text(path),

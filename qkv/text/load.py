@@ -38,7 +38,7 @@ from qkv.text.vocab import (
 TOKENIZER_FILE = "tokenizer.json"
 SENTENCEPIECE_FILES = ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model")
 
-# Tokenizer class or model type that a folder declares -> tokenizer family.
+# Tokenizer class or model type of a folder -> tokenizer family.
 TOKENIZER_FAMILY_ALIASES = {
     "ElectraTokenizer": "bert", "electra": "bert", "BartTokenizer": "roberta", "bart": "roberta",
     "openai-gpt": "gpt", "clip_text_model": "clip",
@@ -163,7 +163,7 @@ def read_tokenizer_json(folder: TokenizerFolder, path: Path) -> TokenizerParts:
     declared += config.get_extra_special_tokens()
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in declared if token.content not in known])
-    family = None  # of a generic class, whatever the model type of the folder
+    family = None  # a generic class has no family, regardless of the model type
     if config.get_str("tokenizer_class") not in GENERIC_TOKENIZER_CLASSES:
         family = TOKENIZER_FAMILIES.get(folder.family_name or "")
     detected = detect.detect_special_tokens(tokenizer, config)
@@ -332,7 +332,7 @@ def finalize_tokenizer_parts(
     special_tokens: SpecialTokens,
     files: dict[str, bytes],
 ) -> TokenizerParts:
-    """Add the defaults of the family to the config; refuse a backend that cannot encode a text."""
+    """Add the defaults of the family to the config; a backend that cannot encode is an error."""
     with reraise_as_value_error(folder.path):
         for language in (None, *[*backend.languages][:1]):
             backend.encode(

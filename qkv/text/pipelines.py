@@ -1,4 +1,4 @@
-"""Tokenization pipelines: normalizer, pre-tokenizer, model and decoder. Knows no files."""
+"""Tokenization pipelines: normalizer, pre-tokenizer, model and decoder. Reads no files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def build_albert_pipeline(
 def build_xlnet_pipeline(
     model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
 ) -> Tokenizer:
-    # transformers strips accents whatever `keep_accents` says.
+    # transformers strips accents regardless of `keep_accents`.
     normalizer_list = _build_cleanup_normalizers(False, config.get_bool("do_lower_case", False))
     return build_unigram_pipeline(
         _get_scores(model), model.unk_id, normalizer_list + _get_precompiled_normalizers(model)
@@ -149,7 +149,7 @@ def build_t5_pipeline(
 
 
 def list_sentinel_tokens(config: TokenizerFileConfig) -> list[str]:
-    """Return T5's sentinel tokens, as many as `extra_ids` says."""
+    """Return T5's sentinel tokens; `extra_ids` is their number."""
     extra_ids = config.get_int("extra_ids")
     count = 100 if extra_ids is None else extra_ids
     if count > MAX_SENTINELS:

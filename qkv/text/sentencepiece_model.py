@@ -1,4 +1,4 @@
-"""SentencePiece model files (.model, .spm): pieces, scores and normalizer. Knows no tokenizer.
+"""SentencePiece model files (.model, .spm): pieces, scores and normalizer.
 
 A file is one protocol buffer message (sentencepiece_model.proto); the few fields needed here are
 parsed without the protobuf library."""

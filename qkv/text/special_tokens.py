@@ -1,4 +1,4 @@
-"""Special tokens by role: bos, eos, unk, sep, pad, cls and mask. Knows no files."""
+"""Special tokens by role: bos, eos, unk, sep, pad, cls and mask. Reads no files."""
 
 from __future__ import annotations
 

@@ -11,8 +11,8 @@ from qkv.text.batch_encoding import (
     BatchEncoding,
     HasToList,
     LengthOptions,
+    TokenIdRow,
     TokenIdRows,
-    TokenIds,
     build_batch_encoding,
     list_rows,
     list_token_ids,
@@ -91,7 +91,7 @@ class Tokenizer:
         """Train a tokenizer on texts, or on the lines of files (Path).
 
         `type` is char, word, wordpiece, bpe, byte (byte-level BPE) or unigram. `vocab_size`
-        includes special tokens. `template` sets the special tokens and where they are added: bert,
+        includes special tokens. `template` sets the special tokens and their positions: bert,
         roberta, gpt, llama, seq2seq, bos-eos, t5, xlnet or plain. `num_sentinels` is the number of
         T5's `<extra_id_0>` ... `extra_tokens` are language or control codes;
         `language=` adds one before a text."""
@@ -218,7 +218,7 @@ class Tokenizer:
             language=language,
         )
 
-    def decode(self, token_ids: TokenIds, *, skip_special_tokens: bool = False) -> str:
+    def decode(self, token_ids: TokenIdRow, *, skip_special_tokens: bool = False) -> str:
         """Return the text of ids: a list, a tensor (T,) or a single id."""
         checked_ids = [self._check_token_id(token_id) for token_id in list_token_ids(token_ids)]
         return self._backend.decode(checked_ids, skip_special_tokens=skip_special_tokens)
@@ -238,7 +238,7 @@ class Tokenizer:
     @overload
     def convert_ids_to_tokens(self, ids: Sequence[int] | HasToList) -> list[str]: ...
 
-    def convert_ids_to_tokens(self, ids: TokenIds) -> str | list[str]:
+    def convert_ids_to_tokens(self, ids: TokenIdRow) -> str | list[str]:
         """Return the token of an id, or the list of tokens of ids."""
         tokens = [
             self._backend.id_to_token(self._check_token_id(token_id)) or ""

@@ -1,4 +1,4 @@
-"""Deterministic training of tokenizers on texts. Knows no published models."""
+"""Deterministic training of tokenizers on texts. Does not depend on published models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ LLAMA_TEMPLATES = ("{bos}:0 $A:0", "{bos}:0 $A:0 {bos}:1 $B:1")
 
 @dataclass(frozen=True)
 class TokenizerTemplate:
-    """Special tokens of a kind of model, and templates that say where they are added."""
+    """Special tokens of a type of model, and templates with their positions."""
 
     special_tokens: str  # of bos eos unk sep pad cls mask; -: none
     templates: tuple[str, str] = PLAIN_TEMPLATES
@@ -253,7 +253,7 @@ def train_wordpiece_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
 
 
 def train_bpe_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
-    """Train a BPE tokenizer; a space belongs to the next word, punctuation to no word."""
+    """Train a BPE tokenizer; a space is part of the next word, punctuation is separate."""
     tokenizer = Tokenizer(models.BPE(unk_token=job.unk_token))
     tokenizer.normalizer = normalizers.Sequence(job.normalizer_list)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -313,7 +313,7 @@ def train_unigram_tokenizer(job: TokenizerTrainingJob) -> Tokenizer:
     pieces = sentencepiece_model.parse_sentencepiece_model(model.getvalue(), Path("pieces")).pieces[
         1:
     ]
-    # Rounded so that the scores survive JSON unchanged.
+    # Rounded so that writing and reading JSON does not change the scores.
     scores = [(piece.piece, round(piece.score, 6)) for piece in pieces]
     special_scores = [(token, 0.0) for token in job.special_tokens]
     unk_token_id = job.special_tokens.index(job.unk_token)

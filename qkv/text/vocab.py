@@ -1,4 +1,4 @@
-"""Vocabulary files: vocab.txt, vocab.json, merges.txt and OpenAI's of CLIP. Knows no tokenizer."""
+"""Vocabulary files: vocab.txt, vocab.json, merges.txt and OpenAI's file of CLIP."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_vocab_json(path: Path) -> dict[str, int]:
 
 
 def check_token_ids(vocabulary: Mapping[str, object], path: Path) -> dict[str, int]:
-    """Return a vocabulary whose ids are valid and unique; raise ValueError for any other."""
+    """Return the vocabulary; raise ValueError unless its ids are valid and unique."""
     tokens_by_id: dict[int, str] = {}
     for token, token_id in vocabulary.items():
         if (
@@ -82,7 +82,7 @@ def _parse_merges(lines: list[str], path: Path) -> list[tuple[str, str]]:
 
 
 def read_openai_clip_bpe(path: Path) -> BpeVocabulary:
-    """Read OpenAI's bpe_simple_vocab_16e6.txt.gz: merges, from which the vocabulary follows."""
+    """Read OpenAI's bpe_simple_vocab_16e6.txt.gz: merges, which determine the vocabulary."""
     try:
         with gzip.open(io.BytesIO(read_bytes(path))) as file:
             data = file.read(MAX_TOKENIZER_FILE_BYTES + 1)

@@ -1,1 +1,1 @@
-"""Tokenizer backends: what turns text into tokens and back."""
+"""Tokenizer backends, which convert text to tokens and back."""

@@ -37,7 +37,7 @@ class CtrlBackend:
         unk_token: str,
         added_tokens: Sequence[AddedToken],
     ) -> CtrlBackend:
-        """Build the backend of a vocabulary that marks continuation, merges that mark word ends."""
+        """Build the backend; the vocabulary marks continued pieces, the merges mark word ends."""
         # Merges may produce pieces without an id, which are unknown tokens.
         piece_names = [
             name[:-2]

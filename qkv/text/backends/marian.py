@@ -1,7 +1,7 @@
 """Marian tokenizer: one SentencePiece model per side, and a separate vocabulary with the ids.
 
-The only family that runs SentencePiece itself: its pieces are looked up by name in a vocabulary
-that both sides may share."""
+This is the only family that runs the SentencePiece library: its pieces are looked up by name in a
+vocabulary that both sides may share."""
 
 from __future__ import annotations
 

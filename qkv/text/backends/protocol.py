@@ -1,4 +1,4 @@
-"""TokenizerBackend: the protocol of what turns text into tokens and back."""
+"""TokenizerBackend: the protocol of classes that convert text to tokens and back."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class TokenizerBackend(Protocol):
 def make_text_pairs(
     text: str | Iterable[str | tuple[str, str]], text_pair: str | Iterable[str] | None = None
 ) -> list[TextPair]:
-    """Return texts as pairs with None; `text_pair` is the second text, or the list of these."""
+    """Return pairs of a text and its `text_pair` or None, for one text or a list of texts."""
     if isinstance(text, str) and (text_pair is None or isinstance(text_pair, str)):
         return [(text, text_pair)]
     if isinstance(text, str) or isinstance(text_pair, str):

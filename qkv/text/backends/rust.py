@@ -1,4 +1,4 @@
-"""RustBackend: a tokenizer of the `tokenizers` library, with language templates. Knows no files."""
+"""RustBackend: a tokenizer of the `tokenizers` library, with language templates. Reads no files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from qkv.text.special_tokens import SpecialTokens
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageTemplates:
-    """Language codes, and templates that say where `{language}` is added to a text."""
+    """Language codes, and templates with the position of `{language}` in a text."""
 
     code_to_id: dict[str, int]
-    templates: tuple[str, str]  # of a text and of a pair
+    templates: tuple[str, str]  # for a text and for a pair
     src_lang: str | None = None  # default language of a source text
     tgt_lang: str | None = None  # default language of a target text
 
@@ -50,7 +50,9 @@ def build_template_processor(
     tokens = {item.rpartition(":")[0] for item in single + pair if not item.startswith("$")}
     token_ids = {token: tokenizer.token_to_id(token) for token in sorted(tokens)}
     if missing := [token for token, token_id in token_ids.items() if token_id is None]:
-        raise ValueError(f"{', '.join(missing)}: in the template, but not in the vocabulary")
+        raise ValueError(
+            f"{', '.join(missing)}: in the template but not in the vocabulary; add these tokens"
+        )
     return processors.TemplateProcessing(
         single=single, pair=pair, special_tokens=list(token_ids.items())
     )
@@ -76,7 +78,7 @@ class RustBackend:
         self._needs_word_spaces = (
             '"ByteLevel"' in pre_tokenizer_json and '"add_prefix_space":false' in pre_tokenizer_json
         )
-        # CLIP marks the end of words, and its decoder leaves the mark in the text.
+        # CLIP marks the end of words, and its decoder does not remove the mark.
         self._end_of_word_suffix = (
             getattr(self.tokenizer.model, "end_of_word_suffix", None)
             if '"ByteLevel"' in decoder_json
