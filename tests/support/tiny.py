@@ -117,6 +117,18 @@ def random_ids(*shape: int, seed: int = 0, low: int = 8) -> Tensor:
     return torch.randint(low, VOCAB - 1, shape, generator=torch.Generator().manual_seed(seed))
 
 
+def build_inputs(tiny_model: qkv.Model) -> dict[str, Tensor]:
+    """Return the arguments of a call: token ids, those of a decoder, the images of CLIP."""
+    inputs = {"input_ids": random_ids(2, 9)}
+    if tiny_model.family.name in ENCODER_DECODERS:
+        inputs["decoder_input_ids"] = random_ids(2, 5, seed=1)
+    if tiny_model.family.name == "clip":
+        inputs["input_ids"][:, 4] = 7  # EOS
+        pixels = torch.arange(2 * 3 * 12 * 12, dtype=torch.float64)
+        inputs["pixel_values"] = pixels.reshape(2, 3, 12, 12).sin()
+    return inputs
+
+
 def build_batch(
     tiny_model: qkv.Model,
     input_ids: Tensor,
