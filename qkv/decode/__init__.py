@@ -1,4 +1,4 @@
-"""Decoding: generate token ids with a network, for many requests at once. Knows no text."""
+"""Decoding: generation of token ids with a network, for many requests at once. Does not depend on text."""
 
 from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import Engine, generate, stream_generate

@@ -4,8 +4,8 @@
     row 0           a b c d e -         length 5
     row 1           a b - - - -         length 2: later columns are stale and masked
 
-A step writes in place, without concatenation. Rows are truncated by setting their length; rows
-leave and fork by copying. Buffers grow by doubling. B rows, S columns, T new tokens."""
+A step writes in place, without concatenation. Rows are truncated by setting their length, and removed
+and duplicated by copying. Buffers grow by doubling. B rows, S columns, T new tokens."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def round_up_to_multiple(value: int, multiple: int) -> int:
 
 
 class StaticKVCache:
-    """KV cache in preallocated buffers; its layout says where new tokens are written."""
+    """KV cache in preallocated buffers; the layout determines where new tokens are written."""
 
     def __init__(self, layout: CacheLayout) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -160,7 +160,7 @@ class StaticKVCache:
         return self.layout.start
 
     def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
-        """Write the new tokens at the place that the layout gives."""
+        """Write the keys and values of new tokens at the positions of the layout."""
         layout = self.layout
         for name, new in tensors.items():
             buffer = self.get_buffer(name, new)
@@ -195,7 +195,7 @@ class StaticKVCache:
         return new if self.positions is None else self.positions
 
     def next_positions(self) -> Tensor:
-        """Return the position of each row's next token, (B, 1)."""
+        """Return the position of the next token of each row: (B, 1)."""
         return self.layout.device_lengths[self.layout.active_rows, None]
 
     def read(self, name: str) -> Tensor:

@@ -1,6 +1,6 @@
-"""GenerationConfig: the settings of decoding, validated on creation. Knows no network and no text.
+"""GenerationConfig: the settings of decoding, validated on creation. Does not depend on networks.
 
-The fields are the keys of generation_config.json, and `best_of` in its style."""
+The fields are the keys of generation_config.json, and `best_of`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,10 @@ MAX_COUNT = 1_000  # upper limit of beams, returned sequences and draft tokens
 MAX_VOCAB_SIZE = 1 << 28  # upper limit of token ids and lengths
 MAX_NUMBER = 1e6  # upper limit of penalties and of the temperature
 TokenIds = tuple[int, ...]
+SAMPLING_SETTINGS = (  # in tasks and commands, any of them implies do_sample=True
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
+    "best_of",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +52,8 @@ class GenerationConfig:
     min_new_tokens: int | None = None
     max_new_tokens: int | None = None
     exponential_decay_length_penalty: tuple[int, float] | None = None  # start, factor of EOS
-    # Applied by what has a tokenizer: tasks and Model.generate. The token that completes one is the
-    # last of a sequence.
+    # Applied by tasks and Model.generate, which have a tokenizer. A sequence ends with the token
+    # that completes a stop string.
     stop_strings: tuple[str, ...] = ()
     # Logits processors.
     repetition_penalty: float = 1.0
@@ -151,6 +155,18 @@ TOKEN_ID_FIELDS = (
     "forced_eos_token_id",
     "eos_token_id",
 )
+
+
+def add_do_sample(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings with do_sample=True if a sampling setting implies it.
+
+    It does not if `do_sample` is given, or if `penalty_alpha` selects contrastive search."""
+    is_implied = any(name in settings for name in SAMPLING_SETTINGS)
+    return (
+        {"do_sample": True, **settings}
+        if is_implied and not settings.get("penalty_alpha")
+        else settings
+    )
 
 
 def check_generation_field(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Engine: continuous batching of generation requests. Knows token ids, no text.
+"""Engine: continuous batching of generation requests. Works on token ids, not on text.
 
 engine = Engine(net)
 request_id = engine.add_request([15, 27], generation_config=GenerationConfig(max_new_tokens=20))
@@ -40,7 +40,7 @@ class Engine:
     Requests may be added at any time and have different settings. `assistant_model` is a smaller
     network with the same vocabulary for speculative decoding. `max_batch_size` limits the rows
     that run at the same time; requests above it wait. `static_shapes` keeps the shapes of a step
-    constant and replays it as a CUDA graph on a GPU."""
+    constant and, on a GPU, replays the step as a CUDA graph."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class Engine:
 
         `source` is the encoder's token ids, or hidden states (S, W) for cross-attention.
         `prefix_allowed_tokens_fn` returns the token ids allowed after the new token ids so far;
-        `stopping_criteria` returns True after the last of them. It is required with `stop_strings`,
-        which the engine, without a tokenizer, cannot find."""
+        `stopping_criteria` returns True after the last one. It is required with `stop_strings`, which
+        the engine cannot find because it has no tokenizer."""
         generation_config = generation_config or GenerationConfig()
         self.check_config(generation_config)
         if generation_config.stop_strings and stopping_criteria is None:
@@ -336,9 +336,9 @@ def generate(
     """Return the results of every prompt (decoder) or source (encoder-decoder), in their order.
 
     `batch_size` prompts of similar length are processed at a time; None: all. Prompt i is sampled
-    with `seed` + i. `stopping_criteria` is one function for all prompts, or one for each. An idle
-    engine may be passed in place of a network and can be used again. The other arguments are those
-    of `Engine.add_request`."""
+    with `seed` + i. `stopping_criteria` is one function for all prompts, or one per prompt. An idle
+    engine may be passed instead of a network and can be reused. The other arguments are those of
+    `Engine.add_request`."""
     engine = net if isinstance(net, Engine) else Engine(net, assistant_model=assistant_model)
     if engine.has_unfinished_requests:
         raise ValueError(

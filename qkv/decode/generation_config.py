@@ -79,7 +79,7 @@ def write_generation_config(
         else:
             output[name] = serialize_field_value(name, value)
     if config.do_sample and config.top_k == 0:
-        output["top_k"] = 0  # without it a reader takes DEFAULT_TOP_K
+        output["top_k"] = 0  # readers use DEFAULT_TOP_K if the key is missing
     return output
 
 

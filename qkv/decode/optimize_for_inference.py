@@ -1,8 +1,8 @@
-"""optimize_model: a copy of a network with weights laid out for inference. Not for training.
+"""optimize_model: a copy of a network with a weight layout for inference. The copy cannot be trained.
 
-The q, k and v projections of self-attention are fused; on a CPU weights are transposed or packed
-for its kernels; dropout is removed. Outputs are equal up to rounding. With precision "half", the
-weights of linear layers are fp16 (CPU, FBGEMM), which halves the memory traffic."""
+The q, k and v projections of self-attention are fused; on a CPU, weights are transposed or packed for
+its kernels; dropout is removed. Outputs are equal up to rounding. With precision "half", the weights
+of linear layers are fp16 (CPU, FBGEMM), which halves the memory traffic."""
 
 from __future__ import annotations
 
@@ -33,9 +33,12 @@ MIN_PACKED_ROWS = 4  # packed weights are faster from this many rows on
 def optimize_model(net: Transformer, precision: str | None = None) -> Transformer:
     """Return an optimized copy of a network in evaluation mode.
 
-    Tensors that need no new layout are shared; the others do not follow changes of the network."""
+    Tensors that need no new layout are shared; later changes of the network do not affect the
+    others."""
     if precision not in INFERENCE_PRECISIONS:
-        raise ValueError(f"precision is {precision!r}, expected 'half', or None for the network's")
+        raise ValueError(
+            f"precision is {precision!r}, expected 'half', or None for the precision of the network"
+        )
     device = next(net.parameters()).device
     if precision == "half" and device.type != "cpu":
         raise ValueError(
@@ -95,7 +98,7 @@ class TransposedLinear(nn.Module):
 
 
 class PackedLinear(nn.Module):
-    """Vocabulary projection that uses a packed copy of the weight from MIN_PACKED_ROWS rows on."""
+    """Vocabulary projection that uses a packed copy of the weight for MIN_PACKED_ROWS or more rows."""
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
@@ -156,7 +159,7 @@ class FusedKVOutput(nn.Module):
 
 
 class FusedQKVProjection(nn.Module):
-    """Computes q, k and v in one product; returns q and leaves k and v to FusedKVOutput."""
+    """Computes q, k and v in one product; returns q, and FusedKVOutput returns k and v."""
 
     def __init__(
         self, qkv_proj: nn.Linear, split_sizes: list[int], kv_output: FusedKVOutput

@@ -1,4 +1,4 @@
-"""Requests and their results, and groups of requests with the same settings. Knows no network.
+"""Requests, their results, and groups of requests with the same settings. Does not depend on networks.
 
 P requests of a group, N rows."""
 
@@ -75,7 +75,7 @@ class Request:
         return self.source if isinstance(self.source, list) else self.prompt
 
     def append_token(self, token_id: int, log_prob: float) -> str | None:
-        """Append a token and return the finish reason, or None if the sequence goes on."""
+        """Append a token and return the finish reason, or None if the sequence is not finished."""
         self.length += 1
         if log_prob != log_prob:  # NaN: all logits are -inf
             return "nothing"

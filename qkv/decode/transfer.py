@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def copy_to_device(values: Sequence[int] | Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Return integers as a tensor on a device; pinned memory avoids waiting for a GPU's queue."""
+    """Return integers as a tensor on a device; pinned memory avoids blocking on the GPU's queue."""
     if device.type != "cuda":
         return torch.tensor(values, dtype=torch.long, device=device)
     return torch.tensor(values, dtype=torch.long, pin_memory=True).to(device, non_blocking=True)
@@ -35,5 +35,5 @@ class HostCopy:
 
 
 def is_known_all_false(flags: Tensor) -> bool:
-    """Return True if no flag is set; always False on a GPU, which is not asked."""
+    """Return True if no flag is set; always False on a GPU, to avoid a synchronization."""
     return flags.device.type == "cpu" and not flags.any()

@@ -400,7 +400,7 @@ def test_requests_that_a_network_cannot_process() -> None:
     with pytest.raises(ValueError, match="source contains 99, expected token ids from 0 to 52"):
         Engine(bart).add_request(source=[99])
     with pytest.raises(
-        ValueError, match="returned 3 flags, expected one for each of the 53 token ids"
+        ValueError, match="returned a mask of 3 values, expected one for each of the 53 token ids"
     ):
         generate(
             build_net("gpt2"),

@@ -1,6 +1,7 @@
-"""GrammarConstraint: the tokens that a grammar allows next. Only the grammar's matcher knows text.
+"""GrammarConstraint: the tokens that a grammar allows next, given by a matcher.
 
-llguidance's `LLMatcher` is one: of a regular expression, a JSON schema or a grammar."""
+An example of a matcher is llguidance's `LLMatcher`, for a regular expression, a JSON schema or a
+grammar. This module does not depend on text."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PrefixAllowedTokensFn = Callable[[list[int]], Sequence[int] | Tensor]
 
 @dataclass(frozen=True, kw_only=True)
 class LogitsContext:
-    """What logits processors know of the rows."""
+    """The state of the rows that logits processors read."""
 
     input_ids: Tensor  # (N, L) prompt and new tokens; arbitrary beyond the length of a row
     lengths: Tensor  # (N,)
@@ -300,7 +300,7 @@ def build_min_length(config: GenerationConfig) -> LogitsProcessor:
 def restrict_to_allowed_tokens(scores: Tensor, context: LogitsContext) -> Tensor:
     """Ban tokens that the prefix_allowed_tokens_fn of a row does not allow.
 
-    Where other processors ban all allowed tokens in all rows of a prompt, they are overruled."""
+    If other processors ban all allowed tokens in all rows of a prompt, these bans are lifted."""
     is_banned = torch.zeros_like(scores, dtype=torch.bool)
     for row, function in enumerate(context.prefix_allowed_tokens_fns):
         if function is None:
@@ -313,7 +313,7 @@ def restrict_to_allowed_tokens(scores: Tensor, context: LogitsContext) -> Tensor
         )
         if mask.shape != scores.shape[1:]:
             raise ValueError(
-                f"prefix_allowed_tokens_fn returned {len(mask)} flags, "
+                f"prefix_allowed_tokens_fn returned a mask of {len(mask)} values, "
                 f"expected one for each of the {scores.shape[1]:,} token ids"
             )
         is_banned[row] = ~mask

@@ -1,4 +1,4 @@
-"""Sampling: filters of the distribution, and draws that depend on a row's seed and step only.
+"""Sampling: filters of the distribution, and samples that depend only on the seed and step of a row.
 
 A row gives the same sample alone and in a batch. N rows, V vocabulary size."""
 

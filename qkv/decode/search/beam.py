@@ -119,7 +119,7 @@ def initialize_beams(group: RequestGroup) -> None:
 
 
 def grow_beam_buffers(group: RequestGroup, context: LogitsContext) -> None:
-    """Make room for one more token; buffers grow by doubling."""
+    """Grow the buffers for one more token, by doubling."""
     num_new = max(request.length - len(request.prompt) for request in group.requests)
     required = {
         "log_probs": num_new,

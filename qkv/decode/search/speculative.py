@@ -61,7 +61,7 @@ class SpeculativeBatch(RunningBatch):
         super().__init__(self.speculative_runner)
 
     def step(self) -> BatchOutcome:
-        """Propose draft tokens; append those that the target accepts, and one of its own."""
+        """Propose draft tokens; append those that the target accepts, and one token of the target."""
         (group,) = self.groups.values()
         draft = self.propose_draft(group, self.build_context(group, None))
         input_ids = torch.cat([self.row_tensors["next_input_ids"][:, None], draft.token_ids], dim=1)
