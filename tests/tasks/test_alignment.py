@@ -53,7 +53,7 @@ def look_at_cross_attention(
 ) -> dict[str, torch.Tensor]:
     """Return what `look` gives for source and generated tokens: (heads, target, source)."""
     (row,) = task.preprocess([text], ["text"])[0]
-    ids = [task.tokenizer.convert_tokens_to_ids(token) for token in tokens]
+    ids = task.tokenizer.convert_tokens_to_ids([*tokens])
     start = task.generation_config.decoder_start_token_id
     if start is None:
         start = task.model.net.spec.shift_right.start_token_id

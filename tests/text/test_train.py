@@ -61,12 +61,12 @@ def test_every_character_is_a_token() -> None:
     ours = Tokenizer.train([text], type="char", template="plain")
     assert len(ours) == len({*text}) + 2
     (encoding,) = ours.encode_batch([text])
-    assert [ours.convert_ids_to_tokens(token_id) for token_id in encoding.input_ids] == list(text)
+    assert ours.convert_ids_to_tokens(encoding.input_ids) == list(text)
     assert encoding.offset_mapping == [(i, i + 1) for i in range(len(text))]
     assert ours.decode(encoding.input_ids, skip_special_tokens=True) == text
     assert ours.encode("z") == [ours.unk_token_id]
     few = Tokenizer.train(["aaabbc"], type="char", template="plain", vocab_size=4)
-    assert [few.convert_ids_to_tokens(token_id) for token_id in range(len(few))] == [
+    assert few.convert_ids_to_tokens(range(len(few))) == [
         "<pad>",
         "<unk>",
         "a",
@@ -111,9 +111,7 @@ def test_templates(template: str, single: str, pair: str, types: list[int]) -> N
     ours = Tokenizer.train(["a b"], type="word", template=template)
     assert ours.convert_ids_to_tokens(ours.encode("a")) == single.split()
     (pair_encoding,) = ours.encode_batch([("a", "b")])
-    assert [
-        ours.convert_ids_to_tokens(token_id) for token_id in pair_encoding.input_ids
-    ] == pair.split()
+    assert ours.convert_ids_to_tokens(pair_encoding.input_ids) == pair.split()
     assert pair_encoding.token_type_ids == types
     assert ours.padding_side == ("left" if template in ("llama", "xlnet") else "right")
     assert {*TOKENIZER_TEMPLATES} >= {template}
@@ -130,7 +128,7 @@ def test_sentinels_and_languages(tmp_path: Path) -> None:
     )
     assert len(ours) == 300
     assert ours.sentinel_token_ids == [299, 298, 297, 296]
-    assert [ours.convert_ids_to_tokens(token_id) for token_id in range(6)] == [
+    assert ours.convert_ids_to_tokens(range(6)) == [
         "<pad>",
         "<unk>",
         "</s>",
@@ -278,10 +276,10 @@ def test_pieces_of_bpe_never_join_a_word_with_punctuation() -> None:
     texts = ["Is it?", "Yes, it is it?", "(it) isn't it?", 'He said: "it?"', "it 's it ."] * 20
     tokenizer = Tokenizer.train(texts, type="bpe", vocab_size=70, template="plain")
     ids = tokenizer.encode('Is it? "it" isn\'t')
-    pieces = [tokenizer.convert_ids_to_tokens(token_id) for token_id in ids]
+    pieces = tokenizer.convert_ids_to_tokens(ids)
     assert pieces == ["▁Is", "▁it", "?", '▁"', "it", '"', "▁isn't"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == 'Is it? "it" isn\'t'
-    vocabulary = [tokenizer.convert_ids_to_tokens(token_id) for token_id in range(len(tokenizer))]
+    vocabulary = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
     assert not [
         token for token in vocabulary if re.search(r"\w", token) and re.search(r"[?,.:()\"]", token)
     ]
