@@ -1,5 +1,5 @@
 """KV caches: decoding token by token, in chunks, and while rows leave, fork, join and roll back
-gives the numbers of one full forward."""
+gives the outputs of one full forward."""
 
 from __future__ import annotations
 
@@ -72,18 +72,18 @@ class Decoder:
         self.model = tiny.build(self.family, **changes)
         self.caches = tiny.empty_caches(self.model, batch_size)
         self.tokens: list[list[int]] = [[] for _ in range(batch_size)]
-        self.has_given_source = bool(changes.get("add_cross_attention"))
+        self.reads_encoder_states = bool(changes.get("add_cross_attention"))
         self.sources: list[Tensor] = []
         for n in range(batch_size):
             length = SOURCE_LENGTHS[(n + seed) % len(SOURCE_LENGTHS)]
             states = torch.randn(length, tiny.WIDTH, dtype=torch.float64)
             source = (
-                states if self.has_given_source else tiny.random_ids(length, seed=10 * seed + n)
+                states if self.reads_encoder_states else tiny.random_ids(length, seed=10 * seed + n)
             )
             self.sources.append(source)
 
     def read(self, *tokens: list[int], padding: str = "left") -> None:
-        """Read the next tokens of each row; shorter rows are padded."""
+        """Read the next tokens of each row; shorter rows are padded. Compare with a full forward."""
         ids, mask = pad_rows([torch.tensor(row, dtype=torch.long) for row in tokens], padding)
         sources = [] if any(self.tokens) else self.sources
         out = self.run(ids, mask, sources, self.caches)
@@ -104,15 +104,13 @@ class Decoder:
         caches: list[LayerCache] | None,
     ) -> dict[str, Tensor]:
         inputs = Inputs.create(ids, attention_mask=mask)
-        is_pair = self.family in tiny.ENCODER_DECODERS
-        if not sources or not (self.has_given_source or is_pair):
-            return self.model.net(
-                Batch(decoder=inputs) if is_pair else Batch(encoder=inputs), caches
-            )
+        is_encoder_decoder = self.family in tiny.ENCODER_DECODERS
+        if not sources or not (self.reads_encoder_states or is_encoder_decoder):
+            return self.model.net(Batch(decoder=inputs), caches)
         source, source_mask = pad_rows(sources, "right")
-        if self.has_given_source:
+        if self.reads_encoder_states:
             states = Inputs.create(inputs_embeds=source, attention_mask=source_mask)
-            return self.model.net(Batch(encoder=inputs, encoder_hidden_states=states), caches)
+            return self.model.net(Batch(decoder=inputs, encoder_hidden_states=states), caches)
         encoder = Inputs.create(source, attention_mask=source_mask)
         return self.model.net(Batch(encoder=encoder, decoder=inputs), caches)
 
@@ -156,7 +154,7 @@ def random_tokens(count: int, seed: int = 0) -> list[int]:
 
 
 @CASES
-def test_token_by_token(name: str) -> None:
+def test_decoding_token_by_token_equals_a_full_forward(name: str) -> None:
     decoder = Decoder(name, 2)
     first = random_tokens(11, 1)
     second = random_tokens(11, 2)
@@ -165,7 +163,7 @@ def test_token_by_token(name: str) -> None:
 
 
 @CASES
-def test_in_chunks(name: str) -> None:
+def test_decoding_in_chunks_equals_a_full_forward(name: str) -> None:
     decoder = Decoder(name, 2)
     for n, count in enumerate((4, 1, 5, 2)):
         decoder.read(random_tokens(count, n), random_tokens(count, n + 10))
@@ -173,7 +171,7 @@ def test_in_chunks(name: str) -> None:
 
 @CASES
 @pytest.mark.parametrize("padding", ["left", "right"])
-def test_prompts_of_different_lengths(name: str, padding: str) -> None:
+def test_prompts_may_have_different_lengths(name: str, padding: str) -> None:
     decoder = Decoder(name, 3)
     decoder.read(random_tokens(6), random_tokens(3, 1), random_tokens(1, 2), padding=padding)
     decoder.read([9], [10], [11])
@@ -182,7 +180,7 @@ def test_prompts_of_different_lengths(name: str, padding: str) -> None:
 
 
 @CASES
-def test_rows_leave(name: str) -> None:
+def test_rows_may_leave(name: str) -> None:
     decoder = Decoder(name, 3)
     decoder.read(random_tokens(5), random_tokens(2, 1), random_tokens(4, 2))
     decoder.select(2, 0)
@@ -193,7 +191,7 @@ def test_rows_leave(name: str) -> None:
 
 
 @CASES
-def test_rows_fork(name: str) -> None:
+def test_rows_may_fork(name: str) -> None:
     decoder = Decoder(name, 2)
     decoder.read(random_tokens(5), random_tokens(3, 1))
     decoder.select(0, 1, 0, 1, 1)
@@ -205,7 +203,7 @@ def test_rows_fork(name: str) -> None:
 
 @CASES
 @pytest.mark.parametrize("lengths", [(7, 3), (2, 6)], ids=["shorter", "longer"])
-def test_rows_join(name: str, lengths: tuple[int, int]) -> None:
+def test_rows_may_join(name: str, lengths: tuple[int, int]) -> None:
     decoder = Decoder(name, 2)
     other = Decoder(name, 2, seed=1)
     decoder.read(random_tokens(lengths[0]), random_tokens(1, 1))
@@ -217,7 +215,7 @@ def test_rows_join(name: str, lengths: tuple[int, int]) -> None:
 
 
 @CASES
-def test_rows_roll_back(name: str) -> None:
+def test_rows_may_roll_back(name: str) -> None:
     decoder = Decoder(name, 2)
     decoder.read(random_tokens(6), random_tokens(4, 1))
     decoder.truncate(2, 4)
@@ -227,11 +225,11 @@ def test_rows_roll_back(name: str) -> None:
     decoder.read([22], [23])
 
 
-MIXED = ["gpt2", "llama", "t5", "sparse-fixed-heads", "transformer-xl", "xlnet-uni"]
+ALL_OPERATIONS = ["gpt2", "llama", "t5", "sparse-fixed-heads", "transformer-xl", "xlnet-uni"]
 
 
-@pytest.mark.parametrize("name", MIXED)
-def test_all_operations_together(name: str) -> None:
+@pytest.mark.parametrize("name", ALL_OPERATIONS)
+def test_all_operations_work_together(name: str) -> None:
     decoder = Decoder(name, 3)
     other = Decoder(name, 1, seed=1)
     decoder.read(random_tokens(6), random_tokens(3, 1), random_tokens(5, 2))
@@ -246,22 +244,22 @@ def test_all_operations_together(name: str) -> None:
     decoder.read([27], [28])
 
 
-LOOKED_AT = ["gpt2", "bert-decoder", "llama", "t5", "bart", "sparse-strided-heads"]
+WITH_WEIGHTS = ["gpt2", "bert-decoder", "llama", "t5", "bart", "sparse-strided-heads"]
 
 
-@pytest.mark.parametrize("name", LOOKED_AT)
-def test_attention_weights_token_by_token(name: str) -> None:
+@pytest.mark.parametrize("name", WITH_WEIGHTS)
+def test_attention_weights_of_steps_equal_those_of_a_full_forward(name: str) -> None:
     decoder = Decoder(name, 1)
     tokens = random_tokens(6)
     with qkv.look(decoder.model) as weights:
         decoder.run(torch.tensor([tokens]), None, decoder.sources, None)
     full = dict(weights)
 
-    def is_read(path: str) -> bool:
+    def is_in_last_stack(path: str) -> bool:
         return "encoder.layers" not in path or name == "bert-decoder"
 
     for t, token in enumerate(tokens):
-        with qkv.look(decoder.model, is_read) as weights:
+        with qkv.look(decoder.model, is_in_last_stack) as weights:
             decoder.run(torch.tensor([[token]]), None, [] if t else decoder.sources, decoder.caches)
         for path, step in weights.items():
             keys = step.shape[-1] if "cross" in path else t + 1
@@ -284,12 +282,12 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
     ).double()
     net.load_state_dict(model.net.state_dict())
     ids = tiny.random_ids(2, 12)
-    full = net(Batch(encoder=Inputs.create(ids)))
+    full = net(Batch(decoder=Inputs.create(ids)))
     caches = net.empty_caches(2)
-    causal = model.net(Batch(encoder=Inputs.create(ids)))
+    causal = model.net(Batch(decoder=Inputs.create(ids)))
     assert compare.max_difference(full["logits"], causal["logits"]) > 1e-3
     for t in range(12):
-        out = net(Batch(encoder=Inputs.create(ids[:, t : t + 1])), caches)
+        out = net(Batch(decoder=Inputs.create(ids[:, t : t + 1])), caches)
         compare.assert_close(out, {name: full[name][:, t : t + 1] for name in out})
         for layer in caches:
             cache: Any = layer.attention
@@ -305,7 +303,7 @@ def test_the_last_cached_states_are_the_returned_mems(name: str) -> None:
     mems = None
     for n in range(3):
         ids = tiny.random_ids(2, 4, seed=n)
-        cached = model.net(Batch(encoder=Inputs.create(ids)), caches)
+        cached = model.net(tiny.build_batch(model, ids), caches)
         out = model(ids, mems=mems)
         mems = out["mems"]
         compare.assert_close(cached, {key: out[key] for key in ("last_hidden_state", "logits")})
@@ -324,12 +322,12 @@ def test_a_cache_does_not_shift_position_ids(family: str) -> None:
     caches = tiny.empty_caches(model, 2)
     for low, high in pairwise((0, 4, 5, 7)):
         inputs = Inputs.create(ids[:, low:high], position_ids=position_ids[:, low:high])
-        out = model.net(Batch(encoder=inputs), caches)
+        out = model.net(Batch(decoder=inputs), caches)
         compare.assert_close({"logits": out["logits"]}, {"logits": full[:, low:high]})
 
 
-def numbered_cache(*positions: list[int]) -> KVCache:
-    """A cache whose tensor "x" holds 10 * row + position."""
+def build_numbered_cache(*positions: list[int]) -> KVCache:
+    """Return a cache whose tensor "x" holds 10 * row + position."""
     cache = KVCache()
     rows = torch.tensor(positions)
     numbers = torch.arange(len(rows))[:, None] * 10 + rows
@@ -337,8 +335,8 @@ def numbered_cache(*positions: list[int]) -> KVCache:
     return cache
 
 
-def contents(cache: KVCache) -> list[list[int | None]]:
-    """The tensor "x" of each row, None for padding."""
+def read_numbers(cache: KVCache) -> list[list[int | None]]:
+    """Return the tensor "x" of each row, None for padding."""
     assert cache.positions is not None
     return [
         [int(x) if position >= 0 else None for x, position in zip(row, positions, strict=True)]
@@ -350,28 +348,28 @@ class TestKVCache:
     def test_an_empty_cache_has_length_zero(self) -> None:
         assert len(KVCache()) == 0
 
-    def test_extends_along_time(self) -> None:
-        cache = numbered_cache([0, 1], [-1, 0])
+    def test_a_cache_is_extended_along_time(self) -> None:
+        cache = build_numbered_cache([0, 1], [-1, 0])
         cache.extend({"x": torch.tensor([[[2.0]], [[11.0]]])}, torch.tensor([[2], [1]]))
         assert len(cache) == 3
-        assert contents(cache) == [[0, 1, 2], [None, 10, 11]]
+        assert read_numbers(cache) == [[0, 1, 2], [None, 10, 11]]
         assert cache.next_positions().tolist() == [[3], [2]]
 
     def test_forked_rows_are_independent(self) -> None:
-        cache = numbered_cache([0], [0])
+        cache = build_numbered_cache([0], [0])
         select_rows(cache, torch.tensor([1, 1]))
         cache.extend({"x": torch.tensor([[[1.0]], [[2.0]]])}, torch.tensor([[1], [1]]))
-        assert contents(cache) == [[10, 1], [10, 2]]
+        assert read_numbers(cache) == [[10, 1], [10, 2]]
 
-    def test_continues_after_padding(self) -> None:
-        cache = numbered_cache([0, 1, 2], [0, 1, 2])
+    def test_a_cache_continues_after_padding(self) -> None:
+        cache = build_numbered_cache([0, 1, 2], [0, 1, 2])
         truncate_rows(cache, torch.tensor([1, 3]))
         assert cache.next_positions().tolist() == [[1], [3]]
         cache.extend({"x": torch.tensor([[[5.0]], [[6.0]]])}, cache.next_positions())
-        assert contents(cache) == [[0, None, None, 5], [10, 11, 12, 6]]
+        assert read_numbers(cache) == [[0, None, None, 5], [10, 11, 12, 6]]
 
-    def test_key_positions_are_cached_then_new(self) -> None:
+    def test_key_positions_are_those_cached_then_the_new_ones(self) -> None:
         new = torch.tensor([[2]])
         assert KVCache().key_positions(new, 2) is new
-        cache = numbered_cache([0, 1], [-1, 0])
+        cache = build_numbered_cache([0, 1], [-1, 0])
         assert cache.key_positions(new, 2).tolist() == [[0, 1, 2], [-1, 0, 2]]

@@ -1,5 +1,6 @@
-"""Packed rows: several documents in one row give what each gives alone."""
+"""Packed rows: the outputs of a document in a row of several equal its outputs alone."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support import compare, tiny
 
 DOCUMENT_IDS = torch.tensor([7, 2, 9])  # any numbers
 LENGTHS = ((5, 1, 7), (4, 6, 3))  # of the documents of each row
-TARGETS = ((3, 6, 2), (5, 1, 5))
+DECODER_LENGTHS = ((3, 6, 2), (5, 1, 5))
 NUM_TYPES = {"bert": 3, "roberta": 3, "albert": 3, "electra": 3, "xlnet": 2}
 NUM_TYPES |= dict.fromkeys(("gpt", "gpt2", "gpt3", "ctrl", "sparse"), tiny.VOCAB)
 Span = tuple[int, int, int]  # row, first and last column of a document
@@ -24,48 +25,41 @@ CASES: dict[str, Case] = {name: (name, {}) for name in tiny.FAMILIES} | tiny.CAU
 CASES = {name: case for name, case in CASES.items() if not case[1].get("add_cross_attention")}
 
 
-def document_ids(lengths: tuple[tuple[int, ...], ...]) -> Tensor:
+def build_document_ids(lengths: tuple[tuple[int, ...], ...]) -> Tensor:
     return torch.stack([DOCUMENT_IDS.repeat_interleave(torch.tensor(row)) for row in lengths])
 
 
-def spans(lengths: tuple[tuple[int, ...], ...]) -> list[Span]:
+def list_spans(lengths: tuple[tuple[int, ...], ...]) -> list[Span]:
     ends = [torch.tensor((0, *row)).cumsum(0).tolist() for row in lengths]
     return [(n, row[i], row[i + 1]) for n, row in enumerate(ends) for i in range(len(row) - 1)]
 
 
-def inputs(tokens: Tensor, types: Tensor | None, **settings: Any) -> Inputs:
-    return Inputs.create(tokens, token_type_ids=types, **settings)
-
-
 def pack(model: qkv.Model) -> tuple[Batch, list[tuple[Span, Span, Batch]]]:
-    """Return a packed batch, and for each document its last and first span and its batch."""
+    """Return a packed batch, and for each document its spans in the last and in the first stack
+    and a batch of its own."""
     family = model.family.name
-    length = sum(LENGTHS[0])
-    tokens = tiny.random_ids(2, length)
+    ids = tiny.random_ids(2, sum(LENGTHS[0]))
     num_types = NUM_TYPES.get(family)
-    types = torch.randint(num_types, tokens.shape) if num_types else None
-    source = inputs(tokens, types, document_ids=document_ids(LENGTHS))
+    types = torch.randint(num_types, ids.shape) if num_types else None
+    document_ids = build_document_ids(LENGTHS)
     singles = []
     if family not in tiny.ENCODER_DECODERS:
-        for span in spans(LENGTHS):
-            n, a, b = span
-            single = Batch(
-                encoder=inputs(tokens[n, None, a:b], None if types is None else types[n, None, a:b])
-            )
-            singles.append((span, span, single))
-        return Batch(encoder=source), singles
-    target = tiny.random_ids(2, sum(TARGETS[0]), seed=1)
-    for (n, a, b), (_, c, d) in zip(spans(LENGTHS), spans(TARGETS), strict=True):
-        single = Batch(
-            encoder=inputs(tokens[n, None, a:b], None), decoder=inputs(target[n, None, c:d], None)
-        )
+        for n, a, b in list_spans(LENGTHS):
+            own_types = None if types is None else types[n, None, a:b]
+            single = tiny.build_batch(model, ids[n, None, a:b], token_type_ids=own_types)
+            singles.append(((n, a, b), (n, a, b), single))
+        settings = dict(token_type_ids=types, document_ids=document_ids)
+        return tiny.build_batch(model, ids, **settings), singles
+    decoder_ids = tiny.random_ids(2, sum(DECODER_LENGTHS[0]), seed=1)
+    for (n, a, b), (_, c, d) in zip(list_spans(LENGTHS), list_spans(DECODER_LENGTHS), strict=True):
+        single = tiny.build_batch(model, ids[n, None, a:b], decoder_ids[n, None, c:d])
         singles.append(((n, c, d), (n, a, b), single))
-    return Batch(
-        encoder=source, decoder=inputs(target, None, document_ids=document_ids(TARGETS))
-    ), singles
+    encoder = Inputs.create(ids, document_ids=document_ids)
+    decoder = Inputs.create(decoder_ids, document_ids=build_document_ids(DECODER_LENGTHS))
+    return Batch(encoder=encoder, decoder=decoder), singles
 
 
-def at(out: dict[str, Tensor], last: Span, first: Span) -> dict[str, Tensor]:
+def select_document(out: dict[str, Tensor], last: Span, first: Span) -> dict[str, Tensor]:
     """Return the outputs at the tokens of a document."""
     selected: dict[str, Tensor] = {}
     for name in ("last_hidden_state", "logits", "encoder_last_hidden_state"):
@@ -83,7 +77,8 @@ def test_a_packed_document_equals_the_document_alone(name: str) -> None:
     together = model.net(batch)
     for last, first, single in singles:
         compare.assert_close(
-            at(together, last, first), at(model.net(single), (0, 0, 99), (0, 0, 99))
+            select_document(together, last, first),
+            select_document(model.net(single), (0, 0, 99), (0, 0, 99)),
         )
 
 
@@ -94,8 +89,10 @@ def test_documents_do_not_attend_to_each_other(name: str) -> None:
     batch, _ = pack(model)
     with qkv.look(model) as weights_by_path:
         model.net(batch)
-    encoder_ids = document_ids(LENGTHS)
-    decoder_ids = document_ids(TARGETS if family in tiny.ENCODER_DECODERS else LENGTHS)
+    encoder_ids = build_document_ids(LENGTHS)
+    decoder_ids = build_document_ids(
+        DECODER_LENGTHS if family in tiny.ENCODER_DECODERS else LENGTHS
+    )
     for path, weights in weights_by_path.items():
         q = encoder_ids if "encoder" in path else decoder_ids
         k = encoder_ids if "cross" in path else q
@@ -126,19 +123,20 @@ def test_gradients_of_a_packed_row_are_those_of_its_documents(family: str) -> No
 def test_all_documents_of_a_row_attend_to_its_memory(family: str) -> None:
     model = tiny.build(family)
     batch, singles = pack(model)
-    assert batch.encoder is not None
     mems = torch.randn(2, 2, 4, tiny.WIDTH, dtype=torch.float64)  # (layers, B, M, W)
-    together = model.net(Batch(encoder=batch.encoder, mems=mems))
+    together = model.net(replace(batch, mems=mems))
     for last, first, single in singles:
         n = last[0]
-        alone = model.net(Batch(encoder=single.encoder, mems=mems[:, n, None]))
-        compare.assert_close(at(together, last, first), at(alone, (0, 0, 99), (0, 0, 99)))
+        alone = model.net(replace(single, mems=mems[:, n, None]))
+        compare.assert_close(
+            select_document(together, last, first), select_document(alone, (0, 0, 99), (0, 0, 99))
+        )
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "t5", "xlnet", "modernbert", "sparse"])
 @pytest.mark.parametrize("padding", ["left", "right"])
 def test_padding_in_a_packed_row_changes_nothing(family: str, padding: str) -> None:
-    """Whether padding has a document id of its own or that of its neighbor."""
+    """Padding may have a document id of its own or that of its neighbor."""
     model = tiny.build(family)
     tokens = tiny.random_ids(1, 9)
     ids_of_neighbors = torch.tensor([[3, 3, 3, 3, 3, 8, 8, 8, 8]])
@@ -151,10 +149,11 @@ def test_padding_in_a_packed_row_changes_nothing(family: str, padding: str) -> N
         is_token = mask[0]
         packed = Inputs.create(tokens, attention_mask=mask, document_ids=documents)
         plain = Inputs.create(tokens[:, is_token], document_ids=documents[:, is_token])
-        assert torch.equal(packed.position_ids.expand_as(tokens)[:, is_token], plain.position_ids)
+        positions = packed.position_ids.expand_as(tokens)[:, is_token]
+        assert positions.tolist() == plain.position_ids.tolist()
         outs = [
-            model.net(Batch(encoder=r, decoder=r if family in tiny.ENCODER_DECODERS else None))
-            for r in (packed, plain)
+            model.net(Batch(encoder=x, decoder=x if family in tiny.ENCODER_DECODERS else None))
+            for x in (packed, plain)
         ]
         names = [name for name in ("last_hidden_state", "logits") if name in outs[0]]
         actual = {name: outs[0][name][:, is_token] for name in names}
@@ -180,14 +179,13 @@ def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
         document_ids=(documents, documents),
     )
     q, k, v, weight = torch.randn(4, 2, 3, 128, 16, device="cuda")
-    sides = [x.requires_grad_() for x in (q, k, v)]
+    operands = [x.requires_grad_() for x in (q, k, v)]
     plain = attention(q, k, v, bias, None, 0.25, 0.0)
     fast = attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), bias, None, 0.25, 0.0)
     assert bias.kernel == "packed"
     compare.assert_close({"out": fast.float()}, {"out": plain}, 0.03)
-    here, there = (
-        torch.autograd.grad((out.float() * weight).sum(), sides) for out in (fast, plain)
+    gradients, expected_gradients = (
+        dict(zip("qkv", torch.autograd.grad((out.float() * weight).sum(), operands), strict=True))
+        for out in (fast, plain)
     )
-    compare.assert_close(
-        dict(zip("qkv", here, strict=True)), dict(zip("qkv", there, strict=True)), 0.15
-    )
+    compare.assert_close(gradients, expected_gradients, 0.15)

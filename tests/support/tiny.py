@@ -117,7 +117,7 @@ def random_ids(*shape: int, seed: int = 0, low: int = 8) -> Tensor:
     return torch.randint(low, VOCAB - 1, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def build_inputs(tiny_model: qkv.Model) -> dict[str, Tensor]:
+def build_inputs(tiny_model: qkv.Model) -> dict[str, Any]:
     """Return the arguments of a call: token ids, those of a decoder, the images of CLIP."""
     inputs = {"input_ids": random_ids(2, 9)}
     if tiny_model.family.name in ENCODER_DECODERS:
