@@ -1,1 +1,1 @@
-"""Data: files become records, records become token shards, shards become batches."""
+"""Data pipeline: files to records, records to token shards, token shards to batches."""

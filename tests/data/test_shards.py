@@ -523,7 +523,7 @@ def test_other_errors(tmp_path: Path) -> None:
     )
     check_error(
         lambda: prepare(tmp_path, ["a"], exit_process, num_workers=1),
-        "worker process died",
+        "worker process ended",
         "memory",
     )
     check_error(lambda: prepare(tmp_path, ["a"], field_sizes={}), "field_sizes {}")

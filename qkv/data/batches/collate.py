@@ -1,6 +1,6 @@
-"""Collation: examples are padded and stacked into a Batch. An example is a dict of numpy arrays.
+"""Collation: pads and stacks examples into a Batch. An example is a dict of numpy arrays.
 
-B rows, T tokens of the longest row, N labels. Nothing here is random."""
+B rows, T tokens of the longest row, N labels. Uses no random numbers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def collate_inputs(
 
 
 def get_attention_mask(inputs: Inputs) -> Tensor:
-    """Return the attention mask (B, T); all true where the inputs have none."""
+    """Return the attention mask (B, T), all true if the inputs have none."""
     assert inputs.input_ids is not None
     return (
         torch.ones_like(inputs.input_ids, dtype=torch.bool)
@@ -78,8 +78,8 @@ def get_attention_mask(inputs: Inputs) -> Tensor:
 def select_labeled_positions(labels: Tensor, min_labels: int = 0) -> tuple[Tensor, Tensor]:
     """Return the flat positions (N,) of labels (B, T) that are not ignored, and those labels (N,).
 
-    N is at least `min_labels`: it is filled up with ignored labels, so that every batch has the
-    same shape for a compiler."""
+    N is at least `min_labels`: ignored labels are added, so that every batch has the same shape for a
+    compiler."""
     flat = labels.flatten()
     positions = (flat != IGNORE_INDEX).nonzero()[:, 0]
     num_padding = max(min_labels - len(positions), 0)
@@ -97,7 +97,7 @@ def collate_token_labels(
     pad_left: bool = False,
     min_labels: int = 0,
 ) -> Batch:
-    """Collate `tokens` and `labels`, one label a token; ignored labels are left out."""
+    """Collate `tokens` and `labels`, one label per token; ignored labels are removed."""
     inputs = collate_inputs(examples, pad_token_id=pad_token_id, pad_left=pad_left)
     positions, labels = select_labeled_positions(
         pad_sequences([example["labels"] for example in examples], IGNORE_INDEX, pad_left=pad_left),

@@ -1,12 +1,12 @@
-"""Datasets: token shards as examples. Knows no tokenizer and no order.
+"""Map-style datasets of token shards. Do not depend on tokenizers or on the sampling order.
 
 TokenStreamDataset    blocks of one long token stream
-DocumentDataset       documents as they are
+DocumentDataset       unchanged documents
 ChunkedDataset        documents in chunks of a maximum length
-SpecialTokensDataset  examples with special tokens around each
+SpecialTokensDataset  examples with special tokens
 PackedDataset         several examples packed into one row
-WindowDataset         the windows that a document holds
-SentencePairDataset   documents of sentences, to sample sentence pairs from
+WindowDataset         the windows of documents
+SentencePairDataset   documents of sentences, from which sentence pairs are sampled
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from qkv.data.batches.sampler import Indices
 from qkv.data.encode.special_tokens import SpecialTokensTemplate
 from qkv.data.store.shards import Shards
 
-TOKEN_FIELDS = ("tokens", "types", "starts")  # fields with one value a token
+TOKEN_FIELDS = ("tokens", "types", "starts")  # fields with one value per token
 
 
 class TokenStreamDataset:
@@ -47,7 +47,7 @@ class TokenStreamDataset:
         self.lookahead = lookahead
         if len(self) < block_size + lookahead:
             raise ValueError(
-                f"{len(self)} tokens in all, expected {block_size + lookahead} at least, "
+                f"{len(self)} tokens in total, expected at least {block_size + lookahead}, "
                 "for one row of data.max_length; use a smaller data.max_length or more text"
             )
 
@@ -64,7 +64,7 @@ class TokenStreamDataset:
 
 
 class DocumentDataset:
-    """All documents, or those of `indices`; ids become int64."""
+    """All documents, or those of `indices`, with ids as int64."""
 
     def __init__(self, shards: Shards, indices: Indices | None = None) -> None:
         self.shards = shards
@@ -83,12 +83,12 @@ class DocumentDataset:
 
 
 class ChunkedDataset:
-    """Documents in chunks of at most `max_length` tokens; empty documents are left out."""
+    """Documents in chunks of at most `max_length` tokens; empty documents are omitted."""
 
     def __init__(self, documents: DocumentDataset, max_length: int) -> None:
         if max_length < 1:
             raise ValueError(
-                f"rows of {max_length} tokens beside the special ones, expected at least 1; "
+                f"rows of {max_length} tokens without special tokens, expected at least 1; "
                 "use a larger data.max_length"
             )
         lengths = documents.lengths("tokens")[:, 0]
@@ -111,7 +111,7 @@ class ChunkedDataset:
 
 
 class SpecialTokensDataset:
-    """Examples with the special tokens of a single text around each."""
+    """Examples with the special tokens of a single text."""
 
     def __init__(self, dataset: Dataset, template: SpecialTokensTemplate) -> None:
         self.dataset = dataset
@@ -129,7 +129,7 @@ class SpecialTokensDataset:
 
 
 class PackedDataset:
-    """Rows of several examples, at most `max_length` tokens each; `document_ids` tells them apart."""
+    """Rows of several examples, at most `max_length` tokens each; `document_ids` separate them."""
 
     def __init__(self, dataset: Dataset, lengths: NDArray[np.int64], max_length: int) -> None:
         self.dataset = dataset
@@ -150,9 +150,9 @@ class PackedDataset:
 
 
 class WindowDataset:
-    """The windows of every document, which are stored one after the other.
+    """The windows of every document, which are stored one after another.
 
-    The field `windows` has their lengths; other fields have one value a token or one a window."""
+    The field `windows` has their lengths; other fields have one value per token or per window."""
 
     def __init__(self, documents: DocumentDataset) -> None:
         self.documents = documents
@@ -179,7 +179,7 @@ class WindowDataset:
 
 
 class SplitDocument(Sequence[NDArray[np.int64]]):
-    """The sentences of a document, given where each one ends; a sentence is sliced on access."""
+    """The sentences of a document, given their ends; a sentence is sliced on access."""
 
     def __init__(self, token_ids: NDArray[np.int64], ends: NDArray[np.int64]) -> None:
         self.token_ids = token_ids
@@ -198,8 +198,8 @@ class SplitDocument(Sequence[NDArray[np.int64]]):
 class DocumentSentences(Sequence[Sequence[NDArray[np.int64]]]):
     """Documents as lists of sentences.
 
-    With `mark_word_starts` an id becomes 2 · id + 1 where a word starts, else 2 · id: the word
-    starts stay with their tokens when sentences are cut and joined."""
+    With `mark_word_starts`, an id is encoded as 2 · id + 1 if a word starts there, else as 2 · id, so
+    that the word starts are kept when sentences are truncated and joined."""
 
     def __init__(self, documents: DocumentDataset, *, mark_word_starts: bool = False) -> None:
         self.documents = documents
@@ -217,15 +217,15 @@ class DocumentSentences(Sequence[Sequence[NDArray[np.int64]]]):
 
 
 class SentencePairDataset:
-    """Sentence pairs: an example names a document and which of its pairs to take.
+    """Sentence pairs: an example is the index of a document and of one of its pairs.
 
-    A document has about as many examples as it fills rows of `max_length` tokens."""
+    A document has about as many examples as rows of `max_length` tokens."""
 
     def __init__(
         self, documents: DocumentDataset, max_length: int, *, mark_word_starts: bool = False
     ) -> None:
         lengths = documents.lengths("tokens")[:, 0]
-        has_pair = lengths > 1  # a single token is no pair
+        has_pair = lengths > 1  # a pair has at least two tokens
         pairable = DocumentDataset(documents.shards, documents.indices[has_pair])
         self.sentences = DocumentSentences(pairable, mark_word_starts=mark_word_starts)
         self.document_indices, self.pair_indices = _enumerate_parts(
@@ -244,7 +244,7 @@ class SentencePairDataset:
 
 
 def _enumerate_parts(counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the document of each part, and its index there: [2, 1] -> [0, 0, 1], [0, 1, 0]."""
+    """Return the document of each part, and its index in it: [2, 1] -> [0, 0, 1], [0, 1, 0]."""
     document_indices = np.repeat(np.arange(len(counts)), counts)
     first_parts = np.cumsum(counts) - counts
     return document_indices, np.arange(len(document_indices)) - first_parts[document_indices]

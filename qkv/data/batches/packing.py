@@ -1,4 +1,4 @@
-"""Packing: which tokens share a row, and which rows share a batch. Knows lengths, no ids."""
+"""Packing of documents into rows and of rows into batches. Depends on lengths only, not on ids."""
 
 import heapq
 from bisect import bisect_left, insort
@@ -10,16 +10,16 @@ from numpy.typing import NDArray
 LengthArray = NDArray[Any]
 IndexArray = NDArray[np.int64]
 
-MAX_OPEN_ROWS = 64  # rows that packing may still fill; more of them is slower and hardly fuller
+MAX_OPEN_ROWS = 64  # rows that packing may still fill; more rows are slower and hardly fuller
 BUCKET_POOL_SIZE = 2**17  # examples that are sorted by length together
 
 
 def pack_sequences(lengths: LengthArray, max_length: int) -> list[IndexArray]:
     """Pack documents into rows of at most `max_length` tokens: (n, 3) document, start, stop.
 
-    Online best-fit: documents are taken in order, and each goes to the fullest open row that has
-    space for it. If none has, the fullest row is closed and a new one opened. Only a document
-    longer than a row is split. An empty document is left out.
+    Online best-fit: each document, in order, is added to the fullest open row with enough space. If
+    there is none, the fullest row is closed and a new one is opened. Only a document longer than a
+    row is split. Empty documents are omitted.
     """
     _check_positive(max_length=max_length)
     lengths = np.asarray(lengths, np.int64)
@@ -55,10 +55,10 @@ def pack_sequences(lengths: LengthArray, max_length: int) -> list[IndexArray]:
 def compute_block_starts(
     num_tokens: int, block_size: int, *, offset: int = 0, lookahead: int = 1
 ) -> IndexArray:
-    """Return where the blocks of a token stream begin.
+    """Return the starts of the blocks of a token stream.
 
-    A block reads `lookahead` more tokens, for its last labels. An `offset` below `block_size`,
-    different in each epoch, moves the boundaries. Tokens that do not fill a block are left out.
+    A block has `lookahead` additional tokens, for its last labels. An `offset` below `block_size`,
+    different in each epoch, shifts the boundaries. Tokens that do not fill a block are dropped.
     """
     _check_positive(block_size=block_size)
     return np.arange(offset, max(num_tokens - block_size - lookahead + 1, offset), block_size)
@@ -67,11 +67,11 @@ def compute_block_starts(
 def compute_segment_starts(
     num_tokens: int, batch_size: int, segment_length: int, *, lookahead: int = 1
 ) -> IndexArray:
-    """Return where segments begin (segments, batch_size); each row reads a part of the stream.
+    """Return the starts of segments (segments, batch_size); each row reads a part of the stream.
 
     Segment s + 1 of a row continues segment s, which can be its memory (Transformer-XL). A segment
-    reads `lookahead` more tokens, for its last labels. Tokens that do not fill a segment are left
-    out.
+    has `lookahead` additional tokens, for its last labels. Tokens that do not fill a segment are
+    dropped.
     """
     _check_positive(batch_size=batch_size)
     part_length = num_tokens // batch_size
@@ -98,7 +98,7 @@ def bucket_by_length(
         others = f" (and {len(too_long) - 1} more)" if len(too_long) > 1 else ""
         raise ValueError(
             f"example {first} has {longest[first]} tokens{others}, expected at most the "
-            f"{batch_tokens} of a batch; truncate it, or use larger batches"
+            f"{batch_tokens} of a batch; truncate it or use larger batches"
         )
     total = field_lengths.sum(axis=1)
     shuffled = rng.permutation(len(longest))
@@ -111,7 +111,7 @@ def bucket_by_length(
 
 
 def _find_batch_boundaries(sorted_lengths: list[int], batch_tokens: int) -> list[int]:
-    """Return where new batches begin, so that no padded batch exceeds `batch_tokens`."""
+    """Return the starts of batches, such that no padded batch exceeds `batch_tokens`."""
     boundaries = []
     start = 0
     for i, length in enumerate(sorted_lengths):
@@ -124,11 +124,11 @@ def _find_batch_boundaries(sorted_lengths: list[int], batch_tokens: int) -> list
 def partition_by_tokens(lengths: LengthArray, num_parts: int) -> list[IndexArray]:
     """Split the rows of a batch into parts with nearly equal numbers of tokens.
 
-    Greedy: the longest row comes first, and each goes to the part with the fewest tokens. With
+    Greedy: rows are assigned in order of decreasing length to the part with the fewest tokens. With
     fewer rows than parts, some parts are empty.
     """
     _check_positive(num_parts=num_parts)
-    loads = [(0, 0, part) for part in range(num_parts)]  # (tokens, rows, part): sorted, thus a heap
+    loads = [(0, 0, part) for part in range(num_parts)]  # a heap of (tokens, rows, part)
     part_of_row = np.zeros(len(lengths), np.int64)
     for row in np.argsort(-np.asarray(lengths, np.int64), kind="stable").tolist():
         num_tokens, num_rows, part = loads[0]

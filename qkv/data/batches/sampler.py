@@ -1,7 +1,7 @@
 """Batch samplers: the order in which the examples of a dataset are read.
 
-A batch is a function of the seed, the epoch and its index alone. A run is therefore resumed from
-its SamplerState, and a batch does not depend on the number of processes that share it."""
+A batch depends only on the seed, the epoch and its index. A run can therefore be resumed from its
+SamplerState, and a batch does not depend on the number of processes that share it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BatchPlan = Callable[[np.random.Generator], list[Indices]]  # the batches of one
 
 
 def apply_no_noise(example: Example, rng: np.random.Generator) -> Example:
-    """Return the example unchanged: the noise of objectives that have none."""
+    """Return the example unchanged, for objectives without noise."""
     return example
 
 
@@ -36,9 +36,9 @@ class SamplerState(NamedTuple):
 
 
 class BatchSampler:
-    """The batches of a dataset, epoch by epoch, as `plan` orders them.
+    """The batches of a dataset, epoch by epoch, in the order of `plan`.
 
-    With `fixed_noise` the noise of an example is the same in every epoch."""
+    With `fixed_noise`, the noise of an example is the same in every epoch."""
 
     def __init__(
         self,
@@ -57,17 +57,17 @@ class BatchSampler:
         self._epochs: dict[int, list[Indices]] = {}
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the plan out: worker processes only fetch examples."""
+        """Omit the plan, because worker processes only fetch examples."""
         return {**self.__dict__, "plan": None, "_epochs": {}}
 
     def get_batches(self, epoch: int) -> list[Indices]:
-        """Return the batches of an epoch; those of its neighbors stay cached, for prefetching."""
+        """Return the batches of an epoch; those of adjacent epochs stay cached for prefetching."""
         batches = self._epochs.get(epoch)
         if batches is None:
             batches = self.plan(np.random.default_rng((self.seed, epoch)))
             if not batches:
                 raise ValueError(
-                    "no example to train on: is the file empty, or shorter than one row?"
+                    "no training examples: is the file empty, or shorter than one row?"
                 )
             neighbors = {
                 number: cached
@@ -77,6 +77,10 @@ class BatchSampler:
             self._epochs = {**neighbors, epoch: batches}  # one assignment: two threads read it
         return batches
 
+    def count_batches(self, num_epochs: int) -> int:
+        """Return the number of batches in `num_epochs` epochs, which may differ between epochs."""
+        return sum(len(self.get_batches(epoch)) for epoch in range(num_epochs))
+
     def advance(self, state: SamplerState) -> SamplerState:
         """Return the state after this batch."""
         if state.batch_index + 1 >= len(self.get_batches(state.epoch)):
@@ -84,7 +88,7 @@ class BatchSampler:
         return SamplerState(state.epoch, state.batch_index + 1)
 
     def split_batch(self, state: SamplerState, num_parts: int) -> list[Indices]:
-        """Split a batch into parts with similar numbers of tokens; empty parts are left out."""
+        """Split a batch into parts with similar numbers of tokens; empty parts are omitted."""
         batch = self.get_batches(state.epoch)[state.batch_index]
         if num_parts == 1:
             return [batch]
@@ -97,7 +101,7 @@ class BatchSampler:
         epoch: int,
         noise: Callable[[Example, np.random.Generator], Example],
     ) -> list[Example]:
-        """Return these examples with noise; each example has its own random generator."""
+        """Return these examples with noise; each example has a separate random generator."""
         if noise is apply_no_noise:  # creating generators takes longer than most batches
             return [self.dataset[i] for i in indices]
         noise_epoch = 0 if self.fixed_noise else epoch
@@ -117,9 +121,9 @@ def build_stream_sampler(
     shuffle: bool = True,
     fixed_noise: bool = False,
 ) -> BatchSampler:
-    """Build a sampler of blocks that cover a token stream once an epoch.
+    """Build a sampler of blocks that cover a token stream once per epoch.
 
-    The block boundaries move from epoch to epoch if the blocks are shuffled and the noise is not
+    The block boundaries change from epoch to epoch if the blocks are shuffled and the noise is not
     fixed."""
 
     def plan(rng: np.random.Generator) -> list[Indices]:
@@ -140,7 +144,8 @@ def build_stream_sampler(
 def build_recurrent_sampler(
     dataset: Dataset, segment_length: int, lookahead: int, batch_size: int, *, seed: int = 0
 ) -> BatchSampler:
-    """Build a sampler where each row continues the same row of the last batch (Transformer-XL)."""
+    """Build a sampler in which each row continues the same row of the previous batch
+    (Transformer-XL)."""
 
     def plan(rng: np.random.Generator) -> list[Indices]:
         return list(
@@ -171,7 +176,7 @@ def build_example_sampler(
 
 
 def build_fixed_size_plan(num_examples: int, batch_size: int, *, shuffle: bool = True) -> BatchPlan:
-    """Build a plan of `batch_size` examples a batch; the last batch may be smaller."""
+    """Build a plan of `batch_size` examples per batch; the last batch may be smaller."""
 
     def plan(rng: np.random.Generator) -> list[Indices]:
         order = rng.permutation(num_examples) if shuffle else np.arange(num_examples)

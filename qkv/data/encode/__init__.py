@@ -1,1 +1,1 @@
-"""Encoding: records become token ids."""
+"""Encoding of records to token ids."""

@@ -1,10 +1,10 @@
-"""Extractive question answering: the best answer spans of all windows. Knows no network.
+"""Extractive question answering: the best answer spans of all windows. Does not depend on networks.
 
     start and end logits (B, T) of the windows of a context
       ─ predict_spans      the best spans of each window
       ─ rank_answer_spans  the best spans of all windows
 
-B windows, T tokens of the longest window, L tokens that an answer may have."""
+B windows, T tokens of the longest window, L maximum number of tokens of an answer."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torch import Tensor
 
 from qkv.text import Encoding
 
-MAX_ANSWER_TOKENS = 30  # tokens of an answer (BERT)
+MAX_ANSWER_TOKENS = 30  # as in BERT
 
 
 class ContextWindow(NamedTuple):
-    """How the tokens of a window relate to the context."""
+    """The relation between the tokens of a window and the context."""
 
     offsets: NDArray[np.int32]  # (T, 2) the characters of the context that a token covers
     context_mask: NDArray[np.bool_]  # (T,) whether a token belongs to the context
@@ -38,7 +38,7 @@ class ContextWindow(NamedTuple):
 
 
 class AnswerSpan(NamedTuple):
-    """The characters of a context from `start` to `end`, exclusive; an empty span is no answer."""
+    """The characters of a context from `start` to `end`, exclusive; an empty span means no answer."""
 
     score: float
     start: int = 0
@@ -67,7 +67,7 @@ def predict_spans(
 ) -> list[WindowPrediction]:
     """Return the `top_k` best spans of every window; a span scores start logit + end logit.
 
-    The logits are (B, T); `pad_left` says on which side they are padded."""
+    The logits are (B, T); `pad_left` is true if they are padded on the left."""
     start_logits = start_logits.float()
     end_logits = end_logits.float()
     context_mask = np.zeros(start_logits.shape, np.bool_)
@@ -116,7 +116,7 @@ def find_best_spans(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the scores, first and last tokens (B, top_k) of the best spans within the context.
 
-    A span has at most `max_answer_tokens` tokens. Where there are fewer spans, a score is -inf."""
+    A span has at most `max_answer_tokens` tokens. If there are fewer spans, the scores are -inf."""
     start_logits = start_logits.masked_fill(~context_mask, -torch.inf)
     end_logits = end_logits.masked_fill(~context_mask, -torch.inf)
     padded = F.pad(end_logits, (0, max_answer_tokens - 1), value=-torch.inf)
@@ -132,8 +132,8 @@ def rank_answer_spans(
 ) -> list[AnswerSpan]:
     """Merge the spans of all windows of a question, the best first, each span once.
 
-    With `allow_no_answer` an empty span is one of them. Its score is the minimum over all windows:
-    a window without the answer says "no answer" even if another window has it."""
+    With `allow_no_answer`, an empty span is included. Its score is the minimum over all windows,
+    because a window without the answer predicts "no answer" even if another window has it."""
     predictions = list(predictions)
     best: dict[tuple[int, int], AnswerSpan] = {}
     for span in (span for prediction in predictions for span in prediction.spans):

@@ -1,7 +1,7 @@
-"""Encoders of plain text: records become rows of token ids, by field. For labels see `labels`.
+"""Encoders of plain text, which map records to rows of token ids by field; `labels` has those of labels.
 
-An encoder stores the tokenizer's folder, so that each worker process opens its own tokenizer.
-`overflow` says what happens to a text that is longer than a row (see `overflow`). With "window" an
+An encoder stores the folder of the tokenizer, so that each worker process loads the tokenizer itself.
+`overflow` applies to texts that are longer than a row (see the module `overflow`). With "window", an
 encoder of plain text keeps the whole text, and the dataset splits it into rows."""
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class RecordEncoder(ABC):
     """Encodes records to rows of token ids, by field."""
 
     tokenizer_folder: str
-    max_length: int = 0  # tokens of a row; 0: no limit
-    overflow: str = DEFAULT_OVERFLOW  # for a text of more tokens, one of `overflow_modes`
+    max_length: int = 0  # maximum number of tokens of a row; 0: no limit
+    overflow: str = DEFAULT_OVERFLOW  # mode for longer texts, one of `overflow_modes`
 
     overflow_modes: ClassVar[tuple[str, ...]] = ONE_ROW_MODES
 
@@ -44,11 +44,11 @@ class RecordEncoder(ABC):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer, opened on first use."""
+        """The tokenizer, loaded on first use."""
         return Tokenizer.load(self.tokenizer_folder)
 
     def __getstate__(self) -> dict[str, object]:
-        """Leave the tokenizer out: each process opens its own."""
+        """Omit the tokenizer, because each process loads it."""
         return {name: value for name, value in self.__dict__.items() if name != "tokenizer"}
 
     def field_sizes(self) -> Mapping[str, int]:
@@ -60,14 +60,14 @@ class RecordEncoder(ABC):
         """Encode each record to a row."""
 
     def fits(self, num_tokens: int, max_length: int) -> bool:
-        """Return whether a text is kept whole: it is short, or the dataset splits it."""
+        """Return whether a text is kept whole, because it is short or the dataset splits it."""
         return not self.max_length or num_tokens <= max_length or self.overflow == "window"
 
     def limit_length(
         self, encoding: Encoding, record: Record, max_length: int | None = None
     ) -> Encoding:
-        """Return an encoding of at most `max_length` tokens, by default those of a row; with
-        "window" the whole text, which the dataset splits."""
+        """Return an encoding of at most `max_length` tokens (default: that of a row); with "window",
+        return the whole text, which the dataset splits."""
         max_length = self.max_length if max_length is None else max_length
         if self.fits(len(encoding), max_length):
             return encoding
@@ -104,9 +104,9 @@ class RecordEncoder(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class PlainTextEncoder(RecordEncoder):
-    """Text without special tokens, except for an optional end token after every record.
+    """Text without special tokens, except for an optional EOS token after every record.
 
-    With `mark_word_starts` the field `starts` is 1 where a word begins. `num_special_tokens` tokens
+    With `mark_word_starts`, the field `starts` is 1 where a word begins. `num_special_tokens` tokens
     of each row are reserved."""
 
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
@@ -135,7 +135,7 @@ class PlainTextEncoder(RecordEncoder):
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceSplitEncoder(RecordEncoder):
-    """Documents split into sentences: one a line, or, in a document of one line, by punctuation.
+    """Documents split into sentences: one per line, or by punctuation in a document of one line.
 
     Documents of any length are kept: sentence pairs that fit into a row are sampled from them."""
 
@@ -168,7 +168,7 @@ class SentenceSplitEncoder(RecordEncoder):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlCodeEncoder(RecordEncoder):
-    """Text with a code from a column: a control code (CTRL) or a language (mBART)."""
+    """Text with a code from a column: a control code (CTRL) or a language code (mBART)."""
 
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     code_column: str = "code"
@@ -181,7 +181,7 @@ class ControlCodeEncoder(RecordEncoder):
     def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         tokenizer = self.tokenizer
         codes = tokenizer.languages
-        # CTRL's own codes are regular tokens of its vocabulary.
+        # The control codes of CTRL are regular tokens of its vocabulary.
         code_ids = codes or tokenizer.get_vocab()
         end = get_end_token_ids(tokenizer) if self.add_eos else []
         max_length = self.max_length - self.num_special_tokens - len(end)
@@ -208,7 +208,7 @@ class ControlCodeEncoder(RecordEncoder):
 class SourceTargetEncoder(RecordEncoder):
     """A source and a target, each a template of columns, with optional language codes.
 
-    The source "question: {question} context: {context}" combines two columns."""
+    For example, the source "question: {question} context: {context}" combines two columns."""
 
     languages: tuple[str | None, str | None] = (None, None)
     source: str = "{source}"
@@ -244,7 +244,7 @@ class SourceTargetEncoder(RecordEncoder):
 
 
 def get_end_token_ids(tokenizer: Tokenizer) -> list[int]:
-    """Return the end token (EOS, else SEP) as a list; empty if there is none."""
+    """Return the EOS token, or SEP, as a list; empty if there is none."""
     return [i for i in (tokenizer.eos_token_id, tokenizer.sep_token_id) if i is not None][:1]
 
 
@@ -265,12 +265,12 @@ def parse_template_columns(template: str) -> list[str]:
     """Return the column names in a template."""
     names = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
     if not names or not all(name.isidentifier() for name in names):
-        raise ValueError("expected a text with columns in it, such as {source}")
+        raise ValueError("expected a template with column names, such as {source}")
     return names
 
 
 def get_column_texts(record: Record, column_names: Sequence[str]) -> dict[str, str]:
-    """Return texts by column; of SQuAD's `answers` the first, or an empty text."""
+    """Return texts by column; for SQuAD's `answers`, the first answer or an empty text."""
     texts = {}
     for name in column_names:
         if name == "answers":

@@ -1,7 +1,7 @@
-"""Images: pixel values for CLIP, and image-caption records. Pillow is imported only here.
+"""Images: pixel values for CLIP, and image-caption records. Only this module imports Pillow.
 
-An image is resized to its shortest edge and center-cropped, as CLIP does or as
-preprocessor_config.json says. The pixel values equal those of Hugging Face's CLIPImageProcessor."""
+An image is resized by its shortest edge and center-cropped, with the settings of CLIP or of a
+preprocessor_config.json. The pixel values equal those of Hugging Face's CLIPImageProcessor."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from qkv.data.encode.encoder import EncodedRow, RecordEncoder
 from qkv.data.read.formats import import_optional
 from qkv.data.read.record import Record
 
-OPENAI_CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)  # of red, green, blue
+OPENAI_CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)  # red, green, blue
 OPENAI_CLIP_STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
-BICUBIC = 3  # Pillow's number
+BICUBIC = 3  # Pillow's constant
 MAX_IMAGE_SIDE = 2**14  # pixels
 
 
@@ -44,7 +44,7 @@ class ImageCaptionEncoder(RecordEncoder):
                     pass
             except (OSError, pillow.DecompressionBombError) as error:
                 raise ValueError(
-                    f"{record.location}: {path} is no image that can be read ({error})"
+                    f"{record.location}: {path} is not a readable image ({error})"
                 ) from None
             tokens = self.limit_length(encoding, record).input_ids
             rows.append({"tokens": tokens, "image": list(os.fsencode(path))})
@@ -55,8 +55,8 @@ class ImageCaptionEncoder(RecordEncoder):
 class ImageProcessor:
     """The steps from an image to pixel values, in this order; None skips a step."""
 
-    size: int | tuple[int, int] | None  # of the shortest edge, or (height, width)
-    crop_size: tuple[int, int] | None  # (height, width) of the center crop; zeros outside the image
+    size: int | tuple[int, int] | None  # length of the shortest edge, or (height, width)
+    crop_size: tuple[int, int] | None  # (height, width) of the center crop, zero-padded
     rescale_factor: float | None = 1 / 255
     image_mean: tuple[float, ...] | None = tuple(OPENAI_CLIP_MEAN.tolist())
     image_std: tuple[float, ...] = tuple(OPENAI_CLIP_STD.tolist())
@@ -64,7 +64,7 @@ class ImageProcessor:
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> ImageProcessor:
-        """Build the processor of a preprocessor_config.json; missing keys have CLIP's values."""
+        """Build the processor of a preprocessor_config.json; the defaults are CLIP's values."""
         try:
             size = config.get("size", 224)
             if isinstance(size, Mapping) and "shortest_edge" not in size:
@@ -152,13 +152,13 @@ def open_image(path: str | Path) -> Any:
             warnings.simplefilter("error", pillow.DecompressionBombWarning)
             return image.convert("RGB")
     except pillow.DecompressionBombWarning:
-        raise ValueError(f"{path}: the image has too many pixels; use a smaller one") from None
+        raise ValueError(f"{path}: the image has too many pixels; use a smaller image") from None
     except (OSError, SyntaxError, ValueError, struct.error, pillow.DecompressionBombError) as error:
-        raise ValueError(f"{path}: no image that can be read ({error})") from None
+        raise ValueError(f"{path}: not a readable image ({error})") from None
 
 
 def center_crop(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Crop the center of an image (height, width, 3); zeros where the image is smaller."""
+    """Crop the center of an image (height, width, 3); a smaller image is padded with zeros."""
     cropped = np.zeros((height, width, 3), np.uint8)
     target_rows, source_rows = compute_crop_slices(image.shape[0], height)
     target_columns, source_columns = compute_crop_slices(image.shape[1], width)

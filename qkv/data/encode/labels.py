@@ -17,7 +17,7 @@ from qkv.data.read.record import Record, ReferenceAnswer
 from qkv.text import Encoding
 from qkv.validate import shorten_repr
 
-IGNORED_TAG = 0  # stored tags are 1 + the label id; 0 has no label
+IGNORED_TAG = 0  # stored tags are 1 + the label id; 0 means no label
 NUM_TOKEN_TYPES = 8  # more than any family has
 NUM_FLOAT_VALUES = 2**32  # the field size of float32 bits
 
@@ -66,7 +66,7 @@ class SequenceClassificationEncoder(RecordEncoder):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenClassificationEncoder(RecordEncoder):
-    """Words with a tag each; the first token of a word has its tag, the others have no label."""
+    """Words with one tag each; the first token of a word has its tag, the others have no label."""
 
     label_names: tuple[str, ...]
 
@@ -84,7 +84,7 @@ class TokenClassificationEncoder(RecordEncoder):
             tags = get_list_column(record, "tags")
             if len(words) != len(tags):
                 raise ValueError(
-                    f"{record.location}: {len(words)} words and {len(tags)} tags, expected one each"
+                    f"{record.location}: {len(words)} words and {len(tags)} tags, expected one tag per word"
                 )
             encoding = self.encode_words(record)
             labels = [IGNORED_TAG] * len(encoding)
@@ -103,9 +103,9 @@ class TokenClassificationEncoder(RecordEncoder):
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionAnsweringEncoder(RecordEncoder):
-    """A question and windows of its context, with the answer's first and last token in each.
+    """A question and windows of its context, with the first and last token of the answer in each.
 
-    If a window does not contain the answer, or there is none, both are the [CLS] token."""
+    If a window does not contain the answer, or there is no answer, both are the [CLS] token."""
 
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     stride: int = 128  # tokens of the context that neighboring windows share
@@ -178,7 +178,7 @@ class QuestionAnsweringEncoder(RecordEncoder):
 
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoiceEncoder(RecordEncoder):
-    """A text paired with each of its choices; `label` is the index of the right one.
+    """A text paired with each of its choices; `label` is the index of the correct choice.
 
     All records have the same number of choices."""
 
@@ -219,14 +219,14 @@ class MultipleChoiceEncoder(RecordEncoder):
 
 
 def get_column(record: Record, column: str) -> object:
-    """Return the value of a column; ValueError if it is missing."""
+    """Return the value of a column; raise ValueError if it is missing."""
     if column not in record:
         raise record.missing_column_error(column)
     return record[column]
 
 
 def get_list_column(record: Record, column: str) -> list[Any]:
-    """Return the value of a column that must hold a list."""
+    """Return the value of a column; raise ValueError unless it is a list."""
     value = get_column(record, column)
     if not isinstance(value, list):
         raise ValueError(
@@ -284,7 +284,7 @@ def map_words_to_first_tokens(encoding: Encoding) -> dict[int, int]:
 
 
 def get_answer_char_span(answer: ReferenceAnswer, record: Record) -> tuple[int, int]:
-    """Return the characters of the context, start and end, where an answer stands."""
+    """Return the start and end of an answer in the context, in characters."""
     text, start = answer
     if start is None:
         raise ValueError(

@@ -1,11 +1,11 @@
-"""Overflow: what happens to a text with more tokens than a row may have. The one rule of all tasks
-and record encoders; docs/long-texts.md lists the modes and the default of each.
+"""Overflow modes for texts with more tokens than a row, for all tasks and record encoders;
+docs/long-texts.md lists the modes and the default of each.
 
-    "error"     a ValueError gives the number of tokens
+    "error"     a ValueError with the number of tokens is raised
     "truncate"  tokens at the end are dropped until the text fits
     "window"    the text is split into windows of at most `max_length` tokens
 
-Two tasks have windows of their own: Seq2SeqTask splits at sentences before a text is encoded
+Two tasks have other windows: Seq2SeqTask splits at sentences before a text is encoded
 (qkv/tasks/chunking.py), and CompleteTask keeps the end of a prompt."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from qkv.text import Encoding
 
 OVERFLOW_MODES = ("error", "truncate", "window")
-ONE_ROW_MODES = ("error", "truncate")  # of tasks and objectives that read a text in one row
+ONE_ROW_MODES = ("error", "truncate")  # for tasks and objectives that read a text in one row
 DEFAULT_OVERFLOW = "error"
 MAX_DEFAULT_STRIDE = 128  # tokens that neighboring windows share
 
@@ -30,7 +30,7 @@ def check_overflow(setting: str, overflow: object, modes: Sequence[str], reader:
 
 
 def check_overflow_unset(setting: str, overflow: str | None, reader: str, reason: str) -> None:
-    """Raise ValueError if `overflow` is set where no text can be too long."""
+    """Raise ValueError if `overflow` is set although no text can be too long."""
     if overflow is not None:
         raise ValueError(
             f"{setting} is {overflow!r}, but overflow has no effect for {reader}: {reason}; "
@@ -50,7 +50,7 @@ def apply_overflow(
     truncation: str = "longest_first",
     stride: int | None = None,
 ) -> list[Encoding]:
-    """Return the parts of a text that become rows, each of at most `max_length` tokens.
+    """Return the rows of a text, each of at most `max_length` tokens.
 
     `stride` is the number of tokens that neighboring windows share, None: `compute_default_stride`.
     `truncation` is the strategy of `Encoding.truncate`: "longest_first" truncates the longer text of

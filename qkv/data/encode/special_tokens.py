@@ -1,5 +1,5 @@
-"""Special tokens template: the special tokens that a tokenizer adds to texts, and their token
-types. Knows no tensors.
+"""Special tokens template: the special tokens that a tokenizer adds to texts, and their token types.
+Does not depend on torch.
 
 (CLS)  text  (SEP)               one text: two runs of special tokens
 (CLS)  a  (SEP)  b  (SEP)        a pair: three runs
@@ -69,7 +69,7 @@ def build_special_tokens_template(
     ]
     if not all(text_positions):
         raise ValueError(
-            "the tokenizer has neither a token for the letter 'a' nor an unknown token; expected one of them"
+            "the tokenizer has neither a token for the letter 'a' nor an unknown token; expected one"
         )
     text_bounds = chain.from_iterable((positions[0], positions[-1]) for positions in text_positions)
     bounds = [-1, *text_bounds, len(encoding)]

@@ -1,5 +1,5 @@
-"""Denoising: a text is corrupted and the model restores it (BART, mBART). Knows ids, no tokenizer;
-the start, end and language tokens are added afterwards.
+"""Denoising: noise functions that corrupt a text for the model to restore (BART, mBART). They work on
+token ids; start, end and language tokens are added afterwards.
 """
 
 import math
@@ -16,7 +16,7 @@ NoiseFunction = Callable[[TokenIdArray, np.random.Generator], NDArray[np.int64]]
 def apply_noise(
     ids: TokenIdArray, rng: np.random.Generator, noise_functions: Sequence[NoiseFunction]
 ) -> NDArray[np.int64]:
-    """Apply noise functions to a text, one after the other."""
+    """Apply noise functions to a text, one after another."""
     for noise in noise_functions:
         ids = noise(ids, rng)
     return ids.astype(np.int64)
@@ -32,8 +32,8 @@ def infill_text(
 ) -> NDArray[np.int64]:
     """Text infilling: replace spans, ceil(mask_prob · T) tokens in all, by one mask token each.
 
-    Span lengths are drawn from a Poisson distribution until they sum to that count; the last is
-    truncated. A span of length 0 inserts a mask token. Spans do not overlap.
+    Span lengths are sampled from a Poisson distribution until they sum to that count; the last span
+    is truncated. A span of length 0 inserts a mask token. Spans do not overlap.
     """
     if mean_span_length <= 0:
         raise ValueError(
@@ -60,7 +60,7 @@ def infill_text(
 def permute_sentences(
     ids: TokenIdArray, rng: np.random.Generator, *, sentence_end_ids: Sequence[int]
 ) -> NDArray[np.int64]:
-    """Sentence permutation; a sentence ends with one of `sentence_end_ids`, or with the text."""
+    """Sentence permutation: shuffle the sentences, which end with one of `sentence_end_ids`."""
     is_end = np.isin(ids, sentence_end_ids)
     sentence_of_token: NDArray[np.int64] = np.cumsum(is_end) - is_end
     order = rng.permutation(int(is_end.sum()) + 1)
@@ -76,6 +76,6 @@ def delete_tokens(
 
 
 def rotate_document(ids: TokenIdArray, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Document rotation: the text begins at a random token; what was before it comes last."""
+    """Document rotation: move the tokens before a random position to the end."""
     start = int(rng.integers(max(len(ids), 1)))
     return np.roll(ids, -start).astype(np.int64)

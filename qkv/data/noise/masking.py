@@ -1,8 +1,8 @@
-"""Masking: tokens are chosen and masked, to be predicted (BERT, RoBERTa, ALBERT) or told from
-replaced ones (ELECTRA). Knows ids, no tokenizer.
+"""Masking of random tokens for masked language modeling (BERT, RoBERTa, ALBERT) and replaced token
+detection (ELECTRA). Works on token ids and does not depend on tokenizers.
 
-All randomness comes from the generator: a seed for each epoch is dynamic masking (RoBERTa), one
-seed for all epochs is static masking (BERT).
+All randomness comes from the generator: one seed per epoch gives dynamic masking (RoBERTa), one seed
+for all epochs gives static masking (BERT).
 """
 
 from collections.abc import Sequence
@@ -28,22 +28,22 @@ def choose_mask_positions(
 ) -> NDArray[np.bool_]:
     """Choose the tokens to predict (T,): max(1, round(mask_prob · n)) of the n regular tokens.
 
-    BERT uses the same count (its n includes [CLS] and [SEP]). `word_starts`, true where a word
-    begins, makes it whole-word masking. `max_ngram` makes it n-gram masking: spans of up to so many
-    tokens or words, a span of n with probability proportional to 1/n; ALBERT uses 3. A span ends
-    before a special token, and where the count is reached. It is skipped if it overlaps another
-    span, or if its first word has more tokens than remain to be chosen, so there may be fewer
-    tokens than the count.
+    BERT uses the same count (its n includes [CLS] and [SEP]). With `word_starts`, true where a word
+    begins, whole words are masked. With `max_ngram`, spans of up to `max_ngram` tokens or words are
+    masked, a span of n with probability proportional to 1/n; ALBERT uses 3. A span ends before a
+    special token, and where the count is reached. It is skipped if it overlaps another span, or if
+    its first word has more tokens than remain to be chosen, so that there may be fewer tokens than
+    the count.
     """
     length = len(special_tokens_mask)
     num_regular = length - int(np.count_nonzero(special_tokens_mask))
     remaining = min(max(1, round(mask_prob * num_regular)), num_regular)
     begins = ~special_tokens_mask
-    if word_starts is None and max_ngram == 1:  # the same in one draw
+    if word_starts is None and max_ngram == 1:  # equivalent, and faster
         mask = np.zeros(length, np.bool_)
         mask[rng.choice(np.flatnonzero(begins), remaining, replace=False, shuffle=False)] = True
         return mask
-    chosen = bytearray(length)  # searching a span is faster than in an array
+    chosen = bytearray(length)  # searching a span is faster than in a numpy array
     if word_starts is not None:
         begins &= word_starts | np.append(True, special_tokens_mask)[:-1]
     boundaries = np.flatnonzero(begins | special_tokens_mask)
@@ -77,9 +77,9 @@ def mask_tokens(
     mask_token_prob: float = 0.8,
     random_token_prob: float = 0.1,
 ) -> NDArray[np.int64]:
-    """Replace the chosen tokens: 80% by the mask token, 10% by a random regular token, 10% stay.
+    """Replace 80% of the chosen tokens by the mask token and 10% by a random token; keep 10%.
 
-    The labels are the original ids at all chosen positions, unchanged ones included. ELECTRA's
+    The labels are the original ids at all chosen positions, including unchanged ones. ELECTRA's
     generator uses mask_token_prob=0.85 and random_token_prob=0.
     """
     masked = ids.astype(np.int64)

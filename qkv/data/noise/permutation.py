@@ -1,9 +1,9 @@
-"""Permutation language modeling (XLNet): which tokens are predicted, in which order, and which
-tokens each one may attend to. Knows no ids.
+"""Permutation language modeling (XLNet): the predicted tokens, their order, and the permutation mask.
+Does not depend on token ids.
 
 ranks      2  -1   0  -1   1    predicted in the order 0, 1, 2; a token of rank -1 is context
 perm_mask  1   0   0   0   0    a target attends to the context and to earlier targets
-           1   0   1   0   1    a context token attends to the context alone
+           1   0   1   0   1    a context token attends to the context only
            1   0   1   0   1
            1   0   1   0   1    1: the token of this row may not attend to the token of this column
            1   0   0   0   1
@@ -34,9 +34,9 @@ def sample_factorization_order(
     """Sample targets, about one token in `tokens_per_target`, and a random order of them.
 
     Targets are spans of 1 to `max_span_length` tokens, each at a random position in a context
-    `tokens_per_target` times as long. Special tokens are never targets. With `num_targets` the
-    number of targets is exact, so that the rows of a batch can be stacked: random spans are left
-    out, or random single tokens added.
+    `tokens_per_target` times as long. Special tokens are never targets. With `num_targets`, the
+    number of targets is exact, so that the rows of a batch can be stacked: random spans are removed
+    or random single tokens are added.
     """
     is_target = _sample_target_mask(
         special_tokens_mask, rng, tokens_per_target, max_span_length, num_targets
@@ -47,7 +47,8 @@ def sample_factorization_order(
 
 
 def build_perm_mask(ranks: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return the mask of what a token may not attend to (T, T): targets of its or a later rank."""
+    """Return the mask (T, T), true where attention is not allowed: targets of the same or a later
+    rank."""
     return (ranks[:, None] <= ranks[None, :]) & (ranks >= 0)[None, :]
 
 

@@ -1,5 +1,5 @@
 """Sentence pairs: two segments of text for next sentence prediction (BERT) and sentence order
-prediction (ALBERT). Adds no [CLS] and [SEP].
+prediction (ALBERT), without [CLS] and [SEP].
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ class SegmentPair(NamedTuple):
 
     segment_a: NDArray[np.int64]
     segment_b: NDArray[np.int64]
-    label: int  # 0: b follows a; 1: b is of another document (BERT), or precedes a (ALBERT)
+    label: int  # 0: b follows a; 1: b is from another document (BERT), or precedes a (ALBERT)
 
 
 def sample_next_sentence_pairs(
@@ -37,7 +37,7 @@ def sample_next_sentence_pairs(
     """
     if len(documents) < 2:
         raise ValueError(
-            f"{len(documents)} documents, expected at least 2: segment b is taken from another one"
+            f"{len(documents)} documents, expected at least 2: segment b comes from another document"
         )
     document = documents[document_index]
     target_length = _sample_target_length(max_length, short_seq_prob, rng)
@@ -67,7 +67,7 @@ def sample_sentence_order_pairs(
 ) -> list[SegmentPair]:
     """Sample ALBERT's pairs from a document: consecutive segments, half of them swapped.
 
-    They are filled as BERT's are. A single sentence is split in two (ALBERT's script gives it a
+    They are filled like BERT's pairs. A single sentence is split in two (ALBERT's script uses a
     random b, which its paper argues against).
     """
     target_length = _sample_target_length(max_length, short_seq_prob, rng)
@@ -105,7 +105,7 @@ def _sample_target_length(max_length: int, short_seq_prob: float, rng: np.random
 
 
 def _find_segment_end(document: Document, start: int, target_length: int) -> int:
-    """Return where the sentences from `start` on reach `target_length` tokens, or the end."""
+    """Return the index at which the sentences from `start` reach `target_length` tokens, or the end."""
     length = 0
     for i in range(start, len(document)):
         length += len(document[i])

@@ -1,5 +1,5 @@
-"""Span corruption (T5): random spans of a text are replaced by sentinels and become the target.
-Knows ids, no tokenizer.
+"""Span corruption (T5): random spans of a text are replaced by sentinels and form the target. Works on
+token ids and does not depend on tokenizers.
 
 text     we hold these truths to be self evident that
 source   we hold X to be Y that .              X, Y: sentinels, descending ids; .: the end token
@@ -33,8 +33,7 @@ def corrupt_spans(
 ) -> SpanCorruptionExample:
     """Replace random spans of a text by sentinels; `first_sentinel_id` is the highest sentinel id.
 
-    The target does not end with a sentinel: T5's code has none there, though a figure of its paper
-    does.
+    The target does not end with a sentinel, as in T5's code; a figure of its paper shows one.
     """
     num_spans = _count_noise_spans(len(ids), noise_density, mean_span_length)[1]
     if num_spans > num_sentinels:
@@ -60,9 +59,9 @@ def sample_span_noise_mask(
 ) -> NDArray[np.bool_]:
     """Sample a noise mask of round(noise_density · length) tokens (T,), as T5 does.
 
-    They form round(tokens / mean_span_length) spans. There is at least one noise token and one kept
-    token. Kept and noise spans alternate; a kept span comes first, a noise span last. All such
-    masks have the same probability.
+    They form round(tokens / mean_span_length) spans. There is at least one noise token and one other
+    token. Other spans and noise spans alternate; a noise span comes last. All such masks have the
+    same probability.
     """
     num_noise, num_spans = _count_noise_spans(length, noise_density, mean_span_length)
     noise_lengths = _random_segmentation(num_noise, num_spans, rng)
@@ -74,10 +73,10 @@ def sample_span_noise_mask(
 def compute_input_and_target_lengths(
     source_length: int, *, noise_density: float = 0.15, mean_span_length: float = 3.0
 ) -> tuple[int, int]:
-    """Return the length of the longest text with a source of `source_length` tokens, and of its
-    target.
+    """Return the length of the longest text whose source has `source_length` tokens, and the length
+    of its target.
 
-    T5 trains on sources of 512 tokens, which come from texts of 568.
+    T5 is trained on sources of 512 tokens, from texts of 568 tokens.
     """
     if source_length < 3:
         raise ValueError(

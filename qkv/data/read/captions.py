@@ -1,4 +1,4 @@
-"""Captions: a folder of images as records of an image path and a caption. Opens no image."""
+"""Image captions: a folder of images as records of an image path and a caption."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ CAPTION_FILES = tuple(
 
 
 def read_image_captions(folder: Path, image_column: str, encoding: str) -> Iterator[Record]:
-    """Read images with captions, from one captions file or from a .txt file for each image."""
+    """Read images with captions, from one captions file or from one .txt file per image."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: expected a folder of images; is the path right?")
     candidates = (folder / name for name in CAPTION_FILES)

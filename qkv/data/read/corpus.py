@@ -1,4 +1,4 @@
-"""Corpus: files, folders or a hub dataset as one stream of records. Knows no tokens."""
+"""Corpus: files, folders or a hub dataset as one stream of records. Does not depend on tokenizers."""
 
 import codecs
 import glob
@@ -53,8 +53,8 @@ class Corpus:
     path: CorpusPath | Sequence[CorpusPath] = field(kw_only=False)
     format: str | None = None  # one of CORPUS_FORMATS; None: by the suffix
     columns: Mapping[str, str] | None = None  # new name: column of the file
-    column_names: Sequence[str] = ()  # of a file without a header
-    unit: Literal["line", "document", "file"] = "line"  # of plain text
+    column_names: Sequence[str] = ()  # column names of a file without a header
+    unit: Literal["line", "document", "file"] = "line"  # unit of plain text
     separator: str | None = None  # None: a comma in CSV, a tab in TSV
     encoding: str = "utf-8"
 
@@ -110,7 +110,7 @@ class Corpus:
         missing = [path for path, files in files_by_path.items() if not files]
         if missing or not files_by_path:
             raise ValueError(
-                f"{', '.join(missing) or 'no path'}: nothing there; "
+                f"{', '.join(missing) or 'no path'}: no files found; "
                 "expected a file, a folder, a glob, - or hf:owner/name; is the path right?"
             )
         return [file for path in paths for file in files_by_path[str(path)]]
@@ -221,7 +221,7 @@ def _is_image(path: str) -> bool:
 
 
 def _are_parallel_files(paths: list[str]) -> bool:
-    """Return whether the files are one text in several languages: train.de, train.en."""
+    """Return whether the files are one text in several languages, such as train.de and train.en."""
     names = [_strip_compression_suffix(path) for path in paths]
     suffixes = {name.suffix for name in names}
     if len(paths) < 2 or len({name.stem for name in names}) > 1:
@@ -230,7 +230,7 @@ def _are_parallel_files(paths: list[str]) -> bool:
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """Return the files of a folder and its subfolders, sorted, without hidden ones."""
+    """Return the files of a folder and its subfolders, sorted, without hidden files."""
     files = (file for file in folder.rglob("[!.]*") if file.is_file())
     return sorted(
         file for file in files if not any(part[0] == "." for part in file.relative_to(folder).parts)
@@ -238,7 +238,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _get_file_signature(file: Path) -> object:
-    if not file.is_file():  # a pipe: its content may differ each time
+    if not file.is_file():  # a pipe, whose content may differ each time
         return uuid.uuid4().hex
     stat = file.stat()
     return file.name, stat.st_size, stat.st_mtime_ns

@@ -1,5 +1,5 @@
-"""File formats: each function reads a file of one format as a stream of records. Knows only the
-file's own columns, and does not search for files.
+"""File formats: each function reads a file of one format as a stream of records, with the columns of
+the file.
 """
 
 import csv
@@ -18,7 +18,7 @@ PARQUET_BATCH_SIZE = 1024
 
 
 def import_optional(name: str, needed_for: str) -> ModuleType:
-    """Import an optional dependency; ValueError if it is not installed."""
+    """Import an optional dependency; raise ValueError if it is not installed."""
     try:
         return import_module(name)
     except ImportError:
@@ -29,7 +29,7 @@ def import_optional(name: str, needed_for: str) -> ModuleType:
 
 
 def read_text_lines(file: TextFile) -> Iterator[Record]:
-    """Read one record a line, blank lines included: record n is line n."""
+    """Read one record per line, including blank lines: record n is line n."""
     for line_number, line in file.iter_lines():
         yield Record({"text": line}, file.location(line_number))
 
@@ -69,10 +69,10 @@ def read_labeled_lines(file: TextFile) -> Iterator[Record]:
 def read_delimited_table(
     file: TextFile, column_names: Sequence[str], separator: str, has_quotes: bool
 ) -> Iterator[Record]:
-    """Read the rows of a table; without `column_names` the first row is the header.
+    """Read the rows of a table; without `column_names`, the first row is the header.
 
-    With `has_quotes` (CSV) a quoted field may hold separators and line ends; without (TSV) a quote
-    is an ordinary character.
+    With `has_quotes` (CSV), a quoted field may contain separators and line ends; without it (TSV), a
+    quote is an ordinary character.
     """
     if has_quotes:
         rows = _read_csv_rows(file, separator)
@@ -104,7 +104,7 @@ def _parse_header(file: TextFile, line_number: int, row: list[str]) -> list[str]
 
 
 def _read_csv_rows(file: TextFile, separator: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(MAX_LINE_BYTES)  # for the whole process; the default rejects long texts
+    csv.field_size_limit(MAX_LINE_BYTES)  # a global setting; the default rejects long texts
     lines = (f"{line}\n" for _, line in file.iter_lines())
     reader = csv.reader(lines, delimiter=separator, strict=True)
     first_line = 1
@@ -120,7 +120,7 @@ def _read_csv_rows(file: TextFile, separator: str) -> Iterator[tuple[int, list[s
 
 
 def read_jsonl(file: TextFile) -> Iterator[Record]:
-    """Read one JSON object a line."""
+    """Read one JSON object per line."""
     for line_number, line in file.iter_lines():
         if line.strip():
             location = file.location(line_number)
@@ -196,7 +196,7 @@ def _parse_squad_question(question: Any, context: str) -> dict[str, object]:
 
 
 def read_parquet(file: TextFile, columns: Sequence[str]) -> Iterator[Record]:
-    """Read the rows of a Parquet file in batches; only `columns`, if given and all in the file."""
+    """Read the rows of a Parquet file in batches; only `columns`, if all of them are in the file."""
     parquet = import_optional("pyarrow.parquet", str(file))
     row_number = 0
     with file.open() as stream:
@@ -215,10 +215,10 @@ def read_parquet(file: TextFile, columns: Sequence[str]) -> Iterator[Record]:
 
 
 def read_conll(file: TextFile, column_names: Sequence[str]) -> Iterator[Record]:
-    """Read sentences of one word a line with columns; each column becomes a list.
+    """Read sentences of one word per line with columns; each column is returned as a list.
 
-    A blank line ends a sentence. Without `column_names` the first column is the words and the last
-    the tags.
+    A blank line ends a sentence. Without `column_names`, the first column has the words and the last
+    column the tags.
     """
     for block in read_line_blocks(file):
         rows: list[list[str]] = []
@@ -241,7 +241,7 @@ def read_conll(file: TextFile, column_names: Sequence[str]) -> Iterator[Record]:
 
 
 def read_parallel_files(files: Sequence[TextFile], column_names: Sequence[str]) -> Iterator[Record]:
-    """Read several files line by line, one column a file: lines n of all files are a record."""
+    """Read several files line by line, one column per file: lines n of all files form a record."""
     counts = [0] * len(files)
     for numbered_lines in zip_longest(*(file.iter_lines() for file in files)):
         for i, numbered_line in enumerate(numbered_lines):
@@ -254,5 +254,5 @@ def read_parallel_files(files: Sequence[TextFile], column_names: Sequence[str]) 
             f"{file} has {num_lines} lines" for file, num_lines in zip(files, counts, strict=True)
         )
         raise ValueError(
-            f"{line_counts}; expected the same number, line by line; is one of them truncated?"
+            f"{line_counts}; expected the same number of lines; is one of the files truncated?"
         )

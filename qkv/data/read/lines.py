@@ -1,4 +1,4 @@
-"""TextFile: a text file, compressed or not, as numbered lines. Does not know what they mean."""
+"""TextFile: a text file, compressed or not, as numbered lines. Does not depend on file formats."""
 
 import bz2
 import gzip
@@ -24,7 +24,7 @@ MAX_FILE_BYTES = 2**30
 CHUNK_CHARACTERS = 2**16
 DAMAGED_FILE_ADVICE = "the file is truncated or damaged; copy it again"
 
-# File types by their first bytes, for files whose name does not say it.
+# File types by their first bytes, for files with another suffix.
 MAGIC_BYTES = {
     b"\xfd7zXZ\x00": "compressed with xz; give it the suffix .xz",
     b"\x1f\x8b":     "compressed with gzip; give it the suffix .gz",
@@ -44,7 +44,7 @@ class TextFile:
     encoding: str = "utf-8"
 
     def location(self, line_number: int) -> str:
-        """Return the name of a line for messages."""
+        """Return the location of a line for error messages."""
         return f"{self}, line {line_number}"
 
     def __str__(self) -> str:
@@ -64,7 +64,7 @@ class TextFile:
                 f"{self}: {error.strerror}; expected a file; is the path right?"
             ) from None
         with raw:
-            # A buffer over the decompressor: its readline is several times faster.
+            # A buffer around the decompressor makes readline several times faster.
             yield (
                 io.BufferedReader(cast(io.RawIOBase, decompress(raw)), 2**18) if decompress else raw
             )
@@ -84,7 +84,7 @@ class TextFile:
     def iter_chunks(self) -> Iterator[tuple[int, str]]:
         """Iterate over chunks of about CHUNK_CHARACTERS, each with the number of its first line.
 
-        Lines end in \\n. Chunks are split only where a line end is the only whitespace, so that the
+        Lines end with \\n. Chunks are split only where a line end is the only whitespace, so that the
         tokens of the chunks are the tokens of the whole text."""
         with self.open() as file:
             lines: list[str] = []
@@ -112,7 +112,7 @@ class TextFile:
                 length += len(line)
 
     def read_text(self) -> str:
-        """Return the whole text, with lines that end in \\n."""
+        """Return the whole text, with lines that end with \\n."""
         with self.open() as file:
             return self._decode(self._read_bytes(file.read, MAX_FILE_BYTES, 1), 1).replace(
                 "\r\n", "\n"

@@ -1,4 +1,4 @@
-"""Record: one example as it was read, and its location. Knows no file format and no task."""
+"""Record: one example and its location in a file. Does not depend on file formats or tasks."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 from qkv.validate import shorten_repr
 
 TEXT_COLUMNS = "text pair source target words context question caption choices".split()
-ANSWER_START_KEYS = ("start", "answer_start")  # our key and SQuAD's
+ANSWER_START_KEYS = ("start", "answer_start")  # the key of qkv and that of SQuAD
 
 
 class ReferenceAnswer(NamedTuple):
@@ -32,12 +32,12 @@ class Record(dict[str, object]):
 
     def missing_column_error(self, column: str) -> ValueError:
         """Return the error for a missing column, which lists the columns that exist."""
-        picks = f"; data.columns picks {quote_names(self)}" if self.source_columns else ""
+        picks = f"; data.columns selects {quote_names(self)}" if self.source_columns else ""
         names = quote_names(self.source_columns or self)
         return ValueError(f"{self.location}: no column {column!r}; the columns are {names}{picks}")
 
     def get_text(self, column: str) -> str:
-        """Return the text of a column; ValueError if it is missing or not text."""
+        """Return the text of a column; raise ValueError if it is missing or not a text."""
         if column not in self:
             raise self.missing_column_error(column)
         value = self[column]
@@ -50,7 +50,7 @@ class Record(dict[str, object]):
     def get_answers(self) -> list[ReferenceAnswer]:
         """Return all reference answers; an unanswerable question has none.
 
-        The column `answers` holds a list of answers, one text, or the hub's form of SQuAD,
+        The column `answers` is a list of answers, one text, or the format of SQuAD on the hub,
         {"text": [...], "answer_start": [...]}."""
         if "answers" not in self:
             raise self.missing_column_error("answers")
@@ -95,5 +95,5 @@ def _parse_answer(value: object) -> ReferenceAnswer:
 
 
 def quote_names(names: Iterable[str]) -> str:
-    """Return names as one quoted, comma-separated text for a message."""
+    """Return names, quoted and separated by commas, for an error message."""
     return ", ".join(repr(name) for name in names)[:200] or "none"

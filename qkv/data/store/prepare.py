@@ -1,5 +1,5 @@
-"""Preparation: items are encoded to token shards in one pass, by several processes; an interrupted
-run is resumed. Knows no tokenizer: the caller passes the encode function.
+"""Preparation of token shards: items are encoded in one pass by several processes; an interrupted
+preparation is resumed. Does not depend on tokenizers: the caller passes the encode function.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ from qkv.files import sync_file
 
 SHARD_LOCK_FILE = "lock"
 SHARD_FILE_PATTERN = re.compile(r"\d{5,}\.\w+\.(bin|idx)(\.tmp)?")
-# The limits of a batch. Shards end where batches end, so these are part of the format.
+# Limits of a batch. Shards end at the ends of batches, so these limits are part of the format.
 MAX_BATCH_ITEMS = 1024
 MAX_BATCH_CHARACTERS = 2**20
 
@@ -55,11 +55,11 @@ def prepare_shards(
 ) -> Shards:
     """Encode items (texts or records) to shards; finished shards of the same items are reused.
 
-    `encode` turns a list of items into one row each, token ids by field. `field_sizes` is the
-    number of different ids of each field. `provenance` describes the items and `encode`
-    (fingerprints, settings): if it differs from that of the existing shards, they are made again.
-    The files are the same for any number of workers and after any number of interruptions.
-    `progress` receives the documents and tokens so far.
+    `encode` maps a list of items to one row each, token ids by field. `field_sizes` is the number of
+    different ids of each field. `provenance` describes the items and `encode` (fingerprints,
+    settings): if it differs from that of the existing shards, they are prepared again. The files are
+    identical for any number of workers and after any number of interruptions. `progress` receives
+    the number of documents and tokens so far.
     """
     path = Path(folder)
     expected = ShardIndex(
@@ -99,7 +99,7 @@ def _check_settings(index: ShardIndex, num_workers: int) -> None:
 
 
 def _load_finished_index(folder: Path, expected: ShardIndex) -> ShardIndex:
-    """Return the index of the shards that exist; `expected` if there are none or others."""
+    """Return the index of the existing shards, or `expected` if there are none or others."""
     index = ShardIndex.read(folder)
     if index is None or replace(index, shards=(), is_complete=False) != expected:
         return expected
@@ -192,7 +192,7 @@ def _encode_batch(
     rows = encode(batch)
     if len(rows) != len(batch):
         raise ValueError(
-            f"encode returned {len(rows)} rows for {len(batch)} texts; expected one each"
+            f"encode returned {len(rows)} rows for {len(batch)} texts; expected one row per text"
         )
     encoded: EncodedBatch = {}
     for field, size in field_sizes.items():
@@ -201,7 +201,7 @@ def _encode_batch(
         except KeyError:
             names = ", ".join(sorted({name for row in rows for name in row}))
             raise ValueError(
-                f"encode returned no field {field!r} but {names}; expected {', '.join(field_sizes)}"
+                f"encode returned {names} without the field {field!r}; expected {', '.join(field_sizes)}"
             ) from None
         ids = np.concatenate(arrays)
         if len(ids) and not 0 <= ids.min() <= ids.max() < size:

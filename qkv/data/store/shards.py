@@ -1,9 +1,9 @@
-"""Token shards: memory-mapped files of token ids, read by document or token range. Knows no text.
+"""Token shards: memory-mapped files of token ids, read by document or token range.
 
 folder/
   shards.json         the index: provenance, and the size of each shard; written last
-  00000.tokens.bin    ids of the field `tokens`, little-endian, one document after the other
-  00000.tokens.idx    the offsets of the documents and the end: int64, one more than documents
+  00000.tokens.bin    ids of the field `tokens`, little-endian, one document after another
+  00000.tokens.idx    int64 offsets of the documents, and the end
 """
 
 import json
@@ -42,7 +42,7 @@ class ShardInfo:
 class ShardIndex:
     """The content of shards.json."""
 
-    provenance: dict[str, Any]  # what the shards were made from
+    provenance: dict[str, Any]  # the source of the shards
     field_sizes: dict[str, int]  # number of different ids, by field
     shard_tokens: int
     is_complete: bool = False
@@ -59,7 +59,7 @@ class ShardIndex:
 
     @staticmethod
     def read(folder: Path) -> "ShardIndex | None":
-        """Read the index of a folder; None if there is none."""
+        """Read the index of a folder; return None if it does not exist."""
         path = folder / SHARD_INDEX_FILE
         try:
             values = json.loads(path.read_bytes())
@@ -104,7 +104,7 @@ def get_shard_file_names(shard_index: int, field: str) -> tuple[str, str]:
 
 
 def find_shard_problems(folder: Path, shard_index: int, index: ShardIndex) -> list[str]:
-    """Return which files of a shard are missing or have the wrong size."""
+    """Return the missing files of a shard and those of the wrong size, as messages."""
     shard = index.shards[shard_index]
     problems = []
     for field, size in index.field_sizes.items():
@@ -138,7 +138,7 @@ class Shards:
 
     @staticmethod
     def open(folder: str | os.PathLike[str]) -> "Shards":
-        """Open the shards of a folder; ValueError if they are unfinished, damaged or missing."""
+        """Open the shards of a folder; raise ValueError if they are unfinished, damaged or missing."""
         path = Path(folder)
         index = ShardIndex.read(path)
         if index is None:
@@ -202,7 +202,7 @@ class Shards:
     def get_token_range(self, start: int, stop: int, field: str = "tokens") -> TokenIdArray:
         """Return the tokens from `start` to `stop` of all documents as one stream.
 
-        The range is a view of the file if it lies within one shard."""
+        The range is a view of the file if it is within one shard."""
         offsets = self._get_token_offsets(field)
         if not 0 <= start <= stop <= offsets[-1]:
             raise IndexError(
@@ -235,4 +235,4 @@ class Shards:
         is_empty = not self.index.shards[shard_index].num_tokens[field]  # cannot be memory-mapped
         ids = np.empty(0, dtype) if is_empty else np.memmap(self.folder / id_file, dtype, mode="r")
         offsets = np.memmap(self.folder / offset_file, OFFSET_DTYPE, mode="r")
-        return np.asarray(ids), np.asarray(offsets)  # plain arrays slice faster than memmaps
+        return np.asarray(ids), np.asarray(offsets)  # slicing arrays is faster than memmaps

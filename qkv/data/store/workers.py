@@ -1,4 +1,4 @@
-"""Worker processes: map a function over batches, with the results in order. Knows no data."""
+"""Worker processes: map a function over batches, with the results in order."""
 
 import os
 import pickle
@@ -20,7 +20,8 @@ def map_in_order(
 ) -> Generator[B]:
     """Map a function over batches in worker processes, or in this process if `num_workers` is 0.
 
-    At most two batches a worker are pending, so memory does not grow with the number of batches.
+    At most two batches per worker are pending, so that memory does not grow with the number of
+    batches.
     """
     if not num_workers:
         yield from map(function, batches)
@@ -49,7 +50,7 @@ def map_in_order(
                 yield pending.popleft().result()
         except BrokenProcessPool:
             raise ValueError(
-                "a worker process died; did it run out of memory (use fewer workers), "
+                "a worker process ended unexpectedly; did it run out of memory (use fewer workers), "
                 "or has the script no `if __name__ == '__main__'`?"
             ) from None
         finally:
@@ -64,14 +65,14 @@ def _initialize_worker(pickled_function: bytes) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent handles them
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    # The processes are the parallelism.
+    # One thread per process, because there are several processes.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     _worker_function.append(pickle.loads(pickled_function))
 
 
 def _exit_with_parent() -> None:
-    """Exit when the parent is killed; the worker would wait forever otherwise."""
+    """Exit when the parent is killed; otherwise, the worker would wait forever."""
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])
