@@ -1,9 +1,9 @@
-"""Hints for unknown names: what a setting of another library is called here, and typing errors."""
+"""Hints for unknown names: the name of a setting in other libraries, or the closest known name."""
 
 import difflib
 from collections.abc import Iterable
 
-NAME_HINTS = {  # a common name elsewhere: our name, or what to do
+NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     # sizes of a model
     "hidden_size": "width",
     "d_model": "width",
@@ -21,13 +21,11 @@ NAME_HINTS = {  # a common name elsewhere: our name, or what to do
     "n_positions": "max_positions",
     "hidden_act": "activation",
     "tie_word_embeddings": "tie_embeddings",
-    "torch_dtype": "dtype",
     # training
     "learning_rate": "lr",
     "lr_scheduler_type": "lr_schedule",
     "max_steps": "steps",
-    "epochs": "steps",
-    "num_train_epochs": "steps",
+    "num_train_epochs": "epochs",
     "batch": "batch_size",
     "per_device_train_batch_size": "batch_size",
     "gradient_accumulation_steps": "grad_accum",
@@ -61,6 +59,19 @@ NAME_HINTS = {  # a common name elsewhere: our name, or what to do
     "columns": "column",
     "text_column": "column",
     "output": "out",
+    # tasks: the pipelines of Hugging Face
+    "text-generation": "complete",
+    "translation": "translate",
+    "summarization": "summarize",
+    "text-classification": "classify",
+    "sentiment-analysis": "classify",
+    "zero-shot-classification": "classify",
+    "token-classification": "tag",
+    "ner": "tag",
+    "fill-mask": "fill",
+    "question-answering": "answer",
+    "feature-extraction": "embed",
+    "zero-shot-image-classification": "match",
     # outputs of a model
     "output_attentions": "attention weights are recorded by qkv.look(model)",
     "output_hidden_states": 'use extra_outputs=("hidden_states",)',
@@ -76,7 +87,7 @@ def find_closest_name(name: str, known_names: Iterable[str]) -> str | None:
 
 
 def find_known_name(name: str, known_names: Iterable[str]) -> str | None:
-    """Return the known name that an unknown one stands for: by NAME_HINTS, or the closest one."""
+    """Return the known name for an unknown name: that of NAME_HINTS, or the closest one."""
     known_names = list(known_names)
     hint = NAME_HINTS.get(name)
     return hint if hint in known_names else find_closest_name(name, known_names)
@@ -87,16 +98,16 @@ def describe_unknown_name(
 ) -> str:
     """Return an error message about an unknown name: "X is unknown; did you mean Y?"
 
-    Without a name that is close, the known names follow, or the first of them. `prefix` stands
-    before all names, such as `--` or `train.`"""
+    If no name is close, the message lists the first known names. `prefix` is added to all names, for
+    example `--` or `train.`"""
     known_names = list(known_names)
     subject = f"{prefix}{name} is unknown"
-    known_name = find_known_name(name, known_names)
-    if known_name is not None:
-        return f"{subject}; did you mean {prefix}{known_name}?"
     hint = NAME_HINTS.get(name, "")
     if " " in hint:
         return f"{subject}; {hint}"
+    known_name = find_known_name(name, known_names)
+    if known_name is not None:
+        return f"{subject}; did you mean {prefix}{known_name}?"
     listed = ", ".join(prefix + known_name for known_name in known_names[:max_listed])
     more = " ..." if len(known_names) > max_listed else ""
     return f"{subject}; expected one of {listed}{more}"

@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
 from qkv.builtin.language import LANGUAGE_DETECTORS
 from qkv.cli.folders import check_new_folder, describe_model, write_atomically
+from qkv.decode.config import add_do_sample
 from qkv.decode.generation_config import read_generation_config, write_generation_config
-from qkv.tasks.write.base import SAMPLING_SETTINGS
 from qkv.text.files import read_tokenizer_json_object
 
 TEXTS = ("title", "purpose", "data", "license", "attribution", "command", "date")
@@ -154,12 +154,8 @@ def ship(
         model.config["task_specific_params"] = {"translation": translation}
     if generation_settings:
         config = read_generation_config(model.generation_config, model.config)
-        do_sample = config.do_sample or any(
-            name in generation_settings for name in SAMPLING_SETTINGS
-        )
-        changes: dict[str, Any] = {"do_sample": do_sample, **generation_settings}
         model.generation_config = write_generation_config(
-            replace(config, **changes), model.generation_config
+            replace(config, **add_do_sample(generation_settings)), model.generation_config
         )
     with write_atomically(out) as folder:
         model.save(folder, weights="int8")

@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, Unk
 from qkv import __version__
 from qkv.cli import completion, models, read, tokenizers, train, write
 from qkv.cli.console import print_error
+from qkv.hints import NAME_HINTS
 
 app = App(
     name="qkv", version=__version__, help="Every classic Transformer from one readable core.",
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
     except (CycloptsError, ValueError, OSError) as error:
         message = str(error) or type(error).__name__
+        if isinstance(error, UnknownOptionError):
+            message = suggest_option(error) or message
         if isinstance(error, MissingArgumentError) and "--model" in message:
             message = (
                 message.removesuffix(".")
@@ -88,6 +91,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(message)
         return 2
     return 0
+
+
+def suggest_option(error: UnknownOptionError) -> str | None:
+    """Return a message with our name of an option that another program has, or None."""
+    name = error.token.keyword or error.token.value
+    hint = NAME_HINTS.get(name.strip("-").partition("=")[0].replace("-", "_"), "")
+    flag = f"--{hint.replace('_', '-')}"
+    collection = error.argument_collection
+    known_flags = {flag for argument in collection or () for flag in argument.names}
+    if flag in known_flags:
+        return f"Unknown option: {name}. Did you mean {flag}?"
+    return f"Unknown option: {name}; {hint}" if " " in hint else None
 
 
 def check_options(arguments: Sequence[str]) -> None:

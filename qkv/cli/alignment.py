@@ -7,11 +7,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
 from qkv.cli.console import make_console, print_rich
+from qkv.cli.flags import BoolFlag
 from qkv.cli.tokenizers import show_control_characters
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class AlignmentOptions:
         write the alignment to this file: .html or .svg
     """
 
-    alignment: Annotated[bool, Parameter(negative="")] = False
+    alignment: BoolFlag = False
     alignment_layer: str | None = None
     save: Path | None = None
 

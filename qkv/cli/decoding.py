@@ -1,50 +1,103 @@
-"""Generation options of the commands that generate text. Knows no task."""
+"""Generation options of the commands that generate text, `eval` included. Knows no task."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from cyclopts import Parameter
 
-from qkv.cli.inputs import StrictInt
+from qkv.cli.flags import StrictInt, StringList
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class GenerationOptions:
-    """Generation settings; defaults come from the model's generation_config.json.
+class SearchOptions:
+    """Search and sampling; defaults come from the model's generation_config.json.
 
     Parameters
     ----------
     num_beams
         beam width of beam search; 1 is greedy search
-    num_return_sequences
-        number of results, best first
     length_penalty
         exponent of the length that divides a beam's score; above 0 favors longer results
     max_new_tokens
         maximum number of generated tokens
+    do_sample
+        sample instead of greedy or beam search
+    temperature
+        sampling temperature; implies --do-sample
+    top_p
+        nucleus sampling threshold; implies --do-sample
+    seed
+        random seed of sampling
     """
 
     num_beams: StrictInt | None = None
-    num_return_sequences: StrictInt | None = None
     length_penalty: float | None = None
     max_new_tokens: StrictInt | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: StrictInt | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        return drop_none(
-            num_beams=self.num_beams,
-            num_return_sequences=self.num_return_sequences,
-            length_penalty=self.length_penalty,
-            max_new_tokens=self.max_new_tokens,
-        )
+        """The options that were given, by the names of the library."""
+        if self.temperature == 0:
+            raise ValueError(
+                "--temperature 0: expected above 0; use --no-do-sample for greedy search"
+            )
+        return {name: value for name, value in asdict(self).items() if value not in (None, ())}
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GenerationOptions(SearchOptions):
+    """Generation settings; defaults come from the model's generation_config.json.
+
+    Parameters
+    ----------
+    num_return_sequences
+        number of results, best first
+    stop_strings
+        end a result with the first of these strings
+    """
+
+    num_return_sequences: StrictInt | None = None
+    stop_strings: StringList = ()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TopKOption(SearchOptions):
+    """--top-k of commands in which it is no number of results.
+
+    Parameters
+    ----------
+    top_k
+        sample from the k most probable tokens; implies --do-sample
+    """
+
+    top_k: StrictInt | None = None
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(TopKOption):
+    """Options of `eval`, whose defaults do not depend on the model."""
+
+    num_beams: StrictInt = 5
+    length_penalty: float = 1.0
+    max_new_tokens: StrictInt = 200
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TextGenerationOptions(GenerationOptions, TopKOption):
+    """Generation settings with --top-k."""
+
+
+DEFAULT_EVAL = EvalOptions()
 DEFAULT_GENERATION = GenerationOptions()
-
-
-def drop_none(**settings: Any) -> dict[str, Any]:
-    """Return the settings that are not None."""
-    return {name: value for name, value in settings.items() if value is not None}
+DEFAULT_TEXT_GENERATION = TextGenerationOptions()

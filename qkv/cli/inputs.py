@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from dataclasses import dataclass
 
-from cyclopts import Parameter, Token
+from cyclopts import Parameter
 
 RECORD_SUFFIXES = tuple(
     ".jsonl .ndjson .json .csv .tsv .conll .parquet".split()
@@ -17,39 +17,79 @@ FILE_SUFFIXES = (*RECORD_SUFFIXES, *COMPRESSION_SUFFIXES, ".txt", ".md", ".zip")
 MAX_FILE_NAME_WORDS = 8  # an argument of more words is a text, even if it ends like a file name
 
 
-def parse_int(_: object, tokens: Sequence[Token]) -> int:
-    """Parse an integer; a fraction is an error instead of being rounded."""
-    try:
-        return int(tokens[0].value)
-    except ValueError:
-        raise ValueError(f"{tokens[0].value!r}, expected a whole number") from None
-
-
-StrictInt = Annotated[int, Parameter(converter=parse_int)]
-
-
 def has_piped_input() -> bool:
     """Return whether standard input is a pipe or a file."""
     return sys.stdin is not None and not sys.stdin.isatty()
 
 
-def read_text_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the texts of arguments: each is a text, or a file with one text per line or record."""
-    if not arguments and not has_piped_input():
-        raise ValueError(
-            "no text; expected a text, a file with one text per line, or - for standard input"
-        )
-    texts: list[str] = []
-    for argument in arguments or ["-"]:
-        if not is_text_file(argument):
-            texts.append(argument)
-            continue
-        has_columns = strip_compression_suffix(argument).endswith(RECORD_SUFFIXES)
-        read = read_text_column if has_columns else read_lines_with_places
-        for location, text in read(argument):
-            if not text.strip():
-                raise ValueError(f"{location}: empty, expected a text; remove it")
-            texts.append(text)
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """How texts are read from files.
+
+    Parameters
+    ----------
+    column
+        column of the texts in a .csv, .tsv, .json, .jsonl or .parquet file; default: text, or the
+        only text column
+    """
+
+    column: str | None = None
+
+    def read_texts(self, arguments: Sequence[str]) -> list[str]:
+        """Return the texts of arguments: each is a text, or a file with one per line or record."""
+        if not arguments and not has_piped_input():
+            raise ValueError(
+                "no text; expected a text, a file with one text per line, or - for standard input"
+            )
+        self.check_column(arguments)
+        texts: list[str] = []
+        for argument in arguments or ["-"]:
+            if not is_text_file(argument):
+                texts.append(argument)
+            elif has_records(argument):
+                texts += self.read_records(argument)
+            else:
+                texts += check_texts(read_lines_with_places(argument))
+        return texts
+
+    def read_documents(self, arguments: Sequence[str]) -> list[str]:
+        """Return the texts of arguments: each is a text, a file, or a file with one per record."""
+        self.check_column(arguments)
+        texts: list[str] = []
+        for argument in arguments or ["-"]:
+            if is_text_file(argument) and has_records(argument):
+                texts += self.read_records(argument)
+            else:
+                texts.append(read_text_argument(argument))
+        return texts
+
+    def check_column(self, arguments: Sequence[str]) -> None:
+        """Raise ValueError if there is a column and no file that has columns."""
+        if self.column is not None and not any(map(has_records, arguments)):
+            raise ValueError(
+                f"--column {self.column}: expected a file with columns, {' '.join(RECORD_SUFFIXES)}"
+            )
+
+    def read_records(self, path: str) -> list[str]:
+        return check_texts(read_text_column(path, self.column))
+
+
+DEFAULT_FILE = FileOptions()
+
+
+def has_records(argument: str) -> bool:
+    """Return whether an argument ends like the name of a file with columns."""
+    return strip_compression_suffix(argument).endswith(RECORD_SUFFIXES)
+
+
+def check_texts(located_texts: Iterator[tuple[str, str]]) -> list[str]:
+    """Return texts by their locations; an empty one is an error."""
+    texts = []
+    for location, text in located_texts:
+        if not text.strip():
+            raise ValueError(f"{location}: empty, expected a text; remove it")
+        texts.append(text)
     return texts
 
 
@@ -61,19 +101,18 @@ def read_lines_with_places(path: str) -> Iterator[tuple[str, str]]:
     return ((file.location(line_number), line) for line_number, line in file.iter_lines())
 
 
-def read_text_column(path: str) -> Iterator[tuple[str, str]]:
-    """Yield (location, text) of the records of a file: its column `text` or only text column."""
+def read_text_column(path: str, column: str | None = None) -> Iterator[tuple[str, str]]:
+    """Yield (location, text) of the records of a file; None: `text`, or the only text column."""
     from qkv.data.read.corpus import Corpus
     from qkv.data.read.record import quote_names
 
-    column = None
     for record in Corpus(path):
         if column is None:
             text_columns = [name for name, value in record.items() if isinstance(value, str)]
             if "text" not in record and len(text_columns) != 1:
                 raise ValueError(
-                    f"{record.location}: the columns are {quote_names(record)};"
-                    " expected one named 'text', or a single text column"
+                    f"{record.location}: the columns are {quote_names(record)}; expected one named"
+                    " 'text', or a single text column; --column names another"
                 )
             column = "text" if "text" in record else text_columns[0]
         yield record.location, record.get_text(column)

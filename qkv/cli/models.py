@@ -6,11 +6,10 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Literal
 
 from qkv.cli.console import make_console, print_rich
+from qkv.cli.flags import BoolFlag, JsonFlag
 from qkv.cli.folders import (
     BASE_COMPANION_FILES,
     check_new_folder,
@@ -48,7 +47,7 @@ BYTE_UNITS = {
 # --- families ---
 
 
-def families(*, as_json: Annotated[bool, Parameter(name="--json", negative="")] = False) -> None:
+def families(*, as_json: JsonFlag = False) -> None:
     """List the model families: architecture, sizes, parameters, paper, purpose and differences.
 
     qkv families --json
@@ -135,7 +134,7 @@ def get_family_facts(family: Family) -> dict[str, str]:
 
 def show(
     model: str, /, *, adapter: str | None = None, size: str | None = None,
-    all_layers: Annotated[bool, Parameter(negative="")] = False,
+    all_layers: BoolFlag = False,
 ) -> None:  # fmt: skip
     """Show a model as a tree: modules, shapes, parameters, and the attention pattern of each layer.
 
@@ -280,7 +279,7 @@ def export(
     check_new_folder(target)
     model, source_format = _open_model(path, head)
     with write_atomically(target) as folder:
-        model.save(folder, file_format=format, weights=weights, max_shard_size=shard_bytes)
+        model.save(folder, format=format, weights=weights, max_shard_size=shard_bytes)
         if weights_format == "bin":
             write_tensors(
                 folder, read_tensors(folder), file_format="bin", max_shard_size=shard_bytes

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
-from qkv.builtin import get_builtin_name
-from qkv.cli.card import print_model_card
-from qkv.cli.console import show_progress_bar
-from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions, drop_none
-from qkv.cli.inputs import StrictInt, is_text_file, read_text_argument, read_text_arguments
+from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions
+from qkv.cli.flags import BoolFlag, StrictInt, StringList, TextArgument, drop_none
+from qkv.cli.inputs import DEFAULT_FILE, FileOptions, is_text_file, read_text_argument
+from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import (
     format_score,
     print_json_lines,
@@ -21,88 +17,12 @@ from qkv.cli.output import (
     print_table,
     result_to_dict,
 )
-from qkv.cli.tokenizers import TextArgument
-from qkv.validate import check_number
-
-if TYPE_CHECKING:
-    from qkv.tasks.base import Task
-
-BoolFlag = Annotated[bool, Parameter(negative="")]
-StringList = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Model, device and batching.
-
-    Parameters
-    ----------
-    model
-        folder of a model, or hub id
-    adapter
-        folder of a LoRA adapter to load onto the model
-    device
-        auto, cpu, cuda or mps
-    batch_tokens
-        maximum number of tokens per batch, with padding
-    overflow
-        for a text longer than the model's maximum length: error, truncate or window;
-        default: window for tag, answer, detect and score, else error
-    as_json
-        print JSON, one object per line and text
-    """
-
-    model: str | None
-    adapter: str | None = None
-    device: str = "auto"
-    batch_tokens: StrictInt = 4096
-    overflow: Literal["error", "truncate", "window"] | None = None
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False
-
-    def make_task(self, name: str, **settings: Any) -> Task[Any, Any]:
-        """Load the model and return the task on it."""
-        from qkv.tasks.registry import task
-
-        check_number("batch_tokens", self.batch_tokens, integer=True, at_least=1)
-        settings |= drop_none(overflow=self.overflow)
-        return task(name, self.model, adapter=self.adapter, device=self.device, **settings)
-
-    def run_task(self, task: Task[Any, Any], inputs: Sequence[Any]) -> Any:
-        """Return the results for all inputs, with progress on stderr."""
-        with show_progress_bar(task.name) as report_progress:
-            return task.map(inputs, batch_tokens=self.batch_tokens, progress=report_progress)
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class BuiltinModelOptions(ModelOptions):
-    """Options of a task for which the package has a built-in model.
-
-    Parameters
-    ----------
-    model
-        folder of a model, or hub id; default: the built-in model
-    show_card
-        print the model card: data, license, scores and limitations
-    """
-
-    model: str | None = None
-    show_card: BoolFlag = False
-
-    def print_card(self, task_name: str) -> None:
-        """Print the card of the model that this task would use."""
-        print_model_card(
-            get_builtin_name(task_name) if self.model is None else self.model, self.as_json
-        )
-
-
-DEFAULT_BUILTIN_MODEL = BuiltinModelOptions()
 
 
 def classify(
     *texts: TextArgument,
     options: BuiltinModelOptions = DEFAULT_BUILTIN_MODEL,
+    file: FileOptions = DEFAULT_FILE,
     top_k: StrictInt = 5,
     candidate_labels: StringList = (),
     hypothesis_template: str | None = None,
@@ -135,7 +55,7 @@ def classify(
             raise ValueError(
                 f"{flag} is for zero-shot classification: expected --candidate-labels too"
             )
-    input_texts = read_text_arguments(texts)
+    input_texts = file.read_texts(texts)
     task = options.make_task(
         "classify",
         top_k=top_k,
@@ -167,6 +87,7 @@ def classify(
 def tag(
     *texts: TextArgument,
     options: ModelOptions,
+    file: FileOptions = DEFAULT_FILE,
     aggregation: Literal["none", "simple", "first", "average", "max"] = "first",
     stride: StrictInt | None = None,
 ) -> None:
@@ -183,7 +104,7 @@ def tag(
     stride
         number of tokens by which the windows of a long text overlap
     """
-    input_texts = read_text_arguments(texts)
+    input_texts = file.read_texts(texts)
     task = options.make_task("tag", aggregation=aggregation, stride=stride)
     results = options.run_task(task, input_texts)
     print_results(
@@ -203,7 +124,11 @@ def tag(
 
 
 def fill(
-    *texts: TextArgument, options: ModelOptions, top_k: StrictInt = 5, targets: StringList = ()
+    *texts: TextArgument,
+    options: ModelOptions,
+    file: FileOptions = DEFAULT_FILE,
+    top_k: StrictInt = 5,
+    targets: StringList = (),
 ) -> None:
     """Fill the mask tokens of texts; several masks in a text are predicted independently.
 
@@ -218,7 +143,7 @@ def fill(
     targets
         restrict the predictions to these words
     """
-    input_texts = read_text_arguments(texts)
+    input_texts = file.read_texts(texts)
     results = options.run_task(options.make_task("fill", top_k=top_k, targets=targets), input_texts)
     if options.as_json:
         return print_json_lines(
@@ -300,6 +225,7 @@ def answer(
 def embed(
     *texts: TextArgument,
     options: ModelOptions,
+    file: FileOptions = DEFAULT_FILE,
     out: Path | None = None,
     pooling: Literal["mean", "first", "last", "pooler_output"] | None = None,
     normalize: bool | None = None,
@@ -328,7 +254,7 @@ def embed(
             raise ValueError(f"--out {out}: already exists; expected a new file")
         if out.suffix != ".npy":
             raise ValueError(f"--out {out}: expected a file name that ends in .npy")
-    input_texts = read_text_arguments(texts)
+    input_texts = file.read_texts(texts)
     task = options.make_task("embed", pooling=pooling, normalize=normalize)
     vectors = options.run_task(task, input_texts)
     if out is None:
@@ -338,8 +264,8 @@ def embed(
         )
     import numpy as np
 
-    with out.open("xb") as file:
-        np.save(file, vectors)
+    with out.open("xb") as stream:
+        np.save(stream, vectors)
     print(f"wrote {out}: {vectors.shape[0]:,} × {vectors.shape[1]:,}")
 
 
@@ -349,6 +275,7 @@ def match(
     /,
     *,
     options: ModelOptions,
+    file: FileOptions = DEFAULT_FILE,
     hypothesis_template: str = "{}",
     top_k: StrictInt = 5,
 ) -> None:
@@ -369,7 +296,7 @@ def match(
     """
     if not is_text_file(str(labels_file)):
         raise ValueError(f"{labels_file}: no such file; expected a file with one text per line")
-    labels = read_text_arguments([str(labels_file)])
+    labels = file.read_texts([str(labels_file)])
     task = options.make_task(
         "match", candidate_labels=labels, hypothesis_template=hypothesis_template, top_k=top_k
     )
@@ -382,7 +309,12 @@ def match(
     )
 
 
-def detect(*texts: TextArgument, options: ModelOptions, threshold: float = 0.5) -> None:
+def detect(
+    *texts: TextArgument,
+    options: ModelOptions,
+    file: FileOptions = DEFAULT_FILE,
+    threshold: float = 0.5,
+) -> None:
     """Detect replaced tokens of texts, by an ELECTRA discriminator.
 
     qkv detect "The chef ate the meal." --model google/electra-small-discriminator
@@ -394,7 +326,7 @@ def detect(*texts: TextArgument, options: ModelOptions, threshold: float = 0.5) 
     threshold
         minimum score of a replaced token
     """
-    input_texts = read_text_arguments(texts)
+    input_texts = file.read_texts(texts)
     results = options.run_task(options.make_task("detect", threshold=threshold), input_texts)
     if not options.as_json:
         results = [[token for token in tokens if token.is_replaced] for tokens in results]

@@ -7,16 +7,14 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Literal
 
 from qkv.cli.console import make_console, print_rich, show_progress_bar
+from qkv.cli.flags import BoolFlag, JsonFlag, StrictInt, StringList, TextArgument
 from qkv.cli.folders import check_new_folder
-from qkv.cli.inputs import StrictInt
 from qkv.formatting import format_count
 
 if TYPE_CHECKING:
@@ -33,20 +31,17 @@ TOKEN_COLORS = ("#264653", "#7b2d26", "#3d5a1f", "#5a3d7a", "#1f5a5a", "#7a5a1f"
 CONTROL_CHARACTERS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 
-TextArgument = Annotated[str, Parameter(allow_leading_hyphen=True)]  # a single - is standard input
-
-
 def train(
     *files: TextArgument,
     out: Path,
     type: Literal["char", "word", "wordpiece", "bpe", "byte", "unigram"] = "byte",
     vocab_size: StrictInt = 8000,
     template: str = "gpt",
-    lowercase: Annotated[bool, Parameter(negative="")] = False,
+    lowercase: BoolFlag = False,
     num_sentinels: StrictInt = 0,
-    extra_tokens: Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")] = (),
+    extra_tokens: StringList = (),
     format: str | None = None,
-    columns: dict[str, str] | None = None,
+    column: StringList = (),
 ) -> None:
     """Train a tokenizer on texts, and write it in Hugging Face format.
 
@@ -72,8 +67,8 @@ def train(
         language or control codes, each a token that can precede a text
     format
         file format, if the file names do not show it: txt, jsonl, csv ...
-    columns
-        name of the text column, if it is not text: --columns.text review
+    column
+        columns of the texts in a file with columns; default: text, and source and target of pairs
     """
     from rich.table import Table
 
@@ -92,12 +87,12 @@ def train(
             " expected at least 1 and at least 0"
         )
     check_new_folder(out)
-    corpus = Corpus(files, format=format or ("txt" if "-" in files else None), columns=columns)
+    corpus = Corpus(files, format=format or ("txt" if "-" in files else None))
     sample = TextSample()
     start_time = time.perf_counter()
     with show_reading_progress(corpus) as advance:
         tokenizer = Tokenizer.train(
-            sample.collect(read_corpus_texts(corpus), advance),
+            sample.collect(read_corpus_texts(corpus, column), advance),
             type=type,
             vocab_size=vocab_size,
             template=template,
@@ -123,18 +118,18 @@ def train(
     print_rich(table)
 
 
-def read_corpus_texts(corpus: Corpus) -> Iterator[str]:
+def read_corpus_texts(corpus: Corpus, columns: Sequence[str] = ()) -> Iterator[str]:
     """Yield every text of a corpus with a newline, so that newline is in the alphabet."""
     from qkv.data.read.record import TEXT_COLUMNS, quote_names
 
     for record in corpus:
-        texts = [f"{text}\n" for text in record.iter_texts()]
+        texts = [*map(record.get_text, columns)] if columns else [*record.iter_texts()]
         if not texts:
             raise ValueError(
                 f"{record.location}: no text column in {quote_names(record)};"
-                f" expected one of {quote_names(TEXT_COLUMNS)}; --columns.text names another"
+                f" expected one of {quote_names(TEXT_COLUMNS)}; --column names another"
             )
-        yield from texts
+        yield from (f"{text}\n" for text in texts)
 
 
 class TextSample:
@@ -184,7 +179,7 @@ def show(
     /,
     *,
     text_pair: str | None = None,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Show how a tokenizer splits a text: tokens, ids and character offsets.
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from qkv.cli.console import make_console, print_rich, show_progress_bar
-from qkv.cli.decoding import drop_none
-from qkv.cli.inputs import StrictInt
+from qkv.cli.decoding import DEFAULT_EVAL, EvalOptions
+from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
 from qkv.validate import check_number
 
@@ -88,6 +87,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
             )
 
         def start_panel(prepared: Setup, state: TrainerState) -> None:
+            nonlocal recipe
             reading.close()
             print_rich(build_run_summary(recipe, prepared, state))
             training_progress = build_training_progress(recipe, prepared, state)
@@ -100,7 +100,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
                 accept_changes=resume == "changed",
                 callbacks=[lambda report: report_callbacks[0](report)],
                 on_start=start_panel,
-                generator=BeamSearchGenerator(num_beams=recipe.train.eval_num_beams),
+                generator=TargetGenerator(EvalOptions(num_beams=recipe.train.eval_num_beams)),
                 progress=progress,
             )
         except TrainingInterrupted as interruption:
@@ -204,11 +204,9 @@ def eval(
     run: Path,
     /,
     *overrides: RecipeOverride,
-    num_beams: StrictInt = 5,
-    length_penalty: float = 1.0,
-    max_new_tokens: StrictInt = 200,
-    lowercase: Annotated[bool, Parameter(negative="")] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative="")] = False,
+    search: EvalOptions = DEFAULT_EVAL,
+    lowercase: BoolFlag = False,
+    as_json: JsonFlag = False,
 ) -> None:
     """Evaluate the best model of a run on test data.
 
@@ -220,12 +218,6 @@ def eval(
         folder of a run
     overrides
         settings that replace those of its recipe: --data.test test.jsonl
-    num_beams
-        beam width, where texts are generated; 1 is greedy search
-    length_penalty
-        exponent of the length that divides a beam's score: 1 is the mean log-probability, 0 the sum
-    max_new_tokens
-        maximum number of generated tokens
     lowercase
         compute lowercased BLEU too
     as_json
@@ -237,13 +229,7 @@ def eval(
         has_parent_run = (run.parent / "recipe.toml").exists()
         hint = f", which is {run.parent}" if has_parent_run else ""
         raise ValueError(f"{run}: no recipe.toml; expected the folder of a run{hint}")
-    check_number("num_beams", num_beams, integer=True, at_least=1)
-    check_number("max_new_tokens", max_new_tokens, integer=True, at_least=1)
-    if not math.isfinite(length_penalty):
-        raise ValueError(f"length_penalty is {length_penalty}: expected a finite number")
-    generator = BeamSearchGenerator(
-        num_beams=num_beams, length_penalty=length_penalty, max_new_tokens=max_new_tokens
-    )
+    generator = TargetGenerator(search)
     with show_progress_bar(f"reading {run}") as progress:
         result = evaluate(run, overrides, generator, lowercase=lowercase, progress=progress)
     if as_json:
@@ -261,21 +247,22 @@ def eval(
     print_rich(build_facts_table(**facts))
 
 
-@dataclass(frozen=True, kw_only=True)
-class BeamSearchGenerator:
-    """Generates the targets of source sequences by beam search, for evaluation."""
+class TargetGenerator:
+    """Generates the targets of source sequences, for evaluation."""
 
-    num_beams: int = 5
-    length_penalty: float = 1.0
-    max_new_tokens: int = 200
+    def __init__(self, options: EvalOptions) -> None:
+        from qkv.decode import GenerationConfig
+        from qkv.decode.config import add_do_sample
 
-    @property
-    def settings(self) -> dict[str, float]:
-        return asdict(self)
+        self.settings: dict[str, Any] = options.settings
+        self.seed = options.seed or 0
+        check_number("seed", self.seed, integer=True, at_least=0, less_than=2**32)
+        fields = {name: value for name, value in self.settings.items() if name != "seed"}
+        self.generation_config = GenerationConfig(**add_do_sample(fields))
 
     def __call__(self, model: Model, source_ids: list[list[int]], /) -> list[list[int]]:
         """Return the best generated ids of each source, without the end token."""
-        from qkv.decode import GenerationConfig, generate
+        from qkv.decode import generate
         from qkv.nn.transformer import Transformer
 
         tokenizer = model.tokenizer
@@ -288,15 +275,15 @@ class BeamSearchGenerator:
                 f"{model.family.name}: no start or end token;"
                 " expected decoder_start_token_id and eos_token"
             )
-        config = GenerationConfig(
-            num_beams=self.num_beams,
-            length_penalty=self.length_penalty,
-            max_new_tokens=self.max_new_tokens,
+        config = replace(
+            self.generation_config,
             decoder_start_token_id=start_token_id,
             eos_token_id=(eos_token_id,),
         )
         sources = [source or [tokenizer.pad_token_id or 0] for source in source_ids]
-        results = generate(model.net, sources=sources, generation_config=config, batch_size=64)
+        results = generate(
+            model.net, sources=sources, generation_config=config, seed=self.seed, batch_size=64
+        )
         return [
             [token_id for token_id in best.token_ids if token_id != eos_token_id]
             for best, *_ in results

@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Annotated, Any, Literal
-
-from cyclopts import Parameter
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from qkv.cli.alignment import NO_ALIGNMENT, AlignmentOptions, print_alignments
-from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions, drop_none
-from qkv.cli.inputs import StrictInt, read_text_argument
+from qkv.cli.decoding import DEFAULT_TEXT_GENERATION, TextGenerationOptions
+from qkv.cli.flags import BoolFlag, StrictInt, TextArgument, drop_none
+from qkv.cli.inputs import DEFAULT_FILE, FileOptions, read_text_argument
+from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import format_score, print_json_lines, print_table, result_to_dict
-from qkv.cli.read import (
-    DEFAULT_BUILTIN_MODEL,
-    BoolFlag,
-    BuiltinModelOptions,
-    ModelOptions,
-    StringList,
-)
-from qkv.cli.tokenizers import TextArgument
-
-LANGUAGE_FLAGS = {
-    "src_lang": "--from",
-    "tgt_lang": "--to",
-}  # the only flags not named like their setting
 
 
 def translate(
     *texts: TextArgument,
     options: BuiltinModelOptions = DEFAULT_BUILTIN_MODEL,
-    generation: GenerationOptions = DEFAULT_GENERATION,
-    src_lang: Annotated[str | None, Parameter(name="--from")] = None,
-    tgt_lang: Annotated[str | None, Parameter(name="--to")] = None,
+    file: FileOptions = DEFAULT_FILE,
+    generation: TextGenerationOptions = DEFAULT_TEXT_GENERATION,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
     unit: Literal["line", "sentence"] | None = None,
     alignment: AlignmentOptions = NO_ALIGNMENT,
 ) -> None:
@@ -43,7 +30,7 @@ def translate(
     Parameters
     ----------
     texts
-        text, file, or - for standard input
+        text, file, or - for standard input; of a file with columns, each record is one text
     src_lang
         source language of a multilingual model; German and English are detected
     tgt_lang
@@ -55,28 +42,17 @@ def translate(
         return options.print_card("translate")
     settings = drop_none(src_lang=src_lang, tgt_lang=tgt_lang, unit=unit)
     settings |= generation.settings | alignment.settings
-    with name_language_flags():
-        run_text_to_text(options, "translate", texts, alignment, **settings)
-
-
-@contextmanager
-def name_language_flags() -> Iterator[None]:
-    """Replace src_lang and tgt_lang by their flags in error messages."""
-    try:
-        yield
-    except ValueError as error:
-        message = str(error)
-        for setting, flag in LANGUAGE_FLAGS.items():
-            message = message.replace(setting, flag)
-        raise ValueError(message) from None
+    run_text_to_text(options, "translate", file.read_documents(texts), alignment, **settings)
 
 
 def summarize(
     *texts: TextArgument,
     options: ModelOptions,
-    generation: GenerationOptions = DEFAULT_GENERATION,
+    file: FileOptions = DEFAULT_FILE,
+    generation: TextGenerationOptions = DEFAULT_TEXT_GENERATION,
     min_length: StrictInt | None = None,
     recursive: BoolFlag = False,
+    alignment: AlignmentOptions = NO_ALIGNMENT,
 ) -> None:
     """Summarize texts; each file is one text.
 
@@ -85,7 +61,8 @@ def summarize(
     Parameters
     ----------
     texts
-        file, - for standard input, or the text itself
+        file, - for standard input, or the text itself; of a file with columns, each record is one
+        text
     min_length
         minimum number of generated tokens
     recursive
@@ -93,19 +70,19 @@ def summarize(
     """
     if recursive and options.overflow != "window":
         raise ValueError("--recursive is for texts read in windows: expected --overflow window too")
-    settings = drop_none(min_length=min_length) | generation.settings
-    run_text_to_text(options, "summarize", texts, recursive=recursive, **settings)
+    settings = drop_none(min_length=min_length) | generation.settings | alignment.settings
+    input_texts = file.read_documents(texts)
+    run_text_to_text(options, "summarize", input_texts, alignment, recursive=recursive, **settings)
 
 
 def run_text_to_text(
     options: ModelOptions,
     task_name: str,
-    texts: Sequence[str],
-    alignment: AlignmentOptions = NO_ALIGNMENT,
+    input_texts: Sequence[str],
+    alignment: AlignmentOptions,
     **settings: Any,
 ) -> None:
     """Run a text-to-text task; print the results and, if requested, their alignments."""
-    input_texts = [read_text_argument(text) for text in texts or ["-"]]
     results = options.run_task(options.make_task(task_name, **settings), input_texts)
     if options.as_json:
         print_json_lines(
@@ -136,13 +113,7 @@ def complete(
     /,
     *,
     options: BuiltinModelOptions = DEFAULT_BUILTIN_MODEL,
-    generation: GenerationOptions = DEFAULT_GENERATION,
-    temperature: float | None = None,
-    top_p: float | None = None,
-    top_k: StrictInt | None = None,
-    do_sample: bool | None = None,
-    seed: StrictInt = 0,
-    stop_strings: StringList = (),
+    generation: TextGenerationOptions = DEFAULT_TEXT_GENERATION,
     control_code: str | None = None,
     stream: BoolFlag = False,
 ) -> None:
@@ -154,18 +125,6 @@ def complete(
     ----------
     text
         text, file, or - for standard input
-    temperature
-        sampling temperature; implies --do-sample
-    top_p
-        nucleus sampling threshold; implies --do-sample
-    top_k
-        sample from the k most probable tokens; implies --do-sample
-    do_sample
-        sample instead of greedy or beam search; default: the model's generation_config.json
-    seed
-        random seed of sampling
-    stop_strings
-        end with the first of these strings
     control_code
         control code of CTRL, such as Links or Books
     stream
@@ -173,19 +132,9 @@ def complete(
     """
     if options.show_card:
         return options.print_card("complete")
-    if temperature == 0:
-        raise ValueError("--temperature 0: expected above 0; use --no-do-sample for greedy search")
     prompt = read_text_argument("-" if text is None else text)
-    settings = drop_none(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        do_sample=do_sample,
-        control_code=control_code,
-        stop_strings=stop_strings or None,
-    )
-    settings |= generation.settings
-    task: Any = options.make_task("complete", seed=seed, **settings)
+    settings = drop_none(control_code=control_code) | generation.settings
+    task: Any = options.make_task("complete", **settings)
     if stream:
         if options.as_json:
             raise ValueError("--stream and --json cannot be combined: expected one of them")

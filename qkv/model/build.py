@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qkv.families import get_family
 from qkv.families.family import Args, Family
+from qkv.hints import describe_unknown_name
 from qkv.model.config import build_hf_config
 from qkv.model.device import pick_device
 from qkv.model.limits import check_argument_combinations, check_argument_types
@@ -36,6 +37,9 @@ def build(
     target_device = pick_device(device)
     family = get_family(name)
     size = size or next(iter(family.sizes))
+    for argument in changes:
+        if argument not in family.defaults:
+            raise ValueError(f"{family.name}: {describe_unknown_name(argument, family.defaults)}")
     check_argument_types(family, changes)
     args = family.arguments(size, **changes)
     check_argument_combinations(family, args)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from qkv.decode import GenerationConfig, Result, generate, read_generation_config
-from qkv.decode.generation_config import parse_field_value
+from qkv.decode.generation_config import GENERATION_DEFAULTS, parse_field_value
+from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.model.stop_strings import build_stop_criteria
 from qkv.nn.transformer import Transformer
@@ -56,6 +57,9 @@ def generate_ids(
 
 def _complete_config(model: Model, settings: dict[str, Any]) -> GenerationConfig:
     """The model's generation config with these settings, special tokens taken from its config."""
+    for name in settings:
+        if name not in GENERATION_DEFAULTS:
+            raise ValueError(f"generate: {describe_unknown_name(name, GENERATION_DEFAULTS)}")
     values = {name: parse_field_value(name, value) for name, value in settings.items()}
     config = replace(read_generation_config(model.generation_config, model.config), **values)
     start = model.args.get("decoder_start_token_id")

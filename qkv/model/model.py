@@ -5,13 +5,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Never, Self
 
 import torch
 from torch import Tensor, nn
 
 from qkv.families.family import Args, Family
 from qkv.files import write_json
+from qkv.hints import describe_unknown_name
 from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
 from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
 from qkv.model.loss import compute_loss, shift_labels_right
@@ -137,7 +138,7 @@ class Model:
         encoder_hidden_states: Tensor | None = None, encoder_attention_mask: Tensor | None = None,
         mems: Tensor | None = None, perm_mask: Tensor | None = None,
         target_mapping: Tensor | None = None, mc_token_ids: Tensor | None = None,
-        labels: Tensor | None = None, extra_outputs: tuple[str, ...] = (),
+        labels: Tensor | None = None, extra_outputs: tuple[str, ...] = (), **unknown: Never,
     ) -> ModelOutput:  # fmt: skip
         """Run the network; inputs have Hugging Face's names, outputs too. Gradients flow as usual.
 
@@ -152,6 +153,9 @@ class Model:
             "encoder_attention_mask": encoder_attention_mask, "mems": mems, "perm_mask": perm_mask,
             "target_mapping": target_mapping, "mc_token_ids": mc_token_ids,
         }  # fmt: skip
+        for name in unknown:
+            known_names = [*named, "labels", "extra_outputs"]
+            raise TypeError(f"input {describe_unknown_name(name, known_names)}")
         inputs = {name: value for name, value in named.items() if value is not None}
         if "token_type_ids" not in list_accepted_inputs(self.spec):
             inputs.pop("token_type_ids", None)
@@ -228,15 +232,15 @@ class Model:
         }
 
     def save(
-        self, folder: str | Path, *, file_format: str = "auto", weights: str = "full",
-        max_shard_size: int = 5_000_000_000,
+        self, folder: str | Path, *, format: Literal["auto", "hf", "qkv"] = "auto",
+        weights: Literal["full", "int8"] = "full", max_shard_size: int = 5_000_000_000,
     ) -> None:  # fmt: skip
         """Write config.json, the weights and the tokenizer.
 
-        `file_format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it can hold the model.
+        `format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it can hold the model.
         `weights` is "full", or "int8": a quarter of the size, for qkv only."""
-        if file_format not in ("auto", "hf", "qkv"):
-            raise ValueError(f"file_format {file_format!r}: expected auto, hf or qkv")
+        if format not in ("auto", "hf", "qkv"):
+            raise ValueError(f"format {format!r}: expected auto, hf or qkv")
         if weights not in ("full", "int8"):
             raise ValueError(f"weights {weights!r}: expected full or int8")
         folder = Path(folder)
@@ -245,13 +249,13 @@ class Model:
             raise ValueError(
                 f"{folder}: not written, the model has adapters; merge them or use write_adapter"
             )
-        if file_format == "hf" and incompatibility is not None:
+        if format == "hf" and incompatibility is not None:
             raise ValueError(
-                f"Hugging Face's format cannot hold {incompatibility}: save with file_format='qkv'"
+                f"Hugging Face's format cannot hold {incompatibility}: save with format='qkv'"
             )
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: p.detach() for name, p in self.net.named_parameters()}
-        if incompatibility is None and file_format != "qkv":
+        if incompatibility is None and format != "qkv":
             mappings = self._build_names_table().map_parameters(tensors)
             tensors = {m.checkpoint_name: m.to_checkpoint(tensors) for m in mappings}
             tensors |= self.extra_tensors

@@ -31,7 +31,12 @@ from qkv.tasks.batching import (
     evaluation_mode,
     group_rows_by_length,
 )
-from qkv.tasks.checks import check_boolean_settings, check_choice, check_input_text, check_list
+from qkv.tasks.checks import (
+    check_boolean_settings,
+    check_input_text,
+    check_list,
+    check_setting_names,
+)
 from qkv.tasks.requirements import check_model_supports_task
 from qkv.text import Encoding, Tokenizer
 from qkv.validate import check_number
@@ -104,8 +109,7 @@ class Task(ABC, Generic[InputT, ResultT]):
     def with_settings(self, settings: dict[str, Any]) -> Self:
         """Return the same task with other settings."""
         names = [field.name for field in fields(self) if field.name != "model"]
-        for name in settings:
-            check_choice("setting", name, names)
+        check_setting_names(settings, names)
         return replace(self, **settings) if settings else self
 
     # --- overridden by tasks ---

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 
+from qkv.hints import describe_unknown_name
 from qkv.validate import check_number
 
 T = TypeVar("T")
@@ -49,6 +50,13 @@ def check_list(name: str, values: Iterable[T], item_name: str = "texts") -> list
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         raise ValueError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
+
+
+def check_setting_names(names: Iterable[str], known_names: Sequence[str]) -> None:
+    """Raise ValueError for the first name that is not a setting."""
+    for name in names:
+        if name not in known_names:
+            raise ValueError(f"setting {describe_unknown_name(name, known_names)}")
 
 
 def check_top_k(top_k: int | None) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from qkv.builtin import BUILTIN_TASKS, get_builtin_name
+from qkv.hints import describe_unknown_name
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.tasks.base import Task
-from qkv.tasks.checks import check_choice
 
 if TYPE_CHECKING:
     from qkv.tasks.read.answer import ExtractiveAnswerTask
@@ -88,7 +88,8 @@ def task(
 
     Without a model, `translate`, `complete` and `classify` use the built-in one. In tasks that
     generate text, a sampling setting (temperature, top_p, top_k, …) implies `do_sample=True`."""
-    check_choice("task", name, [*TASK_CLASSES])
+    if name not in TASK_CLASSES:
+        raise ValueError(f"task {describe_unknown_name(name, TASK_CLASSES)}")
     if model is None and name in BUILTIN_TASKS:
         model = get_builtin_name(name)
     if model is None:

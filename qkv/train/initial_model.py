@@ -9,7 +9,7 @@ from typing import Any
 from qkv.data.encode.encoder import parse_template_columns
 from qkv.data.read.record import TEXT_COLUMNS, Record
 from qkv.families import get_family
-from qkv.hints import find_closest_name
+from qkv.hints import find_known_name
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.names import find_default_target_modules
 from qkv.model.adapters.write import build_adapter_files
@@ -126,8 +126,8 @@ def prepare_model(
         inferred_args = infer_family_args(recipe, tokenizer, label_names, head)
         family_defaults = get_family(config.family).defaults
         for name in overrides.keys() - family_defaults.keys():
-            if closest := find_closest_name(name, family_defaults):
-                raise ValueError(f"model.{name} is unknown; did you mean model.{closest}?")
+            if known_name := find_known_name(name, family_defaults):
+                raise ValueError(f"model.{name} is unknown; did you mean model.{known_name}?")
         for tower in ("text", "image"):  # CLIP's towers have arguments of their own
             if tower in inferred_args:
                 overrides[tower] = inferred_args.pop(tower) | overrides.get(tower, {})

@@ -251,11 +251,11 @@ def test_commands_without_a_model(stand_ins: Path, capsys: pytest.CaptureFixture
     task = qkv.task("translate")
     assert run_command(capsys, "translate", GERMAN) == task(GERMAN).text + "\n"
     assert (
-        run_command(capsys, "translate", GERMAN, "--to", "de")
+        run_command(capsys, "translate", GERMAN, "--tgt-lang", "de")
         == task(GERMAN, tgt_lang="de").text + "\n"
     )
     assert (
-        run_command(capsys, "translate", GERMAN, "--from", "en")
+        run_command(capsys, "translate", GERMAN, "--src-lang", "en")
         == task(GERMAN, tgt_lang="de").text + "\n"
     )
     assert (

@@ -110,7 +110,7 @@ def test_files_of_many_kinds(
         capsys,
         "train",
         "rows.jsonl",
-        "--columns.text",
+        "--column",
         "review",
         "--vocab-size",
         300,
@@ -129,7 +129,7 @@ def test_files_of_many_kinds(
     ("arguments", "words"),
     [
         ([], "no file"),
-        (["gone.txt"], "gone.txt: nothing there"),
+        (["gone.txt"], "gone.txt: no files found"),
         (["text.txt", "--type", "guess"], "guess"),
         (["text.txt", "--template", "guess"], "template 'guess': expected one of bert,"),
         (["text.txt", "--vocab-size", "3"], "vocab_size 3: expected at least 257"),

@@ -539,6 +539,10 @@ def test_eval_of_generated_texts(capsys: pytest.CaptureFixture[str]) -> None:
     else:
         assert "qkv[eval]" in result["signatures"]["bleu"]
     assert "num_beams is 0" in bad(capsys, "eval", run, "--data.test", path, "--num-beams", 0)
+    sampling = ["--temperature", 5, "--num-beams", 1, "--seed", 3]
+    samples = [evaluated(capsys, run, path, *sampling)["metrics"]["rouge1"] for _ in range(2)]
+    assert samples[0] == samples[1] < 0.9
+    assert evaluated(capsys, run, path, *sampling)["settings"]["temperature"] == 5
 
 
 def test_eval_of_generative_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,12 +56,44 @@ def test_translate_between_languages(capsys: pytest.CaptureFixture[str]) -> None
         "translate", MODELS / "mbart", src_lang="en_XX", tgt_lang="de_DE", max_new_tokens=6
     )(TEXT)
     assert (
-        good(capsys, "translate", TEXT, *more, "--from", "en", "--to", "de") == expected.text + "\n"
+        good(capsys, "translate", TEXT, *more, "--src-lang", "en", "--tgt-lang", "de")
+        == expected.text + "\n"
     )
-    assert "the target language is unknown; expected --from and --to of" in bad(
+    assert "the target language is unknown; expected src_lang and tgt_lang of" in bad(
         capsys, "translate", TEXT, *more
     )
-    assert "--to is 'xx', expected one of ar" in bad(capsys, "translate", TEXT, *more, "--to", "xx")
+    assert "tgt_lang is 'xx', expected one of ar" in bad(
+        capsys, "translate", TEXT, *more, "--tgt-lang", "xx"
+    )
+
+
+@pytest.mark.parametrize("command", ["translate", "summarize"])
+def test_a_record_of_a_file_is_a_text(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    Path("letters.csv").write_text(f'id,body,note\n1,"{TEXT}",x\n2,"It rained.\nA lot.",y\n')
+    more = [*model("marian"), "--max-new-tokens", "4"]
+    result = rows(capsys, command, "letters.csv", "--column", "body", *more)
+    assert [row["source"] for row in result] == [TEXT, "It rained.\nA lot."]
+    assert "the columns are 'id', 'body', 'note'" in bad(capsys, command, "letters.csv", *more)
+
+
+@pytest.mark.parametrize("command", ["translate", "summarize"])
+def test_sampling(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    more = [*model("marian"), "--max-new-tokens", "9", "--num-beams", "1"]
+    sampling = ["--temperature", "1.5", "--top-p", "0.95", "--top-k", "30"]
+    settings = dict(max_new_tokens=9, num_beams=1, temperature=1.5, top_p=0.95, top_k=30)
+    task: Any = qkv.task(command, MODELS / "marian", **settings)
+    texts = set()
+    for seed in (1, 2):
+        expected = task(TEXT, seed=seed).text
+        assert good(capsys, command, TEXT, *more, *sampling, "--seed", str(seed)) == f"{expected}\n"
+        texts.add(expected)
+    assert len(texts) == 2
+    stop = expected[2:4]
+    stopped = good(capsys, command, TEXT, *more, *sampling, "--seed", "2", "--stop-strings", stop)
+    assert stopped == task(TEXT, seed=2, stop_strings=[stop]).text + "\n"
+    assert stop in stopped
+    assert len(stopped) <= len(expected)
+    assert "use --no-do-sample" in bad(capsys, command, TEXT, *more, "--temperature", "0")
 
 
 def test_summarize(capsys: pytest.CaptureFixture[str]) -> None:

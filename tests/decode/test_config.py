@@ -305,7 +305,7 @@ def test_model_keeps_generation_config(tmp_path: Path) -> None:
     loaded = qkv.load(tmp_path / "a")
     assert loaded.generation_config == raw
     for file_format in ("hf", "qkv"):
-        loaded.save(tmp_path / file_format, file_format=file_format)
+        loaded.save(tmp_path / file_format, format=file_format)
         assert qkv.load(tmp_path / file_format).generation_config == raw
     loaded.generation_config = write_generation_config(
         GenerationConfig(num_beams=2), loaded.generation_config

@@ -149,5 +149,5 @@ def test_a_saved_model_loads_with_the_same_outputs(folder: Path, tmp_path: Path)
 @CASES
 def test_saving_in_hf_format_is_an_error(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="transformer-xl"):
-        qkv.load(folder).save(tmp_path / "new", file_format="hf")
+        qkv.load(folder).save(tmp_path / "new", format="hf")
     assert not (tmp_path / "new").exists()

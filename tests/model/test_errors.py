@@ -1135,9 +1135,7 @@ def test_save_without_permission(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("file_format", ["rocket", "", None, 5])
 def test_save_in_an_unknown_format(file_format: Any, tmp_path: Path) -> None:
-    message = get_error_message(
-        lambda: build_tiny("bert").save(tmp_path / "x", file_format=file_format)
-    )
+    message = get_error_message(lambda: build_tiny("bert").save(tmp_path / "x", format=file_format))
     assert repr(file_format) in message
     assert "hf" in message
     assert not (tmp_path / "x").exists()
@@ -1152,7 +1150,7 @@ def test_save_what_hugging_face_does_not_support(
     family: str, changes: Any, word: str, tmp_path: Path
 ) -> None:
     model = tiny.build(family, dtype=torch.float32, **changes)
-    assert word in get_error_message(lambda: model.save(tmp_path / "x", file_format="hf"))
+    assert word in get_error_message(lambda: model.save(tmp_path / "x", format="hf"))
     assert not (tmp_path / "x").exists()
 
 

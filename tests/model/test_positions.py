@@ -110,8 +110,8 @@ def test_save_and_load(family: str, position_type: str, tmp_path: Path) -> None:
         ValueError,
         match=family if removed else f"position_embedding_type='{position_type}' in {family}",
     ):
-        model.save(tmp_path / "theirs", file_format="hf")
-    assert not (tmp_path / "theirs").exists()
+        model.save(tmp_path / "hf", format="hf")
+    assert not (tmp_path / "hf").exists()
 
 
 @pytest.mark.parametrize("position_type", POSITION_TYPES)

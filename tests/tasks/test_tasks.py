@@ -471,10 +471,11 @@ def test_nul_in_a_text_keeps_the_offsets() -> None:
 
 
 @pytest.mark.parametrize(("call", "message"), [
-    (lambda: qkv.task("sing", "x"), "task is 'sing', expected one of classify, tag"),
+    (lambda: qkv.task("sing", "x"), "task sing is unknown; expected one of classify, tag"),
+    (lambda: qkv.task("ner", "x"), "task ner is unknown; did you mean tag?"),
     (lambda: qkv.task("tag"), "`tag` has no model"),
     (lambda: qkv.task("tag", load_golden("bert-tag"), device="cuda"), "device and adapter apply to a model"),
-    (lambda: build_task("classify", tpo=3), "setting is 'tpo', expected one of overflow"),
+    (lambda: build_task("classify", tpo=3), "setting tpo is unknown; expected one of overflow"),
     (lambda: build_task("classify", overflow="window"),
      "overflow is 'window', expected one of error, truncate"),
     (lambda: build_task("classify", top_k=0), "top_k is 0"),
@@ -523,8 +524,8 @@ def test_nul_in_a_text_keeps_the_offsets() -> None:
     (lambda: build_task("embed", pooling="pooler_output"), "this model has no pooler"),
     (lambda: qkv.task("embed", load_golden("clip"), pooling="mean"), "has text embeddings of its own"),
     (lambda: build_task("match")(ROOT / "images" / "tall.png"), "candidate_labels is empty"),
-    (lambda: build_task("match")(ROOT / "README.md", ["a"]), r"README\.md: no image that can be read"),
-    (lambda: build_task("match")(ROOT / "none.png", ["a"]), r"none\.png: no image that can be read"),
+    (lambda: build_task("match")(ROOT / "README.md", ["a"]), r"README\.md: not a readable image"),
+    (lambda: build_task("match")(ROOT / "none.png", ["a"]), r"none\.png: not a readable image"),
     (lambda: build_task("detect", threshold=2), "threshold is 2"),
     (lambda: build_task("score")("x"), "no earlier token to be predicted from"),
 ])  # fmt: skip

@@ -16,13 +16,14 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import Engine, GenerationConfig, Result, read_generation_config
+from qkv.decode.config import add_do_sample
 from qkv.decode.generation_config import parse_field_value
 from qkv.model.stop_strings import build_stop_criteria
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
 from qkv.tasks.alignment import Alignment, locate_source_tokens, locate_target_tokens
 from qkv.tasks.base import DEFAULT_MAX_INPUT_LENGTH, InputRow, InputT, Task, TextOrPair
-from qkv.tasks.checks import check_choice, check_input_text, check_string_settings
+from qkv.tasks.checks import check_input_text, check_setting_names, check_string_settings
 from qkv.tasks.chunking import chunk_text, find_chunk_starts
 from qkv.tasks.cross_attention import (
     AttentionResult,
@@ -33,10 +34,6 @@ from qkv.tasks.write.decoding import select_engine
 from qkv.validate import check_number
 
 GENERATION_SETTINGS = tuple(field.name for field in fields(GenerationConfig))
-SAMPLING_SETTINGS = (  # any of them implies do_sample=True
-    "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
-    "best_of",
-)  # fmt: skip
 GenerationT = TypeVar("GenerationT")
 
 
@@ -75,14 +72,12 @@ class GenerationTask(Task[InputT, GenerationT]):
             raise ValueError(
                 f"generate_kwargs is {self.generate_kwargs!r}, expected settings by name"
             )
-        for name in self.generate_kwargs:
-            check_choice("setting", name, GENERATION_SETTINGS)
+        check_setting_names(self.generate_kwargs, GENERATION_SETTINGS)
         self.generation_config  # noqa: B018  raises for wrong values
 
     def with_settings(self, settings: dict[str, Any]) -> Self:
         field_names = [field.name for field in fields(self) if field.name != "model"]
-        for name in settings:
-            check_choice("setting", name, [*field_names, *GENERATION_SETTINGS])
+        check_setting_names(settings, [*field_names, *GENERATION_SETTINGS])
         changes = {name: value for name, value in settings.items() if name in field_names}
         generate_kwargs = {
             name: value for name, value in settings.items() if name not in field_names
@@ -111,15 +106,12 @@ class GenerationTask(Task[InputT, GenerationT]):
         """The generation config of the folder, overridden by the settings of the task."""
         model = self.model
         tokenizer = self.tokenizer
-        settings = {
-            name: parse_field_value(name, value) for name, value in self.generate_kwargs.items()
-        }
+        settings = add_do_sample(
+            {name: parse_field_value(name, value) for name, value in self.generate_kwargs.items()}
+        )
         defaults = read_generation_config(
             model.generation_config, model.config, self.task_specific_key
         )
-        has_sampling_setting = any(name in settings for name in SAMPLING_SETTINGS)
-        if has_sampling_setting and not settings.get("penalty_alpha"):
-            settings.setdefault("do_sample", True)
         num_return_sequences = settings.get("num_return_sequences")
         do_sample = settings.get("do_sample", defaults.do_sample)
         if isinstance(num_return_sequences, int) and "num_beams" not in settings and not do_sample:

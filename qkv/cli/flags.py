@@ -1,0 +1,28 @@
+"""Types of command line arguments, and how their words are parsed. Knows no command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from cyclopts import Parameter, Token
+
+
+def parse_int(_: object, tokens: Sequence[Token]) -> int:
+    """Parse an integer; a fraction is an error instead of being rounded."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r}, expected a whole number") from None
+
+
+StrictInt = Annotated[int, Parameter(converter=parse_int)]
+BoolFlag = Annotated[bool, Parameter(negative="")]
+JsonFlag = Annotated[bool, Parameter(name="--json", negative="")]
+StringList = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+TextArgument = Annotated[str, Parameter(allow_leading_hyphen=True)]  # a single - is standard input
+
+
+def drop_none(**settings: Any) -> dict[str, Any]:
+    """Return the settings that are not None."""
+    return {name: value for name, value in settings.items() if value is not None}
