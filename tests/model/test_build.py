@@ -1,4 +1,4 @@
-"""New models: published sizes, initialization and dropout as in the originals."""
+"""New models: published sizes, initialization and dropout as in the reference implementations."""
 
 import math
 from collections import Counter
@@ -55,7 +55,7 @@ def test_sizes_match_published_parameter_counts(
 
 @pytest.mark.parametrize(("family", "size"), ALL_SIZES)
 def test_every_size_builds_and_loads(family: str, size: str, tmp_path: Path) -> None:
-    """Each size with small numbers builds, runs, and loads as saved."""
+    """Each size, with a small width and depth, builds, runs, and loads as it was saved."""
     sizes = {
         key: value
         for key, value in tiny.SIZES[family].items()
@@ -67,14 +67,14 @@ def test_every_size_builds_and_loads(family: str, size: str, tmp_path: Path) -> 
     model.save(tmp_path)
     loaded = qkv.load(tmp_path)
     assert loaded.spec == model.spec
-    for p, q in zip(model.net.parameters(), loaded.net.parameters(), strict=True):
-        assert torch.equal(p, q)
-    out, loaded_out = (m.net(tiny.build_batch(m, ids)) for m in (model, loaded))
-    assert out.keys() == loaded_out.keys()
-    assert all(
-        value.isfinite().all() and torch.equal(value, loaded_out[name])
-        for name, value in out.items()
+    compare.assert_bitwise_equal(
+        dict(loaded.net.named_parameters()),
+        dict(model.net.named_parameters()),
+        because=compare.COPIED,
     )
+    out, loaded_out = (m.net(tiny.build_batch(m, ids)) for m in (model, loaded))
+    assert all(value.isfinite().all() for value in out.values())
+    compare.assert_bitwise_equal(loaded_out, out, because=compare.SAME_KERNELS)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -92,8 +92,8 @@ def test_build_is_deterministic() -> None:
             [p.flatten() for p in qkv.build("gpt2", **tiny.SIZES["gpt2"]).net.parameters()]
         )
 
-    assert torch.equal(build(1), build(1))
-    assert not torch.equal(build(1), build(2))
+    compare.assert_bitwise_equal(build(1), build(1), because="the seed sets all random numbers")
+    assert compare.max_difference(build(1), build(2)) > 0
 
 
 # Keys that are enlarged so that a standard deviation can be measured.
@@ -115,8 +115,8 @@ def enlarge(sizes: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def initialized_original(case: Case) -> Any:
-    """Return the original model with its initial weights."""
+def initialize_reference(case: Case) -> Any:
+    """Return the reference model with its initial weights."""
     torch.manual_seed(0)
     model_class = getattr(transformers, case.class_name)
     sizes = enlarge(deepcopy(case.sizes))
@@ -128,21 +128,21 @@ UNREAD = ("embeddings.position_embeddings.weight", "embeddings.tok_embeddings.we
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
-def test_initialization_matches_the_original(case: Case, tmp_path: Path) -> None:
-    original = initialized_original(case)
-    original.save_pretrained(tmp_path)
-    opened = qkv.load(tmp_path)
-    model = qkv.build(opened.family.name, **opened.args)
-    theirs = {**dict(original.named_parameters()), **dict(original.named_buffers())}
+def test_initialization_matches_the_reference(case: Case, tmp_path: Path) -> None:
+    reference = initialize_reference(case)
+    reference.save_pretrained(tmp_path)
+    loaded = qkv.load(tmp_path)
+    model = qkv.build(loaded.family.name, **loaded.args)
+    theirs = {**dict(reference.named_parameters()), **dict(reference.named_buffers())}
     problems = []
     ours = model.to_checkpoint_tensors(dict(model.net.named_parameters()))
     assert len(ours) > 10
     for name, tensor in ours.items():
-        expected = theirs.get(name, dict(original.state_dict()).get(name))
+        expected = theirs.get(name, dict(reference.state_dict()).get(name))
         assert expected is not None, name
         tensor, expected = tensor.detach(), expected.detach()
         if expected.eq(expected.flatten()[0]).all():  # zeros, ones, or one number
-            if not torch.equal(tensor, expected):
+            if not torch.equal(tensor, expected):  # a constant, written and not computed
                 problems.append(f"{name}: not all {expected.flatten()[0]:.3g}")
             continue
         empty = expected.dim() == 2 and (expected == 0).all(1)
@@ -157,7 +157,7 @@ def test_initialization_matches_the_original(case: Case, tmp_path: Path) -> None
             drift = abs(tensor.mean() - expected.mean()) / expected.std()
             if not 0.9 < tensor.std() / expected.std() < 1.1 or drift > 0.1:
                 problems.append(
-                    f"{name}: deviation {tensor.std():.4f}, the original's {expected.std():.4f}"
+                    f"{name}: deviation {tensor.std():.4f}, expected {expected.std():.4f}"
                 )
             if (
                 not 0.5
@@ -166,14 +166,12 @@ def test_initialization_matches_the_original(case: Case, tmp_path: Path) -> None
             ):
                 problems.append(f"{name}: different distribution")
         elif not 0.5 < tensor.std() / expected.std() < 2:
-            problems.append(
-                f"{name}: deviation {tensor.std():.4f}, the original's {expected.std():.4f}"
-            )
+            problems.append(f"{name}: deviation {tensor.std():.4f}, expected {expected.std():.4f}")
     assert not problems, "\n".join(problems)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt3", "sparse"])
-def test_residual_projections_start_smaller(family: str) -> None:
+def test_residual_projections_start_with_smaller_weights(family: str) -> None:
     """Radford et al. 2019, section 2.3: by 1/sqrt(N), N residual layers."""
     model = qkv.build(
         family, **tiny.SIZES[family] | dict(width=120, heads=4, ffn_width=200, depth=8)
@@ -185,7 +183,7 @@ def test_residual_projections_start_smaller(family: str) -> None:
             assert p.std().item() == pytest.approx(0.02, rel=0.1), name
 
 
-def test_transformer_starts_with_xavier() -> None:
+def test_the_transformer_starts_with_xavier_weights() -> None:
     model = qkv.build(
         "transformer",
         **tiny.SIZES["transformer"] | dict(width=96, ffn_width=200, decoder_ffn_width=200),
@@ -199,7 +197,7 @@ def test_transformer_starts_with_xavier() -> None:
             assert p.eq(1.0 if "post_" in name and name.endswith("weight") else 0.0).all(), name
 
 
-def test_transformer_xl_starts_as_published() -> None:
+def test_transformer_xl_starts_with_the_published_weights() -> None:
     """All normal at 0.02, projections at 0.01, the norms' weights around one."""
     sizes = dict(
         width=96, embedding_width=96, head_dim=24, ffn_width=200, vocab_size=400, cutoffs=(100, 200)
@@ -223,7 +221,7 @@ class DropoutRecorder(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: Counter[tuple[float, int]] = Counter()
+        self.counts: Counter[tuple[float, int]] = Counter()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def arguments(*names: str) -> Any:
@@ -237,10 +235,10 @@ class DropoutRecorder(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def record(self, rate: float, count: int) -> None:
-        self.seen += Counter({(round(rate, 6), count): rate > 0})
+        self.counts += Counter({(round(rate, 6), count): rate > 0})
 
 
-def rates(config: Any) -> dict[str, float]:
+def assign_dropout_rates(config: Any) -> dict[str, float]:
     """Return a different rate for every dropout key."""
     keys = sorted(k for k in config.to_dict() if "drop" in k and "layerdrop" not in k)
     return {key: 0.11 + 0.01 * n for n, key in enumerate(keys)}
@@ -249,47 +247,46 @@ def rates(config: Any) -> dict[str, float]:
 @pytest.mark.parametrize(
     "case", [c for c in CASES if c.name.endswith((c.class_name, "-cross"))], ids=str
 )
-def test_dropout_matches_the_original(case: Case, tmp_path: Path) -> None:
+def test_dropout_matches_the_reference(case: Case, tmp_path: Path) -> None:
     model_class = getattr(transformers, case.class_name)
     config = model_class.config_class(**deepcopy(case.sizes), attn_implementation="eager")
     for part in [config] + [getattr(config, key) for key in config.sub_configs]:
-        for key, rate in rates(part).items():
+        for key, rate in assign_dropout_rates(part).items():
             setattr(part, key, rate)
-    original = model_class(config).train()
-    original.save_pretrained(tmp_path)
+    reference = model_class(config).train()
+    reference.save_pretrained(tmp_path)
     model = qkv.load(tmp_path)
     inputs: dict[str, Any] = {**oracle.build_inputs(case, "none")}
     with DropoutRecorder() as ours:
         model(**inputs)
-    assert not ours.seen
+    assert not ours.counts
     model.net.train()
     with DropoutRecorder() as ours:
         model(**inputs)
     with DropoutRecorder() as theirs:
-        original(**oracle.to_reference_inputs(case, inputs))
-    counts = ours.seen
-    expected = theirs.seen
+        reference(**oracle.to_reference_inputs(case, inputs))
+    counts = ours.counts
+    expected = theirs.counts
     rows = inputs["input_ids"].shape[:-1].numel() if "input_ids" in inputs else oracle.B
-    rate = rates(config).get("dropout", 0.0)
-    if (
-        case.family == "xlnet"
-    ):  # relative positions: once for all layers per row; here once a layer for all rows
+    rate = assign_dropout_rates(config).get("dropout", 0.0)
+    if case.family == "xlnet":
+        # Relative positions: once for all layers per row; here once a layer for all rows.
         assert counts.pop((rate, (2 * oracle.T - 1) * config.d_model))
         assert expected.pop((rate, 2 * oracle.T * rows * config.d_model))
     if case.family == "albert":  # the feed-forward output: in the paper's code and here
-        expected[rates(config)["hidden_dropout_prob"], rows * oracle.T * config.hidden_size] += 2
-    if (
-        case.family == "switch_transformers"
-    ):  # the number of values of an expert depends on the routing
+        rate = assign_dropout_rates(config)["hidden_dropout_prob"]
+        expected[rate, rows * oracle.T * config.hidden_size] += 2
+    if case.family == "switch_transformers":
+        # The number of values of an expert depends on the routing.
         counts, expected = (
             Counter({k: n for k, n in c.items() if k[1] % config.d_ff}) for c in (counts, expected)
         )
     assert counts == expected, (
-        f"only here: {counts - expected}, only in the original: {expected - counts}"
+        f"only here: {counts - expected}, only in the reference: {expected - counts}"
     )
 
 
-B, T, W, H, FEED = 2, 6, tiny.WIDTH, 4, 40
+B, T, W, H, FFN_WIDTH = 2, 6, tiny.WIDTH, 4, 40
 _STATES, _WEIGHTS = B * T * W, B * H * T * T
 _GPT = dict(dropout=0.1, embedding_dropout=0.2, attention_dropout=0.3)
 PAPER_DROPOUT: dict[str, tuple[dict[str, float], Counter[tuple[float, int]]]] = {
@@ -301,14 +298,15 @@ PAPER_DROPOUT: dict[str, tuple[dict[str, float], Counter[tuple[float, int]]]] = 
         dict(dropout=0.1, attention_dropout=0.3, activation_dropout=0.4),
         Counter({
             (0.1, _STATES): 12, (0.3, _WEIGHTS): 2, (0.3, B * 3 * T * T): 4,
-            (0.4, B * T * FEED): 2, (0.4, B * T * 36): 2,
+            (0.4, B * T * FFN_WIDTH): 2, (0.4, B * T * 36): 2,
         }),
     ),
     # embedding, relative positions, attention weights, sublayers, inside feed-forward, output
     "transformer-xl": (
         dict(dropout=0.1, attention_dropout=0.3),
         Counter({
-            (0.1, _STATES): 6, (0.1, (5 + T) * W): 2, (0.1, B * T * FEED): 2, (0.3, B * H * T * (5 + T)): 2,
+            (0.1, _STATES): 6, (0.1, (5 + T) * W): 2, (0.1, B * T * FFN_WIDTH): 2,
+            (0.3, B * H * T * (5 + T)): 2,
         }),
     ),
 }  # fmt: skip
@@ -319,14 +317,14 @@ def test_dropout_matches_the_paper(family: str) -> None:
     arguments, expected = PAPER_DROPOUT[family]
     model = qkv.build(family, **tiny.SIZES[family] | arguments)
     model.net.train()
-    with DropoutRecorder() as found:
+    with DropoutRecorder() as recorder:
         model.net(tiny.build_batch(model, tiny.random_ids(B, T)))
-    assert found.seen == expected, f"more: {found.seen - expected}, less: {expected - found.seen}"
+    counts = recorder.counts
+    assert counts == expected, f"more: {counts - expected}, less: {expected - counts}"
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_dropout_only_in_training(family: str) -> None:
-    """Outputs vary in training mode only."""
+def test_dropout_acts_only_in_training(family: str) -> None:
     rate = "dropout" if family in ("ctrl", "t5", "switch", "xlnet") else "attention_dropout"
     model = qkv.build(family, **tiny.change_sizes(family, **{rate: 0.3}))
     batch = tiny.build_batch(model, tiny.random_ids(2, 6))
@@ -334,12 +332,12 @@ def test_dropout_only_in_training(family: str) -> None:
         training: [model.net.train(training)(batch)["last_hidden_state"] for _ in range(2)]
         for training in (True, False)
     }
-    assert torch.equal(*hidden[False])
-    assert not torch.equal(*hidden[True])
+    compare.assert_bitwise_equal(*hidden[False], because=compare.SAME_KERNELS)
+    assert compare.max_difference(*hidden[True]) > 0
     assert compare.max_difference(hidden[True][0], hidden[False][0]) > 1e-6
 
 
-def test_device() -> None:
+def test_build_moves_a_model_to_a_device() -> None:
     assert qkv.build("gpt2", **tiny.change_sizes("gpt2"), device="auto").device.type in (
         "cpu",
         "cuda",

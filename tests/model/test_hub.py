@@ -14,7 +14,7 @@ CODE = (
 )
 
 
-def load(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def load_in_new_process(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run `qkv.load` in a process whose hub cache is in this folder."""
     environment = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, "-c", CODE, *arguments]
@@ -42,14 +42,14 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_id_loads_from_the_cache(home: Path) -> None:
+def test_a_hub_id_loads_from_the_cache(home: Path) -> None:
     for revision in ((), ("main",)):
-        process = load(home, "someone/tiny", *revision)
+        process = load_in_new_process(home, "someone/tiny", *revision)
         assert "qkv.Model(bert" in process.stdout, process.stderr
 
 
-def test_missing_id_gives_one_line(home: Path) -> None:
-    message = load(home, "someone/else").stderr.strip().splitlines()[-1]
+def test_a_missing_hub_id_gives_an_error_of_one_line(home: Path) -> None:
+    message = load_in_new_process(home, "someone/else").stderr.strip().splitlines()[-1]
     assert message.startswith(
         "ValueError: someone/else: no such folder, and the download from the hub failed"
     )

@@ -1,4 +1,4 @@
-"""Model as people expect it: callable with Hugging Face's inputs, its losses, its `generate`."""
+"""Model: called with Hugging Face's inputs, it has their losses and their `generate`."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def pair(name: str, folder: Path) -> tuple[qkv.Model, Any]:
-    """A model with random weights, ours and the original."""
-    make_config, sizes = CASES[name]
+def build_pair(name: str, folder: Path) -> tuple[qkv.Model, Any]:
+    """Return a model with random weights, and the same model of transformers."""
+    config_class, sizes = CASES[name]
     torch.manual_seed(0)
-    original = getattr(transformers, name)(make_config(**sizes)).eval()
+    reference = getattr(transformers, name)(config_class(**sizes)).eval()
     with torch.no_grad():
-        for parameter in original.parameters():
+        for parameter in reference.parameters():
             parameter.normal_(0, 0.2)
-    original.save_pretrained(folder)
-    return qkv.load(folder), original
+    reference.save_pretrained(folder)
+    return qkv.load(folder), reference
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_loss_is_hugging_faces(name: str, tmp_path: Path) -> None:
-    model, original = pair(name, tmp_path)
+def test_the_loss_is_that_of_hugging_face(name: str, tmp_path: Path) -> None:
+    model, reference = build_pair(name, tmp_path)
     input_ids = torch.randint(4, 60, (3, 9))
     attention_mask = torch.ones(3, 9, dtype=torch.long)
     attention_mask[1, 6:] = 0
@@ -63,9 +63,9 @@ def test_loss_is_hugging_faces(name: str, tmp_path: Path) -> None:
         labels = torch.randint(0, 3 if "Token" in name else 60, (3, 9))
         labels[0, :2] = -100
     inputs: dict[str, Any] = dict(input_ids=input_ids, labels=labels)
-    if name != "GPT2LMHeadModel":  # the original counts positions over padding
+    if name != "GPT2LMHeadModel":  # the reference counts positions over padding
         inputs["attention_mask"] = attention_mask
-    expected = original(**inputs)
+    expected = reference(**inputs)
     outputs = model(**inputs)
     torch.testing.assert_close(outputs.loss, expected.loss, atol=2e-5, rtol=1e-4)
     assert outputs["logits"] is outputs.logits
@@ -77,20 +77,19 @@ def test_loss_is_hugging_faces(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "settings", [{}, dict(num_beams=3), dict(num_beams=4, num_return_sequences=2)], ids=str
 )
-def test_generate_gives_hugging_faces_ids(
+def test_generate_gives_the_ids_of_hugging_face(
     name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    model, original = pair(name, tmp_path)
+    model, reference = build_pair(name, tmp_path)
     input_ids = torch.randint(4, 60, (2, 7))
     limits: dict[str, Any] = dict(max_new_tokens=9, do_sample=False, **settings)
     pad = model.args.get("pad_token_id") or 2
     mask = torch.ones_like(input_ids)
-    expected = original.generate(input_ids, attention_mask=mask, pad_token_id=pad, **limits)
-    found = model.generate(input_ids, **limits)
-    assert found.tolist() == expected.tolist()
+    expected = reference.generate(input_ids, attention_mask=mask, pad_token_id=pad, **limits)
+    assert model.generate(input_ids, **limits).tolist() == expected.tolist()
 
 
-def test_as_a_torch_module() -> None:
+def test_a_model_has_the_methods_of_a_torch_module() -> None:
     model = tiny.build("bert", dtype=torch.float32)
     assert model.train() is model
     assert model.net.training
@@ -113,7 +112,7 @@ def test_outputs_are_attributes() -> None:
         _ = outputs.pooler
 
 
-def test_errors_are_one_line() -> None:
+def test_a_missing_loss_or_decoder_is_an_error() -> None:
     with pytest.raises(ValueError, match="labels: a model with the head 'none' has no loss"):
         tiny.build("bert", head="none")(tiny.random_ids(2, 5), labels=tiny.random_ids(2, 5))
     with pytest.raises(ValueError, match="a bert model without a decoder cannot generate"):

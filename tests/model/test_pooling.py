@@ -12,7 +12,7 @@ import qkv
 from tests.support import compare, tiny
 
 
-def bert(mode: str) -> qkv.Model:
+def build_bert(mode: str) -> qkv.Model:
     model = qkv.build("bert", "tiny", vocab_size=50, width=12, heads=2, ffn_width=20, pooling=mode)
     tiny.randomize_parameters(model.net)
     return model
@@ -24,7 +24,7 @@ MASK = IDS > 0
 
 @pytest.mark.parametrize("mode", ["mean", "first", "last"])
 def test_embedding_is_pooled_over_tokens_and_normalized(mode: str) -> None:
-    out = bert(mode)(IDS, attention_mask=MASK)
+    out = build_bert(mode)(IDS, attention_mask=MASK)
     h, n = out["last_hidden_state"], (5, 3)
     rows = {
         "mean": torch.stack([h[i, : n[i]].mean(0) for i in range(2)]),
@@ -39,16 +39,20 @@ def test_embedding_is_pooled_over_tokens_and_normalized(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["mean", "first", "last"])
-def test_save_and_load(mode: str, tmp_path: Path) -> None:
-    model = bert(mode)
+def test_a_saved_model_loads_with_its_pooling(mode: str, tmp_path: Path) -> None:
+    model = build_bert(mode)
     model.save(tmp_path)
     loaded = qkv.load(tmp_path)
     assert loaded.pooling == model.pooling
-    compare.assert_close(loaded(IDS, attention_mask=MASK), model(IDS, attention_mask=MASK), 0)
-    original, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
+    compare.assert_bitwise_equal(
+        loaded(IDS, attention_mask=MASK),
+        model(IDS, attention_mask=MASK),
+        because=compare.SAME_KERNELS,
+    )
+    reference, info = transformers.BertModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    hidden = original(IDS, attention_mask=MASK.long()).last_hidden_state * MASK[..., None]
+    hidden = reference(IDS, attention_mask=MASK.long()).last_hidden_state * MASK[..., None]
     compare.assert_close(
         {"hidden": hidden},
         {"hidden": loaded(IDS, attention_mask=MASK)["last_hidden_state"] * MASK[..., None]},
@@ -56,8 +60,8 @@ def test_save_and_load(mode: str, tmp_path: Path) -> None:
     )
 
 
-def test_embedding_without_normalization(tmp_path: Path) -> None:
-    bert("mean").save(tmp_path)
+def test_an_embedding_may_be_without_normalization(tmp_path: Path) -> None:
+    build_bert("mean").save(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     (tmp_path / "modules.json").write_text(json.dumps(modules[:2]))
     model = qkv.load(tmp_path)
@@ -65,8 +69,8 @@ def test_embedding_without_normalization(tmp_path: Path) -> None:
     assert (model(IDS)["sentence_embedding"].norm(dim=-1) - 1).abs().min() > 1e-3
 
 
-def test_unsupported_module_warns(tmp_path: Path) -> None:
-    bert("mean").save(tmp_path)
+def test_an_unsupported_module_gives_a_warning(tmp_path: Path) -> None:
+    build_bert("mean").save(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
     modules[2]["type"] = "sentence_transformers.models.Dense"
     (tmp_path / "modules.json").write_text(json.dumps(modules))
@@ -89,14 +93,14 @@ def test_unsupported_module_warns(tmp_path: Path) -> None:
         ("modules.json", "[1]", "expected a JSON list"),
     ],
 )
-def test_invalid_files(name: str, text: str, word: str, tmp_path: Path) -> None:
-    bert("mean").save(tmp_path)
+def test_invalid_files_are_errors(name: str, text: str, word: str, tmp_path: Path) -> None:
+    build_bert("mean").save(tmp_path)
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=word):
         qkv.load(tmp_path)
 
 
-def test_unsupported_pooling() -> None:
+def test_unsupported_pooling_is_an_error() -> None:
     with pytest.raises(ValueError, match="most"):
         qkv.build("bert", "tiny", pooling="most")
     with pytest.raises(ValueError, match="clip"):

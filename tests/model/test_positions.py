@@ -23,7 +23,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 STATES = ("last_hidden_state", "encoder_last_hidden_state")
 RECURRENT = ("xlnet", "transformer-xl")  # segment recurrence needs their relative positions
 NOT_RECURRENT = [family for family in tiny.FAMILIES if family not in RECURRENT]
-EVERY = pytest.mark.parametrize(
+EVERY_TYPE = pytest.mark.parametrize(
     ("family", "position_type"), [(f, k) for f in NOT_RECURRENT for k in POSITION_TYPES]
 )
 CAUSAL = (
@@ -31,34 +31,34 @@ CAUSAL = (
 )
 
 
-def make(family: str, position_type: str, **changes: Any) -> qkv.Model:
+def build(family: str, position_type: str, **changes: Any) -> qkv.Model:
     return tiny.build(family, positions=position_type, **CHANGES.get(family, {}) | changes)
 
 
 @pytest.mark.parametrize("position_type", POSITION_TYPES)
 @pytest.mark.parametrize("family", RECURRENT)
-def test_recurrent_families_raise(family: str, position_type: str) -> None:
+def test_recurrent_families_have_no_other_positions(family: str, position_type: str) -> None:
     with pytest.raises(ValueError, match=f"^(?=.*{family}).*{position_type}"):
-        make(family, position_type)
+        build(family, position_type)
 
 
-@EVERY
-def test_padded_row_equals_unpadded(family: str, position_type: str) -> None:
-    model = make(family, position_type)
-    ids, target, lengths = (
-        tiny.random_ids(2, 9),
-        tiny.random_ids(2, 9, seed=1),
-        torch.tensor([[9], [5]]),
-    )
-    for pads in ("left", "right"):
-        mask = torch.arange(9) >= 9 - lengths if pads == "left" else torch.arange(9) < lengths
-        together = model.net(tiny.build_batch(model, ids, target, attention_mask=mask))
+@EVERY_TYPE
+def test_padded_row_equals_row_alone(family: str, position_type: str) -> None:
+    model = build(family, position_type)
+    ids = tiny.random_ids(2, 9)
+    decoder_ids = tiny.random_ids(2, 9, seed=1)
+    lengths = torch.tensor([[9], [5]])
+    for padding in ("left", "right"):
+        mask = torch.arange(9) >= 9 - lengths if padding == "left" else torch.arange(9) < lengths
+        together = model.net(tiny.build_batch(model, ids, decoder_ids, attention_mask=mask))
         for n in range(2):
             row = mask[n]
-            alone = model.net(tiny.build_batch(model, ids[n, None, row], target[n, None, row]))
+            batch = tiny.build_batch(model, ids[n, None, row], decoder_ids[n, None, row])
+            alone = model.net(batch)
             names = [name for name in (*STATES, "logits") if name in alone]
             compare.assert_close(
-                {k: together[k][n, row] for k in names}, {k: alone[k][0] for k in names}
+                {name: together[name][n, row] for name in names},
+                {name: alone[name][0] for name in names},
             )
 
 
@@ -73,9 +73,9 @@ ONE_LAYER_CHANGES |= {
 }
 
 
-@EVERY
+@EVERY_TYPE
 def test_order_matters_only_with_positions(family: str, position_type: str) -> None:
-    model = make(family, position_type, **ONE_LAYER_CHANGES.get(family, ONE_LAYER))
+    model = build(family, position_type, **ONE_LAYER_CHANGES.get(family, ONE_LAYER))
     ids, order = (
         tiny.random_ids(1, 8),
         torch.tensor([3, 5, 0, 6, 1, 4, 2, 7]),
@@ -89,22 +89,23 @@ def test_order_matters_only_with_positions(family: str, position_type: str) -> N
         )
 
 
-@EVERY
-def test_save_and_load(family: str, position_type: str, tmp_path: Path) -> None:
-    model = make(family, position_type)
+@EVERY_TYPE
+def test_a_saved_model_loads_with_its_positions(
+    family: str, position_type: str, tmp_path: Path
+) -> None:
+    model = build(family, position_type)
     ids = tiny.random_ids(2, 7)
-    model.save(tmp_path / "ours")
-    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    model.save(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved" / "config.json").read_text())
     assert (config["model_type"], config["family"], config["position_embedding_type"]) == (
         "qkv",
         family,
         position_type,
     )
-    loaded = qkv.load(tmp_path / "ours")
+    loaded = qkv.load(tmp_path / "saved")
     assert loaded.spec == model.spec
-    first, second = (m.net(tiny.build_batch(m, ids)) for m in (model, loaded))
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+    expected, actual = (m.net(tiny.build_batch(m, ids)) for m in (model, loaded))
+    compare.assert_bitwise_equal(actual, expected, because=compare.SAME_KERNELS)
     removed = not model.family.model_types or model.family.removed_from_hf
     with pytest.raises(
         ValueError,
@@ -116,33 +117,30 @@ def test_save_and_load(family: str, position_type: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position_type", POSITION_TYPES)
 @pytest.mark.parametrize("name", CAUSAL)
-def test_cached_decoding_equals_full(name: str, position_type: str) -> None:
+def test_cached_decoding_equals_a_full_forward(name: str, position_type: str) -> None:
     family, changes = tiny.CAUSAL[name]
-    model = make(family, position_type, **changes)
-    ids, source = tiny.random_ids(2, 7), tiny.random_ids(2, 4, seed=1)
+    model = build(family, position_type, **changes)
+    ids = tiny.random_ids(2, 7)
+    encoder = None
+    if family in tiny.ENCODER_DECODERS:
+        encoder = Inputs.create(tiny.random_ids(2, 4, seed=1))
     mask = torch.arange(7) >= torch.tensor([[0], [2]])  # rows of the first step differ in length
-    caches, pair = tiny.empty_caches(model, 2), family in tiny.ENCODER_DECODERS
-    step = Inputs.create(ids[:, :3], attention_mask=mask[:, :3])
-    out = model.net(
-        Batch(encoder=Inputs.create(source), decoder=step) if pair else Batch(encoder=step), caches
-    )
-    parts = [out["logits"]]
+    caches = tiny.empty_caches(model, 2)
+    prompt = Inputs.create(ids[:, :3], attention_mask=mask[:, :3])
+    logits = [model.net(Batch(encoder=encoder, decoder=prompt), caches)["logits"]]
     for t in range(3, 7):
         step = Inputs.create(ids[:, t : t + 1])
-        parts.append(
-            model.net(Batch(decoder=step) if pair else Batch(encoder=step), caches)["logits"]
-        )
+        logits.append(model.net(Batch(decoder=step), caches)["logits"])
     rows = Inputs.create(ids, attention_mask=mask)
-    full = model.net(
-        Batch(encoder=Inputs.create(source), decoder=rows) if pair else Batch(encoder=rows)
-    )["logits"]
-    compare.assert_close({"logits": torch.cat(parts, 1)[mask]}, {"logits": full[mask]})
+    full = model.net(Batch(encoder=encoder, decoder=rows))["logits"]
+    compare.assert_close({"logits": torch.cat(logits, 1)[mask]}, {"logits": full[mask]})
 
 
 @pytest.mark.parametrize("position_type", POSITION_TYPES)
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_relative_positions_ignore_a_shift(family: str, position_type: str) -> None:
-    model, ids = make(family, position_type), tiny.random_ids(1, 8)
+    model = build(family, position_type)
+    ids = tiny.random_ids(1, 8)
     positions = torch.arange(8)[None]
     first, second = (
         model(ids, position_ids=p)["last_hidden_state"] for p in (positions, positions + 11)
@@ -151,28 +149,28 @@ def test_relative_positions_ignore_a_shift(family: str, position_type: str) -> N
     assert difference > 1e-4 if position_type in ("sinusoid", "learned") else difference < 1e-9
 
 
-def test_learned_positions_keep_their_count() -> None:
+def test_learned_positions_keep_their_number() -> None:
     model = tiny.build("bert", positions="learned", max_positions=31)
     assert model.net.get_parameter("encoder.embedding.positions.weight").shape == (31, tiny.WIDTH)
 
 
-def test_unknown_type_raises() -> None:
+def test_an_unknown_type_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"'sinusiod'.*sinusoid"):
         qkv.build("gpt2", position_embedding_type="sinusiod")
 
 
 @pytest.mark.parametrize("head", ["image", "image-embedding", "image-classification"])
-def test_image_tower_alone_raises(head: str) -> None:
+def test_an_image_encoder_alone_has_no_other_positions(head: str) -> None:
     with pytest.raises(ValueError, match="clip"):
         tiny.build("clip", positions="rotary", head=head)
 
 
-def test_rotary_with_odd_head_dim_raises() -> None:
+def test_rotary_positions_need_an_even_head_dim() -> None:
     with pytest.raises(ValueError, match="5"):
         tiny.build("t5", positions="rotary", head_dim=5)
 
 
-def test_alibi_slopes() -> None:
+def test_alibi_has_the_slopes_of_the_paper() -> None:
     """Press et al. 2021, section 3: 8 heads have 1/2 to 1/256; 12 heads have these and every second
     one of 16."""
     positions = torch.arange(6)[None]
@@ -186,17 +184,15 @@ def test_alibi_slopes() -> None:
     for heads, each in slopes.items():
         bias = AlibiBias(AlibiSpec(heads=heads))(positions, positions)
         assert bias.shape == (1, heads, 6, 6)
-        theirs = distance * torch.tensor(each, dtype=torch.float64)[:, None, None]
-        torch.testing.assert_close(bias[0].double(), theirs, atol=1e-6, rtol=1e-7)
+        expected = distance * torch.tensor(each, dtype=torch.float64)[:, None, None]
+        torch.testing.assert_close(bias[0].double(), expected, atol=1e-6, rtol=1e-7)
 
 
 def test_alibi_is_added_to_the_scores() -> None:
-    model, ids = (
-        tiny.build("gpt2", positions="alibi", heads=12, **ONE_LAYER | family_changes("gpt2")),
-        tiny.random_ids(1, 7),
-    )
-    weights = first_attention_weights(model, ids)
-    q, k = first_queries_and_keys(model, ids)
+    model = build_one_layer("gpt2", "alibi", heads=12)
+    ids = tiny.random_ids(1, 7)
+    weights = record_first_attention_weights(model, ids)
+    q, k = compute_first_queries_and_keys(model, ids)
     slopes = [2.0**-n for n in range(1, 9)] + [2 ** (-n / 2) for n in range(1, 8, 2)]
     for h in range(12):
         for i in range(7):
@@ -207,7 +203,7 @@ def test_alibi_is_added_to_the_scores() -> None:
 
 
 @pytest.mark.parametrize("base", [1e4, 5e5])
-def test_rotary_rotates_complex_numbers(base: float) -> None:
+def test_rotary_positions_rotate_complex_numbers(base: float) -> None:
     """Su et al. 2021, section 3.2: features i and i + d/2 are one complex number, rotated by m /
     base^(2i/d)."""
     x, positions = (
@@ -224,13 +220,13 @@ def test_rotary_rotates_complex_numbers(base: float) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
-def test_rotary_rotates_queries_and_keys(family: str) -> None:
-    model, ids = (
-        tiny.build(family, positions="rotary", **ONE_LAYER | family_changes(family)),
-        tiny.random_ids(1, 7),
+def test_rotary_positions_rotate_queries_and_keys(family: str) -> None:
+    model = build_one_layer(family, "rotary")
+    ids = tiny.random_ids(1, 7)
+    weights = record_first_attention_weights(model, ids)
+    q, k = (
+        torch.complex(x[..., :3], x[..., 3:]) for x in compute_first_queries_and_keys(model, ids)
     )
-    weights = first_attention_weights(model, ids)
-    q, k = (torch.complex(x[..., :3], x[..., 3:]) for x in first_queries_and_keys(model, ids))
     rates = 1e4 ** (-torch.arange(0, 6, 2, dtype=torch.float64) / 6)
     for h in range(4):
         for i in range(7):
@@ -246,15 +242,13 @@ def test_rotary_rotates_queries_and_keys(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bert", "llama"])
-def test_xl_scores(family: str) -> None:
+def test_xl_scores_equal_the_formula(family: str) -> None:
     """Dai et al. 2019, section 3.3: (q + u)k + (q + v) W R(i - j), R as in the original, all sines
     first."""
-    model, ids = (
-        tiny.build(family, positions="xl", **ONE_LAYER | family_changes(family)),
-        tiny.random_ids(1, 7),
-    )
-    weights = first_attention_weights(model, ids)
-    q, k = first_queries_and_keys(model, ids)
+    model = build_one_layer(family, "xl")
+    ids = tiny.random_ids(1, 7)
+    weights = record_first_attention_weights(model, ids)
+    q, k = compute_first_queries_and_keys(model, ids)
     k = k.repeat_interleave(len(q) // len(k), dim=0)
     side = "encoder" if family == "bert" else "decoder"
     r, u, v = (
@@ -279,15 +273,13 @@ def test_xl_scores(family: str) -> None:
 
 
 @pytest.mark.parametrize(("family", "ways"), [("bert", 2), ("gpt2", 1)])
-def test_t5_buckets(family: str, ways: int) -> None:
+def test_t5_buckets_equal_the_formula(family: str, ways: int) -> None:
     """Raffel et al. 2019, section 2.1: one bucket for each near distance, logarithmic buckets up to
     128."""
-    model, ids = (
-        tiny.build(family, positions="t5", max_positions=400, **ONE_LAYER | family_changes(family)),
-        tiny.random_ids(1, 200),
-    )
-    weights = first_attention_weights(model, ids)
-    q, k = first_queries_and_keys(model, ids)
+    model = build_one_layer(family, "t5", max_positions=400)
+    ids = tiny.random_ids(1, 200)
+    weights = record_first_attention_weights(model, ids)
+    q, k = compute_first_queries_and_keys(model, ids)
     (table,) = (
         p.detach() for name, p in model.net.named_parameters() if name.endswith("bias.table.weight")
     )
@@ -301,22 +293,25 @@ def test_t5_buckets(family: str, ways: int) -> None:
             growth = math.log(max(distance, near) / near) / math.log(128 / near)
             far_bucket = min(2 * near - 1, near + int(growth * near + 1e-9))
             bias[:, i, j] = table[first_bucket + (distance if distance < near else far_bucket)]
-    theirs = (q @ k.transpose(-1, -2) / math.sqrt(6) + bias).softmax(-1)
-    compare.assert_close({"weights": weights}, {"weights": theirs})
+    expected = (q @ k.transpose(-1, -2) / math.sqrt(6) + bias).softmax(-1)
+    compare.assert_close({"weights": weights}, {"weights": expected})
 
 
-def family_changes(family: str) -> dict[str, Any]:
-    return {"gpt2": dict(scale_attn_by_inverse_layer_idx=False)}.get(family, {})
+def build_one_layer(family: str, position_type: str, **changes: Any) -> qkv.Model:
+    """Return a model with one layer, whose scores are scaled by the head's size only."""
+    if family == "gpt2":
+        changes["scale_attn_by_inverse_layer_idx"] = False
+    return tiny.build(family, positions=position_type, **ONE_LAYER | changes)
 
 
-def first_attention_weights(model: qkv.Model, ids: Tensor) -> Tensor:
+def record_first_attention_weights(model: qkv.Model, ids: Tensor) -> Tensor:
     """Return the attention weights of the first layer (H, T, S)."""
     with qkv.look(model) as weights:
         model(ids)
     return next(iter(weights.values()))[0]
 
 
-def first_queries_and_keys(model: qkv.Model, ids: Tensor) -> tuple[Tensor, Tensor]:
+def compute_first_queries_and_keys(model: qkv.Model, ids: Tensor) -> tuple[Tensor, Tensor]:
     """Return queries and keys of the first layer (H, T, D), before any position embedding."""
     block = model.net.get_submodule(
         f"{'encoder' if model.family.name == 'bert' else 'decoder'}.layers.0"
