@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict
 
 from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
@@ -23,6 +24,7 @@ POSITIVE_NUMBER: dict[str, Any] = dict(more_than=0)
 FRACTION: dict[str, Any] = dict(at_least=0, less_than=1)
 NUMBER_BOUNDS: dict[str, dict[str, Any]] = {
     "steps": POSITIVE_INTEGER,
+    "epochs": POSITIVE_INTEGER,
     "grad_accum": POSITIVE_INTEGER,
     "log_every": POSITIVE_INTEGER,
     "keep_checkpoints": POSITIVE_INTEGER,
@@ -52,7 +54,7 @@ def is_better(value: float, best: float | None, *, higher_is_better: bool) -> bo
 
 
 class TrainSettings(TypedDict, total=False):
-    """The keywords of `qkv.fit` that are fields of TrainConfig, all but `steps`."""
+    """The keywords of `qkv.fit` that are fields of TrainConfig, all but `steps` and `epochs`."""
 
     lr: float
     lr_schedule: str
@@ -75,7 +77,7 @@ class TrainSettings(TypedDict, total=False):
     seed: int
     log_every: int
     eval_every: int
-    save_every: int
+    save_every: int | None
     keep_checkpoints: int
     patience: int
     best_metric: str
@@ -88,7 +90,8 @@ class TrainSettings(TypedDict, total=False):
 class TrainConfig:
     """Settings of the training loop: a recipe's table `[train]`, and keywords of `qkv.fit`."""
 
-    steps: int  # optimizer steps
+    steps: int | None = None  # optimizer steps
+    epochs: int | None = None  # passes over the training data, instead of `steps`
     lr: float = 3e-4  # peak learning rate
     lr_schedule: str = "cosine"
     warmup_steps: int = 0
@@ -110,8 +113,7 @@ class TrainConfig:
     seed: int = 0
     log_every: int = 10  # steps between reports
     eval_every: int = 0  # steps between evaluations; 0: at the end only
-    # Steps between checkpoints; 0: at the end only. A recipe without it saves every tenth of the steps.
-    save_every: int = 0
+    save_every: int | None = None  # steps between checkpoints; 0: at the end only; None: a tenth
     keep_checkpoints: int = 2  # number of checkpoints to keep
     patience: int = 0  # evaluations without improvement before training stops; 0: no early stopping
     best_metric: str = "loss"  # validation metric that selects the best model
@@ -124,14 +126,43 @@ class TrainConfig:
         """Whether a higher value of `best_metric` is better."""
         return self.higher_is_better or self.best_metric in HIGHER_IS_BETTER_METRICS
 
+    @property
+    def total_steps(self) -> int:
+        """The number of optimizer steps, which `resolve_epochs` sets for `epochs`."""
+        assert self.steps is not None
+        return self.steps
+
+    @property
+    def save_interval(self) -> int:
+        """Steps between checkpoints; 0: at the end only."""
+        if self.save_every is not None:
+            return self.save_every
+        return 0 if self.average_last else max(1, self.total_steps // 10)
+
+    def resolve_epochs(self, count_batches: Callable[[int], int]) -> TrainConfig:
+        """Return the config with `steps` in place of `epochs`; `count_batches` of so many epochs."""
+        if self.epochs is None:
+            return self
+        return replace(self, steps=count_batches(self.epochs), epochs=None)
+
     def __post_init__(self) -> None:
+        if self.steps is None and self.epochs is None:
+            raise ValueError(
+                "train.steps is missing; set it, or train.epochs, the passes over the training data"
+            )
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                f"train.steps {self.steps} and train.epochs {self.epochs}, "
+                "expected only one of them"
+            )
         for name, choices in TRAIN_CHOICES.items():
             if getattr(self, name) not in choices:
                 raise ValueError(
                     f"train.{name} {getattr(self, name)!r}, expected one of {', '.join(choices)}"
                 )
         for name, bounds in NUMBER_BOUNDS.items():
-            check_number(f"train.{name}", getattr(self, name), **bounds)
+            if getattr(self, name) is not None:
+                check_number(f"train.{name}", getattr(self, name), **bounds)
         if len(self.betas) != 2:
             raise ValueError(f"train.betas {self.betas!r}, expected two numbers")
         for index, beta in enumerate(self.betas):
@@ -143,7 +174,7 @@ class TrainConfig:
         ):
             value = getattr(self, name)
             limit = getattr(self, limit_name)
-            if value > limit:
+            if limit is not None and value > limit:
                 raise ValueError(
                     f"train.{name} {value}, expected at most train.{limit_name}, {limit}"
                 )
@@ -152,10 +183,12 @@ class TrainConfig:
                 f"train.average_last {self.average_last} and train.ema_decay {self.ema_decay}, "
                 "expected only one of them"
             )
+        if self.steps is None:  # checked again when the steps of the epochs are known
+            return
         max_interval = (self.steps - 1) // max(self.average_last - 1, 1)
-        if self.average_last > 1 and not 0 < self.save_every <= max_interval:
+        if self.average_last > 1 and not 0 < self.save_interval <= max_interval:
             raise ValueError(
-                f"train.save_every {self.save_every}, expected from 1 to {max_interval}: "
+                f"train.save_every {self.save_interval}, expected from 1 to {max_interval}: "
                 f"train.average_last needs {self.average_last} checkpoints in "
                 f"train.steps {self.steps}"
             )

@@ -33,11 +33,12 @@ class DistributedContext:
     def is_main_process(self) -> bool:
         return self.rank == 0
 
-    def sum_integers(self, values: Sequence[int]) -> list[int]:
-        """Return the sums of integers over all processes, computed on the CPU."""
+    def sum_numbers(self, values: Sequence[float]) -> list[float]:
+        """Return the sums of numbers over all processes, computed on the CPU; those of integers are
+        exact."""
         if self.world_size == 1:
             return list(values)
-        sums = torch.tensor(values, dtype=torch.int64)
+        sums = torch.tensor(values, dtype=torch.float64)
         with report_lost_process():
             dist.all_reduce(sums)
         return sums.tolist()
@@ -59,9 +60,12 @@ class DistributedContext:
 
     def gather_rows(self, x: Tensor) -> tuple[Tensor, slice]:
         """Return the rows of all processes by rank, and the slice of this one's; counts may differ."""
-        counts = self.sum_integers(
-            [len(x) * (rank == self.rank) for rank in range(self.world_size)]
-        )
+        counts = [
+            int(count)
+            for count in self.sum_numbers(
+                [len(x) * (rank == self.rank) for rank in range(self.world_size)]
+            )
+        ]
         begin = sum(counts[: self.rank])
         local_rows = slice(begin, begin + len(x))
         all_rows = x.new_zeros(sum(counts), *x.shape[1:])

@@ -45,14 +45,14 @@ TrainingData = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
 
 
 def fit(
-    model: Model, data: TrainingData, *, steps: int,
+    model: Model, data: TrainingData, *, steps: int | None = None, epochs: int | None = None,
     objective: str | Callable[[ForwardOutputs], Tensor] = "causal-lm",
     base_objective: str = "causal-lm", batch_size: int = 16, max_length: int = 0,
     overflow: str | None = None, validation: float = 0.0,
     objective_settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Unpack[TrainSettings],
 ) -> TrainerState:  # fmt: skip
-    """Train a model in place, and leave it in eval mode.
+    """Train a model in place for so many steps or epochs, and leave it in eval mode.
 
     `data` is texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a
     name, or a loss function `outputs -> loss` over the batches of `base_objective`; it receives the
@@ -79,7 +79,7 @@ def fit(
             validation=validation,
         ),
         objective=ObjectiveConfig(name=name, settings=dict(objective_settings or {})),
-        train=build_train_config(steps, cast(Mapping[str, Any], train_settings)),
+        train=build_train_config(steps, epochs, cast(Mapping[str, Any], train_settings)),
     )
     check_without_validation(recipe)
     spec = get_objective_spec(recipe)
@@ -118,13 +118,17 @@ def restore_after_training(net: nn.Module) -> Iterator[None]:
             parameter.requires_grad_(requires_grad)
 
 
-def build_train_config(steps: int, settings: Mapping[str, Any]) -> TrainConfig:
+def build_train_config(
+    steps: int | None, epochs: int | None, settings: Mapping[str, Any]
+) -> TrainConfig:
     """Build the TrainConfig; an unknown setting is an error that names the closest known one."""
     known_names = [*inspect.signature(fit).parameters, *TrainSettings.__annotations__]
     for name in settings:
         if name not in TrainSettings.__annotations__:
             raise ValueError(describe_unknown_name(name, known_names))
-    config: TrainConfig = build_dataclass(TrainConfig, {"steps": steps, **settings}, "")
+    config: TrainConfig = build_dataclass(
+        TrainConfig, {"steps": steps, "epochs": epochs, **settings}, ""
+    )
     return config
 
 

@@ -112,7 +112,6 @@ def prepare_model(
     """Build a new model for the vocabulary, or load a pretrained one, with the requested head."""
     config = recipe.model
     overrides = dict(config.overrides)
-    pooling = overrides.pop("pooling", pooling)
     if config.load:
         model = load(config.load, adapter=config.adapter)
         model, new_parameters = replace_head(

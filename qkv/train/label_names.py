@@ -46,14 +46,23 @@ def adopt_label_names(model: Model, label_names: tuple[str, ...]) -> None:
 def resolve_label_names(
     recipe: Recipe, spec: ObjectiveSpec, records: Iterable[Record]
 ) -> tuple[str, ...]:
-    """Return the label names in the records; regression has one label, an objective without labels
-    none."""
+    """Return `model.label_names`, or the label names in the records, sorted; regression has one label,
+    an objective without labels none."""
+    label_names = recipe.model.label_names
     if spec.label_column is None:
+        if label_names:
+            raise ValueError(
+                f"model.label_names: objective {recipe.objective.name} has no labels; leave it out"
+            )
         return ()
     problem_type = recipe.objective.problem_type
+    if len({*label_names}) < len(label_names):
+        raise ValueError(f"model.label_names {list(label_names)}, expected each name once")
     if problem_type == "regression":
-        return ("score",)
-    label_names = collect_label_names(records, spec.label_column, problem_type)
+        if len(label_names) > 1:
+            raise ValueError(f"model.label_names {list(label_names)}, expected one for regression")
+        return label_names or ("score",)
+    label_names = label_names or collect_label_names(records, spec.label_column, problem_type)
     if not label_names:
         raise ValueError("the training data has no records: is the file empty?")
     if (
@@ -61,7 +70,6 @@ def resolve_label_names(
         and problem_type == "single_label_classification"
         and len(label_names) == 1
     ):
-        raise ValueError(
-            f"the training data has only one label, {label_names[0]!r}; expected two or more"
-        )
+        source = "model.label_names" if recipe.model.label_names else "the training data"
+        raise ValueError(f"{source} has only one label, {label_names[0]!r}; expected two or more")
     return label_names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields
@@ -23,6 +24,9 @@ class ModelConfig:
     size: str | None = None
     load: str | None = None  # folder or hub id of a pretrained model
     adapter: str | None = None  # LoRA adapter of the pretrained model, to train further
+    head: str | None = None  # None: the head that the objective trains
+    label_names: tuple[str, ...] = ()  # labels by id; none: those of the training data, sorted
+    pooling: str | None = None  # adds a sentence embedding: mean, first or last
     position_embedding_type: str | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
 
@@ -156,6 +160,7 @@ OPEN_TABLES = {  # tables that accept further keys, and the field that holds the
     "model": "overrides",
     "objective": "settings",
 }
+BARE_TOML_KEY = re.compile(r"[A-Za-z0-9_-]+")  # a key that needs no quotes
 FILE_KEYS = ("data.train", "data.validation", "data.test")
 
 
@@ -185,20 +190,9 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
         table[key] = value
     tables.setdefault("run", f"runs/{path.stem}")
     try:
-        set_default_save_every(tables.get("train"))
         return build_dataclass(Recipe, tables, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-
-
-def set_default_save_every(train_table: object) -> None:
-    """Set `save_every` to a tenth of the steps, unless it or `average_last` is set."""
-    if (
-        isinstance(train_table, dict)
-        and type(steps := train_table.get("steps")) is int
-        and not train_table.get("average_last")
-    ):
-        train_table.setdefault("save_every", max(1, steps // 10))
 
 
 def parse_flags(flags: Sequence[str]) -> list[tuple[str, Any]]:
@@ -348,9 +342,10 @@ def format_toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(format_toml_value('' if item is None else item) for item in value)}]"
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"{key} = {format_toml_value(item)}" for key, item in value.items())
-            + "}"
-        )
+        items = [
+            f"{key if BARE_TOML_KEY.fullmatch(key) else format_toml_value(key)} = "
+            f"{format_toml_value(item)}"
+            for key, item in value.items()
+        ]
+        return f"{{{', '.join(items)}}}"
     return repr(value)

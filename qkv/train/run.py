@@ -45,6 +45,7 @@ CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
     "train.log_every",
     "train.keep_checkpoints",
 )
+EXTENDABLE_KEYS = ("train.steps", "train.epochs")  # settings that may increase
 RECIPE_FILE = "recipe.toml"
 SIGNAL_ECHO_SECONDS = 0.5  # torchrun forwards a Ctrl-C to processes that already received it
 
@@ -200,13 +201,13 @@ def contains_run(folder: Path) -> bool:
 
 
 def diff_settings(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return the changed settings, each as `name: old -> new`; more steps do not count as a change."""
+    """Return the changed settings, each as `name: old -> new`; more steps or epochs are no change."""
     changes = []
     for name in sorted({*old, *new}):
         old_value = old.get(name)
         new_value = new.get(name)
         key = f"{prefix}{name}"
-        is_extension = key == "train.steps" and new[name] > old[name]
+        is_extension = key in EXTENDABLE_KEYS and old_value and new_value and new_value > old_value
         if isinstance(old_value, dict) and isinstance(new_value, dict):
             changes += diff_settings(old_value, new_value, f"{key}.")
         elif old_value != new_value and key not in CHANGEABLE_KEYS and not is_extension:

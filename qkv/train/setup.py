@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -34,7 +34,11 @@ from qkv.train.objectives import build_objective
 from qkv.train.objectives.classification import PROBLEM_TYPES
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs, Objective, wrap_loss_function
-from qkv.train.objectives.registry import ObjectiveSpec, get_objective_spec
+from qkv.train.objectives.registry import (
+    ObjectiveSpec,
+    check_head_setting,
+    get_objective_spec,
+)
 from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import Recipe, as_list
 
@@ -72,7 +76,7 @@ class SplitSource:
 class Setup:
     """A model with its objective, the batches that train it and the data that evaluates it."""
 
-    recipe: Recipe
+    recipe: Recipe  # with the number of steps, also if the run counts epochs
     model: Model
     net: nn.Module  # the model's network, or a module that wraps it with a second network
     save_model: Callable[[Path], None]
@@ -146,6 +150,7 @@ def build_setup(
     if train_shards is not None:
         split = DataSplit(is_train=True, validation_fraction=validation_fraction)
         sampler = spec.build_sampler(context, train_shards, split)
+        recipe = replace(recipe, train=recipe.train.resolve_epochs(sampler.count_batches))
     evaluation_set = None
     if evaluation is not None and evaluation_shards is not None:
         split = DataSplit(is_train=False, validation_fraction=validation_fraction)
@@ -187,6 +192,7 @@ def prepare_training(
             "data.batch_size or data.batch_tokens is missing: the rows, or tokens, of a batch"
         )
     check_without_validation(recipe)
+    check_head_setting(spec, recipe)
     context = prepare_context(recipe, folder, spec)
     tokenizer_hash = hash_tokenizer(folder)
 
@@ -224,7 +230,13 @@ def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupC
     records = recipe.data.open_corpus(recipe.data.train)
     label_names = resolve_label_names(recipe, spec, records)
     torch.manual_seed(recipe.train.seed)  # the same recipe gives the same initial weights
-    model = prepare_model(recipe, tokenizer, label_names, head=spec.head, pooling=spec.pooling)
+    model = prepare_model(
+        recipe,
+        tokenizer,
+        label_names,
+        head=recipe.model.head or spec.head,
+        pooling=recipe.model.pooling or spec.pooling,
+    )
     problem_type = recipe.objective.problem_type
     if recipe.objective.name == "sequence-classification" and problem_type in PROBLEM_TYPES:
         model.config["problem_type"] = problem_type

@@ -387,8 +387,8 @@ class LargestIdGenerator:
 class NumberTokenizer:
     """A tokenizer that decodes ids to numbered words."""
 
-    def decode(self, ids: list[int]) -> str:
-        return " ".join(f"w{number}" for number in ids)
+    def batch_decode(self, rows: list[list[int]], *, skip_special_tokens: bool) -> list[str]:
+        return [" ".join(f"w{number}" for number in ids) for ids in rows]
 
 
 def check_evaluation(team: DistributedContext) -> None:

@@ -1,5 +1,6 @@
 """`qkv.fit`: training in memory, with an objective by name or a custom loss function."""
 
+import math
 from typing import Any, get_type_hints
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.data.batches.sampler import SamplerState
 from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig, TrainSettings
 
@@ -198,6 +200,25 @@ def test_freeze_and_activation_checkpointing_are_undone() -> None:
     assert not any("forward" in vars(module) for module in model.net.modules())
 
 
+def test_epochs_are_passes_over_the_data() -> None:
+    models = [
+        build_model("bert", ffn_width=64, head="sequence-classification", num_labels=2)
+        for _ in range(2)
+    ]
+    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
+    settings: dict[str, Any] = dict(objective="sequence-classification", batch_size=7)
+    state = qkv.fit(models[0], data, epochs=2, **settings)
+    assert state.step == 2 * math.ceil(len(data) / 7)
+    assert state.sampler_state == SamplerState(2, 0)
+    qkv.fit(models[1], data, steps=state.step, **settings)
+    for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(a, b)
+    with pytest.raises(ValueError, match=r"train\.steps 1 and train\.epochs 1, expected only one"):
+        qkv.fit(models[0], data, steps=1, epochs=1, **settings)
+    with pytest.raises(ValueError, match=r"train\.steps is missing; set it, or train\.epochs"):
+        qkv.fit(models[0], data, **settings)
+
+
 def test_multiple_choice() -> None:
     model = build_model("bert", ffn_width=64, head="multiple-choice")
     data = [{"text": "the cat", "choices": ["sat on the mat", "sang"], "label": 0}] * 20
@@ -221,5 +242,6 @@ def test_error_for_grad_accum_with_recurrence() -> None:
 
 
 def test_the_keywords_are_the_fields_of_the_config() -> None:
-    expected = {name: hint for name, hint in get_type_hints(TrainConfig).items() if name != "steps"}
+    expected = get_type_hints(TrainConfig)
+    del expected["steps"], expected["epochs"]
     assert get_type_hints(TrainSettings) == expected

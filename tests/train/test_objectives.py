@@ -965,6 +965,33 @@ def test_token_classification_loss_equals_bert(tmp_path: Path) -> None:
     assert_reference_loss(objective, net, reference, batch)
 
 
+@pytest.mark.parametrize("name", ["sequence-classification", "token-classification"])
+def test_class_weights_are_those_of_cross_entropy(name: str) -> None:
+    vocab = VOCAB._replace(num_labels=3, label_names=("no", "yes", "not sure"))
+    labels = torch.tensor([2, 0, 0, 1, 2, 2])
+    if name == "token-classification":
+        labels[3] = IGNORE_INDEX
+    batch = Batch(labels={"labels": labels})
+    logits = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([0.5, 1.0, 3.0])
+    expected = F.cross_entropy(logits, labels, weight=weights, ignore_index=IGNORE_INDEX)
+    for setting in ([0.5, 1, 3.0], {"not sure": 3.0, "no": 0.5}):
+        objective = build_objective(name, vocab, class_weights=setting)
+        loss = objective({"logits": logits, "labels": labels})
+        torch.testing.assert_close(loss, expected, atol=1e-6, rtol=0)
+        total = float(weights[labels[labels != IGNORE_INDEX]].sum())
+        assert objective.count_targets(batch) == {"loss": pytest.approx(total)}
+    unweighted = build_objective(name, vocab)({"logits": logits, "labels": labels})
+    assert abs(loss - unweighted) > 0.01
+
+
+def test_class_weights_of_ignored_labels_give_no_nan() -> None:
+    vocab = VOCAB._replace(num_labels=2, label_names=("O", "B"))
+    objective = build_objective("token-classification", vocab, class_weights=[1.0, 2.0])
+    outputs = {"logits": torch.randn(1, 3, 2), "labels": torch.full((1, 3), IGNORE_INDEX)}
+    assert objective(outputs) == 0
+
+
 def test_question_answering_loss_equals_bert(tmp_path: Path) -> None:
     reference, net = build_reference_pair(
         hf.BertForQuestionAnswering(hf.BertConfig(**SMALL_BERT)), tmp_path
@@ -1065,6 +1092,31 @@ def test_token_types_are_clamped_to_those_of_the_model() -> None:
             {"problem_type": "many"},
             r"objective\.problem_type 'many', expected one of single_label_classification, "
             r"multi_label_classification, regression",
+        ),
+        (
+            "sequence-classification",
+            {"class_weights": [1.0, 2.0], "problem_type": "multi_label_classification"},
+            r"objective\.class_weights with problem_type 'multi_label_classification', expected single",
+        ),
+        (
+            "sequence-classification",
+            {"class_weights": [1.0, 2.0]},
+            r"objective\.class_weights has 2 weights, expected one for each of 3 labels: 0, 1, 2",
+        ),
+        (
+            "token-classification",
+            {"class_weights": {"B-PER": 2.0}},
+            r"objective\.class_weights has 'B-PER', expected labels: 0, 1, 2",
+        ),
+        (
+            "token-classification",
+            {"class_weights": [1.0, 0.0, 1.0]},
+            r"objective\.class_weights of '1' is 0\.0: expected a number, more than 0",
+        ),
+        (
+            "token-classification",
+            {"class_weights": 2.0},
+            r"objective\.class_weights is 2\.0, expected",
         ),
         ("seq2seq", {"label_smoothing": 1}, r"objective\.label_smoothing is 1"),
         ("seq2seq", {"r_drop": -1}, r"objective\.r_drop is -1"),

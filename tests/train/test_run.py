@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import sys
 from dataclasses import fields
@@ -23,6 +24,7 @@ from qkv.train.recipe import (
     Recipe,
     TokenizerConfig,
     parse_recipe,
+    read_recipe,
 )
 from tests.cli.test_cli import good
 from tests.cli.test_train import LABELS, RECIPE, ROOT, _home, bad
@@ -34,7 +36,7 @@ Capture = pytest.CaptureFixture[str]
 def get_save_every(**settings: Any) -> int:
     table = "\n".join(f"{name} = {value}" for name, value in settings.items())
     text = RECIPE.partition("[train]")[0] + f"[train]\n{table}\n"
-    return parse_recipe(text, Path("x.toml")).train.save_every
+    return parse_recipe(text, Path("x.toml")).train.save_interval
 
 
 def read_train_steps(folder: str) -> list[int]:
@@ -51,6 +53,24 @@ def test_default_save_every_is_a_tenth_of_the_steps() -> None:
         ValueError, match=r"train\.save_every 0, expected from 1 to 24: train\.average_last needs 5"
     ):
         get_save_every(steps=100, average_last=5, keep_checkpoints=5)
+
+
+def test_epochs(capsys: Capture) -> None:
+    command = ("train", "tiny.toml", "--train.steps", "", "--train.log_every", 1)
+    out = good(capsys, *command, "--train.epochs", 2)
+    steps = read_train_steps("runs/tiny")
+    assert re.search(rf"steps +{len(steps):,} in 2 epochs", out)
+    assert f"{len(steps):,} of {len(steps):,} steps" in out
+    recipe = read_recipe(Path("runs/tiny/recipe.toml"))
+    assert (recipe.train.steps, recipe.train.epochs) == (None, 2)
+    good(capsys, *command, "--train.epochs", 3, "--resume", "auto")
+    assert len(read_train_steps("runs/tiny")) > len(steps)
+    error = bad(capsys, *command, "--train.epochs", 1, "--resume", "auto")
+    assert "train.epochs: 3 -> 1" in error
+    error = bad(capsys, "train", "tiny.toml", "--train.epochs", 2)
+    assert re.search(r"train.steps \d+ and train.epochs 2, expected only one of them", error)
+    error = bad(capsys, "train", "tiny.toml", "--train.steps", "")
+    assert "train.steps is missing; set it, or train.epochs" in error
 
 
 @pytest.mark.filterwarnings("default")
@@ -224,7 +244,7 @@ def test_error_names_the_columns_of_the_file(capsys: Capture) -> None:
     flags = ("--data.train", "a.csv", "--data.columns.text", "review")
     error = bad(capsys, "train", "labels.toml", *flags)
     assert (
-        "a.csv, line 2: no column 'label'; the columns are 'review', 'stars'; data.columns picks 'text'"
+        "a.csv, line 2: no column 'label'; the columns are 'review', 'stars'; data.columns selects 'text'"
         in error
     )
 
@@ -255,7 +275,7 @@ def test_standard_input_is_saved_in_the_run_folder(
 
 def test_documentation_names_every_setting(capsys: Capture) -> None:
     page = (ROOT / "docs" / "training.md").read_text()
-    table = page[page.index("| table | says |") : page.index("An unknown key")]
+    table = page[page.index("| table | keys |") : page.index("An unknown key")]
     configs = (
         Recipe,
         ModelConfig,
@@ -335,7 +355,7 @@ def test_stale_tokenizer_is_trained_again(capsys: Capture) -> None:
     [
         ("train.learning_rate", "train.lr"),
         ("train.max_steps", "train.steps"),
-        ("train.num_train_epochs", "train.steps"),
+        ("train.num_train_epochs", "train.epochs"),
         ("data.batch", "data.batch_size"),
         ("lora.rank", "lora.r"),
         ("learn.rate", "train"),

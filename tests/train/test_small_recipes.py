@@ -125,16 +125,24 @@ def compute_gradients(
 
 
 @pytest.mark.parametrize(
-    "name",
-    [name for name in MAX_LOSSES if name not in ("segment-recurrent-lm", *FULL_BATCH_RECIPES)],
+    ("name", "flags"),
+    [
+        *(
+            (name, [])
+            for name in MAX_LOSSES
+            if name not in ("segment-recurrent-lm", *FULL_BATCH_RECIPES)
+        ),
+        ("sequence-classification", ["--objective.class_weights", "{ pet = 0.1, other = 4 }"]),
+        ("token-classification", ["--objective.class_weights", "[3.0, 0.5, 0.2]"]),
+    ],
 )
 def test_micro_batches_equal_one_batch(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         GeneratorDiscriminator, "sample_tokens", lambda self, logits: logits.argmax(-1)
     )
-    setup = prepare_training(read_small_recipe(name, tmp_path), tmp_path / "run")
+    setup = prepare_training(read_small_recipe(name, tmp_path, *flags), tmp_path / "run")
     net = setup.net.double().eval()
     for teacher in getattr(net, "_teacher", ()):
         teacher.double()
@@ -321,6 +329,106 @@ def test_stopped_run_resumes_exactly(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
 
 
+def test_stopped_run_of_epochs_resumes_exactly(tmp_path: Path) -> None:
+    """The batches of an epoch are those of the sampler; the schedule ends with the last epoch."""
+    flags = "--data.batch_size 0 --data.batch_tokens 240 --train.epochs 2 --train.log_every 1"
+    weights = []
+    for name in ("uninterrupted", "stopped"):
+        folder = tmp_path / name
+        folder.mkdir()
+        recipe = read_small_recipe(
+            "sequence-classification", folder, *flags.split(), "--train.steps", ""
+        )
+        sampler = prepare_training(recipe, folder / "run").sampler
+        steps = len(sampler.get_batches(0)) + len(sampler.get_batches(1))
+        reports: list[Report] = []
+
+        def stop(report: Report) -> None:
+            if report.step == 20:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        if name == "stopped":
+            assert train_recipe(recipe, callbacks=[stop]).step == 20 < steps
+        state = train_recipe(recipe, resume=name == "stopped", callbacks=[reports.append])
+        assert state.step == steps
+        assert state.sampler_state == SamplerState(2, 0)
+        assert reports[-1].lr == pytest.approx(0.0, abs=1e-12)
+        weights.append(load_file(folder / "run" / "last" / "model.safetensors"))
+    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+
+
+def test_label_names_are_ids_in_the_order_of_the_recipe(tmp_path: Path) -> None:
+    names = ["pet", "other", "never seen"]
+    flags = ["--model.label_names", '["pet", "other", "never seen"]']
+    setup = prepare_training(
+        read_small_recipe("sequence-classification", tmp_path, *flags), tmp_path / "run"
+    )
+    assert list(setup.model.config["id2label"].values()) == names
+    assert setup.model.args["num_labels"] == 3
+    for index, record in enumerate(setup.recipe.data.open_corpus(setup.recipe.data.train)):
+        assert setup.sampler.dataset[index]["label"].tolist() == [names.index(str(record["label"]))]
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "message"),
+    [
+        (
+            "sequence-classification",
+            ["--model.head", "lm"],
+            r"model\.head 'lm', expected 'sequence-classification' for objective sequence-classi",
+        ),
+        (
+            "sequence-classification",
+            ["--model.label_names", '["pet"]'],
+            r"model\.label_names has only one label, 'pet'; expected two or more",
+        ),
+        (
+            "sequence-classification",
+            ["--model.label_names", '["cat", "dog"]'],
+            r"train\.tsv, line \d+: label '\w+', expected one of cat, dog",
+        ),
+        (
+            "sequence-classification",
+            ["--model.label_names", '["cat", "cat"]'],
+            r"model\.label_names \['cat', 'cat'\], expected each name once",
+        ),
+        (
+            "regression",
+            ["--model.label_names", '["a", "b"]'],
+            r"model\.label_names \['a', 'b'\], expected one for regression",
+        ),
+        (
+            "causal-lm",
+            ["--model.label_names", '["a", "b"]'],
+            r"model\.label_names: objective causal-lm has no labels; leave it out",
+        ),
+        (
+            "sequence-classification",
+            ["--train.steps", "", "--train.epochs", "1", "--train.warmup_steps", "99999"],
+            r"train\.warmup_steps 99999, expected at most train\.steps, \d+",
+        ),
+    ],
+)
+def test_errors_of_model_and_train_settings(
+    name: str, flags: list[str], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        prepare_training(read_small_recipe(name, tmp_path, *flags), tmp_path / "run")
+
+
+def test_head_and_pooling_of_the_recipe(tmp_path: Path) -> None:
+    flags = ["--model.family", "bert", "--model.head", "pretraining"]
+    recipe = read_small_recipe("masked-lm", tmp_path, *flags)
+    setup = prepare_training(recipe, tmp_path / "run")
+    assert setup.model.args["head"] == "pretraining"
+    other = tmp_path / "other"
+    other.mkdir()
+    recipe = read_small_recipe("sentence-contrastive", other, "--model.pooling", "first")
+    pooling = prepare_training(recipe, other / "run").model.pooling
+    assert pooling is not None
+    assert pooling.mode == "first"
+
+
 def test_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     flags = (
         "--data.validation 0.2 --train.steps 5 --train.warmup_steps 0 --train.save_every 2 "
@@ -341,7 +449,7 @@ def test_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
         (["--objective.name", "mask"], r"objective\.name 'mask', expected one of causal-lm"),
         (["--objective.whole_wor", "true"], r"objective\.whole_wor: masked-lm has no such setting"),
         (["--data.max_length", "0"], r"data\.max_length 0, expected the number of tokens in a row"),
-        (["--data.max_length", "2"], r"rows of 0 tokens beside the special ones"),
+        (["--data.max_length", "2"], r"rows of 0 tokens without special tokens"),
         (["--data.batch_size", "0"], r"data\.batch_size or data\.batch_tokens is missing"),
         (
             ["--data.overflow", "error", "--data.max_length", "12"],

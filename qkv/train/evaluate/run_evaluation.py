@@ -164,6 +164,9 @@ def load_trained_model(recipe: Recipe, folder: Path) -> Model:
 
 def apply_model_overrides(model: Model, recipe: Recipe, trained_recipe: Recipe) -> Model:
     """Return the model with the overrides that differ from training, such as another `mem_len`."""
+    for name in ("head", "label_names", "pooling"):
+        if getattr(recipe.model, name) != getattr(trained_recipe.model, name):
+            raise ValueError(f"model.{name}: a trained model keeps it; leave it out")
     trained = trained_recipe.model.overrides
     changed = {
         name: value

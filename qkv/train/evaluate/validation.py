@@ -43,7 +43,7 @@ def build_loss_metrics_function(
     def compute_metrics(net: nn.Module) -> dict[str, float]:
         device = next(net.parameters()).device
         sums: dict[str, float] = {}
-        counts: dict[str, int] = {}
+        counts: dict[str, float] = {}
         collected: list[object] = []
         mems: Tensor | None = None
         batches = sampler.get_batches(0)[: max_batches or None]
@@ -79,14 +79,16 @@ def build_loss_metrics_function(
     return compute_metrics
 
 
-def average_losses(sums: list[dict[str, float]], counts: list[dict[str, int]]) -> dict[str, float]:
+def average_losses(
+    sums: list[dict[str, float]], counts: list[dict[str, float]]
+) -> dict[str, float]:
     """Mean loss over all processes, and its terms if it has several."""
     names = dict.fromkeys(name for process_sums in sums for name in process_sums)
     terms = {}
     for name in names:
         total = sum(process_sums.get(name, 0.0) for process_sums in sums)
         count = sum(process_counts.get(name, 0) for process_counts in counts)
-        terms[name] = total / max(count, 1)
+        terms[name] = total / (count or 1)
     return {"loss": sum(terms.values())} | (terms if len(terms) > 1 else {})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import tee
@@ -30,7 +30,7 @@ class MicroBatch(NamedTuple):
     """A part of a batch with its counts of targets and tokens, zero where it is not counted."""
 
     batch: Batch
-    target_counts: dict[str, int]
+    target_counts: Mapping[str, float]
     num_tokens: int
 
 

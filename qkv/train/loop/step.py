@@ -13,7 +13,7 @@ parameter that only the loss uses, CLIP's temperature, is among the embeddings."
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -37,7 +37,7 @@ class BackwardPass:
     device: torch.device
 
     def __call__(
-        self, micro_batches: Sequence[MicroBatch], target_counts: dict[str, int]
+        self, micro_batches: Sequence[MicroBatch], target_counts: Mapping[str, float]
     ) -> dict[str, Tensor]:
         """`target_counts` are those of the full batch, over all processes."""
         if self.objective.full_batch_outputs:
@@ -45,7 +45,7 @@ class BackwardPass:
         return self.backward_per_micro_batch(micro_batches, target_counts)
 
     def backward_per_micro_batch(
-        self, micro_batches: Sequence[MicroBatch], target_counts: dict[str, int]
+        self, micro_batches: Sequence[MicroBatch], target_counts: Mapping[str, float]
     ) -> dict[str, Tensor]:
         total: dict[str, Tensor] = {}
         for batch, counts, _ in micro_batches:
@@ -54,7 +54,7 @@ class BackwardPass:
             ):  # other processes wait for each one
                 losses = self.objective.compute_losses(self.forward(batch))
                 shares = {
-                    name: loss * (counts[name] / max(target_counts[name], 1))
+                    name: loss * (counts[name] / (target_counts[name] or 1))
                     for name, loss in losses.items()
                 }
                 self.scale_loss(sum_losses(shares)).backward()
@@ -63,7 +63,7 @@ class BackwardPass:
         return total
 
     def backward_with_grad_cache(
-        self, micro_batches: Sequence[MicroBatch], target_counts: dict[str, int]
+        self, micro_batches: Sequence[MicroBatch], target_counts: Mapping[str, float]
     ) -> dict[str, Tensor]:
         *early, last = micro_batches
         rng_states = []
@@ -84,7 +84,7 @@ class BackwardPass:
             for name in target_counts
         }
         return {
-            name: loss.detach() * (local_counts[name] / max(target_counts[name], 1))
+            name: loss.detach() * (local_counts[name] / (target_counts[name] or 1))
             for name, loss in losses.items()
         }
 

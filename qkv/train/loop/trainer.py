@@ -102,7 +102,7 @@ class Trainer:
         self.lr_schedule = LRSchedule(
             name=config.lr_schedule,
             lr=config.lr,
-            steps=config.steps,
+            steps=config.total_steps,
             warmup_steps=config.warmup_steps,
             min_lr_ratio=config.min_lr_ratio,
         )
@@ -179,13 +179,13 @@ class Trainer:
                     with self.use_ema_weights():
                         improved = self.run_validation()
                     self.state.evals_since_best = 0 if improved else self.state.evals_since_best + 1
-                if self.folder is not None and self.is_due(self.train_config.save_every):
+                if self.folder is not None and self.is_due(self.train_config.save_interval):
                     self.save_checkpoint()
                 start_time += (
                     time.perf_counter() - pause_start
                 )  # the speed is that of training alone
         self.nonfinite_monitor.check()
-        if self.state.step >= self.train_config.steps or (
+        if self.state.step >= self.train_config.total_steps or (
             self.is_finished and self.train_config.average_last
         ):
             with self.use_final_weights():
@@ -195,27 +195,29 @@ class Trainer:
         self.net.eval()
         return self.state
 
-    def sync_before_step(self, micro_batches: list[MicroBatch]) -> tuple[bool, int, dict[str, int]]:
+    def sync_before_step(
+        self, micro_batches: list[MicroBatch]
+    ) -> tuple[bool, int, dict[str, float]]:
         """Return, over all processes: whether to stop, and the batch's tokens and target counts."""
         names = list(micro_batches[0].target_counts)
         counts = [sum(item.target_counts[name] for item in micro_batches) for name in names]
         num_tokens = sum(item.num_tokens for item in micro_batches)
-        stops, tokens, *sums = self.distributed.sum_integers(
+        stops, tokens, *sums = self.distributed.sum_numbers(
             [int(self.should_stop), num_tokens, *counts]
         )
         num_replicas = (
             self.distributed.world_size // self.sharding.dp_size
         )  # that read the same rows
         target_counts = {
-            name: total // num_replicas for name, total in zip(names, sums, strict=True)
+            name: total / num_replicas for name, total in zip(names, sums, strict=True)
         }
-        return stops > 0, tokens // num_replicas, target_counts
+        return stops > 0, int(tokens) // num_replicas, target_counts
 
     def train_step(
         self,
         micro_batches: list[MicroBatch],
         sampler_state: SamplerState,
-        target_counts: dict[str, int],
+        target_counts: dict[str, float],
     ) -> dict[str, Tensor]:
         """Take one step over the micro-batches of a batch; return the losses, still on the device."""
         if not any(target_counts.values()):
@@ -284,7 +286,7 @@ class Trainer:
     def is_finished(self) -> bool:
         """Whether all steps are done, or the patience for an improvement is exhausted."""
         return (
-            self.state.step >= self.train_config.steps
+            self.state.step >= self.train_config.total_steps
             or 0 < self.train_config.patience <= self.state.evals_since_best
         )
 
@@ -310,7 +312,7 @@ class Trainer:
             self.folder / "checkpoints",
             self.state.step,
             count=self.train_config.average_last - 1,
-            save_every=self.train_config.save_every,
+            save_every=self.train_config.save_interval,
         )
         return average_with_checkpoints(self.net, previous_weights)
 
@@ -380,7 +382,7 @@ class Trainer:
                 tensors,
                 state,
                 keep_checkpoints=self.train_config.keep_checkpoints,
-                save_every=self.train_config.save_every,
+                save_every=self.train_config.save_interval,
             )
 
     def restore_checkpoint(self) -> bool:

@@ -31,7 +31,8 @@ def build_objective(name: str, vocab: VocabularyInfo, **settings: Any) -> Object
             raise ValueError(f"objective.{key}: {name} has no such setting; it has {known}{hint}")
         expected_type = type(defaults[key])
         is_integer_for_float = expected_type is float and type(value) is int
-        if type(value) is not expected_type and not is_integer_for_float:
+        is_collection = expected_type is tuple and isinstance(value, list | dict)
+        if type(value) is not expected_type and not is_integer_for_float and not is_collection:
             raise ValueError(
                 f"objective.{key} is {value!r}, expected a value such as {defaults[key]!r}"
             )

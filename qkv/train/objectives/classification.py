@@ -3,8 +3,9 @@ question answering and multiple choice."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,9 +16,10 @@ from qkv.batch import IGNORE_INDEX, Batch
 from qkv.data.batches.collate import Example, collate_inputs, pad_sequences, stack_values
 from qkv.data.encode.labels import IGNORED_TAG, decode_float_bits
 from qkv.model.inputs import shift_tokens_right
-from qkv.train.objectives.causal_lm import compute_label_loss, count_label_targets
+from qkv.train.objectives.causal_lm import count_label_targets
 from qkv.train.objectives.objective import ForwardOutputs, Objective, cross_entropy, upcast_to_fp32
 from qkv.train.objectives.vocabulary import VocabularyInfo
+from qkv.validate import check_number
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 SPAN_BOUNDARIES = ("start", "end")
@@ -40,18 +42,60 @@ def count_labeled_examples(batch: Batch) -> dict[str, int]:
     return {"loss": len(batch.labels["labels"])}
 
 
+def parse_class_weights(
+    class_weights: Sequence[float] | Mapping[str, float], vocab: VocabularyInfo
+) -> Tensor | None:
+    """Return the weights by label id (C,); a table has the weights of some labels, the others have 1."""
+    if not class_weights:
+        return None
+    names = vocab.label_names or tuple(str(number) for number in range(vocab.num_labels))
+    if isinstance(class_weights, Mapping):
+        for name in class_weights.keys() - {*names}:
+            raise ValueError(
+                f"objective.class_weights has {name!r}, expected labels: {', '.join(names[:20])}"
+            )
+        class_weights = [class_weights.get(name, 1.0) for name in names]
+    if len(class_weights) != len(names):
+        raise ValueError(
+            f"objective.class_weights has {len(class_weights)} weights, "
+            f"expected one for each of {len(names)} labels: {', '.join(names[:20])}"
+        )
+    for name, weight in zip(names, class_weights, strict=True):
+        check_number(f"objective.class_weights of {name!r}", weight, more_than=0)
+    return torch.tensor(class_weights, dtype=torch.float64)
+
+
+def sum_label_weights(batch: Batch, class_weights: Tensor) -> dict[str, float]:
+    """Sum of the weights of all labels, by which a weighted mean is divided."""
+    labels = batch.labels["labels"]
+    return {"loss": float(class_weights[labels[labels != IGNORE_INDEX]].sum())}
+
+
 def build_sequence_classification_objective(
-    vocab: VocabularyInfo, *, problem_type: str = "single_label_classification"
+    vocab: VocabularyInfo,
+    *,
+    problem_type: str = "single_label_classification",
+    class_weights: Sequence[float] | Mapping[str, float] = (),
 ) -> Objective:
-    """Sequence classification: one label per text, several labels per text, or a number."""
+    """Sequence classification: one label per text, several labels per text, or a number.
+
+    `class_weights`, by label id or by label name, weight the cross-entropy of one label per text."""
     if problem_type not in PROBLEM_TYPES:
         raise ValueError(
             f"objective.problem_type {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}"
         )
+    if class_weights and problem_type != "single_label_classification":
+        raise ValueError(
+            f"objective.class_weights with problem_type {problem_type!r}, "
+            "expected single_label_classification: they weight a cross-entropy"
+        )
+    weights = parse_class_weights(class_weights, vocab)
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
         logits = upcast_to_fp32(outputs["logits"])
         labels = outputs["labels"]
+        if weights is not None:
+            return {"loss": cross_entropy(logits, labels, class_weights=weights)}
         if problem_type == "single_label_classification":
             return {"loss": F.cross_entropy(logits, labels)}
         if problem_type == "multi_label_classification":
@@ -72,14 +116,25 @@ def build_sequence_classification_objective(
     return Objective(
         name="sequence-classification",
         compute_losses=compute_losses,
-        count_targets=count_labeled_examples,
+        count_targets=count_labeled_examples
+        if weights is None
+        else partial(sum_label_weights, class_weights=weights),
         noise=noise,
         collate=collate,
     )
 
 
-def build_token_classification_objective(vocab: VocabularyInfo) -> Objective:
-    """Token classification: one label per word, at its first token; other tokens have none."""
+def build_token_classification_objective(
+    vocab: VocabularyInfo, *, class_weights: Sequence[float] | Mapping[str, float] = ()
+) -> Objective:
+    """Token classification: one label per word, at its first token; other tokens have none.
+
+    `class_weights`, by label id or by label name, weight the cross-entropy."""
+    weights = parse_class_weights(class_weights, vocab)
+
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        loss = cross_entropy(outputs["logits"], outputs["labels"], class_weights=weights)
+        return {"loss": loss}
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         tags = example["labels"]
@@ -93,8 +148,10 @@ def build_token_classification_objective(vocab: VocabularyInfo) -> Objective:
 
     return Objective(
         name="token-classification",
-        compute_losses=compute_label_loss,
-        count_targets=count_label_targets,
+        compute_losses=compute_losses,
+        count_targets=count_label_targets
+        if weights is None
+        else partial(sum_label_weights, class_weights=weights),
         noise=noise,
         collate=collate,
     )

@@ -44,7 +44,12 @@ class SetupContext:
             recipe=recipe,
             tokenizer_folder=str(tokenizer_folder),
             model=model,
-            vocab=build_vocabulary_info(model.tokenizer, model, max_length=recipe.data.max_length),
+            vocab=build_vocabulary_info(
+                model.tokenizer,
+                model,
+                max_length=recipe.data.max_length,
+                label_names=label_names,
+            ),
             label_names=label_names,
             records=records,
             trained_model_folder=trained_model_folder,

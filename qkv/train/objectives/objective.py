@@ -12,7 +12,7 @@ outputs for the full batch and nothing else, also when the batch was run in part
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,12 +29,13 @@ ExampleNoise = Callable[[Example, np.random.Generator], Example]
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A training objective; `count_targets` counts the targets that each loss term averages."""
+    """A training objective; `count_targets` counts the targets that each loss term averages, or adds up
+    the weights of a weighted mean."""
 
     name: str
     compute_losses: Callable[[ForwardOutputs], dict[str, Tensor]]
     collate: Callable[[Sequence[Example]], Batch]
-    count_targets: Callable[[Batch], dict[str, int]]
+    count_targets: Callable[[Batch], Mapping[str, float]]
     noise: ExampleNoise = apply_no_noise
     is_recurrent: bool = False  # a batch reads the mems of the previous batch
     is_language_model: bool = False  # the loss is a log-likelihood of tokens: perplexity
@@ -48,7 +49,7 @@ class Objective:
 def wrap_loss_function(loss_fn: Callable[[ForwardOutputs], Tensor], base: Objective) -> Objective:
     """Return `base` with the user's loss function, `outputs -> loss`, as its only loss."""
 
-    def count_targets(batch: Batch) -> dict[str, int]:
+    def count_targets(batch: Batch) -> dict[str, float]:
         return {"loss": next(iter(base.count_targets(batch).values()))}
 
     return replace(
@@ -61,14 +62,31 @@ def wrap_loss_function(loss_fn: Callable[[ForwardOutputs], Tensor], base: Object
     )
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy over the labels that are not IGNORE_INDEX, in fp32 or higher precision."""
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
+) -> Tensor:
+    """Mean cross-entropy over the labels that are not IGNORE_INDEX, in fp32 or higher precision.
+
+    With `class_weights` (C,) it is the weighted mean, as of `F.cross_entropy(weight=...)`."""
     logits = upcast_to_fp32(logits.flatten(0, -2))
     labels = labels.flatten()
+    mask = labels != IGNORE_INDEX
+    weight = None if class_weights is None else class_weights.to(logits)
     total = torch.nn.functional.cross_entropy(
-        logits, labels, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=label_smoothing
+        logits,
+        labels,
+        weight=weight,
+        ignore_index=IGNORE_INDEX,
+        reduction="sum",
+        label_smoothing=label_smoothing,
     )
-    return total / (labels != IGNORE_INDEX).sum().clamp(min=1)
+    if weight is None:
+        return total / mask.sum().clamp(min=1)
+    label_weights = weight[labels.clamp(min=0)] * mask
+    return total / label_weights.sum().clamp(min=torch.finfo(weight.dtype).tiny)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:

@@ -223,21 +223,34 @@ def get_objective_spec(recipe: Recipe) -> ObjectiveSpec:
     return spec
 
 
+def list_compatible_heads(spec: ObjectiveSpec) -> tuple[str | None, ...]:
+    """Return the heads that the objective can train, its usual one first; none: it reads no head."""
+    if spec.pooling or spec.build_module is wrappers.build_contrastive_module:
+        return ()
+    return COMPATIBLE_HEADS.get(spec.head, (spec.head,))
+
+
 def check_head(spec: ObjectiveSpec, model: Model, objective_name: str) -> None:
     """Raise ValueError if the model has not the head or the pooling that the objective trains."""
-    if spec.pooling:
-        if model.pooling is None:
-            raise ValueError(
-                f"objective {objective_name!r} with a model without pooling: "
-                f"build it with pooling={spec.pooling!r}"
-            )
-        return
-    if spec.build_module is wrappers.build_contrastive_module:
-        return
+    if spec.pooling and model.pooling is None:
+        raise ValueError(
+            f"objective {objective_name!r} with a model without pooling: "
+            f"build it with pooling={spec.pooling!r}"
+        )
     head = model.args["head"]
-    heads = COMPATIBLE_HEADS.get(spec.head, (spec.head,))
-    if head not in heads:
+    heads = list_compatible_heads(spec)
+    if heads and head not in heads:
         raise ValueError(
             f"objective {objective_name!r} with a model of head {head!r}, expected {heads[0]!r}: "
             f"build it with head={heads[0]!r}"
+        )
+
+
+def check_head_setting(spec: ObjectiveSpec, recipe: Recipe) -> None:
+    """Raise ValueError if `model.head` is not a head that the objective trains."""
+    heads = list_compatible_heads(spec)
+    if recipe.model.head is not None and heads and recipe.model.head not in heads:
+        raise ValueError(
+            f"model.head {recipe.model.head!r}, expected {heads[0]!r} for objective "
+            f"{recipe.objective.name}; leave it out, or choose another objective"
         )

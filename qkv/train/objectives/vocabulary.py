@@ -27,6 +27,7 @@ class VocabularyInfo(NamedTuple):
     sentence_end_ids: tuple[int, ...] = ()  # tokens that end a sentence
     sentinel_token_ids: tuple[int, ...] = ()  # T5's sentinels, the first one first
     num_labels: int = 0  # of a classification head
+    label_names: tuple[str, ...] = ()
     max_length: int = 0  # tokens per row
     type_vocab_size: int = 0  # token types of the model; 0: unlimited
     shift: ShiftRight | None = None  # builds the decoder input of a classification head
@@ -35,7 +36,11 @@ class VocabularyInfo(NamedTuple):
 
 
 def build_vocabulary_info(
-    tokenizer: Tokenizer, model: Model, *, max_length: int = 0
+    tokenizer: Tokenizer,
+    model: Model,
+    *,
+    max_length: int = 0,
+    label_names: tuple[str, ...] = (),
 ) -> VocabularyInfo:
     """Collect the facts about this tokenizer and model."""
     return VocabularyInfo(
@@ -51,6 +56,7 @@ def build_vocabulary_info(
         sentence_end_ids=find_sentence_end_ids(tokenizer),
         sentinel_token_ids=tuple(tokenizer.sentinel_token_ids),
         num_labels=model.args.get("num_labels") or 0,
+        label_names=label_names,
         max_length=max_length,
         **read_spec_sizes(model.spec),
     )

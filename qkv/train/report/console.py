@@ -78,7 +78,7 @@ class TrainingProgress:
         if self.step <= start_step:
             return None
         seconds_per_step = (self.clock() - start_time) / (self.step - start_step)
-        return seconds_per_step * (self.train_config.steps - self.step)
+        return seconds_per_step * (self.train_config.total_steps - self.step)
 
     @property
     def best_report(self) -> Report | None:
@@ -118,7 +118,7 @@ def show_progress(progress: TrainingProgress, console: Console) -> Iterator[Repo
 
 def format_report(progress: TrainingProgress, report: Report) -> str:
     """Return a report as one line, in aligned columns."""
-    steps = f"{progress.train_config.steps:,}"
+    steps = f"{progress.train_config.total_steps:,}"
     parts = [f"step {report.step:>{len(steps)},}/{steps}"]
     if report.phase == "eval":
         parts += [
@@ -198,7 +198,7 @@ def render_metric_pairs(metrics: Mapping[str, float], extra: Sequence[str] = ())
 
 def render_progress_bar(progress: TrainingProgress, width: int) -> Table:
     """Return the bar of the completed steps, with the remaining time."""
-    steps = progress.train_config.steps
+    steps = progress.train_config.total_steps
     label = f"{progress.step:,} of {steps:,}"
     if progress.remaining_seconds is not None:
         label += f", {format_duration(progress.remaining_seconds)} left"
