@@ -90,6 +90,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
             nonlocal recipe
             reading.close()
             print_rich(build_run_summary(recipe, prepared, state))
+            recipe = prepared.recipe  # the steps of its epochs are known now
             training_progress = build_training_progress(recipe, prepared, state)
             report_callbacks.append(stack.enter_context(show_progress(training_progress, screen)))
 
@@ -170,7 +171,9 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
     device = f"{prepared.model.device}, {recipe.train.precision}"
     if get_world_size() > 1:
         device += f", {get_world_size()} processes"
-    steps = f"{recipe.train.steps:,}"
+    steps = f"{prepared.recipe.train.total_steps:,}"
+    if recipe.train.epochs:
+        steps += f" in {recipe.train.epochs:,} epoch{'s' * (recipe.train.epochs != 1)}"
     if state.step:
         steps += f", resumed after {state.step:,}"
     return build_facts_table(
@@ -186,10 +189,10 @@ def build_run_result(
     config = recipe.train
     metric = config.best_metric
     best: Report | None = history.find_best(metric, higher_is_better=config.maximizes_metric)
-    done = f"{state.step:,} of {config.steps:,} steps in {format_duration(seconds)}"
-    if state.step > config.steps:
-        done = f"{state.step:,} steps, more than the {config.steps:,} of the recipe"
-    elif state.step < config.steps:
+    done = f"{state.step:,} of {config.total_steps:,} steps in {format_duration(seconds)}"
+    if state.step > config.total_steps:
+        done = f"{state.step:,} steps, more than the {config.total_steps:,} of the recipe"
+    elif state.step < config.total_steps:
         stopped_early = 0 < config.patience <= state.evals_since_best
         done += f", early stopping on {metric}" if stopped_early else "; --resume auto continues"
     facts = {"done": done}
