@@ -21,7 +21,8 @@ from qkv.cli.models import get_family_facts, parse_byte_size
 from qkv.formatting import format_count
 from qkv.model.foreign.ctranslate2 import load_ctranslate2
 from qkv.weights.tensors import read_tensors
-from tests.model.test_foreign import TARGET, fairseq, original, translator, write, write_model
+from tests.support.ctranslate2_files import TARGET, build_translator, write_model
+from tests.support.fairseq_files import build_roberta, to_fairseq, write_fairseq
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -308,9 +309,9 @@ def test_show_refuses_too_many_layers(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_show_fairseq_and_ctranslate2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    path = write(tmp_path / "model.pt", fairseq(original()))
+    path = write_fairseq(tmp_path / "model.pt", to_fairseq(build_roberta()))
     assert good(capsys, "show", path).startswith("model.pt: encoder, ")
-    folder = write_model(tmp_path / "ct2", *translator())
+    folder = write_model(tmp_path / "ct2", *build_translator())
     assert "positions: sines and cosines, counted from 1" in good(capsys, "show", folder)
 
 
@@ -386,9 +387,9 @@ def test_export_to_qkv_format_and_back(capsys: pytest.CaptureFixture[str], tmp_p
 
 
 def test_export_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    reference = original()
+    reference = build_roberta()
     (tmp_path / "source").mkdir()
-    path = write(tmp_path / "source" / "model.pt", fairseq(reference))
+    path = write_fairseq(tmp_path / "source" / "model.pt", to_fairseq(reference))
     (tmp_path / "source" / "dict.txt").write_text("a 1\n")
     for source in (path, path.parent):
         target = tmp_path / f"of {source.name}"
@@ -408,9 +409,9 @@ def test_export_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
 
 
 def test_export_a_head_of_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    state = fairseq(original("RobertaForSequenceClassification", num_labels=4))
+    state = to_fairseq(build_roberta("RobertaForSequenceClassification", num_labels=4))
     other = {key.replace("topic", "mood"): x for key, x in state.items() if "topic" in key}
-    path = write(tmp_path / "model.pt", state | other)
+    path = write_fairseq(tmp_path / "model.pt", state | other)
     assert "which head; expected one of topic, mood" in bad(
         capsys, "export", path, tmp_path / "out"
     )
@@ -418,13 +419,13 @@ def test_export_a_head_of_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: 
         warnings.simplefilter("always")
         assert main(["export", str(path), str(tmp_path / "out"), "--head", "mood"]) == 0
     out, err = capsys.readouterr()
-    assert err == f"qkv: warning: {path}: opened with the head mood, without topic\n"
+    assert err == f"qkv: warning: {path}: loaded with the head mood, without topic\n"
     assert "heads: sequence-classification" in out
     assert len(json.loads((tmp_path / "out" / "config.json").read_bytes())["id2label"]) == 4
 
 
 def test_export_ctranslate2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    source = write_model(tmp_path / "ct2", *translator())
+    source = write_model(tmp_path / "ct2", *build_translator())
     (source / "source_vocabulary.txt").write_text("a\nb\n")
     message = bad(capsys, "export", source, tmp_path / "hf", "--format", "hf")
     assert "Hugging Face's format cannot hold the transformer family" in message
