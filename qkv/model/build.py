@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import Any
+from typing import Unpack, cast
 
 import torch
 from torch import Tensor, nn
 
 from qkv.families import get_family
+from qkv.families.arguments import FamilyArguments
 from qkv.families.family import Args, Family
 from qkv.hints import describe_unknown_name
 from qkv.model.config import build_hf_config
@@ -28,7 +29,7 @@ def build(
     position_embedding_type: str | None = None,
     pooling: str | None = None,
     device: str = "cpu",
-    **changes: Any,
+    **changes: Unpack[FamilyArguments],
 ) -> Model:
     """Return a new model of a family, with weights initialized as in its paper.
 
@@ -37,11 +38,12 @@ def build(
     target_device = pick_device(device)
     family = get_family(name)
     size = size or next(iter(family.sizes))
-    for argument in changes:
+    arguments = cast(Args, changes)
+    for argument in arguments:
         if argument not in family.defaults:
             raise ValueError(f"{family.name}: {describe_unknown_name(argument, family.defaults)}")
-    check_argument_types(family, changes)
-    args = family.arguments(size, **changes)
+    check_argument_types(family, arguments)
+    args = family.arguments(size, **arguments)
     check_argument_combinations(family, args)
     pooling_config = None if pooling is None else Pooling(pooling)
     net = build_network(build_model_spec(family, args, position_embedding_type, pooling_config))
@@ -75,8 +77,8 @@ def build_model_spec(
 
 @torch.no_grad()
 def initialize_weights(net: Transformer | DualEncoder) -> None:
-    """Set norms to one, biases to zero, and draw other tensors with the deviation that the spec
-    gives."""
+    """Set norms to one and biases to zero; sample other tensors with the standard deviation of the
+    spec."""
     towers = [net] if isinstance(net, Transformer) else [net.text, net.image]
     for tower in [tower for tower in towers if tower is not None]:
         for name, tensor in tower.named_parameters():
@@ -107,7 +109,7 @@ def initialize_weights(net: Transformer | DualEncoder) -> None:
 
 
 def draw_normal(tensor: Tensor, std: float, truncation: float | None) -> None:
-    """Fill a tensor from a normal distribution, truncated at so many deviations."""
+    """Fill a tensor from a normal distribution, truncated at a multiple of its standard deviation."""
     if truncation:
         nn.init.trunc_normal_(tensor, 0.0, std, -truncation * std, truncation * std)
     else:

@@ -1,4 +1,4 @@
-"""Conversion between config.json and a family's arguments. Knows no weights."""
+"""Conversion between config.json and the arguments of a family. Does not depend on weights."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from qkv.families import family_of_model_type, get_family
 from qkv.families.family import Args, Family
 from qkv.model.limits import check_argument_combinations, check_argument_types, check_config_json
 
-MODEL_FORMAT_VERSION = 2  # of config.json with model_type "qkv"
+MODEL_FORMAT_VERSION = 2  # format version of config.json with model_type "qkv"
 
 
 def parse_config(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
-    """Return the family, the arguments and the replaced position embedding type of a
-    config.json."""
+    """Return the family, the arguments and the position embedding type of a config.json."""
     model_type = config.get("model_type")
     if model_type == "qkv":
         _check_format_version(config)
@@ -23,7 +22,9 @@ def parse_config(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
         if not isinstance(args, dict):
             raise ValueError(f"arguments is {args!r}, expected an object")
         if config.get("weights", "int8") != "int8":
-            raise ValueError(f"weights is {config['weights']!r}, expected 'int8', or no such key")
+            raise ValueError(
+                f"weights is {config['weights']!r}, expected 'int8' or no key `weights`"
+            )
         check_argument_types(family, args)
         args = family.arguments(None, **args)
         check_argument_combinations(family, args)
@@ -47,8 +48,7 @@ def _check_format_version(config: Mapping[str, Any]) -> None:
 
 
 def parse_hf_config(family: Family, config: Mapping[str, Any]) -> Args:
-    """Return the arguments of Hugging Face's config.json; an unsupported value is an error with its
-    key."""
+    """Return the arguments of a Hugging Face config.json; an unsupported value is an error."""
     config = resolve_config_aliases(family, config)
     check_config_json(family, config)
     config = family.upgrade_config(config)
@@ -85,11 +85,11 @@ def parse_hf_config(family: Family, config: Mapping[str, Any]) -> Args:
 
 
 def is_same_value(left: object, right: object) -> bool:
-    """Whether two JSON values are equal and of the same type: 1 is not True."""
+    """Return whether two JSON values are equal and have the same type: 1 is not True."""
     return type(left) is type(right) and left == right
 
 
-CONFIG_KEY_ALIASES = {  # keys that Hugging Face's classes accept for a key of their own
+CONFIG_KEY_ALIASES = {  # other names that Hugging Face's classes accept for a key
     "hidden_size": ("n_embd", "d_model", "dim"),
     "max_position_embeddings": ("n_positions",),
     "n_token": ("vocab_size",),
@@ -100,7 +100,7 @@ CONFIG_KEY_ALIASES = {  # keys that Hugging Face's classes accept for a key of t
 
 
 def resolve_config_aliases(family: Family, config: Mapping[str, Any]) -> Args:
-    """Return the config with aliases replaced by the family's keys, where those are absent."""
+    """Return the config with aliases replaced by the keys of the family, if those are absent."""
     family_keys = set(family.config.values())
     resolved = dict(config)
     for alias, keys in CONFIG_KEY_ALIASES.items():
@@ -126,8 +126,8 @@ def build_hf_config(family: Family, args: Args) -> Args:
 
 
 def detect_prefix(family: Family, tensor_names: Iterable[str], args: Args) -> str | None:
-    """Return the prefix of tensor names in a file: classes with and without a head open each
-    other's files."""
+    """Return the prefix of tensor names in a checkpoint, which classes with and without a head can
+    both load."""
     tensor_names = list(tensor_names)
     default = family.head_prefixes.get(args.get("head", ""))
     known = (*family.prefixes, *family.head_prefixes.values())

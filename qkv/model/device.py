@@ -1,4 +1,4 @@
-"""Choice of a torch device."""
+"""Selection of a torch device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 
 
 def pick_device(device: str, dtype: object = None) -> str:
-    """Return a device that exists; `auto` is cuda, mps or cpu, the first there is."""
+    """Return an available device; `auto` is the first available one of cuda, mps and cpu."""
     if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise ValueError(f"dtype {dtype}: expected a floating point torch.dtype")
     if device != "auto":

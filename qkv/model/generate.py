@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack, cast
 
 import torch
 from torch import Tensor
 
 from qkv.decode import GenerationConfig, Result, generate, read_generation_config
 from qkv.decode.generation_config import GENERATION_DEFAULTS, parse_field_value
+from qkv.decode.settings import GenerationSettings
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.model.stop_strings import build_stop_criteria
@@ -22,16 +23,16 @@ def generate_ids(
     attention_mask: Tensor | None = None,
     *,
     seed: int = 0,
-    **settings: Any,
+    **settings: Unpack[GenerationSettings],
 ) -> Tensor:
-    """Ids (B * num_return_sequences, T), padded on the right.
+    """Return generated ids (B * num_return_sequences, T), padded on the right.
 
-    A decoder's rows start with the prompt, those of an encoder-decoder with the decoder's start
-    token. `settings` are fields of GenerationConfig; others come from the model's
+    The rows of a decoder start with the prompt, those of an encoder-decoder with the start token of
+    the decoder. `settings` are fields of GenerationConfig; the defaults come from the model's
     generation_config.json."""
     if not isinstance(model.net, Transformer) or model.net.decoder is None:
         raise ValueError(f"generate: a {model.family.name} model without a decoder cannot generate")
-    config = _complete_config(model, settings)
+    config = _complete_config(model, cast(dict[str, Any], settings))
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
     rows = [ids[keep.bool()].tolist() for ids, keep in zip(input_ids, mask, strict=True)]
     is_seq2seq = model.net.encoder is not None
@@ -56,7 +57,7 @@ def generate_ids(
 
 
 def _complete_config(model: Model, settings: dict[str, Any]) -> GenerationConfig:
-    """The model's generation config with these settings, special tokens taken from its config."""
+    """Return the generation config of the model with these settings and its special tokens."""
     for name in settings:
         if name not in GENERATION_DEFAULTS:
             raise ValueError(f"generate: {describe_unknown_name(name, GENERATION_DEFAULTS)}")

@@ -11,22 +11,21 @@ from qkv.builtin import find_builtin, is_builtin
 def find_model_folder(
     name_or_path: str | Path, revision: str | None, *, download: bool = True
 ) -> Path:
-    """Return a folder itself, or the hub's snapshot of an id; without `download`, only from the
-    hub's cache."""
+    """Return the folder, or the snapshot of a hub id; without `download`, only from the cache."""
     if name_or_path == "":
         raise ValueError("the model name is empty, expected a folder or a hub id")
     folder = Path(name_or_path)
     if (folder / "recipe.toml").is_file() and not (folder / "config.json").exists():
         models = [folder / name for name in ("best", "last") if (folder / name).is_dir()]
         hint = f"its model is in {models[0]}" if models else "it has saved no model yet"
-        raise ValueError(f"{folder}: the folder of a run; {hint}")
+        raise ValueError(f"{folder}: the folder of a run, expected that of a model; {hint}")
     if folder.exists():
         return folder
     if is_builtin(name_or_path):
         return find_builtin(str(name_or_path))
     if str(name_or_path).count("/") > 1 or str(name_or_path).startswith((".", "/", "~")):
         raise ValueError(
-            f"{name_or_path}: no such folder, and not a hub id (expected `name` or `owner/name`)"
+            f"{name_or_path}: neither an existing folder nor a hub id (`name` or `owner/name`)"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

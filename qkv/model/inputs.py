@@ -1,10 +1,9 @@
-"""Inputs of a model: checks of their names, dtypes, shapes and values, and the Batch made of
-them.
+"""Inputs of a model: validation of names, dtypes, shapes and values, and conversion to a Batch.
 
     B rows   C choices   N = B*C   T tokens   U decoder tokens   S encoder states   P targets   M mems
 
-Of the values only the smallest and largest are read, in one synchronization with the device; a
-second one is needed where a head reads at the end-of-sequence token."""
+Only the minimum and maximum of the values are read, in one synchronization with the device; a second
+one is needed if a head reads the EOS position."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ EXTRA_OUTPUTS = ("hidden_states", "router_logits")
 def check_inputs(
     spec: Spec | DualSpec, inputs: Mapping[str, object], extra_outputs: object = ()
 ) -> None:
-    """Raise ValueError where a model cannot run on these inputs, without those that
-    are None."""
+    """Raise ValueError if a model cannot run on these inputs; inputs that are None are ignored."""
     check_extra_outputs(spec, extra_outputs)
     tensors: dict[str, Tensor] = {}
     for name, value in inputs.items():
@@ -98,8 +96,7 @@ def check_extra_outputs(spec: Spec | DualSpec, extra_outputs: object) -> None:
 
 
 def check_input_names(spec: Spec | DualSpec, tensors: Mapping[str, Tensor]) -> None:
-    """Raise ValueError unless the model reads all of these inputs and no required one is
-    missing."""
+    """Raise ValueError unless the model reads all of these inputs and no required input is missing."""
     accepted = list_accepted_inputs(spec)
     for name in tensors:
         if name not in accepted:
@@ -116,9 +113,7 @@ def check_input_names(spec: Spec | DualSpec, tensors: Mapping[str, Tensor]) -> N
             if not tensors.keys() & alternatives:
                 raise ValueError(f"{name} without {required}: expected both")
     if "input_ids" in tensors and "inputs_embeds" in tensors:
-        raise ValueError(
-            "input_ids and inputs_embeds: expected one of them, inputs_embeds replace input_ids"
-        )
+        raise ValueError("input_ids and inputs_embeds: expected only one of the two")
     is_encoder_decoder = (
         isinstance(spec, Spec) and spec.encoder is not None and spec.decoder is not None
     )
@@ -171,8 +166,8 @@ def check_text_inputs(
     sizes: dict[str, int],
     upper_bounds: dict[str, int | None],
 ) -> None:
-    """Check the shapes of text inputs; add the sizes of axes, and the upper bounds of values to
-    check later."""
+    """Check the shapes of text inputs; add the sizes of axes to `sizes`, and the upper bounds of
+    values to `upper_bounds`."""
     stacks = list_stack_specs(spec)
     first = stacks[0]
     last = stacks[-1]
@@ -239,7 +234,7 @@ def check_text_inputs(
 
 
 def check_eos_token(input_ids: Tensor, head: HeadSpec) -> None:
-    """Raise ValueError unless each row has the end-of-sequence token that the head reads at."""
+    """Raise ValueError unless each row has the EOS token whose state the head reads."""
     has_no_eos = torch.ne(input_ids, head.eos_token_id or 0).all(-1)
     if bool(has_no_eos.any()):
         row = int(has_no_eos.int().argmax())
@@ -261,8 +256,7 @@ def check_pixel_values(spec: DualSpec, pixel_values: Tensor) -> None:
 def check_input_shape(
     name: str, tensor: Tensor, expected: tuple[str | int, ...], sizes: dict[str, int]
 ) -> None:
-    """Check a shape against numbers and letters; a letter is any size that is the same for all
-    inputs."""
+    """Check a shape against numbers and letters; a letter stands for a size that all inputs share."""
     shape = tuple(tensor.shape)
     known = {axis: sizes[axis] for axis in expected if isinstance(axis, str) and axis in sizes}
     description = f"({', '.join(map(str, expected))})"
@@ -280,7 +274,7 @@ def check_input_shape(
 def check_input_length(
     name: str, length: int, attention_mask: Tensor | None, *stack_specs: StackSpec
 ) -> None:
-    """Check that no row has more tokens than positions; the mask is read only if one could have."""
+    """Check that no row has more tokens than positions; the mask is read only if necessary."""
     limits = [limit for stack in stack_specs if (limit := stack.max_positions) is not None]
     limit = min(limits, default=length)
     if length > limit and attention_mask is not None:
@@ -289,7 +283,7 @@ def check_input_length(
 
 
 def check_value_ranges(bounds: Mapping[str, tuple[Tensor, int | None]]) -> None:
-    """Check that all values are from 0 to below their bound; None is no bound."""
+    """Check that all values are at least 0 and below their bound; None means no bound."""
     if not bounds:
         return
     tensors = [tensor for tensor, _ in bounds.values()]
@@ -343,7 +337,7 @@ def list_stack_specs(spec: Spec | DualSpec) -> list[StackSpec]:
 
 
 def get_head_pooling(head: object) -> str:
-    """Return where a head reads a row."""
+    """Return the pooling of a head."""
     return head.pooling if isinstance(head, HeadSpec) else ""
 
 
@@ -416,7 +410,7 @@ def build_permutation_mask(
         allowed = torch.ones(inputs.batch_size, length, length, dtype=torch.bool, device=device)
     else:
         allowed = ~perm_mask.bool()
-    # In the content stream a token always sees itself.
+    # In the content stream, a token always attends to itself.
     content = allowed | torch.eye(length, dtype=torch.bool, device=allowed.device)
     if target_mapping is None:
         return content, None
@@ -431,8 +425,8 @@ def build_permutation_mask(
 
 
 def shift_tokens_right(inputs: Inputs, shift: tuple[int, str]) -> Inputs:
-    """Return the decoder's inputs for these labels: shifted right, with the start token or the last
-    one first."""
+    """Return decoder inputs for these labels: shifted right, with the start token or the last token
+    first."""
     start_token_id, mode = shift
     assert inputs.input_ids is not None
     mask = inputs.attention_mask

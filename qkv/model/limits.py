@@ -1,7 +1,7 @@
-"""Checks of a family's arguments: the type and range of each, and which combinations are possible.
+"""Validation of the arguments of a family: types, ranges and combinations.
 
-They run before anything is built, so that no file can ask for more memory than there is. Knows no
-single family: what only one family requires is in its file."""
+It runs before a network is built, so that a config.json cannot cause an excessive allocation. Checks
+of a single family are in the file of that family."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from qkv.validate import shorten_repr
 
 MAX_SIZE = 1 << 28
 MAX_MODULES = 10_000
-# Sizes that multiply or become the length of a list have smaller limits: together they must fit in
-# a shape.
+# Sizes that are multiplied or are the length of a list have smaller limits, because their product must
+# fit in a shape.
 MAX_VALUES = {
     **dict.fromkeys(
         ("depth", "decoder_depth", "image_depth", "num_groups", "inner_group_num", "num_experts"),
@@ -40,7 +40,7 @@ ZERO_ALLOWED = (
     "eos_token_id",
     "position_offset",
 )
-NONE_ALLOWED = (  # whatever the default is
+NONE_ALLOWED = (  # regardless of the default
     "pad_token_id",
     "decoder_start_token_id",
     "eos_token_id",
@@ -59,7 +59,7 @@ ROPE_REQUIRED_KEYS = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
 
-# Keys of config.json that are not arguments themselves, and their types; None is always allowed.
+# Keys of config.json that are not arguments, and their types; None is always allowed.
 JSON_OBJECT = "an object"
 JSON_POSITIVE_INTEGER = "an integer of at least 1"
 JSON_POSITIVE_NUMBER = "a number above 0"
@@ -80,7 +80,7 @@ CONFIG_KEY_TYPES: dict[str, str] = {
 
 
 def check_config_json(family: Family, config: Mapping[str, Any]) -> None:
-    """Check a config.json as it is in the file, before keys of older versions are converted."""
+    """Check an unchanged config.json, before keys of older versions are converted."""
     for key, expected in CONFIG_KEY_TYPES.items():
         value = config.get(key)
         is_valid = {
@@ -102,7 +102,7 @@ def check_config_json(family: Family, config: Mapping[str, Any]) -> None:
 
 
 def check_derived_keys(family: Family, config: Mapping[str, Any]) -> None:
-    """Check that keys which follow from other keys agree with them."""
+    """Check that derived keys agree with the keys that determine them."""
     for key, value in family.derive_config(dict(config)).items():
         if config.get(key, value) != value:
             value_repr = shorten_repr(config[key])
@@ -114,8 +114,7 @@ def check_derived_keys(family: Family, config: Mapping[str, Any]) -> None:
 def check_argument_types(
     family: Family, args: Args, config_keys: Mapping[str, str] | None = None
 ) -> None:
-    """Check each argument by its annotation and its name; `config_keys` are their names in error
-    messages."""
+    """Check each argument by its annotation and name; `config_keys` are the names in error messages."""
     annotations: dict[str, Any] = {}
     for function in (family.base_function, family.build_spec):
         annotations |= get_type_hints(function) if function else {}
@@ -139,7 +138,7 @@ def check_argument_types(
 def check_tower_arguments(
     name: str, args: Args, config_keys: Mapping[str, str], show_config_keys: bool
 ) -> None:
-    """Check the arguments of a tower of a dual encoder, whose types follow from their names."""
+    """Check the arguments of a tower of a dual encoder, whose names determine their types."""
     for inner, value in args.items():
         if inner not in config_keys:
             raise ValueError(f"{name} holds {inner!r}, expected some of {', '.join(config_keys)}")
@@ -161,7 +160,7 @@ def check_argument_type(name: str, value: Any, annotations: list[Any], key: str)
 def check_argument_combinations(
     family: Family, args: Args, config_keys: Mapping[str, str] | None = None
 ) -> None:
-    """Check that complete arguments of the right types are possible together."""
+    """Check the combination of complete arguments of the right types."""
     for name, (_, tower_keys) in family.nested.items():
         check_argument_limits(args[name] or {}, tower_keys if config_keys else {})
     check_argument_limits(args, config_keys or {})
@@ -169,7 +168,7 @@ def check_argument_combinations(
         bounds = [0, *args["cutoffs"], args["vocab_size"]]
         is_rising = bounds == sorted(set(bounds))
         require_argument(
-            is_rising, args, "cutoffs", config_keys, f"rising ids below {args['vocab_size']}"
+            is_rising, args, "cutoffs", config_keys, f"increasing ids below {args['vocab_size']}"
         )
         embedding_width = args["embedding_width"]
         last_width = embedding_width // args["div_val"] ** len(args["cutoffs"])
@@ -220,7 +219,7 @@ def check_argument_limits(args: Args, config_keys: Mapping[str, str]) -> None:
     name = "relative_attention_num_buckets"
     require_argument(get_integer_argument(args, name, 4) >= 4, args, name, config_keys, "4 or more")
     num_buckets = get_integer_argument(args, name, 0)
-    # From these distances on buckets are logarithmic; the last one must not begin there too.
+    # Buckets are logarithmic from these distances on; the last bucket must not begin there as well.
     exact_distances = (num_buckets // 2, num_buckets // 4)
     name = "relative_attention_max_distance"
     is_valid = get_integer_argument(args, name, -1) not in exact_distances
@@ -229,14 +228,14 @@ def check_argument_limits(args: Args, config_keys: Mapping[str, str]) -> None:
 
 
 def get_integer_argument(args: Args, name: str, default: int) -> int:
-    """Return an argument, or the default where it is None or absent."""
+    """Return an argument, or the default if it is None or absent."""
     return default if args.get(name) is None else args[name]
 
 
 def require_argument(
     condition: bool, args: Args, name: str, config_keys: Mapping[str, str] | None, expected: str
 ) -> None:
-    """Raise ValueError about an argument unless the condition holds."""
+    """Raise ValueError about an argument unless the condition is true."""
     if not condition:
         key = (config_keys or {}).get(name, name)
         raise ValueError(f"{key} is {shorten_repr(args[name])}, expected {expected}")
@@ -264,8 +263,8 @@ def check_rope_parameters(rope_parameters: Mapping[str, Any]) -> None:
 
 
 def check_layer_count(spec: Spec | DualSpec, num_tensors: int) -> None:
-    """Check that there are no more layers and experts than tensors, before a network is built for
-    them."""
+    """Check that there are at most as many layers and experts as tensors, before a network is
+    built."""
     towers = [spec.text, spec.image] if isinstance(spec, DualSpec) else [spec]
     stacks = [
         stack for tower in towers if tower for stack in (tower.encoder, tower.decoder) if stack
@@ -277,7 +276,7 @@ def check_layer_count(spec: Spec | DualSpec, num_tensors: int) -> None:
         experts = f" with {max(counts)} experts" if max(counts) > 1 else ""
         depths = " and ".join(str(len(stack.layers)) for stack in stacks)
         raise ValueError(
-            f"{depths} layers{experts}, but the weights hold only {num_tensors} tensors"
+            f"{depths} layers{experts}, but the weights have only {num_tensors} tensors"
         )
 
 
@@ -289,7 +288,7 @@ def list_union_members(annotation: Any) -> list[Any]:
 
 
 def matches_annotation(name: str, value: Any, annotation: Any) -> bool:
-    """Whether a value fits an annotation, within the range that its name implies."""
+    """Return whether a value matches an annotation and is in the range of its name."""
     origin = get_origin(annotation)
     if origin is tuple:
         item_annotation = get_args(annotation)[0]
@@ -311,7 +310,7 @@ def matches_annotation(name: str, value: Any, annotation: Any) -> bool:
 
 
 def describe_annotation(name: str, annotation: Any) -> str:
-    """Return what an argument may be, for an error message."""
+    """Return a description of the valid values of an argument, for an error message."""
     if annotation is int:
         low, high = get_integer_range(name)
         return f"an integer from {low} to {high:,}"
@@ -346,10 +345,10 @@ def get_float_range(name: str) -> tuple[float, float]:
 
 
 def is_integer_in_range(value: Any, low: int, high: int) -> bool:
-    """Whether a value is an integer (not a bool) between `low` and `high`, both included."""
+    """Return whether a value is an integer (not a bool) from `low` to `high`."""
     return type(value) is int and low <= value <= high
 
 
 def is_positive_number(value: Any) -> bool:
-    """Whether a value is a finite number above 0."""
+    """Return whether a value is a finite number above 0."""
     return type(value) in (int, float) and 0 < value < math.inf

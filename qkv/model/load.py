@@ -1,7 +1,5 @@
-"""load: a model from a folder of Hugging Face, qkv, PEFT, fairseq or CTranslate2, or from the
-Hugging Face hub.
-
-Runs no code in a file."""
+"""load: load a model from a folder of Hugging Face, qkv, PEFT, fairseq or CTranslate2, or from the
+Hugging Face hub. Executes no code of a checkpoint."""
 
 from __future__ import annotations
 
@@ -44,8 +42,8 @@ def load(
     """Load a model from a folder (Hugging Face, qkv, CTranslate2 or fairseq), or download it by its
     hub id.
 
-    `adapter` is added to it. A folder that is an adapter itself is loaded with the base model it
-    names."""
+    `adapter` is the folder of an adapter to add. A folder with only an adapter is loaded with its base
+    model."""
     target_device = pick_device(device, dtype)
     path = find_model_folder(name_or_path, revision)
     base_model_name = str(name_or_path)
@@ -54,7 +52,7 @@ def load(
         base_model_name, path = find_base_model(path)
     if is_adapter(path):
         raise ValueError(
-            f"{path}: an adapter itself, expected a model to put {adapter} on; run `qkv merge` on it first"
+            f"{path}: an adapter, expected a model for the adapter {adapter}; run `qkv merge` on it first"
         )
     if is_fairseq(path) or is_ctranslate2(path):
         model = (load_fairseq if is_fairseq(path) else load_ctranslate2)(path)
@@ -77,8 +75,7 @@ def load_hf_folder(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
-    """Load a folder of Hugging Face's or qkv's format, or download it by its hub id into the hub's
-    cache."""
+    """Load a folder in Hugging Face's or qkv's format, or download it by its hub id."""
     target_device = pick_device(device, dtype)
     folder = find_model_folder(name_or_path, revision)
     config = read_json_object(folder / "config.json")
@@ -105,7 +102,7 @@ def load_hf_folder(
         args = {
             **args,
             "tie_embeddings": False,
-        }  # the config says tied, the file holds two different tables
+        }  # tied in the config, but the checkpoint has two different tables
         net = build_meta_network(build_model_spec(family, args, position_embedding_type, pooling))
     if is_native:
         checkpoint_prefix = None

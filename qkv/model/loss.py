@@ -1,4 +1,4 @@
-"""The loss of a model from its outputs and `labels`, as Hugging Face's classes compute it."""
+"""The loss of a model given its outputs and `labels`, as in Hugging Face's classes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ PER_TOKEN_HEADS = ("masked-lm", "pretraining", "token-classification")
 def compute_loss(
     spec: Spec, head: str, config: Mapping[str, Any], outputs: Mapping[str, Tensor], labels: Tensor
 ) -> Tensor:
-    """The loss of a head; labels of -100 are ignored.
+    """Return the loss of a head; labels of -100 are ignored.
 
-    Causal language models predict the next token: their labels are shifted here."""
+    Causal language models predict the next token, so that their labels are shifted here."""
     if head in LM_HEADS:
         logits = outputs["logits"]
         if spec.encoder is None:  # decoder-only
@@ -50,7 +50,8 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _classification_loss(logits: Tensor, labels: Tensor, config: Mapping[str, Any]) -> Tensor:
-    """By `problem_type` of config.json; without it, by the number of labels and their dtype."""
+    """Return the loss of `problem_type` in config.json, by default determined by the number of labels
+    and their dtype."""
     problem = config.get("problem_type")
     if problem is None:
         is_integer = not labels.is_floating_point()
@@ -66,7 +67,7 @@ def _classification_loss(logits: Tensor, labels: Tensor, config: Mapping[str, An
 
 
 def shift_labels_right(labels: Tensor, shift: ShiftRight, pad_token_id: int) -> Tensor:
-    """decoder_input_ids for these labels: one position to the right, -100 replaced by padding."""
+    """Return decoder_input_ids: labels shifted one position to the right, -100 replaced by padding."""
     tokens = labels.masked_fill(labels == IGNORE_INDEX, pad_token_id)
     shifted = tokens.roll(1, dims=-1)
     if shift.mode == "wrap":  # mBART: the last token, the language code, comes first

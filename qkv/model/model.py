@@ -1,15 +1,16 @@
-"""Model: a network with its spec, config and tokenizer; call it, generate with it, save it."""
+"""Model: a network with its spec, config and tokenizer; forward pass, generation and saving."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, Never, Self
+from typing import Any, Literal, Self, Unpack
 
 import torch
 from torch import Tensor, nn
 
+from qkv.decode.settings import GenerationSettings
 from qkv.families.family import Args, Family
 from qkv.files import write_json
 from qkv.hints import describe_unknown_name
@@ -33,7 +34,7 @@ VOCABULARY_FILES = """
 TOKENIZER_CONFIG_FILES = """
     tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt vocab.bpe target.spm
 """.split()
-# Inputs (B, C, ...) of multiple choice that become (B * C, ...).
+# Inputs (B, C, ...) of multiple choice that are flattened to (B * C, ...).
 CHOICE_INPUTS = {
     "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds", "mc_token_ids",
 }  # fmt: skip
@@ -41,7 +42,7 @@ EXTRA_OUTPUT_SUFFIXES = ("hidden_states", "router_logits")
 
 
 class Model:
-    """A network with everything that is needed to run it and to write it back."""
+    """A network with everything that is needed to run and to save it."""
 
     def __init__(
         self, family: Family, args: Args, net: Transformer | DualEncoder, config: Mapping[str, Any], *,
@@ -56,21 +57,21 @@ class Model:
         self.position_embedding_type = position_embedding_type
         self.pooling = pooling
         self.generation_config = None if generation_config is None else dict(generation_config)
-        self.checkpoint_prefix = checkpoint_prefix  # of the tensor names in the checkpoint
-        self.extra_tensors = extra_tensors or {}  # of the checkpoint, not used by this network
+        self.checkpoint_prefix = checkpoint_prefix  # prefix of tensor names in the checkpoint
+        self.extra_tensors = extra_tensors or {}  # checkpoint tensors that the network does not use
         self.tokenizer_folder = tokenizer_folder
         self.base_model_name: str | None = None  # the base model of its adapters
-        self.adapter_parameters_to_save: tuple[str, ...] = ()  # parameters that are not in the base
+        self.adapter_parameters_to_save: tuple[str, ...] = ()  # those that the base lacks
         self._tokenizer: Tokenizer | None = None
 
     @property
     def spec(self) -> Spec | DualSpec:
-        """The spec that the network was built from."""
+        """The spec of the network."""
         return self.net.spec
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the model's folder, loaded when it is first used."""
+        """The tokenizer of the model folder, loaded on first use."""
         folder = self.tokenizer_folder
         if self._tokenizer is None and folder is not None and list_tokenizer_files(folder):
             self._tokenizer = Tokenizer.load(folder)
@@ -112,15 +113,15 @@ class Model:
         return self.train(False)
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """The parameters, for an optimizer."""
+        """Return the parameters, for an optimizer."""
         return self.net.parameters()
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """The parameters with their paths."""
+        """Return the parameters with their paths."""
         return self.net.named_parameters()
 
     def get_input_embeddings(self) -> nn.Module:
-        """The token embedding of the encoder, or of a decoder-only model."""
+        """Return the token embedding of the encoder, or of a decoder-only model."""
         net = self.net.text if isinstance(self.net, DualEncoder) else self.net
         if net is None:
             raise ValueError("get_input_embeddings: this model has no text encoder")
@@ -138,13 +139,13 @@ class Model:
         encoder_hidden_states: Tensor | None = None, encoder_attention_mask: Tensor | None = None,
         mems: Tensor | None = None, perm_mask: Tensor | None = None,
         target_mapping: Tensor | None = None, mc_token_ids: Tensor | None = None,
-        labels: Tensor | None = None, extra_outputs: tuple[str, ...] = (), **unknown: Never,
+        labels: Tensor | None = None, extra_outputs: tuple[str, ...] = (), **unknown: Tensor,
     ) -> ModelOutput:  # fmt: skip
-        """Run the network; inputs have Hugging Face's names, outputs too. Gradients flow as usual.
+        """Run the network; inputs and outputs have Hugging Face's names.
 
-        With `labels` the outputs hold a `loss`. A model without token types ignores
-        `token_type_ids`, which its tokenizer may return. `extra_outputs` asks for "hidden_states" or
-        "router_logits". Attention weights are recorded by `qkv.look`."""
+        With `labels`, the outputs contain a `loss`. A model without token types ignores
+        `token_type_ids`, which its tokenizer may return. `extra_outputs` adds "hidden_states" or
+        "router_logits" to the outputs. `qkv.look` records attention weights."""
         named = {
             "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
             "position_ids": position_ids, "inputs_embeds": inputs_embeds,
@@ -181,7 +182,7 @@ class Model:
             outputs.setdefault("logits", outputs["mc_logits"])
         if labels is not None:
             if not isinstance(self.spec, Spec):
-                raise ValueError("labels: a dual encoder has no labels; expected none")
+                raise ValueError("labels: a dual encoder takes no labels; remove them")
             head = str(self.args.get("head"))
             outputs["loss"] = compute_loss(
                 self.spec, head, self.config, outputs, labels.to(self.device)
@@ -189,7 +190,7 @@ class Model:
         return outputs
 
     def _decoder_inputs(self, labels: Tensor) -> dict[str, Tensor]:
-        """decoder_input_ids made from labels, for an encoder-decoder with a language model head."""
+        """Return decoder_input_ids from labels, for an encoder-decoder with a language model head."""
         spec = self.spec
         if not isinstance(spec, Spec) or spec.encoder is None or spec.decoder is None:
             return {}
@@ -199,7 +200,7 @@ class Model:
         shift = spec.shift_right
         if shift is None and start is None:
             raise ValueError(
-                "labels: this model has no decoder_start_token_id; give decoder_input_ids"
+                "labels: this model has no decoder_start_token_id; pass decoder_input_ids"
             )
         shift = shift or ShiftRight(int(start or 0))
         pad = self.args.get("pad_token_id", self.config.get("pad_token_id"))
@@ -211,9 +212,9 @@ class Model:
         attention_mask: Tensor | None = None,
         *,
         seed: int = 0,
-        **settings: Any,
+        **settings: Unpack[GenerationSettings],
     ) -> Tensor:
-        """Generate token ids (B, T), as Hugging Face's `generate` returns them.
+        """Generate token ids (B, T), as Hugging Face's `generate`.
 
         `settings` are fields of GenerationConfig: max_new_tokens, num_beams, do_sample, top_p, …"""
         from qkv.model.generate import generate_ids
@@ -223,7 +224,7 @@ class Model:
     # --- saving ---
 
     def to_checkpoint_tensors(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors by parameter name, renamed and laid out as in the published checkpoints."""
+        """Convert tensors by parameter name to the names and layout of published checkpoints."""
         names = (name for name, _ in self.net.named_parameters() if name in parameters)
         return {
             mapping.checkpoint_name: mapping.to_checkpoint(parameters)
@@ -237,8 +238,8 @@ class Model:
     ) -> None:  # fmt: skip
         """Write config.json, the weights and the tokenizer.
 
-        `format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it can hold the model.
-        `weights` is "full", or "int8": a quarter of the size, for qkv only."""
+        `format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it supports the model. `weights` is
+        "full", or "int8" for a quarter of the size, which only qkv can load."""
         if format not in ("auto", "hf", "qkv"):
             raise ValueError(f"format {format!r}: expected auto, hf or qkv")
         if weights not in ("full", "int8"):
@@ -247,7 +248,8 @@ class Model:
         incompatibility = "int8 weights" if weights == "int8" else self.find_hf_incompatibility()
         if lora_layers(self.net):
             raise ValueError(
-                f"{folder}: not written, the model has adapters; merge them or use write_adapter"
+                f"{folder}: not written, because the model has adapters; "
+                "call merge_lora or write_adapter"
             )
         if format == "hf" and incompatibility is not None:
             raise ValueError(
@@ -276,7 +278,7 @@ class Model:
         self.save_tokenizer_and_pooling(folder)
 
     def _to_qkv_config(self) -> dict[str, Any]:
-        """The config of qkv's own format: the family and its arguments that are not defaults."""
+        """Return the config of qkv's format: the family and its arguments that are not defaults."""
         defaults = self.family.defaults
         args = {name: value for name, value in self.args.items() if value != defaults[name]}
         config = {
@@ -288,7 +290,8 @@ class Model:
         return config
 
     def _to_hf_config(self) -> dict[str, Any]:
-        """A config of qkv's format as Hugging Face's; other keys, such as label names, stay."""
+        """Convert a config of qkv's format to Hugging Face's; other keys, such as label names, are
+        kept."""
         stated = build_hf_config(self.family, self.args)
         replaced = {"format_version", "family", "arguments", "position_embedding_type", *stated} - {
             "id2label",
@@ -297,8 +300,8 @@ class Model:
         return stated | {key: value for key, value in self.config.items() if key not in replaced}
 
     def save_tokenizer_and_pooling(self, folder: Path) -> None:
-        """Write the tokenizer, and the files of sentence-transformers if the model pools."""
-        if self.tokenizer_folder is not None:  # copied as they are, used or not
+        """Write the tokenizer, and the files of sentence-transformers if the model has pooling."""
+        if self.tokenizer_folder is not None:  # copied unchanged, used or not
             for path in list_tokenizer_files(self.tokenizer_folder):
                 if path.resolve().parent != folder.resolve():
                     shutil.copyfile(path, folder / path.name)
@@ -308,7 +311,7 @@ class Model:
             write_pooling(folder, self.pooling, self.net.last_stack.spec.width)
 
     def find_hf_incompatibility(self) -> str | None:
-        """What Hugging Face's format cannot hold of this model, or None."""
+        """Return the part of this model that Hugging Face's format does not support, or None."""
         family = self.family
         if not family.model_types or family.removed_from_hf:
             return f"the {family.name} family"
@@ -327,14 +330,14 @@ class Model:
 
 
 def _is_requested(name: str, extra_outputs: tuple[str, ...]) -> bool:
-    """Whether an output is always returned, or asked for."""
+    """Return whether an output is always returned, or requested."""
     return (
         not name.endswith(EXTRA_OUTPUT_SUFFIXES) or name.removeprefix("encoder_") in extra_outputs
     )
 
 
 def list_tokenizer_files(folder: Path) -> list[Path]:
-    """The tokenizer files of a folder; none if it has no vocabulary."""
+    """Return the tokenizer files of a folder; empty if it has no vocabulary."""
     names = (*VOCABULARY_FILES, *TOKENIZER_CONFIG_FILES)
     files = {name: folder / name for name in names if (folder / name).is_file()}
     return list(files.values()) if files.keys() & {*VOCABULARY_FILES} else []

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class ModelOutput(dict[str, Tensor]):
-    """A dict of tensors whose keys are attributes too: `out["logits"]` is `out.logits`."""
+    """A dict of tensors whose keys are also attributes: `out["logits"]` is `out.logits`."""
 
     def __getattr__(self, name: str) -> Tensor:
         if name in self:

@@ -1,4 +1,4 @@
-"""Parameters of a network: built without memory, then set to the tensors of a checkpoint."""
+"""Parameters of a network: created on the meta device, then set to the tensors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qkv.weights.safetensors import align_tensor
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Skips torch.nn.init: on the meta device it would import torch's compiler."""
+    """Skips torch.nn.init, which would import torch's compiler on the meta device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", None) == "torch.nn.init":
@@ -34,7 +34,7 @@ def build_meta_network(spec: Spec | DualSpec) -> Transformer | DualEncoder:
 
 
 def upgrade_norm_name(name: str) -> str:
-    """Replace TensorFlow's names of a norm's weight and bias, which the oldest checkpoints have."""
+    """Replace the TensorFlow names of a norm's weight and bias in the oldest checkpoints."""
     return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
         "LayerNorm.beta", "LayerNorm.bias"
     )
@@ -43,8 +43,8 @@ def upgrade_norm_name(name: str) -> str:
 def has_untied_weights(
     family: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]
 ) -> bool:
-    """Whether a file holds two different tensors for the embedding and the head that config.json
-    ties."""
+    """Return whether a checkpoint has two different tensors for the embedding and the head, which
+    config.json ties."""
     parameters = dict(net.named_parameters(remove_duplicate=False))
     names_table = family.build_names_table(args, detect_prefix(family, tensors, args))
     tensors_by_parameter = {
@@ -71,7 +71,7 @@ def load_parameters(
 ) -> dict[str, Tensor]:
     """Set the parameters of a network and return the tensors of heads that it does not have.
 
-    One error lists every problem."""
+    One error lists all problems."""
     parameters = dict(net.named_parameters())
     shapes = {name: p.shape for name, p in parameters.items()}
     problems: list[str] = []
@@ -110,7 +110,7 @@ def load_parameters(
         elif parameter_name in all_parameters:
             value = values.get(first_names[id(all_parameters[parameter_name])])
             if value is not None and not torch.equal(tensors[name], value):
-                problems.append(f"{name} differs from the tensor that it is tied to")
+                problems.append(f"{name} differs from the tensor to which it is tied")
         elif parameter_name.startswith("heads."):
             extra_tensors[name] = tensors[name]
         else:
@@ -124,7 +124,7 @@ def load_parameters(
 
 
 def set_parameters(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replace parameters, tied ones too; only tensors that are not at a 64-byte boundary are
+    """Replace parameters, including tied ones; only tensors that are not aligned to 64 bytes are
     copied."""
     parameters = dict(net.named_parameters())
     replacements = {}

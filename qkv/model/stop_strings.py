@@ -1,7 +1,7 @@
 """StopStringCriteria: ends a sequence with the token that completes a stop string.
 
-The engine counts tokens and knows no text; whoever has the tokenizer, `Model.generate` and the tasks
-that generate text, gives it this function. It ends sequences as Hugging Face's class of this name."""
+The engine has no tokenizer, so `Model.generate` and tasks pass it this function. It ends sequences
+like Hugging Face's class of this name."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 from qkv.text import Tokenizer
 
-NUM_CONTEXT_TOKENS = 8  # decoded before the tokens that may hold a stop string
+NUM_CONTEXT_TOKENS = 8  # decoded before the tokens that may contain a stop string
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopStringCriteria:
-    """The stopping criteria of one sequence: whether its last token completes a stop string.
+    """The stopping criteria of one sequence: its last token completes a stop string.
 
-    A stop string may begin in the prompt, and in or before the last token. It may end inside of the
-    last token: "st", "opera" completes "stop". Special tokens are text here, `</s>`."""
+    A stop string may begin in the prompt, and may end inside the last token: "st", "opera" completes
+    "stop". Special tokens such as `</s>` are treated as text."""
 
     tokenizer: Tokenizer
     stop_strings: tuple[str, ...]
@@ -34,18 +34,18 @@ class StopStringCriteria:
         ]
         if not ends:
             return False
-        # The last token may complete a character that had only some of its bytes before.
+        # The last token may complete a character of several bytes.
         previous = self.decode_ending(new_token_ids[:-1], num_dropped=1)
         return max(ends) > count_shared_letters(previous, text)
 
     def decode_ending(self, new_token_ids: list[int], num_dropped: int = 0) -> str:
-        """Return the text of the last tokens, as many as the longest stop string may have.
+        """Return the text of the last tokens, at least as long as the longest stop string.
 
-        A token has at least one byte. `num_dropped` tokens at the end are left out."""
+        A token has at least one byte. `num_dropped` tokens at the end are omitted."""
         longest = max(len(stop_string.encode()) for stop_string in self.stop_strings)
         count = longest + NUM_CONTEXT_TOKENS - num_dropped
         token_ids = [*self.prompt_ids[-count:], *new_token_ids][-count:]
-        # An id that only pads the network's vocabulary has no text; no stop string spans it.
+        # An id that pads the vocabulary of the network has no text; no stop string spans it.
         starts = [i + 1 for i, token_id in enumerate(token_ids) if token_id >= len(self.tokenizer)]
         return self.tokenizer.decode(token_ids[max(starts, default=0) :], skip_special_tokens=False)
 

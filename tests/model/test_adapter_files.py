@@ -121,17 +121,17 @@ def test_a_fused_tensor_has_one_lora_a(tmp_path: Path) -> None:
         (
             "gpt2",
             ("q", "v"),
-            r"transformer\.h\.0\.attn\.c_attn holds q,k,v, which need one A together: target_modules='q,k,v'",
+            r"transformer\.h\.0\.attn\.c_attn contains q,k,v, which must share one A",
         ),
         (
             "gpt2",
             ("q", "k", "v"),
-            r"\.h\.0\.attn\.c_attn holds q,k,v, which need one A .*; and 1 more",
+            r"\.h\.0\.attn\.c_attn contains q,k,v, which must share one A.*; and 1 more",
         ),
         (
             "xlnet",
             ("q",),
-            r"encoder\.layers\.0\.attention\.q is no module of its checkpoints; and 1 more",
+            r"encoder\.layers\.0\.attention\.q is not a module of its checkpoints; and 1 more",
         ),
     ],
 )
@@ -208,15 +208,15 @@ def test_unsupported_settings_are_errors(
         ({name_of_query(1, "A"): ()}, r"A \[\] and B"),
         (
             {name_of_query(2, "A"): (4, 24), name_of_query(2, "B"): (24, 4)},
-            r"layer\.2\..*lora_A\.weight \[4, 24\]: there is no such",
+            r"layer\.2\..*lora_A\.weight \[4, 24\]: this bert has no such",
         ),
         (
             {"base_model.model.classifier.weight": (2, 24)},
-            r"classifier\.weight \[2, 24\]: there is no such tensor",
+            r"classifier\.weight \[2, 24\]: this bert has no such tensor",
         ),
         (
             {"classifier.weight": (2, 24)},
-            r"classifier\.weight \[2, 24\] is no tensor of an adapter",
+            r"classifier\.weight \[2, 24\] is not a tensor of an adapter",
         ),
         ({name_of_query(i, side): None for i in range(2) for side in "AB"}, "no LoRA tensors"),
     ],

@@ -130,7 +130,7 @@ def test_model_with_adapters_cannot_be_saved(tmp_path: Path) -> None:
     model = tiny.build("bert")
     add_lora(model.net)
     with pytest.raises(
-        ValueError, match="the model has adapters; merge them or use write_adapter"
+        ValueError, match="the model has adapters; call merge_lora or write_adapter"
     ) as raised:
         model.save(tmp_path / "new")
     assert "\n" not in str(raised.value)
@@ -179,15 +179,15 @@ def test_the_base_model_may_be_in_the_current_folder(
     [
         (
             dict(base_model_name_or_path=None),
-            "an adapter that does not name its base model; give its base model",
+            "an adapter without base_model_name_or_path; give its base model",
         ),
         (
             dict(base_model_name_or_path="/gone"),
-            "an adapter of '/gone', which is no folder here and not in",
+            "the base model '/gone' is neither a folder nor in the hub's cache",
         ),
         (
             dict(base_model_name_or_path="some/one"),
-            "an adapter of 'some/one', which is no folder here and",
+            "the base model 'some/one' is neither a folder nor in",
         ),
     ],
 )
@@ -223,14 +223,14 @@ def test_the_base_model_may_be_in_the_hub_cache(
 def test_an_adapter_is_no_base_model(adapter_folder: Path) -> None:
     shutil.copytree(adapter_folder, adapter_folder.parent / "other")
     with pytest.raises(
-        ValueError, match=f"other: an adapter itself, expected a model to put {adapter_folder} on"
+        ValueError, match=f"other: an adapter, expected a model for the adapter {adapter_folder}"
     ):
         qkv.load(adapter_folder.parent / "other", adapter=adapter_folder)
     edit_adapter_config(
         adapter_folder.parent / "other", base_model_name_or_path=str(adapter_folder)
     )
     with pytest.raises(
-        ValueError, match=f"{adapter_folder}: an adapter itself, expected a model to put"
+        ValueError, match=f"{adapter_folder}: an adapter, expected a model for the adapter"
     ):
         qkv.load(adapter_folder.parent / "other")
 
@@ -250,7 +250,7 @@ def test_an_adapter_of_another_model_is_an_error(adapter_folder: Path, tmp_path:
         qkv.load(save_other_model(tmp_path), adapter=adapter_folder)
     name = r"base_model\.model\.bert\.encoder\.layer\.0\.attention\.self\.query\.lora_A\.weight \[3, 24\]"
     with pytest.raises(
-        ValueError, match=prefix + name + r": there is no such module in this gpt2; and \d+ more"
+        ValueError, match=prefix + name + r": this gpt2 has no such module; and \d+ more"
     ):
         qkv.load(save_tiny(tmp_path / "gpt2", "gpt2"), adapter=adapter_folder)
 
@@ -285,7 +285,7 @@ def edit_adapter(adapter_folder: Path, **changes: Tensor | None) -> None:
         ),
         (
             {"classifier.bias": None},
-            r"heads\.sequence_classification\.out\.bias of its head is neither in the file",
+            r"heads\.sequence_classification\.out\.bias of the head is neither in the adapter",
         ),
         (
             {"classifier.bias": torch.ones(3, dtype=torch.int32)},
@@ -293,7 +293,7 @@ def edit_adapter(adapter_folder: Path, **changes: Tensor | None) -> None:
         ),
         (
             {"classifier.wait": torch.ones(3)},
-            r"classifier\.wait \[3\]: there is no such tensor in this bert",
+            r"classifier\.wait \[3\]: this bert has no such tensor",
         ),
     ],
 )

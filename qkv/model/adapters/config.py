@@ -1,5 +1,5 @@
-"""adapter_config.json of PEFT: an unknown setting that changes outputs is an error. Knows no
-tensors."""
+"""adapter_config.json of PEFT; a setting that changes outputs and is not supported is an error. Does
+not depend on torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SUPPORTED_ADAPTER_KEYS = set(
     "auto_mapping".split()
 )
 IGNORED_ADAPTER_KEYS = (
-    set(  # how it was trained; its modules and their ranks are read from the tensors
+    set(  # settings of training; the modules and their ranks are read from the tensors
         "peft_version inference_mode target_modules modules_to_save exclude_modules "
         "layers_to_transform "
         "layers_pattern fan_in_fan_out rank_pattern eva_config megatron_core qalora_group_size "
@@ -30,7 +30,7 @@ IGNORED_ADAPTER_KEYS = (
         "ensure_weight_tying".split()
     )
 )
-SUPPORTED_ADAPTER_VALUES = {  # other initializations change the weights of the base model too
+SUPPORTED_ADAPTER_VALUES = {  # other initializations also change the weights of the base model
     "bias": ("none",),
     "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),
 }
@@ -63,7 +63,7 @@ class AdapterConfig(NamedTuple):
         return self.lora_alpha
 
     def find_head(self, family: Family) -> str | None:
-        """Return the head of the adapted model by its class or its task; None is that of the base
+        """Return the head of the adapted model by its class or task; None means that of the base
         model."""
         by_class = [
             head for head, names in family.heads.items() if self.base_model_class in names.split()
@@ -121,26 +121,26 @@ def get_task_type(model: Model) -> str | None:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and no model."""
+    """Return whether a folder contains an adapter and no model."""
     return (folder / ADAPTER_CONFIG_FILE).is_file() and not (folder / "config.json").exists()
 
 
 def find_base_model(folder: Path) -> tuple[str, Path]:
-    """Return the name of an adapter's base model, as in its config, and its folder; nothing is
-    downloaded."""
+    """Return the name of an adapter's base model in its config, and its folder, without a
+    download."""
     config = read_json_object(folder / ADAPTER_CONFIG_FILE)
     name = config.get("base_model_name_or_path")
     revision = config.get("revision")
     call = f"qkv.load(model, adapter={str(folder)!r})"
     fix = f"give its base model and --adapter {folder} (in Python: {call})"
     if not isinstance(name, str) or not name:
-        raise ValueError(f"{folder}: an adapter that does not name its base model; {fix}")
+        raise ValueError(f"{folder}: an adapter without base_model_name_or_path; {fix}")
     try:
         path = find_model_folder(
             name, revision if isinstance(revision, str) else None, download=False
         )
     except ValueError:
         raise ValueError(
-            f"{folder}: an adapter of {name!r}, which is no folder here and not in the hub's cache; {fix}"
+            f"{folder}: the base model {name!r} is neither a folder nor in the hub's cache; {fix}"
         ) from None
     return name, path

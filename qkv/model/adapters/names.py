@@ -1,5 +1,5 @@
-"""Names of an adapter: PEFT's modules and tensors, and the layers and parameters of the model that
-they belong to.
+"""Names of an adapter: PEFT's modules and tensors, and the layers and parameters of the model to which
+they belong.
 
     encoder.layers.0.attention.q              bert.encoder.layer.0.attention.self.query.lora_A.weight
     decoder.layers.0.attention.q,k,v          transformer.h.0.attn.c_attn.lora_A.weight
@@ -21,7 +21,7 @@ from qkv.weights.names_table import NamesTable, TensorMapping
 
 
 class ModuleMapping(NamedTuple):
-    """The linear layers that a module of the checkpoint holds, and whether its weight is
+    """The linear layers that a module of the checkpoint contains, and whether its weight is
     transposed."""
 
     paths: tuple[str, ...]
@@ -36,8 +36,8 @@ class AdapterNames(NamedTuple):
     names_table: NamesTable
 
     def find_modules_to_save(self, tensor_names: Collection[str]) -> dict[str, str]:
-        """Return the tensors of all modules that hold these, each with the largest module of such
-        tensors only."""
+        """Map all tensors of the modules that contain these tensors to the largest module with only
+        such tensors."""
         inner = {name.rpartition(".")[0] for name in tensor_names} - {""}
         saved = {
             name for name in self.mappings if any(name.startswith(f"{module}.") for module in inner)
@@ -57,7 +57,7 @@ class AdapterNames(NamedTuple):
 
 
 def get_base_parameters(net: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters by name, tied ones once, without those of adapters."""
+    """Return the parameters by name, without duplicates of tied ones and without adapters."""
     adapter_ids = {
         id(p)
         for module in net.modules()
@@ -75,8 +75,7 @@ def find_tied_parameters(net: nn.Module) -> set[str]:
 
 
 def build_adapter_names_table(model: Model, prefix: str | None = None) -> NamesTable:
-    """Return the family's names table, or one of the parameter names where Hugging Face has no
-    class."""
+    """Return the names table of the family, or of the parameter names if Hugging Face has no class."""
     if model.find_hf_incompatibility() is None:
         return model.family.build_names_table(model.args, prefix)
     names = [name for name, _ in model.net.named_parameters(remove_duplicate=False)]
@@ -84,8 +83,7 @@ def build_adapter_names_table(model: Model, prefix: str | None = None) -> NamesT
 
 
 def build_adapter_names(model: Model, prefix: str | None = None) -> AdapterNames:
-    """Return the names under a prefix of the family's names table; None is the usual one of its
-    class."""
+    """Return the names under a prefix of the family's names table (None: the default of its class)."""
     layers = [f"{path}.weight" for path in linear_layers(model.net)]
     names_table = build_adapter_names_table(model, prefix)
     mappings = names_table.map_parameters(dict.fromkeys([*get_base_parameters(model.net), *layers]))
@@ -108,8 +106,8 @@ def build_adapter_names(model: Model, prefix: str | None = None) -> AdapterNames
 def match_adapter_names(
     model: Model, modules: Collection[str], tensor_names: Iterable[str] = ()
 ) -> AdapterNames:
-    """Return the names under the prefix that these have: classes with and without a head differ in
-    it."""
+    """Return the names under the prefix of these tensors, which differs between classes with and
+    without a head."""
     tensor_names = [*tensor_names]
     prefixes: list[str | None] = [None]
     if model.find_hf_incompatibility() is None:
@@ -126,13 +124,13 @@ def match_adapter_names(
 
 
 def find_default_target_modules(model: Model) -> list[str]:
-    """Return patterns for queries and values, as in LoRA's paper, with layers fused with them in a
-    file."""
+    """Return patterns for queries and values, as in the LoRA paper, with the layers that checkpoints
+    fuse with them."""
     groups = [module.paths for module in build_adapter_names(model).modules.values()]
     targets = [paths for paths in groups if any(path.endswith((".q", ".v")) for path in paths)]
     if not targets:
         raise ValueError(
-            f"lora.target_modules: the queries and values of {model.family.name} are no modules in "
+            f"lora.target_modules: the queries and values of {model.family.name} are not modules in "
             "its files; "
             'name other layers, such as lora.target_modules = ["up", "down"]'
         )

@@ -1,7 +1,7 @@
-"""Reading of an adapter onto a model: LoRA pairs, modules that were saved in full, and the head of
+"""Loading of an adapter into a model: LoRA pairs, modules that were saved in full, and the head of
 the adapter.
 
-A tensor that the model has no parameter for is an error with its name."""
+A tensor without a parameter in the model is an error."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ ADAPTER_WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 PEFT_PREFIX = "base_model.model."
 LORA_TENSOR_PATTERN = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
 ADAPTER_HEAD_FILE = (
-    "head.json"  # qkv's own: the head and its label names, which PEFT's files do not have
+    "head.json"  # written by qkv: the head and its label names, which PEFT does not save
 )
 HEAD_CONFIG_KEYS = (
     "id2label",
     "label2id",
     "problem_type",
 )  # keys of config.json that belong to a head
-LoraGroups = dict[AdapterGroup, tuple[Tensor, list[Tensor]]]  # an A, and a B for each layer
+LoraGroups = dict[AdapterGroup, tuple[Tensor, list[Tensor]]]  # one A, and one B per layer
 
 
 class AdapterTensors(NamedTuple):
-    """The tensors of an adapter's file by checkpoint name, and problems with others."""
+    """The tensors of an adapter file by checkpoint name, and problems with other tensors."""
 
     lora_pairs: dict[str, dict[str, Tensor]]  # A and B by module
     modules_to_save: dict[str, Tensor]
@@ -56,7 +56,7 @@ class AdapterTensors(NamedTuple):
 def read_adapter(model: Model, folder: str | Path) -> Model:
     """Return the model with the adapter of a folder, to run or to train.
 
-    It is the same model, or a new one where the adapter has another head."""
+    It is the same model, or a new one if the adapter has another head."""
     folder = Path(folder)
     config = read_adapter_config(folder / ADAPTER_CONFIG_FILE)
     paths = [folder / name for name in ADAPTER_WEIGHT_FILES]
@@ -79,12 +79,11 @@ def read_adapter(model: Model, folder: str | Path) -> Model:
         )
     if missing := [name for name in new_parameters if name not in values]:
         raise ValueError(
-            f"{path}: {summarize_problems(missing)} of its head is neither in the file nor in the "
-            "model; "
-            "expected the base model that it was trained on"
+            f"{path}: {summarize_problems(missing)} of the head is neither in the adapter nor in the "
+            "model; expected the base model on which it was trained"
         )
     if not groups:
-        raise ValueError(f"{path}: no LoRA tensors; expected those of an adapter")
+        raise ValueError(f"{path}: no LoRA tensors; expected an adapter")
     adapted_config = select_head_config(head_config, head_path, adapted.args.get("num_labels"))
     try:
         insert_adapters(
@@ -113,7 +112,7 @@ def sort_adapter_tensors(tensors: Mapping[str, Tensor]) -> AdapterTensors:
     for full_name, tensor in tensors.items():
         name = full_name.removeprefix(PEFT_PREFIX)
         if name == full_name:
-            result.problems.append(f"{name} {list(tensor.shape)} is no tensor of an adapter")
+            result.problems.append(f"{name} {list(tensor.shape)} is not a tensor of an adapter")
         elif not tensor.is_floating_point():
             result.problems.append(f"{full_name} is {tensor.dtype}, expected floating point")
         elif match := LORA_TENSOR_PATTERN.fullmatch(name):
@@ -126,7 +125,7 @@ def sort_adapter_tensors(tensors: Mapping[str, Tensor]) -> AdapterTensors:
 def apply_adapter_head(
     model: Model, folder: Path, head: object, modules_to_save: Mapping[str, Tensor]
 ) -> tuple[Model, tuple[str, ...]]:
-    """Return the model with the adapter's head, if its family has it, and the names of new
+    """Return the model with the head of the adapter, if the family has it, and the names of new
     parameters."""
     known_head = head if isinstance(head, str) and head in model.family.heads else None
     num_labels = 0
@@ -142,8 +141,7 @@ def apply_adapter_head(
 
 
 def count_labels(model: Model, head: str, modules_to_save: Mapping[str, Tensor]) -> int:
-    """Return the number of labels of a head's saved last layer; 0 if it was not saved for such a
-    model."""
+    """Return the number of labels of the saved last layer of a head; 0 if it was not saved."""
     args = {**model.args, "head": head}
     parameter_name = f"heads.{head.replace('-', '_')}.out.weight"
     checkpoint_name = parameter_name
@@ -161,8 +159,7 @@ def count_labels(model: Model, head: str, modules_to_save: Mapping[str, Tensor])
 def select_head_config(
     head_config: Mapping[str, Any], path: Path, num_labels: int | None
 ) -> dict[str, Any]:
-    """Return the keys of head.json that belong in the model's config; each label must have a
-    name."""
+    """Return the keys of head.json for the config of the model; each label must have a name."""
     label_names = head_config.get("id2label", {})
     if not isinstance(label_names, dict) or (label_names and len(label_names) != num_labels):
         raise ValueError(
@@ -186,7 +183,7 @@ def group_lora_pairs(
             side, tensor = next(iter(pair.items()))
             name = f"{PEFT_PREFIX}{module}.lora_{side}.weight"
             shape = list(tensor.shape)
-            problems.append(f"{name} {shape}: there is no such module in this {model.family.name}")
+            problems.append(f"{name} {shape}: this {model.family.name} has no such module")
             continue
         if len(pair) < 2:
             problems.append(f"{module} has no lora_{'B' if 'A' in pair else 'A'}")
@@ -233,7 +230,7 @@ def map_modules_to_save(
         ):
             tied.append((description, match[0], tensor))
         elif mapping is None:
-            problems.append(f"{description}: there is no such tensor in this {model.family.name}")
+            problems.append(f"{description}: this {model.family.name} has no such tensor")
         elif tensor.shape != (expected := mapping.to_checkpoint(parameters).shape):
             problems.append(f"{description}: expected {list(expected)}")
         elif mapping.parameter_names[0] in tied_names:

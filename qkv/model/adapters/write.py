@@ -1,5 +1,5 @@
-"""Writing of a model's adapters as PEFT's files, with modules that the base model lacks, label
-names and the tokenizer."""
+"""Saving of adapters in PEFT's format, with modules that the base model lacks, label names and the
+tokenizer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AdapterFiles(NamedTuple):
 
 
 def write_adapter(model: Model, folder: str | Path, *, base_model_name: str | None = None) -> None:
-    """Write the adapters of a model for PEFT; `base_model_name` is the model that they belong to.
+    """Write the adapters of a model in PEFT's format; `base_model_name` is the base model.
 
     Other parameters that are trained, or that the base model lacks, are written in full."""
     folder = Path(folder)
@@ -56,8 +56,8 @@ def write_adapter(model: Model, folder: str | Path, *, base_model_name: str | No
 
 
 def build_adapter_files(model: Model) -> AdapterFiles:
-    """Return the config and the tensors of a model's adapters; ValueError if PEFT's format cannot
-    hold them."""
+    """Return the config and the tensors of a model's adapters; raise ValueError if PEFT's format does
+    not support them."""
     layers = lora_layers(model.net)
     names = build_adapter_names(model)
     lora_tensors, layers_by_module, lora_problems = collect_lora_tensors(layers, names)
@@ -97,7 +97,7 @@ def collect_lora_tensors(
     """Return A and B of each module of the checkpoint, a layer of each module, and problems."""
     problems = [] if adapter_layers else ["the model has no adapters"]
     if len({(layer.use_rslora, layer.dropout.p) for layer in adapter_layers.values()}) > 1:
-        problems.append("adapters differ in lora_dropout or use_rslora, of which a file has one")
+        problems.append("adapters differ in lora_dropout or use_rslora, expected one value for all")
     tensors: dict[str, Tensor] = {}
     layers_by_module: dict[str, LoraLinear] = {}
     remaining = set(adapter_layers)
@@ -113,20 +113,19 @@ def collect_lora_tensors(
         ):
             fused = ",".join(path.rpartition(".")[2] for path in paths)
             problems.append(
-                f"{module} holds {fused}, which need one A together: target_modules='{fused}'"
+                f"{module} contains {fused}, which must share one A: set target_modules='{fused}'"
             )
         tensors[f"{module}.lora_A.weight"] = layers[0].lora_a.weight
         tensors[f"{module}.lora_B.weight"] = torch.cat([layer.lora_b.weight for layer in layers])
         layers_by_module[module] = layers[0]
-    problems += [f"{path} is no module of its checkpoints" for path in sorted(remaining)]
+    problems += [f"{path} is not a module of its checkpoints" for path in sorted(remaining)]
     return tensors, layers_by_module, problems
 
 
 def collect_modules_to_save(
     model: Model, names: AdapterNames, target_modules: Collection[str]
 ) -> tuple[dict[str, Tensor], set[str], list[str]]:
-    """Return the tensors and the modules that are trained or that the base model lacks, and
-    problems."""
+    """Return the tensors and modules that are trained or that the base model lacks, and problems."""
     parameters = dict(model.net.named_parameters(remove_duplicate=False))
     saved_parameters = {
         name

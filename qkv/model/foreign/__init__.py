@@ -1,1 +1,1 @@
-"""Checkpoints of fairseq and CTranslate2, opened as models."""
+"""Loading of fairseq and CTranslate2 checkpoints."""

@@ -1,4 +1,4 @@
-"""Checkpoints of other programs: what their readers share."""
+"""ForeignCheckpoint: a checkpoint of another library; shared code of the readers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from qkv.weights.tensors import find_nonfinite
 
 
 class ForeignCheckpoint(NamedTuple):
-    """The content of another program's checkpoint: a family, its arguments, and tensors with a
+    """The content of a checkpoint of another library: a family, its arguments, and tensors with a
     names table."""
 
     path: Path
@@ -43,7 +43,7 @@ def build_foreign_model(checkpoint: ForeignCheckpoint) -> Model:
 
 
 def get_matrix(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:
-    """Return a tensor of two dimensions; ValueError if it is missing or has others."""
+    """Return a tensor; raise ValueError if it is missing or not two-dimensional."""
     tensor = tensors.get(name)
     if tensor is None or tensor.dim() != 2:
         shape = "missing" if tensor is None else list(tensor.shape)
@@ -60,7 +60,7 @@ def check_heads(width: int, heads: int, path: Path) -> None:
 
 
 def complete_arguments(family: Family, path: Path, **arguments: Any) -> Args:
-    """Return all arguments of a family; an error names the file."""
+    """Return all arguments of a family; errors contain the path."""
     try:
         return family.arguments(None, **arguments)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Encoder-decoder models that were converted to CTranslate2's format."""
+"""Loading of encoder-decoder models in CTranslate2's format."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from qkv.weights.formats.ctranslate2 import read_ctranslate2
 
 
 def is_ctranslate2(path: str | Path) -> bool:
-    """Whether a folder has a model.bin of CTranslate2, by its first four bytes."""
+    """Return whether a folder has a model.bin of CTranslate2, by its first four bytes."""
     file = Path(path) / "model.bin"
     if not file.is_file():
         return False
@@ -41,7 +41,7 @@ def load_ctranslate2(folder: str | Path) -> Model:
     return build_foreign_model(read_ctranslate2_checkpoint(Path(folder)))
 
 
-# CTranslate2's names with dots for slashes, weight and bias for gamma and beta.
+# CTranslate2's names, with dots instead of slashes, and weight and bias instead of gamma and beta.
 CTRANSLATE2_NAMES = """
     @.embedding.tokens                           @.embeddings
     @.embedding.positions.weight                 @.position_encodings.encodings
@@ -59,12 +59,12 @@ CTRANSLATE2_NAMES = """
     heads.lm.out                                 decoder.projection
 """
 
-# The number of heads by spec, where the file does not have it.
+# The number of heads by spec, if the file does not contain it.
 CTRANSLATE2_DEFAULT_HEADS = dict(TransformerBase=8, TransformerBig=16, TransformerSpec=8)
 
 CTRANSLATE2_ACTIVATIONS = ("relu", "gelu_new", "silu", "gelu", "quick_gelu", "tanh", "sigmoid")
 
-# Scalars next to the tensors: those with one supported value, and those that change no output.
+# Scalars: those with one supported value, and those that do not change the outputs.
 CTRANSLATE2_SUPPORTED_VALUES = dict(
     alibi=0, layer_norm_use_residual=0, multi_query_attention=0, scale_outputs=1, sliding_window=0,
     start_from_zero_embedding=0,
@@ -77,7 +77,7 @@ CTRANSLATE2_SUPPORTED_CONFIG = dict(
     layer_norm_epsilon=(None, 1e-5), multi_query_attention=(None, False)
 )
 
-# The special tokens that a newer config.json names, with their defaults.
+# The special tokens of a newer config.json, with their defaults.
 CTRANSLATE2_SPECIAL_TOKENS = dict(
     bos_token="<s>", eos_token="</s>", unk_token="<unk>", decoder_start_token="<s>"
 )
@@ -132,7 +132,7 @@ def read_ctranslate2_checkpoint(folder: Path) -> ForeignCheckpoint:
 
 
 def _split_variables(variables: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Split variables into tensors, all of the widest dtype, and scalars; names as in the names
+    """Split variables into tensors, all of the widest dtype, and scalars, with the names of the names
     table."""
     tensors: dict[str, Tensor] = {}
     scalars: dict[str, float] = {}
@@ -155,8 +155,7 @@ def _read_stack_arguments(
     default_heads: int,
     path: Path,
 ) -> Args:
-    """Return the arguments of the encoder or the decoder; the scalars that were read are
-    removed."""
+    """Return the arguments of the encoder or the decoder, and remove the scalars that were used."""
 
     def pop_scalar(name: str, default: float) -> float:
         return scalars.pop(

@@ -1,4 +1,4 @@
-"""RoBERTa checkpoints of fairseq. Runs no code in a file."""
+"""Loading of RoBERTa checkpoints of fairseq. Executes no code of a checkpoint."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from qkv.weights.tensors import read_torch_file
 
 
 def is_fairseq(path: str | Path) -> bool:
-    """Whether it is a .pt file, or a folder with one and without a config.json; no file is
-    opened."""
+    """Return whether a path is a .pt file, or a folder with one and without a config.json."""
     path = Path(path)
     if path.is_dir():
         return not (path / "config.json").exists() and any(path.glob("*.pt"))
@@ -37,10 +36,10 @@ def is_fairseq(path: str | Path) -> bool:
 
 
 def load_fairseq(path: str | Path, head: str | None = None) -> Model:
-    """Load a RoBERTa of fairseq: a .pt file, or the folder with it and its dict.txt.
+    """Load a RoBERTa of fairseq: a .pt file, or its folder with dict.txt.
 
-    `head` is "lm" or the name of a classification head; None: the only classification head, else
-    "lm"."""
+    `head` is "lm" or the name of a classification head; the default is the only classification head,
+    else "lm"."""
     return build_foreign_model(read_fairseq_checkpoint(Path(path), head))
 
 
@@ -67,7 +66,7 @@ FAIRSEQ_PAD_TOKEN_ID = 1  # fairseq's dictionaries begin with <s> <pad> </s> <un
 
 
 def read_fairseq_checkpoint(path: Path, head: str | None = None) -> ForeignCheckpoint:
-    """Read the arguments and the tensors of a checkpoint, with tensor names of the newest
+    """Read the arguments and the tensors of a checkpoint, with the tensor names of the newest
     version."""
     path = _find_checkpoint_file(path)
     checkpoint = read_torch_file(path, allowed_types=(argparse.Namespace,))
@@ -85,7 +84,7 @@ def read_fairseq_checkpoint(path: Path, head: str | None = None) -> ForeignCheck
     head, other_heads = _choose_head(tensors, head, path)
     if other_heads:
         others = ", ".join(other_heads)
-        warnings.warn(f"{path}: opened with the head {head}, without {others}", stacklevel=4)
+        warnings.warn(f"{path}: loaded with the head {head}, without {others}", stacklevel=4)
     tensors = _keep_head(tensors, head, other_heads)
     token_embedding = get_matrix(tensors, f"{FAIRSEQ_ENCODER_PREFIX}.embed_tokens.weight", path)
     position_embedding = get_matrix(
@@ -129,7 +128,7 @@ def read_fairseq_checkpoint(path: Path, head: str | None = None) -> ForeignCheck
     )
     family = get_family("roberta")
     args = complete_arguments(family, path, **args)
-    # fairseq has no token types: the family's only one is zero.
+    # fairseq has no token types; the only token type embedding of the family is zero.
     tensors["token_types.weight"] = token_embedding.new_zeros(1, args["width"])
     rows = [row for row in FAIRSEQ.splitlines() if "in_proj" not in row]
     names_table = "\n".join(rows) + FAIRSEQ_EXTRA_NAMES
@@ -148,7 +147,7 @@ def _find_checkpoint_file(path: Path) -> Path:
     if preferred or len(files) == 1:
         return (preferred or files)[0]
     listing = ", ".join(file.name for file in files) or "none"
-    raise ValueError(f"{path}: which .pt file? It holds {listing}; give the path of one")
+    raise ValueError(f"{path}: several .pt files ({listing}); pass the path of one of them")
 
 
 def _is_roberta(tensors: Mapping[Any, Any]) -> bool:
@@ -162,7 +161,7 @@ def _read_settings(checkpoint: Mapping[str, Any], path: Path) -> dict[str, Any]:
     settings = checkpoint.get("args") or (cfg.get("model") if isinstance(cfg, dict) else None)
     settings = vars(settings) if isinstance(settings, argparse.Namespace) else settings
     if not isinstance(settings, dict):
-        raise ValueError(f"{path}: neither args nor cfg.model; expected its training settings")
+        raise ValueError(f"{path}: neither args nor cfg.model; expected the training settings")
     problems = [
         f"{key} is {settings[key]!r}, supported: {value!r}"
         for key, value in FAIRSEQ_SUPPORTED_VALUES.items()
@@ -179,7 +178,7 @@ def _read_settings(checkpoint: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 
 def _upgrade_tensor_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """Return the tensors as the newest fairseq names and splits them, without buffers."""
+    """Return the tensors with the names and splits of the newest fairseq, without buffers."""
     upgraded: dict[str, Tensor] = {}
     for old_name, tensor in tensors.items():
         if old_name.endswith((".version", "._float_tensor")):
@@ -195,7 +194,7 @@ def _upgrade_tensor_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str
         for part_name, part in parts.items():
             if part_name in upgraded:
                 raise ValueError(
-                    f"{path}: {part_name} is there twice, once under an older name; is the file damaged?"
+                    f"{path}: {part_name} occurs twice, once under an older name; is the file damaged?"
                 )
             upgraded[part_name] = part
     return upgraded
@@ -204,7 +203,7 @@ def _upgrade_tensor_names(tensors: Mapping[str, Tensor], path: Path) -> dict[str
 def _choose_head(
     tensors: Mapping[str, Tensor], head: str | None, path: Path
 ) -> tuple[str, list[str]]:
-    """Return the head to open, and the other heads of the file."""
+    """Return the head to load, and the other heads of the file."""
     prefixes = ("classification_heads.", "encoder.lm_head.")
     starts = [name.split(".")[:2] for name in tensors if name.startswith(prefixes)]
     heads = list(dict.fromkeys("lm" if first == "encoder" else name for first, name in starts))
@@ -221,8 +220,7 @@ def _choose_head(
 def _keep_head(
     tensors: Mapping[str, Tensor], head: str, other_heads: list[str]
 ) -> dict[str, Tensor]:
-    """Return the tensors without other heads; the chosen classification head is named
-    `classifier`."""
+    """Return the tensors without other heads; the classification head is renamed to `classifier`."""
     removed = tuple(
         "encoder.lm_head." if name == "lm" else f"classification_heads.{name}."
         for name in other_heads

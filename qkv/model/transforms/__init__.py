@@ -1,1 +1,1 @@
-"""Changes of a model: position embeddings, pooling, heads."""
+"""Changes of a model: other position embeddings, pooling, other heads."""

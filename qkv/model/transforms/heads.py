@@ -31,7 +31,7 @@ def replace_head(
     family = model.family
     for name in overrides:
         if not name.endswith("dropout") and name != "mem_len":
-            raise ValueError(f"model.{name}: a loaded model keeps its sizes; leave it out")
+            raise ValueError(f"model.{name}: the sizes of a loaded model cannot change; remove it")
     changes: dict[str, Any] = {
         name: value for name, value in overrides.items() if model.args.get(name) != value
     }
@@ -71,11 +71,11 @@ def replace_head(
 
 @torch.no_grad()
 def copy_matching_parameters(target: Model, source: Model) -> tuple[str, ...]:
-    """Copy the parameters that the source model or its checkpoint has too; return the names of the
+    """Copy the parameters that the source model or its checkpoint also has; return the names of the
     others.
 
     Parts of a head with another name are matched by their checkpoint names, except for the last
-    layer: that of sequence and of token classification are both called classifier."""
+    layer, which is called classifier in both sequence and token classification."""
     parameters = dict(target.net.named_parameters())
     shapes = {name: p.shape for name, p in parameters.items()}
     values: dict[str, Tensor] = dict(source.net.named_parameters())

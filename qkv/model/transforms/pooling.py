@@ -1,4 +1,4 @@
-"""Pooling: one sentence embedding for each text, and sentence-transformers' files for it."""
+"""Pooling: one sentence embedding per text, and its files in sentence-transformers' format."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ SUPPORTED_POOLING_MODULES = ("Transformer", "Pooling", "Normalize")
 
 
 class Pooling(NamedTuple):
-    """Which hidden states are pooled (mean, first or last), and whether the result has length
-    one."""
+    """The pooling mode of hidden states (mean, first or last), and whether the result is normalized."""
 
     mode: str = "mean"
     normalize: bool = True
@@ -32,8 +31,8 @@ def add_pooling(spec: Spec | DualSpec, pooling: Pooling) -> Spec:
     lookup("pooling", pooling.mode, dict.fromkeys(POOLING_CONFIG_KEYS))
     if isinstance(spec, DualSpec):
         raise ValueError(
-            f"pooling {pooling.mode!r} in {spec.family}: its outputs text_embeds and image_embeds "
-            "are pooled already"
+            f"pooling {pooling.mode!r} in {spec.family}: the outputs text_embeds and image_embeds "
+            "are already pooled"
         )
     head = HeadSpec(
         name="sentence_embedding",
@@ -45,8 +44,7 @@ def add_pooling(spec: Spec | DualSpec, pooling: Pooling) -> Spec:
 
 
 def read_pooling(folder: Path) -> Pooling | None:
-    """Read modules.json and 1_Pooling; None if there is no such file, or a module is not
-    supported."""
+    """Read modules.json and 1_Pooling; return None if they are absent or a module is not supported."""
     path = folder / "modules.json"
     if not path.is_file():
         return None
@@ -59,7 +57,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         problem = ", ".join(unsupported) or "no Pooling"
         expected = ", ".join(SUPPORTED_POOLING_MODULES)
         warnings.warn(
-            f"{path}: {problem}: expected {expected}; the model is opened without its sentence embedding",
+            f"{path}: {problem}: expected {expected}; the model is loaded without its sentence embedding",
             stacklevel=4,
         )
         return None

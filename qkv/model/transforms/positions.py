@@ -34,7 +34,7 @@ def replace_positions(spec: Spec | DualSpec, position_embedding_type: str) -> Sp
         if spec.text is None:
             raise ValueError(
                 f"position_embedding_type {position_embedding_type!r} in {spec.family}: "
-                "expected a text tower, images keep their positions"
+                "expected a text tower; the positions of images cannot be replaced"
             )
         return replace(spec, text=replace_positions(spec.text, position_embedding_type))
     encoder = spec.encoder and replace_stack_positions(
