@@ -4,13 +4,14 @@ import json
 import os
 import stat
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 MAX_TEXT_BYTES = 64 * 2**20
 DAMAGED_FILE_HINT = "the file is truncated or damaged; download or copy it again"
 TEMPORARY_SUFFIX = ".tmp"
-WriteFunction = Callable[[Path], None]  # writes a file at a path
+WriteFunction = Callable[[Path], object]  # writes a file at a path
 
 
 def get_file_size(path: Path) -> int:
@@ -100,7 +101,8 @@ def write_files_atomically(files: Mapping[Path, WriteFunction]) -> None:
         ) from error
     finally:
         for path in temporary.values():
-            path.unlink(missing_ok=True)
+            with suppress(OSError):
+                path.unlink()
 
 
 def sync_file(path: Path) -> None:

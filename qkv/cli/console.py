@@ -15,7 +15,7 @@ from qkv.terminal import refresh_periodically
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from qkv.train.evaluate.validation import ProgressReporter
+    from qkv.train.evaluate.evaluation_loop import ProgressReporter
 
 
 MAX_ERROR_CHARACTERS = 4000

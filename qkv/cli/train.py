@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from qkv.model.model import Model
-    from qkv.train.evaluate.validation import ProgressReporter
+    from qkv.train.evaluate.evaluation_loop import ProgressReporter
     from qkv.train.loop.trainer import Report, TrainerState
     from qkv.train.recipe import Recipe
     from qkv.train.report.console import ReportCallback, TrainingProgress
@@ -69,7 +69,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
     import torch
 
     from qkv.train.distributed import is_main_process
-    from qkv.train.evaluate.validation import ignore_progress
+    from qkv.train.evaluate.evaluation_loop import ignore_progress
     from qkv.train.report.console import show_progress
     from qkv.train.report.history import MetricsHistory
     from qkv.train.run import TrainingInterrupted, train_recipe
@@ -156,7 +156,7 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
     """Build the table of model, data, objective, device and steps."""
     from qkv.data.store.shards import ShardIndex
     from qkv.train.distributed import get_world_size
-    from qkv.train.evaluate.run_evaluation import count_text_tokens
+    from qkv.train.evaluate.evaluate_run import count_text_tokens
 
     parameters = list(prepared.model.net.parameters())
     num_parameters = sum(p.numel() for p in parameters)
@@ -226,7 +226,7 @@ def eval(
     as_json
         print JSON
     """
-    from qkv.train.evaluate.run_evaluation import evaluate
+    from qkv.train.evaluate.evaluate_run import evaluate_run
 
     if not (run / "recipe.toml").exists():
         has_parent_run = (run.parent / "recipe.toml").exists()
@@ -234,7 +234,7 @@ def eval(
         raise ValueError(f"{run}: no recipe.toml; expected the folder of a run{hint}")
     generator = TargetGenerator(search)
     with show_progress_bar(f"reading {run}") as progress:
-        result = evaluate(run, overrides, generator, lowercase=lowercase, progress=progress)
+        result = evaluate_run(run, overrides, generator, lowercase=lowercase, progress=progress)
     if as_json:
         print(json.dumps(asdict(result) | {"checkpoint": str(result.checkpoint)}))
         return

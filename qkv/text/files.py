@@ -1,18 +1,16 @@
-"""Tokenizer files: validated reading and atomic writing of text and JSON."""
+"""Tokenizer files: validated reading of text and JSON."""
 
 from __future__ import annotations
 
 import json
-import os
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
 MAX_TOKENIZER_FILE_BYTES = 256 * 2**20  # the largest published vocabularies have a tenth
 DAMAGED_TOKENIZER_HINT = "the file is truncated or damaged; download or copy it again"
-TEMPORARY_FILE_SUFFIX = ".tmp"
 
 JsonObject: TypeAlias = dict[str, object]
 
@@ -93,23 +91,3 @@ def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> JsonObject:
 
 def encode_json(value: object) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "surrogatepass")
-
-
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files under temporary names, and rename them once all are on disk."""
-    temporary = {name: folder / (name + TEMPORARY_FILE_SUFFIX) for name in files}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, data in files.items():
-            with temporary[name].open("wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-        for name, path in temporary.items():
-            path.replace(folder / name)
-    except OSError as error:
-        raise OSError(f"{folder}: not written: {error.strerror}") from error
-    finally:
-        for path in temporary.values():
-            with suppress(OSError):
-                path.unlink()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import methodcaller
 from pathlib import Path
 
+from qkv.files import write_files_atomically
 from qkv.text.backends.protocol import TokenizerBackend
 from qkv.text.config import (
     ADDED_TOKENS_FILE,
@@ -13,7 +15,7 @@ from qkv.text.config import (
     TOKENIZER_CONFIG_FILE,
     TokenizerFileConfig,
 )
-from qkv.text.files import encode_json, write_files
+from qkv.text.files import encode_json
 from qkv.text.load import TOKENIZER_FILE
 
 
@@ -49,7 +51,9 @@ def save_tokenizer_files(
         TOKENIZER_CONFIG_FILE: encode_json(dict(sorted(values.items()))),
         SPECIAL_TOKENS_MAP_FILE: encode_json(special_tokens_map),
     }
-    write_files(folder, new_files)
+    write_files_atomically(
+        {folder / name: methodcaller("write_bytes", data) for name, data in new_files.items()}
+    )
     # Files of an older tokenizer in the folder would take precedence over this one.
     for name in {TOKENIZER_FILE, ADDED_TOKENS_FILE} - new_files.keys():
         (folder / name).unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Training: objectives, the loop, checkpoints. It does not import tasks."""
+"""Training: objectives, training loop, checkpoints, evaluation. Does not depend on tasks."""

@@ -1,4 +1,4 @@
-"""TrainConfig: the settings of the training loop and their checks. It does not know the network."""
+"""TrainConfig: the settings of the training loop and their validation. Does not depend on networks."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ NUMBER_BOUNDS: dict[str, dict[str, Any]] = {
 
 
 def is_better(value: float, best: float | None, *, higher_is_better: bool) -> bool:
-    """Return whether a metric's value is better than the best so far; NaN never is."""
+    """Return whether the value of a metric is better than the best so far; NaN never is."""
     if math.isnan(value):
         return False
     return best is None or (value > best if higher_is_better else value < best)
 
 
 class TrainSettings(TypedDict, total=False):
-    """The keywords of `qkv.fit` that are fields of TrainConfig, all but `steps` and `epochs`."""
+    """The keyword arguments of `qkv.fit` that are fields of TrainConfig, except `steps` and `epochs`."""
 
     lr: float
     lr_schedule: str
@@ -88,7 +88,7 @@ class TrainSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Settings of the training loop: a recipe's table `[train]`, and keywords of `qkv.fit`."""
+    """Settings of the training loop: the table `[train]` of a recipe, and arguments of `qkv.fit`."""
 
     steps: int | None = None  # optimizer steps
     epochs: int | None = None  # passes over the training data, instead of `steps`
@@ -105,7 +105,7 @@ class TrainConfig:
     grad_clip: float = 1.0  # maximum gradient norm; 0: no clipping
     grad_accum: int = 1  # micro-batches per batch
     precision: str = "fp32"
-    parallelism: str = "auto"  # strategy with several processes: see sharding.py
+    parallelism: str = "auto"  # strategy with several processes
     compile: bool = False
     activation_checkpointing: bool = False  # recompute the blocks' activations in the backward pass
     ema_decay: float = 0.0  # decay of an exponential moving average of the weights; 0: none
@@ -113,7 +113,8 @@ class TrainConfig:
     seed: int = 0
     log_every: int = 10  # steps between reports
     eval_every: int = 0  # steps between evaluations; 0: at the end only
-    save_every: int | None = None  # steps between checkpoints; 0: at the end only; None: a tenth
+    # Steps between checkpoints; 0: at the end only; None: a tenth of the steps.
+    save_every: int | None = None
     keep_checkpoints: int = 2  # number of checkpoints to keep
     patience: int = 0  # evaluations without improvement before training stops; 0: no early stopping
     best_metric: str = "loss"  # validation metric that selects the best model
@@ -140,7 +141,7 @@ class TrainConfig:
         return 0 if self.average_last else max(1, self.total_steps // 10)
 
     def resolve_epochs(self, count_batches: Callable[[int], int]) -> TrainConfig:
-        """Return the config with `steps` in place of `epochs`; `count_batches` of so many epochs."""
+        """Return the config with `steps` instead of `epochs`; `count_batches` maps epochs to steps."""
         if self.epochs is None:
             return self
         return replace(self, steps=count_batches(self.epochs), epochs=None)
@@ -148,7 +149,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         if self.steps is None and self.epochs is None:
             raise ValueError(
-                "train.steps is missing; set it, or train.epochs, the passes over the training data"
+                "train.steps is missing; set it, or train.epochs, the number of passes over the data"
             )
         if self.steps is not None and self.epochs is not None:
             raise ValueError(

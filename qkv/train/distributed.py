@@ -1,7 +1,8 @@
-"""The processes of a run and their collective operations. It does not know the network.
+"""The processes of a run and their collective operations. Does not depend on networks.
 
-torchrun starts the processes and sets their rank in the environment; without it there is one, for
-which every operation is the identity. CPU tensors travel by gloo, so that they never wait for a GPU."""
+torchrun starts the processes and sets their ranks in the environment; without it, there is a single
+process, for which every operation is the identity. CPU tensors use gloo, so that they do not
+synchronize with a GPU."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 Value = TypeVar("Value")
-COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # covers the time in which only the main process writes
-PREPARE_TIMEOUT = timedelta(days=7)  # the main process may encode the data for long
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)  # longer than the main process takes to write files
+PREPARE_TIMEOUT = timedelta(days=7)  # longer than the main process takes to encode the data
 TORCHRUN_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -34,7 +35,7 @@ class DistributedContext:
         return self.rank == 0
 
     def sum_numbers(self, values: Sequence[float]) -> list[float]:
-        """Return the sums of numbers over all processes, computed on the CPU; those of integers are
+        """Return the sums of numbers over all processes, computed on the CPU; sums of integers are
         exact."""
         if self.world_size == 1:
             return list(values)
@@ -59,7 +60,7 @@ class DistributedContext:
         return x
 
     def gather_rows(self, x: Tensor) -> tuple[Tensor, slice]:
-        """Return the rows of all processes by rank, and the slice of this one's; counts may differ."""
+        """Return the rows of all processes by rank, and the slice of this process; counts may differ."""
         counts = [
             int(count)
             for count in self.sum_numbers(
@@ -73,7 +74,7 @@ class DistributedContext:
         return self.all_reduce_sum(all_rows), local_rows
 
     def broadcast_object(self, value: Value) -> Value:
-        """Return the main process's value."""
+        """Return the value of the main process."""
         if self.world_size == 1:
             return value
         values = [value]
@@ -90,7 +91,7 @@ class DistributedContext:
         return values
 
     def run_main_process_first(self, function: Callable[[], Value]) -> Value:
-        """Call a function in the main process, then in the others, which exit quietly if it failed."""
+        """Call a function in the main process, then in the others, which exit silently if it failed."""
         if self.world_size == 1:
             return function()
         group: Any = dist.new_group(timeout=PREPARE_TIMEOUT, backend="gloo")
@@ -109,7 +110,7 @@ class DistributedContext:
 
 @contextmanager
 def report_lost_process() -> Iterator[None]:
-    """Convert a failed collective operation, the sign that another process ended, to a short error."""
+    """Convert a failed collective operation, which means that a process ended, to a short error."""
     try:
         yield
     except RuntimeError as error:
@@ -131,7 +132,7 @@ def get_world_size() -> int:
 
 @contextmanager
 def init_distributed(device: str) -> Iterator[DistributedContext]:
-    """Join torchrun's process group, each process on a CUDA device of its own; else run alone."""
+    """Join torchrun's process group, with one CUDA device per process; else run a single process."""
     if dist.is_initialized():
         yield DistributedContext(dist.get_rank(), dist.get_world_size())
         return
@@ -142,7 +143,7 @@ def init_distributed(device: str) -> Iterator[DistributedContext]:
     if use_cuda:
         if ":" in device:
             raise ValueError(
-                f"device {device!r}: each process uses a device of its own, expected cuda"
+                f"device {device!r}, expected 'cuda': each process uses a separate device"
             )
         local_rank = int(os.environ.get("LOCAL_RANK", "0"))
         if local_rank >= torch.cuda.device_count():
@@ -159,7 +160,7 @@ def init_distributed(device: str) -> Iterator[DistributedContext]:
     try:
         yield DistributedContext(dist.get_rank(), dist.get_world_size())
         with report_lost_process():
-            dist.barrier()  # no process destroys the group while another still uses it
+            dist.barrier()  # no process may destroy the group while another still uses it
         completed = True
     finally:
         if completed or not use_cuda:  # after an error NCCL would wait forever

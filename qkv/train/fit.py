@@ -1,4 +1,4 @@
-"""fit: train a model in memory on data in memory, with the loop of recipes, as in a notebook."""
+"""fit: train a model in memory, with the training loop of recipes, for example in a notebook."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.train.config import TrainConfig, TrainSettings
 from qkv.train.distributed import DistributedContext
-from qkv.train.evaluate.held_out import check_without_validation
+from qkv.train.evaluate.evaluation_set import check_without_validation
 from qkv.train.initial_model import check_model_fits
 from qkv.train.label_names import (
     adopt_label_names,
@@ -52,15 +52,15 @@ def fit(
     objective_settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Unpack[TrainSettings],
 ) -> TrainerState:  # fmt: skip
-    """Train a model in place for so many steps or epochs, and leave it in eval mode.
+    """Train a model in place for a number of steps or epochs, and set it to evaluation mode.
 
-    `data` is texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a
-    name, or a loss function `outputs -> loss` over the batches of `base_objective`; it receives the
-    network's outputs, or only those that a contrastive base objective gathers over the full batch.
-    `objective_settings` are settings of the objective, `train_settings` other keys of a recipe's
-    table `[train]`, such as lr=1e-4. `max_length` defaults to the model's maximum, at most 512, for
-    objectives with rows of one length. `overflow` is what happens to a longer text: "error" (the
-    default), "truncate" or "window"; see docs/long-texts.md."""
+    `data` are texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a
+    name, or a loss function `outputs -> loss` on the batches of `base_objective`; it receives the
+    outputs of the network, or, with a contrastive base objective, only the embeddings of the full
+    batch. `objective_settings` are settings of the objective, `train_settings` other keys of the table
+    `[train]` of a recipe, such as lr=1e-4. For objectives with rows of equal length, `max_length`
+    defaults to the maximum of the model, at most 512. `overflow` is the mode for longer texts: "error"
+    (the default), "truncate" or "window"; see docs/long-texts.md."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise ValueError(
@@ -121,7 +121,7 @@ def restore_after_training(net: nn.Module) -> Iterator[None]:
 def build_train_config(
     steps: int | None, epochs: int | None, settings: Mapping[str, Any]
 ) -> TrainConfig:
-    """Build the TrainConfig; an unknown setting is an error that names the closest known one."""
+    """Build the TrainConfig; an unknown setting is an error that suggests the closest known one."""
     known_names = [*inspect.signature(fit).parameters, *TrainSettings.__annotations__]
     for name in settings:
         if name not in TrainSettings.__annotations__:

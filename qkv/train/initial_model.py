@@ -1,4 +1,4 @@
-"""The tokenizer and the model that a run starts from: new ones that fit each other, or pretrained ones."""
+"""The initial tokenizer and model of a run, either new or pretrained."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
 TOKENIZER_SOURCE_FILE = (
-    "tokenizer.from"  # fingerprint of the texts that the tokenizer was trained on
+    "tokenizer.from"  # fingerprint of the training texts of the tokenizer
 )
 
 
 def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: str) -> Tokenizer:
-    """Load the run's tokenizer, else a pretrained one, else train one on the training data.
+    """Load the tokenizer of the run, else a pretrained one, else train one on the training data.
 
-    Training fails at a record without a text; `text_column` is the column its error names."""
+    A record without a text is an error about the column `text_column`."""
     run_tokenizer_folder = folder / "tokenizer"
     if run_tokenizer_folder.exists():
         return Tokenizer.load(run_tokenizer_folder)
@@ -63,7 +63,7 @@ def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: 
 
 
 def is_tokenizer_stale(recipe: Recipe, folder: Path) -> bool:
-    """Return whether the run's tokenizer was trained on other texts than the current ones."""
+    """Return whether the tokenizer of the run was trained on other texts than the current ones."""
     source_file = folder / TOKENIZER_SOURCE_FILE
     if not (source_file.exists() and (folder / "tokenizer").exists()):
         return False
@@ -73,7 +73,7 @@ def is_tokenizer_stale(recipe: Recipe, folder: Path) -> bool:
 
 
 def find_tokenizer_folder(recipe: Recipe) -> Path | None:
-    """Return the folder of a pretrained tokenizer; an adapter's takes precedence over its model's."""
+    """Return the folder of a pretrained tokenizer; that of an adapter takes precedence."""
     model = recipe.model
     model_names = [model.adapter, model.load or recipe.objective.settings.get("teacher")]
     names = [recipe.tokenizer.load] if recipe.tokenizer.load else model_names
@@ -85,7 +85,7 @@ def find_tokenizer_folder(recipe: Recipe) -> Path | None:
 
 
 def collect_record_texts(recipe: Recipe, record: Record, text_column: str) -> list[str]:
-    """Return every text of a record: the usual columns, and those that a template names."""
+    """Return every text of a record: the usual columns, and those of a template."""
     templates = (recipe.objective.settings.get(side) for side in ("source", "target"))
     template_columns = [
         column
@@ -127,7 +127,7 @@ def prepare_model(
         for name in overrides.keys() - family_defaults.keys():
             if known_name := find_known_name(name, family_defaults):
                 raise ValueError(f"model.{name} is unknown; did you mean model.{known_name}?")
-        for tower in ("text", "image"):  # CLIP's towers have arguments of their own
+        for tower in ("text", "image"):  # CLIP's towers have separate arguments
             if tower in inferred_args:
                 overrides[tower] = inferred_args.pop(tower) | overrides.get(tower, {})
         model = build(
@@ -147,7 +147,7 @@ def prepare_model(
 def infer_family_args(
     recipe: Recipe, tokenizer: Tokenizer, label_names: tuple[str, ...], head: str | None
 ) -> dict[str, Any]:
-    """Return the family arguments that follow from the tokenizer, the data and the objective."""
+    """Return the family arguments that the tokenizer, the data and the objective determine."""
     assert recipe.model.family is not None
     defaults = get_family(recipe.model.family).defaults
     max_positions = recipe.data.max_length or None
@@ -180,7 +180,7 @@ def infer_family_args(
 
 
 def infer_decoder_start_token_id(defaults: Mapping[str, Any], tokenizer: Tokenizer) -> int | None:
-    """Return the token that plays the same role as in the family: its end (BART) or pad (Marian)."""
+    """Return the token that starts the decoder in the family: EOS (BART) or pad (Marian)."""
     default_start = defaults.get("decoder_start_token_id")
     if default_start is not None and default_start == defaults.get("eos_token_id"):
         return tokenizer.eos_token_id
@@ -192,10 +192,10 @@ def infer_decoder_start_token_id(defaults: Mapping[str, Any], tokenizer: Tokeniz
 def add_lora_adapters(
     model: Model, lora_config: LoraConfig, modules_to_save: tuple[str, ...], base_model: str
 ) -> None:
-    """Add LoRA adapters to a pretrained model; fail now if the adapter could not be saved later."""
+    """Add LoRA adapters to a pretrained model; raise an error if they could not be saved later."""
     if lora_layers(model.net):
         raise ValueError(
-            f"lora: {base_model} is an adapter, which is trained further as it is: "
+            f"lora: {base_model} is an adapter, which is trained further without changes: "
             "remove the table lora (--lora '')"
         )
     model.base_model_name = base_model

@@ -33,12 +33,12 @@ def has_default_label_names(model: Model) -> bool:
 
 
 def adopt_label_names(model: Model, label_names: tuple[str, ...]) -> None:
-    """Give a model with default label names those of the data."""
+    """Set the label names of the data in a model with default label names."""
     num_labels = model.args["num_labels"]
     if len(label_names) != num_labels:
         raise ValueError(
-            f"the data has {len(label_names)} labels ({', '.join(label_names[:20])}), and the model "
-            f"{num_labels}: build it with num_labels={len(label_names)}"
+            f"the data has {len(label_names)} labels ({', '.join(label_names[:20])}), but the model "
+            f"has {num_labels}: build it with num_labels={len(label_names)}"
         )
     set_label_names(model, label_names)
 
@@ -52,7 +52,7 @@ def resolve_label_names(
     if spec.label_column is None:
         if label_names:
             raise ValueError(
-                f"model.label_names: objective {recipe.objective.name} has no labels; leave it out"
+                f"model.label_names: objective {recipe.objective.name} has no labels; remove it"
             )
         return ()
     problem_type = recipe.objective.problem_type

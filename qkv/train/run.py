@@ -28,8 +28,8 @@ from typing import Any
 from qkv.data.store.shards import ShardIndex
 from qkv.train import stdin
 from qkv.train.distributed import init_distributed
+from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.generation import TextGenerator
-from qkv.train.evaluate.validation import ProgressReporter, ignore_progress
 from qkv.train.initial_model import is_tokenizer_stale
 from qkv.train.loop.trainer import Report, Trainer, TrainerState
 from qkv.train.recipe import Recipe, as_list, format_recipe, parse_recipe, read_recipe

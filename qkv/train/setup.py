@@ -20,13 +20,13 @@ from qkv.formatting import format_count
 from qkv.model.device import pick_device
 from qkv.model.model import Model
 from qkv.train.distributed import DistributedContext
-from qkv.train.evaluate.generation import TextGenerator
-from qkv.train.evaluate.held_out import (
+from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
+from qkv.train.evaluate.evaluation_set import (
     EvaluationSet,
     build_evaluation_set,
     check_without_validation,
 )
-from qkv.train.evaluate.validation import ProgressReporter, ignore_progress
+from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import prepare_model, prepare_tokenizer
 from qkv.train.label_names import resolve_label_names
 from qkv.train.loop.trainer import Report, Trainer, check_grad_accum

@@ -174,7 +174,7 @@ def test_resuming_a_run(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["tiny.toml", "--data.max_length", "9999"],
-            "expected 10000 at least, for one row of data.max_length",
+            "expected at least 10000, for one row of data.max_length",
         ),
         (["tiny.toml", "--train.lr", "-1"], "train.lr is -1.0: expected a number, more than 0"),
         (["tiny.toml", "--train.lr", "nan"], "train.lr is nan: expected a number, more than 0"),
@@ -187,8 +187,8 @@ def test_resuming_a_run(capsys: pytest.CaptureFixture[str]) -> None:
             ["tiny.toml", "--train.seed", "-1"],
             "train.seed is -1: expected a whole number, at least 0",
         ),
-        (["tiny.toml", "--data.train", "gone.txt"], "gone.txt: nothing there"),
-        (["tiny.toml", "--data.validation", "gone.txt"], "gone.txt: nothing there"),
+        (["tiny.toml", "--data.train", "gone.txt"], "gone.txt: no files found"),
+        (["tiny.toml", "--data.validation", "gone.txt"], "gone.txt: no files found"),
         (["tiny.toml", "--device", "abacus"], "device 'abacus': expected auto, cpu, cuda or mps"),
         (["tiny.toml", "--model.family", "gpt9"], "gpt9"),
         (["tiny.toml", "--model.heads", "3"], "width 16 is not a multiple of 3 heads"),
@@ -438,7 +438,7 @@ def test_eval_with_another_memory(capsys: pytest.CaptureFixture[str]) -> None:
     config = Path("runs/xl/last/config.json")
     config.write_text(re.sub(r'"(mem_len|memory)": 8', r'"\1": 40', config.read_text()))
     assert json.loads(good(capsys, *command))["metrics"]["loss"] == losses[2]
-    assert "model.width: a loaded model keeps its sizes" in bad(
+    assert "model.width: the sizes of a loaded model cannot change" in bad(
         capsys, *command, "--model.width", "32"
     )
 
@@ -506,7 +506,7 @@ def test_eval_of_tags(capsys: pytest.CaptureFixture[str]) -> None:
 
 def run_small(capsys: pytest.CaptureFixture[str], name: str, *flags: object) -> tuple[Path, str]:
     """Run a small recipe; return its folder and its training file."""
-    data_flags = small_data.write(name, Path.cwd())
+    data_flags = small_data.write_data(name, Path.cwd())
     recipe = ROOT / "recipes" / "small" / f"{name}.toml"
     good(capsys, "train", recipe, *data_flags, "--run", f"runs/{name}", "--device", "cpu", *flags)
     return Path("runs", name), data_flags[1]
@@ -622,7 +622,7 @@ def test_eval_of_two_networks(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_discriminator_starts_from_the_generator(capsys: pytest.CaptureFixture[str]) -> None:
     """Both start from one masked language model; the discriminator has another head."""
-    data_flags = small_data.write("replaced-token-detection", Path.cwd())
+    data_flags = small_data.write_data("replaced-token-detection", Path.cwd())
     words = (
         "--objective.name",
         "masked-lm",
@@ -662,7 +662,7 @@ def test_a_discriminator_starts_from_the_generator(capsys: pytest.CaptureFixture
 
 def test_the_best_metric_must_be_measured(capsys: pytest.CaptureFixture[str]) -> None:
     """The error comes before the first step and names the available metrics."""
-    data_flags = small_data.write("seq2seq", Path.cwd())
+    data_flags = small_data.write_data("seq2seq", Path.cwd())
     small = (
         "train",
         ROOT / "recipes" / "small" / "seq2seq.toml",
@@ -686,7 +686,7 @@ def test_the_best_metric_must_be_measured(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_best_is_the_highest_f1(capsys: pytest.CaptureFixture[str]) -> None:
-    data_flags = small_data.write("sequence-classification", Path.cwd())
+    data_flags = small_data.write_data("sequence-classification", Path.cwd())
     flags = (
         "--run run --device cpu --data.validation 0.2 --train.best_metric f1 --train.eval_every 20"
     )

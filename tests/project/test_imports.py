@@ -24,7 +24,7 @@ ALLOWED_IMPORTS = {
     "attention_weights": "torch_compat nn torch",
     "weights":    "files torch safetensors numpy",
     "families":   "spec weights.names_table",
-    "text":       "tokenizers sentencepiece torch numpy",
+    "text":       "files tokenizers sentencepiece torch numpy",
     "decode":     "validate torch_compat spec batch kernels nn torch",
     "builtin":    "",
     "model":      "files validate hints spec batch nn weights families text decode builtin torch huggingface_hub",

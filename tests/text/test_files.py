@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from qkv.text import Tokenizer
-from qkv.text.files import write_files
 from tests.support.text_oracle import (
     DIFFICULT_TEXTS,
     TEXT_PAIRS,
@@ -92,12 +91,14 @@ def test_saving_over_another_leaves_none_of_it(tmp_path: Path) -> None:
 
 
 def test_nothing_half_written(tmp_path: Path) -> None:
-    write_files(tmp_path, {"a": b"old", "b": b"old"})
-    (tmp_path / "c.tmp").mkdir()
-    with pytest.raises(OSError, match="not written"):
-        write_files(tmp_path, {"a": b"new", "b": b"new", "c": b"new"})
-    assert (tmp_path / "a").read_bytes() == b"old"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c.tmp"]
+    write_marian(tmp_path / "marian")
+    write_modernbert(tmp_path)
+    (tmp_path / f"{CONFIG}.tmp").mkdir()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    with pytest.raises(OSError, match="not written, its files are unchanged"):
+        Tokenizer.load(tmp_path / "marian").save(tmp_path)
+    (tmp_path / f"{CONFIG}.tmp").rmdir()
+    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize(

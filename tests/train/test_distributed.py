@@ -37,9 +37,9 @@ from qkv.model.adapters.write import write_adapter
 from qkv.nn.lora import add_lora
 from qkv.train.config import TrainConfig
 from qkv.train.distributed import DistributedContext, init_distributed
+from qkv.train.evaluate.evaluation_loop import evaluate_batches
 from qkv.train.evaluate.evaluators import build_single_label_evaluator
 from qkv.train.evaluate.generation import GenerationExamples
-from qkv.train.evaluate.validation import build_loss_metrics_function
 from qkv.train.loop.checkpoint import list_checkpoints
 from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.muon import gather_full_tensor
@@ -230,7 +230,7 @@ def make_trainer(
         train_config=TrainConfig(**config),
         folder=folder,
         distributed=team,
-        evaluate=build_loss_metrics_function(sampler, objective, max_batches=2),
+        evaluate=partial(evaluate_batches, sampler=sampler, objective=objective, max_batches=2),
     )
 
 
@@ -411,11 +411,11 @@ def check_evaluation(team: DistributedContext) -> None:
     for parallelism in ("ddp", "fsdp", "tp"):
         model = build_net("bert", ffn_width=24, head="sequence-classification", num_labels=2)
         with torch.no_grad():
-            expected = build_loss_metrics_function(sampler, objective, evaluator)(model)
+            expected = evaluate_batches(model, sampler, objective, evaluator)
             sharding = parallelize(model, parallelism, team)
-            metrics = build_loss_metrics_function(
-                sampler, objective, evaluator, sharding=sharding, progress=progress
-            )(model)
+            metrics = evaluate_batches(
+                model, sampler, objective, evaluator, sharding=sharding, progress=progress
+            )
         assert metrics == pytest.approx(expected, abs=1e-6)
         assert done_counts[-1] == (num_batches if parallelism == "tp" else -(-num_batches // 2))
     examples = GenerationExamples(

@@ -22,11 +22,11 @@ from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig
+from qkv.train.evaluate.evaluation_loop import evaluate_batches, list_metric_names
+from qkv.train.evaluate.evaluation_set import build_evaluation_set, select_records
 from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
 from qkv.train.evaluate.generation import select_spaced_indices
-from qkv.train.evaluate.held_out import build_evaluation_set, select_records
 from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
-from qkv.train.evaluate.validation import build_loss_metrics_function, list_metric_names
 from qkv.train.objectives import VocabularyInfo, build_objective
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import OBJECTIVE_SPECS
@@ -359,9 +359,9 @@ def test_metric_names_are_those_of_the_computed_metrics() -> None:
         count_targets=lambda batch: dict.fromkeys("ab", 7),
     )
     with torch.no_grad():
-        metrics = build_loss_metrics_function(sampler, objective)(net)
+        metrics = evaluate_batches(net, sampler, objective)
         assert list_metric_names(sampler, objective, TOKEN_EVALUATOR) == [*metrics]
-        metrics = build_loss_metrics_function(sampler, two_terms, Evaluator())(net)
+        metrics = evaluate_batches(net, sampler, two_terms, Evaluator())
         assert list_metric_names(sampler, two_terms, Evaluator()) == [*metrics]
     names = list_metric_names(sampler, objective, TOKEN_EVALUATOR)
     assert names == "loss accuracy perplexity bits".split()

@@ -232,7 +232,7 @@ def test_multiple_choice() -> None:
 
 def test_error_for_grad_accum_with_recurrence() -> None:
     model = qkv.build(
-        "transformer-xl", vocab_size=60, width=32, depth=2, heads=2, mem_len=8, cutoffs=[]
+        "transformer-xl", vocab_size=60, width=32, depth=2, heads=2, mem_len=8, cutoffs=()
     )
     model.tokenizer = Tokenizer.train(TEXTS, type="word", vocab_size=60, template="plain")
     with pytest.raises(

@@ -144,4 +144,4 @@ def test_equal_settings_are_equal() -> None:
 )
 def test_error_names_the_wrong_value(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        LRSchedule(**{"steps": STEPS, **settings})
+        LRSchedule(**{"name": "linear", "steps": STEPS, **settings})

@@ -18,7 +18,7 @@ import qkv
 from qkv.data.batches.sampler import Indices, SamplerState
 from qkv.model.build import build
 from qkv.text import Tokenizer
-from qkv.train.evaluate.validation import build_loss_metrics_function
+from qkv.train.evaluate.evaluation_loop import evaluate_batches
 from qkv.train.loop.checkpoint import list_checkpoints
 from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.trainer import Report
@@ -255,9 +255,7 @@ def test_saved_model_has_the_reported_loss(name: str, tmp_path: Path) -> None:
     )
     net, _ = OBJECTIVE_SPECS[recipe.objective.name].build_module(context)
     with torch.no_grad():
-        metrics = build_loss_metrics_function(setup.evaluation_set.sampler, setup.objective)(
-            net.eval()
-        )
+        metrics = evaluate_batches(net.eval(), setup.evaluation_set.sampler, setup.objective)
     assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
 
 

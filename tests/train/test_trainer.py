@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ from qkv.data.batches.sampler import (
     build_recurrent_sampler,
 )
 from qkv.train.config import TrainConfig
-from qkv.train.evaluate.validation import build_loss_metrics_function
+from qkv.train.evaluate.evaluation_loop import evaluate_batches
 from qkv.train.loop import checkpoint
 from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.trainer import Report, Trainer
@@ -72,7 +73,9 @@ def make_trainer(folder: Path | None = None, *, dropout: float = 0.1, **settings
         objective=build_lm_objective(),
         train_config=TrainConfig(**config),
         folder=folder,
-        evaluate=build_loss_metrics_function(validation_sampler, build_lm_objective()),
+        evaluate=partial(
+            evaluate_batches, sampler=validation_sampler, objective=build_lm_objective()
+        ),
     )
 
 
@@ -636,7 +639,7 @@ def make_recurrent_run() -> RecurrentRun:
     sizes: dict[str, Any] = dict(
         width=16, embedding_width=16, depth=2, heads=2, head_dim=8, ffn_width=24, mem_len=8
     )
-    net = qkv.build("transformer-xl", vocab_size=VOCAB, dropout=0.0, cutoffs=[], **sizes).net
+    net = qkv.build("transformer-xl", vocab_size=VOCAB, dropout=0.0, cutoffs=(), **sizes).net
     sampler = build_recurrent_sampler(
         Segments(np.random.default_rng(0).integers(1, VOCAB, 2 * 8 * 3 + 2)), 8, 1, 2
     )

@@ -1,1 +1,1 @@
-"""Evaluation: metrics, evaluators of network outputs, and generated texts."""
+"""Evaluation: metrics, evaluators of network outputs, and evaluation of generated texts."""

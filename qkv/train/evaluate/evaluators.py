@@ -1,8 +1,8 @@
-"""Evaluators: metrics of a network's outputs over a whole dataset, one builder per kind of
+"""Evaluators: metrics of the outputs of a network over a whole dataset, one builder per type of
 objective.
 
-F1 is not a mean over batches: an evaluator collects what it needs of each batch and computes the
-metrics of everything at the end. Nothing is decoded here."""
+F1 is not a mean over batches, so an evaluator collects values of each batch and computes the metrics at
+the end. Generates no text."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
 from qkv.validate import check_number
 
-ENCODE_BATCH_SIZE = 256  # records that are encoded at once
+ENCODE_BATCH_SIZE = 256  # number of records that are encoded at once
 RecordSource = Callable[[], Iterable[Record]]  # in the order of the sampler's examples
 
 
 class Evaluator(NamedTuple):
-    """`collect` returns what is needed of a batch, given the indices of its examples;
-    `compute_metrics` gets the values of all batches.
+    """Metrics of network outputs.
 
-    Collected values are plain Python values: those of several processes are concatenated, in any
-    order."""
+    `collect` returns the values that are needed of a batch, given the indices of its examples;
+    `compute_metrics` receives the values of all batches. They are plain Python values; those of
+    several processes are concatenated in any order."""
 
     metric_names: tuple[str, ...] = ()
     collect: Callable[[ForwardOutputs, Indices], list[Any]] = lambda outputs, indices: []
@@ -82,7 +82,7 @@ def build_token_evaluator(
 
 
 def count_correct_labels(outputs: ForwardOutputs) -> tuple[int, int]:
-    """Number of labels that have the highest logit, and number of labels."""
+    """Return the number of labels that have the highest logit, and the number of labels."""
     if "logits" not in outputs or "labels" not in outputs or outputs["labels"].is_floating_point():
         return 0, 0
     labels = outputs["labels"].flatten()
@@ -96,7 +96,7 @@ def count_correct_labels(outputs: ForwardOutputs) -> tuple[int, int]:
 
 
 def compute_accuracy(counts: list[tuple[int, int]]) -> float:
-    """Accuracy from the (correct, total) counts of all batches."""
+    """Return the accuracy, given the (correct, total) counts of all batches."""
     return sum(correct for correct, _ in counts) / max(sum(total for _, total in counts), 1)
 
 
@@ -154,7 +154,8 @@ def build_sequence_classification_evaluator(
 
 
 def build_single_label_evaluator(context: SetupContext) -> Evaluator:
-    """Return the evaluator of one label per text; `f1` is of the second of two, as in GLUE."""
+    """Return the evaluator of one label per text; `f1` is that of the second of two labels, as in
+    GLUE."""
     is_binary = len(context.label_names) == 2
 
     def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
@@ -179,8 +180,8 @@ def build_single_label_evaluator(context: SetupContext) -> Evaluator:
 
 
 def build_multi_label_evaluator(context: SetupContext) -> Evaluator:
-    """Return the evaluator of several labels per text: `accuracy` is of the exact set of labels,
-    `f1` is the micro average."""
+    """Return the evaluator of several labels per text: `accuracy` counts exact sets of labels, `f1` is
+    the micro average."""
 
     def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
         predictions = convert_to_label_sets((outputs["logits"] > 0).tolist())
@@ -244,10 +245,9 @@ def build_multiple_choice_evaluator(
 def build_token_classification_evaluator(
     context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
 ) -> Evaluator:
-    """Return the evaluator of tags: word accuracy and entity F1, or macro F1 where tags name no
-    entities.
+    """Return the evaluator of tags: word accuracy and entity F1, or macro F1 if tags are not entities.
 
-    A word that was truncated or has no token counts as predicted "O"."""
+    The prediction for a word that was truncated or has no token is "O"."""
     assert isinstance(encoder, TokenClassificationEncoder)
     label_names = context.label_names
     has_entities = all(ENTITY_TAG_PATTERN.fullmatch(name) for name in label_names)
@@ -297,7 +297,7 @@ class QuestionSet(NamedTuple):
     contexts: list[str]
     references: list[list[str]]
     windows: list[ContextWindow]
-    question_index: list[int]  # of each window
+    question_index: list[int]  # index of the question of each window
 
     @staticmethod
     def from_records(encoder: QuestionAnsweringEncoder, records: Iterable[Record]) -> QuestionSet:
@@ -320,10 +320,10 @@ class QuestionSet(NamedTuple):
 def build_question_answering_evaluator(
     context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
 ) -> Evaluator:
-    """Return the evaluator of answers: SQuAD's exact match and F1 of the best span over all windows
-    of a question, as written in the context.
+    """Return the evaluator of answers: SQuAD's exact match and F1 of the best span over all windows of
+    a question.
 
-    If some questions have no answer, "no answer" is a possible prediction."""
+    "No answer" is a possible prediction if some questions have no answer."""
     assert isinstance(encoder, QuestionAnsweringEncoder)
     max_answer_tokens = context.get_setting("max_answer_tokens", MAX_ANSWER_TOKENS)
     check_number("objective.max_answer_tokens", max_answer_tokens, integer=True, at_least=1)

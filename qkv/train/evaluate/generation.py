@@ -1,4 +1,4 @@
-"""Generated texts of a seq2seq model and their metrics. The text generator is an argument."""
+"""Generated texts of a seq2seq model and their metrics. The text generator is passed as an argument."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from qkv.data.encode.encoder import SourceTargetEncoder
 from qkv.data.read.record import Record
 from qkv.model.model import Model
+from qkv.train.evaluate.evaluation_loop import SINGLE_PROCESS, ProgressReporter, ignore_progress
 from qkv.train.evaluate.metrics import (
     corpus_bleu,
     corpus_chrf,
@@ -18,7 +19,6 @@ from qkv.train.evaluate.metrics import (
     rouge_scores,
     squad_f1_score,
 )
-from qkv.train.evaluate.validation import SINGLE_PROCESS, ProgressReporter, ignore_progress
 from qkv.train.sharding import Sharding
 
 GENERATION_BATCH_SIZE = 64
@@ -116,22 +116,22 @@ class GenerationExamples(NamedTuple):
 
 
 def has_answer_targets(encoder: SourceTargetEncoder) -> bool:
-    """Whether the targets are answers; a question may have several right answers, or none."""
+    """Return whether the targets are answers; a question may have several correct answers, or none."""
     return encoder.target.strip() == "{answers}"
 
 
 def list_generation_metrics(encoder: SourceTargetEncoder) -> tuple[str, ...]:
-    """Names of the metrics of generated texts."""
+    """Return the names of the metrics of generated texts."""
     if has_answer_targets(encoder):
         return tuple(ANSWER_METRICS)
     return (*(("bleu", "chrf") if find_spec("sacrebleu") else ()), "rouge1", "rouge2", "rougeL")
 
 
 def compute_mean(values: Sequence[float]) -> float:
-    """Mean of the values; 0 if there are none."""
+    """Return the mean of the values; 0 if there are none."""
     return sum(values) / max(len(values), 1)
 
 
 def select_spaced_indices(count: int, max_count: int) -> list[int]:
-    """At most `max_count` indices below `count`, evenly spaced from the first to the last."""
+    """Return at most `max_count` indices below `count`, evenly spaced from the first to the last."""
     return np.unique(np.linspace(0, count - 1, min(max_count, count)).round().astype(int)).tolist()

@@ -1,9 +1,8 @@
-"""Metrics: agreement of predictions with references, as the usual scorers count it. Does not
-depend on a model.
+"""Metrics of predictions given references, equal to those of the usual libraries. Does not depend on
+models.
 
 Every metric is a fraction from 0 to 1, except correlations (Matthews, Pearson, Spearman), from -1
-to 1, and BLEU and chrF, which sacrebleu gives from 0 to 100. `HIGHER_IS_BETTER_METRICS`
-lists the names of which a higher value is better."""
+to 1, and sacrebleu's BLEU and chrF, from 0 to 100."""
 
 from __future__ import annotations
 
@@ -17,8 +16,8 @@ from importlib import import_module
 from itertools import chain, groupby
 from typing import Any, NamedTuple
 
-# Metrics of which a higher value is better, by the names that evaluators report; of every other
-# metric, such as a loss or a perplexity, a lower one is.
+# Metrics for which a higher value is better; for all others, such as a loss or a perplexity, a lower
+# value is better.
 HIGHER_IS_BETTER_METRICS = frozenset(
     "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 "
     "rougeL replaced_accuracy replaced_f1".split()
@@ -35,7 +34,7 @@ class PrecisionRecallF1(NamedTuple):
 
 
 class CorpusScore(NamedTuple):
-    """A corpus-level score with the signature of its settings, which makes it comparable."""
+    """A corpus-level score with the signature of its settings."""
 
     value: float
     signature: str
@@ -44,7 +43,7 @@ class CorpusScore(NamedTuple):
 def precision_recall_f1(
     num_common: int, num_predicted: int, num_references: int
 ) -> PrecisionRecallF1:
-    """Precision, recall and F1 from the counts of common, predicted and reference items."""
+    """Return precision, recall and F1, given the numbers of common, predicted and reference items."""
     return PrecisionRecallF1(
         precision=num_common / max(num_predicted, 1),
         recall=num_common / max(num_references, 1),
@@ -62,7 +61,8 @@ class F1Averages(NamedTuple):
 def multilabel_f1_score(
     predictions: Sequence[Set[Hashable]], references: Sequence[Set[Hashable]]
 ) -> F1Averages:
-    """F1 of several labels per text; the macro average is over labels that occur on either side."""
+    """Return F1 of several labels per text; the macro average is over labels that occur on either
+    side."""
     pairs = zip(predictions, references, strict=True)
     correct = Counter(
         chain.from_iterable(prediction & reference for prediction, reference in pairs)
@@ -84,7 +84,7 @@ def macro_f1_score(
     references: Sequence[Hashable],
     labels: Collection[Hashable] = (),
 ) -> float:
-    """Macro F1 of one label per text; a prediction outside `labels` is wrong but no label."""
+    """Return macro F1 of one label per text; a prediction outside `labels` is always wrong."""
     predicted_sets = [
         ({label} if not labels or label in labels else set()) for label in predictions
     ]
@@ -94,14 +94,15 @@ def macro_f1_score(
 def label_f1_score(
     predictions: Sequence[Hashable], references: Sequence[Hashable], label: Hashable
 ) -> float:
-    """F1 of a single label, as GLUE counts it for two classes."""
+    """Return F1 of a single label, as in GLUE for two classes."""
     pairs = zip(predictions, references, strict=True)
     num_common = sum(prediction == reference == label for prediction, reference in pairs)
     return precision_recall_f1(num_common, predictions.count(label), references.count(label)).f1
 
 
 def matthews_corrcoef(predictions: Sequence[Hashable], references: Sequence[Hashable]) -> float:
-    """Matthews correlation of any number of labels (Gorodkin 2004); 0 if one side is constant."""
+    """Return the Matthews correlation of any number of labels (Gorodkin 2004); 0 if a side is
+    constant."""
     predicted = Counter(predictions)
     expected = Counter(references)
     total = len(references)
@@ -116,7 +117,7 @@ def matthews_corrcoef(predictions: Sequence[Hashable], references: Sequence[Hash
 
 
 def fraction_true(flags: Iterable[bool]) -> float:
-    """Fraction of the flags that are true."""
+    """Return the fraction of the flags that are true."""
     values = list(flags)
     return sum(values) / max(len(values), 1)
 
@@ -125,7 +126,7 @@ def fraction_true(flags: Iterable[bool]) -> float:
 
 
 def pearsonr(predictions: Sequence[float], references: Sequence[float]) -> float:
-    """Pearson correlation; 0 where one side is constant."""
+    """Return the Pearson correlation; 0 if one side is constant."""
     try:
         return statistics.correlation(predictions, references)
     except statistics.StatisticsError:
@@ -133,12 +134,12 @@ def pearsonr(predictions: Sequence[float], references: Sequence[float]) -> float
 
 
 def spearmanr(predictions: Sequence[float], references: Sequence[float]) -> float:
-    """Spearman correlation: the Pearson correlation of the ranks."""
+    """Return the Spearman correlation: the Pearson correlation of the ranks."""
     return pearsonr(rankdata(predictions), rankdata(references))
 
 
 def rankdata(values: Sequence[float]) -> list[float]:
-    """Rank of each value, from 1; equal values share the mean of their ranks."""
+    """Return the rank of each value, from 1; equal values have the mean of their ranks."""
     ranks = [0.0] * len(values)
     num_ranked = 0
     order = sorted(range(len(values)), key=lambda i: values[i])
@@ -156,7 +157,7 @@ ENTITY_TAG_PATTERN = re.compile(r"O|[BIESLU]-.+")
 
 
 def get_entities(tags: Iterable[str]) -> set[EntitySpan]:
-    """Entities of tags (B-PER I-PER O) in IOB1, IOB2, IOBES or BILOU, as in conlleval."""
+    """Return the entities of tags (B-PER I-PER O) in IOB1, IOB2, IOBES or BILOU, as in conlleval."""
     entities: set[EntitySpan] = set()
     prefix = "O"
     entity_type = ""
@@ -175,7 +176,7 @@ def get_entities(tags: Iterable[str]) -> set[EntitySpan]:
 def entity_f1_score(
     predictions: Sequence[Sequence[str]], references: Sequence[Sequence[str]]
 ) -> PrecisionRecallF1:
-    """Micro F1 over all sentences: an entity is correct if its type and both boundaries are."""
+    """Return micro F1 over all sentences; an entity is correct if its type and both boundaries are."""
     num_common = num_predicted = num_references = 0
     for predicted_tags, reference_tags in zip(predictions, references, strict=True):
         predicted = get_entities(predicted_tags)
@@ -190,13 +191,14 @@ def entity_f1_score(
 
 
 def normalize_answer(answer: str) -> str:
-    """SQuAD's normalization: lowercase, without punctuation, articles and extra whitespace."""
+    """Normalize an answer as SQuAD does: lowercase, without punctuation, articles and extra
+    whitespace."""
     text = answer.lower().translate(str.maketrans("", "", string.punctuation))
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def exact_match_score(prediction: str, references: Sequence[str]) -> float:
-    """SQuAD's exact match with any reference; no reference means that there is no answer."""
+    """Return SQuAD's exact match with any reference; no reference means that there is no answer."""
     return max(
         float(normalize_answer(prediction) == normalize_answer(answer))
         for answer in references or [""]
@@ -204,7 +206,7 @@ def exact_match_score(prediction: str, references: Sequence[str]) -> float:
 
 
 def squad_f1_score(prediction: str, references: Sequence[str]) -> float:
-    """SQuAD's token F1 with the best reference."""
+    """Return SQuAD's token F1 with the best reference."""
     return max(
         _token_f1(normalize_answer(prediction).split(), normalize_answer(answer).split())
         for answer in references or [""]
@@ -222,7 +224,7 @@ def _token_f1(prediction_tokens: list[str], reference_tokens: list[str]) -> floa
 
 
 def rouge_scores(prediction: str, reference: str) -> dict[str, float]:
-    """ROUGE-1, ROUGE-2 and ROUGE-L (F1), as rouge_score without stemming: a-z and digits."""
+    """Return ROUGE-1, ROUGE-2 and ROUGE-L (F1), as rouge_score without stemming: a-z and digits."""
     predicted = re.findall(r"[a-z0-9]+", prediction.lower())
     expected = re.findall(r"[a-z0-9]+", reference.lower())
     scores = {}
@@ -241,7 +243,7 @@ def _count_ngrams(tokens: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 
 def _lcs_length(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
+    """Return the length of the longest common subsequence."""
     previous_row = [0] * (len(b) + 1)
     for token in a:
         row = [0]
@@ -254,12 +256,12 @@ def _lcs_length(a: Sequence[str], b: Sequence[str]) -> int:
 def corpus_bleu(
     predictions: Sequence[str], references: Sequence[str], *, lowercase: bool = False
 ) -> CorpusScore:
-    """BLEU by sacrebleu, from 0 to 100."""
+    """Return the BLEU score of sacrebleu, from 0 to 100."""
     return _sacrebleu_score("BLEU", predictions, references, lowercase=lowercase)
 
 
 def corpus_chrf(predictions: Sequence[str], references: Sequence[str]) -> CorpusScore:
-    """The chrF score by sacrebleu, from 0 to 100."""
+    """Return the chrF score of sacrebleu, from 0 to 100."""
     return _sacrebleu_score("CHRF", predictions, references)
 
 

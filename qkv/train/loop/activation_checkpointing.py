@@ -18,7 +18,7 @@ def find_blocks(net: nn.Module) -> list[Layer]:
 
 @contextmanager
 def restore_block_forwards(net: nn.Module) -> Iterator[None]:
-    """Restore the blocks' `forward` methods on exit."""
+    """Restore the `forward` methods of the blocks on exit."""
     forwards = [(block, vars(block).get("forward")) for block in find_blocks(net)]
     try:
         yield
@@ -30,7 +30,7 @@ def restore_block_forwards(net: nn.Module) -> Iterator[None]:
 
 
 def apply_activation_checkpointing(net: nn.Module) -> int:
-    """Checkpoint every block, and return their number; parameter names and results do not change."""
+    """Checkpoint every block and return their number; parameter names and results do not change."""
     blocks = find_blocks(net)
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]

@@ -1,10 +1,10 @@
-"""Checkpoints: the full training state in a folder, written atomically. It does not know the network.
+"""Checkpoints: the full training state in a folder, written atomically. Does not depend on networks.
 
     checkpoints/00000100/
       net.safetensors  optimizer.safetensors ...  tensors
-      state.json                                  everything else, and every file's checksum; written last
+      state.json                                  other state and the checksums of all files; written last
 
-A folder is written under a temporary name, synced and renamed. No pickle: tensors and JSON."""
+A folder is written under a temporary name, synced and renamed. It contains no pickle files."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def write_checkpoint(
 ) -> Path:
     """Write a checkpoint, then remove all but the newest `keep_checkpoints`.
 
-    A checkpoint between two multiples of `save_every`, from a run that was stopped there, is removed
-    with the next one, so that the others are those of an uninterrupted run."""
+    A checkpoint between two multiples of `save_every`, where a run was stopped, is removed with the
+    next one, so that the remaining ones are those of an uninterrupted run."""
     target = root / f"{step:08}"
     temporary = root / f".{target.name}.tmp"
     shutil.rmtree(temporary, ignore_errors=True)
     try:
-        for folder in (root, temporary):  # not their parents: a deleted run folder must be an error
+        for folder in (root, temporary):  # without parents: a deleted run folder must be an error
             folder.mkdir(exist_ok=True)
         checksums = {}
         for name, group in tensors.items():
@@ -57,7 +57,7 @@ def write_checkpoint(
         sync_file(temporary / STATE_FILE)
         sync_file(temporary)
         backup = get_backup_path(target)
-        if target.exists():  # kept until the new checkpoint has its name
+        if target.exists():  # kept until the new checkpoint is renamed
             target.rename(backup)
         temporary.rename(target)
         sync_file(root)
@@ -80,7 +80,7 @@ def write_checkpoint(
 
 
 def is_scheduled_checkpoint(path: Path, save_every: int) -> bool:
-    """Return whether the checkpoint's step is a multiple of `save_every`; 0: any step is."""
+    """Return whether the step of a checkpoint is a multiple of `save_every`; 0: every step is."""
     return not save_every or int(path.name) % save_every == 0
 
 
@@ -128,7 +128,7 @@ def read_checkpoint(folder: Path, *file_stems: str) -> tuple[CheckpointTensors, 
         if not path.is_file() or compute_checksum(path) != checksum:
             raise ValueError(f"{path}: damaged checkpoint (missing file, or wrong checksum)")
     groups = {path.stem: read_safetensors(path) for path in files}
-    # Muon's momentum enters a matrix product, and must have its old alignment: weights/safetensors.py.
+    # Muon's momentum is an operand of a matrix product and must be aligned: weights/safetensors.py.
     tensors = {
         stem: {name: align_tensor(x) for name, x in group.items()} for stem, group in groups.items()
     }

@@ -1,4 +1,4 @@
-"""Compilation of a network's blocks and its losses, in place. It does not know the data."""
+"""Compilation of the blocks of a network and of the losses, in place. Does not depend on data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compile_objective(
     """Return the objective with compiled losses."""
     if device.type != "cpu":
         start_compile_workers()
-    # The cache may also hold graphs that were compiled with cuDNN.
+    # The cache may also contain graphs that were compiled with cuDNN.
     torch.compiler.config.cache_key_tag = "qkv without cudnn"
     return replace(
         objective,
@@ -40,11 +40,11 @@ def compile_objective(
 
 @contextmanager
 def compile_blocks(net: nn.Module, *, dynamic_shapes: bool) -> Iterator[None]:
-    """Compile the network's blocks inside the block; equal blocks share one graph.
+    """Compile the blocks of the network within the context; equal blocks share one graph.
 
-    Compiling the full network instead would take as many times longer as it is deep. With
-    `dynamic_shapes`, one graph serves batches of any shape from the first on: sizes that happen to be
-    equal in the first batch are not assumed to be equal ("duck shapes")."""
+    The compile time of the full network would be proportional to its depth. With `dynamic_shapes`, one
+    graph is used for batches of any shape: sizes that are equal in the first batch are not assumed to
+    be equal in others ("duck shapes")."""
     with (
         restore_block_forwards(net),
         config.patch(use_duck_shape=False),  # type: ignore[attr-defined]
@@ -60,9 +60,9 @@ def compile_blocks(net: nn.Module, *, dynamic_shapes: bool) -> Iterator[None]:
 def compile_block_forward(
     forward: Callable[..., BlockOutput], *, dynamic_shapes: bool
 ) -> Callable[..., BlockOutput]:
-    """Compile a block's forward as a graph that receives its bias tensors as inputs.
+    """Compile the forward of a block as a graph that receives its bias tensors as inputs.
 
-    If the first block computed them inside its graph, for all blocks, it would need its own graph."""
+    If the first block computed them in its graph, for all blocks, it would need a separate graph."""
 
     def forward_with_biases(
         x: Tensor, bias: AttentionBias, key_states: Tensor | None, cross: CrossInputs | None,
@@ -95,7 +95,8 @@ def set_bias_tensor(attention_bias: AttentionBias, bias: Tensor | None) -> Atten
 
 
 def add_attention_masks(batch: Batch) -> Batch:
-    """Return the batch with explicit attention masks, so that one graph serves with and without padding."""
+    """Return the batch with explicit attention masks, so that one graph works with and without
+    padding."""
 
     def add_mask(inputs: Inputs | None) -> Inputs | None:
         if inputs is None or inputs.input_ids is None:
@@ -110,18 +111,18 @@ def add_attention_masks(batch: Batch) -> Batch:
 
 
 def clone_if_view(x: Tensor) -> Tensor:
-    """Return a tensor that is not a view: views and other tensors are compiled to different graphs."""
+    """Return a tensor that is not a view, because views are compiled to different graphs."""
     return x if x._base is None else x.clone()
 
 
 def start_compile_workers() -> None:
-    """Start inductor's compile workers, which then ignore SIGTERM.
+    """Start the compile workers of inductor, which then ignore SIGTERM.
 
-    A signal that ends a run often reaches all of its processes (timeout, Slurm). The trainer then saves
-    and stops, but would wait forever for a kernel whose compile worker is gone."""
+    A signal that ends a run often reaches all its processes (timeout, Slurm). The trainer then saves and
+    stops, but would wait forever for a kernel if its compile worker had ended."""
     if (
         threading.current_thread() is not threading.main_thread()
-    ):  # only it can change signal handlers
+    ):  # only the main thread can change signal handlers
         return
     old_handler = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

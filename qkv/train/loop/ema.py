@@ -18,9 +18,9 @@ NUM_UPDATES_KEY = "num_updates"  # in a state dict, next to the parameter names
 
 
 class WeightEMA:
-    """Exponential moving average of a network's weights, in fp32 or more.
+    """Exponential moving average of the weights of a network, in fp32 or more.
 
-    Frozen parameters are left out; one that becomes trainable later joins with its current value."""
+    Frozen parameters are excluded; one that becomes trainable later is added with its current value."""
 
     def __init__(self, net: nn.Module, decay: float = 0.999) -> None:
         check_number("ema_decay", decay, at_least=0, less_than=1)
@@ -47,7 +47,7 @@ class WeightEMA:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Update the average with the current weights, once after each step."""
+        """Update the average with the current weights; called once per step."""
         pairs = self.get_trainable_pairs()
         for is_sharded in (
             False,
@@ -61,13 +61,13 @@ class WeightEMA:
 
     @contextmanager
     def average_parameters(self, net: nn.Module) -> Iterator[None]:
-        """Replace the network's weights by the average inside the block, then restore them exactly."""
+        """Replace the weights by the average within the context, then restore them exactly."""
         parameters = {
             name: p for name, p in net.named_parameters() if name in self.averaged_weights
         }
         if len(parameters) < len(self.averaged_weights):
             missing = ", ".join(sorted(self.averaged_weights.keys() - parameters.keys()))
-            raise ValueError(f"the average is of another network: this one has no {missing}")
+            raise ValueError(f"the average belongs to another network: this one has no {missing}")
         with swap_values(parameters, self.averaged_weights):
             yield
 
@@ -75,7 +75,7 @@ class WeightEMA:
         return {**self.averaged_weights, NUM_UPDATES_KEY: torch.tensor(self.num_updates)}
 
     def load_state_dict(self, state_dict: Mapping[str, Tensor]) -> None:
-        """Restore a saved state, bit for bit."""
+        """Restore a saved state exactly."""
         different = sorted(state_dict.keys() ^ {*self.averaged_weights, NUM_UPDATES_KEY})
         different += [
             name
@@ -83,7 +83,7 @@ class WeightEMA:
             if name in state_dict and mean.shape != state_dict[name].shape
         ]
         if different:
-            raise ValueError(f"the average is of another network: {', '.join(different)} differ")
+            raise ValueError(f"the average belongs to another network: {', '.join(different)} differ")
         copy_values(
             self.averaged_weights, {name: state_dict[name] for name in self.averaged_weights}
         )
@@ -92,14 +92,14 @@ class WeightEMA:
 
 @torch.no_grad()
 def copy_values(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None:
-    """Copy values into tensors in place, so that compiled graphs that hold them see the new values."""
+    """Copy values into tensors in place, so that compiled graphs use the new values."""
     for name, tensor in tensors.items():
         tensor.copy_(values[name])
 
 
 @contextmanager
 def swap_values(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> Iterator[None]:
-    """Replace the values of tensors inside the block, then restore them exactly."""
+    """Replace the values of tensors within the context, then restore them exactly."""
     old_values = {name: x.detach().clone() for name, x in tensors.items()}
     copy_values(tensors, values)
     try:
@@ -112,7 +112,7 @@ def swap_values(tensors: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> 
 def average_with_checkpoints(
     net: nn.Module, checkpoints: Iterable[Mapping[str, Tensor]]
 ) -> Iterator[None]:
-    """Replace the weights by their mean with those of full checkpoints, then restore them exactly.
+    """Replace the weights by the mean of current and saved weights, then restore them exactly.
 
     Frozen parameters are not averaged."""
     parameters = {name: p.detach() for name, p in net.named_parameters() if p.requires_grad}
@@ -136,7 +136,7 @@ def average_checkpoints(
 ) -> dict[str, Tensor]:
     """Return the mean of checkpoints: tensors by name, files or folders, read one at a time.
 
-    Sums have twice the precision of the weights, so that the order does not matter."""
+    Sums have twice the precision of the weights, so that the order does not affect the result."""
     sums: dict[str, Tensor] = {}
     dtypes: dict[str, torch.dtype] = {}
     count = 0

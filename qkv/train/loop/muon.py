@@ -1,9 +1,9 @@
-"""Muon: momentum orthogonalized by Newton-Schulz iterations (Jordan et al. 2024). For matrices only.
+"""Muon: momentum orthogonalized by Newton-Schulz iterations (Jordan et al. 2024), for matrices only.
 
     gradient -> momentum -> Nesterov -> Newton-Schulz -> scale -> update
 
-Matrices of one shape are orthogonalized in one batched product. Every process computes the full update
-of a sharded matrix and keeps its shard."""
+Matrices of equal shape are orthogonalized in one batched product. Every process computes the full
+update of a sharded matrix and applies its shard."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -43,7 +43,7 @@ class Muon(Optimizer):
         return loss
 
     def update_matrices(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
-        """Update matrices of one shape."""
+        """Update matrices of equal shape."""
         lr = group["lr"]
         momenta = [
             gather_full_tensor(self.compute_nesterov_momentum(matrix, group["momentum"]))
@@ -78,12 +78,12 @@ def orthogonalize(x: Tensor, ns_steps: int = 5) -> Tensor:
 
 
 def gather_full_tensor(x: Tensor) -> Tensor:
-    """Return the full tensor of a sharded one; any other tensor as it is."""
+    """Return the full tensor of a sharded tensor; return other tensors unchanged."""
     return x.full_tensor() if hasattr(x, "full_tensor") else x
 
 
 def shard_like(x: Tensor, reference: Tensor) -> Tensor:
-    """Return this process's shard of a tensor that all processes hold, sharded like `reference`."""
+    """Return the shard of this process of a tensor that all processes have, sharded like `reference`."""
     if not hasattr(reference, "full_tensor"):
         return x
     from torch.distributed.tensor import DTensor, distribute_tensor
@@ -93,5 +93,5 @@ def shard_like(x: Tensor, reference: Tensor) -> Tensor:
 
 
 def get_local_tensor(x: Tensor) -> Tensor:
-    """Return this process's shard of a tensor, as a plain tensor that shares its memory."""
+    """Return the shard of this process as a plain tensor that shares its memory."""
     return x.to_local() if hasattr(x, "to_local") else x

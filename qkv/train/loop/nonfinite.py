@@ -1,7 +1,7 @@
-"""Steps with a loss or gradient that is not finite: they are skipped without a device synchronization.
+"""Steps with a loss or gradient that is not finite, which are skipped without a device synchronization.
 
-The optimizer reads the flag of a step on the device; the host reads it while later steps run. In fp16
-a gradient overflow is not counted as long as a lower loss scale can help."""
+The optimizer reads the flag of a step on the device; the host reads it while later steps run. In fp16, a
+gradient overflow is not counted while the loss scale can still be lowered."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MIN_LOSS_SCALE = 1.0  # at this scale an overflow is not caused by the scaling
 
 @dataclass
 class NonFiniteMonitor:
-    """Count the skipped steps, and stop training after too many consecutive ones."""
+    """Counts skipped steps, and stops training after too many consecutive ones."""
 
     pending: deque[tuple[int, SamplerState, Tensor, torch.cuda.Event | None]] = field(
         default_factory=deque
@@ -75,7 +75,7 @@ def step_if_finite(optimizer: CombinedOptimizer, found_inf: Tensor) -> None:
 
 
 def update_loss_scale(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
-    """Update the loss scale; return whether an overflow lowered it, but not below the minimum."""
+    """Update the loss scale; return whether an overflow lowered it to a value above the minimum."""
     one = torch.ones((), device=device)
     old_scale = scaler.scale(one)
     scaler.update()

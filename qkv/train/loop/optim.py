@@ -8,9 +8,9 @@
 Adafactor's learning rate is relative to the scale of a parameter: T5's embeddings are initialized with
 a standard deviation of 1 and its queries with 0.01, and no single learning rate of AdamW suits both.
 
-Weight decay applies to parameters of two or more dimensions that are not biases, embeddings included:
+Weight decay applies to parameters of two or more dimensions that are not biases, including embeddings:
 "all non bias or gain weights" (GPT, section 4.1), as in BERT's code. T5's relative position table and
-XLNet's u, v and s are biases."""
+XLNet's u, v and s count as biases."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -25,7 +25,7 @@ from qkv.train.config import OPTIMIZERS
 from qkv.train.loop.muon import Muon, gather_full_tensor
 from qkv.validate import check_number, match_names
 
-FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # where torch has a fused AdamW
+FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # devices with a fused AdamW
 BIAS_PATTERN = re.compile(r"\b(position_)?bias\b|\.relative\.[uvs]$")
 HIDDEN_MATRIX_PATTERN = re.compile(r"\.layers\.\d+\.(.+\.)?(q|k|v|o|r|up|gate|down)\.weight$")
 LAYER_PATTERN = re.compile(
@@ -34,7 +34,7 @@ LAYER_PATTERN = re.compile(
 
 
 class CombinedOptimizer(Optimizer):
-    """Several optimizers as one: all parameter groups in order, one state, one state dict."""
+    """Several optimizers as one, with all parameter groups in order, one state and one state dict."""
 
     def __init__(self, optimizers: list[Optimizer]) -> None:
         super().__init__([group for part in optimizers for group in part.param_groups], {})
@@ -42,7 +42,7 @@ class CombinedOptimizer(Optimizer):
         self.share_groups_and_state()
 
     def share_groups_and_state(self) -> None:
-        """Make each optimizer use the groups and the state of the combined one."""
+        """Make each optimizer use the groups and the state of the combined optimizer."""
         groups = iter(self.param_groups)
         for optimizer in self.optimizers:
             optimizer.param_groups = list(islice(groups, len(optimizer.param_groups)))
@@ -55,7 +55,7 @@ class CombinedOptimizer(Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore a saved state, bit for bit; it must be of the same parameters."""
+        """Restore a saved state exactly; it must have the same parameters."""
         saved_groups = list_parameter_names(state_dict["param_groups"])
         groups = list_parameter_names(self.param_groups)
         if saved_groups != groups:
@@ -79,10 +79,10 @@ def build_optimizer(
     net: nn.Module, *, optimizer: str = "adamw", lr: float, betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8, weight_decay: float = 0.01, layer_lr_decay: float = 1.0,
 ) -> CombinedOptimizer:  # fmt: skip
-    """Build the optimizer of all trainable parameters; tied ones count once.
+    """Build the optimizer of all trainable parameters; tied parameters are included once.
 
-    A group's learning rate is `lr` times its `lr_factor`. `layer_lr_decay` lowers the learning rate
-    of lower layers (ELECTRA, appendix B). Only AdamW uses `betas` and `eps`."""
+    The learning rate of a group is `lr` times its `lr_factor`. `layer_lr_decay` lowers the learning
+    rate of lower layers (ELECTRA, appendix B). Only AdamW uses `betas` and `eps`."""
     if optimizer not in OPTIMIZERS:
         raise ValueError(f"optimizer {optimizer!r}: expected one of {', '.join(OPTIMIZERS)}")
     check_number("lr", lr, more_than=0)
@@ -101,7 +101,7 @@ def build_optimizer(
             algorithm = "adamw" if optimizer == "muon" and not is_muon else optimizer
             decay = weight_decay if has_weight_decay(name, parameter) else 0.0
             lr_factor = layer_lr_decay ** depths[name]
-            # A fused kernel takes sharded parameters or full ones, not both.
+            # A fused kernel takes either sharded or full parameters.
             is_sharded = hasattr(parameter, "full_tensor")
             if is_sharded and algorithm == "adafactor":
                 raise ValueError(
@@ -111,7 +111,7 @@ def build_optimizer(
             key = (algorithm, decay, lr_factor, is_sharded)
             members.setdefault(key, []).append((name, parameter))
     if not members:
-        raise ValueError("nothing to optimize: every parameter of the network is frozen")
+        raise ValueError("no trainable parameters: every parameter of the network is frozen; check train.freeze")
     groups: dict[str, list[dict[str, Any]]] = {}
     for (algorithm, decay, lr_factor, _), named_parameters in members.items():
         group = dict(
@@ -136,7 +136,7 @@ def has_weight_decay(name: str, tensor: Tensor) -> bool:
 
 
 def compute_layer_depths(parameter_names: Iterable[str]) -> dict[str, int]:
-    """Return how far below the heads each parameter lies in its stack, as ELECTRA's code counts.
+    """Return the distance of each parameter from the heads in its stack, as in ELECTRA's code.
 
     Heads are 0, the final norm 1, the last layer 2, the first of n layers n + 1, embeddings n + 2."""
     matches = {name: LAYER_PATTERN.match(name) for name in parameter_names}
@@ -160,7 +160,8 @@ def compute_layer_depths(parameter_names: Iterable[str]) -> dict[str, int]:
 def freeze_parameters(net: nn.Module, patterns: str | Iterable[str]) -> list[str]:
     """Freeze the parameters whose names match a pattern; return their names.
 
-    A pattern matches a full name or from a dot on: `encoder.embedding.*`, `layers.[0-5].*`, `bias`."""
+    A pattern matches a full name or the part after a dot: `encoder.embedding.*`, `layers.[0-5].*`,
+    `bias`."""
     named_parameters = dict(net.named_parameters(remove_duplicate=False))
     names = match_names("parameter", patterns, named_parameters)
     for name in names:
@@ -172,7 +173,7 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> tuple[Tenso
     """Scale the gradients so that their total norm is at most `max_norm` (0: no limit).
 
     Return the norm before clipping and whether it is finite, both on the device, without a
-    synchronization. If it is not finite, the gradients must not be used for a step."""
+    synchronization. If it is not finite, the step must be skipped."""
     check_number("grad_clip", max_norm, at_least=0)
     by_placement: dict[object, list[Tensor]] = {}
     for p in parameters:

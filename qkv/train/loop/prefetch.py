@@ -1,7 +1,7 @@
-"""Prefetching: batches are built ahead of the step that uses them. It does not know the network.
+"""Prefetching: batches are built before the step that uses them. Does not depend on networks.
 
-A batch is a function of the sampler state, so it does not matter who builds it: a thread next to the
-loop, or, where noise takes longer than the network, worker processes."""
+A batch depends only on the sampler state, so that it can be built by a thread of this process, or by
+worker processes if noise takes longer than the network."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from qkv.data.batches.sampler import BatchSampler, Indices, SamplerState
 from qkv.data.store.workers import map_in_order
 from qkv.train.objectives.objective import Objective
 
-NUM_PREFETCH_BATCHES = 4  # batches that the thread builds ahead
+NUM_PREFETCH_BATCHES = 4  # batches that the thread builds in advance
 MicroBatchIndices = list[
     tuple[Indices, bool]
 ]  # examples of each micro-batch, and whether it counts
 
 
 class MicroBatch(NamedTuple):
-    """A part of a batch with its counts of targets and tokens, zero where it is not counted."""
+    """A part of a batch with its numbers of targets and tokens, which are zero if it is not counted."""
 
     batch: Batch
     target_counts: Mapping[str, float]
@@ -35,7 +35,7 @@ class MicroBatch(NamedTuple):
 
 
 class MicroBatchBuilder:
-    """Build the micro-batches of a batch. When pickled for a worker, it rebuilds its objective there."""
+    """Builds the micro-batches of a batch. A pickled builder rebuilds its objective in the worker."""
 
     def __init__(self, sampler: BatchSampler, objective: Objective) -> None:
         self.sampler = sampler
@@ -59,7 +59,7 @@ class MicroBatchBuilder:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.objective.rebuild is None:
             raise TypeError(
-                f"objective {self.objective.name}: a user's loss function cannot be sent to workers"
+                f"objective {self.objective.name}: a custom loss function cannot be sent to workers; set num_workers=0"
             )
         return rebuild_in_worker, (self.sampler, self.objective.rebuild)
 
@@ -82,7 +82,7 @@ class PickledBatchBuilder(NamedTuple):
 
 
 class TensorPickler(pickle.Pickler):
-    """Pickle tensors as arrays: torch's own format takes ten times as long to open."""
+    """Pickles tensors as arrays, which load ten times as fast as torch's format."""
 
     def reducer_override(self, x: object) -> Any:
         return (torch.from_numpy, (x.numpy(),)) if isinstance(x, torch.Tensor) else NotImplemented
@@ -95,7 +95,7 @@ def prefetch_batches(
     sampler_state: SamplerState,
     num_workers: int,
 ) -> Generator[tuple[SamplerState, list[MicroBatch]]]:
-    """Yield every sampler state from this one on with its batch, built by workers or by a thread."""
+    """Yield this and all later sampler states with their batches, built by workers or by a thread."""
     builder = MicroBatchBuilder(sampler, objective)
     states, task_states = tee(iterate_sampler_states(sampler, sampler_state))
     tasks = ((state.epoch, assign_micro_batches(state)) for state in task_states)
@@ -131,7 +131,7 @@ def build_in_thread(
 
 
 def count_batch_tokens(batch: Batch) -> int:
-    """Return the number of tokens in a batch, padding excluded."""
+    """Return the number of tokens in a batch, without padding."""
     sides = [side for side in (batch.encoder, batch.decoder) if side is not None]
     return sum(
         int(side.attention_mask.sum())

@@ -1,4 +1,4 @@
-"""States of the random number generators that dropout uses, to save, restore and replay them."""
+"""States of the random number generators of dropout: saving, restoring and replaying."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def get_rng_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_rng_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """Set the generator states; a generator that is not among them keeps its state."""
+    """Set the generator states; a generator without a given state keeps its state."""
     if "cpu" in states:
         torch.set_rng_state(states["cpu"])
     if "cuda" in states and device.type == "cuda":
@@ -27,7 +27,7 @@ def set_rng_states(states: Mapping[str, Tensor], device: torch.device) -> None:
 
 @contextmanager
 def replay_rng_states(states: Mapping[str, Tensor], device: torch.device) -> Iterator[None]:
-    """Draw random numbers from these states inside the block, then restore the current ones."""
+    """Use these states within the context, then restore the current states."""
     current_states = get_rng_states(device)
     set_rng_states(states, device)
     try:

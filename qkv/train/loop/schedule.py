@@ -1,11 +1,12 @@
 """Learning rate schedules: pure functions of the step, so that a resumed run needs no schedule state.
 
     constant   lr
-    linear     falls linearly from `warmup_steps` to `steps`, then stays at the minimum
-    cosine     falls as half a cosine wave from `warmup_steps` to `steps`, then stays at the minimum
-    noam       falls as 1 / sqrt(step) from `warmup_steps` on (Vaswani et al. 2017, eq. 3)
+    linear     decreases linearly from `warmup_steps` to `steps`, then stays at the minimum
+    cosine     decreases as half a cosine wave from `warmup_steps` to `steps`, then stays at the minimum
+    noam       decreases as 1 / sqrt(step) after `warmup_steps` (Vaswani et al. 2017, eq. 3)
 
-Before that, each rises linearly from 0 to `lr` in `warmup_steps`. Steps are counted from one."""
+During the first `warmup_steps`, the learning rate increases linearly from 0 to `lr`. Steps are counted
+from one."""
 
 import math
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from qkv.validate import check_number
 
 @dataclass(frozen=True, kw_only=True)
 class LRSchedule:
-    """`schedule(step)` is the learning rate at that step; with the default `lr`, a factor."""
+    """`schedule(step)` is the learning rate at a step; with the default `lr`, it is a factor."""
 
-    name: str = "linear"
+    name: str
     lr: float = 1.0  # peak learning rate
     steps: int | None = None
     warmup_steps: int = 0
@@ -37,7 +38,7 @@ class LRSchedule:
         check_number("warmup_steps", self.warmup_steps, integer=True, at_least=0, **upper_bound)
         has_minimum = self.name in ("linear", "cosine")
         if has_minimum and self.steps is None:
-            raise ValueError(f"steps is None: lr_schedule {self.name!r} needs the last step")
+            raise ValueError(f"steps is None: lr_schedule {self.name!r} needs the number of steps")
         if self.name == "noam" and not self.warmup_steps:
             raise ValueError("warmup_steps is 0: lr_schedule 'noam' needs a warmup")
         if self.min_lr_ratio and not has_minimum:

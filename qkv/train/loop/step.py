@@ -1,4 +1,4 @@
-"""Backward pass of a batch in micro-batches, run one after the other or by several processes.
+"""Backward pass of a batch in micro-batches, run one after another or by several processes.
 
     per micro-batch   micro-batch ─ net ─ losses, weighted by its share of the targets ─ gradients
 
@@ -6,10 +6,10 @@
                       last micro-batch ─ net ─ embeddings ───────────────┴ of all ─ losses ─ gradients
                       micro-batches ─ net again ─ embeddings, with their gradients ─ gradients
 
-Gradients add up. For a loss over all rows of a batch (`Objective.full_batch_outputs`) only one
-micro-batch's graph is in memory at a time (GradCache, Gao et al. 2021); dropout is the same in both
-passes. Every process computes the loss of the full batch and backpropagates through its own rows. A
-parameter that only the loss uses, CLIP's temperature, is among the embeddings."""
+Gradients are accumulated. For a loss over all rows of a batch (`Objective.full_batch_outputs`), the
+graph of only one micro-batch is in memory at a time (GradCache, Gao et al. 2021); dropout is the same
+in both passes. Every process computes the loss of the full batch and backpropagates through its rows.
+A parameter that only the loss uses, such as CLIP's temperature, is one of the embeddings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from qkv.train.sharding import Sharding
 
 @dataclass(frozen=True, kw_only=True)
 class BackwardPass:
-    """Accumulate the gradients of a batch; return this process's share of the losses."""
+    """Accumulates the gradients of a batch and returns the losses of this process."""
 
     forward: Callable[[Batch], ForwardOutputs]
     objective: Objective
@@ -39,7 +39,7 @@ class BackwardPass:
     def __call__(
         self, micro_batches: Sequence[MicroBatch], target_counts: Mapping[str, float]
     ) -> dict[str, Tensor]:
-        """`target_counts` are those of the full batch, over all processes."""
+        """Run the backward pass; `target_counts` are those of the full batch, over all processes."""
         if self.objective.full_batch_outputs:
             return self.backward_with_grad_cache(micro_batches, target_counts)
         return self.backward_per_micro_batch(micro_batches, target_counts)
@@ -72,7 +72,7 @@ class BackwardPass:
             rng_states.append(get_rng_states(self.device))
             with torch.no_grad():
                 embeddings.append(self.compute_embeddings(micro_batch))
-        embeddings.append(self.compute_embeddings(last))  # with its graph: it runs only once
+        embeddings.append(self.compute_embeddings(last))  # keeps its graph, so that it runs once
         is_counted = [any(micro_batch.target_counts.values()) for micro_batch in micro_batches]
         losses, gradients = self.compute_global_loss(embeddings, is_counted)
         backward_embeddings(embeddings[-1], gradients[-1])

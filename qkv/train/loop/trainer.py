@@ -1,10 +1,10 @@
-"""Trainer: the training loop with evaluation and checkpoints; it resumes bit for bit. It knows no text.
+"""Trainer: the training loop with evaluation and checkpoints. A resumed run is bitwise identical on a CPU.
 
     sampler ─ noise ─ collate ─ Batch ─ net ─ objective ─ backward ─ clip ─ optimizer step ─ EMA
 
 Every loss is divided by the number of targets of the global batch, so that micro-batches, run one after
-the other or by several processes, give the results of one large batch. Only dropout differs: each
-process draws its own random numbers."""
+another or by several processes, give the results of one large batch. Only dropout differs, because each
+process has a separate random number generator. Does not depend on text."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from qkv.data.batches.sampler import BatchSampler, SamplerState
 from qkv.kernels.attention import without_cudnn
 from qkv.train.config import TrainConfig, is_better
 from qkv.train.distributed import DistributedContext
+from qkv.train.evaluate.evaluation_loop import MetricsFunction
 from qkv.train.loop import checkpoint
 from qkv.train.loop.activation_checkpointing import apply_activation_checkpointing
 from qkv.train.loop.checkpoint import read_previous_weights
@@ -38,7 +39,6 @@ from qkv.train.objectives.objective import ForwardOutputs, Objective
 from qkv.train.sharding import parallelize, summon_full_params
 
 AUTOCAST_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-EvaluateFn = Callable[[nn.Module], dict[str, float]]
 
 
 @dataclass
@@ -71,11 +71,11 @@ class Trainer:
     objective: Objective
     train_config: TrainConfig
     folder: Path | None = None  # None: nothing is written
-    evaluate: EvaluateFn | None = None
+    evaluate: MetricsFunction | None = None
     callbacks: Sequence[Callable[[Report], None]] = ()
     save_model: Callable[[Path], None] | None = None  # writes the model into a folder
     state: TrainerState = field(default_factory=TrainerState)
-    num_workers: int = 0  # processes that build batches; 0: a thread of this one
+    num_workers: int = 0  # processes that build batches; 0: a thread of this process
     distributed: DistributedContext = field(default_factory=DistributedContext)
     should_stop: bool = False  # set from outside, in any process, to save and stop after the step
 
@@ -198,7 +198,7 @@ class Trainer:
     def sync_before_step(
         self, micro_batches: list[MicroBatch]
     ) -> tuple[bool, int, dict[str, float]]:
-        """Return, over all processes: whether to stop, and the batch's tokens and target counts."""
+        """Return whether to stop, and the tokens and target counts of the batch, over all processes."""
         names = list(micro_batches[0].target_counts)
         counts = [sum(item.target_counts[name] for item in micro_batches) for name in names]
         num_tokens = sum(item.num_tokens for item in micro_batches)
@@ -219,14 +219,14 @@ class Trainer:
         sampler_state: SamplerState,
         target_counts: dict[str, float],
     ) -> dict[str, Tensor]:
-        """Take one step over the micro-batches of a batch; return the losses, still on the device."""
+        """Take one step on the micro-batches of a batch; return the losses on the device."""
         if not any(target_counts.values()):
             raise ValueError(
-                f"step {self.state.step + 1}: the batch has no target, all of them are masked"
+                f"step {self.state.step + 1}: the batch has no targets, expected at least one"
             )
         for parameter in self.parameters:
             parameter.grad = None
-        if sampler_state.batch_index == 0:  # the text starts over
+        if sampler_state.batch_index == 0:  # a new epoch starts at the beginning of the text
             self.mems = None
         old_mems = self.mems
         backward = BackwardPass(
@@ -249,7 +249,7 @@ class Trainer:
         step_if_finite(self.optimizer, found_inf)
         if (
             self.grad_scaler.is_enabled()
-        ):  # an overflow that a lower loss scale cures does not count
+        ):  # an overflow is not counted if the loss scale was lowered
             lowered = update_loss_scale(self.grad_scaler, self.device)
             found_inf = found_inf * ~(lowered & is_loss_finite)
         self.nonfinite_monitor.add(self.state.step + 1, sampler_state, found_inf)
@@ -301,7 +301,7 @@ class Trainer:
         )
 
     def use_ema_weights(self) -> AbstractContextManager[None]:
-        """Use the moving average as weights inside the block, if there is one."""
+        """Use the moving average as weights within the context, if there is one."""
         return self.ema.average_parameters(self.net) if self.ema else nullcontext()
 
     def use_final_weights(self) -> AbstractContextManager[None]:
@@ -322,7 +322,7 @@ class Trainer:
             return False
         start_time = time.perf_counter()
         self.net.eval()
-        # A few batches are not worth compiling another graph.
+        # Compiling another graph takes longer than a few batches.
         eager = (
             torch.compiler.set_stance("force_eager") if self.train_config.compile else nullcontext()
         )
@@ -371,7 +371,7 @@ class Trainer:
                 save_model(folder)
 
     def save_checkpoint(self) -> None:
-        """Write a checkpoint that `restore_checkpoint` resumes from, bit for bit."""
+        """Write a checkpoint, from which `restore_checkpoint` resumes exactly."""
         assert self.folder is not None
         self.nonfinite_monitor.check()
         tensors, state = gather_trainer_state(self)

@@ -1,7 +1,8 @@
 """Training state for an exact resume: weights, optimizer, EMA, mems, random states, sampler state.
 
-Tensors are saved in full, and the optimizer's by parameter name, so that another number of processes
-can resume. Only dropout then differs: a process takes the random state of its rank, a new one a seed."""
+Tensors are saved in full, and those of the optimizer by parameter name, so that another number of
+processes can resume. Only dropout then differs: a process restores the random state of its rank, an
+additional process uses a new seed."""
 
 from __future__ import annotations
 
@@ -22,14 +23,14 @@ from qkv.train.loop.rng import get_rng_states, set_rng_states
 if TYPE_CHECKING:
     from qkv.train.loop.trainer import Trainer
 
-CHECKPOINT_FORMAT_VERSION = 3  # of the state in a checkpoint
+CHECKPOINT_FORMAT_VERSION = 3
 
 
 def gather_trainer_state(trainer: Trainer) -> tuple[CheckpointTensors, dict[str, Any]]:
-    """Return the tensors by file, and the rest of the state; only the main process gets the tensors."""
+    """Return the tensors by file (in the main process only), and the rest of the state."""
 
     def gather(tensors: Iterator[tuple[str, Tensor]]) -> dict[str, Tensor]:
-        """Gather tensors to the CPU one by one: a device may not have the memory for all of them."""
+        """Gather tensors to the CPU one by one, because a device may lack memory for all of them."""
         gathered = {}
         for name, x in tensors:
             full = gather_full_tensor(x.detach())
@@ -95,7 +96,7 @@ def restore_trainer_state(
     if optimizer != trainer.train_config.optimizer:
         raise ValueError(
             f"train.optimizer {trainer.train_config.optimizer!r}: the checkpoint has the state of "
-            f"{optimizer}, expected {optimizer}; model.load, in a new run, loads the weights alone"
+            f"{optimizer}, expected {optimizer}; to load only the weights, start a new run with model.load"
         )
     restore_optimizer(trainer, tensors["optimizer"], parameters)
     if trainer.ema is not None and "ema" not in tensors:  # ema_decay was set after the checkpoint
@@ -138,7 +139,7 @@ def restore_optimizer(
     optimizer_state: dict[int, dict[str, Tensor]] = {}
     for path, x in tensors.items():
         name, _, key = path.rpartition(".")
-        if name in numbers:  # a parameter may have been frozen since
+        if name in numbers:  # a parameter may have been frozen after the checkpoint
             parameter = parameters[name]
             value = shard_on_device(x, parameter) if x.shape == parameter.shape else x
             optimizer_state.setdefault(numbers[name], {})[key] = value
@@ -146,7 +147,7 @@ def restore_optimizer(
 
 
 def map_parameter_names(trainer: Trainer) -> dict[int, str]:
-    """Return the parameter names by the number that the optimizer gives them."""
+    """Return the parameter names by their index in the optimizer."""
     groups = trainer.optimizer.param_groups
     return dict(enumerate(name for group in groups for name in group["param_names"]))
 
@@ -161,7 +162,7 @@ def shard_on_device(x: Tensor, reference: Tensor) -> Tensor:
 
 
 def assign_mems_rows(trainer: Trainer, batch_size: int) -> list[int]:
-    """Return the rows of every batch that this process reads; with recurrence they are fixed."""
+    """Return the rows that this process reads of every batch; they are fixed with recurrence."""
     shares = partition_by_tokens(np.ones(batch_size, np.int64), trainer.sharding.dp_size)
     local_rows = shares[trainer.sharding.dp_rank]
     return (local_rows if len(local_rows) else shares[0]).tolist()

@@ -1,10 +1,11 @@
-"""EvaluationSet: the data and the metrics that a model is evaluated with: a sampler, an evaluator
-of the outputs, and examples for text generation."""
+"""EvaluationSet: the data and metrics of an evaluation: a sampler, an evaluator of the outputs, and
+examples for text generation."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from torch import nn
@@ -15,18 +16,18 @@ from qkv.data.read.record import Record
 from qkv.data.store.shards import Shards
 from qkv.model.model import Model
 from qkv.train.config import TrainConfig
+from qkv.train.evaluate.evaluation_loop import (
+    SINGLE_PROCESS,
+    MetricsFunction,
+    evaluate_batches,
+    list_metric_names,
+)
 from qkv.train.evaluate.evaluators import Evaluator
 from qkv.train.evaluate.generation import (
     GenerationExamples,
     TextGenerator,
     list_generation_metrics,
     select_spaced_indices,
-)
-from qkv.train.evaluate.validation import (
-    SINGLE_PROCESS,
-    MetricsFunction,
-    build_loss_metrics_function,
-    list_metric_names,
 )
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import Objective
@@ -38,17 +39,17 @@ from qkv.train.sharding import Sharding
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSet:
-    """What a model is evaluated on, and how."""
+    """The data and metrics of an evaluation."""
 
     objective: Objective
     shards: Shards
     sampler: BatchSampler
     evaluator: Evaluator
-    generation_metrics: tuple[str, ...]  # none: the model generates no texts
-    build_generation_examples: Callable[[int], GenerationExamples]  # at most so many
+    generation_metrics: tuple[str, ...]  # empty: the model generates no texts
+    build_generation_examples: Callable[[int], GenerationExamples]  # given the maximum number
 
     def check_settings(self, train_config: TrainConfig, generator: TextGenerator | None) -> None:
-        """Raise ValueError if a setting asks for a metric that will not be computed."""
+        """Raise ValueError if a setting requires a metric that is not computed."""
         num_generated = train_config.eval_generate
         if num_generated and not self.generation_metrics:
             name = self.objective.name
@@ -79,12 +80,16 @@ class EvaluationSet:
         generator: TextGenerator | None = None,
         sharding: Sharding = SINGLE_PROCESS,
     ) -> MetricsFunction:
-        """Return the metrics function of a training run; texts are generated for a sample."""
-        compute_losses = build_loss_metrics_function(
-            self.sampler, self.objective, self.evaluator, sharding=sharding
+        """Return the metrics function of a training run, which generates texts for a sample."""
+        evaluate = partial(
+            evaluate_batches,
+            sampler=self.sampler,
+            objective=self.objective,
+            evaluator=self.evaluator,
+            sharding=sharding,
         )
         if generator is None or not train_config.eval_generate:
-            return compute_losses
+            return evaluate
         if sharding.strategy == "fsdp" and sharding.dp_size > 1:
             raise ValueError(
                 f"train.eval_generate {train_config.eval_generate} with train.parallelism 'fsdp': "
@@ -95,7 +100,7 @@ class EvaluationSet:
         def compute_metrics(net: nn.Module) -> dict[str, float]:
             texts = examples.generate(model, generator, sharding=sharding)
             generation_metrics, _ = examples.compute_metrics(texts)
-            return compute_losses(net) | generation_metrics
+            return evaluate(net) | generation_metrics
 
         return compute_metrics
 
@@ -141,7 +146,7 @@ def check_without_validation(recipe: Recipe) -> None:
         value = getattr(recipe.train, name)
         if value != getattr(TrainConfig(steps=1), name):
             raise ValueError(
-                f"train.{name} {value!r}: there is no validation data; expected data.validation"
+                f"train.{name} {value!r}: there is no validation data; set data.validation"
             )
 
 
