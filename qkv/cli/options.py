@@ -49,11 +49,11 @@ class ModelOptions:
 
     def make_task(self, name: str, **settings: Any) -> Task[Any, Any]:
         """Load the model and return the task on it."""
-        from qkv.tasks.registry import task
+        from qkv.tasks.registry import create_task
 
         check_number("batch_tokens", self.batch_tokens, integer=True, at_least=1)
         settings |= drop_none(overflow=self.overflow)
-        return task(name, self.model, adapter=self.adapter, device=self.device, **settings)
+        return create_task(name, self.model, settings, adapter=self.adapter, device=self.device)
 
     def run_task(self, task: Task[Any, Any], inputs: Sequence[Any]) -> Any:
         """Return the results for all inputs, with progress on stderr."""

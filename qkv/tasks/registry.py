@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from qkv.builtin import BUILTIN_TASKS, get_builtin_name
 from qkv.hints import describe_unknown_name
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.tasks.base import Task
+from qkv.tasks.settings import (
+    AnswerSettings,
+    ClassifySettings,
+    CompleteSettings,
+    DetectSettings,
+    EmbedSettings,
+    FillSettings,
+    MatchSettings,
+    ScoreSettings,
+    SummarizeSettings,
+    TagSettings,
+    TranslateSettings,
+)
 
 if TYPE_CHECKING:
     from qkv.tasks.read.answer import ExtractiveAnswerTask
@@ -44,35 +58,64 @@ ModelSource = str | Path | Model | None
 
 # fmt: off
 @overload
-def task(name: Literal["classify"], model: ModelSource = ..., **settings: Any) -> ClassifyTask: ...
-@overload
-def task(name: Literal["tag"], model: ModelSource = ..., **settings: Any) -> TagTask: ...
-@overload
-def task(name: Literal["fill"], model: ModelSource = ..., **settings: Any) -> FillTask: ...
+def task(
+    name: Literal["classify"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[ClassifySettings],
+) -> ClassifyTask: ...
 @overload
 def task(
-    name: Literal["answer"], model: ModelSource = ..., **settings: Any
+    name: Literal["tag"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[TagSettings],
+) -> TagTask: ...
+@overload
+def task(
+    name: Literal["fill"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[FillSettings],
+) -> FillTask: ...
+@overload
+def task(
+    name: Literal["answer"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[AnswerSettings],
 ) -> ExtractiveAnswerTask | GenerativeAnswerTask: ...
 @overload
-def task(name: Literal["embed"], model: ModelSource = ..., **settings: Any) -> EmbedTask: ...
-@overload
-def task(name: Literal["match"], model: ModelSource = ..., **settings: Any) -> MatchTask: ...
-@overload
-def task(name: Literal["detect"], model: ModelSource = ..., **settings: Any) -> DetectTask: ...
-@overload
-def task(name: Literal["score"], model: ModelSource = ..., **settings: Any) -> ScoreTask: ...
+def task(
+    name: Literal["embed"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[EmbedSettings],
+) -> EmbedTask: ...
 @overload
 def task(
-    name: Literal["translate"], model: ModelSource = ..., **settings: Any
+    name: Literal["match"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[MatchSettings],
+) -> MatchTask: ...
+@overload
+def task(
+    name: Literal["detect"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[DetectSettings],
+) -> DetectTask: ...
+@overload
+def task(
+    name: Literal["score"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[ScoreSettings],
+) -> ScoreTask: ...
+@overload
+def task(
+    name: Literal["translate"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[TranslateSettings],
 ) -> TranslateTask: ...
 @overload
-def task(name: Literal["complete"], model: ModelSource = ..., **settings: Any) -> CompleteTask: ...
+def task(
+    name: Literal["complete"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[CompleteSettings],
+) -> CompleteTask: ...
 @overload
 def task(
-    name: Literal["summarize"], model: ModelSource = ..., **settings: Any
+    name: Literal["summarize"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[SummarizeSettings],
 ) -> SummarizeTask: ...
 @overload
-def task(name: str, model: ModelSource = ..., **settings: Any) -> Task[Any, Any]: ...
+def task(  # a name that is not a literal: settings follow with `with_settings`, or in each call
+    name: str, model: ModelSource = ..., *, device: str = ..., adapter: str | Path | None = ...,
+) -> Task[Any, Any]: ...
 # fmt: on
 
 
@@ -88,6 +131,18 @@ def task(
 
     Without a model, `translate`, `complete` and `classify` use the built-in one. In tasks that
     generate text, a sampling setting (temperature, top_p, top_k, …) implies `do_sample=True`."""
+    return create_task(name, model, settings, device=device, adapter=adapter)
+
+
+def create_task(
+    name: str,
+    model: ModelSource,
+    settings: Mapping[str, Any],
+    *,
+    device: str = "cpu",
+    adapter: str | Path | None = None,
+) -> Task[Any, Any]:
+    """Return the task of a name that is known at run time; `task` is the typed form."""
     if name not in TASK_CLASSES:
         raise ValueError(f"task {describe_unknown_name(name, TASK_CLASSES)}")
     if model is None and name in BUILTIN_TASKS:
@@ -112,5 +167,6 @@ def task(
     if name == "answer":
         from qkv.tasks.write.generative_answer import select_answer_task
 
+        settings = dict(settings)
         task_class = select_answer_task(loaded, settings.pop("generative", None))
-    return task_class(model=loaded).with_settings(settings)
+    return task_class(model=loaded).with_settings(dict(settings))

@@ -10,6 +10,7 @@ import pytest
 
 import qkv
 from qkv.cli import main
+from qkv.tasks.registry import create_task
 from tests.cli.test_read import MODELS, bad, good, model, rows
 from tests.tasks.test_write import build_decoder
 
@@ -81,7 +82,7 @@ def test_sampling(capsys: pytest.CaptureFixture[str], command: str) -> None:
     more = [*model("marian"), "--max-new-tokens", "9", "--num-beams", "1"]
     sampling = ["--temperature", "1.5", "--top-p", "0.95", "--top-k", "30"]
     settings = dict(max_new_tokens=9, num_beams=1, temperature=1.5, top_p=0.95, top_k=30)
-    task: Any = qkv.task(command, MODELS / "marian", **settings)
+    task: Any = create_task(command, MODELS / "marian", settings)
     texts = set()
     for seed in (1, 2):
         expected = task(TEXT, seed=seed).text

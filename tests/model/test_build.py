@@ -48,7 +48,7 @@ def test_sizes_match_published_parameter_counts(
     family: str, size: str, head: str, millions: float
 ) -> None:
     with torch.device("meta"):
-        model = qkv.build(family, size, **{} if head == "-" else {"head": head})
+        model = qkv.build(family, size) if head == "-" else qkv.build(family, size, head=head)
     count = sum(p.numel() for p in model.net.parameters())
     assert count / 1e6 == pytest.approx(millions, rel=0.01)
 

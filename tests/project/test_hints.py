@@ -12,25 +12,27 @@ import qkv
 from qkv.hints import describe_unknown_name
 from tests.support import tiny
 
+build: Any = qkv.build  # mypy would reject the names
+fit: Any = qkv.fit
 IDS = torch.tensor([[1, 2]])
 CALLS: list[tuple[Callable[[Any], object], str]] = [
     (
-        lambda model: qkv.build("gpt2", hidden_size=8),
+        lambda model: build("gpt2", hidden_size=8),
         "gpt2: hidden_size is unknown; did you mean width?",
     ),
-    (lambda model: qkv.build("t5", n_layer=8), "t5: n_layer is unknown; did you mean depth?"),
-    (lambda model: qkv.build("bert", widht=8), "bert: widht is unknown; did you mean width?"),
-    (lambda model: qkv.build("bert", zzz=8), "bert: zzz is unknown; expected one of "),
+    (lambda model: build("t5", n_layer=8), "t5: n_layer is unknown; did you mean depth?"),
+    (lambda model: build("bert", widht=8), "bert: widht is unknown; did you mean width?"),
+    (lambda model: build("bert", zzz=8), "bert: zzz is unknown; expected one of "),
     (
         lambda model: qkv.task("text-generation", model),
         "task text-generation is unknown; did you mean complete?",
     ),
     (
-        lambda model: qkv.fit(model, ["a"], steps=1, learning_rate=1.0),
+        lambda model: fit(model, ["a"], steps=1, learning_rate=1.0),
         "learning_rate is unknown; did you mean lr?",
     ),
     (
-        lambda model: qkv.fit(model, ["a"], steps=1, batch=1),
+        lambda model: fit(model, ["a"], steps=1, batch=1),
         "batch is unknown; did you mean batch_size?",
     ),
     (

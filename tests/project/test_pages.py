@@ -16,6 +16,7 @@ from qkv.spec import Banded, ChunkEnds, Pattern, causal, full
 from qkv.tasks.read.fill import FillResult, MaskPrediction
 from qkv.tasks.registry import TASK_CLASSES
 from qkv.train.objectives.registry import OBJECTIVE_SPECS
+from qkv.train.recipe import TABLES
 from tools.pages.equation import render_mathml
 from tools.pages.excerpt import find_excerpt, insert_excerpts
 from tools.pages.families import DESCRIPTIONS, supported_tasks, supporting_families
@@ -31,7 +32,6 @@ from tools.pages.picture import GRID_SIZE, list_views, render_picture, render_vi
 from tools.pages.reference import format_signature, reference_pages
 from tools.pages.settings import (
     MEANINGS,
-    TABLES,
     Setting,
     command_settings,
     generation_settings,

@@ -14,7 +14,7 @@ from qkv.model.adapters.write import write_adapter
 from qkv.nn.lora import add_lora
 from qkv.tasks.batching import group_rows_by_length
 from qkv.tasks.read.tag import TagSpan, aggregate_overlapping_entities, group_entities
-from qkv.tasks.registry import TASK_CLASSES
+from qkv.tasks.registry import TASK_CLASSES, create_task
 from qkv.tasks.requirements import TASK_REQUIREMENTS, describe_supporting_families
 from tests.support import tiny
 
@@ -128,7 +128,7 @@ def test_results_do_not_depend_on_the_batch_in_any_family(family_name: str) -> N
             changes["eos_token_id"] = tokenizer.sep_token_id
         model = tiny.build(family_name, head=head, **changes)
         model.tokenizer = tokenizer
-        task = qkv.task(name, model, max_input_length=40)
+        task: Any = create_task(name, model, {"max_input_length": 40})
         inputs = [build_input(name, text) for text in TEXTS[::2]]
         for result, task_input in zip(task.map(inputs), inputs, strict=True):
             expected = task(*task_input) if name == "answer" else task(task_input)
@@ -507,7 +507,7 @@ def test_nul_in_a_text_keeps_the_offsets() -> None:
     (lambda: build_task("answer", allow_no_answer="no"), "allow_no_answer is 'no', expected true or false"),
     (lambda: build_task("embed", normalize="yes"), "normalize is 'yes', expected true or false"),
     (lambda: qkv.task("tag", 3), "model is a int, expected a folder or a hub id"),  # type: ignore[call-overload]
-    (lambda: qkv.task("tag", "x", adapter=3), "adapter is a int, expected a folder or a hub id"),
+    (lambda: qkv.task("tag", "x", adapter=3), "adapter is a int, expected a folder or a hub id"),  # type: ignore[call-overload]
     (lambda: build_task("tag", aggregation="all"), "aggregation is 'all'"),
     (lambda: build_task("tag", stride=-1), "stride is -1"),
     (lambda: build_task("tag", stride=62)(" ".join(TEXTS * 3)), "stride 62: expected less than 62"),

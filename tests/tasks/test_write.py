@@ -11,6 +11,7 @@ import torch
 import qkv
 from qkv.decode import GenerationConfig, generate
 from qkv.tasks.chunking import chunk_text
+from qkv.tasks.registry import create_task
 from qkv.tasks.write.translate import split_segments
 from tests.support import tiny
 from tests.support.text_oracle import write_ctrl
@@ -259,7 +260,7 @@ def test_stop_strings() -> None:
 
 @pytest.mark.parametrize("name", ["translate", "summarize", "answer"])
 def test_stop_strings_of_encoder_decoders(name: str) -> None:
-    task: Any = qkv.task(name, build_seq2seq(), max_new_tokens=12, num_beams=1)
+    task: Any = create_task(name, build_seq2seq(), {"max_new_tokens": 12, "num_beams": 1})
     inputs: Any = [("Wo?", text) for text in TEXTS[:3]] if name == "answer" else TEXTS[:3]
     full = task.map(inputs)
     stop = full[0].text[2:4]
@@ -460,14 +461,8 @@ def test_segments_have_alignments() -> None:
         ("translate", load_golden("marian"), f"  Anna.\n\n{LONG}\n"),
         ("summarize", load_golden("t5"), LONG),
     ):
-        result = qkv.task(
-            name,
-            model,
-            max_new_tokens=5,
-            max_input_length=32,
-            overflow="window",
-            alignment_layer="mean",
-        )(text)
+        settings: dict[str, Any] = dict(max_new_tokens=5, max_input_length=32, overflow="window")
+        result = create_task(name, model, settings | {"alignment_layer": "mean"})(text)
         assert len(result.alignments) > 2
         ends = [0]
         for item in result.alignments:
@@ -561,10 +556,12 @@ def test_max_length_of_the_folder_is_ignored_in_completion() -> None:
     ({"temperature": -1}, "temperature"), ({"temperature": float("nan")}, "temperature is nan"),
     ({"top_p": 2}, "top_p is 2"), ({"stop_strings": ""}, r"stop_strings is \('',\)"),
     ({"stop_strings": ["a", ""]}, r"stop_strings is \('a', ''\)"), ({"seed": -1}, "seed is -1"),
-    ({"num_beems": 2}, "setting num_beems is unknown; did you mean num_beams"), ({"overflow": "wide"}, "overflow is 'wide'"),
+    ({"num_beems": 2}, "setting num_beems is unknown; did you mean num_beams"),
+    ({"overflow": "wide"}, "overflow is 'wide'"),
     ({"num_return_sequences": 0}, "num_return_sequences is 0"),
     ({"max_new_tokens": 0}, "max_new_tokens is 0"), ({"stop_strings": 3}, r"stop_strings is \(3,\)"),
-    ({"control_code": 3}, "control_code is 3"), ({"generate_kwargs": {"x": 3}}, "setting x is unknown; expected one of"),
+    ({"control_code": 3}, "control_code is 3"),
+    ({"generate_kwargs": {"x": 3}}, "setting x is unknown; expected one of"),
     ({"generate_kwargs": 3}, "generate_kwargs is 3"),
 ])  # fmt: skip
 def test_errors_are_one_line(settings: dict[str, Any], message: str) -> None:

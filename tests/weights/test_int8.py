@@ -118,7 +118,7 @@ def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_unsupported_int8(tmp_path: Path) -> None:
     model = tiny.build("bert", dtype=torch.float32)
     with pytest.raises(ValueError, match=r"weights 'int4': expected full or int8"):
-        model.save(tmp_path, weights="int4")
+        model.save(tmp_path, weights="int4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="format cannot hold int8 weights"):
         model.save(tmp_path, format="hf", weights="int8")
     next(model.net.parameters()).data[0, 0] = torch.inf
