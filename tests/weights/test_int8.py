@@ -13,38 +13,39 @@ import qkv
 from qkv.cli import main
 from qkv.files import read_json_object, write_json
 from qkv.weights.int8 import dequantize_int8, get_scale_name, quantize_int8
-from tests.support import tiny
+from tests.support import compare, tiny
 
 # Relative to the largest value of a row: half a scale, which is rounded itself.
 MAX_ERROR = 0.5 / 127 * (1 + 2**-8)
+ROUNDED = "what is on the grid of a scale is rounded to itself"
 
 
-def weights(model: qkv.Model) -> dict[str, Tensor]:
+def get_weights(model: qkv.Model) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.net.named_parameters()}
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
-def test_error_is_at_most_half_a_scale(family: str, tmp_path: Path) -> None:
+def test_the_error_is_at_most_half_a_scale(family: str, tmp_path: Path) -> None:
     model = tiny.build(family, dtype=torch.float32)
     model.save(tmp_path, weights="int8")
     loaded = qkv.load(tmp_path)
-    before, after = weights(model), weights(loaded)
+    before, after = get_weights(model), get_weights(loaded)
     assert before.keys() == after.keys()
     matrices = [name for name, x in before.items() if x.dim() == 2]
     assert matrices
     for name, x in before.items():
         assert after[name].dtype == torch.float32
         if name in matrices:
-            off = (after[name] - x).abs().amax(1) / x.abs().amax(1)
-            assert 0 < off.max() <= MAX_ERROR, name
+            error = (after[name] - x).abs().amax(1) / x.abs().amax(1)
+            assert 0 < error.max() <= MAX_ERROR, name
         else:
-            assert torch.equal(after[name], x), name
+            compare.assert_bitwise_equal(after[name], x, because=compare.COPIED)
 
 
-def test_saved_again_it_is_bitwise_equal(tmp_path: Path) -> None:
+def test_a_file_saved_again_is_equal_to_the_bit(tmp_path: Path) -> None:
     model = tiny.build("transformer", dtype=torch.float32)
     with torch.no_grad():
-        for x in weights(model).values():  # rows from 1e-30 to 1e30, and zeros
+        for x in get_weights(model).values():  # rows from 1e-30 to 1e30, and zeros
             if x.dim() == 2:
                 x *= torch.logspace(-30, 30, len(x))[:, None]
                 x[0] = 0
@@ -56,16 +57,16 @@ def test_saved_again_it_is_bitwise_equal(tmp_path: Path) -> None:
     assert read_json_object(tmp_path / "first" / "config.json") == read_json_object(
         tmp_path / "second" / "config.json"
     )
-    second = weights(qkv.load(tmp_path / "second"))
-    assert all(torch.equal(x, second[name]) for name, x in weights(first).items())
+    second = qkv.load(tmp_path / "second")
+    compare.assert_bitwise_equal(get_weights(second), get_weights(first), because=ROUNDED)
 
 
-def test_file_size_and_tied_weights(tmp_path: Path) -> None:
+def test_a_file_is_a_third_as_large_and_holds_tied_weights_once(tmp_path: Path) -> None:
     model = tiny.build("gpt2", dtype=torch.float32, width=128)  # its head is tied to its embedding
     model.save(tmp_path / "full")
     model.save(tmp_path / "int8", weights="int8")
     stored = load_file(tmp_path / "int8" / "model.safetensors")
-    assert {name for name in stored if not name.endswith(".scale")} == weights(model).keys()
+    assert {name for name in stored if not name.endswith(".scale")} == get_weights(model).keys()
     assert "heads.lm.out.weight" not in stored
     full_size, small_size = (
         (tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "int8")
@@ -78,18 +79,18 @@ def test_file_size_and_tied_weights(tmp_path: Path) -> None:
     assert tokens["heads.lm.out.weight"] is tokens["decoder.embedding.tokens.weight"]
 
 
-def test_dtype_and_full_precision_save(tmp_path: Path) -> None:
+def test_loaded_weights_have_any_dtype_and_are_saved_in_full(tmp_path: Path) -> None:
     model = tiny.build("bert", dtype=torch.bfloat16)
     model.save(tmp_path / "int8", weights="int8")
-    assert {x.dtype for x in weights(qkv.load(tmp_path / "int8")).values()} == {torch.float32}
+    assert {x.dtype for x in get_weights(qkv.load(tmp_path / "int8")).values()} == {torch.float32}
     half = qkv.load(tmp_path / "int8", dtype=torch.float16)
-    assert {x.dtype for x in weights(half).values()} == {torch.float16}
+    assert {x.dtype for x in get_weights(half).values()} == {torch.float16}
     loaded = qkv.load(tmp_path / "int8")
     assert "weights" not in loaded.config
     for file_format in ("hf", "qkv"):
         loaded.save(tmp_path / file_format, format=file_format)
         full = qkv.load(tmp_path / file_format)
-        assert all(torch.equal(x, weights(full)[name]) for name, x in weights(loaded).items())
+        compare.assert_bitwise_equal(get_weights(full), get_weights(loaded), because=compare.COPIED)
 
 
 def test_label_names_are_kept(tmp_path: Path) -> None:
@@ -104,18 +105,23 @@ def test_label_names_are_kept(tmp_path: Path) -> None:
     assert not {"family", "arguments", "weights"} & config.keys()
 
 
-def test_export(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_writes_int8_and_full_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     source, target = tmp_path / "bert", tmp_path / "small"
     tiny.build("bert", dtype=torch.float32).save(source)
     assert main(["export", str(source), str(target), "--weights", "int8"]) == 0
     dtypes = capsys.readouterr().out.split("tensors of ")[1].splitlines()[0]
     assert {*dtypes.split(", ")} == {"int8", "bfloat16", "float32"}
     assert main(["export", str(target), str(tmp_path / "full")]) == 0
-    loaded = weights(qkv.load(tmp_path / "full"))
-    assert all(torch.equal(x, loaded[name]) for name, x in weights(qkv.load(target)).items())
+    compare.assert_bitwise_equal(
+        get_weights(qkv.load(tmp_path / "full")),
+        get_weights(qkv.load(target)),
+        because=compare.COPIED,
+    )
 
 
-def test_unsupported_int8(tmp_path: Path) -> None:
+def test_int8_that_is_not_supported_is_an_error(tmp_path: Path) -> None:
     model = tiny.build("bert", dtype=torch.float32)
     with pytest.raises(ValueError, match=r"weights 'int4': expected full or int8"):
         model.save(tmp_path, weights="int4")  # type: ignore[arg-type]
@@ -128,14 +134,13 @@ def test_unsupported_int8(tmp_path: Path) -> None:
 
 def test_quantization_is_idempotent() -> None:
     once = dequantize_int8(quantize_int8({"x": torch.randn(100_000, 3)}), Path())
-    assert torch.equal(dequantize_int8(quantize_int8(once), Path())["x"], once["x"])
+    twice = dequantize_int8(quantize_int8(once), Path())
+    compare.assert_bitwise_equal(twice, once, because=ROUNDED)
 
 
-def test_matrix_without_rows() -> None:
+def test_a_matrix_without_rows_is_quantized() -> None:
     assert dequantize_int8(quantize_int8({"x": torch.zeros(0, 3)}), Path())["x"].shape == (0, 3)
 
-
-# --- damaged ---
 
 NAME = "encoder.embedding.tokens.weight"
 SCALE = get_scale_name(NAME)
@@ -158,7 +163,9 @@ def folder(tmp_path: Path) -> Path:
     ({NAME: torch.ones(tiny.VOCAB, tiny.WIDTH, dtype=torch.int16)}, "is int16, expected floating point"),
     ({"stray.scale": torch.ones(3)}, "stray.scale is unknown"),
 ])  # fmt: skip
-def test_damaged_file(folder: Path, changes: dict[str, Tensor | None], problem: str) -> None:
+def test_a_damaged_file_is_an_error(
+    folder: Path, changes: dict[str, Tensor | None], problem: str
+) -> None:
     file = folder / "model.safetensors"
     tensors = {**load_file(file), **changes}
     save_file({name: x for name, x in tensors.items() if x is not None}, file)
@@ -168,10 +175,10 @@ def test_damaged_file(folder: Path, changes: dict[str, Tensor | None], problem: 
     assert "\n" not in str(caught.value)
 
 
-def test_other_weights_in_config(folder: Path) -> None:
+def test_other_weights_in_the_config_are_an_error(folder: Path) -> None:
     config = read_json_object(folder / "config.json")
     write_json(folder / "config.json", {**config, "weights": "int4"})
-    with pytest.raises(ValueError, match="weights is 'int4', expected 'int8', or no such key"):
+    with pytest.raises(ValueError, match="weights is 'int4', expected 'int8' or no key `weights`"):
         qkv.load(folder)
     write_json(folder / "config.json", {key: config[key] for key in config if key != "weights"})
     with pytest.raises(ValueError, match="is int8, expected floating point"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -20,10 +20,10 @@ from qkv.weights.safetensors import (
     read_safetensors,
     write_safetensors,
 )
-from tests.support import tiny
+from tests.support import compare, tiny
 
 
-def tensors_of_every_dtype() -> dict[str, Tensor]:
+def build_tensors_of_every_dtype() -> dict[str, Tensor]:
     tensors = {}
     for dtype, name in SAFETENSORS_DTYPES.items():
         raw = torch.arange(96, dtype=torch.uint8).remainder(2)
@@ -35,17 +35,11 @@ def tensors_of_every_dtype() -> dict[str, Tensor]:
     }
 
 
-def test_reference_implementation_reads_it(tmp_path: Path) -> None:
-    tensors = tensors_of_every_dtype()
+def test_the_reference_implementation_reads_our_files(tmp_path: Path) -> None:
+    tensors = build_tensors_of_every_dtype()
     write_safetensors(tmp_path / "a", tensors, metadata={"format": "pt", "quote": 'a "b"\n'})
     for loaded in (load_file(tmp_path / "a"), read_safetensors(tmp_path / "a")):
-        assert loaded.keys() == tensors.keys()
-        for name, tensor in tensors.items():
-            assert (loaded[name].dtype, loaded[name].shape) == (tensor.dtype, tensor.shape), name
-            bits = (x.reshape(-1).view(torch.uint8) for x in (loaded[name], tensor))
-            assert torch.equal(*bits), name
-    from safetensors import safe_open
-
+        compare.assert_bitwise_equal(loaded, tensors, because=compare.COPIED)
     with safe_open(tmp_path / "a", "pt") as file:
         assert file.metadata() == {"format": "pt", "quote": 'a "b"\n'}
 
@@ -61,17 +55,12 @@ def test_aligned_tensors_come_first(tmp_path: Path) -> None:
     assert list(header) == ["b", "d", "a", "c", "e"]
     assert header["a"]["data_offsets"] == [704, 716]
     loaded = read_safetensors(tmp_path / "a")
-    assert [loaded[name].data_ptr() % ALIGNMENT == 0 for name in "bdace"] == [
-        True,
-        True,
-        True,
-        False,
-        False,
-    ]
+    is_aligned = {name: x.data_ptr() % ALIGNMENT == 0 for name, x in loaded.items()}
+    assert is_aligned == {"b": True, "d": True, "a": True, "c": False, "e": False}
     assert align_tensor(loaded["b"]) is loaded["b"]
     aligned = align_tensor(loaded["c"])
     assert aligned.data_ptr() % ALIGNMENT == 0
-    assert torch.equal(aligned, loaded["c"])
+    compare.assert_bitwise_equal(aligned, loaded["c"], because=compare.COPIED)
 
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
@@ -87,13 +76,13 @@ def test_loaded_parameters_are_aligned(family: str, tmp_path: Path) -> None:
         assert parameter.data_ptr() % ALIGNMENT == 0
 
 
-def test_unsupported_dtype(tmp_path: Path) -> None:
+def test_an_unsupported_dtype_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(SafetensorError, match=r"a is torch\.complex128"):
         write_safetensors(tmp_path / "a", {"a": torch.ones(2, dtype=torch.complex128)})
     assert not (tmp_path / "a").exists()
 
 
-def test_default_permissions(tmp_path: Path) -> None:
+def test_a_file_has_the_default_permissions(tmp_path: Path) -> None:
     (tmp_path / "plain").touch()
     write_safetensors(tmp_path / "a", {"a": torch.ones(2)})
     modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("plain", "a")]
