@@ -25,9 +25,7 @@ from qkv.train.label_names import set_label_names
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
-TOKENIZER_SOURCE_FILE = (
-    "tokenizer.from"  # fingerprint of the training texts of the tokenizer
-)
+TOKENIZER_SOURCE_FILE = "tokenizer.from"  # fingerprint of the training texts of the tokenizer
 
 
 def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: str) -> Tokenizer:
@@ -158,8 +156,8 @@ def infer_family_args(
     if "text" in defaults and "image" in defaults:
         if tokenizer.eos_token_id == 2:
             raise ValueError(
-                "the end token has id 2, which CLIP reserves for its first models: they take the "
-                'largest id as the end; set tokenizer.type = "bpe" for another id'
+                "the EOS token has id 2, which in CLIP means that EOS is the largest id; "
+                'set tokenizer.type = "bpe" for another id'
             )
         text_args = {
             "vocab_size": len(tokenizer),

@@ -1,14 +1,16 @@
-"""Recipe: every setting of a run in one TOML file, each also a flag. It parses recipes, runs none."""
+"""Recipe: the settings of a run, parsed from a TOML file and command-line flags."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from types import UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+import tomli_w
 
 from qkv.data.read.corpus import Corpus
 from qkv.hints import NAME_HINTS, find_known_name
@@ -25,7 +27,7 @@ class ModelConfig:
     load: str | None = None  # folder or hub id of a pretrained model
     adapter: str | None = None  # LoRA adapter of the pretrained model, to train further
     head: str | None = None  # None: the head that the objective trains
-    label_names: tuple[str, ...] = ()  # labels by id; none: those of the training data, sorted
+    label_names: tuple[str, ...] = ()  # labels by id; default: those of the training data, sorted
     pooling: str | None = None  # adds a sentence embedding: mean, first or last
     position_embedding_type: str | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
@@ -76,7 +78,7 @@ class DataConfig:
                 raise ValueError(f"data.{name} {getattr(self, name)!r}, expected 0 or more")
 
     def open_corpus(self, paths: str | list[str]) -> Corpus:
-        """Return the records of these files, read as this table says."""
+        """Return the records of these files, read with the settings of this table."""
         unit: Any = self.unit
         return Corpus(
             paths,
@@ -102,13 +104,13 @@ class ObjectiveConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """LoRA adapters on a pretrained model, trained in its place together with any new head."""
+    """LoRA adapters on a frozen pretrained model, trained together with any new head."""
 
     r: int = 8
     lora_alpha: float = 16.0
     lora_dropout: float = 0.0
     use_rslora: bool = False  # scale by alpha / sqrt(r) instead of alpha / r
-    # Patterns of layers: `q`, `attention.q,k,v`, `feed_forward.*`; none: queries and values.
+    # Patterns of layers: `q`, `attention.q,k,v`, `feed_forward.*`; default: queries and values.
     target_modules: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -136,7 +138,7 @@ class Recipe:
             )
         if self.lora and self.model.adapter:
             raise ValueError(
-                f"lora with model.adapter {self.model.adapter!r}, which is trained further as it is: "
+                f"lora with model.adapter {self.model.adapter!r}, which is trained further without changes: "
                 "remove the table lora (--lora '')"
             )
 
@@ -169,7 +171,7 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
     try:
         return parse_recipe(path.read_text(encoding="utf-8"), path, flags)
     except FileNotFoundError:
-        raise ValueError(f"{path}: no such recipe") from None
+        raise ValueError(f"{path}: recipe not found") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a recipe in TOML ({error})") from None
 
@@ -237,6 +239,16 @@ def parse_toml_value(text: str) -> Any:
         return text
 
 
+TYPE_DESCRIPTIONS = {  # for error messages
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "bool": "true or false",
+    "tuple": "a list",
+    "list": "a list",
+}
+
+
 def build_dataclass(dataclass_type: type[Any], table: object, prefix: str) -> Any:
     """Build a dataclass from a table; reject unknown and missing keys and values of a wrong type."""
     if not isinstance(table, Mapping):
@@ -261,7 +273,7 @@ def build_dataclass(dataclass_type: type[Any], table: object, prefix: str) -> An
 
 
 def suggest_key(name: str, known_names: Mapping[str, object], prefix: str) -> str:
-    """Return the part of an error message that says which key an unknown one may stand for."""
+    """Return the part of an error message that suggests a known key for an unknown one."""
     if known_name := find_known_name(name, known_names):
         return f"did you mean {prefix}{known_name}?"
     key = NAME_HINTS.get(name, name)
@@ -273,79 +285,36 @@ def suggest_key(name: str, known_names: Mapping[str, object], prefix: str) -> st
 
 def convert_value(value: Any, hint: Any, key: str) -> Any:
     """Convert a TOML value to the type of an annotation."""
-    if isinstance(hint, type) and hasattr(hint, "__dataclass_fields__"):
-        return build_dataclass(hint, value, f"{key}.")
-    origin = get_origin(hint)
     arguments = get_args(hint)
-    if value == "" and type(None) in arguments:  # TOML has no null
-        return None
-    dataclass_types = [item for item in arguments if hasattr(item, "__dataclass_fields__")]
-    if dataclass_types and value is not None:
-        return build_dataclass(dataclass_types[0], value, f"{key}.")
-    if origin in (Union, UnionType):
-        for choice in arguments:
-            try:
-                return convert_value(value, choice, key)
-            except ValueError:
-                continue
-    elif origin is tuple and isinstance(value, list | tuple):
-        is_variadic = len(arguments) == 2 and arguments[1] is Ellipsis
-        item_types = arguments[:1] * len(value) if is_variadic else arguments
-        if len(item_types) == len(value):
-            pairs = zip(value, item_types, strict=True)
-            return tuple(convert_value(item, item_type, key) for item, item_type in pairs)
-    elif origin in (list, dict) and isinstance(value, origin):
-        return value
-    elif hint is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    elif (hint is type(None) and value is None) or (isinstance(hint, type) and type(value) is hint):
-        return value
-    type_names = [getattr(item, "__name__", str(item)) for item in arguments or (hint,)]
-    descriptions = {
-        "int": "a whole number",
-        "float": "a number",
-        "str": "a text",
-        "bool": "true or false",
-        "tuple": "a list",
-        "list": "a list",
-    }
-    expected = " or ".join(descriptions.get(name, name) for name in type_names)
-    raise ValueError(f"{key} is {value!r}, expected {expected}")
+    if any(type(None) in (item, *get_args(item)) for item in arguments):
+        value = read_null(value)
+    tables = [item for item in (hint, *arguments) if is_dataclass(item)]
+    if tables and value is not None:
+        return build_dataclass(tables[0], value, f"{key}.")  # type: ignore[arg-type]
+    try:
+        return msgspec.convert(value, hint)
+    except msgspec.ValidationError:
+        type_names = [getattr(item, "__name__", str(item)) for item in arguments or (hint,)]
+        expected = " or ".join(TYPE_DESCRIPTIONS.get(name, name) for name in type_names)
+        raise ValueError(f"{key} is {value!r}, expected {expected}") from None
+
+
+def read_null(value: Any) -> Any:
+    """Replace empty strings by None, also in lists: TOML has no null."""
+    if isinstance(value, list | tuple):
+        return [read_null(item) for item in value]
+    return None if value == "" else value
+
+
+def write_null(value: Any) -> Any:
+    """Replace None in lists by the empty string, and tables by tables without None."""
+    if isinstance(value, Mapping):
+        return {key: write_null(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list | tuple):
+        return ["" if item is None else write_null(item) for item in value]
+    return value
 
 
 def format_recipe(recipe: Recipe) -> str:
-    """Return the recipe as TOML, with every setting written out."""
-    lines = []
-    tables = {}
-    for name, value in recipe.to_dict().items():
-        if isinstance(value, dict):
-            tables[name] = value
-        elif value is not None:
-            lines.append(f"{name} = {format_toml_value(value)}")
-    for name, table in tables.items():
-        lines += ["", f"[{name}]"]
-        lines += [
-            f"{key} = {format_toml_value(value)}"
-            for key, value in table.items()
-            if value is not None
-        ]
-    return "\n".join(lines) + "\n"
-
-
-def format_toml_value(value: Any) -> str:
-    """Return a value in TOML syntax."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, str):
-        body = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{body}"'
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(format_toml_value('' if item is None else item) for item in value)}]"
-    if isinstance(value, dict):
-        items = [
-            f"{key if BARE_TOML_KEY.fullmatch(key) else format_toml_value(key)} = "
-            f"{format_toml_value(item)}"
-            for key, item in value.items()
-        ]
-        return f"{{{', '.join(items)}}}"
-    return repr(value)
+    """Return the recipe as TOML, with all settings."""
+    return tomli_w.dumps(write_null(recipe.to_dict()))

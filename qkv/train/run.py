@@ -1,12 +1,12 @@
 """Training runs: train the model of a recipe in a run folder.
 
 runs/name/
-  recipe.toml        every setting, written out
+  recipe.toml        all settings, including defaults
   tokenizer/         the tokenizer that encoded the data
   data/              token shards
   checkpoints/       full training state, to resume from
   metrics.jsonl      one line per report            loss.svg    the loss curve
-  best/  last/       models, or adapters, that `qkv.load` opens
+  best/  last/       models, or adapters, for `qkv.load`
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
 )
 EXTENDABLE_KEYS = ("train.steps", "train.epochs")  # settings that may increase
 RECIPE_FILE = "recipe.toml"
-SIGNAL_ECHO_SECONDS = 0.5  # torchrun forwards a Ctrl-C to processes that already received it
+SIGNAL_ECHO_SECONDS = 0.5  # torchrun forwards Ctrl-C to processes that have already received it
 
 
 class TrainingInterrupted(KeyboardInterrupt):
@@ -60,7 +60,7 @@ def train_recipe(
     on_start: Callable[[Setup, TrainerState], None] = lambda setup, state: None,
     generator: TextGenerator | None = None, progress: ProgressReporter = ignore_progress,
 ) -> TrainerState:  # fmt: skip
-    """Train a recipe in its run folder, or resume the run that the folder contains.
+    """Train the model of a recipe in its run folder, or resume the run in the folder.
 
     With several processes, all of which call this, the main process prepares the data, writes files
     and reports. `progress` is called during preparation, `on_start` right before the first step.
@@ -103,7 +103,8 @@ def train_recipe(
             and contains_run(folder)
         ):
             warnings.warn(
-                f"{folder}: no checkpoint to resume from; training starts over", stacklevel=2
+                f"{folder}: no checkpoint to resume from; training starts from the beginning",
+                stacklevel=2,
             )
             (folder / METRICS_FILE).unlink(missing_ok=True)
         if distributed.is_main_process:
@@ -116,7 +117,7 @@ def train_recipe(
                 if distributed.is_main_process:
                     with suppress(
                         OSError
-                    ):  # a full disk must not hide the error that stopped training
+                    ):  # an error of a full disk must not replace the error that stopped training
                         write_loss_plot(folder)
             with trainer.use_final_weights():
                 trainer.write_model(setup.save_model, folder / "last")
@@ -127,7 +128,7 @@ def train_recipe(
 
 @contextmanager
 def lock_run_folder(folder: Path) -> Iterator[None]:
-    """Lock the run folder, which one process may use at a time."""
+    """Lock the run folder, which only one process may use at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -164,7 +165,7 @@ def write_or_check_recipe(
         return
     if not resume:
         raise ValueError(
-            f"{folder}: contains a run already; --resume auto resumes it, --run names another folder"
+            f"{folder}: already contains a run; --resume auto resumes it, --run sets another folder"
         )
     changes = diff_settings(read_recipe(path).to_dict(), parse_recipe(text, path).to_dict())
     if changes and not accept_changes:
@@ -178,8 +179,8 @@ def write_or_check_recipe(
         )
     if tokenizer_changes := [change for change in changes if change.startswith("tokenizer.")]:
         raise ValueError(
-            f"{folder}: {'; '.join(tokenizer_changes)}: a run keeps the tokenizer it was trained with; "
-            "--run names another folder, for a new run"
+            f"{folder}: {'; '.join(tokenizer_changes)}: the tokenizer of a run cannot change; "
+            "start a new run in another folder with --run"
         )
 
 
@@ -201,7 +202,7 @@ def contains_run(folder: Path) -> bool:
 
 
 def diff_settings(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return the changed settings, each as `name: old -> new`; more steps or epochs are no change."""
+    """Return the changed settings, each as `name: old -> new`; more steps or epochs are allowed."""
     changes = []
     for name in sorted({*old, *new}):
         old_value = old.get(name)
@@ -217,7 +218,7 @@ def diff_settings(old: dict[str, Any], new: dict[str, Any], prefix: str = "") ->
 
 @contextmanager
 def stop_on_signals(trainer: Trainer) -> Iterator[list[float]]:
-    """Let SIGTERM and Ctrl-C stop the trainer after the step; yield the times of each Ctrl-C."""
+    """Stop the trainer after the current step on SIGTERM or Ctrl-C; yield the times of each Ctrl-C."""
     interrupts: list[float] = []
 
     def on_sigterm(*_: object) -> None:

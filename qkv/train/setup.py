@@ -1,5 +1,5 @@
 """Setup: objective, encoder, shards, module, sampler and evaluation set of a model, assembled for
-`qkv train`, `qkv.fit` and `qkv eval`. It trains nothing."""
+`qkv train`, `qkv.fit` and `qkv eval`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SplitSource:
     records: Iterable[Record]
     shards_folder: Path
     name: str = "the data"  # for progress messages
-    provenance: Mapping[str, str] = field(default_factory=dict)  # what the records depend on
+    provenance: Mapping[str, str] = field(default_factory=dict)  # the source of the records
     num_workers: int = 0
     progress: ProgressReporter = ignore_progress
 
@@ -74,7 +74,7 @@ class SplitSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A model with its objective, the batches that train it and the data that evaluates it."""
+    """A model with its objective, training batches and evaluation data."""
 
     recipe: Recipe  # with the number of steps, also if the run counts epochs
     model: Model
@@ -98,7 +98,7 @@ class Setup:
         callbacks: Sequence[Callable[[Report], None]] = (),
         generator: TextGenerator | None = None,
     ) -> Trainer:
-        """Build the training loop; without a `folder` it writes nothing."""
+        """Build the training loop; without a `folder`, it writes no files."""
         trainer = Trainer(
             net=self.net,
             sampler=self.sampler,
@@ -123,10 +123,10 @@ def build_setup(
     loss_fn: Callable[[ForwardOutputs], Tensor] | None = None, device: str | None = None,
     generator: TextGenerator | None = None,
 ) -> Setup:  # fmt: skip
-    """Assemble what training or evaluation of a model needs.
+    """Build the setup of a training or evaluation.
 
     The evaluation set is that of `evaluation`, or the `validation_fraction` held out from `train`.
-    `loss_fn` replaces the loss of the objective. The model is moved to `device` once the data is
+    `loss_fn` replaces the loss of the objective. The model is moved to `device` after the data is
     encoded."""
     recipe = context.recipe
     spec = get_objective_spec(recipe)
@@ -171,7 +171,7 @@ def build_setup(
 
 
 def build_context_objective(context: SetupContext) -> Objective:
-    """Build the objective of the recipe, without the settings that its encoder or module take."""
+    """Build the objective of the recipe, without the settings of its encoder or module."""
     config = context.recipe.objective
     extra_settings = get_objective_spec(context.recipe).extra_settings
     settings = {
@@ -189,7 +189,7 @@ def prepare_training(
     spec = get_objective_spec(recipe)
     if not data.batch_size and not data.batch_tokens:
         raise ValueError(
-            "data.batch_size or data.batch_tokens is missing: the rows, or tokens, of a batch"
+            "data.batch_size or data.batch_tokens is missing; set the number of rows or tokens of a batch"
         )
     check_without_validation(recipe)
     check_head_setting(spec, recipe)
@@ -225,7 +225,7 @@ def prepare_training(
 
 
 def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupContext:
-    """Prepare the tokenizer and the model of a run, with what encoders and samplers need of them."""
+    """Prepare the tokenizer and the model of a run, and return them as a SetupContext."""
     tokenizer = prepare_tokenizer(recipe, folder, spec.tokenizer_template, spec.text_column)
     records = recipe.data.open_corpus(recipe.data.train)
     label_names = resolve_label_names(recipe, spec, records)

@@ -1,11 +1,11 @@
-"""Parallelism: how a network is distributed over the processes of a run. It knows no loss and no data.
+"""Parallelism: distribution of a network over the processes of a run. Does not depend on data or losses.
 
     strategy   each process holds                  reads            communicates
-    ddp        the network                         its own rows     gradients, once a step
+    ddp        the network                         its own rows     gradients, once per step
     fsdp       a shard of every parameter          its own rows     parameters, when they are needed
-    tp         some heads, some of every FFN       the same rows    activations, twice a block
+    tp         some heads, some of every FFN       the same rows    activations, twice per block
 
-It is applied from outside: parameter names stay the same, and so does the call `net(batch)`."""
+Parameter names and the call `net(batch)` do not change."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from qkv.train.distributed import DistributedContext, report_lost_process
 from qkv.train.loop.muon import gather_full_tensor
 
 Element = TypeVar("Element")
-# Number of parameters from which "auto" is fsdp: weights, gradients and moments take 16 bytes each.
+# Minimum number of parameters for which "auto" selects fsdp; each needs 16 bytes with gradient and moments.
 FSDP_MIN_PARAMETERS = 1_000_000_000
 BUCKET_SIZE = 8_000_000  # elements per gradient all-reduce
 
@@ -57,8 +57,8 @@ class Sharding:
     def assign_micro_batches(self, micro_batches: Sequence[Element]) -> list[tuple[Element, bool]]:
         """Return this process's micro-batches, and whether each counts towards the loss.
 
-        All processes run the same number, because they wait for each other: where there are too few
-        micro-batches, the first one is run again and not counted."""
+        All processes run the same number, because they synchronize: if there are too few micro-batches,
+        the first one is run again and not counted."""
         assigned = [
             (micro_batch, True) for micro_batch in micro_batches[self.dp_rank :: self.dp_size]
         ]
@@ -70,11 +70,12 @@ class Sharding:
         return self.distributed.all_reduce_sum(x) if self.dp_size > 1 else x
 
     def gather_rows(self, x: Tensor) -> tuple[Tensor, slice]:
-        """Return the rows of the full batch, and the slice of this process's rows."""
+        """Return the rows of the full batch, and the slice of the rows of this process."""
         return self.distributed.gather_rows(x) if self.dp_size > 1 else (x, slice(len(x)))
 
     def all_reduce_gradients(self, net: nn.Module) -> None:
-        """Sum the gradients over the processes that share a batch; FSDP has already summed its own."""
+        """Sum the gradients over the processes that share a batch; FSDP has already summed its
+        gradients."""
         if self.dp_size > 1:
             gradients = [p.grad for p in net.parameters() if p.grad is not None]
             for bucket in bucket_tensors([x for x in gradients if not hasattr(x, "full_tensor")]):
@@ -88,7 +89,7 @@ class Sharding:
 
 
 def parallelize(net: nn.Module, strategy: str, distributed: DistributedContext) -> Sharding:
-    """Distribute a network in place; all processes get the main process's weights."""
+    """Distribute a network in place; all processes receive the weights of the main process."""
     if strategy == "auto":
         num_parameters = sum(p.numel() for p in net.parameters())
         strategy = "fsdp" if num_parameters > FSDP_MIN_PARAMETERS else "ddp"
@@ -96,7 +97,9 @@ def parallelize(net: nn.Module, strategy: str, distributed: DistributedContext) 
         return Sharding(strategy, distributed, 0, 1)
     device = next(net.parameters()).device
     if device.type not in ("cpu", "cuda"):
-        raise ValueError(f"device {device}: {distributed.world_size} processes expect cpu or cuda")
+        raise ValueError(
+            f"device {device} with {distributed.world_size} processes: expected cpu or cuda"
+        )
     if strategy == "tp":
         check_tensor_parallel(net, distributed.world_size)
     with report_lost_process():
@@ -123,9 +126,10 @@ def bucket_tensors(tensors: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def apply_fsdp(net: nn.Module, mesh: DeviceMesh) -> None:
-    """Shard every parameter; a block's are gathered while it runs, the others for the full forward.
+    """Shard every parameter; those of a block are gathered while it runs, the others for the whole
+    forward pass.
 
-    A block that shares parameters with another (Transformer-XL's u and v) is not wrapped itself."""
+    A block that shares parameters with another (Transformer-XL's u and v) is not wrapped separately."""
     num_uses = Counter(p for module in net.modules() for p in module.parameters(recurse=False))
     for block in [module for module in net.modules() if isinstance(module, Layer)]:
         block_uses = Counter(
@@ -163,13 +167,15 @@ def build_tensor_parallel_plan(colwise: str, rowwise: str) -> dict[str, Parallel
 def slice_local_heads(
     mesh: DeviceMesh, module: nn.Module, inputs: tuple[object, ...], bias: Tensor
 ) -> Tensor:
-    """(B, H, T, S) -> (B, H/world_size, T, S); its gradient is gathered for the replicated table."""
+    """Return the local heads, (B, H, T, S) -> (B, H/world_size, T, S); gradients are gathered for the
+    replicated table."""
     full_bias = DTensor.from_local(bias, mesh, [Replicate()], run_check=False)
     return full_bias.redistribute(placements=[Shard(1)]).to_local()
 
 
 def check_tensor_parallel(net: nn.Module, world_size: int) -> None:
-    """Raise an error that lists every count the processes do not divide and every unsupported part."""
+    """Raise an error that lists all sizes that the number of processes does not divide, and all
+    unsupported parts."""
     problems: dict[str, None] = {}  # an ordered set
     for module in net.modules():
         if isinstance(module, Attention):
@@ -196,9 +202,9 @@ def check_tensor_parallel(net: nn.Module, world_size: int) -> None:
 
 @contextmanager
 def summon_full_params(net: nn.Module, distributed: DistributedContext) -> Iterator[None]:
-    """Give the main process the network with full parameters, on the CPU, to save it.
+    """Gather the full parameters of the network on the CPU in the main process, to save it.
 
-    The other processes contribute their shards, and must not use the network meanwhile."""
+    The other processes contribute their shards, and must not use the network within the context."""
     sharded = [
         (module, name, p)
         for module in net.modules()

@@ -1,4 +1,4 @@
-"""Standard input as a training file: saved in the run folder, because it can be read only once."""
+"""Standard input as a training file, saved in the run folder because it can be read only once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def replace_stdin(recipe: Recipe) -> Recipe:
     if not isinstance(validation, float):
         if all(replace_stdin_path(path, file) != path for path in (train, validation)):
             raise ValueError(
-                "data.train and data.validation are both standard input, '-', expected one of them"
+                "data.train and data.validation are both standard input ('-'), expected only one of the two"
             )
         validation = replace_stdin_path(validation, file)
     train = replace_stdin_path(train, file)

@@ -150,7 +150,7 @@ def test_gpt2s_queries_and_values_are_one_tensor(capsys: pytest.CaptureFixture[s
     assert logits(qkv.load("runs/lm/last")).shape == (2, 9, 60)
     flags = ["--lora.target_modules", "q", "--run", "other", "--device", "cpu"]
     assert (
-        "lora: transformer.h.0.attn.c_attn holds q,k,v, which need one A together: target_modules='q,k,v'"
+        "lora: transformer.h.0.attn.c_attn contains q,k,v, which must share one A: set target_modules='q,k,v'"
         in bad(capsys, "train", "lm.toml", *flags)
     )
     assert not Path("other/checkpoints").exists()
@@ -238,14 +238,14 @@ def test_eval_of_a_run_whose_model_was_moved(capsys: pytest.CaptureFixture[str])
     assert result["checkpoint"] == "run/last"
     assert result["metrics"]["accuracy"] > 0.95
     Path("bert").rename("elsewhere")
-    assert "name the base model of run/last with --model.load" in bad(capsys, *command_line)
+    assert "set the base model of run/last with --model.load" in bad(capsys, *command_line)
     assert (
         json.loads(good(capsys, *command_line, "--model.load", "elsewhere"))["metrics"]
         == result["metrics"]
     )
     message = bad(capsys, "merge", "run/last", "--out", "merged")
     assert message.startswith(
-        "run/last: an adapter of 'bert', which is no folder here and not in the hub's cache"
+        "run/last: the base model 'bert' is neither a folder nor in the hub's cache"
     )
 
 
@@ -319,7 +319,7 @@ def test_errors_with_folders(capsys: pytest.CaptureFixture[str]) -> None:
         "export run/last new": "run/last: an adapter; qkv merge run/last --out new merges it into its model",
         "merge bert --out new": "bert: a model without an adapter; expected --adapter and its",
         "merge bert --adapter bert --out new": "bert/adapter_config.json: No such file",
-        "merge run/last --adapter run/last --out new": "run/last: an adapter itself, expected a model",
+        "merge run/last --adapter run/last --out new": "run/last: an adapter, expected a model",
         "merge none/at/all --out new": "none/at/all: no such folder",
         "merge run/last": "--out",
     }.items():
@@ -362,7 +362,7 @@ def test_errors_with_folders(capsys: pytest.CaptureFixture[str]) -> None:
         ),
         (
             ["--model.adapter", "x"],
-            "lora with model.adapter 'x', which is trained further as it is: remove",
+            "lora with model.adapter 'x', which is trained further without changes: remove",
         ),
         (["--lora", "", "--model.adapter", "./x"], "./x: no such folder"),
         (["--lora", "", "--model.adapter", "bert"], "bert/adapter_config.json: No such file"),

@@ -263,9 +263,7 @@ def test_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert "It rained" in good(
         capsys, "match", image, "texts.txt", *model("clip"), "--hypothesis-template", "a {}"
     )
-    assert "not a readable image" in bad(
-        capsys, "match", "texts.txt", "texts.txt", *model("clip")
-    )
+    assert "not a readable image" in bad(capsys, "match", "texts.txt", "texts.txt", *model("clip"))
 
 
 def test_score(capsys: pytest.CaptureFixture[str]) -> None:

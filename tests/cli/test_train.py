@@ -28,27 +28,10 @@ from qkv.train.report.history import MetricsHistory
 from qkv.train.run import SIGNAL_ECHO_SECONDS, lock_run_folder
 from tests.cli.test_cli import good
 from tests.support import small_data
+from tests.support.recipes import CHARACTER_MODEL
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RECIPE = """
-[model]
-family = "gpt2"
-depth = 1
-width = 16
-heads = 2
-[tokenizer]
-type = "char"
-vocab_size = 60
-template = "plain"
-[data]
-train = "text.txt"
-unit = "file"
-validation = 0.2
-max_length = 8
-batch_size = 2
-[objective]
-name = "causal-lm"
-[train]
+RECIPE = f"""{CHARACTER_MODEL}[train]
 steps = 6
 eval_every = 3
 log_every = 2
@@ -137,7 +120,7 @@ def test_a_flag_overrides_the_recipe(capsys: pytest.CaptureFixture[str]) -> None
 
 def test_resuming_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     good(capsys, "train", "tiny.toml")
-    assert "runs/tiny: contains a run already" in bad(capsys, "train", "tiny.toml")
+    assert "runs/tiny: already contains a run" in bad(capsys, "train", "tiny.toml")
     out = good(capsys, "train", "tiny.toml", "--train.steps", 10, "--resume", "auto")
     assert "steps      10, resumed after 6" in out
     assert "step  8/10" in out
@@ -154,7 +137,7 @@ def test_resuming_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["none.toml"], "none.toml: no such recipe"),
+        (["none.toml"], "none.toml: recipe not found"),
         (["broken.toml"], "broken.toml: not a recipe in TOML (Expected ']'"),
         (["."], "not a recipe in TOML"),
         (["text.txt"], "text.txt: not a recipe in TOML"),
@@ -399,7 +382,7 @@ def test_segment_recurrence_needs_memory(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     good(capsys, "train", "tiny.toml")
-    assert "runs/tiny: its recipe has no data.test; name the test data with --data.test" in bad(
+    assert "runs/tiny: the recipe has no data.test; set the test data with --data.test" in bad(
         capsys, "eval", "runs/tiny"
     )
     before = sorted(Path("runs").rglob("*"))

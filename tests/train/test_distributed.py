@@ -49,6 +49,7 @@ from qkv.train.objectives.objective import wrap_loss_function
 from qkv.train.objectives.wrappers import GeneratorDiscriminator
 from qkv.train.sharding import Sharding, parallelize, summon_full_params
 from tests.support import compare, tiny
+from tests.support.recipes import CHARACTER_MODEL
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 VOCAB_SIZE = 30
@@ -509,25 +510,7 @@ def test_all_processes_run_the_same_number_of_micro_batches() -> None:
     ]  # fmt: skip
 
 
-RECIPE = """
-[model]
-family = "gpt2"
-depth = 1
-width = 16
-heads = 2
-[tokenizer]
-type = "char"
-vocab_size = 60
-template = "plain"
-[data]
-train = "text.txt"
-unit = "file"
-validation = 0.2
-max_length = 8
-batch_size = 4
-[objective]
-name = "causal-lm"
-[train]
+RECIPE = f"""{CHARACTER_MODEL}[train]
 steps = 100000
 lr_schedule = "constant"
 log_every = 2

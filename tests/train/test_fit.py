@@ -13,6 +13,7 @@ from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig, TrainSettings
 
 TEXTS = ["the cat sat on the mat", "the dog lay on the rug", "a bird sang in the tree"] * 20
+LABELED_TEXTS = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
 
 
 def build_model(family: str = "gpt2", **changes: Any) -> qkv.Model:
@@ -23,6 +24,12 @@ def build_model(family: str = "gpt2", **changes: Any) -> qkv.Model:
     )
     model.tokenizer = tokenizer
     return model
+
+
+def build_classifier(num_labels: int = 2, **changes: Any) -> qkv.Model:
+    return build_model(
+        "bert", ffn_width=64, head="sequence-classification", num_labels=num_labels, **changes
+    )
 
 
 def train(model: qkv.Model, **kwargs: Any) -> list[float]:
@@ -77,19 +84,12 @@ def test_custom_loss_function() -> None:
 
 
 def test_sequence_classification() -> None:
-    model = build_model(
-        "bert",
-        ffn_width=64,
-        head="sequence-classification",
-        num_labels=2,
-        classifier_pooling="mean",
-    )
+    model = build_classifier(classifier_pooling="mean")
     model.config["id2label"] = {"0": "cat", "1": "other"}
-    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
     accuracies: list[float] = []
     qkv.fit(
         model,
-        data,
+        LABELED_TEXTS,
         objective="sequence-classification",
         steps=80,
         lr=3e-3,
@@ -108,23 +108,17 @@ def test_sequence_classification() -> None:
 def test_default_label_names_are_replaced_by_those_of_the_data(
     id2label: dict[str, str] | None,
 ) -> None:
-    model = build_model(
-        "bert",
-        ffn_width=64,
-        head="sequence-classification",
-        num_labels=2,
-        classifier_pooling="mean",
-    )
+    model = build_classifier(classifier_pooling="mean")
     if id2label:
         model.config["id2label"] = id2label
-    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
-    qkv.fit(model, data, objective="sequence-classification", steps=1)
+    qkv.fit(model, LABELED_TEXTS, objective="sequence-classification", steps=1)
     assert model.config["id2label"] == {"0": "cat", "1": "other"}
-    model_of_three = build_model("bert", ffn_width=64, head="sequence-classification", num_labels=3)
+    model_of_three = build_classifier(num_labels=3)
     with pytest.raises(
-        ValueError, match=r"2 labels \(cat, other\), and the model 3: build it with num_labels=2"
+        ValueError,
+        match=r"2 labels \(cat, other\), but the model has 3: build it with num_labels=2",
     ):
-        qkv.fit(model_of_three, data, objective="sequence-classification", steps=1)
+        qkv.fit(model_of_three, LABELED_TEXTS, objective="sequence-classification", steps=1)
     with pytest.raises(ValueError, match="the training data has no records"):
         qkv.fit(model_of_three, [], objective="sequence-classification", steps=1, batch_size=2)
 
@@ -201,22 +195,18 @@ def test_freeze_and_activation_checkpointing_are_undone() -> None:
 
 
 def test_epochs_are_passes_over_the_data() -> None:
-    models = [
-        build_model("bert", ffn_width=64, head="sequence-classification", num_labels=2)
-        for _ in range(2)
-    ]
-    data = [{"text": text, "label": "cat" if "cat" in text else "other"} for text in TEXTS]
+    models = [build_classifier(), build_classifier()]
     settings: dict[str, Any] = dict(objective="sequence-classification", batch_size=7)
-    state = qkv.fit(models[0], data, epochs=2, **settings)
-    assert state.step == 2 * math.ceil(len(data) / 7)
+    state = qkv.fit(models[0], LABELED_TEXTS, epochs=2, **settings)
+    assert state.step == 2 * math.ceil(len(LABELED_TEXTS) / 7)
     assert state.sampler_state == SamplerState(2, 0)
-    qkv.fit(models[1], data, steps=state.step, **settings)
+    qkv.fit(models[1], LABELED_TEXTS, steps=state.step, **settings)
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(a, b)
     with pytest.raises(ValueError, match=r"train\.steps 1 and train\.epochs 1, expected only one"):
-        qkv.fit(models[0], data, steps=1, epochs=1, **settings)
+        qkv.fit(models[0], LABELED_TEXTS, steps=1, epochs=1, **settings)
     with pytest.raises(ValueError, match=r"train\.steps is missing; set it, or train\.epochs"):
-        qkv.fit(models[0], data, **settings)
+        qkv.fit(models[0], LABELED_TEXTS, **settings)
 
 
 def test_multiple_choice() -> None:

@@ -81,7 +81,7 @@ def test_prefetching_starts_from_any_state() -> None:
 def test_error_for_a_loss_function_with_workers() -> None:
     sampler, objective = make_sampler_and_objective()
     custom = wrap_loss_function(lambda out: out["logits"].sum(), objective)
-    with pytest.raises(ValueError, match="a user's loss function cannot be sent to workers"):
+    with pytest.raises(ValueError, match="a custom loss function cannot be sent to worker"):
         next(
             prefetch_batches(
                 sampler,

@@ -78,7 +78,7 @@ def test_run_without_checkpoint_starts_over_with_a_warning(capsys: Capture) -> N
     good(capsys, "train", "tiny.toml", "--train.save_every", 0)
     shutil.rmtree("runs/tiny/checkpoints")
     assert main(["train", "tiny.toml", "--resume", "auto"]) == 0
-    warning = "qkv: warning: runs/tiny: no checkpoint to resume from; training starts over\n"
+    warning = "qkv: warning: runs/tiny: no checkpoint to resume from; training starts from the beginning\n"
     assert capsys.readouterr().err == warning
     assert read_train_steps("runs/tiny") == [2, 4, 6]
 
@@ -92,10 +92,10 @@ def test_changed_recipe_is_written_only_if_it_works(capsys: Capture) -> None:
         capsys, *command, "auto", *changes
     )
     assert "another network" in bad(capsys, *command, "changed", *changes)
-    assert "gone.txt: nothing" in bad(capsys, *command, "changed", "--data.train", "gone.txt")
+    assert "gone.txt: no files found" in bad(capsys, *command, "changed", "--data.train", "gone.txt")
     assert Path("runs/tiny/recipe.toml").read_text() == before
     error = bad(capsys, *command, "changed", "--tokenizer.type", "byte")
-    assert "tokenizer.type: 'char' -> 'byte': a run keeps the tokenizer" in error
+    assert "tokenizer.type: 'char' -> 'byte': the tokenizer of a run cannot change" in error
     good(capsys, *command, "changed", "--train.lr", 1e-3)
     assert "lr = 0.001" in Path("runs/tiny/recipe.toml").read_text()
 
@@ -219,7 +219,7 @@ def test_error_for_settings_that_need_validation_data(
     capsys: Capture, flag: str, value: str
 ) -> None:
     error = bad(capsys, "train", "tiny.toml", "--data.validation", 0.0, f"--train.{flag}", value)
-    assert f"train.{flag} {value}: there is no validation data; expected data.validation" in error
+    assert f"train.{flag} {value}: there is no validation data; set data.validation" in error
 
 
 def test_error_for_a_validation_fraction_without_rows(capsys: Capture) -> None:

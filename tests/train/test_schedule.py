@@ -130,7 +130,7 @@ def test_equal_settings_are_equal() -> None:
         ),
         (dict(steps=0), "steps is 0: expected a whole number, at least 1"),
         (dict(steps=True), "steps is True: expected a whole number, at least 1"),
-        (dict(steps=None), "steps is None: lr_schedule 'linear' needs the last step"),
+        (dict(steps=None), "steps is None: lr_schedule 'linear' needs the number of steps"),
         (
             dict(min_lr_ratio=1.1),
             "min_lr_ratio is 1.1: expected a number, at least 0 and at most 1",

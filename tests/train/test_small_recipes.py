@@ -398,7 +398,7 @@ def test_label_names_are_ids_in_the_order_of_the_recipe(tmp_path: Path) -> None:
         (
             "causal-lm",
             ["--model.label_names", '["a", "b"]'],
-            r"model\.label_names: objective causal-lm has no labels; leave it out",
+            r"model\.label_names: objective causal-lm has no labels; remove it",
         ),
         (
             "sequence-classification",

@@ -52,7 +52,7 @@ class WeightEMA:
         for is_sharded in (
             False,
             True,
-        ):  # a fused kernel takes sharded tensors or full ones, not both
+        ):  # a fused kernel takes either sharded or full tensors
             group = [pair for pair in pairs if hasattr(pair[0], "full_tensor") == is_sharded]
             if group:
                 means = [mean for mean, _ in group]
@@ -83,7 +83,9 @@ class WeightEMA:
             if name in state_dict and mean.shape != state_dict[name].shape
         ]
         if different:
-            raise ValueError(f"the average belongs to another network: {', '.join(different)} differ")
+            raise ValueError(
+                f"the average belongs to another network: {', '.join(different)} differ"
+            )
         copy_values(
             self.averaged_weights, {name: state_dict[name] for name in self.averaged_weights}
         )

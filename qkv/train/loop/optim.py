@@ -111,7 +111,9 @@ def build_optimizer(
             key = (algorithm, decay, lr_factor, is_sharded)
             members.setdefault(key, []).append((name, parameter))
     if not members:
-        raise ValueError("no trainable parameters: every parameter of the network is frozen; check train.freeze")
+        raise ValueError(
+            "no trainable parameters: every parameter of the network is frozen; check train.freeze"
+        )
     groups: dict[str, list[dict[str, Any]]] = {}
     for (algorithm, decay, lr_factor, _), named_parameters in members.items():
         group = dict(

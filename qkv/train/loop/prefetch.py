@@ -59,7 +59,8 @@ class MicroBatchBuilder:
     def __reduce__(self) -> tuple[Any, ...]:
         if self.objective.rebuild is None:
             raise TypeError(
-                f"objective {self.objective.name}: a custom loss function cannot be sent to workers; set num_workers=0"
+                f"objective {self.objective.name}: a custom loss function cannot be sent to worker "
+                "processes; set num_workers to 0"
             )
         return rebuild_in_worker, (self.sampler, self.objective.rebuild)
 

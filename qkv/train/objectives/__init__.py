@@ -14,8 +14,8 @@ from qkv.train.objectives.vocabulary import build_vocabulary_info as build_vocab
 
 
 def build_objective(name: str, vocab: VocabularyInfo, **settings: Any) -> Objective:
-    """Build the objective of this name; an error about a setting lists those that exist."""
-    # Imported here: the registry imports evaluators, which import this package.
+    """Build the objective of this name; an error about a setting lists the known settings."""
+    # Imported here, because the registry imports evaluators, which import this package.
     from qkv.train.objectives.registry import find_objective_spec
 
     build = find_objective_spec(name).build_objective

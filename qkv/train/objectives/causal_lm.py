@@ -4,49 +4,36 @@ and permutation language modeling (XLNet)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
 from qkv.batch import IGNORE_INDEX, Batch
 from qkv.data.batches.collate import Example, collate_inputs, pad_sequences
 from qkv.data.noise.permutation import sample_factorization_order
 from qkv.model.inputs import build_permutation_mask
 from qkv.train.objectives.objective import (
-    ForwardOutputs,
     Objective,
-    count_valid_labels,
-    cross_entropy,
 )
 from qkv.train.objectives.vocabulary import VocabularyInfo
 from qkv.validate import check_number
 
 
-def compute_label_loss(outputs: ForwardOutputs) -> dict[str, Tensor]:
-    """Cross-entropy of the logits."""
-    return {"loss": cross_entropy(outputs["logits"], outputs["labels"])}
-
-
-def count_label_targets(batch: Batch) -> dict[str, int]:
-    """Number of valid labels, the targets of `compute_label_loss`."""
-    return {"loss": count_valid_labels(batch)}
-
-
 def shift_labels(example: Example, rng: np.random.Generator) -> Example:
-    """Label every token with the next one; the example has one token more than the input."""
+    """Label every token with the next token; the example has one token more than the input."""
     tokens = example["tokens"]
     document_ids = example.get("document_ids")
     if document_ids is None:
         return {"tokens": tokens[:-1], "labels": tokens[1:]}
-    # The last token of a document does not predict the first of the next.
+    # The last token of a document does not predict the first token of the next document.
     labels = np.where(document_ids[1:] == document_ids[:-1], tokens[1:], IGNORE_INDEX)
     return {"tokens": tokens[:-1], "labels": labels, "document_ids": document_ids[:-1]}
 
 
 def build_causal_lm_objective(vocab: VocabularyInfo) -> Objective:
-    """Causal language modeling: every token from those before it (GPT)."""
+    """Causal language modeling: predict every token from the tokens before it (GPT)."""
 
     def collate(examples: Sequence[Example]) -> Batch:
         inputs = collate_inputs(examples, pad_token_id=vocab.pad_token_id)
@@ -55,8 +42,6 @@ def build_causal_lm_objective(vocab: VocabularyInfo) -> Objective:
 
     return Objective(
         name="causal-lm",
-        compute_losses=compute_label_loss,
-        count_targets=count_label_targets,
         noise=shift_labels,
         collate=collate,
         is_language_model=True,
@@ -64,20 +49,11 @@ def build_causal_lm_objective(vocab: VocabularyInfo) -> Objective:
 
 
 def build_segment_recurrent_lm_objective(vocab: VocabularyInfo) -> Objective:
-    """Causal language modeling over consecutive segments; each attends to the states of those
-    before (Transformer-XL).
+    """Causal language modeling over consecutive segments, each of which attends to the states of
+    earlier segments (Transformer-XL).
 
-    An adaptive softmax returns log-probabilities, which the softmax of the loss leaves
-    unchanged."""
-    return Objective(
-        name="segment-recurrent-lm",
-        compute_losses=compute_label_loss,
-        count_targets=count_label_targets,
-        noise=shift_labels,
-        collate=build_causal_lm_objective(vocab).collate,
-        is_recurrent=True,
-        is_language_model=True,
-    )
+    An adaptive softmax returns log-probabilities, which the softmax of the loss does not change."""
+    return replace(build_causal_lm_objective(vocab), name="segment-recurrent-lm", is_recurrent=True)
 
 
 def build_control_code_lm_objective(vocab: VocabularyInfo) -> Objective:
@@ -86,25 +62,18 @@ def build_control_code_lm_objective(vocab: VocabularyInfo) -> Objective:
     def noise(example: Example, rng: np.random.Generator) -> Example:
         return shift_labels({"tokens": np.concatenate([example["code"], example["tokens"]])}, rng)
 
-    return Objective(
-        name="control-code-lm",
-        compute_losses=compute_label_loss,
-        count_targets=count_label_targets,
-        noise=noise,
-        collate=build_causal_lm_objective(vocab).collate,
-        is_language_model=True,
-    )
+    return replace(build_causal_lm_objective(vocab), name="control-code-lm", noise=noise)
 
 
 def build_permutation_lm_objective(
     vocab: VocabularyInfo, *, mask_alpha: int = 6, max_span_length: int = 5, use_mems: bool = False
 ) -> Objective:
-    """Permutation language modeling: one token in `mask_alpha`, in a random order, each from those
-    before it in that order (XLNet).
+    """Permutation language modeling: predict one token in `mask_alpha`, in a random order, each from
+    the tokens before it in that order (XLNet).
 
-    The query stream knows the position of a target, not its token. All rows of a batch have the
-    same number of targets; a short row is filled up with IGNORE_INDEX. `use_mems`: a row reads the
-    mems of the previous batch."""
+    The query stream contains the position of a target but not its token. All rows of a batch have the
+    same number of targets; a short row is padded with IGNORE_INDEX. With `use_mems`, a row attends to
+    the mems of the previous batch."""
     check_number("objective.mask_alpha", mask_alpha, at_least=1)
     check_number("objective.max_span_length", max_span_length, at_least=1)
 
@@ -150,8 +119,6 @@ def build_permutation_lm_objective(
 
     return Objective(
         name="permutation-lm",
-        compute_losses=compute_label_loss,
-        count_targets=count_label_targets,
         noise=noise,
         collate=collate,
         is_recurrent=use_mems,

@@ -16,8 +16,13 @@ from qkv.batch import IGNORE_INDEX, Batch
 from qkv.data.batches.collate import Example, collate_inputs, pad_sequences, stack_values
 from qkv.data.encode.labels import IGNORED_TAG, decode_float_bits
 from qkv.model.inputs import shift_tokens_right
-from qkv.train.objectives.causal_lm import count_label_targets
-from qkv.train.objectives.objective import ForwardOutputs, Objective, cross_entropy, upcast_to_fp32
+from qkv.train.objectives.objective import (
+    ForwardOutputs,
+    Objective,
+    count_label_targets,
+    cross_entropy,
+    upcast_to_fp32,
+)
 from qkv.train.objectives.vocabulary import VocabularyInfo
 from qkv.validate import check_number
 
@@ -28,7 +33,7 @@ SPAN_BOUNDARIES = ("start", "end")
 def collate_labeled_texts(
     examples: Sequence[Example], vocab: VocabularyInfo, labels: dict[str, Tensor]
 ) -> Batch:
-    """Build a batch for a classification head; a decoder reads the text shifted right."""
+    """Build a batch for a classification head; the decoder input is the text shifted right."""
     inputs = collate_inputs(examples, pad_token_id=vocab.pad_token_id, pad_left=vocab.pad_left)
     if inputs.token_type_ids is not None and vocab.type_vocab_size:
         token_type_ids = inputs.token_type_ids.clamp(max=vocab.type_vocab_size - 1)
@@ -38,7 +43,7 @@ def collate_labeled_texts(
 
 
 def count_labeled_examples(batch: Batch) -> dict[str, int]:
-    """Number of examples, each of which has one label."""
+    """Return the number of examples, each of which has one label."""
     return {"loss": len(batch.labels["labels"])}
 
 
@@ -66,7 +71,7 @@ def parse_class_weights(
 
 
 def sum_label_weights(batch: Batch, class_weights: Tensor) -> dict[str, float]:
-    """Sum of the weights of all labels, by which a weighted mean is divided."""
+    """Return the sum of the weights of all labels, by which a weighted mean is divided."""
     labels = batch.labels["labels"]
     return {"loss": float(class_weights[labels[labels != IGNORE_INDEX]].sum())}
 
@@ -127,7 +132,7 @@ def build_sequence_classification_objective(
 def build_token_classification_objective(
     vocab: VocabularyInfo, *, class_weights: Sequence[float] | Mapping[str, float] = ()
 ) -> Objective:
-    """Token classification: one label per word, at its first token; other tokens have none.
+    """Token classification: one label per word, at its first token; other tokens have no label.
 
     `class_weights`, by label id or by label name, weight the cross-entropy."""
     weights = parse_class_weights(class_weights, vocab)
@@ -158,7 +163,7 @@ def build_token_classification_objective(
 
 
 def build_question_answering_objective(vocab: VocabularyInfo) -> Objective:
-    """Extractive question answering: the first and the last token of the answer (BERT)."""
+    """Extractive question answering: predict the first and the last token of the answer (BERT)."""
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
         return {
@@ -188,8 +193,8 @@ def build_question_answering_objective(vocab: VocabularyInfo) -> Objective:
 
 
 def build_multiple_choice_objective(vocab: VocabularyInfo) -> Objective:
-    """Multiple choice: the right one of an example's choices. Every choice is a row; the rows of an
-    example are adjacent."""
+    """Multiple choice: predict the correct choice. Every choice is a row; the rows of an example are
+    adjacent."""
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
         labels = outputs["labels"]

@@ -1,5 +1,5 @@
-"""SetupContext: what the encoder, the samplers, the evaluator and the module of an objective are built
-from."""
+"""SetupContext: the arguments of the builders of an objective's encoder, samplers, evaluator and
+module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from qkv.train.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class SetupContext:
-    """What encoders and samplers are built from."""
+    """The arguments of the builders of encoders, samplers, evaluators and modules."""
 
     recipe: Recipe
     tokenizer_folder: str
@@ -85,7 +85,8 @@ class SetupContext:
         return dict(tokenizer_folder=self.tokenizer_folder, overflow=overflow)
 
     def check_overflow_unset(self, reason: str) -> None:
-        """Raise ValueError if `data.overflow` is set for an objective to which no text is too long."""
+        """Raise ValueError if `data.overflow` is set for an objective that accepts texts of any
+        length."""
         check_overflow_unset(
             "data.overflow", self.recipe.data.overflow, self.recipe.objective.name, reason
         )

@@ -1,6 +1,6 @@
-"""Contrastive objectives: of all pairs in a batch, the true ones are to have the highest scores.
+"""Contrastive objectives: the matching pairs of a batch should have the highest scores of all pairs.
 
-The other pairs are the negatives, so the losses read the embeddings of the full batch."""
+The other pairs are negatives, so the losses need the embeddings of the full batch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from qkv.validate import check_number
 
 
 def count_pairs(batch: Batch) -> dict[str, int]:
-    """Number of pairs in the batch."""
+    """Return the number of pairs in the batch."""
     return {"loss": int(batch.labels["num_pairs"])}
 
 
 def build_sentence_contrastive_objective(
     vocab: VocabularyInfo, *, temperature: float = 0.05
 ) -> Objective:
-    """Sentence embeddings: a source is to be closest to its target among those of the batch."""
+    """Sentence embeddings: each source should be closest to its target among those of the batch."""
     check_number("objective.temperature", temperature, more_than=0)
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ def build_sentence_contrastive_objective(
 
 
 def build_image_text_contrastive_objective(vocab: VocabularyInfo) -> Objective:
-    """Image-text matching: each image is to find its text and each text its image (CLIP)."""
+    """Image-text matching: predict the text of each image and the image of each text (CLIP)."""
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
         images = upcast_to_fp32(outputs["scaled_image_embeds"])

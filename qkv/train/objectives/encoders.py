@@ -1,4 +1,4 @@
-"""Record encoders: how the records of a run become token ids, one builder per kind of objective."""
+"""Builders of the record encoders of a run, one per type of objective."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ EncoderFactory = Callable[[SetupContext], RecordEncoder]
 
 
 def build_running_text_encoder(context: SetupContext) -> RecordEncoder:
-    """Plain text; an end token separates records unless they are parts of one document."""
+    """Build the encoder of plain text; EOS separates records unless they are parts of one document."""
     context.check_overflow_unset(SPLIT_REASON)
     return PlainTextEncoder(
         add_eos=not context.is_single_document, tokenizer_folder=context.tokenizer_folder
@@ -35,7 +35,7 @@ def build_running_text_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_raw_text_encoder(context: SetupContext) -> RecordEncoder:
-    """Plain text without special tokens, which the sampler or the objective adds."""
+    """Build the encoder of plain text without special tokens, which the sampler or objective adds."""
     if context.is_single_document:
         context.check_overflow_unset(f'with data.unit = "file", {SPLIT_REASON}')
     return PlainTextEncoder(
@@ -48,7 +48,7 @@ def build_raw_text_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_sentences_encoder(context: SetupContext) -> RecordEncoder:
-    """Documents split into sentences."""
+    """Build the encoder of documents split into sentences."""
     context.check_overflow_unset(
         "sentence pairs of at most data.max_length tokens are sampled from long texts"
     )
@@ -59,14 +59,14 @@ def build_sentences_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_control_code_encoder(context: SetupContext) -> RecordEncoder:
-    """Text and its control code (CTRL)."""
+    """Build the encoder of texts with control codes (CTRL)."""
     return ControlCodeEncoder(
         num_special_tokens=0, max_length=context.row_length, **context.encoder_kwargs
     )
 
 
 def build_language_code_encoder(context: SetupContext) -> RecordEncoder:
-    """Text and its language code (mBART)."""
+    """Build the encoder of texts with language codes (mBART)."""
     return ControlCodeEncoder(
         code_column="language",
         add_eos=False,
@@ -77,7 +77,7 @@ def build_language_code_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_text_pair_encoder(context: SetupContext) -> RecordEncoder:
-    """Source and target, each from a template such as "{source}"."""
+    """Build the encoder of sources and targets, each from a template such as "{source}"."""
     return SourceTargetEncoder(
         max_length=context.max_length,
         languages=context.recipe.data.languages,
@@ -88,7 +88,7 @@ def build_text_pair_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_label_encoder(context: SetupContext) -> RecordEncoder:
-    """Text or text pair, and its label."""
+    """Build the encoder of texts or text pairs with labels."""
     return SequenceClassificationEncoder(
         label_names=context.label_names,
         problem_type=context.recipe.objective.problem_type,
@@ -98,14 +98,14 @@ def build_label_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_tag_encoder(context: SetupContext) -> RecordEncoder:
-    """Words and their tags."""
+    """Build the encoder of words with tags."""
     return TokenClassificationEncoder(
         label_names=context.label_names, max_length=context.max_length, **context.encoder_kwargs
     )
 
 
 def build_answer_span_encoder(context: SetupContext) -> RecordEncoder:
-    """Question and windows of its context, with the position of the answer."""
+    """Build the encoder of questions and windows of their contexts, with answer positions."""
     for name in ("stride", "max_answer_tokens"):
         check_number(f"objective.{name}", context.get_setting(name, 1), integer=True, at_least=1)
     stride = context.get_setting("stride", 128)
@@ -115,7 +115,7 @@ def build_answer_span_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_choice_encoder(context: SetupContext) -> RecordEncoder:
-    """Text with each of its choices; the first record determines the number of choices."""
+    """Build the encoder of texts with choices; the first record determines the number of choices."""
     first = next(iter(context.records), None)
     if first is None:
         raise ValueError(
@@ -131,10 +131,10 @@ def build_choice_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_caption_encoder(context: SetupContext) -> RecordEncoder:
-    """Image and its caption."""
+    """Build the encoder of images and captions."""
     if not context.vocab.num_image_tokens:
         family = context.model.family.name
         raise ValueError(
-            f"objective image-text-contrastive: {family} reads no images, expected clip"
+            f"objective image-text-contrastive: {family} has no image encoder, expected clip"
         )
     return ImageCaptionEncoder(max_length=context.max_length, **context.encoder_kwargs)

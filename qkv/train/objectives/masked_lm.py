@@ -22,7 +22,6 @@ from qkv.data.batches.collate import (
 )
 from qkv.data.noise.masking import choose_mask_positions, list_regular_token_ids, mask_tokens
 from qkv.data.noise.sentence_pairs import sample_next_sentence_pairs, sample_sentence_order_pairs
-from qkv.train.objectives.causal_lm import compute_label_loss, count_label_targets
 from qkv.train.objectives.objective import (
     ExampleNoise,
     ForwardOutputs,
@@ -48,7 +47,7 @@ def build_masking_noise(
     whole_word: bool = False,
     max_ngram: int = 1,
 ) -> ExampleNoise:
-    """Return the noise that masks tokens of an example and labels the chosen ones."""
+    """Return the noise function that masks tokens of an example and labels the chosen tokens."""
     if vocab.mask_token_id is None:
         raise ValueError(
             f"objective {objective_name}: the tokenizer has no mask token; "
@@ -57,7 +56,7 @@ def build_masking_noise(
     check_number("objective.mask_prob", mask_prob, more_than=0, less_than=1)
     check_number("objective.max_ngram", max_ngram, integer=True, at_least=1)
     check_number("objective.mask_token_prob", mask_token_prob, at_least=0, at_most=1)
-    max_random_prob = round(1 - mask_token_prob, 9)  # in floating point 1 - 0.9 is below 0.1
+    max_random_prob = round(1 - mask_token_prob, 9)  # in floating point, 1 - 0.9 is below 0.1
     check_number(
         "objective.random_token_prob", random_token_prob, at_least=0, at_most=max_random_prob
     )
@@ -91,7 +90,7 @@ def build_masking_noise(
 def build_masked_lm_collate(
     vocab: VocabularyInfo, mask_prob: float
 ) -> Callable[[Sequence[Example]], Batch]:
-    """Return a collate function whose batches have logits at the labeled tokens only.
+    """Return a collate function whose batches request logits at the labeled tokens only.
 
     Batches of the same shape have the same number of logits."""
 
@@ -116,10 +115,11 @@ def build_masked_lm_objective(
     whole_word: bool = False,
     max_ngram: int = 1,
 ) -> Objective:
-    """Masked language modeling: predict a fraction `mask_prob` of the tokens, of which 80% become
-    the mask token, 10% a random token and 10% stay (BERT).
+    """Masked language modeling: predict a fraction `mask_prob` of the tokens, of which 80% are replaced
+    by the mask token, 10% are replaced by a random token and 10% are unchanged (BERT).
 
-    `whole_word` masks whole words; `max_ngram` is the longest run of words, 3 in ALBERT."""
+    `whole_word` masks whole words; `max_ngram` is the maximum length of a masked span of words, 3 in
+    ALBERT."""
     noise = build_masking_noise(
         "masked-lm",
         vocab,
@@ -131,8 +131,6 @@ def build_masked_lm_objective(
     )
     return Objective(
         name="masked-lm",
-        compute_losses=compute_label_loss,
-        count_targets=count_label_targets,
         noise=noise,
         collate=build_masked_lm_collate(vocab, mask_prob),
         is_language_model=True,
@@ -150,8 +148,8 @@ def build_masked_lm_sentence_pair_objective(
 ) -> Objective:
     """Masked language modeling in a pair of texts, with a classification of the pair.
 
-    `pair_task`: "next", whether the second text follows the first or is of another document (BERT);
-    "order", whether the two texts are swapped (ALBERT)."""
+    `pair_task`: "next" predicts whether the second text follows the first or is from another document
+    (BERT); "order" predicts whether the two texts are swapped (ALBERT)."""
     if pair_task not in PAIR_TASKS:
         raise ValueError(
             f"objective.pair_task {pair_task!r}, expected one of {', '.join(PAIR_TASKS)}"
@@ -223,8 +221,8 @@ def build_replaced_token_detection_objective(
     """Replaced token detection: a generator fills masked tokens, a discriminator classifies every
     token as original or replaced (ELECTRA).
 
-    The network is a `wrappers.GeneratorDiscriminator`. Of the chosen tokens 85% are masked, the
-    rest stay."""
+    The network is a `wrappers.GeneratorDiscriminator`. Of the chosen tokens, 85% are masked and the
+    others are unchanged."""
     check_number("objective.discriminator_weight", discriminator_weight, at_least=0)
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
@@ -280,9 +278,9 @@ def build_distillation_objective(
     alpha_mlm: float = 2.0,
     alpha_cos: float = 1.0,
 ) -> Objective:
-    """Knowledge distillation: the teacher's distribution at every token (weight `alpha_ce`), masked
-    language modeling (`alpha_mlm`) and the cosine of the last hidden states (`alpha_cos`)
-    (DistilBERT).
+    """Knowledge distillation: the sum of the divergence from the teacher's distribution at every token
+    (weight `alpha_ce`), the masked LM loss (`alpha_mlm`) and the cosine loss of the last hidden states
+    (`alpha_cos`) (DistilBERT).
 
     The network is a `wrappers.StudentTeacher`."""
 

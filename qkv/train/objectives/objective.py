@@ -1,14 +1,14 @@
-"""Objective: a data transform and a loss. It knows neither the training loop nor files.
+"""Objective: a data transform and a loss. Does not depend on the training loop or on files.
 
-An example is a dict of arrays. `noise` turns it into inputs and labels with a random generator that
-belongs to the example; `collate` builds a batch; `compute_losses` returns the loss terms, each a
-mean over its targets, from the outputs of `net(batch)`:
+An example is a dict of arrays. `noise` converts it to inputs and labels with the random generator of
+the example; `collate` builds a batch; `compute_losses` returns the loss terms, each a mean over its
+targets, given the outputs of `net(batch)`:
 
     loss = objective(model.net(batch))
 
-A contrastive loss compares the rows of a batch with each other. Its objective lists the outputs
-that it reads in `full_batch_outputs` (one or more rows per example): the loss then receives these
-outputs for the full batch and nothing else, also when the batch was run in parts."""
+A contrastive loss compares the rows of a batch with each other. Its objective lists the outputs that
+it needs in `full_batch_outputs` (one or more rows per example): the loss then receives only these
+outputs, for the full batch, even if the batch is run in micro-batches."""
 
 from __future__ import annotations
 
@@ -27,18 +27,28 @@ ForwardOutputs = dict[str, Tensor]
 ExampleNoise = Callable[[Example, np.random.Generator], Example]
 
 
+def compute_label_loss(outputs: ForwardOutputs) -> dict[str, Tensor]:
+    """Return the cross-entropy of the logits."""
+    return {"loss": cross_entropy(outputs["logits"], outputs["labels"])}
+
+
+def count_label_targets(batch: Batch) -> dict[str, int]:
+    """Return the number of valid labels, the targets of `compute_label_loss`."""
+    return {"loss": count_valid_labels(batch)}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """A training objective; `count_targets` counts the targets that each loss term averages, or adds up
-    the weights of a weighted mean."""
+    """A training objective; `count_targets` returns the number of targets of each loss term, or the sum
+    of their weights for a weighted mean. By default, the loss is the cross-entropy of the labels."""
 
     name: str
-    compute_losses: Callable[[ForwardOutputs], dict[str, Tensor]]
     collate: Callable[[Sequence[Example]], Batch]
-    count_targets: Callable[[Batch], Mapping[str, float]]
+    compute_losses: Callable[[ForwardOutputs], dict[str, Tensor]] = compute_label_loss
+    count_targets: Callable[[Batch], Mapping[str, float]] = count_label_targets
     noise: ExampleNoise = apply_no_noise
     is_recurrent: bool = False  # a batch reads the mems of the previous batch
-    is_language_model: bool = False  # the loss is a log-likelihood of tokens: perplexity
+    is_language_model: bool = False  # the loss is a negative log-likelihood, which has a perplexity
     full_batch_outputs: tuple[str, ...] = ()  # outputs that the loss reads for all rows at once
     rebuild: Callable[[], Objective] | None = None  # builds the same objective in another process
 
@@ -47,7 +57,7 @@ class Objective:
 
 
 def wrap_loss_function(loss_fn: Callable[[ForwardOutputs], Tensor], base: Objective) -> Objective:
-    """Return `base` with the user's loss function, `outputs -> loss`, as its only loss."""
+    """Return `base` with a custom loss function `outputs -> loss` as its only loss."""
 
     def count_targets(batch: Batch) -> dict[str, float]:
         return {"loss": next(iter(base.count_targets(batch).values()))}
@@ -68,9 +78,9 @@ def cross_entropy(
     label_smoothing: float = 0.0,
     class_weights: Tensor | None = None,
 ) -> Tensor:
-    """Mean cross-entropy over the labels that are not IGNORE_INDEX, in fp32 or higher precision.
+    """Return the mean cross-entropy over labels other than IGNORE_INDEX, in fp32 or higher precision.
 
-    With `class_weights` (C,) it is the weighted mean, as of `F.cross_entropy(weight=...)`."""
+    With `class_weights` (C,), it is the weighted mean, as in `F.cross_entropy(weight=...)`."""
     logits = upcast_to_fp32(logits.flatten(0, -2))
     labels = labels.flatten()
     mask = labels != IGNORE_INDEX
@@ -90,15 +100,16 @@ def cross_entropy(
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean over the masked values; indexing with the mask would synchronize with the device."""
+    """Return the mean over the masked values; indexing with the mask would synchronize with the
+    device."""
     return (x * mask).sum() / mask.sum().clamp(min=1)
 
 
 def upcast_to_fp32(x: Tensor) -> Tensor:
-    """Convert half precision to fp32; leave fp32 and fp64 as they are."""
+    """Convert half precision to fp32; fp32 and fp64 are unchanged."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def count_valid_labels(batch: Batch, label_name: str = "labels") -> int:
-    """Number of labels that are not IGNORE_INDEX."""
+    """Return the number of labels that are not IGNORE_INDEX."""
     return int((batch.labels[label_name] != IGNORE_INDEX).sum())

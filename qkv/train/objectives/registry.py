@@ -1,7 +1,6 @@
-"""Registry of objectives: one row (ObjectiveSpec) per objective holds everything that a run needs
-for it.
+"""Registry of objectives: one row (ObjectiveSpec) per objective, with everything that a run needs.
 
-A new objective is a row of OBJECTIVE_SPECS and a function that builds its Objective."""
+A new objective needs a row of OBJECTIVE_SPECS and a function that builds its Objective."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from qkv.train.recipe import Recipe
 TEXT_PAIR_FIELDS = ("source", "target")
 STRING_SETTINGS = {*TEXT_PAIR_FIELDS, "teacher"}  # extra settings that are strings
 NEXT_TOKEN_HEADS = ("lm", "causal-lm", "double-heads")  # heads that predict the next token
-# Heads that an objective accepts, by its own head; None is the default head of a family.
+# Heads that an objective accepts, by the head of its row; None is the default head of a family.
 COMPATIBLE_HEADS = {None: NEXT_TOKEN_HEADS, "masked-lm": ("masked-lm", "pretraining")}
 
 
@@ -35,18 +34,18 @@ COMPATIBLE_HEADS = {None: NEXT_TOKEN_HEADS, "masked-lm": ("masked-lm", "pretrain
 class ObjectiveSpec:
     """An objective and everything that a run needs for it."""
 
-    build_objective: Callable[..., Objective]  # of VocabularyInfo and the objective's settings
+    build_objective: Callable[..., Objective]  # given VocabularyInfo and settings of the objective
     build_encoder: encoders.EncoderFactory
     build_sampler: samplers.SamplerFactory
     build_module: wrappers.ModuleFactory = wrappers.build_default_module
     build_evaluator: evaluators.EvaluatorFactory = evaluators.build_token_evaluator
     head: str | None = None  # None: the default of the family
     pooling: str | None = None  # for models that return one embedding per text
-    tokenizer_template: str = "bert"  # of a tokenizer that is trained for the run
-    text_column: str = "text"  # column whose texts train a tokenizer
+    tokenizer_template: str = "bert"  # template of a tokenizer that is trained for the run
+    text_column: str = "text"  # column of the training texts of a tokenizer
     label_column: str | None = None
     extra_settings: tuple[str, ...] = ()  # settings that build_objective does not take
-    variable_length: bool = False  # rows are as long as their texts, not of one length
+    variable_length: bool = False  # rows have the length of their texts, not a fixed length
     predicts_every_token: bool = False  # the loss covers every token of the text exactly once
     generates_text: bool = False  # generated targets can be evaluated
 
@@ -204,7 +203,7 @@ VARIABLE_LENGTH_OBJECTIVES = {
 
 
 def find_objective_spec(name: str) -> ObjectiveSpec:
-    """Return the row of this name; an unknown name is an error that lists the known ones."""
+    """Return the row of this name; an unknown name is an error that lists the known names."""
     if name not in OBJECTIVE_SPECS:
         closest = find_closest_name(name, OBJECTIVE_SPECS)
         hint = f"; did you mean {closest}?" if closest else ""
@@ -214,7 +213,7 @@ def find_objective_spec(name: str) -> ObjectiveSpec:
 
 
 def get_objective_spec(recipe: Recipe) -> ObjectiveSpec:
-    """Return the row of the recipe's objective, and check the settings that are strings."""
+    """Return the row of the recipe's objective, and validate its string settings."""
     spec = find_objective_spec(recipe.objective.name)
     settings = recipe.objective.settings
     for key in sorted(STRING_SETTINGS & settings.keys() & {*spec.extra_settings}):
@@ -224,14 +223,14 @@ def get_objective_spec(recipe: Recipe) -> ObjectiveSpec:
 
 
 def list_compatible_heads(spec: ObjectiveSpec) -> tuple[str | None, ...]:
-    """Return the heads that the objective can train, its usual one first; none: it reads no head."""
+    """Return the heads that the objective can train, the default first; empty if it uses no head."""
     if spec.pooling or spec.build_module is wrappers.build_contrastive_module:
         return ()
     return COMPATIBLE_HEADS.get(spec.head, (spec.head,))
 
 
 def check_head(spec: ObjectiveSpec, model: Model, objective_name: str) -> None:
-    """Raise ValueError if the model has not the head or the pooling that the objective trains."""
+    """Raise ValueError if the model lacks the head or the pooling that the objective trains."""
     if spec.pooling and model.pooling is None:
         raise ValueError(
             f"objective {objective_name!r} with a model without pooling: "
@@ -252,5 +251,5 @@ def check_head_setting(spec: ObjectiveSpec, recipe: Recipe) -> None:
     if recipe.model.head is not None and heads and recipe.model.head not in heads:
         raise ValueError(
             f"model.head {recipe.model.head!r}, expected {heads[0]!r} for objective "
-            f"{recipe.objective.name}; leave it out, or choose another objective"
+            f"{recipe.objective.name}; remove it, or choose another objective"
         )

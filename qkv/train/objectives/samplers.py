@@ -1,5 +1,5 @@
-"""Samplers: how the shards of a run become batches, one builder per kind of objective; DataSplit, the
-part of the shards that a sampler reads."""
+"""Builders of the batch samplers of a run, one per type of objective; DataSplit, the part of the shards
+that a sampler reads."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SamplerFactory = Callable[[SetupContext, Shards, DataSplit], BatchSampler]
 
 
 def compute_rows_per_batch(context: SetupContext) -> int:
-    """Rows of a batch whose rows all have the same length."""
+    """Return the number of rows of a batch whose rows all have the same length."""
     return context.recipe.data.batch_size or max(
         1, context.recipe.data.batch_tokens // context.row_length
     )
@@ -94,7 +94,7 @@ def build_text_block_sampler(
 def build_causal_lm_sampler(
     context: SetupContext, shards: Shards, split: DataSplit
 ) -> BatchSampler:
-    """Sample blocks of one token stream, and the token after each."""
+    """Sample blocks of one token stream, each with the next token."""
     return build_text_block_sampler(
         context, shards, split, block_size=context.row_length, lookahead=1
     )
@@ -103,7 +103,7 @@ def build_causal_lm_sampler(
 def build_contiguous_segment_sampler(
     context: SetupContext, shards: Shards, split: DataSplit, *, lookahead: int
 ) -> BatchSampler:
-    """Sample segments such that each row continues where it ended in the previous batch.
+    """Sample segments such that each row continues the same row of the previous batch.
 
     A short text has fewer rows."""
     if not context.model.args.get("mem_len"):
@@ -123,7 +123,7 @@ def build_contiguous_segment_sampler(
 def build_segment_recurrent_lm_sampler(
     context: SetupContext, shards: Shards, split: DataSplit
 ) -> BatchSampler:
-    """Sample consecutive segments, and the token after each."""
+    """Sample consecutive segments, each with the next token."""
     return build_contiguous_segment_sampler(context, shards, split, lookahead=1)
 
 
@@ -133,7 +133,7 @@ def build_indexed_sampler(
     split: DataSplit,
     lengths: NDArray[np.int64] | None = None,
 ) -> BatchSampler:
-    """Sample examples by index; with lengths, a batch holds up to `data.batch_tokens`."""
+    """Sample examples by index; with lengths, a batch has at most `data.batch_tokens` tokens."""
     data = context.recipe.data
     return build_example_sampler(
         examples,
@@ -147,7 +147,7 @@ def build_indexed_sampler(
 
 
 def build_packed_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
-    """Sample blocks of one token stream, or packed documents, with special tokens around each."""
+    """Sample blocks of one token stream, or packed documents, each with special tokens."""
     template = context.vocab.single_template
     size = context.row_length - template.num_special_tokens
     if context.is_single_document:
@@ -180,7 +180,7 @@ def build_permutation_lm_sampler(
 def build_document_chunk_sampler(
     context: SetupContext, shards: Shards, split: DataSplit
 ) -> BatchSampler:
-    """Sample blocks of one token stream, or chunks of documents, with room for special tokens."""
+    """Sample blocks of one token stream, or chunks of documents, with space for special tokens."""
     size = context.row_length - max(context.vocab.single_template.num_special_tokens, 2)
     if context.is_single_document:
         return build_text_block_sampler(context, shards, split, block_size=size, lookahead=0)
@@ -191,8 +191,8 @@ def build_document_chunk_sampler(
 def build_control_code_sampler(
     context: SetupContext, shards: Shards, split: DataSplit
 ) -> BatchSampler:
-    """Sample chunks of documents: with the code in front and without the last token, which is a
-    label only, a chunk fills a row."""
+    """Sample chunks of documents; a chunk fills a row after the code is added and the last token, which
+    is only a label, is removed."""
     chunks = ChunkedDataset(
         split.select_documents(shards, context.recipe.train.seed), context.row_length
     )
@@ -202,7 +202,7 @@ def build_control_code_sampler(
 def build_span_corruption_sampler(
     context: SetupContext, shards: Shards, split: DataSplit
 ) -> BatchSampler:
-    """Sample blocks of the length that becomes one row after span corruption."""
+    """Sample blocks of the length that gives one row after span corruption."""
     block_size, _ = compute_input_and_target_lengths(
         context.row_length,
         noise_density=float(context.get_setting("noise_density", 0.15)),
@@ -214,7 +214,7 @@ def build_span_corruption_sampler(
 def build_sentence_pair_sampler(
     context: SetupContext, shards: Shards, split: DataSplit
 ) -> BatchSampler:
-    """Sample pairs of texts out of documents."""
+    """Sample pairs of texts from documents."""
     documents = split.select_documents(shards, context.recipe.train.seed)
     size = max(context.row_length - context.vocab.pair_template.num_special_tokens, 1)
     whole_word = context.get_setting("whole_word", False)
@@ -223,7 +223,7 @@ def build_sentence_pair_sampler(
 
 
 def build_record_sampler_factory(*fields: str) -> SamplerFactory:
-    """Return a builder that samples records, whose length is that of these fields."""
+    """Return a builder that samples records; these fields determine their length."""
 
     def build_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
         documents = split.select_documents(shards, context.recipe.train.seed)

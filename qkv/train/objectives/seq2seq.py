@@ -4,6 +4,7 @@ and span corruption (T5, Switch)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,10 +16,11 @@ from qkv.data.batches.collate import Example, collate_inputs, pad_sequences
 from qkv.data.noise import denoising as noises
 from qkv.data.noise.span_corruption import corrupt_spans
 from qkv.nn.feed_forward import load_balancing_loss, router_z_loss
-from qkv.train.objectives.causal_lm import count_label_targets
 from qkv.train.objectives.objective import (
     ForwardOutputs,
     Objective,
+    compute_label_loss,
+    count_label_targets,
     count_valid_labels,
     cross_entropy,
     masked_mean,
@@ -31,21 +33,14 @@ ROUTER_OUTPUTS = ("encoder_router_logits", "router_logits")
 ROUTER_LOSSES = {"balance": load_balancing_loss, "z": router_z_loss}
 
 
-def compute_seq2seq_loss(
-    outputs: ForwardOutputs, *, label_smoothing: float = 0.0
-) -> dict[str, Tensor]:
-    """Cross-entropy of the decoder's logits."""
-    return {"loss": cross_entropy(outputs["logits"], outputs["labels"], label_smoothing)}
-
-
 def collate_seq2seq(
     examples: Sequence[Example], *, vocab: VocabularyInfo, extra_outputs: tuple[str, ...] = ()
 ) -> Batch:
-    """Build a batch of sources and targets; the decoder reads the target shifted right, after a
+    """Build a batch of sources and targets; the decoder input is the target shifted right, after a
     start token.
 
-    The start token is the example's own (a language), the last one of the target (mBART) or the
-    model's."""
+    The start token is that of the example (a language code), the last token of the target (mBART) or
+    the start token of the model."""
     default_start = vocab.decoder_start_token_id
     if default_start is None:
         default_start = vocab.pad_token_id
@@ -67,34 +62,36 @@ def collate_seq2seq(
 def build_seq2seq_objective(
     vocab: VocabularyInfo, *, label_smoothing: float = 0.0, r_drop: float = 0.0
 ) -> Objective:
-    """Sequence-to-sequence: the target from the source, with label smoothing.
+    """Sequence-to-sequence: predict the target from the source, with label smoothing.
 
     `r_drop` is the weight of R-Drop (Liang et al. 2021; half of its alpha): every row is run twice
     with different dropout, and the divergence of the two outputs is added to the loss."""
     check_number("objective.label_smoothing", label_smoothing, at_least=0, less_than=1)
     check_number("objective.r_drop", r_drop, at_least=0)
-    compute_target_loss = partial(compute_seq2seq_loss, label_smoothing=label_smoothing)
-    collate = partial(collate_seq2seq, vocab=vocab)
+
+    def compute_target_loss(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        return {"loss": cross_entropy(outputs["logits"], outputs["labels"], label_smoothing)}
+
+    objective = Objective(
+        name="seq2seq",
+        compute_losses=compute_target_loss,
+        collate=partial(collate_seq2seq, vocab=vocab),
+    )
     if not r_drop:
-        return Objective(
-            name="seq2seq",
-            compute_losses=compute_target_loss,
-            count_targets=count_label_targets,
-            collate=collate,
-        )
+        return objective
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
         divergence = symmetric_kl_loss(outputs["logits"], outputs["labels"])
         return compute_target_loss(outputs) | {"r_drop": r_drop * divergence}
 
     def count_targets(batch: Batch) -> dict[str, int]:
-        return count_label_targets(batch) | {"r_drop": count_valid_labels(batch)}
+        return dict.fromkeys(("loss", "r_drop"), count_valid_labels(batch))
 
     def collate_twice(examples: Sequence[Example]) -> Batch:
-        return collate([*examples, *examples])
+        return objective.collate([*examples, *examples])
 
-    return Objective(
-        name="seq2seq",
+    return replace(
+        objective,
         compute_losses=compute_losses,
         count_targets=count_targets,
         collate=collate_twice,
@@ -102,7 +99,7 @@ def build_seq2seq_objective(
 
 
 def symmetric_kl_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean of both KL divergences between the first and the second half of the rows (2B, T, V)."""
+    """Return the mean of both KL divergences between the two halves of the rows (2B, T, V)."""
     first, second = upcast_to_fp32(logits).log_softmax(-1).unflatten(0, (2, -1))
     divergence = ((first.exp() - second.exp()) * (first - second)).sum(-1) / 2  # (B, T)
     mask = labels.unflatten(0, (2, -1))[0] != IGNORE_INDEX
@@ -122,8 +119,8 @@ def build_document_noise(
     delete_prob: float,
     rotate_document: bool,
 ) -> DocumentNoise:
-    """Return BART's noise: sentence permutation, document rotation, token deletion and text
-    infilling, in this order; a noise that is switched off or has probability 0 is left out."""
+    """Return BART's noise function: sentence permutation, document rotation, token deletion and text
+    infilling, in this order, as far as they are enabled."""
     if vocab.mask_token_id is None:
         raise ValueError(
             f"objective {objective_name}: the tokenizer has no mask token; "
@@ -154,7 +151,7 @@ def build_document_noise(
 
 
 def compute_max_source_length(vocab: VocabularyInfo, num_special_tokens: int) -> int | None:
-    """Return the maximum length of a corrupted text: masks for spans of length 0 can make it longer
+    """Return the maximum length of a corrupted text, which masks for spans of length 0 can make longer
     than the original."""
     return vocab.max_length - num_special_tokens if vocab.max_length else None
 
@@ -168,11 +165,12 @@ def build_denoising_objective(
     delete_prob: float = 0.0,
     rotate_document: bool = False,
 ) -> Objective:
-    """Denoising: the original text from a corrupted one (BART).
+    """Denoising: predict the original text from a corrupted one (BART).
 
-    `permute_sentences` shuffles the sentences; spans of a Poisson length with this mean, a fraction
-    `mask_prob` of the tokens, become one mask token each; `delete_prob` is the fraction of deleted
-    tokens; `rotate_document` starts the text at a random token."""
+    `permute_sentences` shuffles the sentences; spans whose length has a Poisson distribution with mean
+    `mean_span_length`, together a fraction `mask_prob` of the tokens, are each replaced by one mask
+    token; `delete_prob` is the fraction of deleted tokens; `rotate_document` starts the text at a
+    random token."""
     corrupt = build_document_noise(
         "denoising",
         vocab,
@@ -194,8 +192,6 @@ def build_denoising_objective(
 
     return Objective(
         name="denoising",
-        compute_losses=compute_seq2seq_loss,
-        count_targets=count_label_targets,
         noise=noise,
         collate=partial(collate_seq2seq, vocab=vocab),
     )
@@ -210,7 +206,7 @@ def build_multilingual_denoising_objective(
     delete_prob: float = 0.0,
     rotate_document: bool = False,
 ) -> Objective:
-    """Multilingual denoising: text ends, and the decoder starts, with a language code (mBART)."""
+    """Multilingual denoising: the text ends and the decoder starts with a language code (mBART)."""
     corrupt = build_document_noise(
         "multilingual-denoising",
         vocab,
@@ -234,8 +230,6 @@ def build_multilingual_denoising_objective(
 
     return Objective(
         name="multilingual-denoising",
-        compute_losses=compute_seq2seq_loss,
-        count_targets=count_label_targets,
         noise=noise,
         collate=partial(collate_seq2seq, vocab=vocab),
     )
@@ -249,7 +243,7 @@ def build_span_corruption_objective(
     router_aux_loss_coef: float = 0.0,
     router_z_loss_coef: float = 0.0,
 ) -> Objective:
-    """Span corruption: the removed spans, a sentinel before each (T5).
+    """Span corruption: predict the removed spans, with a sentinel before each (T5).
 
     A mixture of experts adds a load balancing loss (`router_aux_loss_coef`, 0.01 in Switch) and a
     router z-loss (`router_z_loss_coef`, 0.001 in ST-MoE)."""
@@ -277,7 +271,7 @@ def build_span_corruption_objective(
         return {"source": corrupted.source, "target": corrupted.target}
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
-        losses = compute_seq2seq_loss(outputs)
+        losses = compute_label_loss(outputs)
         # (layers, B, T, experts) of the encoder and of the decoder
         layers = [layer for name in ROUTER_OUTPUTS if name in outputs for layer in outputs[name]]
         if weights and not layers:

@@ -1,4 +1,4 @@
-"""VocabularyInfo: the facts about tokenizer and model that objectives need. It knows no text."""
+"""VocabularyInfo: the properties of a tokenizer and a model that objectives need."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class VocabularyInfo(NamedTuple):
     eos_token_id: int | None = None
     special_token_ids: tuple[int, ...] = ()
     pad_left: bool = False
-    single_template: SpecialTokensTemplate = SpecialTokensTemplate()  # around one text
-    pair_template: SpecialTokensTemplate = EMPTY_PAIR_TEMPLATE  # around two texts
+    single_template: SpecialTokensTemplate = SpecialTokensTemplate()  # for one text
+    pair_template: SpecialTokensTemplate = EMPTY_PAIR_TEMPLATE  # for a pair of texts
     sentence_end_ids: tuple[int, ...] = ()  # tokens that end a sentence
-    sentinel_token_ids: tuple[int, ...] = ()  # T5's sentinels, the first one first
+    sentinel_token_ids: tuple[int, ...] = ()  # T5's sentinels, in order
     num_labels: int = 0  # of a classification head
     label_names: tuple[str, ...] = ()
     max_length: int = 0  # tokens per row
@@ -42,7 +42,7 @@ def build_vocabulary_info(
     max_length: int = 0,
     label_names: tuple[str, ...] = (),
 ) -> VocabularyInfo:
-    """Collect the facts about this tokenizer and model."""
+    """Return the VocabularyInfo of a tokenizer and a model."""
     return VocabularyInfo(
         vocab_size=len(tokenizer),
         pad_token_id=tokenizer.pad_token_id or 0,
@@ -91,7 +91,7 @@ def read_spec_sizes(spec: Spec | DualSpec) -> dict[str, Any]:
 
 
 def get_max_positions(spec: Spec | DualSpec) -> int | None:
-    """Return the longest input of a model with learned positions; None: any length."""
+    """Return the maximum input length of a model with learned positions; None: no limit."""
     text_spec = spec.text if isinstance(spec, DualSpec) else spec
     stacks = [text_spec.encoder, text_spec.decoder] if text_spec else []
     limits = [stack.max_positions for stack in stacks if stack]

@@ -1,5 +1,5 @@
-"""Wrappers: modules that run two networks, ELECTRA's generator and discriminator or a student and
-its teacher, and the functions that build the module of a run.
+"""Modules that wrap two networks, ELECTRA's generator and discriminator or a student and its teacher,
+and the builders of the module of a run.
 
 masked ids ─ generator ─ sampled ids ─ discriminator ─ original or replaced
 """
@@ -31,7 +31,7 @@ SHARED_EMBEDDINGS = ("tokens", "positions", "token_types")
 
 
 class GeneratorDiscriminator(nn.Module):
-    """A generator fills the masked tokens of a batch, a discriminator reads the result (ELECTRA).
+    """A generator that fills the masked tokens of a batch, and a discriminator (ELECTRA).
 
     They share the token, position and token type embeddings (section 3.2). No gradient flows
     through the sampled tokens."""
@@ -53,7 +53,7 @@ class GeneratorDiscriminator(nn.Module):
                 raise ValueError(
                     f"objective.generator: the {name} embedding is {list(replaced.weight.shape)}, "
                     f"expected that of the model, {list(shared.weight.shape)}: "
-                    "give both the same embedding_width and max_positions"
+                    "set the same embedding_width and max_positions for both"
                 )
             setattr(generator_embedding, name, shared)
         head = generator.heads["lm"]
@@ -84,7 +84,7 @@ class GeneratorDiscriminator(nn.Module):
         }
 
     def sample_tokens(self, logits: Tensor) -> Tensor:
-        """Sample one token per row by its probability; in evaluation with a fixed seed."""
+        """Sample one token per row; in evaluation, with a fixed seed."""
         generator = None if self.training else torch.Generator(logits.device).manual_seed(0)
         noise = torch.empty_like(logits, dtype=torch.float32).exponential_(generator=generator)
         return (logits.float() - noise.log()).argmax(-1)  # -log(exponential) is Gumbel
@@ -92,7 +92,7 @@ class GeneratorDiscriminator(nn.Module):
 
 def scatter_tokens(input_ids: Tensor, positions: Tensor, token_ids: Tensor, mask: Tensor) -> Tensor:
     """Write token_ids (N,) to flat positions (N,) of input_ids (B, T) where mask (N,) is set."""
-    # An additional last cell takes the tokens that are not masked.
+    # Tokens that are not masked are written to an additional last cell.
     flat = torch.cat([input_ids.flatten(), input_ids.new_zeros(1)])
     indices = torch.where(mask, positions, len(flat) - 1)
     return flat.scatter(0, indices, token_ids)[:-1].unflatten(0, input_ids.shape)
@@ -106,7 +106,7 @@ class StudentTeacher(nn.Module):
     def __init__(self, student: Transformer, teacher: Transformer) -> None:
         super().__init__()
         self.student = student
-        self._teacher = (teacher.eval().requires_grad_(False),)  # in a tuple: not a submodule
+        self._teacher = (teacher.eval().requires_grad_(False),)  # a tuple hides it from torch
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         student_outputs = self.student(batch)
@@ -175,7 +175,7 @@ def clamp_logit_scale(net: DualEncoder, max_scale: float = 100.0) -> DualEncoder
 
 
 def compute_generator_sizes(sizes: Mapping[str, Any], ratio: float = 0.25) -> dict[str, int]:
-    """Sizes of a generator: a quarter of width, heads and feed-forward (ELECTRA, table 6)."""
+    """Return the sizes of a generator: a quarter of width, heads and feed-forward (ELECTRA, table 6)."""
     return {name: max(1, int(sizes[name] * ratio)) for name in ("width", "heads", "ffn_width")}
 
 
@@ -193,7 +193,7 @@ def build_contrastive_module(context: SetupContext) -> tuple[nn.Module, SaveFunc
 def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, SaveFunction]:
     """Return the model as discriminator, with a smaller generator, which is saved in a subfolder.
 
-    `objective.generator` gives sizes of the generator, or the folder of a trained one."""
+    `objective.generator` is the sizes of the generator, or the folder of a trained generator."""
     model = context.model
     setting = context.get_setting("generator", {})
     if not isinstance(setting, str | dict):
@@ -224,7 +224,7 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
 
 
 def build_student_teacher(context: SetupContext) -> tuple[nn.Module, SaveFunction]:
-    """Return the model as student, with its teacher; a new student starts from its layers."""
+    """Return the model as student, with its teacher; a new student is initialized from it."""
     model = context.model
     folder = context.get_setting("teacher", None)
     if folder is None:

@@ -49,7 +49,7 @@ class TrainingProgress:
     title: str
     train_config: TrainConfig
     flops_per_token: float
-    measure_peak_flops: Callable[[], float]  # FLOPs per second of the machine
+    measure_peak_flops: Callable[[], float]  # FLOPs per second of the device
     history: MetricsHistory = field(default_factory=MetricsHistory)
     step: int = 0  # the first step of this process, then the current one
     clock: Callable[[], float] = time.monotonic
@@ -73,7 +73,7 @@ class TrainingProgress:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """Remaining time at the average speed so far, evaluation and checkpoints included."""
+        """Remaining time at the average speed so far, including evaluation and checkpoints."""
         start_step, start_time = self._start
         if self.step <= start_step:
             return None
@@ -89,7 +89,7 @@ class TrainingProgress:
 
 @contextmanager
 def show_progress(progress: TrainingProgress, console: Console) -> Iterator[ReportCallback]:
-    """Show a live panel on a terminal, else print lines; yield the callback that takes the reports."""
+    """Show a live panel on a terminal, else print lines; yield the callback for reports."""
     if console.is_terminal and not console.is_dumb_terminal:
         live = Live(
             get_renderable=lambda: render_panel(progress, console),
@@ -162,7 +162,7 @@ def render_panel(progress: TrainingProgress, console: Console) -> RenderableType
 
 
 def render_metrics(progress: TrainingProgress) -> Table:
-    """Return the metrics; the colors of their names are those of the curve's lines."""
+    """Return the metrics; their names have the colors of the lines of the curve."""
     table = Table.grid(padding=(0, 2))
     if progress.history.train:
         report = progress.history.train[-1]

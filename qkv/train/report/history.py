@@ -26,7 +26,7 @@ class MetricsHistory:
 
     @classmethod
     def read(cls, folder: Path) -> MetricsHistory:
-        """Read the metrics.jsonl of a run; a line cut off when the run was killed is skipped."""
+        """Read the metrics.jsonl of a run; an incomplete last line is skipped."""
         history = cls()
         path = folder / METRICS_FILE
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():

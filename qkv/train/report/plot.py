@@ -40,7 +40,7 @@ LOSS_PLOT_STYLE = """
 
 
 def make_plot_callback(folder: Path) -> Callable[[Report], None]:
-    """Return a callback that redraws loss.svg after every evaluation, from the run's full history."""
+    """Return a callback that redraws loss.svg after every evaluation, with the full history."""
     history = MetricsHistory.read(folder)
 
     def plot_report(report: Report) -> None:

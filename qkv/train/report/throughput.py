@@ -16,9 +16,9 @@ MEASURE_SECONDS = 0.3
 def estimate_flops_per_token(net: nn.Module) -> float:
     """Estimate the FLOPs per token, forward and backward: six per weight (Kaplan et al., section 2.1).
 
-    Attention scores and embedding lookups do not count. A layer that runs several times counts as
-    often, of experts only one. With an encoder and a decoder, which read different tokens, the sum is
-    halved."""
+    Attention scores and embedding lookups are not counted. A layer that runs several times is counted
+    several times, and only one expert is counted. With an encoder and a decoder, which read different
+    tokens, the sum is halved."""
     modules = list(net.modules())
     linear_weights = {id(module.weight) for module in modules if isinstance(module, nn.Linear)}
     embedding_weights = {
@@ -39,9 +39,9 @@ def estimate_flops_per_token(net: nn.Module) -> float:
 
 
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure the FLOPs per second of a large matrix product; 0 if there is no memory for one."""
+    """Measure the FLOPs per second of a large matrix product; 0 if there is not enough memory."""
     size = 1024 if device.type == "cpu" else 4096
-    generator = torch.Generator(device).manual_seed(0)  # leaves the run's random numbers unchanged
+    generator = torch.Generator(device).manual_seed(0)  # does not change the global generator
     try:
         x = torch.randn(size, size, device=device, dtype=torch.float32, generator=generator).to(
             dtype
