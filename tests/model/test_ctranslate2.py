@@ -20,7 +20,7 @@ from tests.support.ctranslate2_files import (
     compute_logits,
     write_model,
 )
-from tests.support.errors import assert_value_error
+from tests.support.errors import assert_error
 from tests.weights.test_ctranslate2 import SCORES
 
 TOLERANCE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)
@@ -119,7 +119,7 @@ def test_config_and_special_tokens_are_read(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(
         json.dumps({"layer_norm_epsilon": 1e-6, "multi_query_attention": True})
     )
-    assert_value_error(
+    assert_error(
         lambda: load_ctranslate2(tmp_path), "layer_norm_epsilon is 1e-06, supported: None or 1e-05",
         "multi_query_attention is True",
     )  # fmt: skip
@@ -142,7 +142,7 @@ UNSUPPORTED_NUMBERS: dict[str, tuple[Any, str]] = dict(
 def test_an_unsupported_number_is_an_error(tmp_path: Path, key: str) -> None:
     value, message = UNSUPPORTED_NUMBERS[key]
     folder = write_model(tmp_path, *build_translator(**{key: value}))
-    assert_value_error(lambda: load_ctranslate2(folder), str(folder / "model.bin"), message)
+    assert_error(lambda: load_ctranslate2(folder), str(folder / "model.bin"), message)
 
 
 def test_variables_that_do_not_fit_are_errors(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_variables_that_do_not_fit_are_errors(tmp_path: Path) -> None:
         merged = {key: x for key, x in (variables | change).items() if x is not None}
         load_ctranslate2(write_model(tmp_path, merged, **options))
 
-    assert_value_error(
+    assert_error(
         lambda: load_changed({
             "encoder/layer_0/ffn/linear_1/bias": None,
             "decoder/layer_1/attention/linear_1/weight": torch.ones(3, 3),
@@ -161,23 +161,23 @@ def test_variables_that_do_not_fit_are_errors(tmp_path: Path) -> None:
         "encoder.layer_0.ffn.linear_1.bias is missing", "decoder.layer_1.attention.linear_1.weight is [3, 3]",
         "encoder.layer_0.self_attention.relative_position_keys is unknown",
     )  # fmt: skip
-    assert_value_error(
+    assert_error(
         lambda: load_changed({"decoder/pre_norm": torch.tensor(0, dtype=torch.int8)}),
         "norm_position is 'pre' in the encoder and 'post' in the decoder",
     )
-    assert_value_error(
+    assert_error(
         lambda: load_changed({"encoder/embeddings_1/weight": torch.ones(3, 16)}),
         "encoder.embeddings_1.weight is unknown",
     )
-    assert_value_error(
+    assert_error(
         lambda: load_changed({"decoder/embeddings/weight": None}),
         "decoder.embeddings.weight is missing",
     )
-    assert_value_error(
+    assert_error(
         lambda: load_changed({}, spec="WhisperSpec"),
         "'WhisperSpec', revision 7; supported: TransformerBase",
     )
-    assert_value_error(lambda: load_changed({}, revision=1), "revision 1; supported")
+    assert_error(lambda: load_changed({}, revision=1), "revision 1; supported")
 
 
 def test_a_model_is_detected_by_its_first_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 import qkv
 from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
-from tests.support.errors import assert_value_error
+from tests.support.errors import assert_error
 from tests.support.fairseq_files import (
     SETTINGS,
     VOCAB,
@@ -139,8 +139,8 @@ def test_a_classification_head_is_read(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="loaded with the head lm, without topic"):
         assert load_fairseq(path, head="lm").args["head"] == "masked-lm"
     path = write_fairseq(tmp_path / "model.pt", state | lm | other)
-    assert_value_error(lambda: load_fairseq(path), "which head; expected one of topic, mood, lm")
-    assert_value_error(
+    assert_error(lambda: load_fairseq(path), "which head; expected one of topic, mood, lm")
+    assert_error(
         lambda: load_fairseq(path, head="tone"), "no head 'tone'; expected one of topic, mood, lm"
     )
     with pytest.warns(UserWarning, match="without mood, lm"):
@@ -160,7 +160,7 @@ def test_an_unsupported_setting_is_an_error(tmp_path: Path, key: str) -> None:
     path = write_fairseq(
         tmp_path / "model.pt", to_fairseq(build_roberta()), **{key: UNSUPPORTED[key]}
     )
-    assert_value_error(lambda: load_fairseq(path), str(path), f"{key} is {UNSUPPORTED[key]!r}")
+    assert_error(lambda: load_fairseq(path), str(path), f"{key} is {UNSUPPORTED[key]!r}")
 
 
 def test_tensors_and_settings_that_do_not_fit_are_errors(tmp_path: Path) -> None:
@@ -171,34 +171,34 @@ def test_tensors_and_settings_that_do_not_fit_are_errors(tmp_path: Path) -> None
         merged = {key: x for key, x in (state | change).items() if x is not None}
         load_fairseq(write_fairseq(path, merged, **settings))
 
-    assert_value_error(
+    assert_error(
         lambda: load_changed({
             f"{layer}.fc2.bias": None, f"{layer}.fc1.weight": torch.ones(3), "a": torch.ones(1)
         }),
         f"{layer}.fc2.bias is missing", f"{layer}.fc1.weight is [3]", "a is unknown",
     )  # fmt: skip
-    assert_value_error(
+    assert_error(
         lambda: load_changed({}, encoder_layers=10**9),
         "encoder_layers is 1000000000, but its tensors have 3",
     )
     for heads in (5, 0, -1, 48):
-        assert_value_error(
+        assert_error(
             partial(load_changed, {}, encoder_attention_heads=heads),
             f"{heads} heads in a width of 24",
         )
-    assert_value_error(
+    assert_error(
         lambda: load_changed({}, encoder_attention_heads="absent"), "no encoder_attention_heads"
     )
-    assert_value_error(
+    assert_error(
         lambda: load_changed({"decoder.lm_head.bias": torch.ones(VOCAB)}),
         "encoder.lm_head.bias occurs twice",
     )
-    assert_value_error(
+    assert_error(
         lambda: load_changed({"encoder.sentence_encoder.embed_tokens.weight": None}),
         "embed_tokens.weight is missing",
     )
     no_head: dict[str, Tensor | None] = dict.fromkeys(key for key in state if ".lm_head." in key)
-    assert_value_error(lambda: load_changed(no_head), "no head; expected one of")
+    assert_error(lambda: load_changed(no_head), "no head; expected one of")
     without_settings: list[object] = [
         {"model": state},
         {"model": state, "args": "x"},
@@ -206,7 +206,7 @@ def test_tensors_and_settings_that_do_not_fit_are_errors(tmp_path: Path) -> None
     ]
     for saved in without_settings:
         torch.save(saved, path)
-        assert_value_error(lambda: load_fairseq(path), "neither args nor cfg.model")
+        assert_error(lambda: load_fairseq(path), "neither args nor cfg.model")
     others: list[object] = [
         {"model": {}},
         {"weights": state},
@@ -216,7 +216,7 @@ def test_tensors_and_settings_that_do_not_fit_are_errors(tmp_path: Path) -> None
     ]
     for saved in others:
         torch.save(saved, path)
-        assert_value_error(lambda: load_fairseq(path), "not a RoBERTa of fairseq")
+        assert_error(lambda: load_fairseq(path), "not a RoBERTa of fairseq")
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
             return Path.touch, (tmp_path / "ran",)
 
     torch.save({"args": Trap(), "model": to_fairseq(build_roberta())}, tmp_path / "model.pt")
-    assert_value_error(
+    assert_error(
         lambda: load_fairseq(tmp_path / "model.pt"), "objects other than tensors", "not loaded"
     )
     assert not (tmp_path / "ran").exists()
@@ -241,7 +241,7 @@ def test_a_folder_may_hold_one_checkpoint(tmp_path: Path) -> None:
     assert is_fairseq(str(tmp_path / "one.pt"))
     assert_outputs_agree(load_fairseq(tmp_path), reference)
     write_fairseq(tmp_path / "two.pt", to_fairseq(build_roberta()))
-    assert_value_error(lambda: load_fairseq(tmp_path), "several .pt files (one.pt, two.pt)")
+    assert_error(lambda: load_fairseq(tmp_path), "several .pt files (one.pt, two.pt)")
     write_fairseq(tmp_path / "model.pt", to_fairseq(reference))
     assert_outputs_agree(load_fairseq(str(tmp_path)), reference)
     (tmp_path / "config.json").write_text("{}")

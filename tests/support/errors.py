@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 
 
-def assert_value_error(call: Callable[[], object], *words: object) -> str:
-    """Assert that the call raises a ValueError of one line with all words; return its message."""
-    with pytest.raises(ValueError) as caught:  # noqa: PT011
+def assert_error(
+    call: Callable[[], object], *words: object, error: type[Exception] = ValueError
+) -> str:
+    """Assert that the call raises an error of one line with all words; return its message."""
+    with pytest.raises(error) as caught:
         call()
     message = str(caught.value)
     assert message

@@ -13,7 +13,7 @@ from torch import Tensor
 from qkv.weights.formats.ctranslate2 import read_ctranslate2
 from tests.support import compare
 from tests.support.ctranslate2_files import compute_logits, encode_model, encode_string
-from tests.support.errors import assert_value_error
+from tests.support.errors import assert_error
 
 # The real model is a pre-norm Transformer, 6 + 6 layers of 8 heads, from Arabic to Latin letters; the
 # scores are those of the ctranslate2 package (4.8.4) for each letter of "atzmon" and the end.
@@ -96,18 +96,18 @@ def test_other_integers_are_unchanged(tmp_path: Path) -> None:
 
 def test_unsupported_quantization_is_an_error(tmp_path: Path) -> None:
     rows = torch.ones(2, 3)
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, encode_model({"weight": rows.to(torch.int8)})),
         "weight: torch.int8",
         "no scale",
     )
     odd = {"weight": rows.to(torch.int8), "weight_scale": torch.ones(3)}
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, encode_model(odd)),
         "shape [2, 3] with a scale of shape [3]",
     )
     packed = {"weight": rows.int(), "weight_scale": torch.ones(2)}
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, encode_model(packed)),
         "torch.int32",
         "AWQ models are not supported",
@@ -119,8 +119,8 @@ def test_truncated_files_are_errors(tmp_path: Path) -> None:
     assert read_variables(tmp_path, data).keys() == {"a", "b", "c"}
     for length in range(len(data)):
         read_start = partial(read_variables, tmp_path, data[:length])
-        assert_value_error(read_start, "model.bin", "truncated or damaged")
-    assert_value_error(
+        assert_error(read_start, "model.bin", "truncated or damaged")
+    assert_error(
         lambda: read_variables(tmp_path, data + b"x"),
         "1 bytes after the end",
         "truncated or damaged",
@@ -138,46 +138,44 @@ def test_inconsistent_sizes_are_errors(tmp_path: Path) -> None:
         )
 
     huge = 2**32 - 1
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, make_model(1, [2**29], 0, 2**31)),
         "expected 2147483648 more bytes, the file has 64",
     )
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, make_model(2, [huge, huge], 0, huge)),
         "v: 4294967295 bytes for shape",
     )
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, make_model(1, [5], 0, 16)),
         "v: 16 bytes for shape [5] of torch.float32",
     )
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, make_model(3, [0, huge, huge], 0, 0)),
         "v: 0 bytes for shape",
     )
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, make_model(1, [4], 9, 16)), "v: unknown data type 9"
     )
-    assert_value_error(
+    assert_error(
         lambda: read_variables(tmp_path, make_model(255, [1], 0, 4)), "truncated or damaged"
     )
     many = struct.pack("<I", 6) + encode_string("S") + struct.pack("<II", 1, huge)
-    assert_value_error(lambda: read_variables(tmp_path, many), "truncated or damaged")
-    assert_value_error(
+    assert_error(lambda: read_variables(tmp_path, many), "truncated or damaged")
+    assert_error(
         lambda: read_variables(tmp_path, encode_model({"a": torch.ones(1)}, {"b": "c"})),
         "b is an alias of c, which does not exist",
     )
 
 
 def test_other_files_are_errors(tmp_path: Path) -> None:
-    assert_value_error(lambda: read_ctranslate2(tmp_path), "model.bin: No such file")
+    assert_error(lambda: read_ctranslate2(tmp_path), "model.bin: No such file")
     torch.save({"a": torch.ones(1)}, tmp_path / "model.bin")
-    assert_value_error(
-        lambda: read_ctranslate2(tmp_path), "format version 67324752, expected 2 to 6"
-    )
-    assert_value_error(lambda: read_variables(tmp_path, b""), "empty")
+    assert_error(lambda: read_ctranslate2(tmp_path), "format version 67324752, expected 2 to 6")
+    assert_error(lambda: read_variables(tmp_path, b""), "empty")
     (tmp_path / "model.bin").unlink()
     os.mkfifo(tmp_path / "model.bin")
-    assert_value_error(lambda: read_ctranslate2(tmp_path), "expected a regular file")
+    assert_error(lambda: read_ctranslate2(tmp_path), "expected a regular file")
 
 
 def test_vocabularies_are_read(tmp_path: Path) -> None:
@@ -199,7 +197,7 @@ def test_vocabularies_are_read(tmp_path: Path) -> None:
     assert vocabularies()["target"] == ["x\n", "[?]"]
     assert vocabularies()["source"][-1] == "[?]"
     (tmp_path / "target_vocabulary.json").write_text(json.dumps({"x": 1}))
-    assert_value_error(vocabularies, "target_vocabulary.json", "expected a JSON list of strings")
+    assert_error(vocabularies, "target_vocabulary.json", "expected a JSON list of strings")
     (tmp_path / "config.json").unlink()
     (tmp_path / "model.bin").write_bytes(
         encode_model({"unk_token": torch.tensor(list(b"[?]"), dtype=torch.int8)})

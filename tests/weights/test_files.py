@@ -9,7 +9,7 @@ import torch
 
 from qkv.files import MAX_TEXT_BYTES, read_json_object, read_text_file, write_json
 from qkv.weights.tensors import write_tensors
-from tests.support.errors import assert_value_error
+from tests.support.errors import assert_error
 from tests.support.weight_files import list_names
 
 
@@ -36,29 +36,25 @@ def test_json_round_trip_keeps_order(tmp_path: Path) -> None:
 def test_invalid_json_is_an_error(tmp_path: Path, content: bytes, words: list[str]) -> None:
     path = tmp_path / "config.json"
     path.write_bytes(content)
-    assert_value_error(lambda: read_json_object(path), str(path), *words)
+    assert_error(lambda: read_json_object(path), str(path), *words)
 
 
 def test_json_must_be_a_regular_file(tmp_path: Path) -> None:
-    assert_value_error(
+    assert_error(
         lambda: read_json_object(tmp_path / "config.json"),
         "config.json: No such file",
         "is the path right",
     )
-    assert_value_error(lambda: read_json_object(tmp_path), "expected a regular file")
+    assert_error(lambda: read_json_object(tmp_path), "expected a regular file")
     os.mkfifo(tmp_path / "pipe")
-    assert_value_error(
-        lambda: read_json_object(tmp_path / "pipe"), "pipe", "expected a regular file"
-    )
+    assert_error(lambda: read_json_object(tmp_path / "pipe"), "pipe", "expected a regular file")
 
 
 def test_a_large_json_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with path.open("wb") as file:
         file.truncate(MAX_TEXT_BYTES + 1)
-    assert_value_error(
-        lambda: read_json_object(path), "67108865 bytes", "expected at most 67108864"
-    )
+    assert_error(lambda: read_json_object(path), "67108865 bytes", "expected at most 67108864")
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o007, 0o077])
@@ -78,7 +74,7 @@ def test_a_file_without_permission_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("{}")
     path.chmod(0)
-    assert_value_error(lambda: read_json_object(path), "not readable", "permissions")
+    assert_error(lambda: read_json_object(path), "not readable", "permissions")
 
 
 def test_text_keeps_line_ends(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from qkv.weights.tensors import (
     read_torch_file,
     write_tensors,
 )
-from tests.support.errors import assert_value_error
+from tests.support.errors import assert_error
 from tests.support.weight_files import FileFormat
 
 
@@ -39,30 +39,24 @@ def encode_file(entries: dict[str, tuple[str, list[int], list[int]]], size: int)
 
 
 def test_a_folder_without_weights_is_an_error(tmp_path: Path) -> None:
-    assert_value_error(
-        lambda: read_tensors(tmp_path), "no weights", *WEIGHT_FILES, "contains nothing"
-    )
+    assert_error(lambda: read_tensors(tmp_path), "no weights", *WEIGHT_FILES, "contains nothing")
     (tmp_path / "tokenizer.json").write_text("{}")
     (tmp_path / "model.bin").write_text("")
-    assert_value_error(
-        lambda: read_tensors(tmp_path), "the folder contains model.bin, tokenizer.json"
-    )
+    assert_error(lambda: read_tensors(tmp_path), "the folder contains model.bin, tokenizer.json")
 
 
 def test_a_path_without_weights_is_an_error(tmp_path: Path) -> None:
-    assert_value_error(
+    assert_error(
         lambda: read_tensors(tmp_path / "nowhere"),
         "neither a folder nor a file",
         ".safetensors, .bin",
     )
-    assert_value_error(lambda: read_tensors(tmp_path / "nowhere.bin"), "No such file")
+    assert_error(lambda: read_tensors(tmp_path / "nowhere.bin"), "No such file")
     os.mkfifo(tmp_path / "model.safetensors")
-    assert_value_error(
-        lambda: read_tensors(tmp_path), "model.safetensors", "expected a regular file"
-    )
+    assert_error(lambda: read_tensors(tmp_path), "model.safetensors", "expected a regular file")
     (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors").symlink_to("gone")
-    assert_value_error(lambda: read_tensors(tmp_path), "model.safetensors: No such file")
+    assert_error(lambda: read_tensors(tmp_path), "model.safetensors: No such file")
 
 
 HUGE = 1 << 40
@@ -99,7 +93,7 @@ def test_invalid_safetensors_files_are_errors(
 ) -> None:
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
-    assert_value_error(lambda: read_tensors(tmp_path), str(path), *words)
+    assert_error(lambda: read_tensors(tmp_path), str(path), *words)
 
 
 @pytest.mark.parametrize("file_format", ["safetensors", "bin"])
@@ -110,38 +104,36 @@ def test_truncated_files_are_errors(
     data = (tmp_path / name).read_bytes()
     for length in range(0, len(data), max(1, len(data) // 40)):
         (tmp_path / name).write_bytes(data[:length])
-        assert_value_error(lambda: read_tensors(tmp_path), name)
+        assert_error(lambda: read_tensors(tmp_path), name)
 
 
 def test_wrong_suffixes_are_errors(tmp_path: Path, tensors: dict[str, Tensor]) -> None:
     torch.save(tensors, tmp_path / "a.safetensors")
-    assert_value_error(
+    assert_error(
         lambda: read_tensors(tmp_path / "a.safetensors"), "a zip file, expected a safetensors file"
     )
     save_file(tensors, tmp_path / "a.bin")
-    assert_value_error(
+    assert_error(
         lambda: read_tensors(tmp_path / "a.bin"),
         "a safetensors file, expected a file written by torch.save",
     )
-    assert_value_error(lambda: read_torch_file(tmp_path / "a.bin"), "suffix of its type")
+    assert_error(lambda: read_torch_file(tmp_path / "a.bin"), "suffix of its type")
     np.save(tmp_path / "a", np.zeros(3))
     (tmp_path / "a.npy").rename(tmp_path / "a.npz")
-    assert_value_error(lambda: read_tensors(tmp_path / "a.npz"), "expected an .npz file")
+    assert_error(lambda: read_tensors(tmp_path / "a.npz"), "expected an .npz file")
     (tmp_path / "a.pt").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    assert_value_error(lambda: read_tensors(tmp_path / "a.pt"), "a Git LFS pointer", "git lfs pull")
+    assert_error(lambda: read_tensors(tmp_path / "a.pt"), "a Git LFS pointer", "git lfs pull")
 
 
 def test_invalid_npz_files_are_errors(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, a=np.array([Code()], dtype=object))
-    assert_value_error(
-        lambda: read_tensors(path), "allow_pickle=False", "expected arrays of numbers"
-    )
+    assert_error(lambda: read_tensors(path), "allow_pickle=False", "expected arrays of numbers")
     np.savez(path, a=np.array(["text"]))
-    assert_value_error(lambda: read_tensors(path), "expected arrays of numbers")
+    assert_error(lambda: read_tensors(path), "expected arrays of numbers")
     np.savez(path, a=np.zeros(100))
     path.write_bytes(path.read_bytes()[:200])
-    assert_value_error(lambda: read_tensors(path), "truncated or damaged")
+    assert_error(lambda: read_tensors(path), "truncated or damaged")
 
 
 @pytest.mark.parametrize("protocol", [2, 4])
@@ -151,11 +143,11 @@ def test_code_is_not_run(
 ) -> None:
     path = tmp_path / "pytorch_model.bin"
     torch.save({"a": Code()}, path, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
-    assert_value_error(
+    assert_error(
         lambda: read_tensors(tmp_path), str(path), "objects other than tensors", "not loaded"
     )
     path.write_bytes(pickle.dumps({"a": Code()}, protocol))
-    assert_value_error(
+    assert_error(
         lambda: read_tensors(tmp_path), str(path), "objects other than tensors", "not loaded"
     )
     assert capfd.readouterr().out == ""
@@ -164,21 +156,19 @@ def test_code_is_not_run(
 def test_a_training_checkpoint_is_an_error_unless_its_types_are_allowed(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.pt"
     torch.save({"model": {"a": torch.ones(2)}, "args": argparse.Namespace(heads=8)}, path)
-    assert_value_error(
+    assert_error(
         lambda: read_torch_file(path),
         "objects other than tensors (GLOBAL argparse.Namespace)",
         "not loaded",
     )
-    assert_value_error(lambda: read_tensors(path), "argparse.Namespace")
+    assert_error(lambda: read_tensors(path), "argparse.Namespace")
     loaded = read_torch_file(path, allowed_types=(argparse.Namespace,))
     assert isinstance(loaded, dict)
     assert loaded["args"].heads == 8
     assert loaded["model"]["a"].tolist() == [1, 1]
     # Allowed for one call only.
-    assert_value_error(lambda: read_torch_file(path), "argparse.Namespace")
+    assert_error(lambda: read_torch_file(path), "argparse.Namespace")
     torch.save({"model": {"a": torch.ones(2)}, "step": 3, "b": torch.ones(2)}, path)
-    assert_value_error(
-        lambda: read_tensors(path), "not tensors (model, step)", "is it a checkpoint?"
-    )
+    assert_error(lambda: read_tensors(path), "not tensors (model, step)", "is it a checkpoint?")
     torch.save([torch.ones(2)], path)
-    assert_value_error(lambda: read_tensors(path), "contains a list", "state dict")
+    assert_error(lambda: read_tensors(path), "contains a list", "state dict")

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from qkv.weights.tensors import read_tensors, write_tensors
-from tests.support.errors import assert_value_error
+from tests.support.errors import assert_error
 from tests.support.weight_files import list_names, write_index
 
 
@@ -40,7 +40,7 @@ FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safete
 def test_shard_names_outside_of_the_folder_are_errors(folder: Path, name: str) -> None:
     save_file({"a": torch.ones(2)}, folder.parent / "secret.safetensors")
     write_index(folder, {"a": name})
-    assert_value_error(
+    assert_error(
         lambda: read_tensors(folder), "shards are missing or wrong", "not opened" if name else ""
     )
 
@@ -49,7 +49,7 @@ def test_a_link_out_of_the_folder_is_an_error(folder: Path) -> None:
     save_file({"a": torch.ones(2)}, folder.parent / "secret.safetensors")
     (folder / FIRST).unlink()
     (folder / FIRST).symlink_to("../secret.safetensors")
-    assert_value_error(lambda: read_tensors(folder), FIRST, "leads out of the folder", "not opened")
+    assert_error(lambda: read_tensors(folder), FIRST, "leads out of the folder", "not opened")
 
 
 def test_a_link_inside_the_folder_is_read(folder: Path) -> None:
@@ -70,7 +70,7 @@ def test_links_of_the_hub_cache_are_read(folder: Path, tmp_path: Path) -> None:
     (home / "blobs" / "0").rename(home.parent / "other")
     (snapshot / FIRST).unlink()
     (snapshot / FIRST).symlink_to("../../../other")
-    assert_value_error(lambda: read_tensors(snapshot), FIRST, "leads out of the folder")
+    assert_error(lambda: read_tensors(snapshot), FIRST, "leads out of the folder")
 
 
 def test_all_shard_problems_are_reported_at_once(folder: Path) -> None:
@@ -89,7 +89,7 @@ def test_all_shard_problems_are_reported_at_once(folder: Path) -> None:
         "i": "model.safetensors.index.json",
     }
     index = write_index(folder, weight_map)
-    assert_value_error(
+    assert_error(
         lambda: read_tensors(folder),
         f"{index}: shards are missing or wrong",
         f"b is not in {FIRST}",
@@ -106,7 +106,7 @@ def test_all_shard_problems_are_reported_at_once(folder: Path) -> None:
 def test_the_index_selects_tensors(folder: Path) -> None:
     save_file({"a": torch.zeros(2), "extra": torch.ones(1)}, folder / SECOND)
     write_index(folder, {"unseen": SECOND, "a": FIRST})
-    assert_value_error(lambda: read_tensors(folder), f"unseen is not in {SECOND}")
+    assert_error(lambda: read_tensors(folder), f"unseen is not in {SECOND}")
     write_index(folder, {"extra": SECOND, "a": FIRST})
     read = read_tensors(folder)
     assert read.keys() == {"a", "extra"}
@@ -118,4 +118,4 @@ def test_the_index_selects_tensors(folder: Path) -> None:
 @pytest.mark.parametrize("weight_map", [None, ["a"], {"a": 3}, "model.bin"])
 def test_an_index_without_weight_map_is_an_error(folder: Path, weight_map: object) -> None:
     write_index(folder, weight_map)
-    assert_value_error(lambda: read_tensors(folder), "no weight_map")
+    assert_error(lambda: read_tensors(folder), "no weight_map")
