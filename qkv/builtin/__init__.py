@@ -1,6 +1,6 @@
-"""The models that come with the package, one folder each, named `builtin:` plus their task.
+"""The built-in models of the package, one folder each, named `builtin:` plus their task.
 
-The name can be used wherever a folder or hub id is expected. Knows paths, not file contents."""
+The name can be used wherever a folder or hub id is expected. Does not load the models."""
 
 from pathlib import Path
 
@@ -23,11 +23,11 @@ def find_builtin(name: str) -> Path:
     task = name.removeprefix(BUILTIN_PREFIX)
     if task not in BUILTIN_TASKS:
         names = ", ".join(map(get_builtin_name, BUILTIN_TASKS))
-        raise ValueError(f"{name}: no such model; expected one of {names}")
+        raise ValueError(f"{name}: unknown built-in model; expected one of {names}")
     folder = BUILTIN_FOLDER / task
     if not (folder / "config.json").is_file():
         raise ValueError(
-            f"{name}: this copy of qkv came without its weights (looked in {folder}); "
-            "expected an installed package, or another model: a folder or a hub id"
+            f"{name}: the weights are not in this copy of qkv ({folder}); "
+            "install the package, or use another model: a folder or a hub id"
         )
     return folder

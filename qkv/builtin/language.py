@@ -1,6 +1,6 @@
-"""Language detectors for translation models, by the name that a model folder selects them with.
+"""Language detectors for translation models, by name.
 
-config.json selects one with `task_specific_params.translation.language_detector`."""
+config.json selects a detector with `task_specific_params.translation.language_detector`."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ UMLAUTS = frozenset("äöüß")
 
 
 def detect_german_or_english(text: str) -> str:
-    """Return `de` or `en`, whichever has more frequent words in the text; `de` if equal."""
+    """Return `de` or `en`, the language with more frequent words in the text; `de` if equal."""
     words = re.findall(r"[^\W\d_]+", text.lower())
     num_german = sum(word in GERMAN_WORDS or not UMLAUTS.isdisjoint(word) for word in words)
     num_english = sum(word in ENGLISH_WORDS or word.endswith(ENGLISH_SUFFIXES) for word in words)

@@ -25,7 +25,7 @@ def find_model_folder(
         return find_builtin(str(name_or_path))
     if str(name_or_path).count("/") > 1 or str(name_or_path).startswith((".", "/", "~")):
         raise ValueError(
-            f"{name_or_path}: neither an existing folder nor a hub id (`name` or `owner/name`)"
+            f"{name_or_path}: no such folder, and not a hub id (expected `name` or `owner/name`)"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError

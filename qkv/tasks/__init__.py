@@ -1,1 +1,1 @@
-"""Tasks: texts or images in, small frozen dataclasses out."""
+"""Tasks, which map texts or images to small frozen dataclasses."""

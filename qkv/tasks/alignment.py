@@ -1,6 +1,6 @@
 """Alignment: attention weights between a generated text and its source, by token or by word.
 
-Knows no network."""
+Does not depend on networks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Alignment:
     def merge_into_words(self) -> Alignment:
         """Return the alignment of words: the sum over source tokens, the mean over target tokens.
 
-        Tokens without characters are dropped, so a row may sum to less than 1."""
+        Tokens without characters are dropped, so that a row may sum to less than 1."""
         source_words = group_into_words(self.source)
         target_words = group_into_words(self.target)
         weights = tuple(
@@ -71,7 +71,7 @@ class Alignment:
         )
 
     def shift_target(self, offset: int) -> Alignment:
-        """Return the alignment with the target offsets moved by `offset` characters."""
+        """Return the alignment with the target offsets shifted by `offset` characters."""
         target = tuple(
             replace(span, start=span.start + offset, end=span.end + offset) for span in self.target
         )
@@ -104,7 +104,7 @@ def group_into_words(spans: Sequence[TextSpan]) -> list[tuple[TextSpan, list[int
 
 
 def classify_character(character: str) -> str:
-    """Return `a` for a word character, `'` for a joiner, `.` for a word of its own, or a space."""
+    """Return `a` for a word character, `'` for a joiner, `.` for a single-character word, or a space."""
     if character.isspace():
         return " "
     if character in WORD_JOINERS:
@@ -118,7 +118,7 @@ def locate_source_tokens(
 ) -> tuple[TextSpan, ...]:
     """Return the spans of the encoder's tokens in the user's text.
 
-    The encoded text is `prefix`, which the user did not pass, and the source from `offset` on."""
+    The encoded text is `prefix`, which is not in the user's text, and the source from `offset` on."""
     language_codes = {token_id: code for code, token_id in tokenizer.languages.items()}
     spans: list[CharacterSpan | None] = []
     names: list[str] = []
@@ -141,7 +141,7 @@ def locate_source_tokens(
 def locate_target_tokens(
     tokenizer: Tokenizer, token_ids: Sequence[int], text: str
 ) -> tuple[TextSpan, ...]:
-    """Return the spans of generated tokens: the characters each adds to the decoded text."""
+    """Return the spans of generated tokens: the characters that each adds to the decoded text."""
     special_ids = {*tokenizer.all_special_ids}
     partial_texts = (
         tokenizer.decode(token_ids[: count + 1], skip_special_tokens=True).lstrip()
@@ -158,7 +158,7 @@ def locate_target_tokens(
 
 
 def count_common_prefix(text: str, other: str) -> int:
-    """Return the number of characters that both texts start with."""
+    """Return the length of the common prefix of both texts."""
     pairs = zip(text, other, strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
@@ -168,7 +168,7 @@ def build_text_spans(
 ) -> tuple[TextSpan, ...]:
     """Return the spans of tokens; None is a token without characters.
 
-    Whitespace, and bytes that are not yet a character, belong to the token after them."""
+    Whitespace, and bytes of an incomplete character, belong to the token after them."""
     text_spans: list[TextSpan] = []
     position = max((span[1] for span in spans if span), default=0)
     following: CharacterSpan | None = None

@@ -1,4 +1,4 @@
-"""Task: what all tasks share: settings, preprocessing, batching by length, results in order.
+"""Task: the base class of all tasks, with settings, preprocessing and batching by length.
 
 input ─ texts ─ encodings ─ rows that fit ─ batches by length ─ network ─ predictions ─ result
 """
@@ -37,12 +37,12 @@ from qkv.tasks.checks import (
     check_list,
     check_setting_names,
 )
-from qkv.tasks.requirements import check_model_supports_task
+from qkv.tasks.requirements import TaskRequirement, check_model_supports_task
 from qkv.text import Encoding, Tokenizer
 from qkv.validate import check_number
 
 DEFAULT_MAX_INPUT_LENGTH = 8192  # tokens, if neither the model nor its tokenizer has a limit
-TEXTS_PER_CHUNK = 1024  # texts that are encoded and sorted by length at a time
+TEXTS_PER_CHUNK = 1024  # number of texts that are encoded and sorted by length at a time
 
 TextOrPair: TypeAlias = str | tuple[str, str]
 OutputTensors: TypeAlias = dict[str, Tensor]
@@ -59,13 +59,14 @@ class InputRow(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC, Generic[InputT, ResultT]):
-    """A model and the settings of a task; a call may override settings for itself.
+    """A model and the settings of a task; the arguments of a call override the settings.
 
-    `max_input_length`: input tokens per row, if fewer than the model can read.
-    `overflow`: what happens to a longer text: "error", "truncate" or "window" (docs/long-texts.md).
+    `max_input_length`: maximum number of input tokens per row; default: the limit of the model.
+    `overflow`: mode for longer texts: "error", "truncate" or "window" (docs/long-texts.md).
     `stride`: tokens that neighboring windows share."""
 
     name: ClassVar[str]
+    requirement: ClassVar[TaskRequirement]  # requirement of the model
     overflow_modes: ClassVar[tuple[str, ...]] = ONE_ROW_MODES
     truncation: ClassVar[str] = "longest_first"  # strategy of `apply_overflow`
     uses_stride: ClassVar[bool] = False  # whether neighboring windows share tokens
@@ -75,7 +76,7 @@ class Task(ABC, Generic[InputT, ResultT]):
     stride: int | None = None
 
     def __post_init__(self) -> None:
-        check_model_supports_task(self.model, self.name)
+        check_model_supports_task(self.model, self.name, self.requirement)
         if self.model.tokenizer is None:
             raise ValueError(
                 f"`{self.name}`: the model has no tokenizer; expected its files next to the weights"
@@ -102,12 +103,12 @@ class Task(ABC, Generic[InputT, ResultT]):
     ) -> list[ResultT]:  # fmt: skip
         """Return the results for many inputs, in their order.
 
-        `batch_tokens` is the size of a batch, padding included."""
+        `batch_tokens` is the maximum number of tokens of a batch, including padding."""
         task = self.with_settings(settings)
         return task.compute_results(check_list("inputs", inputs), batch_tokens, progress)
 
     def with_settings(self, settings: dict[str, Any]) -> Self:
-        """Return the same task with other settings."""
+        """Return the task with other settings."""
         names = [field.name for field in fields(self) if field.name != "model"]
         check_setting_names(settings, names)
         return replace(self, **settings) if settings else self
@@ -115,7 +116,7 @@ class Task(ABC, Generic[InputT, ResultT]):
     # --- overridden by tasks ---
 
     def prepare_texts(self, task_input: InputT, input_name: str) -> list[TextOrPair]:
-        """Return the texts or text pairs of one input; `input_name` is its name in errors."""
+        """Return the texts or text pairs of one input; `input_name` is its name in error messages."""
         return [check_input_text(task_input, input_name)]
 
     def build_rows(self, encoding: Encoding, input_name: str) -> list[InputRow]:
@@ -135,7 +136,7 @@ class Task(ABC, Generic[InputT, ResultT]):
     def extract_predictions(
         self, outputs: OutputTensors, batch: Batch, rows: Sequence[InputRow]
     ) -> list[Any]:
-        """Return the prediction of every row; a task without it overrides `predict`."""
+        """Return the prediction of every row; a task without this method overrides `predict`."""
         raise NotImplementedError
 
     @abstractmethod
@@ -174,7 +175,7 @@ class Task(ABC, Generic[InputT, ResultT]):
         """Return the parts of a text, each of which fits into a row."""
         if all(sequence_id is None for sequence_id in encoding.sequence_ids):
             raise ValueError(
-                f"{input_name}: the tokenizer knows none of its characters; expected words"
+                f"{input_name}: the tokenizer has no tokens for its characters; expected words"
             )
         return apply_overflow(
             encoding,
@@ -202,7 +203,7 @@ class Task(ABC, Generic[InputT, ResultT]):
                 rows = self.preprocess(chunk, names)
                 chunk_size = len(chunk)
                 total = len(inputs)
-                if total <= TEXTS_PER_CHUNK:  # all rows are known: lines of a file, windows
+                if total <= TEXTS_PER_CHUNK:  # the number of rows is known
                     chunk_size = max(sum(map(len, rows)), chunk_size)
                     total = chunk_size
                 report_progress = build_progress_reporter(
@@ -256,7 +257,7 @@ class Task(ABC, Generic[InputT, ResultT]):
         return self.model.net(batch), batch
 
     def build_batch(self, rows: Sequence[InputRow]) -> Batch:
-        """Return the padded batch of the rows; target positions limit where logits are computed."""
+        """Return the padded batch of the rows; logits are computed only at target positions."""
         model = self.model
         input_ids = pad_sequences(
             [np.array(self.get_input_ids(row)) for row in rows], self.tokenizer.pad_token_id or 0
@@ -283,7 +284,7 @@ class Task(ABC, Generic[InputT, ResultT]):
 
 
 def uses_token_type_ids(spec: Spec) -> bool:
-    """Return whether the model distinguishes segments; GPT's token types are no segments."""
+    """Return whether the model has segment embeddings; GPT's token types are not segments."""
     first_stack: StackSpec = spec.encoder or spec.decoder  # type: ignore[assignment]
     token_types = first_stack.embedding.token_types
     relative = first_stack.layers[0].attention.relative_position
@@ -292,14 +293,14 @@ def uses_token_type_ids(spec: Spec) -> bool:
 
 
 def trim_span(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span without whitespace at its ends, which some tokenizers count to a word."""
+    """Return the span without leading and trailing whitespace, which some tokenizers include."""
     part = text[start:end]
     start += len(part) - len(part.lstrip())
     return start, max(start, start + len(part.strip()))
 
 
 def get_model_label_names(model: Model, num_labels: int) -> tuple[str, ...]:
-    """Return the names of a head's labels from the `id2label` of config.json."""
+    """Return the label names of a head, from `id2label` of config.json."""
     id2label = model.config.get("id2label") or {}
     return tuple(
         str(id2label.get(str(i), id2label.get(i, f"LABEL_{i}"))) for i in range(num_labels)

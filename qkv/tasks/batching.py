@@ -1,4 +1,4 @@
-"""Batching by length, evaluation mode and progress reports for the tasks."""
+"""Batching by length, evaluation mode and progress reports of tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group_rows_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[li
 
 @contextmanager
 def evaluation_mode(model: Model) -> Iterator[None]:
-    """Run the network in eval and inference mode; restore its training mode afterwards."""
+    """Set evaluation and inference mode within the context, then restore the training mode."""
     was_training = model.net.training
     model.net.eval()
     try:

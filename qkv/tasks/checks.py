@@ -1,4 +1,4 @@
-"""Checks of what users pass to tasks: texts, labels and settings. Every error is one line."""
+"""Validation of the inputs of tasks: texts, labels and settings. Every error is one line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_input_text(text: object, name: str) -> str:
         raise ValueError(f"{name} is a {type(text).__name__}, expected a string")
     if not text.strip():
         problem = "only whitespace" if text else "empty"
-        raise ValueError(f"{name} is {problem}, expected some words")
+        raise ValueError(f"{name} is {problem}, expected a text")
     return text
 
 
@@ -40,7 +40,7 @@ def check_boolean_settings(task: Any) -> None:
 
 
 def check_list(name: str, values: Iterable[T], item_name: str = "texts") -> list[T]:
-    """Return the values as a list; a single string is an error, not a list of characters."""
+    """Return the values as a list; a single string is an error."""
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         problem = "one text" if isinstance(values, str) else f"a {type(values).__name__}"
         raise ValueError(f"{name}: {problem}, expected a list of {item_name}")
@@ -65,7 +65,7 @@ def check_top_k(top_k: int | None) -> None:
 
 
 def parse_candidate_labels(labels: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the labels of a list, or of one comma-separated string; none empty, none repeated."""
+    """Return the labels of a list or a comma-separated string; empty or repeated labels are errors."""
     if isinstance(labels, str):
         labels = [label.strip() for label in labels.split(",")]
     parsed = check_list("candidate_labels", labels)
@@ -80,5 +80,5 @@ def check_hypothesis_template(hypothesis_template: str) -> None:
     if not isinstance(hypothesis_template, str) or "{}" not in hypothesis_template:
         raise ValueError(
             f"hypothesis_template is {hypothesis_template!r}, "
-            "expected a text with {} in place of the label"
+            "expected a text with {} for the label"
         )

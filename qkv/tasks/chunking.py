@@ -20,7 +20,7 @@ def chunk_text(
 ) -> Iterator[tuple[str, str]]:
     """Yield chunks of at most `max_tokens`, each with the whitespace before it.
 
-    The tokens of `prefix` and the special tokens count for every chunk."""
+    Every chunk also contains the tokens of `prefix` and the special tokens."""
     encoding = encode(prefix + text)
     if len(encoding) <= max_tokens:
         yield "", text
@@ -42,7 +42,9 @@ def chunk_text(
     while start < len(text):
         budget = max_tokens - num_other_tokens
         num_tokens = max_tokens + 1
-        while num_tokens > max_tokens:  # a chunk may have more tokens than it had in the text
+        while (
+            num_tokens > max_tokens
+        ):  # a chunk may have more tokens than the same part of the text
             end = find_chunk_end(token_starts, boundaries, start, budget, len(text))
             num_tokens = len(encode(prefix + text[start:end]))
             budget -= max(num_tokens - max_tokens, 0)
@@ -63,7 +65,7 @@ def find_chunk_end(
     if max_tokens < 1:
         raise ValueError(
             "max_input_length leaves no token for the text after the prefix and special tokens; "
-            "expected a larger one"
+            "set a larger max_input_length"
         )
     first = bisect_left(token_starts, start)
     num_left = len(token_starts) - first

@@ -1,7 +1,7 @@
-"""Cross-attention weights of generated results, for alignments. Knows no text.
+"""Cross-attention weights of generated results, for alignments. Does not depend on text.
 
-The weights of a token are those of the step that predicted it. They come from one extra forward
-pass on the finished tokens, so decoding itself is unchanged. Of all decoder layers, the penultimate
+The weights of a token are those of the step that predicts it. They are computed by an additional
+forward pass on the finished tokens, so that decoding is unchanged. The penultimate decoder layer
 usually aligns best (Garg et al. 2019, arXiv:1909.02074)."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ IdSequence: TypeAlias = Sequence[int]
 
 
 class AttentionResult(Result):
-    """A result with its cross-attention weights: (tokens, source tokens), with padding."""
+    """A result with its cross-attention weights (tokens, source tokens), including padding."""
 
     cross_attention_weights: list[list[float]]
 
@@ -39,7 +39,7 @@ def check_alignment_layer(alignment_layer: str | int | None, depth: int) -> None
 
 
 def build_cross_attention_path(alignment_layer: str | int, depth: int) -> str:
-    """Return the pattern of the paths that `look` is called with."""
+    """Return the pattern of paths for `look`."""
     if alignment_layer == "mean":
         layer = r"\d+"
     elif alignment_layer == "penultimate":
@@ -64,7 +64,7 @@ def compute_cross_attention(
     batch = Batch(
         encoder=build_padded_inputs(sources),
         decoder=build_padded_inputs(decoder_ids),
-        logit_positions=torch.zeros(0, dtype=torch.long),  # no logits: they would not fit in memory
+        logit_positions=torch.zeros(0, dtype=torch.long),  # no logits, which need much memory
     )
     path = build_cross_attention_path(alignment_layer, len(net.decoder.layer_order))
     with look(net, path) as attention_weights:

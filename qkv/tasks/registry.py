@@ -1,4 +1,4 @@
-"""The function `task`: a task by name, on a model. A task is imported on first use."""
+"""The function `task`, which returns a task by name. The module of a task is imported on first use."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from qkv.hints import describe_unknown_name
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.tasks.base import Task
+from qkv.tasks.requirements import TaskRequirement
 from qkv.tasks.settings import (
     AnswerSettings,
     ClassifySettings,
@@ -127,9 +128,9 @@ def task(
     adapter: str | Path | None = None,
     **settings: Any,
 ) -> Task[Any, Any]:
-    """Return a task on a model: a folder, a hub id or a Model. `settings` are those of the task.
+    """Return a task with a model: a folder, a hub id or a Model. `settings` are those of the task.
 
-    Without a model, `translate`, `complete` and `classify` use the built-in one. In tasks that
+    Without a model, `translate`, `complete` and `classify` use the built-in model. In tasks that
     generate text, a sampling setting (temperature, top_p, top_k, …) implies `do_sample=True`."""
     return create_task(name, model, settings, device=device, adapter=adapter)
 
@@ -159,10 +160,7 @@ def create_task(
             raise ValueError(
                 f"{argument} is a {type(value).__name__}, expected a folder or a hub id"
             )
-    module_name, class_name = TASK_CLASSES[name]
-    task_class: type[Task[Any, Any]] = getattr(
-        import_module(f"qkv.tasks.{module_name}"), class_name
-    )
+    task_class = get_task_class(name)
     loaded = model if isinstance(model, Model) else load(model, device=device, adapter=adapter)
     if name == "answer":
         from qkv.tasks.write.generative_answer import select_answer_task
@@ -170,3 +168,21 @@ def create_task(
         settings = dict(settings)
         task_class = select_answer_task(loaded, settings.pop("generative", None))
     return task_class(model=loaded).with_settings(dict(settings))
+
+
+def get_task_class(name: str) -> type[Task[Any, Any]]:
+    """Return the class of a task, imported when it is first used."""
+    module_name, class_name = TASK_CLASSES[name]
+    task_class: type[Task[Any, Any]] = getattr(
+        import_module(f"qkv.tasks.{module_name}"), class_name
+    )
+    return task_class
+
+
+def get_task_requirement(name: str) -> TaskRequirement:
+    """Return the model requirement of a task; for `answer`, that of either of its classes."""
+    if name != "answer":
+        return get_task_class(name).requirement
+    from qkv.tasks.write.generative_answer import ANSWER_REQUIREMENT
+
+    return ANSWER_REQUIREMENT

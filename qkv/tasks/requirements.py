@@ -1,4 +1,4 @@
-"""Which models support which task, by their heads and architecture. Knows no text."""
+"""Requirements of tasks on the head and architecture of a model. Does not depend on tasks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,22 @@ from qkv.spec import Causal, DualSpec, Spec
 SpecPredicate = Callable[[Spec], bool]
 
 
+def reject_dual_encoder(spec: DualSpec) -> bool:
+    """Return False: most tasks need a single network."""
+    return False
+
+
 class TaskRequirement(NamedTuple):
-    """What a task requires of a model: a description, a test and the `head=` of the families."""
+    """The requirement of a task on a model: a description, a predicate and the `head=` of families."""
 
     description: str
     predicate: SpecPredicate
     heads: tuple[str, ...]
+    dual_predicate: Callable[[DualSpec], bool] = reject_dual_encoder  # predicate for dual encoders
+
+    def is_met_by(self, spec: Spec | DualSpec) -> bool:
+        """Return whether a model with this spec supports the task."""
+        return self.dual_predicate(spec) if isinstance(spec, DualSpec) else self.predicate(spec)
 
 
 def list_head_names(spec: Spec | DualSpec) -> list[str]:
@@ -52,7 +62,7 @@ def describe_architecture(spec: Spec | DualSpec) -> str:
 
 
 def require_head(head: str) -> SpecPredicate:
-    """Return a test for a head, by the name of its module."""
+    """Return a predicate for a head, by the name of its module."""
     return lambda spec: head in list_head_names(spec)
 
 
@@ -67,7 +77,7 @@ def is_causal_spec(spec: Spec) -> bool:
 def is_bidirectional_spec(spec: Spec) -> bool:
     """Return whether a masked token is predicted from both sides.
 
-    XLNet's is not: that would need its query stream."""
+    In XLNet it is not, because that would need its query stream."""
     return (
         spec.encoder is not None
         and not is_causal_spec(spec)
@@ -107,61 +117,12 @@ SPAN_REQUIREMENT = TaskRequirement(
 SEQ2SEQ_REQUIREMENT = TaskRequirement(
     "an encoder-decoder with the head lm", can_rewrite_text, ("lm",)
 )
-TASK_REQUIREMENTS = {
-    "classify": TaskRequirement(
-        "a sequence-classification head",
-        require_head("sequence_classification"),
-        ("sequence-classification",),
-    ),
-    "tag": TaskRequirement(
-        "a token-classification head",
-        require_head("token_classification"),
-        ("token-classification",),
-    ),
-    "fill": TaskRequirement("a masked-lm head", can_fill_masks, ("masked-lm",)),
-    "answer": TaskRequirement(
-        f"{SPAN_REQUIREMENT.description}, or {SEQ2SEQ_REQUIREMENT.description}",
-        lambda spec: SPAN_REQUIREMENT.predicate(spec) or can_rewrite_text(spec),
-        ("question-answering", "lm"),
-    ),
-    "embed": TaskRequirement(
-        "an encoder or a decoder alone",
-        lambda spec: not (spec.encoder and spec.decoder),
-        ("none",),
-    ),
-    "match": TaskRequirement("two towers, for texts and images", lambda spec: False, ("both",)),
-    "detect": TaskRequirement(
-        "a replaced-token-detection head",
-        require_head("replaced_token_detection"),
-        ("replaced-token-detection",),
-    ),
-    "score": TaskRequirement(
-        "a decoder with the head lm, or a masked-lm head", can_score_text, ("lm", "masked-lm")
-    ),
-    "translate": SEQ2SEQ_REQUIREMENT,
-    "complete": TaskRequirement(
-        "a decoder with the head lm, or XLNet with it", can_complete_text, ("lm",)
-    ),
-    "summarize": SEQ2SEQ_REQUIREMENT,
-}
 
 
-def check_model_supports_task(
-    model: Model, task: str, requirement: TaskRequirement | None = None
-) -> None:
-    """Raise ValueError if the model does not support the task.
-
-    `requirement` replaces that of the task, for one of several ways to do it."""
-    requirement = requirement or TASK_REQUIREMENTS[task]
+def check_model_supports_task(model: Model, task: str, requirement: TaskRequirement) -> None:
+    """Raise ValueError if the model does not meet the requirement of the task."""
     spec = model.spec
-    if isinstance(spec, DualSpec):
-        has_both = spec.text is not None and spec.image is not None
-        is_supported = (task == "match" and has_both and spec.logit_scale is not None) or (
-            task == "embed" and spec.text is not None
-        )
-    else:
-        is_supported = requirement.predicate(spec)
-    if is_supported:
+    if requirement.is_met_by(spec):
         return
     if model.tokenizer_folder:
         subject = f"{model.tokenizer_folder}: this model is"
@@ -169,21 +130,19 @@ def check_model_supports_task(
         subject = f"this {model.family.name} is"
     raise ValueError(
         f"{subject} {describe_architecture(spec)}; `{task}` needs {requirement.description}. "
-        f"Supported: {describe_supporting_families(task, requirement)}"
+        f"Supported: {describe_supporting_families(requirement)}"
     )
 
 
-def describe_supporting_families(task: str, requirement: TaskRequirement | None = None) -> str:
-    """Return the names of the families that support a task, and the head they need."""
-    _, predicate, heads = requirement or TASK_REQUIREMENTS[task]
+def describe_supporting_families(requirement: TaskRequirement) -> str:
+    """Return the names of the families that meet a requirement, and the head they need."""
     names: dict[str, None] = {}
     for family in list_families():
-        for head in heads:
-            if head not in family.heads:
-                continue
-            spec = family.build_spec(**family.arguments(head=head))
-            is_supported = task == "match" if isinstance(spec, DualSpec) else predicate(spec)
-            if is_supported:
+        for head in requirement.heads:
+            if head in family.heads and requirement.is_met_by(
+                family.build_spec(**family.arguments(head=head))
+            ):
                 names[family.name] = None
+    heads = requirement.heads
     head_description = "any head" if heads == ("none",) else f"the head {' or '.join(heads)}"
     return f"{', '.join(names)}, with {head_description}"

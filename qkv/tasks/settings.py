@@ -1,4 +1,4 @@
-"""The settings of every task as typed keywords, for the signature of `qkv.task`.
+"""The settings of every task as typed keyword arguments, for the signature of `qkv.task`.
 
 `tests/tasks/test_settings.py` compares the names and types with the fields of the tasks."""
 
@@ -84,7 +84,7 @@ class CompleteSettings(TextGenerationSettings, total=False):
 
 
 class AnswerSettings(TextGenerationSettings, total=False):
-    """Settings of extractive and of generative answers; `generative` None: as the model supports."""
+    """Settings of extractive and generative answers; `generative` None: determined by the model."""
 
     generative: bool | None
     max_answer_tokens: int

@@ -1,4 +1,4 @@
-"""Alignments as one self-contained HTML page that loads no other resource.
+"""Alignments as one self-contained HTML page without external resources.
 
 Hovering over a word, or focusing it with Tab, highlights the words it is aligned to: see page.html."""
 

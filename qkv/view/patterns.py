@@ -1,4 +1,4 @@
-"""Attention patterns described in words and drawn with characters. Knows patterns, no network.
+"""Attention patterns described in words and drawn with characters. Does not depend on networks.
 
 A row of a drawing is a query, a column a key. A window of the last 2 positions:
 
@@ -26,32 +26,33 @@ def describe_pattern(pattern: Pattern) -> str:
     """Return the positions that a token attends to, in words."""
     match pattern:
         case spec.Full():
-            return "sees all"
+            return "attends to all tokens"
         case spec.Causal():
-            return "sees itself and all before"
+            return "attends to itself and earlier tokens"
         case spec.Local():
-            return f"sees {pattern.window:,} to either side"
+            return f"attends to {pattern.window:,} tokens on either side"
         case spec.Banded(window=1):
-            return "sees itself"
+            return "attends to itself"
         case spec.Banded():
-            return f"sees the last {pattern.window:,}"
+            return f"attends to the last {pattern.window:,} tokens"
         case spec.Strided():
-            return f"sees one in every {pattern.stride:,} before"
+            return f"attends to one in every {pattern.stride:,} earlier tokens"
         case spec.Chunk():
-            return f"sees its chunk of {pattern.stride:,} so far"
+            return f"attends to earlier tokens of its chunk of {pattern.stride:,}"
         case spec.ChunkEnds():
-            return f"sees the last {pattern.count:,} of every {pattern.stride:,} before"
-        case spec.Prefix():
-            return f"sees itself and all before, and the first {pattern.length:,}"
-        case spec.MemoryWindow():
-            return "sees as far back as the memory is long"
-        case spec.And():
             return (
-                f"{describe_pattern(pattern.left)}, of which it {describe_pattern(pattern.right)}"
+                f"attends to the last {pattern.count:,} of every {pattern.stride:,} earlier tokens"
             )
+        case spec.Prefix():
+            return f"attends to itself, earlier tokens and the first {pattern.length:,} tokens"
+        case spec.MemoryWindow():
+            return "attends to as many earlier tokens as the memory has"
+        case spec.And():
+            right = describe_pattern(pattern.right).removeprefix("attends to ")
+            return f"{describe_pattern(pattern.left)}, limited to {right}"
         case spec.Or():
-            right = describe_pattern(pattern.right).removeprefix("sees ")
-            return f"{describe_pattern(pattern.left)}, and {right}"
+            right = describe_pattern(pattern.right).removeprefix("attends to ")
+            return f"{describe_pattern(pattern.left)}, and to {right}"
         case spec.PerHead():
             return "; ".join(
                 f"{format_index_ranges('head', heads)}: {describe_pattern(head_pattern)}"
@@ -61,7 +62,7 @@ def describe_pattern(pattern: Pattern) -> str:
 
 
 def draw_pattern(pattern: Pattern) -> list[str]:
-    """Return the lines of a drawing; if heads differ, one drawing per pattern, two side by side."""
+    """Return the lines of a drawing; if heads differ, one drawing per pattern, two in each row."""
     blocks = []
     for head_pattern, heads in group_heads_by_pattern(pattern).items():
         title = [format_index_ranges("head", heads)] if isinstance(pattern, spec.PerHead) else []
@@ -83,7 +84,7 @@ def group_heads_by_pattern(pattern: Pattern) -> dict[Pattern, list[int]]:
 
 
 def draw_grid(pattern: Pattern) -> list[str]:
-    """Return the lines of the first positions, and the scale if the pattern was shrunk."""
+    """Return the lines of the first positions, and the scale if the pattern was scaled down."""
     visibility, factor = compute_visibility(pattern)
     lines = [
         " ".join(VISIBLE_MARK if is_visible else MASKED_MARK for is_visible in row)
@@ -95,7 +96,7 @@ def draw_grid(pattern: Pattern) -> list[str]:
 def compute_visibility(
     pattern: Pattern, size: int = GRID_SIZE, memory_length: int = 0
 ) -> tuple[list[list[bool]], float]:
-    """Return which of the first keys each of the first queries sees, and the shrink factor.
+    """Return which of the first keys each of the first queries attends to, and the scale factor.
 
     `memory_length` keys precede the first query."""
     pattern = pattern.with_memory(memory_length or size // 2 - 1)
@@ -109,7 +110,7 @@ def compute_visibility(
 
 
 def find_largest_extent(pattern: Pattern) -> int:
-    """Return the largest number of a pattern; a window to both sides counts twice."""
+    """Return the largest number of a pattern; a window on both sides counts twice."""
     extents = [
         find_largest_extent(value) if isinstance(value, Pattern) else value
         for value in vars(pattern).values()
@@ -118,7 +119,7 @@ def find_largest_extent(pattern: Pattern) -> int:
 
 
 def shrink_pattern(pattern: Pattern, factor: float) -> Pattern:
-    """Return the pattern with all of its numbers divided by the factor."""
+    """Return the pattern with all its numbers divided by the factor."""
     changes: dict[str, Any] = {
         name: shrink_pattern(value, factor)
         if isinstance(value, Pattern)

@@ -1,7 +1,7 @@
 """Alignments as an SVG picture, with colors for light and dark pages.
 
 A row is a word of the target, a column a word of the source; the color of a cell is the attention
-weight of the row's word on the column's word."""
+weight between the two words."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SvgDrawing(NamedTuple):
 
 
 def render_svg(title: str, alignments: Sequence[Alignment]) -> str:
-    """Return the text of an SVG file: a title and one matrix below the other."""
+    """Return the text of an SVG file: a title, and one matrix per alignment."""
     heading = f'<text class="title" x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 14}">'
     parts = [f"{heading}{escape_xml(title)}</text>"]
     top = PAGE_MARGIN + 30.0
@@ -115,7 +115,7 @@ def draw_alignment(alignment: Alignment) -> SvgDrawing:
 
 
 def draw_cell(x: float, y: float, weight: float, is_best: bool) -> str:
-    """Draw a square with the weight as its opacity; weights from 0.1 on are also printed."""
+    """Draw a square with the weight as its opacity; weights of at least 0.1 are also printed."""
     size = CELL_SIZE - CELL_GAP
     position = f'x="{x + CELL_GAP / 2:.1f}" y="{y + CELL_GAP / 2:.1f}"'
     box = f'{position} width="{size}" height="{size}" rx="4"'
@@ -133,7 +133,7 @@ def draw_cell(x: float, y: float, weight: float, is_best: bool) -> str:
 
 
 def escape_xml(text: str) -> str:
-    """Escape a text for XML and HTML and replace the characters that they forbid."""
+    """Escape a text for XML and HTML, and replace the characters that XML does not allow."""
     return escape(INVALID_XML_CHARACTERS.sub("�", text))
 
 

@@ -1,4 +1,4 @@
-"""A model as a tree: modules, shapes, parameter counts and what the spec says, equal layers folded.
+"""A model as a tree of modules, shapes, parameter counts and descriptions, with equal layers folded.
 
 └── decoder                    12 layers of width 768         124,439,808
     └── layers 0-11 ×12        7,087,872 each                  85,054,464
@@ -58,12 +58,12 @@ class ModuleNode:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """Return the number of parameters; tied ones count once."""
+    """Return the number of parameters; tied parameters are counted once."""
     return sum(p.numel() for p in module.parameters())
 
 
 def count_layers(model_spec: Spec | DualSpec) -> int:
-    """Return the number of layers; a mixture-of-experts layer counts once per expert."""
+    """Return the number of layers; a mixture-of-experts layer is counted once per expert."""
     if isinstance(model_spec, DualSpec):
         towers = [tower for tower in (model_spec.text, model_spec.image) if tower]
         return sum(map(count_layers, towers))
@@ -78,7 +78,8 @@ def count_layers(model_spec: Spec | DualSpec) -> int:
 def count_spec_parameters(model_spec: Spec | DualSpec) -> int:
     """Return the number of parameters of a model.
 
-    Of equal layers only two are built: every further one has as many parameters as the second."""
+    Only two of several equal layers are built: every further layer has as many parameters as the
+    second."""
     if isinstance(model_spec, DualSpec):
         towers = [tower for tower in (model_spec.text, model_spec.image) if tower]
         return sum(map(count_spec_parameters, towers)) + (model_spec.logit_scale is not None)
@@ -180,7 +181,7 @@ def build_module_tree(
 
 
 def annotate_modules(net: nn.Module) -> Iterator[tuple[int, ModuleNote]]:
-    """Yield the id of every described module with what its spec says."""
+    """Yield the id of every described module with its description."""
     drawn_patterns: set[spec.Pattern] = set()
     for module in net.modules():
         if isinstance(module, Stack):
@@ -201,7 +202,7 @@ def annotate_modules(net: nn.Module) -> Iterator[tuple[int, ModuleNote]]:
                 yield id(layer.feed_forward), ModuleNote([feed_forward])
                 if layer_spec.cross_attention:
                     attention = describe_attention(layer_spec.cross_attention)
-                    note = ModuleNote([attention, "sees all of the source"])
+                    note = ModuleNote([attention, "attends to all of the source"])
                     yield id(layer.cross_attention), note
         elif isinstance(module, Transformer):
             for head in module.spec.heads:
@@ -275,12 +276,12 @@ def describe_positions(stack: StackSpec) -> str:
             buckets = f"{bias.num_buckets} buckets of distance up to {bias.max_distance}"
             descriptions.append(f"{buckets}, added to the scores")
         case spec.AlibiSpec():
-            descriptions.append("scores fall with distance (ALiBi)")
+            descriptions.append("scores decrease with distance (ALiBi)")
     return "; ".join(descriptions) or "none"
 
 
 def describe_norms(tower: Stack) -> str:
-    """Describe the norms that the layers have; an Identity is none."""
+    """Describe the norms of the layers; an Identity is not a norm."""
     names = ("pre_attention_norm", "pre_feed_forward_norm", "post_feed_forward_norm")
     layer_norms = [
         {name for name in names if isinstance(getattr(layer, name, None), NORM_CLASSES)}
@@ -329,7 +330,7 @@ def describe_feed_forward(feed_forward: spec.FeedForwardSpec | spec.MixtureOfExp
 def describe_head(head: spec.HeadSpec | spec.AdaptiveSoftmaxSpec | spec.SpanBeamSpec) -> str:
     match head:
         case spec.AdaptiveSoftmaxSpec():
-            return "adaptive softmax: frequent tokens first, then each cluster of rarer ones"
+            return "adaptive softmax: frequent tokens first, then each cluster of rarer tokens"
         case spec.SpanBeamSpec():
             return f"start, end for each of the best {head.num_starts} starts, answerability"
     states = POOLING_DESCRIPTIONS.get(head.pooling, head.pooling)

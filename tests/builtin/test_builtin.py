@@ -78,7 +78,7 @@ def run_failing_command(capsys: pytest.CaptureFixture[str], *arguments: str) -> 
 # --- export ---
 
 
-def test_exported_files(home: Path) -> None:
+def test_the_exported_files_are_complete(home: Path) -> None:
     folder = home / "translate"
     names = "README.md config.json generation_config.json model.safetensors recipe.toml"
     names += " special_tokens_map.json tokenizer.json tokenizer_config.json"
@@ -89,8 +89,8 @@ def test_exported_files(home: Path) -> None:
     )
     assert (folder / "recipe.toml").read_text() == '[model]\nfamily = "transformer"\n'
     assert (folder / "tokenizer.json").read_text(encoding="utf-8").count("\n") == 1
-    drawn = json.loads((home / "complete" / "generation_config.json").read_text())
-    assert (drawn["do_sample"], drawn["temperature"], drawn["top_p"]) == (True, 0.8, 0.9)
+    sampling = json.loads((home / "complete" / "generation_config.json").read_text())
+    assert (sampling["do_sample"], sampling["temperature"], sampling["top_p"]) == (True, 0.8, 0.9)
     assert not (home / "classify" / "generation_config.json").exists()
 
 
@@ -108,7 +108,7 @@ def test_model_card_is_complete(home: Path) -> None:
     )
 
 
-def test_tool_prints_file_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tool_prints_file_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run, out, card = (
         save_run(build_seq2seq(), tmp_path / "run"),
         tmp_path / "out",
@@ -143,10 +143,10 @@ def test_tool_prints_file_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_incomplete_card_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "card.json"
     file.write_text(
-        json.dumps({**CARD, "date": "", "scores": [1], "colour": "red"} | {"limits": []})
+        json.dumps({**CARD, "date": "", "scores": [1], "color": "red"} | {"limits": []})
     )
     with pytest.raises(
-        ValueError, match=r"colour is unknown; date is ''.*; scores is \[1\].*; limits is \[\]"
+        ValueError, match=r"color is unknown; date is ''.*; scores is \[1\].*; limits is \[\]"
     ):
         ship.read_card(file)
     file.write_text(json.dumps({name: CARD[name] for name in CARD if name != "license"}))
@@ -176,7 +176,7 @@ def test_other_tasks_have_no_builtin_model(stand_ins: Path) -> None:
     with pytest.raises(ValueError, match="`tag` has no model"):
         qkv.task("tag")
     with pytest.raises(
-        ValueError, match=r"builtin:tag: no such model; expected one of builtin:translate, b"
+        ValueError, match=r"builtin:tag: unknown built-in model; expected one of builtin:translate, b"
     ):
         qkv.load("builtin:tag")
 
@@ -186,7 +186,7 @@ def test_missing_weights_are_an_error(
 ) -> None:
     monkeypatch.setattr(builtin, "BUILTIN_FOLDER", tmp_path)
     with pytest.raises(
-        ValueError, match="builtin:translate: this copy of qkv came without its weights"
+        ValueError, match="builtin:translate: the weights are not in this copy of qkv"
     ):
         qkv.task("translate")
     for arguments in (
@@ -194,7 +194,7 @@ def test_missing_weights_are_an_error(
         ["translate", "--show-card"],
         ["show", "builtin:translate"],
     ):
-        assert "came without its weights" in run_failing_command(capsys, *arguments)
+        assert "weights are not in this copy" in run_failing_command(capsys, *arguments)
 
 
 def test_package_contains_the_models() -> None:
@@ -243,11 +243,13 @@ def test_other_languages_are_not_detected() -> None:
     ("en", "Hello world!"), ("en", "Yes."), ("en", "Thanks!"),
     ("de", "Was war das?"), ("en", "What was that?"), ("de", "So ist er: The Beatles hört er gern."),
 ])  # fmt: skip
-def test_detect_german_or_english(language: str, text: str) -> None:
+def test_german_and_english_are_told_apart(language: str, text: str) -> None:
     assert detect_german_or_english(text) == language
 
 
-def test_commands_without_a_model(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_use_the_builtin_model_by_default(
+    stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     task = qkv.task("translate")
     assert run_command(capsys, "translate", GERMAN) == task(GERMAN).text + "\n"
     assert (
@@ -270,7 +272,9 @@ def test_commands_without_a_model(stand_ins: Path, capsys: pytest.CaptureFixture
     assert "translate: encoder-decoder" in run_command(capsys, "show", "builtin:translate")
 
 
-def test_show_card(stand_ins: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_card_prints_the_model_card(
+    stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name in builtin.BUILTIN_TASKS:
         shown = run_command(capsys, name, "--show-card")
         assert "A stand-in" in shown
@@ -322,33 +326,33 @@ print(*[name for name in needless.split() if name in sys.modules], sep=" ", file
 @pytest.mark.parametrize(
     ("names", "most"), [(["translate"], 12_000_000), (["complete", "classify"], 5_000_000)]
 )
-def test_size_of_the_models(names: list[str], most: int) -> None:
+def test_the_models_are_small(names: list[str], most: int) -> None:
     files = [path for name in names for path in (builtin.BUILTIN_FOLDER / name).rglob("*")]
     assert 0 < sum(path.stat().st_size for path in files) <= most
 
 
-def test_translation_between_german_and_english() -> None:
-    t = qkv.task("translate")
+def test_german_and_english_are_translated() -> None:
+    translate = qkv.task("translate")
     pairs = {
         "Wo ist der Bahnhof?": "Where is the station?", "Guten Morgen!": "Good morning.",
         "The children are playing in the garden.": "Die Kinder spielen im Garten.",
     }  # fmt: skip
-    assert [item.text for item in t.map(pairs)] == [*pairs.values()]
+    assert [item.text for item in translate.map(pairs)] == [*pairs.values()]
     assert (
-        t("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"
+        translate("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"
     )  # sentence by sentence
     assert (
-        t("Wo \t ist\u00a0der  Bahnhof?").text == "Where is the station?"
+        translate("Wo \t ist\u00a0der  Bahnhof?").text == "Where is the station?"
     )  # whitespace is collapsed
-    (aligned,) = t("Wo ist der Bahnhof?", alignment_layer="penultimate").alignments
+    (aligned,) = translate("Wo ist der Bahnhof?", alignment_layer="penultimate").alignments
     words = aligned.merge_into_words()
-    made_of = {
+    sources = {
         item.text: words.source[place].text
         for item, place in zip(words.target, words.argmax(), strict=True)
         if place is not None
     }
-    assert (made_of["station"], made_of["Where"]) == ("Bahnhof", "Wo")
-    (after,) = t(
+    assert (sources["station"], sources["Where"]) == ("Bahnhof", "Wo")
+    (after,) = translate(
         ">>en<< Wo ist der Bahnhof?", alignment_layer="penultimate"
     ).alignments  # offsets include the code
     assert [piece.text for piece in after.merge_into_words().source] == [
@@ -359,8 +363,8 @@ def test_translation_between_german_and_english() -> None:
     )
 
 
-def test_classification_of_reviews() -> None:
-    t = qkv.task("classify")
+def test_reviews_are_classified() -> None:
+    classify = qkv.task("classify")
     praise = [
         "A wonderful film, I loved every minute of it.",
         "Moving, funny and beautifully acted.",
@@ -369,14 +373,17 @@ def test_classification_of_reviews() -> None:
         "What a waste of time, the worst film I have seen.",
         "Dull, badly written and far too long.",
     ]
-    assert [item.label for item in t.map(praise + blame)] == ["positive"] * 2 + ["negative"] * 2
+    assert [item.label for item in classify.map(praise + blame)] == ["positive"] * 2 + [
+        "negative"
+    ] * 2
 
 
-def test_completion_of_plays() -> None:
-    t = qkv.task("complete")
-    item = t("ROMEO:", seed=1)
-    assert item == t("ROMEO:", seed=1)
-    assert item.text != t("ROMEO:", seed=2).text
-    known = qkv.task("score", "builtin:complete")
-    line, jumble = "My lord, I will not go.", "Yn lrod, I llwi oto gn."
-    assert known(line).perplexity < known(jumble).perplexity / 2
+def test_plays_are_completed() -> None:
+    complete = qkv.task("complete")
+    item = complete("ROMEO:", seed=1)
+    assert item == complete("ROMEO:", seed=1)
+    assert item.text != complete("ROMEO:", seed=2).text
+    score = qkv.task("score", "builtin:complete")
+    line = "My lord, I will not go."
+    jumble = "Yn lrod, I llwi oto gn."
+    assert score(line).perplexity < score(jumble).perplexity / 2

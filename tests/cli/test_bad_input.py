@@ -33,7 +33,7 @@ QUESTIONS = {
     "asked": ("answer TEXT --context Clara.", "t5"),
 }
 TEXTS = {
-    "": "is empty, expected some words", "  \t ": "is only whitespace, expected some words",
+    "": "is empty, expected a text", "  \t ": "is only whitespace, expected a text",
     "a\udcffb": "a lone surrogate, U+DCFF at character",
 }  # fmt: skip
 FILES = {
@@ -62,7 +62,7 @@ DRAWN = {
     "--control-code Links": "control_code is 'Links'",
 }  # fmt: skip
 OTHERS = """
-    translate x --tgt-lang xx         marian      tgt_lang is 'xx', expected none: this model has no languages
+    translate x --tgt-lang xx         marian      tgt_lang is 'xx', expected none: this model has no language
     translate x --tgt-lang xx         mbart       tgt_lang is 'xx', expected one of ar, cs, de
     translate x --src-lang zz --tgt-lang de  mbart  src_lang is 'zz', expected one of ar, cs, de
     translate x --tgt-lang xx         t5          any to xx: expected one of en to de
@@ -154,10 +154,10 @@ def test_a_megabyte_of_text_is_too_long(capsys: pytest.CaptureFixture[str], comm
 
 def test_nul_characters(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("classify", "tag", "embed", "detect"):
-        assert "the tokenizer knows none of its characters" in bad(
+        assert "the tokenizer has no tokens for its characters" in bad(
             capsys, *line(*COMMANDS[command], "\0")
         )
-    assert "the question of text: the tokenizer knows none" in bad(
+    assert "the question of text: the tokenizer has no tokens" in bad(
         capsys, *line(*QUESTIONS["question"], "\0")
     )
     for command in ("classify", "translate", "complete", "summarize", "respond"):

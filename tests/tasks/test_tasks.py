@@ -444,7 +444,7 @@ def test_a_megabyte_of_text() -> None:
 
 INVALID_TEXTS = {
     "": "text is empty", "  \n": "text is only whitespace", "a\ud800b": "a lone surrogate",
-    "\u0000": "knows none of its characters",
+    "\u0000": "has no tokens for its characters",
 }  # fmt: skip
 
 
@@ -502,7 +502,7 @@ def test_nul_in_a_text_keeps_the_offsets() -> None:
     (lambda: build_task("tag", ignore_labels=3), "ignore_labels: a int, expected a list of labels"),
     (lambda: build_task("fill", targets=3)("a <mask>"), "targets: a int, expected a list"),
     (lambda: qkv.task("fill", load_golden("bert"), targets=["東"])("a [MASK]"),
-     "target '東': the tokenizer knows none"),
+     "target '東': the tokenizer has no tokens"),
     (lambda: build_task("fill", top_k=None), "top_k is None"),
     (lambda: build_task("answer", allow_no_answer="no"), "allow_no_answer is 'no', expected true or false"),
     (lambda: build_task("embed", normalize="yes"), "normalize is 'yes', expected true or false"),
@@ -522,12 +522,12 @@ def test_nul_in_a_text_keeps_the_offsets() -> None:
     (lambda: build_task("answer").map(["why?"]), "expected a tuple of a question and a context"),
     (lambda: build_task("embed", pooling="sum"), "pooling is 'sum'"),
     (lambda: build_task("embed", pooling="pooler_output"), "this model has no pooler"),
-    (lambda: qkv.task("embed", load_golden("clip"), pooling="mean"), "has text embeddings of its own"),
+    (lambda: qkv.task("embed", load_golden("clip"), pooling="mean"), "returns text embeddings without pooling"),
     (lambda: build_task("match")(ROOT / "images" / "tall.png"), "candidate_labels is empty"),
     (lambda: build_task("match")(ROOT / "README.md", ["a"]), r"README\.md: not a readable image"),
     (lambda: build_task("match")(ROOT / "none.png", ["a"]), r"none\.png: not a readable image"),
     (lambda: build_task("detect", threshold=2), "threshold is 2"),
-    (lambda: build_task("score")("x"), "no earlier token to be predicted from"),
+    (lambda: build_task("score")("x"), "does not predict the first token"),
 ])  # fmt: skip
 def test_errors_are_one_line(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message) as error:

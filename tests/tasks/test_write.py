@@ -138,7 +138,7 @@ def test_target_code_before_the_source() -> None:
 def test_languages_without_codes_are_errors() -> None:
     assert qkv.task("translate", build_seq2seq(), max_new_tokens=5)(TEXTS[0]).tokens
     with pytest.raises(
-        ValueError, match="tgt_lang is 'en', expected none: this model has no languages"
+        ValueError, match="tgt_lang is 'en', expected none: this model has no language codes"
     ):
         qkv.task("translate", build_seq2seq(), tgt_lang="en")
 
@@ -573,7 +573,7 @@ def test_errors_are_one_line(settings: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(("settings", "message"), [
     ({"unit": "word"}, "unit is 'word'"), ({"unit": ""}, "unit is ''"),
     ({"prefix": 3}, "prefix is 3"), ({"src_lang": 3}, "src_lang is 3"),
-    ({"tgt_lang": "fr"}, "tgt_lang is 'fr', expected none: this model has no languages"),
+    ({"tgt_lang": "fr"}, "tgt_lang is 'fr', expected none: this model has no language codes"),
 ])  # fmt: skip
 def test_errors_of_translate(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -56,25 +56,29 @@ def test_different_heads_are_drawn_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("pattern", "description"),
     [
-        (full, "sees all"),
-        (causal, "sees itself and all before"),
-        (Local(64), "sees 64 to either side"),
-        (Banded(1600), "sees the last 1,600"),
-        (Banded(1), "sees itself"),
-        (Prefix(5), "sees itself and all before, and the first 5"),
-        (MemoryWindow(), "sees as far back as the memory is long"),
-        (Banded(8) | Strided(8), "sees the last 8, and one in every 8 before"),
+        (full, "attends to all tokens"),
+        (causal, "attends to itself and earlier tokens"),
+        (Local(64), "attends to 64 tokens on either side"),
+        (Banded(1600), "attends to the last 1,600 tokens"),
+        (Banded(1), "attends to itself"),
+        (Prefix(5), "attends to itself, earlier tokens and the first 5 tokens"),
+        (MemoryWindow(), "attends to as many earlier tokens as the memory has"),
+        (
+            Banded(8) | Strided(8),
+            "attends to the last 8 tokens, and to one in every 8 earlier tokens",
+        ),
         (
             Chunk(8) & ChunkEnds(4, 2),
-            "sees its chunk of 8 so far, of which it sees the last 2 of every 4 before",
+            "attends to earlier tokens of its chunk of 8, limited to the last 2 of every 4 earlier tokens",
         ),
         (
             PerHead((causal, Chunk(8))),
-            "head 0: sees itself and all before; head 1: sees its chunk of 8 so far",
+            "head 0: attends to itself and earlier tokens; "
+            "head 1: attends to earlier tokens of its chunk of 8",
         ),
     ],
 )
-def test_descriptions(pattern: Pattern, description: str) -> None:
+def test_patterns_are_described_in_words(pattern: Pattern, description: str) -> None:
     assert describe_pattern(pattern) == description
 
 
@@ -90,5 +94,5 @@ def test_descriptions(pattern: Pattern, description: str) -> None:
         ([0, 1, 5, 8, 9], "layers 0-1, 5, 8-9 ×5"),
     ],
 )
-def test_index_ranges(indices: list[int], text: str) -> None:
+def test_indices_are_written_as_ranges(indices: list[int], text: str) -> None:
     assert format_index_ranges("layer", indices) == text

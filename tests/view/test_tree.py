@@ -102,7 +102,7 @@ def test_equal_layers_are_folded() -> None:
     )
     assert layers.note.descriptions == ["7,087,872 each"]
     assert (
-        "sees the last 256"
+        "attends to the last 256 tokens"
         in find(find(root, "layers 1, 3 … 11 ×6"), "attention").note.descriptions
     )
     assert [
@@ -124,10 +124,10 @@ def test_a_pattern_is_drawn_once() -> None:
         node for node in walk(build_tree("modernbert", "base")) if node.name == "attention"
     ]
     assert [bool(node.note.drawing) for node in attentions] == [True, True, False]
-    assert attentions[2].note.descriptions[1] == "sees all, as drawn above"
+    assert attentions[2].note.descriptions[1] == "attends to all tokens, as drawn above"
 
 
-def test_descriptions() -> None:
+def test_modules_are_described_in_words() -> None:
     root = build_tree("transformer", "base")
     assert find(root, "encoder").note.descriptions == [
         "6 layers of width 512",
@@ -137,7 +137,7 @@ def test_descriptions() -> None:
     assert find(root, "embedding").note.descriptions == ["tokens times 22.63"]
     assert find(root, "cross_attention").note.descriptions == [
         "8 heads of 64",
-        "sees all of the source",
+        "attends to all of the source",
     ]
     assert find(root, "out").note.descriptions == ["512 → 37,000, tied to encoder.embedding.tokens"]
     assert [child.name for child in find(root, "attention").children] == ["q", "k", "v", "o"]
@@ -164,14 +164,14 @@ def test_descriptions() -> None:
     ("positions", "description"),
     [("alibi", "ALiBi"), ("rotary", "rotary"), ("xl", "XL"), ("none", "none")],
 )
-def test_replaced_position_encodings(positions: str, description: str) -> None:
+def test_replaced_position_embeddings_are_described(positions: str, description: str) -> None:
     model = qkv.build(
         "gpt2", vocab_size=11, width=16, depth=2, heads=2, position_embedding_type=positions
     )
     assert description in find(build_module_tree(model.net, "gpt2"), "decoder").note.descriptions[1]
 
 
-def test_colors() -> None:
+def test_a_tree_has_colors() -> None:
     text = render_tree(build_tree("gpt2", "small"), 80)
     assert isinstance(text, Text)
     assert {"green", "dim", "bold", "cyan"} <= {str(span.style) for span in text.spans}

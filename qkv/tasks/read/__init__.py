@@ -1,1 +1,1 @@
-"""Tasks that read text: classify, tag, fill, answer, embed, match, detect, score."""
+"""Tasks that analyze texts or images: classify, tag, fill, answer, embed, match, detect, score."""

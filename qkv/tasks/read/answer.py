@@ -1,6 +1,6 @@
 """Extractive question answering. A long context is read in overlapping windows.
 
-Equal answers, of several windows or after alignment to words, are merged: scores are added."""
+Equal answers, from several windows or after alignment to words, are merged and their scores are added."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qkv.data.encode.answer_spans import ContextWindow, WindowPrediction, predic
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair, trim_span
 from qkv.tasks.checks import check_input_text
-from qkv.tasks.requirements import SPAN_REQUIREMENT, check_model_supports_task
+from qkv.tasks.requirements import SPAN_REQUIREMENT, TaskRequirement
 from qkv.text import Encoding
 from qkv.validate import check_number
 
@@ -26,9 +26,9 @@ MAX_EXTRACTIVE_INPUT_LENGTH = 384  # tokens of a question and a window
 
 @dataclass(frozen=True)
 class AnswerResult:
-    """The best answer: the context from `start` up to `end`; an empty text is no answer.
+    """The best answer: the context from `start` up to `end`; an empty text means no answer.
 
-    A generated answer that does not occur in the context has no `start` and no `end`.
+    `start` and `end` are None for a generated answer that does not occur in the context.
     `candidates` are the best answers, this one first."""
 
     text: str
@@ -43,12 +43,13 @@ class ExtractiveAnswerTask(Task[tuple[str, str], AnswerResult]):
     """Extractive question answering.
 
     `top_k`: number of answers. `max_answer_tokens`: maximum length of an answer.
-    `allow_no_answer`: "no answer" is a candidate too.
-    `align_to_words`: answers start and end at the tokenizer's word boundaries."""
+    `allow_no_answer`: "no answer" is also a candidate.
+    `align_to_words`: answers start and end at word boundaries of the tokenizer."""
 
     name: ClassVar[str] = "answer"
+    requirement: ClassVar[TaskRequirement] = SPAN_REQUIREMENT
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
-    truncation: ClassVar[str] = "only_second"  # the context, not the question
+    truncation: ClassVar[str] = "only_second"  # truncates the context, not the question
     uses_stride: ClassVar[bool] = True
     overflow: str = "window"
     top_k: int = 1
@@ -57,7 +58,6 @@ class ExtractiveAnswerTask(Task[tuple[str, str], AnswerResult]):
     align_to_words: bool = True
 
     def __post_init__(self) -> None:
-        check_model_supports_task(self.model, self.name, SPAN_REQUIREMENT)
         super().__post_init__()
         check_number("top_k", self.top_k, integer=True, at_least=1)
         check_number("max_answer_tokens", self.max_answer_tokens, integer=True, at_least=1)
@@ -93,7 +93,7 @@ class ExtractiveAnswerTask(Task[tuple[str, str], AnswerResult]):
             logits.masked_fill(~allowed.to(logits.device), -torch.inf).log_softmax(-1).cpu()
             for logits in (start_logits, end_logits)
         )
-        # Aligned to words, several spans may become the same answer.
+        # After alignment to words, several spans may be the same answer.
         num_spans = 2 * self.top_k + 10 if self.align_to_words else self.top_k
         return predict_spans(
             start_log_probs,
@@ -156,7 +156,9 @@ def check_question(encoding: Encoding, max_tokens: int, input_name: str) -> None
     """Check that question and context have tokens and that the question fits into a row."""
     for sequence_id, name in enumerate((f"the question of {input_name}", input_name)):
         if sequence_id not in encoding.sequence_ids:
-            raise ValueError(f"{name}: the tokenizer knows none of its characters; expected words")
+            raise ValueError(
+                f"{name}: the tokenizer has no tokens for its characters; expected words"
+            )
     num_question = len(encoding) - encoding.sequence_ids.count(1)
     if num_question >= max_tokens:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Classification of a text or text pair; with an NLI model, zero-shot with the user's labels."""
+"""Classification of a text or text pair; with an NLI model, zero-shot classification."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from qkv.tasks.checks import (
     check_top_k,
     parse_candidate_labels,
 )
+from qkv.tasks.requirements import TaskRequirement, require_head
 
 SCORE_FUNCTIONS = ("softmax", "sigmoid", "none")
 
@@ -32,7 +33,7 @@ class Classification:
 
     @staticmethod
     def from_scores(labels: Sequence[str], scores: Tensor, top_k: int | None) -> Classification:
-        """Return the best `top_k` labels, given the scores (N,) of all; None: all labels."""
+        """Return the best `top_k` labels (None: all labels), given the scores (N,) of all labels."""
         order = scores.argsort(descending=True, stable=True).tolist()[:top_k]
         best = tuple(Classification(labels[i], float(scores[i])) for i in order)
         return Classification(best[0].label, best[0].score, best)
@@ -45,10 +46,15 @@ class ClassifyTask(Task[TextOrPair, Classification]):
     `top_k`: number of labels, None: all.
     `function_to_apply`: softmax, sigmoid or none, None: by `problem_type` of the config.
     `candidate_labels`: labels for zero-shot classification by an NLI model. Each is inserted into
-    `hypothesis_template`; its score is the probability that the text entails it. Scores sum to 1
-    over all labels, or with `multi_label` are independent."""
+    `hypothesis_template`; its score is the probability that the text entails it. Scores sum to 1 over
+    all labels; with `multi_label`, they are independent."""
 
     name: ClassVar[str] = "classify"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "a sequence-classification head",
+        require_head("sequence_classification"),
+        ("sequence-classification",),
+    )
     top_k: int | None = None
     function_to_apply: str | None = None
     candidate_labels: Sequence[str] = ()
@@ -113,14 +119,14 @@ class ClassifyTask(Task[TextOrPair, Classification]):
             return Classification.from_scores(self.model_labels, scores, self.top_k)
         entailment = self.find_entailment_index()
         if self.multi_label or len(self.candidate_labels) == 1:
-            contradiction = -1 if entailment == 0 else 0  # at the other end of the labels
+            contradiction = -1 if entailment == 0 else 0  # the label at the other end of the list
             scores = logits[:, [contradiction, entailment]].softmax(-1)[:, 1]
         else:
             scores = logits[:, entailment].softmax(-1)
         return Classification.from_scores(self.candidate_labels, scores, self.top_k)
 
     def infer_function_to_apply(self) -> str:
-        """Return the function for the config's problem type; by default sigmoid for one label."""
+        """Return the function for the problem type of the config; by default, sigmoid for one label."""
         problem_type = self.model.config.get("problem_type")
         if problem_type == "regression":
             return "none"

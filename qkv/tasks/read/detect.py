@@ -1,4 +1,4 @@
-"""Replaced token detection: which tokens of a text were replaced, by ELECTRA's discriminator."""
+"""Replaced token detection by ELECTRA's discriminator."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from qkv.batch import Batch
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.tasks.base import InputRow, OutputTensors, Task
+from qkv.tasks.requirements import TaskRequirement, require_head
 from qkv.validate import check_number
 
 
@@ -25,9 +26,14 @@ class TokenDetection:
 
 @dataclass(frozen=True, kw_only=True)
 class DetectTask(Task[str, tuple[TokenDetection, ...]]):
-    """Replaced token detection. `threshold`: score from which a token counts as replaced."""
+    """Replaced token detection. `threshold`: minimum score of a replaced token."""
 
     name: ClassVar[str] = "detect"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "a replaced-token-detection head",
+        require_head("replaced_token_detection"),
+        ("replaced-token-detection",),
+    )
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     uses_stride: ClassVar[bool] = True
     overflow: str = "window"
@@ -48,7 +54,7 @@ class DetectTask(Task[str, tuple[TokenDetection, ...]]):
     def postprocess(
         self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[Any]
     ) -> tuple[TokenDetection, ...]:
-        """Return one detection per token; in overlapping windows, the mean of its scores."""
+        """Return one detection per token, with the mean of its scores in overlapping windows."""
         scores: dict[tuple[int, int, int], list[float]] = {}
         for row, row_scores in zip(rows, predictions, strict=True):
             num_seen: dict[tuple[int, int], int] = {}  # bytes of one character have equal offsets

@@ -18,6 +18,7 @@ from qkv.spec import DualSpec, HeadSpec
 from qkv.tasks.base import InputRow, OutputTensors, Task
 from qkv.tasks.batching import TaskProgress, evaluation_mode
 from qkv.tasks.checks import check_choice
+from qkv.tasks.requirements import TaskRequirement
 
 EmbeddingArray: TypeAlias = NDArray[np.float32]
 EMBED_POOLING_MODES = ("mean", "first", "last", "pooler_output")
@@ -29,10 +30,16 @@ class EmbedTask(Task[str, EmbeddingArray]):
 
     `pooling`: the mean, first or last hidden state, or the pooler's output.
     `normalize`: scale embeddings to length 1.
-    None: as 1_Pooling of the folder says, else the mean without normalization. CLIP has text
-    embeddings of its own, of length 1."""
+    The defaults come from 1_Pooling of the folder, else they are the mean without normalization.
+    CLIP has its own text embeddings, of unit length."""
 
     name: ClassVar[str] = "embed"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "an encoder or a decoder alone",
+        lambda spec: not (spec.encoder and spec.decoder),
+        ("none",),
+        lambda spec: spec.text is not None,
+    )
     pooling: str | None = None
     normalize: bool | None = None
 
@@ -44,11 +51,11 @@ class EmbedTask(Task[str, EmbeddingArray]):
             if is_dual:
                 raise ValueError(
                     f"pooling is {self.pooling!r}, expected none: "
-                    "this model has text embeddings of its own"
+                    "this model returns text embeddings without pooling"
                 )
         if self.normalize is False and is_dual:
             raise ValueError(
-                "normalize is False, expected none: this model's embeddings have length 1"
+                "normalize is False, expected none: the embeddings of this model have unit length"
             )
         if self.pooling == "pooler_output" and not self.has_pooler:
             raise ValueError(
@@ -84,7 +91,7 @@ class EmbedTask(Task[str, EmbeddingArray]):
         return np.stack(embeddings) if embeddings else np.zeros((0, 0), np.float32)
 
     def get_last_hidden_state(self, text: str, /) -> EmbeddingArray:
-        """Return the last hidden states of all tokens, special ones included: (tokens, width)."""
+        """Return the last hidden states of all tokens, including special tokens: (tokens, width)."""
         (rows,) = self.preprocess([text], ["text"])
         with evaluation_mode(self.model):
             outputs, _ = self.forward(rows)

@@ -1,4 +1,4 @@
-"""Fill-mask: the tokens that fit into the masks of a text, inserted into the user's text."""
+"""Fill-mask: the most likely tokens for the masks of a text, inserted into the user's text."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 from qkv.batch import Batch
 from qkv.tasks.base import InputRow, OutputTensors, Task, trim_span
 from qkv.tasks.checks import check_input_text, check_list
+from qkv.tasks.requirements import TaskRequirement, can_fill_masks
 from qkv.text import Encoding, Tokenizer
 from qkv.validate import check_number
 
@@ -54,10 +55,13 @@ class FillResult:
 class FillTask(Task[str, FillResult]):
     """Fill-mask.
 
-    `top_k`: number of tokens per mask. `targets`: restricts the tokens to these words; of a word
-    that is not one token, the first token is used."""
+    `top_k`: number of tokens per mask. `targets`: restricts the tokens to these words; for a word of
+    several tokens, the first token is used."""
 
     name: ClassVar[str] = "fill"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "a masked-lm head", can_fill_masks, ("masked-lm",)
+    )
     top_k: int = 5
     targets: Sequence[str] = ()
 
@@ -81,7 +85,7 @@ class FillTask(Task[str, FillResult]):
                 ids = self.tokenizer.encode(target, add_special_tokens=False)
                 if not {*ids} - {self.tokenizer.unk_token_id}:
                     raise ValueError(
-                        f"target {target!r}: the tokenizer knows none of its characters"
+                        f"target {target!r}: the tokenizer has no tokens for its characters"
                     )
                 token_id = ids[0]
                 if len(ids) > 1:
@@ -94,7 +98,7 @@ class FillTask(Task[str, FillResult]):
         return sorted(target_ids)
 
     def list_token_ids(self, vocab_size: int) -> list[int]:
-        """Return the ids that are tokens; a model's vocabulary may be padded with unused ids."""
+        """Return the ids that are tokens; the vocabulary of a model may be padded with unused ids."""
         if vocab_size <= len(self.tokenizer):
             return [*range(vocab_size)]
         return [token_id for token_id in range(vocab_size) if has_token(self.tokenizer, token_id)]
@@ -146,7 +150,7 @@ class FillTask(Task[str, FillResult]):
         return FillResult(text, tuple(reversed(masks)))
 
     def insert_token(self, text: str, start: int, end: int, token_id: int) -> str:
-        """Return the text with a token in place of a mask.
+        """Return the text with a mask replaced by a token.
 
         A token that continues a word removes the whitespace before it."""
         word, starts_word = spell_token(self.tokenizer, token_id)

@@ -1,4 +1,4 @@
-"""Zero-shot image classification: how well images and texts match, by a dual encoder (CLIP)."""
+"""Zero-shot image classification by a dual encoder (CLIP): scores of images with texts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from qkv.tasks.checks import (
     parse_candidate_labels,
 )
 from qkv.tasks.read.classify import Classification
+from qkv.tasks.requirements import TaskRequirement
 from qkv.validate import check_number
 
 ImageInput: TypeAlias = str | Path | Any  # a path, or a Pillow image
@@ -41,6 +42,12 @@ class MatchTask(Task[str, Tensor]):
     the labels. `top_k`: number of labels, None: all."""
 
     name: ClassVar[str] = "match"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "two towers, for texts and images",
+        lambda spec: False,
+        ("both",),
+        lambda spec: None not in (spec.text, spec.image, spec.logit_scale),
+    )
     top_k: int | None = None
     candidate_labels: Sequence[str] = ()
     hypothesis_template: str = "{}"
@@ -68,7 +75,7 @@ class MatchTask(Task[str, Tensor]):
         task = self.with_settings(settings)
         labels = task.candidate_labels
         if not labels:
-            raise ValueError("candidate_labels is empty; expected labels to match the images with")
+            raise ValueError("candidate_labels is empty; expected at least one label")
         texts = [task.hypothesis_template.replace("{}", label) for label in labels]
         logits = task.compute_logits_per_image(
             check_list("inputs", inputs, "images"),
@@ -96,7 +103,7 @@ class MatchTask(Task[str, Tensor]):
 
     @cached_property
     def image_processor(self) -> ImageProcessor:
-        """The processor of preprocessor_config.json, by default CLIP's for the image size."""
+        """The processor of preprocessor_config.json; by default, that of CLIP for the image size."""
         folder = self.model.tokenizer_folder
         path = folder / "preprocessor_config.json" if folder is not None else None
         if path is not None and path.is_file():
@@ -120,7 +127,7 @@ class MatchTask(Task[str, Tensor]):
     def embed_images(
         self, images: Sequence[ImageInput], batch_tokens: int, progress: TaskProgress
     ) -> list[Tensor]:
-        """Return the embedding of every image, of length 1."""
+        """Return the embedding of every image, of unit length."""
         check_number("batch_tokens", batch_tokens, integer=True, at_least=1)
         report_progress = build_progress_reporter("match", 0, len(images), len(images), progress)
         parameter = next(self.model.net.parameters())

@@ -1,9 +1,9 @@
 """Log-probabilities of the tokens of a text, and its perplexity.
 
-A causal model predicts a token from those before it; the first token, unless a start token precedes
-it, has no score. A masked model masks each token in turn (Salazar et al. 2020, arXiv:1910.14659).
-In a window after the first, only tokens that no earlier window contains are scored: the tokens
-that windows share are context."""
+A causal model predicts a token from the tokens before it; the first token has no score, unless a BOS
+token precedes it. A masked model masks each token in turn (Salazar et al. 2020, arXiv:1910.14659). In
+a window after the first, only tokens that no earlier window contains are scored; the tokens that
+windows share are context."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from qkv.data.encode.overflow import OVERFLOW_MODES, compute_default_stride
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
 from qkv.tasks.base import InputRow, OutputTensors, Task
-from qkv.tasks.requirements import is_causal_spec
+from qkv.tasks.requirements import TaskRequirement, can_score_text, is_causal_spec
 from qkv.text import Encoding
 
-MAX_LOGITS = 2**24  # logits computed at a time
-MAX_EXPONENT = 700.0  # exp of it is still a finite float
+MAX_LOGITS = 2**24  # maximum number of logits that are computed at a time
+MAX_EXPONENT = 700.0  # its exp is a finite float
 
 
 @dataclass(frozen=True)
 class TokenScore:
-    """A token, the text from `start` up to `end`, and its log-probability, None if it has none."""
+    """A token, the text from `start` up to `end`, and its log-probability or None."""
 
     text: str
     score: float | None
@@ -39,7 +39,7 @@ class TokenScore:
 
 @dataclass(frozen=True)
 class TextScore:
-    """The sum of the tokens' log-probabilities, and the perplexity."""
+    """The sum of the log-probabilities of the tokens, and the perplexity."""
 
     score: float
     perplexity: float
@@ -51,6 +51,9 @@ class ScoreTask(Task[str, TextScore]):
     """Log-probabilities and perplexity of a text."""
 
     name: ClassVar[str] = "score"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "a decoder with the head lm, or a masked-lm head", can_score_text, ("lm", "masked-lm")
+    )
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     uses_stride: ClassVar[bool] = True
     overflow: str = "window"
@@ -84,8 +87,8 @@ class ScoreTask(Task[str, TextScore]):
             position for row in rows for position in row.target_positions
         ):
             raise ValueError(
-                f"{input_name}: one token, which has no earlier token to be predicted from; "
-                "expected more words"
+                f"{input_name}: one token, expected at least two: a causal model does not predict "
+                "the first token"
             )
         return rows
 
@@ -97,7 +100,7 @@ class ScoreTask(Task[str, TextScore]):
         return input_ids
 
     def forward(self, rows: Sequence[InputRow]) -> tuple[OutputTensors, Batch]:
-        """Compute hidden states only: the logits of all tokens would need too much memory."""
+        """Compute only hidden states, because the logits of all tokens would need too much memory."""
         batch = self.build_batch(rows)
         no_positions = torch.zeros(0, dtype=torch.long, device=self.model.device)
         batch = replace(batch, logit_positions=no_positions)

@@ -1,6 +1,6 @@
 """Token classification: the entities of a text and their offsets.
 
-Knows the schemes IOB2, BIOES and BILOU, and labels without prefixes."""
+The schemes IOB2, BIOES and BILOU, and labels without prefixes are supported."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from qkv.batch import Batch
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.tasks.base import InputRow, OutputTensors, Task, get_model_label_names, trim_span
 from qkv.tasks.checks import check_choice, check_list
+from qkv.tasks.requirements import TaskRequirement, require_head
 from qkv.text import Encoding
 
 AGGREGATIONS = ("none", "simple", "first", "average", "max")
@@ -23,7 +24,7 @@ TAG_PREFIXES = ("B-", "I-", "E-", "S-", "L-", "U-")
 
 @dataclass(frozen=True)
 class NamedEntity:
-    """A label and the text from `start` up to `end` that has it."""
+    """An entity: its label, and the text from `start` up to `end`."""
 
     label: str
     score: float
@@ -51,12 +52,17 @@ class TagSpan(NamedTuple):
 class TagTask(Task[str, tuple[NamedEntity, ...]]):
     """Token classification, such as named entity recognition.
 
-    `aggregation`: "none" returns tokens; "simple" groups tokens into entities; "first", "average"
-    and "max" merge the tokens of a word before that, by the scores of its first token, their mean,
-    or those of the token with the highest score.
-    `ignore_labels`: labels that are left out of the result."""
+    `aggregation`: "none" returns tokens; "simple" groups tokens into entities; "first", "average" and
+    "max" first merge the tokens of a word, with the scores of its first token, their mean, or the
+    scores of the token with the highest score.
+    `ignore_labels`: labels that are excluded from the result."""
 
     name: ClassVar[str] = "tag"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "a token-classification head",
+        require_head("token_classification"),
+        ("token-classification",),
+    )
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     uses_stride: ClassVar[bool] = True
     overflow: str = "window"
@@ -130,7 +136,7 @@ def assign_words_by_whitespace(text: str, tokens: Sequence[LabelScores]) -> list
 def group_word_tokens(
     tokens: Sequence[LabelScores], word_ids: Sequence[int | None] | None = None
 ) -> Iterator[list[LabelScores]]:
-    """Yield the tokens of each word; without `word_ids`, only bytes of a character are grouped."""
+    """Yield the tokens of each word; without `word_ids`, group only the bytes of a character."""
     group: list[LabelScores] = []
     for i, token in enumerate(tokens):
         is_same_word = (
@@ -182,7 +188,7 @@ def merge_entity_tags(tags: Sequence[TagSpan]) -> TagSpan:
 
 
 def aggregate_overlapping_entities(entities: Sequence[TagSpan]) -> list[TagSpan]:
-    """Keep the longest of entities that overlap between windows; of equals, the best score."""
+    """Keep the longest of overlapping entities of several windows; if equal, the best score."""
     longest: list[TagSpan] = []
     for entity in sorted(entities, key=lambda entity: entity.start):
         if longest and longest[-1].start <= entity.start < longest[-1].end:

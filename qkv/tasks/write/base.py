@@ -1,7 +1,7 @@
-"""What tasks that generate text share: generation settings, requests to the engine, n-best texts.
+"""GenerationTask and Seq2SeqTask: base classes of tasks that generate text.
 
-Defaults come from the folder: generation_config.json, or in older folders config.json, and the
-task's part of `task_specific_params`."""
+Defaults come from the model folder: generation_config.json, or config.json in older folders, and the
+task's entry of `task_specific_params`."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from qkv.tasks.cross_attention import (
     check_alignment_layer,
     compute_cross_attention,
 )
+from qkv.tasks.requirements import SEQ2SEQ_REQUIREMENT, TaskRequirement
 from qkv.tasks.write.decoding import select_engine
 from qkv.validate import check_number
 
@@ -128,11 +129,13 @@ class GenerationTask(Task[InputT, GenerationT]):
             settings.setdefault("decoder_start_token_id", start_id)
         for total, new in (("max_length", "max_new_tokens"), ("min_length", "min_new_tokens")):
             if settings.get(total) is not None:
-                settings.setdefault(new, None)  # else the folder's value would win
+                settings.setdefault(
+                    new, None
+                )  # otherwise, the folder's value would take precedence
         return replace(defaults, **{**self.derive_generation_settings(defaults), **settings})
 
     def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
-        """Return generation settings that follow from other settings of the task."""
+        """Return generation settings that other settings of the task determine."""
         return {}
 
     @property
@@ -170,17 +173,17 @@ class GenerationTask(Task[InputT, GenerationT]):
         return [self.sort_results(results[request_id]) for request_id in request_ids]
 
     def sort_results(self, results: list[Result]) -> list[Result]:
-        """Return the results by score; sampled ones come in any order."""
+        """Return the results sorted by score; sampled results are not sorted yet."""
         if not results:
             length_penalty = self.generation_config.length_penalty
             raise ValueError(
                 f"no result with length_penalty {length_penalty:g}; "
-                "expected one closer to 0, or fewer bad_words_ids"
+                "set a length_penalty closer to 0, or fewer bad_words_ids"
             )
         return sorted(results, key=lambda result: result.score, reverse=True)
 
     def filter_vocabulary_ids(self, token_ids: Sequence[int]) -> list[int]:
-        """Return the ids without those that only pad the network's vocabulary."""
+        """Return the ids without those that only pad the vocabulary of the network."""
         return [token_id for token_id in token_ids if token_id < len(self.tokenizer)]
 
     def convert_ids_to_tokens(self, token_ids: Sequence[int]) -> tuple[str, ...]:
@@ -192,10 +195,11 @@ class GenerationTask(Task[InputT, GenerationT]):
 class Seq2SeqTask(GenerationTask[str, GeneratedText]):
     """A task of an encoder-decoder that maps a text to a text.
 
-    `prefix`: text before every source, such as T5's task names, None: as the folder says.
-    `alignment_layer`: decoder layer whose cross-attention becomes the alignments: an index,
-    "penultimate", or "mean" for all layers. It costs one forward pass."""
+    `prefix`: text before every source, such as T5's task names, None: that of the folder.
+    `alignment_layer`: decoder layer whose cross-attention gives the alignments: an index,
+    "penultimate", or "mean" for all layers. It needs one additional forward pass."""
 
+    requirement: ClassVar[TaskRequirement] = SEQ2SEQ_REQUIREMENT
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     prefix: str | None = None
     alignment_layer: str | int | None = None
@@ -210,8 +214,8 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
     def input_token_limit(self) -> int:
         """Maximum number of source tokens.
 
-        With relative positions only, as in T5, the tokenizer's limit applies only to texts that are
-        to be truncated or split."""
+        With relative positions only, as in T5, the limit of the tokenizer applies only if longer texts
+        are truncated or split."""
         spec = self.model.spec
         assert isinstance(spec, Spec)
         assert spec.encoder is not None
@@ -235,7 +239,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
 
     @property
     def source_prefix(self) -> str:
-        """The prefix of the task, else of the folder."""
+        """The prefix of the task, else that of the folder."""
         if self.prefix is not None:
             return self.prefix
         params = self.task_specific_params.get(self.task_specific_key or "")
@@ -266,8 +270,8 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
     ) -> GeneratedText:
         """Return the text of a result.
 
-        With cross-attention weights, it has the alignment with the row, whose text starts at
-        `offset` of the user's text."""
+        With cross-attention weights, it has the alignment with the row, whose text starts at `offset`
+        in the user's text."""
         token_ids = self.filter_vocabulary_ids(result.token_ids)
         text = self.tokenizer.decode(token_ids, skip_special_tokens=True).strip()
         output = GeneratedText(text, result.score, self.convert_ids_to_tokens(token_ids))
@@ -287,7 +291,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         return replace(output, alignments=(Alignment(source, target, weights),))
 
     def segment_text(self, task_input: str) -> Iterator[tuple[str, str]]:
-        """Yield the segments that are generated from separately, each after its whitespace."""
+        """Yield the segments that are processed separately, each after its whitespace."""
         return self.chunk_long_text(task_input)
 
     def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
@@ -322,11 +326,11 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
     def join_outputs(
         self, segments: Sequence[tuple[str, str]], outputs: Sequence[GeneratedText]
     ) -> list[str]:
-        """Return the outputs with the whitespace between them; concatenated they are the text."""
+        """Return the outputs and the whitespace between them, which concatenated form the text."""
 
 
 def concatenate_outputs(outputs: Sequence[GeneratedText], texts: Sequence[str]) -> GeneratedText:
-    """Concatenate the outputs of segments, each at the end of its text; scores are added."""
+    """Concatenate the outputs of segments; their scores are added."""
     tokens = tuple(token for output in outputs for token in output.tokens)
     ends = accumulate(map(len, texts))
     alignments = tuple(

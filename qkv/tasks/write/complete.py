@@ -1,4 +1,4 @@
-"""Text completion by a causal model, as a whole or as a stream."""
+"""Text completion by a causal model, with optional streaming."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from qkv.nn.transformer import Transformer
 from qkv.tasks.base import InputRow, TextOrPair
 from qkv.tasks.batching import evaluation_mode
 from qkv.tasks.checks import check_input_text, check_string_settings
+from qkv.tasks.requirements import TaskRequirement, can_complete_text
 from qkv.tasks.write.base import GenerationTask
 from qkv.text import Encoding
 
@@ -27,7 +28,7 @@ UNSTABLE_ENDING = re.compile(  # endings that tokenizers may join with what foll
 class Completion:
     """A prompt with its continuation.
 
-    `new_text`: the continuation alone. `score`: its log-probability divided by its length to the
+    `new_text`: the continuation only. `score`: its log-probability divided by its length to the
     power of `length_penalty`. `finish_reason`: "end" (EOS), "stop" or "length".
     `candidates`: the best completions, this one first."""
 
@@ -49,6 +50,9 @@ class CompleteTask(GenerationTask[str, Completion]):
     if it leaves less room; with "window", models with a segment memory read the whole prompt."""
 
     name: ClassVar[str] = "complete"
+    requirement: ClassVar[TaskRequirement] = TaskRequirement(
+        "a decoder with the head lm, or XLNet with it", can_complete_text, ("lm",)
+    )
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
     control_code: str | None = None
 
@@ -59,7 +63,7 @@ class CompleteTask(GenerationTask[str, Completion]):
             self.check_control_code(self.control_code)
 
     def check_control_code(self, control_code: str) -> None:
-        """Check that the tokenizer has the code; CTRL's codes are tokens of its vocabulary."""
+        """Check that the tokenizer has the code; the codes of CTRL are tokens of its vocabulary."""
         tokenizer = self.tokenizer
         if control_code in tokenizer.languages:
             return
@@ -81,7 +85,7 @@ class CompleteTask(GenerationTask[str, Completion]):
 
     @property
     def input_token_limit(self) -> int:
-        return max(super().input_token_limit - 1, 1)  # leaves room for one new token
+        return max(super().input_token_limit - 1, 1)  # leaves one position for a new token
 
     def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
         text = check_input_text(task_input, input_name)
@@ -155,7 +159,7 @@ class CompleteTask(GenerationTask[str, Completion]):
         return replace(candidates[0], candidates=candidates)
 
     def stream(self, prompt: str, /, **settings: Any) -> Iterator[str]:
-        """Yield the new text piece by piece; joined, the pieces are `new_text`.
+        """Yield the new text piece by piece; the joined pieces are `new_text`.
 
         Only complete characters are yielded."""
         task = self.with_settings(settings)

@@ -1,9 +1,9 @@
-"""Selection of the network that generates: the model's own, or a copy optimized for inference.
+"""Selection of the network for generation: that of the model, or a copy optimized for inference.
 
-On a CPU an optimized copy (`decode.optimize_model`) is faster if several rows decode together, with
-the same results. Building it costs as much as it saves in `MIN_STEPS_FOR_COPY` steps, so it is
-built after the network itself has run that many: no single short text waits for it. If training or
-an adapter changes the network later, the copy is dropped."""
+On a CPU, an optimized copy (`decode.optimize_model`) is faster for several rows, with the same
+results. Building it takes as long as it saves in `MIN_STEPS_FOR_COPY` steps, so that it is built after
+that number of steps of the original network, and a single short text is not delayed. If training or an
+adapter changes the network later, the copy is discarded."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from qkv.decode import Engine, optimize_model
 from qkv.nn.transformer import Transformer
 from qkv.torch_compat import get_compiled_call
 
-MIN_ROWS_FOR_COPY = 4  # fewer rows are as fast in the network itself
+MIN_ROWS_FOR_COPY = 4  # for fewer rows, the original network is as fast
 MIN_STEPS_FOR_COPY = 64
 MAX_COPY_BYTES = 1 << 32  # of weights, which are in memory twice
 
 
 @dataclass
 class OptimizedCopy:
-    """The tensor versions of a network, its number of decoding steps and its copy, once built."""
+    """The tensor versions of a network, its number of decoding steps, and its copy after it is built."""
 
     tensor_versions: list[tuple[int, int]]
     num_steps: int = 0
@@ -59,7 +59,7 @@ def list_tensors(net: nn.Module) -> list[Tensor]:
 
 
 def can_use_copy(net: nn.Module) -> bool:
-    """Return whether a copy is faster and nothing observes the network itself."""
+    """Return whether a copy is faster and no hook observes the original network."""
     tensors = list_tensors(net)
     return (
         # Inference tensors have no versions.

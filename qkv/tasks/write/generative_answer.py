@@ -1,10 +1,10 @@
-"""Generative question answering: an encoder-decoder writes the answer to a question about a text.
+"""Generative question answering: an encoder-decoder generates the answer to a question about a text.
 
     question, context ─ template ─ tokens, context marked ─ windows ─ answers ─ best answer
 
-A long context is read in overlapping windows, each of which gives answers. They are ranked by
-score: e to the log-probability of an answer divided by its length to the power of `length_penalty`.
-Equal answers of several windows are merged and keep the best score."""
+A long context is read in overlapping windows, each of which gives answers. They are ranked by score:
+exp(log-probability / length ** `length_penalty`). Equal answers of several windows are merged and keep
+the best score."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from qkv.tasks.read.answer import (
 from qkv.tasks.requirements import (
     SEQ2SEQ_REQUIREMENT,
     SPAN_REQUIREMENT,
+    TaskRequirement,
     can_rewrite_text,
     check_model_supports_task,
 )
@@ -36,6 +37,11 @@ from qkv.text import Encoding
 
 MAX_GENERATIVE_INPUT_LENGTH = 512  # tokens of a question and a window (T5)
 TEMPLATE_FIELD = re.compile(r"\{(question|context)\}")
+ANSWER_REQUIREMENT = TaskRequirement(  # the requirement of either task
+    f"{SPAN_REQUIREMENT.description}, or {SEQ2SEQ_REQUIREMENT.description}",
+    lambda spec: SPAN_REQUIREMENT.predicate(spec) or SEQ2SEQ_REQUIREMENT.predicate(spec),
+    (*SPAN_REQUIREMENT.heads, *SEQ2SEQ_REQUIREMENT.heads),
+)
 SETTING_ALIASES = {  # settings of the extractive task, and their fields of GenerationConfig
     "top_k": "num_return_sequences",
     "max_answer_tokens": "max_new_tokens",
@@ -47,27 +53,27 @@ class GenerativeAnswerTask(GenerationTask[tuple[str, str], AnswerResult]):
     """Generative question answering by an encoder-decoder.
 
     `template`: the source text, with {question} and {context}.
-    `allow_no_answer`: an empty answer is a candidate too.
+    `allow_no_answer`: an empty answer is also a candidate.
     As in the extractive task, `top_k` is the number of answers (`num_return_sequences`) and
-    `max_answer_tokens` their length (`max_new_tokens`); the `top_k` of sampling goes into
-    `generate_kwargs`, where it implies `do_sample=True` as temperature and top_p do."""
+    `max_answer_tokens` their maximum length (`max_new_tokens`); the `top_k` of sampling is passed in
+    `generate_kwargs`, where it implies `do_sample=True`, as temperature and top_p do."""
 
     name: ClassVar[str] = "answer"
+    requirement: ClassVar[TaskRequirement] = SEQ2SEQ_REQUIREMENT
     overflow_modes: ClassVar[tuple[str, ...]] = OVERFLOW_MODES
-    truncation: ClassVar[str] = "only_second"  # the context, not the question
+    truncation: ClassVar[str] = "only_second"  # truncates the context, not the question
     uses_stride: ClassVar[bool] = True
     overflow: str = "window"
     template: str = "question: {question} context: {context}"
     allow_no_answer: bool = False
 
     def __post_init__(self) -> None:
-        check_model_supports_task(self.model, self.name, SEQ2SEQ_REQUIREMENT)
         super().__post_init__()
         template_fields = (
             TEMPLATE_FIELD.findall(self.template) if isinstance(self.template, str) else []
         )
         if sorted(template_fields) != ["context", "question"]:
-            expected = "a text with {question} and {context}, each once"
+            expected = "a text that contains {question} and {context} once each"
             raise ValueError(f"template is {self.template!r}, expected {expected}")
 
     def __call__(  # type: ignore[override]
@@ -156,7 +162,7 @@ class GenerativeAnswerTask(GenerationTask[tuple[str, str], AnswerResult]):
 def select_answer_task(
     model: Model, generative: bool | None
 ) -> type[ExtractiveAnswerTask] | type[GenerativeAnswerTask]:
-    """Return the class of the answer task; `generative` None: as the model supports."""
+    """Return the class of the answer task; `generative` None: determined by the model."""
     if generative not in (None, True, False):
         raise ValueError(f"generative is {generative!r}, expected true, false or none")
     spec = model.spec
@@ -165,13 +171,13 @@ def select_answer_task(
     )
     if generative is None:
         if not is_generative_model:
-            check_model_supports_task(model, "answer")
+            check_model_supports_task(model, "answer", ANSWER_REQUIREMENT)
         generative = is_generative_model
     return GenerativeAnswerTask if generative else ExtractiveAnswerTask
 
 
 def merge_answers(answer: AnswerResult, other: AnswerResult) -> AnswerResult:
-    """Return the equal answer that has offsets, with the better score of both."""
+    """Return the one of two equal answers that has offsets, with the better score."""
     first, second = sorted(
         (answer, other), key=lambda candidate: (candidate.start is None, -candidate.score)
     )
@@ -179,7 +185,7 @@ def merge_answers(answer: AnswerResult, other: AnswerResult) -> AnswerResult:
 
 
 def mark_context(encoding: Encoding, start: int, end: int) -> Encoding:
-    """Give the tokens from `start` up to `end` sequence id 1 and offsets relative to `start`."""
+    """Set sequence id 1 and offsets relative to `start` for the tokens from `start` up to `end`."""
     offsets = [*encoding.offset_mapping]
     sequence_ids = [*encoding.sequence_ids]
     for i, (token_start, token_end) in enumerate(encoding.offset_mapping):

@@ -14,9 +14,9 @@ from qkv.tasks.write.base import GeneratedText, Seq2SeqTask
 class SummarizeTask(Seq2SeqTask):
     """Summarization.
 
-    Defaults, such as lengths and T5's prefix, come from `summarization` of the folder's
-    `task_specific_params`. With overflow "window", a text that is too long is summarized chunk by
-    chunk; `recursive` summarizes the joined summaries again until they fit into one chunk."""
+    Defaults, such as lengths and T5's prefix, come from the entry `summarization` of the folder's
+    `task_specific_params`. With overflow "window", a text that is too long is summarized in chunks;
+    `recursive` summarizes the joined summaries again until they fit into one chunk."""
 
     name: ClassVar[str] = "summarize"
     recursive: bool = False

@@ -1,8 +1,8 @@
 """Translation line by line or sentence by sentence; line breaks and whitespace are kept.
 
-Models select languages in three ways: by codes around the source and before the target (mBART), by
-the code of the target before the source (`>>en<<`: Marian, and models of our recipes), or by a
-prefix in words (T5)."""
+Models select languages in three ways: by codes in the source and before the target (mBART), by the
+target code before the source (`>>en<<`: Marian, and the recipes of qkv), or by a prefix in words
+(T5)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class TranslateTask(Seq2SeqTask):
     """Translation.
 
     `src_lang`, `tgt_lang`: languages, if the model has several.
-    `unit`: "line" or "sentence", what is translated at a time, None: `unit` in `translation` of the
+    `unit`: unit of translation, "line" or "sentence", None: `unit` in the entry `translation` of the
     folder's `task_specific_params`, else "line".
-    Without languages, the source language is detected if `language_detector` there names one of
+    Without languages, the source language is detected if `language_detector` of that entry is one of
     `qkv.builtin.language.LANGUAGE_DETECTORS`."""
 
     name: ClassVar[str] = "translate"
@@ -48,18 +48,18 @@ class TranslateTask(Seq2SeqTask):
                 if language is not None:
                     raise ValueError(
                         f"{setting} is {language!r}, expected none: "
-                        "this model has no languages to choose from"
+                        "this model has no language codes"
                     )
 
     @property
     def translation_params(self) -> Mapping[str, Any]:
-        """`translation` of the folder's `task_specific_params`."""
+        """The entry `translation` of the folder's `task_specific_params`."""
         params = self.task_specific_params.get("translation")
         return params if isinstance(params, dict) else {}
 
     @property
     def segment_unit(self) -> str:
-        """The unit of translation: the setting, else the folder's, else a line."""
+        """The unit of translation: that of the settings, else that of the folder, else a line."""
         if self.unit is not None:
             return self.unit
         return str(self.translation_params.get("unit", "line"))
@@ -92,7 +92,7 @@ class TranslateTask(Seq2SeqTask):
 
     @cached_property
     def uses_target_prefix_codes(self) -> bool:
-        """Whether codes such as `>>en<<` before the source name the target language."""
+        """Whether codes such as `>>en<<` before the source select the target language."""
         codes = self.tokenizer.languages
         unknown = (None, self.tokenizer.unk_token_id)
         return bool(codes) and all(
@@ -120,7 +120,7 @@ class TranslateTask(Seq2SeqTask):
     def language_codes(self) -> tuple[str | None, str | None]:
         """The codes of source and target.
 
-        If target codes stand before the source and there are two, the source implies the target."""
+        If target codes precede the source and there are two, the source determines the target."""
         source = self.find_language_code("src_lang", self.src_lang)
         target = self.find_language_code("tgt_lang", self.tgt_lang)
         others = [code for code in self.tokenizer.languages if code != source]
@@ -130,7 +130,7 @@ class TranslateTask(Seq2SeqTask):
         return source, target
 
     def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
-        """Force the target code as first token, or as start token if that is a language code."""
+        """Set the target code as forced first token, or as start token if that is a language code."""
         _, target = self.language_codes
         languages = self.tokenizer.languages
         if target is None or self.uses_target_prefix_codes or not languages:
@@ -175,7 +175,7 @@ class TranslateTask(Seq2SeqTask):
 
     @property
     def language_detector(self) -> Callable[[str], str] | None:
-        """The detector that the folder names; it returns the source language of a text."""
+        """The language detector of the folder, which returns the source language of a text."""
         name = self.translation_params.get("language_detector")
         if name is None:
             return None
@@ -184,7 +184,7 @@ class TranslateTask(Seq2SeqTask):
 
     @property
     def needs_language_detection(self) -> bool:
-        """Whether no language is given and the folder names a detector for its target codes."""
+        """Whether no language is given and the folder has a detector for its target codes."""
         if self.src_lang is not None or self.tgt_lang is not None:
             return False
         return self.uses_target_prefix_codes and self.language_detector is not None
@@ -198,7 +198,7 @@ class TranslateTask(Seq2SeqTask):
     def resolve_direction(self, text: str) -> tuple[TranslateTask, str]:
         """Return the task in the direction of a text, and the text without a language code.
 
-        The direction is that of the settings, of a code that the text starts with, or detected."""
+        The direction is given by the settings or by a code at the start of the text, or is detected."""
         if self.uses_target_prefix_codes and self.language_codes[1] is None:
             for code in self.tokenizer.languages:
                 mark = f">>{strip_code_arrows(code)}<<"
@@ -249,7 +249,7 @@ class TranslateTask(Seq2SeqTask):
     def join_outputs(
         self, segments: Sequence[tuple[str, str]], outputs: Sequence[GeneratedText]
     ) -> list[str]:
-        """Return the translations in place of the segments."""
+        """Return the translations with the whitespace of the segments."""
         remaining = iter(outputs)
         return [gap + (next(remaining).text if body else "") for gap, body in segments]
 
@@ -265,7 +265,7 @@ def get_base_language(code: str) -> str:
 
 
 def list_language_names(codes: Iterable[str]) -> list[str]:
-    """Return the base languages of codes, with the region where two would be the same."""
+    """Return the base languages of codes, with the region if two would be the same."""
     counts = Counter(map(get_base_language, codes))
     return [
         get_base_language(code) if counts[get_base_language(code)] == 1 else strip_code_arrows(code)
@@ -274,7 +274,7 @@ def list_language_names(codes: Iterable[str]) -> list[str]:
 
 
 def split_segments(text: str, unit: str) -> Iterator[tuple[str, str]]:
-    """Yield lines or sentences, each after the whitespace before it; whitespace at the end last."""
+    """Yield lines or sentences, each after the whitespace before it; trailing whitespace comes last."""
     gap = ""
     for i, line in enumerate(text.split("\n")):
         gap += "\n" if i else ""
