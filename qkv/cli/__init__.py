@@ -1,4 +1,4 @@
-"""The command line: one sub-command per verb. Commands import torch only when they need it."""
+"""The command line. Commands import torch only when they need it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status.
 
     0: success, 2: invalid input, 130: interrupted (Ctrl-C), 141: broken pipe."""
-    sys.stdout = sys.stdout or io.StringIO()  # None where the caller closed it
+    sys.stdout = sys.stdout or io.StringIO()  # None if the caller closed it
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # for terminals that cannot encode a character
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def suggest_option(error: UnknownOptionError) -> str | None:
-    """Return a message with our name of an option that another program has, or None."""
+    """Return a message with the name of an option that other programs call otherwise, or None."""
     name = error.token.keyword or error.token.value
     hint = NAME_HINTS.get(name.strip("-").partition("=")[0].replace("-", "_"), "")
     flag = f"--{hint.replace('_', '-')}"
@@ -106,7 +106,7 @@ def suggest_option(error: UnknownOptionError) -> str | None:
 
 
 def check_options(arguments: Sequence[str]) -> None:
-    """Refuse an unknown option before `--`, so that it is not read as a text."""
+    """Raise an error for an unknown option before `--`, so that it is not treated as a text."""
     words = list(arguments[: arguments.index("--")] if "--" in arguments else arguments)
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     if not options or "--help" in options:

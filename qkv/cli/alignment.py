@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHADES = {0.0: "·", 0.1: "░", 0.2: "▒", 0.4: "▓", 0.7: "█"}  # minimum weight -> shade
 MAX_COLUMN_LABEL = 12  # letters of a source word above its column
-MAX_ROW_LABEL = 16  # letters of a target word beside its row
+MAX_ROW_LABEL = 16  # letters of a target word at its row
 
 
 @Parameter(name="*")
@@ -54,14 +54,14 @@ class AlignmentOptions:
                 )
             if self.save.suffix not in (".html", ".svg"):
                 raise ValueError(
-                    f"--save {self.save}: expected a file name that ends in .html or .svg"
+                    f"--save {self.save}: expected a file name that ends with .html or .svg"
                 )
             if self.save.is_dir() or not self.save.parent.is_dir():
                 raise ValueError(f"--save {self.save}: expected a file in an existing folder")
         if not self.alignment and self.save is None:
             if self.alignment_layer is not None:
                 raise ValueError(
-                    f"--alignment-layer {self.alignment_layer}: expected --alignment or --save too"
+                    f"--alignment-layer {self.alignment_layer} needs --alignment or --save"
                 )
             return {}
         layer = self.alignment_layer or "penultimate"
@@ -100,7 +100,7 @@ def render_alignment(alignment: Alignment, width: int) -> Iterator[list[Text]]:
     """Yield the parts of a matrix, each a list of lines of at most `width` cells.
 
     A row is a target word. It ends with the source word of the largest weight, in the part that
-    has its column."""
+    contains its column."""
     from rich.text import Text
 
     source_labels = [truncate_word(span.text) for span in alignment.source]

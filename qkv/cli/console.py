@@ -1,4 +1,4 @@
-"""The terminal: how commands print, with the available width and colors. Knows no command."""
+"""Terminal output of commands, with the available width and colors. Does not depend on commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 MAX_ERROR_CHARACTERS = 4000
-PROGRESS_LINE_INTERVAL = 10.0  # seconds between lines where no progress bar can be drawn
+PROGRESS_LINE_INTERVAL = 10.0  # seconds between lines if there is no progress bar
 
 
 def print_error(message: str) -> None:
@@ -32,7 +32,7 @@ def print_error(message: str) -> None:
 
 
 def make_console() -> Console:
-    """Return a console as wide as the terminal; without a terminal, as COLUMNS says, or 100."""
+    """Return a console with the width of the terminal, else of COLUMNS, else 100."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else shutil.get_terminal_size((100, 24)).columns
@@ -75,7 +75,7 @@ def show_progress_bar(
 
 
 def print_rich(*renderables: RenderableType) -> None:
-    """Print with rich; without a terminal, strip trailing blanks from lines."""
+    """Print with rich; without a terminal, strip trailing whitespace."""
     screen = make_console()
     with screen.capture() as capture:
         for renderable in renderables:

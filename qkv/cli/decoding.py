@@ -1,4 +1,4 @@
-"""Generation options of the commands that generate text, `eval` included. Knows no task."""
+"""Generation options of the commands that generate text, including `eval`. Does not depend on tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class SearchOptions:
     num_beams
         beam width of beam search; 1 is greedy search
     length_penalty
-        exponent of the length that divides a beam's score; above 0 favors longer results
+        exponent of the length that divides the score of a beam; above 0 favors longer results
     max_new_tokens
         maximum number of generated tokens
     do_sample
@@ -71,7 +71,7 @@ class GenerationOptions(SearchOptions):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TopKOption(SearchOptions):
-    """--top-k of commands in which it is no number of results.
+    """--top-k of commands in which it is not the number of results.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Types of command line arguments, and how their words are parsed. Knows no command."""
+"""Types of command line arguments, and their parsers. Does not depend on commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model folders that commands write: atomically, with a printed summary. Knows no command."""
+"""Model folders that commands write atomically, and their printed summary. Does not depend on commands."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def list_file_sizes(folder: Path) -> list[tuple[str, str]]:
 
 
 def print_summary(*rows: tuple[str, str], copied_files: list[str]) -> None:
-    """Print what was read, written and copied."""
+    """Print a summary of the files that were read, written and copied."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))

@@ -1,4 +1,4 @@
-"""Inputs of commands: texts as arguments, in files or on standard input. Knows no task."""
+"""Inputs of commands: texts as arguments, in files or on standard input. Does not depend on tasks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECORD_SUFFIXES = tuple(
 )  # files with columns
 COMPRESSION_SUFFIXES = tuple(".gz .xz .bz2".split())
 FILE_SUFFIXES = (*RECORD_SUFFIXES, *COMPRESSION_SUFFIXES, ".txt", ".md", ".zip")
-MAX_FILE_NAME_WORDS = 8  # an argument of more words is a text, even if it ends like a file name
+MAX_FILE_NAME_WORDS = 8  # an argument with more words is a text, even if it ends with a suffix
 
 
 def has_piped_input() -> bool:
@@ -25,7 +25,7 @@ def has_piped_input() -> bool:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class FileOptions:
-    """How texts are read from files.
+    """Options for reading texts from files.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ DEFAULT_FILE = FileOptions()
 
 
 def has_records(argument: str) -> bool:
-    """Return whether an argument ends like the name of a file with columns."""
+    """Return whether an argument has the suffix of a file with columns."""
     return strip_compression_suffix(argument).endswith(RECORD_SUFFIXES)
 
 
@@ -112,7 +112,7 @@ def read_text_column(path: str, column: str | None = None) -> Iterator[tuple[str
             if "text" not in record and len(text_columns) != 1:
                 raise ValueError(
                     f"{record.location}: the columns are {quote_names(record)}; expected one named"
-                    " 'text', or a single text column; --column names another"
+                    " 'text', or a single text column; set --column"
                 )
             column = "text" if "text" in record else text_columns[0]
         yield record.location, record.get_text(column)
@@ -145,6 +145,6 @@ def is_text_file(argument: str) -> bool:
     if looks_like_file and len(argument.split()) <= MAX_FILE_NAME_WORDS:
         raise ValueError(
             f"{argument}: no such file; expected a file or a text;"
-            " pass a text that ends like a file name on standard input"
+            " pass a text that ends with a file suffix on standard input"
         )
     return False

@@ -1,4 +1,4 @@
-"""Model commands: list the families, show a model, export it, merge an adapter into it."""
+"""Model commands: list families, show or export a model, merge an adapter."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from qkv.nn.transformer import DualEncoder, Transformer
     from qkv.spec import DualSpec, Spec
 
-MIN_WIDE_SCREEN = 130  # screen width from which each fact about a family has its own column
+MIN_WIDE_SCREEN = 130  # minimum screen width for one column per fact about a family
 MAX_DRAWN_LAYERS = 50_000  # layers and experts
 FORMAT_NAMES = {False: "Hugging Face", True: "qkv"}  # is model_type "qkv"?
 BYTE_UNITS = {
@@ -89,7 +89,7 @@ def families(*, as_json: JsonFlag = False) -> None:
 def _build_family_table(
     all_families: Sequence[Family], sizes: dict[str, dict[str, int]], width: int
 ) -> Table:
-    """Build the table of families; on a narrow screen the facts of a family share one column."""
+    """Build the table of families; on a narrow screen, the facts of a family share one column."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -149,7 +149,7 @@ def show(
     size
         size of the family; default: the first
     all_layers
-        show each layer, identical ones too
+        show all layers, including identical ones
     """
     from rich.table import Table
     from rich.text import Text
@@ -211,9 +211,7 @@ def _resolve_model(
         path = find_model_folder(model, None)
     except ValueError as error:
         hint = (
-            ""
-            if "/" in model
-            else f"; it is no family either, expected one of {', '.join(FAMILY_NAMES)}"
+            "" if "/" in model else f"; and not a family, expected one of {', '.join(FAMILY_NAMES)}"
         )
         raise ValueError(f"{error}{hint}") from None
     if adapter is not None or is_fairseq(path) or is_ctranslate2(path) or is_adapter(path):
@@ -275,7 +273,7 @@ def export(
             f"{path}: an adapter; qkv merge {source} --out {target} merges it into its model"
         )
     if target.exists() and target.samefile(path):
-        raise ValueError(f"{target}: the source itself; expected another folder")
+        raise ValueError(f"{target}: the same folder as the source; expected another folder")
     check_new_folder(target)
     model, source_format = _open_model(path, head)
     with write_atomically(target) as folder:
@@ -310,7 +308,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     if is_fairseq(path):
         return load_fairseq(path, head), "fairseq checkpoint"
     if head is not None:
-        raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; leave --head out")
+        raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; remove --head")
     if is_ctranslate2(path):
         return load_ctranslate2(path), "CTranslate2 model"
     model = load_hf_folder(path)
@@ -334,7 +332,7 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     Parameters
     ----------
     model
-        folder or hub id of a model, or folder of an adapter, which names its model
+        folder or hub id of a model, or folder of an adapter with the path of its base model
     out
         new folder
     adapter

@@ -1,4 +1,4 @@
-"""Options that the commands of all tasks share: model, device and batching. Knows no task."""
+"""Options of the commands of all tasks: model, device and batching. Does not depend on tasks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class ModelOptions:
     device
         auto, cpu, cuda or mps
     batch_tokens
-        maximum number of tokens per batch, with padding
+        maximum number of tokens per batch, including padding
     overflow
-        for a text longer than the model's maximum length: error, truncate or window;
+        mode for texts longer than the maximum of the model: error, truncate or window;
         default: window for tag, answer, detect and score, else error
     as_json
         print JSON, one object per line and text
@@ -78,7 +78,7 @@ class BuiltinModelOptions(ModelOptions):
     show_card: BoolFlag = False
 
     def print_card(self, task_name: str) -> None:
-        """Print the card of the model that this task would use."""
+        """Print the model card of the model of this task."""
         print_model_card(
             get_builtin_name(task_name) if self.model is None else self.model, self.as_json
         )

@@ -1,4 +1,4 @@
-"""Output of results: tables for people, JSON lines for programs. Knows no task."""
+"""Output of results as tables or JSON lines. Does not depend on tasks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from qkv.cli.console import print_rich
 from qkv.cli.tokenizers import show_control_characters
 
-MAX_RICH_ROWS = 2000  # rich lays out this many rows in about a second
+MAX_RICH_ROWS = 2000  # rich needs about a second for this many rows
 NUMERIC_TITLES = ("#", "mask", "score", "start", "end", "perplexity", "log-probability", "tokens")
 
 
@@ -20,7 +20,7 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def result_to_dict(result: Any) -> dict[str, Any]:
-    """Return a result as a dict; its candidates have no candidates of their own."""
+    """Return a result as a dict; its candidates do not contain candidates."""
     row = asdict(result)
     row["candidates"] = [
         {name: value for name, value in candidate.items() if name != "candidates"}

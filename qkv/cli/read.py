@@ -41,7 +41,7 @@ def classify(
     candidate_labels
         labels for zero-shot classification: --candidate-labels sports politics "food and drink"
     hypothesis_template
-        hypothesis that a candidate label is inserted into; default: This example is {}.
+        hypothesis into which a candidate label is inserted; default: This example is {}.
     multi_label
         score each candidate label independently; several may apply
     """
@@ -52,9 +52,7 @@ def classify(
         ("--hypothesis-template", hypothesis_template is not None),
     ):
         if is_used and not candidate_labels:
-            raise ValueError(
-                f"{flag} is for zero-shot classification: expected --candidate-labels too"
-            )
+            raise ValueError(f"{flag} is for zero-shot classification: also set --candidate-labels")
     input_texts = file.read_texts(texts)
     task = options.make_task(
         "classify",
@@ -189,7 +187,7 @@ def answer(
     context
         file with the context, - for standard input, or the context itself
     generative
-        generate the answer, or extract it; default: what the model supports
+        generate the answer, or extract it; default: determined by the model
     template
         input of a generative model: a text with {question} and {context}
     top_k
@@ -241,9 +239,9 @@ def embed(
     out
         .npy file to write, of shape (texts, width)
     pooling
-        pooling of the hidden states; default: as the model folder says
+        pooling of the hidden states; default: that of the model folder
     normalize
-        scale the vectors to unit length; default: as the model folder says
+        scale the vectors to unit length; default: that of the model folder
     """
     if (out is None) != options.as_json:
         raise ValueError("expected either --out and a file to write, or --json")
@@ -253,7 +251,7 @@ def embed(
         if out.exists():
             raise ValueError(f"--out {out}: already exists; expected a new file")
         if out.suffix != ".npy":
-            raise ValueError(f"--out {out}: expected a file name that ends in .npy")
+            raise ValueError(f"--out {out}: expected a file name that ends with .npy")
     input_texts = file.read_texts(texts)
     task = options.make_task("embed", pooling=pooling, normalize=normalize)
     vectors = options.run_task(task, input_texts)
@@ -290,7 +288,7 @@ def match(
     labels_file
         file with one text per line
     hypothesis_template
-        text that each label is inserted into
+        text into which each label is inserted
     top_k
         number of texts to print
     """
@@ -359,7 +357,7 @@ def score_text(
     stride
         number of tokens by which the windows of a long text overlap
     show_tokens
-        print the log-probability of each token too
+        also print the log-probability of each token
     """
     input_text = read_text_argument("-" if text is None else text)
     (result,) = options.run_task(options.make_task("score", stride=stride), [input_text])

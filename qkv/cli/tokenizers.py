@@ -1,4 +1,4 @@
-"""Tokenizer commands: train a tokenizer, show how one splits a text. They need no torch."""
+"""Tokenizer commands: train a tokenizer, show how a tokenizer splits a text. Do not import torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from qkv.data.read.corpus import Corpus
     from qkv.text import Encoding, Tokenizer
 
-MAX_SAMPLE_TEXTS = 1000  # texts that characters per token are measured on
-MAX_SAMPLE_CHARACTERS = 10_000  # characters of each of them
+MAX_SAMPLE_TEXTS = 1000  # number of texts for measuring the characters per token
+MAX_SAMPLE_CHARACTERS = 10_000  # maximum number of characters of each of these texts
 # Background colors on which white text is legible.
 TOKEN_COLORS = ("#264653", "#7b2d26", "#3d5a1f", "#5a3d7a", "#1f5a5a", "#7a5a1f")
 CONTROL_CHARACTERS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
@@ -127,7 +127,7 @@ def read_corpus_texts(corpus: Corpus, columns: Sequence[str] = ()) -> Iterator[s
         if not texts:
             raise ValueError(
                 f"{record.location}: no text column in {quote_names(record)};"
-                f" expected one of {quote_names(TEXT_COLUMNS)}; --column names another"
+                f" expected one of {quote_names(TEXT_COLUMNS)}; set --column"
             )
         yield from (f"{text}\n" for text in texts)
 
@@ -142,7 +142,7 @@ class TextSample:
         self._random = random.Random(0)
 
     def collect(self, texts: Iterable[str], advance: Callable[[int], None]) -> Iterator[str]:
-        """Yield the texts unchanged while they are counted and sampled."""
+        """Yield the texts unchanged; count and sample them."""
         for text in texts:
             advance(len(text))
             self.num_texts += 1
@@ -188,7 +188,7 @@ def show(
     Parameters
     ----------
     folder
-        folder with tokenizer files of any kind, or hub id
+        folder with tokenizer files of any format, or hub id
     text
         text; - reads it from standard input
     text_pair
@@ -220,7 +220,7 @@ def open_tokenizer(folder: str) -> Tokenizer:
 
 
 def color_tokens(tokens: list[str], encoding: Encoding) -> Text:
-    """Return the tokens in one line, each on its own color; without colors, separated by bars."""
+    """Return the tokens in one line, each with a background color, or separated by bars."""
     from rich.text import Text
 
     screen = make_console()

@@ -39,7 +39,7 @@ def train(
     device: str | None = None,
     resume: Literal["auto", "changed"] | None = None,
 ) -> None:
-    """Train a model from a recipe: a TOML file whose settings are flags too.
+    """Train a model from a recipe: a TOML file whose settings are also flags.
 
     qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --train.steps 500
 
@@ -48,7 +48,7 @@ def train(
     recipe
         TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora
     overrides
-        settings that replace those of the recipe: --train.lr 3e-4
+        settings that override those of the recipe: --train.lr 3e-4
     run
         output folder; default: runs/ and the name of the recipe
     device
@@ -56,10 +56,13 @@ def train(
     resume
         resume the run of the folder: auto, if the recipe is unchanged; changed, if it is not
     """
-    from qkv.train.recipe import format_toml_value, read_recipe
+    from qkv.train.recipe import read_recipe
 
     flags = drop_none(run=run, device=device)
-    settings = [f"--{name}={format_toml_value(value)}" for name, value in flags.items()]
+    # A JSON string is a TOML string: `--run 1` is the folder "1".
+    settings = [
+        f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flags.items()
+    ]
     # Errors in the recipe are reported before torch is imported.
     run_training(read_recipe(recipe, [*overrides, *settings]), resume)
 
@@ -90,7 +93,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
             nonlocal recipe
             reading.close()
             print_rich(build_run_summary(recipe, prepared, state))
-            recipe = prepared.recipe  # the steps of its epochs are known now
+            recipe = prepared.recipe  # with the number of steps, if it has epochs
             training_progress = build_training_progress(recipe, prepared, state)
             report_callbacks.append(stack.enter_context(show_progress(training_progress, screen)))
 
@@ -132,7 +135,7 @@ def format_corpus_size(num_documents: int, num_tokens: int) -> str:
 def build_training_progress(
     recipe: Recipe, prepared: Setup, state: TrainerState
 ) -> TrainingProgress:
-    """Return what the progress panel of this run shows; peak FLOP/s are measured on first use."""
+    """Return the state of the progress panel; peak FLOP/s are measured on first use."""
     from qkv.train.distributed import get_world_size
     from qkv.train.loop.trainer import AUTOCAST_DTYPES
     from qkv.train.report.console import TrainingProgress
@@ -220,9 +223,9 @@ def eval(
     run
         folder of a run
     overrides
-        settings that replace those of its recipe: --data.test test.jsonl
+        settings that override those of its recipe: --data.test test.jsonl
     lowercase
-        compute lowercased BLEU too
+        also compute lowercased BLEU
     as_json
         print JSON
     """
@@ -264,7 +267,7 @@ class TargetGenerator:
         self.generation_config = GenerationConfig(**add_do_sample(fields))
 
     def __call__(self, model: Model, source_ids: list[list[int]], /) -> list[list[int]]:
-        """Return the best generated ids of each source, without the end token."""
+        """Return the best generated ids of each source, without EOS."""
         from qkv.decode import generate
         from qkv.nn.transformer import Transformer
 

@@ -30,13 +30,13 @@ def translate(
     Parameters
     ----------
     texts
-        text, file, or - for standard input; of a file with columns, each record is one text
+        text, file, or - for standard input; in a file with columns, each record is one text
     src_lang
         source language of a multilingual model; German and English are detected
     tgt_lang
         target language of a multilingual model
     unit
-        translate line by line or sentence by sentence; default: the unit the model was trained on
+        translate line by line or sentence by sentence; default: the training unit of the model
     """
     if options.show_card:
         return options.print_card("translate")
@@ -61,7 +61,7 @@ def summarize(
     Parameters
     ----------
     texts
-        file, - for standard input, or the text itself; of a file with columns, each record is one
+        file, - for standard input, or the text itself; in a file with columns, each record is one
         text
     min_length
         minimum number of generated tokens
@@ -69,7 +69,9 @@ def summarize(
         with --overflow window: summarize the joined summaries until they fit into one window
     """
     if recursive and options.overflow != "window":
-        raise ValueError("--recursive is for texts read in windows: expected --overflow window too")
+        raise ValueError(
+            "--recursive is for texts that are read in windows: also set --overflow window"
+        )
     settings = drop_none(min_length=min_length) | generation.settings | alignment.settings
     input_texts = file.read_documents(texts)
     run_text_to_text(options, "summarize", input_texts, alignment, recursive=recursive, **settings)

@@ -144,10 +144,10 @@ def test_files(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(("arguments", "wrong"), [
-    (["--save", "a.txt"], "--save a.txt: expected a file name that ends in .html or .svg"),
+    (["--save", "a.txt"], "--save a.txt: expected a file name that ends with .html or .svg"),
     (["--save", "a.png"], "--save a.png: PNG is not supported; expected .html or .svg"),
     (["--save", "none/a.html"], "--save none/a.html: expected a file in an existing folder"),
-    (["--alignment-layer", "1"], "--alignment-layer 1: expected --alignment or --save too"),
+    (["--alignment-layer", "1"], "--alignment-layer 1 needs --alignment or --save"),
     (["--alignment", "--alignment-layer", "2"],
      "alignment_layer is 2: expected a whole number, at least -2 and less than 2"),
     (["--alignment", "--alignment-layer", "last"],

@@ -125,7 +125,7 @@ else: raise AssertionError
         (["show"], "MODEL"),
         (["show", "gpt2", "extra"], "extra"),
         (["show", "gpt2", "--color", "red"], "--color"),
-        (["show", "gpt9"], "it is no family either, expected one of bert, roberta,"),
+        (["show", "gpt9"], "and not a family, expected one of bert, roberta,"),
         (["show", "gpt2", "--size", "huge"], "'huge': expected one of small, medium, large, xl"),
         (["show", "."], "config.json"),
         (["show", "./none/here"], "no such folder"),
@@ -478,7 +478,7 @@ def test_export_overwrites_nothing(capsys: pytest.CaptureFixture[str], tmp_path:
     before = {name: (source / name).read_bytes() for name in names(source)}
     (tmp_path / "link").symlink_to(source)
     for target in (source, tmp_path / "link", tmp_path / "a" / ".." / "a"):
-        assert "the source itself" in bad(capsys, "export", source, target)
+        assert "the same folder as the source" in bad(capsys, "export", source, target)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thing").touch()
     (tmp_path / "file").touch()

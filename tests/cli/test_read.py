@@ -104,7 +104,7 @@ def test_the_text_column_of_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         "two.csv, line 2: the columns are 'review', 'title'; expected one named 'text'" in message
     )
-    assert "--column names another" in message
+    assert "set --column" in message
     (row,) = rows(capsys, "classify", "two.csv", "--column", "review", *model("bert-label"))
     assert row["text"] == "A film."
     message = bad(capsys, "classify", "two.csv", "--column", "note", *model("bert-label"))
@@ -250,7 +250,7 @@ def test_embed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "already exists" in bad(
         capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.npy"
     )
-    assert "ends in .npy" in bad(
+    assert "ends with .npy" in bad(
         capsys, "embed", "texts.txt", *model("bert"), "--out", "vectors.txt"
     )
     assert "expected either --out" in bad(capsys, "embed", "texts.txt", *model("bert"))
@@ -308,7 +308,7 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", "a", "--candidate-labels", "x", "x"], "candidate label 'x' is repeated"),
     (["classify", "a", "--candidate-labels", ""], "label is empty"),
     (["classify", "a", "--multi-label"],
-     "--multi-label is for zero-shot classification: expected --candidate-labels too"),
+     "--multi-label is for zero-shot classification: also set --candidate-labels"),
     (["classify", "a", "--hypothesis-template", "{}"], "--hypothesis-template is for zero-shot"),
     (["classify", "a", "--batch-tokens", "0"], "batch_tokens is 0"),
     (["classify", "a", "--top-k", "0"], "top_k is 0"),

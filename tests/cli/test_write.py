@@ -115,7 +115,7 @@ def test_summarize(capsys: pytest.CaptureFixture[str]) -> None:
     assert again == window(text, recursive=True).text + "\n"
     for overflow in ([], ["--overflow", "truncate"]):
         message = bad(capsys, "summarize", "long.txt", *more, "--recursive", *overflow)
-        assert "expected --overflow window" in message
+        assert "also set --overflow window" in message
     more = [*model("marian"), "--max-new-tokens", "3", "--overflow", "window"]
     assert good(capsys, "translate", "long.txt", *more).endswith("\n")
     more = ["--model", "gpt", "--device", "cpu", "--max-new-tokens", "3"]
