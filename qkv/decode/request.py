@@ -17,6 +17,7 @@ from qkv.decode.logits.processors import (
     LogitsContext,
     LogitsProcessor,
     PrefixAllowedTokensFn,
+    apply_logits_processors,
     build_logits_processors,
 )
 from qkv.decode.logits.sampling import SamplingFilter, build_sampling_filters
@@ -167,6 +168,16 @@ class RequestGroup:
     def to_tensor(self, values: Sequence[int] | Sequence[Sequence[int]]) -> Tensor:
         """Return integers as a tensor on the group's device."""
         return copy_to_device(values, self.device)
+
+    def process_logits(self, logits: Tensor, context: LogitsContext | ContextFn) -> Tensor:
+        """Apply the logits processors and sampling filters of the group: (N, V) -> (N, V)."""
+        scores = logits.float()
+        if self.logits_processors:
+            context = context if isinstance(context, LogitsContext) else context()
+            scores = apply_logits_processors(self.logits_processors, scores, context)
+        for sampling_filter in self.sampling_filters:
+            scores = sampling_filter(scores)
+        return scores.log_softmax(-1) if self.config.renormalize_logits else scores
 
     def merge(self, other: RequestGroup) -> None:
         """Append the requests of another group; state is zero-padded to the larger size."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 from qkv.cli.models import get_family_facts
@@ -15,9 +13,8 @@ from qkv.families import FAMILY_NAMES, get_family, list_families
 from qkv.families.family import Family
 from qkv.formatting import format_count
 from qkv.model.build import build_model_spec
-from qkv.model.model import Model
 from qkv.spec import DualSpec, Spec
-from qkv.tasks.requirements import TASK_REQUIREMENTS, check_model_supports_task
+from qkv.tasks.registry import TASK_CLASSES, get_task_requirement
 from qkv.view.tree import count_spec_parameters
 from tools.pages.page import ROOT, Page, format_table, split_sections
 from tools.pages.picture import list_stacks, render_pictures
@@ -142,14 +139,8 @@ def supported_tasks(family_name: str, head: str) -> list[str]:
     """Return the tasks that a family supports with a head."""
     family = get_family(family_name)
     args = family.arguments(next(iter(family.sizes)), head=head)
-    net: Any = SimpleNamespace(spec=build_model_spec(family, args))
-    model = Model(family, args, net, {})
-    tasks = []
-    for task in TASK_REQUIREMENTS:
-        with suppress(ValueError):  # not supported
-            check_model_supports_task(model, task)
-            tasks.append(task)
-    return tasks
+    spec = build_model_spec(family, args)
+    return [task for task in TASK_CLASSES if get_task_requirement(task).is_met_by(spec)]
 
 
 def supporting_families(task: str) -> dict[str, list[str]]:

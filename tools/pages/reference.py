@@ -154,7 +154,11 @@ def format_fields(class_: type) -> str:
     if not is_dataclass(class_) and not issubclass(class_, tuple):
         return ""
     lines = source.splitlines()
-    fields = [item for item in node.body if isinstance(item, ast.AnnAssign)]
+    fields = [
+        item
+        for item in node.body
+        if isinstance(item, ast.AnnAssign) and "ClassVar" not in ast.unparse(item.annotation)
+    ]
     field_lines = [line for item in fields for line in lines[item.lineno - 1 : item.end_lineno]]
     bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
     return "\n".join([f"class {node.name}{bases}:", *field_lines]) if field_lines else ""

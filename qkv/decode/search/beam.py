@@ -36,7 +36,6 @@ from qkv.decode.request import (
     StepOutput,
 )
 from qkv.decode.runner import RunnerOutput
-from qkv.decode.search.greedy import process_logits
 from qkv.decode.transfer import HostCopy, is_known_all_false
 
 ABSENT_BEAM_SCORE = -1.0e9
@@ -67,7 +66,7 @@ def beam_search_step(
         if config.num_beam_groups > 1:
             earlier = torch.cat(earlier_token_ids, 1) if earlier_token_ids else None
             group_context = context.select_beam_group(beam_slice, earlier)
-        scores = process_logits(group, log_probs[:, beam_slice].flatten(0, 1), group_context)
+        scores = group.process_logits(log_probs[:, beam_slice].flatten(0, 1), group_context)
         scores = scores.unflatten(0, (num_prompts, -1))  # (P, k, V)
         candidates = propose_beam_candidates(
             group, scores, state["beam_score"][:, beam_slice], group_context

@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.decode.logits.processors import LogitsContext
 from qkv.decode.request import ContextFn, RequestGroup, StepOutput
 from qkv.decode.runner import RunnerOutput
-from qkv.decode.search.greedy import append_new_tokens, copy_tokens_to_host, process_logits
+from qkv.decode.search.greedy import append_new_tokens, copy_tokens_to_host
 
 
 def contrastive_search_step(
@@ -67,7 +67,7 @@ def propose_contrastive_candidates(
     group: RequestGroup, logits: Tensor, context: LogitsContext
 ) -> Tensor:
     """Return the most likely tokens of each prompt, one per row: (P*K,)."""
-    candidates = process_logits(group, logits, context).softmax(-1).topk(group.config.top_k, dim=1)
+    candidates = group.process_logits(logits, context).softmax(-1).topk(group.config.top_k, dim=1)
     group.state["candidate_probs"] = candidates.values
     group.state["candidate_ids"] = candidates.indices
     return candidates.indices.flatten()

@@ -7,7 +7,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from qkv.decode.logits.processors import LogitsContext, apply_logits_processors
 from qkv.decode.logits.sampling import hash_uniform, sample_tokens
 from qkv.decode.request import (
     ContextFn,
@@ -26,7 +25,7 @@ def greedy_search_step(
     group: RequestGroup, output: RunnerOutput, get_context: ContextFn
 ) -> StepOutput:
     """Select the most likely token of every row, or sample one."""
-    scores = process_logits(group, output.logits, get_context)
+    scores = group.process_logits(output.logits, get_context)
     if group.config.do_sample:
         context = get_context()
         step = context.lengths - context.prompt_lengths
@@ -58,16 +57,3 @@ def append_new_tokens(requests: list[Request], host_copy: HostCopy) -> HostStepO
         if reason is not None:
             finished[i] = [request.build_result(reason)]
     return HostStepOutput(outputs, finished)
-
-
-def process_logits(
-    group: RequestGroup, logits: Tensor, context: LogitsContext | ContextFn
-) -> Tensor:
-    """Apply the logits processors and sampling filters of a group: (N, V) -> (N, V)."""
-    scores = logits.float()
-    if group.logits_processors:
-        context = context if isinstance(context, LogitsContext) else context()
-        scores = apply_logits_processors(group.logits_processors, scores, context)
-    for sampling_filter in group.sampling_filters:
-        scores = sampling_filter(scores)
-    return scores.log_softmax(-1) if group.config.renormalize_logits else scores

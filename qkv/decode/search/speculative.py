@@ -14,7 +14,6 @@ from qkv.decode.logits.sampling import hash_uniform, sample_tokens
 from qkv.decode.request import Request, RequestGroup, RequestOutput, Result
 from qkv.decode.runner import ModelRunner, PromptMoves, Prompts, RunnerOutput, Sources
 from qkv.decode.running_batch import BatchOutcome, RunningBatch
-from qkv.decode.search.greedy import process_logits
 
 # Independent streams of random numbers.
 DRAFT_STREAM = 1
@@ -67,7 +66,7 @@ class SpeculativeBatch(RunningBatch):
         input_ids = torch.cat([self.row_tensors["next_input_ids"][:, None], draft.token_ids], dim=1)
         output = self.speculative_runner.target_runner.step(input_ids)
         step_scores = [
-            process_logits(group, output.logits[:, i], context)
+            group.process_logits(output.logits[:, i], context)
             for i, context in enumerate(draft.contexts)
         ]
         scores = torch.stack(step_scores, dim=1)  # (P, g + 1, V)
@@ -87,7 +86,7 @@ class SpeculativeBatch(RunningBatch):
         for i in range(group.config.num_assistant_tokens):
             logits = runner.step(input_ids).logits
             last_logits = logits[:, -1] if logits.dim() == 3 else logits
-            scores = process_logits(group, last_logits, draft.contexts[-1])
+            scores = group.process_logits(last_logits, draft.contexts[-1])
             if group.config.do_sample:
                 step = group.to_tensor(
                     [len(request.new_token_ids) + i for request in group.requests]
