@@ -176,7 +176,8 @@ def test_other_tasks_have_no_builtin_model(stand_ins: Path) -> None:
     with pytest.raises(ValueError, match="`tag` has no model"):
         qkv.task("tag")
     with pytest.raises(
-        ValueError, match=r"builtin:tag: unknown built-in model; expected one of builtin:translate, b"
+        ValueError,
+        match=r"builtin:tag: unknown built-in model; expected one of builtin:translate, b",
     ):
         qkv.load("builtin:tag")
 
@@ -227,9 +228,8 @@ def test_source_language_is_detected(stand_ins: Path) -> None:
     assert [item.tokens for item in results] == [item.tokens for item in expected]
     with pytest.raises(ValueError, match="text 2 is only whitespace"):
         task.map([ENGLISH, " "])
-    assert (
-        task(f"{ENGLISH}\nOk?").tokens == to_german(f"{ENGLISH}\nOk?").tokens
-    )  # a text has one language
+    # A text has one language.
+    assert task(f"{ENGLISH}\nOk?").tokens == to_german(f"{ENGLISH}\nOk?").tokens
 
 
 def test_other_languages_are_not_detected() -> None:
@@ -338,12 +338,9 @@ def test_german_and_english_are_translated() -> None:
         "The children are playing in the garden.": "Die Kinder spielen im Garten.",
     }  # fmt: skip
     assert [item.text for item in translate.map(pairs)] == [*pairs.values()]
-    assert (
-        translate("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"
-    )  # sentence by sentence
-    assert (
-        translate("Wo \t ist\u00a0der  Bahnhof?").text == "Where is the station?"
-    )  # whitespace is collapsed
+    # Sentence by sentence, with single spaces.
+    assert translate("I am tired. Where is my bed?").text == "Ich bin müde. Wo ist mein Bett?"
+    assert translate("Wo \t ist\u00a0der  Bahnhof?").text == "Where is the station?"
     (aligned,) = translate("Wo ist der Bahnhof?", alignment_layer="penultimate").alignments
     words = aligned.merge_into_words()
     sources = {
@@ -352,9 +349,8 @@ def test_german_and_english_are_translated() -> None:
         if place is not None
     }
     assert (sources["station"], sources["Where"]) == ("Bahnhof", "Wo")
-    (after,) = translate(
-        ">>en<< Wo ist der Bahnhof?", alignment_layer="penultimate"
-    ).alignments  # offsets include the code
+    # Offsets include the language code.
+    (after,) = translate(">>en<< Wo ist der Bahnhof?", alignment_layer="penultimate").alignments
     assert [piece.text for piece in after.merge_into_words().source] == [
         piece.text for piece in words.source
     ]

@@ -80,7 +80,7 @@ def test_the_start_is_never_after_the_end_and_both_are_in_the_context() -> None:
     assert prediction == WindowPrediction(spans, no_answer_score=50)
 
 
-def test_padding_on_either_side() -> None:
+def test_padding_may_be_on_either_side() -> None:
     windows = [make_window([0, 1, 1, 1, 0]), make_window([0, 1, 1])]
     torch.manual_seed(0)
     start_logits = torch.randn(2, 5)
@@ -168,7 +168,7 @@ def test_an_answer_is_extracted_exactly_from_any_window(folder: str) -> None:
         assert min(scores) == 0 < max(scores)
 
 
-def test_windows_of_random_logits_against_a_search_over_all(folder: str) -> None:
+def test_spans_of_windows_are_those_of_a_search_over_all(folder: str) -> None:
     encoder = QuestionAnsweringEncoder(
         tokenizer_folder=folder, max_length=16, overflow="window", stride=5
     )
@@ -216,7 +216,7 @@ WITHOUT_STARTS = [("a", None), ("b", None)]
         ({"text": [], "answer_start": []}, []),
     ],
 )
-def test_formats_of_answers(value: object, answers: object) -> None:
+def test_answers_may_have_several_formats(value: object, answers: object) -> None:
     assert Record({"answers": value}, "x").get_answers() == answers
 
 
@@ -224,7 +224,7 @@ def test_formats_of_answers(value: object, answers: object) -> None:
     "value",
     [7, None, [7], [{"start": 1}], [{"text": 3}], {"text": ["a"], "answer_start": []}, {"a": 1}],
 )
-def test_bad_answers(value: object) -> None:
+def test_bad_answers_are_errors(value: object) -> None:
     with pytest.raises(
         ValueError, match=r"x: column 'answers' holds .*, expected a list of answers"
     ):

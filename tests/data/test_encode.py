@@ -101,7 +101,7 @@ def test_plain_text_has_an_end_token_and_word_starts(tokenizer: Tokenizer, folde
     assert marked_row["starts"][0] == 1
 
 
-def test_overflow_modes(folder: str) -> None:
+def test_long_texts_follow_the_overflow_mode(folder: str) -> None:
     record = make_record(text=LINES[0] * 9)
     options: dict[str, Any] = dict(tokenizer_folder=folder, max_length=20, num_special_tokens=2)
     with pytest.raises(
@@ -211,7 +211,7 @@ def test_a_source_is_a_template_of_columns(tokenizer: Tokenizer, folder: str) ->
         SourceTargetEncoder(tokenizer_folder=folder, source="translate")
 
 
-def test_single_labels(folder: str) -> None:
+def test_single_labels_are_encoded(folder: str) -> None:
     texts: dict[str, Any] = dict(text=LINES[0], pair=LINES[1])
     encoder = SequenceClassificationEncoder(tokenizer_folder=folder, label_names=("no", "yes"))
     (row,) = encoder([make_record(**texts, label="yes")])
@@ -223,7 +223,7 @@ def test_single_labels(folder: str) -> None:
         encoder([make_record(**texts)])
 
 
-def test_multiple_labels(folder: str) -> None:
+def test_multiple_labels_are_encoded(folder: str) -> None:
     encoder = SequenceClassificationEncoder(
         tokenizer_folder=folder,
         label_names=("a", "b", "c"),
@@ -233,7 +233,7 @@ def test_multiple_labels(folder: str) -> None:
     assert [row["label"] for row in rows] == [[0, 2], [1, 2], []]
 
 
-def test_regression_labels(folder: str) -> None:
+def test_regression_labels_are_numbers(folder: str) -> None:
     encoder = SequenceClassificationEncoder(tokenizer_folder=folder, problem_type="regression")
     bits = encoder([make_record(text="x", label="-2.5")])[0]["label"]
     assert decode_float_bits(np.array(bits)).tolist() == [-2.5]
@@ -316,7 +316,7 @@ def test_a_window_with_a_part_of_the_answer_does_not_contain_it(folder: str) -> 
         (dict(question="who is there? " * 9), "expected more than the stride, 8"),
     ],
 )
-def test_bad_answers(folder: str, changes: Mapping[str, Any], message: str) -> None:
+def test_bad_answers_are_errors(folder: str, changes: Mapping[str, Any], message: str) -> None:
     answers = [{"text": "Anna", "start": 20}]
     values = {"question": "who?", "context": LINES[2], "answers": answers, **changes}
     encoder = QuestionAnsweringEncoder(
@@ -367,7 +367,7 @@ def test_an_image_is_resized_and_center_cropped(folder: str, tmp_path: Path) -> 
     {"crop_size": 10**9}, {"image_mean": [1.0]}, {"image_std": [1, 0, 1]}, {"resample": 9},
     {"resample": "cubic"}, {"image_mean": 3},
 ])  # fmt: skip
-def test_bad_preprocessor_configs(config: dict[str, object]) -> None:
+def test_bad_preprocessor_configs_are_errors(config: dict[str, object]) -> None:
     from qkv.data.encode.images import ImageProcessor
 
     with pytest.raises(ValueError, match=r"expected|not in CLIP's format"):

@@ -58,7 +58,7 @@ def test_truncate_keeps_the_beginning_and_the_special_tokens(tokenizer: Tokenize
     assert part.input_ids == [*encoding.input_ids[:11], tokenizer.sep_token_id]
 
 
-def test_truncation_of_a_pair(tokenizer: Tokenizer) -> None:
+def test_a_pair_is_truncated_longest_first_or_in_its_second_text(tokenizer: Tokenizer) -> None:
     encoding = encode(tokenizer, "a b c d", WORDS)
     (longest_first,) = apply_overflow(encoding, 9, "truncate", text_name="text")
     (only_second,) = apply_overflow(

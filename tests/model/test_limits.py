@@ -183,11 +183,8 @@ RATES = """
     dropout attention_dropout classifier_dropout mlp_dropout activation_dropout embedding_dropout
     qa_dropout summary_dropout
 """.split()
-HEAD_ARGUMENTS = (
-    "summary_type",
-    "summary_activation",
-    "classifier_pooling",
-)  # read by one head only
+# Read by one head only.
+HEAD_ARGUMENTS = ("summary_type", "summary_activation", "classifier_pooling")
 OTHER_ARGUMENTS = [
     (f, name) for f in FAMILIES for name in get_config_keys(f)
     if get_leaf(name) not in (*MIN_VALUES, *HEAD_ARGUMENTS)

@@ -16,10 +16,8 @@ from qkv.spec import AlibiSpec, RotarySpec
 from tests.support import compare, tiny
 
 POSITION_TYPES = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
-CHANGES: dict[str, dict[str, Any]] = {
-    "t5": dict(head_dim=6),
-    "switch": dict(head_dim=6),
-}  # rotary needs an even size
+# Rotary positions need an even size.
+CHANGES: dict[str, dict[str, Any]] = {"t5": dict(head_dim=6), "switch": dict(head_dim=6)}
 STATES = ("last_hidden_state", "encoder_last_hidden_state")
 RECURRENT = ("xlnet", "transformer-xl")  # segment recurrence needs their relative positions
 NOT_RECURRENT = [family for family in tiny.FAMILIES if family not in RECURRENT]
@@ -76,10 +74,8 @@ ONE_LAYER_CHANGES |= {
 @EVERY_TYPE
 def test_order_matters_only_with_positions(family: str, position_type: str) -> None:
     model = build(family, position_type, **ONE_LAYER_CHANGES.get(family, ONE_LAYER))
-    ids, order = (
-        tiny.random_ids(1, 8),
-        torch.tensor([3, 5, 0, 6, 1, 4, 2, 7]),
-    )  # the last stays last
+    ids = tiny.random_ids(1, 8)
+    order = torch.tensor([3, 5, 0, 6, 1, 4, 2, 7])  # the last stays last
     first, second = (model.net(tiny.build_batch(model, x)) for x in (ids, ids[:, order]))
     for name in (name for name in STATES if name in first):
         difference = compare.max_difference(first[name][:, -1], second[name][:, -1])

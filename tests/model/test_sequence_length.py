@@ -50,5 +50,5 @@ def test_a_tokenizer_truncates_only_if_asked_to() -> None:
     assert len(tokenizer(text, truncation=True, max_length=LIMIT)["input_ids"]) == LIMIT
 
 
-def test_no_limit() -> None:
+def test_a_model_may_have_no_limit() -> None:
     check_sequence_length("input_ids", 10**6, None)

@@ -133,7 +133,7 @@ def test_rows_end_independently_and_one_string_is_a_list_of_one() -> None:
         assert row == expected[:end] + [59] * (max(ends) - end)
 
 
-def test_stop_strings_of_generation_config_json(tmp_path: Path) -> None:
+def test_stop_strings_of_generation_config_json_are_read(tmp_path: Path) -> None:
     model = qkv.build("gpt2", vocab_size=60, width=16, depth=1, heads=2, max_positions=40)
     model.tokenizer = qkv.Tokenizer.train(CORPUS, type="char", vocab_size=60, template="plain")
     model.save(tmp_path)

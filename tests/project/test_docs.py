@@ -26,11 +26,8 @@ WITH_CODE = (
     "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
     "docs/command-line.md",
 )  # fmt: skip
-EXTENSIONS = (
-    "Add an objective",
-    "Add a task",
-    "Add a logits processor",
-)  # sections of CONTRIBUTING.md
+# Sections of CONTRIBUTING.md.
+EXTENSIONS = ("Add an objective", "Add a task", "Add a logits processor")
 DOCUMENTS = (
     "README.md",
     "CHANGELOG.md",
@@ -211,7 +208,7 @@ def test_every_family_has_its_sizes_and_heads_listed() -> None:
             assert listed[2] == family.arguments()["head"]
 
 
-def test_the_list_of_packages() -> None:
+def test_the_list_of_packages_is_that_of_the_import_rules() -> None:
     """The last column is what tests/project/test_imports.py allows a package to import."""
     text = next(block.text for block in blocks("docs/architecture.md"))
     rows = [re.split(r"  +", line.strip()) for line in text.splitlines()[1:]]

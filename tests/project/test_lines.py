@@ -41,7 +41,7 @@ def test_only_code_is_counted() -> None:
 
 
 @pytest.mark.parametrize("source", ["", "\n\n", "# only a comment\n", '"""Only a docstring."""\n'])
-def test_files_without_code(source: str) -> None:
+def test_a_file_without_code_has_no_lines(source: str) -> None:
     assert lines.code_lines(source) == set()
 
 

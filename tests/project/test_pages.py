@@ -133,7 +133,7 @@ def test_equations_become_render_mathml() -> None:
     ]
 
 
-def test_subscript_and_superscript_of_one_letter() -> None:
+def test_a_letter_may_have_a_subscript_and_a_superscript() -> None:
     (both,) = ElementTree.fromstring(render_mathml(r"W_i^{2n}")).iter("msubsup")
     assert ["".join(part.itertext()) for part in both] == ["W", "i", "2n"]
 
@@ -210,9 +210,8 @@ def test_a_picture_shows_the_pattern(pattern: Pattern) -> None:
 def test_large_patterns_are_scaled_down() -> None:
     svg = render_picture(Banded(1600), "Decoder", "attends to the last 1,600", has_memory=True)
     assert "attends to the last 1,600; drawn 200 times smaller" in svg
-    assert (
-        count_squares(svg, "visible") == GRID_SIZE * GRID_SIZE // 2
-    )  # with the memory, all attend to as many
+    # With the memory, all queries attend to as many keys.
+    assert count_squares(svg, "visible") == GRID_SIZE * GRID_SIZE // 2
     assert (
         count_squares(svg, "masked")
         == GRID_SIZE * (GRID_SIZE + GRID_SIZE // 2) - GRID_SIZE * GRID_SIZE // 2
@@ -248,7 +247,7 @@ def test_descriptions_of_families_agree_with_their_files() -> None:
         assert not descriptions[family.name]["opens"] or family.model_types
 
 
-def test_supported_tasks() -> None:
+def test_the_page_of_a_family_lists_its_tasks() -> None:
     assert supported_tasks("bert", "question-answering") == ["answer", "embed"]
     assert "match" in supported_tasks("clip", "both")
     assert supporting_families("detect") == {"electra": ["replaced-token-detection"]}

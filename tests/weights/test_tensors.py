@@ -21,7 +21,7 @@ def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize(("file_format", "shard_bytes"), LAYOUTS)
-def test_tensors_round_trip(
+def test_tensors_survive_a_round_trip(
     tmp_path: Path, tensors: dict[str, Tensor], file_format: FileFormat, shard_bytes: int
 ) -> None:
     written = write_tensors(
