@@ -153,7 +153,7 @@ def get_group_pad_token_id(group: RequestGroup) -> int:
 def propose_beam_candidates(
     group: RequestGroup, scores: Tensor, beam_scores: Tensor, context: LogitsContext
 ) -> Candidates:
-    """Return the best continuations of all beams, so many that k of them are not EOS."""
+    """Return the best continuations of all beams, enough that k of them are not EOS."""
     config = group.config
     _, k, vocab_size = scores.shape
     num_candidates = min(max(2, 1 + len(config.eos_token_id)) * k, k * vocab_size)
