@@ -45,7 +45,7 @@ class CacheLayout:
         self.is_ragged = static_shapes  # some row has unwritten columns that other rows have
 
     def __len__(self) -> int:
-        """Number of rows."""
+        """Return the number of rows."""
         return len(self.base_lengths)
 
     @property
@@ -156,7 +156,7 @@ class StaticKVCache:
         self.is_zero_filled = False
 
     def __len__(self) -> int:
-        """Number of columns before those of the next step."""
+        """Return the number of columns before those of the next step."""
         return self.layout.start
 
     def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:

@@ -25,7 +25,9 @@ def attention(
     q: Tensor, k: Tensor, v: Tensor, bias: AttentionBias, layer_bias: Tensor | None, scale: float,
     dropout: float,
 ) -> Tensor:  # fmt: skip
-    """q (B, H, T, D), k and v (B, G, S, D), layer_bias (B|1, H|1, T, S) or None -> (B, H, T, D)."""
+    """Compute attention by the fastest kernel.
+
+    q (B, H, T, D), k and v (B, G, S, D), layer_bias (B|1, H|1, T, S) or None -> (B, H, T, D)."""
     k = repeat_heads(k, q.shape[1])
     v = repeat_heads(v, q.shape[1])
     kernel = bias.kernel if layer_bias is None else "mask"

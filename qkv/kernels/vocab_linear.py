@@ -23,7 +23,7 @@ class VocabLinear(nn.Linear):
 
 
 def padded_linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """F.linear with the weight padded to a multiple of 64 rows."""
+    """Compute F.linear with the weight padded to a multiple of 64 rows."""
     features = len(weight)
     padding = -features % MULTIPLE
     bias = None if bias is None else F.pad(bias, (0, padding))

@@ -30,7 +30,7 @@ def infill_text(
     mask_prob: float = 0.3,
     mean_span_length: float = 3.0,
 ) -> NDArray[np.int64]:
-    """Text infilling: replace spans, ceil(mask_prob · T) tokens in all, by one mask token each.
+    """Text infilling: replace spans, ceil(mask_prob · T) tokens in total, by one mask token each.
 
     Span lengths are sampled from a Poisson distribution until they sum to that count; the last span
     is truncated. A span of length 0 inserts a mask token. Spans do not overlap.
