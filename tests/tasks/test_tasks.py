@@ -522,7 +522,7 @@ def test_nul_in_a_text_keeps_the_offsets() -> None:
     (lambda: build_task("answer").map(["why?"]), "expected a tuple of a question and a context"),
     (lambda: build_task("embed", pooling="sum"), "pooling is 'sum'"),
     (lambda: build_task("embed", pooling="pooler_output"), "this model has no pooler"),
-    (lambda: qkv.task("embed", load_golden("clip"), pooling="mean"), "returns text embeddings without pooling"),
+    (lambda: qkv.task("embed", load_golden("clip"), pooling="mean"), "text embeddings without pooling"),
     (lambda: build_task("match")(ROOT / "images" / "tall.png"), "candidate_labels is empty"),
     (lambda: build_task("match")(ROOT / "README.md", ["a"]), r"README\.md: not a readable image"),
     (lambda: build_task("match")(ROOT / "none.png", ["a"]), r"none\.png: not a readable image"),
