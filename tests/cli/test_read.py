@@ -348,8 +348,9 @@ def test_the_folder_of_a_run_is_not_a_model(capsys: pytest.CaptureFixture[str]) 
         ["show"],
         ["tag", "a", *model("bert-tag"), "--adapter"],
     ):
-        assert "sst2: the folder of a run, expected that of a model; it has saved no model yet" in bad(
-            capsys, *command, str(run)
+        assert (
+            "sst2: the folder of a run, expected that of a model; it has saved no model yet"
+            in bad(capsys, *command, str(run))
         )
     for name in ("last", "best"):
         shutil.copytree(MODELS / "bert-label", run / name)

@@ -153,7 +153,7 @@ def test_a_model_does_not_leak_targets() -> None:
         changed = ids.clone()
         changed[0, target] = 50
         after = model(changed, perm_mask=perm_mask, target_mapping=target_mapping)["logits"][0]
-        # Equal to the bit: the same kernels run on the same shapes, and masked weights are zero.
+        # Bitwise equal: the same kernels run on the same shapes, and masked weights are zero.
         same = (before == after).all(dim=-1).numpy()
         assert np.array_equal(same, order.ranks[order.target_positions] <= order.ranks[target]), i
 

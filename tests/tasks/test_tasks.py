@@ -405,7 +405,7 @@ def test_clip_embeds_texts_and_scores_images() -> None:
         assert task(image, texts) == task(images[0], texts)
     together, alone = task.map(images, candidate_labels=texts)[0], task(images[0], texts)
     assert [item.label for item in together.candidates] == [item.label for item in alone.candidates]
-    # In fp32 and another shape of matrix product: not to the bit.
+    # In fp32 and with another shape of the matrix product, results are not bitwise equal.
     one_by_one, in_a_batch = (
         [item.score for item in result.candidates] for result in (alone, together)
     )
