@@ -77,7 +77,7 @@ def generate_transformers(
             do_sample=False, eos_token_id=None, pad_token_id=0, **more,
         )  # fmt: skip
     start = 1 if model.config.is_encoder_decoder else longest
-    return out[:, start:].tolist()  # type: ignore[no-any-return]
+    return out[:, start:].tolist()
 
 
 def generate_qkv(engine: Engine, prompts: TokenIds, new: int, beams: int) -> TokenIds:

@@ -164,7 +164,9 @@ def bert(options: argparse.Namespace) -> tuple[float, float]:
     from transformers import BertConfig, BertForMaskedLM
 
     size, rows, vocab = (128, 4, 1000) if options.small else (512, 64, 30522)
-    shape = dict(width=64, depth=2, heads=2, ffn_width=128) if options.small else {}
+    shape: dict[str, Any] = {}
+    if options.small:
+        shape = dict(width=64, depth=2, heads=2, ffn_width=128)
     rng = np.random.default_rng(0)
     text_lengths = sample_lengths(rng, rows * 40, size / 4, 8, size)
     texts = [rng.integers(5, vocab, length) for length in text_lengths]

@@ -1,6 +1,6 @@
 """Run many short trainings in a narrow terminal on a loaded machine, and count their exit statuses.
 
-    python tools/repeat_training.py [--runs 500] [--jobs 4] [--busy-loops 3] [--columns 12]
+    python -m tools.repeat_training [--runs 500] [--jobs 4] [--busy-loops 3] [--columns 12]
 
 A process that ends while one of its threads is inside a torch call may abort (status 134), rarely
 and mostly under load: only many runs show that every thread is joined at exit."""
@@ -17,7 +17,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from test_matrix import ROOT, busy_loops, cpu_name
+from tools.test_matrix import ROOT, busy_loops, cpu_name
 
 RECIPE = """
 [model]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import msgspec
-import tomli_w
+import tomlkit
 
 from qkv.data.read.corpus import Corpus
 from qkv.hints import NAME_HINTS, find_known_name
@@ -317,4 +317,4 @@ def write_null(value: Any) -> Any:
 
 def format_recipe(recipe: Recipe) -> str:
     """Return the recipe as TOML, with all settings."""
-    return tomli_w.dumps(write_null(recipe.to_dict()))
+    return tomlkit.dumps(write_null(recipe.to_dict()))
