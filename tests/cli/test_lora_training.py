@@ -79,7 +79,7 @@ def test_the_commands_of_the_documentation(capsys: pytest.CaptureFixture[str]) -
         good(capsys, *words[1:], *(FEW if words[1] == "train" else ()))
     assert len(lora_layers(qkv.load("runs/more/last").net)) == 8
     pair = [qkv.load(name) for name in ("pets", "same")]
-    assert torch.equal(*map(logits, pair))
+    compare.assert_bitwise_equal(*map(logits, pair), because=compare.SAME_KERNELS)
     assert (
         compare.max_difference(logits(pair[0]), logits(qkv.load("bert", adapter="runs/pets/last")))
         < 1e-4
@@ -105,7 +105,11 @@ def test_a_run_trains_adapters_and_the_new_head(capsys: pytest.CaptureFixture[st
     parameters = dict(adapted.net.named_parameters())
     base_parameters = {name: p for name, p in base.net.named_parameters() if name in parameters}
     assert len(base_parameters) > 30
-    assert all(torch.equal(parameters[name], p) for name, p in base_parameters.items())
+    compare.assert_bitwise_equal(
+        {name: parameters[name] for name in base_parameters},
+        base_parameters,
+        because=compare.UNWRITTEN,
+    )
     assert all(layer.lora_b.weight.any() for layer in lora_layers(adapted.net).values())
     recipe = Path("run", "recipe.toml").read_text()
     assert (
@@ -217,8 +221,7 @@ def test_a_killed_run_resumes_exactly(capsys: pytest.CaptureFixture[str], tmp_pa
         load_file(f"{run}/last/adapter_model.safetensors")
         for run in ("uninterrupted", "interrupted")
     ]
-    assert pair[0].keys() == pair[1].keys()
-    assert all(torch.equal(x, pair[1][name]) for name, x in pair[0].items())
+    compare.assert_bitwise_equal(pair[1], pair[0], because=compare.RESUMED)
 
 
 def test_a_run_does_not_resume_with_another_rank(capsys: pytest.CaptureFixture[str]) -> None:
@@ -256,7 +259,9 @@ def test_an_adapter_is_trained_further(capsys: pytest.CaptureFixture[str]) -> No
         good(capsys, *recipe, *start, "--run", f"more{number}")
     first, second = (qkv.load(f"more{number}/last") for number in range(2))
     assert first.base_model_name == second.base_model_name == "bert"
-    assert torch.equal(logits(first), logits(second))
+    compare.assert_bitwise_equal(
+        logits(first), logits(second), because="both runs have the same batches and kernels"
+    )
     assert 0 < compare.max_difference(logits(first), logits(qkv.load("run/last"))) < 1e-2
     other = ["--data.train", "three.tsv", "--model.adapter", "run/last", "--run", "other"]
     Path("three.tsv").write_text("text\tlabel\na\tone\nb\ttwo\nc\tthree\n")

@@ -38,8 +38,7 @@ def test_same_logits(name: str) -> None:
     compare.assert_close(
         {"logits": optimized(batch)["logits"]}, {"logits": net(batch)["logits"]}, within=1e-10
     )
-    assert before.keys() == net.state_dict().keys()
-    assert all(torch.equal(before[key], value) for key, value in net.state_dict().items())
+    compare.assert_bitwise_equal(net.state_dict(), before, because=compare.UNWRITTEN)
     assert any(isinstance(module, TransposedLinear) for module in optimized.modules())
     is_recurrent = net.last_stack.spec.recurrence is not None
     assert is_recurrent != any(

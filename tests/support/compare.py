@@ -1,4 +1,4 @@
-"""Comparison of tensors: within a bound, or to the bit with the reason for it."""
+"""Comparison of tensors: within a tolerance, or bitwise with a reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-# Reasons for equality to the bit. The order of a sum depends on the kernel, on the shapes and the
+# Reasons for bitwise equality. The order of a sum depends on the kernel, on the shapes and the
 # alignment of its operands and on the number of threads, which tests/conftest.py fixes.
 SAME_KERNELS = "the same kernels run on the same shapes, with the same alignment and threads"
 COPIED = "the numbers are copied, not computed"
+UNWRITTEN = "nothing writes to these tensors"
+RESUMED = "a resumed run has the same batches, random numbers, kernels and shapes"
 
 
 def max_difference(actual: Tensor, expected: Tensor) -> float:
@@ -51,7 +53,7 @@ def assert_bitwise_equal(
     different = [
         name for name, tensor in expected.items() if not has_same_bits(actual[name], tensor)
     ]
-    assert not different, f"{different} should be equal to the bit: {because}"
+    assert not different, f"{different} should be bitwise equal: {because}"
 
 
 def has_same_bits(x: Tensor, y: Tensor) -> bool:

@@ -30,7 +30,7 @@ from qkv.train.objectives.wrappers import GeneratorDiscriminator
 from qkv.train.recipe import Recipe, read_recipe
 from qkv.train.run import train_recipe
 from qkv.train.setup import Setup, prepare_training
-from tests.support import small_data
+from tests.support import compare, small_data
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes" / "small"
 
@@ -105,7 +105,7 @@ def test_small_recipe_reaches_its_loss(name: str, tmp_path: Path) -> None:
         tokens, generator_tokens = (
             item.net.get_parameter("encoder.embedding.tokens.weight") for item in (model, generator)
         )
-        assert torch.equal(tokens, generator_tokens)
+        compare.assert_bitwise_equal(tokens, generator_tokens, because="they were one tensor")
 
 
 def compute_gradients(
@@ -206,7 +206,11 @@ def test_pretrained_model_is_trained_with_another_head(tmp_path: Path) -> None:
     new, old = (dict(model.net.named_parameters()) for model in (after, before))
     shared = [name for name in new if name.startswith("encoder.")]
     assert shared
-    assert all(torch.equal(new[name], old[name]) for name in shared)
+    compare.assert_bitwise_equal(
+        {name: new[name] for name in shared},
+        {name: old[name] for name in shared},
+        because=compare.COPIED,
+    )
 
 
 def test_blocks_of_one_long_text_have_special_tokens(tmp_path: Path) -> None:
@@ -324,7 +328,7 @@ def test_stopped_run_resumes_exactly(name: str, tmp_path: Path) -> None:
         load_file(tmp_path / folder / "run" / "last" / file)
         for folder in ("uninterrupted", "stopped")
     ]
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    compare.assert_bitwise_equal(weights[1], weights[0], because=compare.RESUMED)
 
 
 def test_stopped_run_of_epochs_resumes_exactly(tmp_path: Path) -> None:
@@ -352,7 +356,7 @@ def test_stopped_run_of_epochs_resumes_exactly(tmp_path: Path) -> None:
         assert state.sampler_state == SamplerState(2, 0)
         assert reports[-1].lr == pytest.approx(0.0, abs=1e-12)
         weights.append(load_file(folder / "run" / "last" / "model.safetensors"))
-    assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    compare.assert_bitwise_equal(weights[1], weights[0], because=compare.RESUMED)
 
 
 def test_label_names_are_ids_in_the_order_of_the_recipe(tmp_path: Path) -> None:
@@ -438,7 +442,11 @@ def test_last_model_is_the_mean_of_the_last_checkpoints(tmp_path: Path) -> None:
     )
     for name in ("last", "best"):  # evaluated only at the end
         model = qkv.load(tmp_path / "run" / name)
-        assert all(torch.equal(p, expected[key]) for key, p in model.net.named_parameters())
+        compare.assert_bitwise_equal(
+            dict(model.net.named_parameters()),
+            expected,
+            because="the same function adds the same weights in the same order",
+        )
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_dropout_is_the_same_in_both_passes(name: str) -> None:
     after = torch.rand(3)
     torch.manual_seed(5)
     _, gradients = compute_gradients(net, objective, micro_batches)
-    assert torch.equal(torch.rand(3), after)
+    assert torch.rand(3).tolist() == after.tolist()  # as many random numbers were used
     compare.assert_close(gradients, expected, 1e-6)
     torch.manual_seed(6)
     _, other = compute_gradients(net, objective, micro_batches)
