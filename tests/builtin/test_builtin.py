@@ -165,6 +165,7 @@ def test_number_of_labels_is_checked(tmp_path: Path) -> None:
 
 
 def test_tasks_use_the_builtin_model_by_default(stand_ins: Path) -> None:
+    # Equal to the bit: the same kernels run on the same shapes.
     assert qkv.task("translate")(GERMAN) == qkv.task("translate", stand_ins / "translate")(GERMAN)
     assert qkv.task("translate", "builtin:translate")(GERMAN) == qkv.task("translate")(GERMAN)
     assert qkv.task("complete")("Clara").text.startswith("Clara")
@@ -377,7 +378,7 @@ def test_reviews_are_classified() -> None:
 def test_plays_are_completed() -> None:
     complete = qkv.task("complete")
     item = complete("ROMEO:", seed=1)
-    assert item == complete("ROMEO:", seed=1)
+    assert item == complete("ROMEO:", seed=1)  # the same kernels and shapes
     assert item.text != complete("ROMEO:", seed=2).text
     score = qkv.task("score", "builtin:complete")
     line = "My lord, I will not go."

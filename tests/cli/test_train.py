@@ -416,6 +416,7 @@ def test_eval_with_another_memory(capsys: pytest.CaptureFixture[str]) -> None:
         json.loads(good(capsys, *command, *flags))["metrics"]["loss"]
         for flags in ((), ("--model.mem_len", "8"), ("--model.mem_len", "40"))
     ]
+    # Equal to the bit: with the same memory, the same kernels run on the same shapes.
     assert losses[0] == losses[1] != losses[2]
     assert json.loads(Path("runs/xl/last/config.json").read_text())["mem_len"] == 8
     config = Path("runs/xl/last/config.json")

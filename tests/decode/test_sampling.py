@@ -45,7 +45,7 @@ def test_filters_equal_those_of_transformers(settings: dict[str, Any], num_beams
     compare.assert_bitwise_equal(
         filtered,
         reference(torch.zeros(200, 1, dtype=torch.long), scores),
-        because="a filter keeps a score or sets it to -inf, and temperatures divide by one number",
+        because="a score is divided by the temperature, then kept or set to -inf",
     )
 
 
@@ -130,6 +130,7 @@ def test_samples_depend_on_the_seed_only() -> None:
     config = GenerationConfig(do_sample=True, temperature=3.0, max_new_tokens=12)
     results = generate(net, [[5, 6]] * 3, generation_config=config, seed=5)
     assert len({tuple(row[0].token_ids) for row in results}) == 3
+    # Equal to the bit: the same kernels run on the same shapes.
     assert results == generate(net, [[5, 6]] * 3, generation_config=config, seed=5)
     (single,) = generate(net, [[5, 6]], generation_config=config, seed=7)
     assert single[0].token_ids == results[2][0].token_ids

@@ -91,6 +91,7 @@ def test_weights_equal_those_of_look(name: str) -> None:
 
 def test_penultimate_of_three_layers() -> None:
     task = build_translate_task("deep")
+    # Equal to the bit: the same kernels run on the same shapes.
     assert task(TEXTS[0], alignment_layer="penultimate") == task(TEXTS[0], alignment_layer=1)
     by_layer = [task(TEXTS[0], alignment_layer=layer).alignments for layer in (0, 1, 2)]
     assert by_layer[0] != by_layer[1] != by_layer[2] != by_layer[0]

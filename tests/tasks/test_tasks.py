@@ -175,7 +175,7 @@ def test_training_mode_is_restored() -> None:
     model.net.train()
     try:
         task = qkv.task("classify", model)
-        assert task(TEXTS[1]) == task(TEXTS[1])
+        assert task(TEXTS[1]) == task(TEXTS[1])  # no dropout, the same kernels and shapes
         assert model.net.training
     finally:
         model.net.eval()
@@ -402,7 +402,7 @@ def test_clip_embeds_texts_and_scores_images() -> None:
     from PIL import Image
 
     with Image.open(images[0]) as image:
-        assert task(image, texts) == task(images[0], texts)
+        assert task(image, texts) == task(images[0], texts)  # the same kernels and shapes
     together, alone = task.map(images, candidate_labels=texts)[0], task(images[0], texts)
     assert [item.label for item in together.candidates] == [item.label for item in alone.candidates]
     # In fp32 and with another shape of the matrix product, results are not bitwise equal.

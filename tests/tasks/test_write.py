@@ -276,7 +276,7 @@ def test_stop_strings_of_encoder_decoders(name: str) -> None:
 
 def test_sampling_depends_on_the_seed() -> None:
     task = qkv.task("complete", build_decoder(), max_new_tokens=10, top_k=40)
-    assert task("Clara", seed=1) == task("Clara", seed=1)
+    assert task("Clara", seed=1) == task("Clara", seed=1)  # the same kernels and shapes
     assert task("Clara", seed=1) != task("Clara", seed=2)
     assert len({item.text for item in task("Clara", num_return_sequences=4).candidates}) > 1
     assert task.generation_config.do_sample
@@ -363,7 +363,8 @@ def test_window_leaves_room_for_max_new_tokens() -> None:
     assert result.score == pytest.approx(expected.score, rel=1e-5)
     assert "".join(task.stream(prompt, overflow="window")) == result.new_text
     short = task(prompt, overflow="window", max_new_tokens=3, min_new_tokens=0)
-    assert short == task(prompt, max_new_tokens=3, min_new_tokens=0)  # it fits
+    # It fits, so that the same kernels run on the same shapes.
+    assert short == task(prompt, max_new_tokens=3, min_new_tokens=0)
 
 
 @pytest.mark.parametrize(
@@ -437,6 +438,7 @@ def test_a_long_line_is_translated_in_chunks() -> None:
     by_sentence = task.with_settings(
         {"overflow": "window", "unit": "sentence", "max_input_length": 64}
     )
+    # Equal to the bit: the same kernels run on the same shapes.
     assert by_sentence(LONG) == task(LONG, unit="sentence", max_input_length=64)
 
 
@@ -493,6 +495,7 @@ def test_a_long_text_is_summarized_in_chunks(name: str) -> None:
     assert result.text == " ".join(item.text for item in parts)
     assert result.score == pytest.approx(sum(item.score for item in parts))
     assert len(result.candidates) == 2
+    # Equal to the bit: the same kernels run on the same shapes.
     assert task("Anna lives.") == task("Anna lives.", overflow="error")
 
 
