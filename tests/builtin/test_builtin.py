@@ -126,18 +126,20 @@ def test_the_tool_prints_file_sizes(tmp_path: Path, capsys: pytest.CaptureFixtur
         "--card",
         str(card),
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [*arguments, "--num-beams", "3"], capture_output=True, encoding="utf-8", check=True
     )
-    rows = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines() if line[-1].isdigit())
+    rows = dict(
+        line.rsplit(maxsplit=1) for line in process.stdout.splitlines() if line[-1].isdigit()
+    )
     sizes = {name: int(size.replace(",", "")) for name, size in rows.items()}
     total = sizes.pop("total")
     assert sizes == {path.name: path.stat().st_size for path in out.iterdir()}
     assert total == sum(sizes.values())
-    assert "recipe.toml contains the absolute path /home/me/train.tsv" in done.stdout
-    again = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=False)
-    assert (again.returncode, again.stderr.count("\n")) == (1, 1)
-    assert "already exists; expected a new or an empty folder" in again.stderr
+    assert "recipe.toml contains the absolute path /home/me/train.tsv" in process.stdout
+    repeated = subprocess.run(arguments, capture_output=True, encoding="utf-8", check=False)
+    assert (repeated.returncode, repeated.stderr.count("\n")) == (1, 1)
+    assert "already exists; expected a new or an empty folder" in repeated.stderr
 
 
 def test_incomplete_card_is_an_error(tmp_path: Path) -> None:
@@ -277,10 +279,10 @@ def test_show_card_prints_the_model_card(
     stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in builtin.BUILTIN_TASKS:
-        shown = run_command(capsys, name, "--show-card")
-        assert "A stand-in" in shown
-        assert "CC BY 2.0 FR" in shown
-        assert "# " not in shown  # rendered, not copied
+        output = run_command(capsys, name, "--show-card")
+        assert "A stand-in" in output
+        assert "CC BY 2.0 FR" in output
+        assert "# " not in output  # rendered, not copied
     results = json.loads(run_command(capsys, "translate", "--show-card", "--json"))
     assert results["card"] == (stand_ins / "translate" / "README.md").read_text(encoding="utf-8")
     folder = Path("other")
@@ -289,10 +291,10 @@ def test_show_card_prints_the_model_card(
         capsys, "translate", "--show-card", "--model", "other"
     )
     (folder / "README.md").write_text("---\nlicense: mit\n---\n# Mine \x1b[31m\n", encoding="utf-8")
-    shown = run_command(capsys, "translate", "--show-card", "--model", "other")
-    assert "Mine" in shown
-    assert "license" not in shown
-    assert "\x1b" not in shown
+    output = run_command(capsys, "translate", "--show-card", "--model", "other")
+    assert "Mine" in output
+    assert "license" not in output
+    assert "\x1b" not in output
 
 
 def test_show_card_needs_no_torch(home: Path) -> None:
@@ -315,10 +317,10 @@ assert main(["translate", {GERMAN!r}, "--device", "cpu"]) == 0
 needless = "qkv.train torch._dynamo torch._inductor sympy transformers huggingface_hub datasets pyarrow"
 print(*[name for name in needless.split() if name in sys.modules], sep=" ", file=sys.stderr)
 """
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=ROOT, check=False
     )
-    assert (done.returncode, done.stderr) == (0, "\n")
+    assert (process.returncode, process.stderr) == (0, "\n")
 
 
 # --- the models of the package ---

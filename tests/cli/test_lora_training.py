@@ -226,11 +226,11 @@ def test_a_killed_run_resumes_exactly(capsys: pytest.CaptureFixture[str], tmp_pa
 
 def test_a_run_does_not_resume_with_another_rank(capsys: pytest.CaptureFixture[str]) -> None:
     trained(capsys, "run", "--lora.r", 2)
-    again = ["train", "run/recipe.toml", "--lora.r", 3, "--resume"]
-    assert "lora.r: 2 -> 3; --resume changed" in bad(capsys, *again, "auto")
+    command = ["train", "run/recipe.toml", "--lora.r", 3, "--resume"]
+    assert "lora.r: 2 -> 3; --resume changed" in bad(capsys, *command, "auto")
     assert (
         "the checkpoint is of another network: encoder.layers.0.attention.q.lora_a.weight"
-        in bad(capsys, *again, "changed")
+        in bad(capsys, *command, "changed")
     )
 
 

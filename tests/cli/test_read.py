@@ -87,18 +87,16 @@ def test_standard_input(
 
 
 def test_the_text_column_of_records(capsys: pytest.CaptureFixture[str]) -> None:
-    several = ["A fine film.", "Bad, and long."]
-    Path("r.csv").write_text(f'text,label\n{several[0]},1\n"{several[1]}",0\n')
-    Path("r.tsv").write_text(f"review\n{several[0]}\n{several[1]}\n")
-    Path("r.jsonl").write_text(
-        "".join(json.dumps({"n": 1, "said": text}) + "\n" for text in several)
-    )
-    Path("r.json").write_text(json.dumps([{"text": text, "title": "x"} for text in several]))
+    texts = ["A fine film.", "Bad, and long."]
+    Path("r.csv").write_text(f'text,label\n{texts[0]},1\n"{texts[1]}",0\n')
+    Path("r.tsv").write_text(f"review\n{texts[0]}\n{texts[1]}\n")
+    Path("r.jsonl").write_text("".join(json.dumps({"n": 1, "said": text}) + "\n" for text in texts))
+    Path("r.json").write_text(json.dumps([{"text": text, "title": "x"} for text in texts]))
     Path("r.csv.gz").write_bytes(gzip.compress(Path("r.csv").read_bytes()))
     for name in ("r.csv", "r.tsv", "r.jsonl", "r.json", "r.csv.gz"):
         assert [
             row["text"] for row in rows(capsys, "classify", name, *model("bert-label"))
-        ] == several
+        ] == texts
     Path("two.csv").write_text("review,title\nA film.,x\n")
     message = bad(capsys, "classify", "two.csv", *model("bert-label"))
     assert (
@@ -220,11 +218,11 @@ def test_generative_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert (result["start"], result["end"]) == (None, None)
     best = ["--generative", "--num-beams", "3", "--num-return-sequences", "2"]
     best += ["--template", "{context} {question}"]
-    (several,) = rows(capsys, "answer", "Who?", *more, *best)
+    (best_answers,) = rows(capsys, "answer", "Who?", *more, *best)
     expected = task(
         "Who?", text, num_beams=3, num_return_sequences=2, template="{context} {question}"
     )
-    assert [item["text"] for item in several["candidates"]] == [
+    assert [item["text"] for item in best_answers["candidates"]] == [
         item.text for item in expected.candidates
     ]
     assert expected.text.split()[0] in good(capsys, "answer", "Who?", *more, *best)

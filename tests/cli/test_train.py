@@ -584,9 +584,9 @@ def test_eval_of_spans(capsys: pytest.CaptureFixture[str]) -> None:
     short = evaluated(capsys, run, path, *windows)
     assert short["num_tokens"] > result["num_tokens"]  # contexts in several windows
     for name in ("flat.jsonl", "hub.jsonl"):
-        again = evaluated(capsys, run, name, "--data.format", "jsonl", *windows)
-        assert again["metrics"] == short["metrics"]
-        assert again["data"] == name
+        result_of_file = evaluated(capsys, run, name, "--data.format", "jsonl", *windows)
+        assert result_of_file["metrics"] == short["metrics"]
+        assert result_of_file["data"] == name
 
 
 def test_eval_of_two_networks(capsys: pytest.CaptureFixture[str]) -> None:

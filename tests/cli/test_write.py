@@ -111,8 +111,8 @@ def test_summarize(capsys: pytest.CaptureFixture[str]) -> None:
         good(capsys, "summarize", "long.txt", *more, "--overflow", "window")
         == window(text).text + "\n"
     )
-    again = good(capsys, "summarize", "long.txt", *more, "--overflow", "window", "--recursive")
-    assert again == window(text, recursive=True).text + "\n"
+    recursive = good(capsys, "summarize", "long.txt", *more, "--overflow", "window", "--recursive")
+    assert recursive == window(text, recursive=True).text + "\n"
     for overflow in ([], ["--overflow", "truncate"]):
         message = bad(capsys, "summarize", "long.txt", *more, "--recursive", *overflow)
         assert "also set --overflow window" in message
@@ -127,18 +127,23 @@ def test_complete(capsys: pytest.CaptureFixture[str]) -> None:
     task = qkv.task("complete", "gpt", max_new_tokens=8)
     more = ["--model", "gpt", "--device", "cpu", "--max-new-tokens", "8"]
     assert good(capsys, "complete", "Clara", *more) == task("Clara").text + "\n"
-    drawn = ["--temperature", "0.8", "--top-p", "0.9", "--top-k", "40", "--seed", "4"]
+    sampling_flags = ["--temperature", "0.8", "--top-p", "0.9", "--top-k", "40", "--seed", "4"]
     expected = task("Clara", temperature=0.8, top_p=0.9, top_k=40, seed=4)
-    assert good(capsys, "complete", "Clara", *more, *drawn) == expected.text + "\n"
-    assert good(capsys, "complete", "Clara", *more, *drawn, "--stream") == expected.text + "\n"
-    (row,) = rows(capsys, "complete", "Clara", *more, *drawn)
+    assert good(capsys, "complete", "Clara", *more, *sampling_flags) == expected.text + "\n"
+    assert (
+        good(capsys, "complete", "Clara", *more, *sampling_flags, "--stream")
+        == expected.text + "\n"
+    )
+    (row,) = rows(capsys, "complete", "Clara", *more, *sampling_flags)
     assert (row["prompt"], row["new_text"], row["finish_reason"]) == (
         "Clara",
         expected.new_text,
         expected.finish_reason,
     )
     stop = expected.new_text[2:4]
-    cut = good(capsys, "complete", "Clara", *more, *drawn, "--stop-strings", stop, "--stream")
+    cut = good(
+        capsys, "complete", "Clara", *more, *sampling_flags, "--stop-strings", stop, "--stream"
+    )
     sampling = dict(temperature=0.8, top_p=0.9, top_k=40, seed=4)
     assert cut == task("Clara", **sampling, stop_strings=stop).text + "\n"
     assert stop in cut

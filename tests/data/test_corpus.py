@@ -69,7 +69,7 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
 class FakeDatasets(ModuleType):
     """A fake of `datasets`: rows by name, configuration and split."""
 
-    class Rows(list[dict[str, object]]):
+    class FakeDataset(list[dict[str, object]]):
         cache_files: list[dict[str, str]]
 
     def load_dataset(self, name: str, config: str | None, *, split: str) -> "FakeDatasets.Rows":
@@ -78,7 +78,7 @@ class FakeDatasets(ModuleType):
             ("me/glue", "sst2", "test[:5]"),
         ]:
             raise FileNotFoundError(f"Dataset '{name}' doesn't exist\non the Hub")
-        rows = FakeDatasets.Rows([{"translation": {"de": "Hallo", "en": "Hi"}}])
+        rows = FakeDatasets.FakeDataset([{"translation": {"de": "Hallo", "en": "Hi"}}])
         rows.cache_files = [{"filename": __file__}]
         return rows
 

@@ -52,8 +52,8 @@ def test_rows_hold_every_token_once(
         lengths = make_rng(seed).integers(0, 20, 300)
         rows = pack_sequences(lengths, max_length)
         check_rows(rows, lengths, max_length)
-        again = pack_sequences(lengths, max_length)
-        assert all(np.array_equal(x, y) for x, y in zip(rows, again, strict=True))
+        repeated = pack_sequences(lengths, max_length)
+        assert all(np.array_equal(x, y) for x, y in zip(rows, repeated, strict=True))
 
 
 def test_longer_documents_are_split() -> None:
@@ -184,8 +184,8 @@ def test_a_batch_is_split_evenly(num_parts: int) -> None:
         assert all((np.diff(rows) > 0).all() for rows in parts)
         loads = np.array([lengths[rows].sum() for rows in parts])
         assert loads.max() - loads.min() <= lengths.max()  # else a row would be in the smaller part
-        again = partition_by_tokens(lengths, num_parts)
-        assert all(np.array_equal(x, y) for x, y in zip(parts, again, strict=True))
+        repeated = partition_by_tokens(lengths, num_parts)
+        assert all(np.array_equal(x, y) for x, y in zip(parts, repeated, strict=True))
     if num_parts <= 8:
         assert loads.max() <= 1.05 * loads.mean()
 

@@ -108,8 +108,8 @@ def test_half_of_the_consecutive_segments_are_swapped() -> None:
     pairs = sentence_pairs.sample_sentence_order_pairs(
         texts[0], rng, max_length=60, short_seq_prob=0.0
     )
-    joined = [np.append(b, a) if label else np.append(a, b) for a, b, label in pairs]
-    assert np.array_equal(np.concatenate(joined), np.concatenate(texts[0]))
+    segments = [np.append(b, a) if label else np.append(a, b) for a, b, label in pairs]
+    assert np.array_equal(np.concatenate(segments), np.concatenate(texts[0]))
 
 
 def test_short_texts_make_few_pairs() -> None:

@@ -65,13 +65,13 @@ def test_an_adapter_is_read_and_written(tmp_path: Path, prefix: str, head: str) 
     compare.assert_close(run(model), run(plain), 1e-9)
     assert {layer.dropout.p for layer in lora_layers(model.net).values()} == {0.1}
     write_adapter(model, tmp_path / "b", base_model_name="somebody/bert")
-    written = load_file(tmp_path / "b" / "adapter_model.safetensors")
+    saved = load_file(tmp_path / "b" / "adapter_model.safetensors")
     expected = {
         name.replace(prefix + "enc", ("bert." if head != "none" else "") + "enc"): x
         for name, x in tensors.items()
     }
-    written = {name: x.float() for name, x in written.items()}
-    compare.assert_bitwise_equal(written, expected, because=compare.COPIED)
+    saved = {name: x.float() for name, x in saved.items()}
+    compare.assert_bitwise_equal(saved, expected, because=compare.COPIED)
     config = json.loads((tmp_path / "b" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["lora_dropout"]) == (4, 12, 0.1)
     assert config["base_model_name_or_path"] == "somebody/bert"
@@ -88,9 +88,9 @@ def test_rslora_and_alpha_pattern_set_the_scaling(tmp_path: Path) -> None:
     first, second = lora_layers(model.net).values()
     assert (first.scaling, second.scaling) == (6 / math.sqrt(4), 12 / math.sqrt(4))
     write_adapter(model, tmp_path / "b")
-    again = tiny.build("bert")
-    read_adapter(again, tmp_path / "b")
-    compare.assert_bitwise_equal(run(again), run(model), because=compare.SAME_KERNELS)
+    loaded = tiny.build("bert")
+    read_adapter(loaded, tmp_path / "b")
+    compare.assert_bitwise_equal(run(loaded), run(model), because=compare.SAME_KERNELS)
 
 
 def test_a_fused_tensor_has_one_lora_a(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_a_fused_tensor_has_one_lora_a(tmp_path: Path) -> None:
         because=compare.COPIED,
     )
     write_adapter(model, tmp_path / "b")
-    written = load_file(tmp_path / "b" / "adapter_model.safetensors")
-    written = {name: x.float() for name, x in written.items()}
-    compare.assert_bitwise_equal(written, tensors, because=compare.COPIED)
+    saved = load_file(tmp_path / "b" / "adapter_model.safetensors")
+    saved = {name: x.float() for name, x in saved.items()}
+    compare.assert_bitwise_equal(saved, tensors, because=compare.COPIED)
     assert (
         json.loads((tmp_path / "b" / "adapter_config.json").read_text())["fan_in_fan_out"] is True
     )

@@ -168,19 +168,19 @@ def test_arguments_survive_a_round_trip(model_type: str, head: str) -> None:
     args = make_unusual_arguments(family) | {"head": head, "num_labels": 5}
     if model_type == "mt5":
         args["multilingual"] = True
-    written = json.loads(json.dumps(build_hf_config(family, args)))
-    assert written["model_type"] == model_type or (
-        family.name == "clip" and written["model_type"].startswith("clip")
+    saved = json.loads(json.dumps(build_hf_config(family, args)))
+    assert saved["model_type"] == model_type or (
+        family.name == "clip" and saved["model_type"].startswith("clip")
     )
-    model_type = written["model_type"]
-    parsed_again = parse_config(written)[1]
+    model_type = saved["model_type"]
+    parsed_again = parse_config(saved)[1]
     names = [
         name for name in resolve_defaults(args) if name not in find_unread_arguments(family, head)
     ]
     assert {name: parsed_again[name] for name in names} == {name: args[name] for name in names}
-    hf_config = to_plain_dict(get_config_class(model_type).from_dict(written))
+    hf_config = to_plain_dict(get_config_class(model_type).from_dict(saved))
     reparsed = resolve_defaults(
-        parse_config(hf_config | {"architectures": written["architectures"]})[1]
+        parse_config(hf_config | {"architectures": saved["architectures"]})[1]
     )
     complete = resolve_defaults(args)
     assert {name: reparsed[name] for name in names} == {name: complete[name] for name in names}

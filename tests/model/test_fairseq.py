@@ -82,11 +82,11 @@ def test_names_of_every_version_are_read(tmp_path: Path, version: str) -> None:
     assert (model.args["dropout"], model.args["attention_dropout"]) == (0.2, 0.3)
     assert model.args["tie_embeddings"] is True
     model.save(tmp_path / "hf")
-    again, report = transformers.RobertaForMaskedLM.from_pretrained(
+    reloaded, report = transformers.RobertaForMaskedLM.from_pretrained(
         tmp_path / "hf", output_loading_info=True
     )
     assert not any(report.values())
-    assert_outputs_agree(model, again.eval())
+    assert_outputs_agree(model, reloaded.eval())
     assert_outputs_agree(qkv.load(tmp_path / "hf"), reference)
 
 

@@ -108,11 +108,11 @@ def test_code_runs_and_commands_print_what_is_shown(
             code = "\n" * (block.line - 1) + block.text  # errors then name the line of the document
             exec(compile(code, ROOT / name, "exec"), namespace)
         elif block.kind == "console":
-            command, *shown = block.text.splitlines()
+            command, *expected_lines = block.text.splitlines()
             capsys.readouterr()
             main(shlex.split(command.removeprefix("$ qkv ")))
             printed = iter("".join(capsys.readouterr()).splitlines())
-            for line in shown:  # in this order; … stands for lines that are left out
+            for line in expected_lines:  # in this order; … stands for lines that are left out
                 assert line == "…" or line in printed, f"{name}: {command} does not print: {line}"
 
 
@@ -231,5 +231,7 @@ def test_links_resolve(name: str) -> None:
 def test_named_files_exist(name: str) -> None:
     """A text in backticks that looks like a file of this project is one."""
     named = re.findall(r"`((?:qkv|tests|tools|docs|\.ci)/[\w./-]+)`", read(name))
-    shown = {block.file for block in blocks(name)}
-    assert [path for path in named if path not in shown and not (ROOT / path).exists()] == []
+    files_of_blocks = {block.file for block in blocks(name)}
+    assert [
+        path for path in named if path not in files_of_blocks and not (ROOT / path).exists()
+    ] == []

@@ -46,45 +46,47 @@ def list_paths(nav: Any) -> list[str]:
 
 def test_every_page_is_in_the_navigation(pages: Path) -> None:
     nav = tomllib.loads((pages / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"]
-    found = list_paths(nav)
-    assert sorted(found) == sorted(read_texts(pages))
-    assert found[0] == "index.md"
-    assert found[-1] == "changelog.md"
+    paths = list_paths(nav)
+    assert sorted(paths) == sorted(read_texts(pages))
+    assert paths[0] == "index.md"
+    assert paths[-1] == "changelog.md"
 
 
 def test_there_is_a_page_for_every_document_task_and_family(pages: Path) -> None:
-    found = read_texts(pages)
+    texts = read_texts(pages)
     assert {file.name for file in (ROOT / "docs").glob("*.md")} - {
         "tasks.md",
         "families.md",
-    } <= found.keys()
-    assert {f"tasks/{name}.md" for name in TASK_CLASSES} <= found.keys()
-    assert {f"families/{family.name}.md" for family in qkv.list_families()} <= found.keys()
+    } <= texts.keys()
+    assert {f"tasks/{name}.md" for name in TASK_CLASSES} <= texts.keys()
+    assert {f"families/{family.name}.md" for family in qkv.list_families()} <= texts.keys()
 
 
 def test_links_between_pages_resolve(pages: Path) -> None:
-    found = read_texts(pages)
+    texts = read_texts(pages)
     anchors = {
         path: {make_anchor(heading) for heading in list_headings(text)}
-        for path, text in found.items()
+        for path, text in texts.items()
     }
     broken = []
-    for path, text in found.items():
+    for path, text in texts.items():
         for link, anchor in list_links(text):
             target = normpath(join(dirname(path), link)) if link else path
-            if target not in found or (anchor and anchor not in anchors[target]):
+            if target not in texts or (anchor and anchor not in anchors[target]):
                 broken.append(f"{path}: {link}#{anchor}")
     assert broken == []
-    assert sum(len(list_links(text)) for text in found.values()) > 200
+    assert sum(len(list_links(text)) for text in texts.values()) > 200
 
 
 def test_every_section_of_docs_tasks_is_on_a_page(pages: Path) -> None:
     """Headings and code of docs/tasks.md are on one page or another."""
-    found = "\n".join(text for path, text in read_texts(pages).items() if path.startswith("tasks/"))
+    task_pages = "\n".join(
+        text for path, text in read_texts(pages).items() if path.startswith("tasks/")
+    )
     text = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8")
-    assert {*list_headings(text)} <= {*list_headings(found)}
+    assert {*list_headings(text)} <= {*list_headings(task_pages)}
     for block in re.findall(r"^```.*?^```$", text, re.MULTILINE | re.DOTALL):
-        assert block in found
+        assert block in task_pages
 
 
 def test_the_page_on_the_transformer_has_excerpts_and_equations(pages: Path) -> None:
@@ -103,9 +105,9 @@ def test_a_new_document_is_included(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for name in ("command-line", "zebra"):
         (tmp_path / "docs" / f"{name}.md").write_text(f"# On {name}\n\n[tag](tasks.md#tag)\n")
     monkeypatch.setattr(docs, "ROOT", tmp_path)
-    found = list(docs.collect_parts())
-    assert found.index("tasks") < found.index("command-line") < found.index("families")
-    assert found[-3:] == ["zebra", *docs.LAST]
+    parts = list(docs.collect_parts())
+    assert parts.index("tasks") < parts.index("command-line") < parts.index("families")
+    assert parts[-3:] == ["zebra", *docs.LAST]
 
 
 def test_the_site_is_built_without_warnings_and_external_resources(pages: Path) -> None:

@@ -149,13 +149,13 @@ def test_offsets_refer_to_both_texts(name: str, unit: str) -> None:
             assert all(start <= piece.start <= piece.end <= end for piece in item.source)
         read = {place for piece in alignment.source for place in range(piece.start, piece.end)}
         assert {place for place in range(start, end) if not LINES[place].isspace()} <= read
-    written = {
+    covered = {
         p
         for item in result.alignments
         for piece in item.target
         for p in range(piece.start, piece.end)
     }
-    assert {place for place, letter in enumerate(result.text) if not letter.isspace()} <= written
+    assert {place for place, letter in enumerate(result.text) if not letter.isspace()} <= covered
 
 
 def test_prefix_and_special_tokens_have_no_characters() -> None:

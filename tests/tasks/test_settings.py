@@ -49,13 +49,13 @@ def test_every_task_has_an_overload_with_its_settings() -> None:
         class_name: get_task_class(name) for name, (_, class_name) in TASK_CLASSES.items()
     }
     names["GenerativeAnswerTask"] = GenerativeAnswerTask
-    found = {}
+    annotations = {}
     for overload in overloads:
         hints = get_type_hints(overload, names)
         (name,) = get_args(hints["name"])
-        found[name] = hints["settings"]
+        annotations[name] = hints["settings"]
         assert get_task_class(name) in (hints["return"], *get_args(hints["return"]))
-    assert found == {name: Unpack[typed_dict] for name, typed_dict in TYPED_DICTS.items()}
+    assert annotations == {name: Unpack[typed_dict] for name, typed_dict in TYPED_DICTS.items()}
     assert "settings" not in get_type_hints(fallback, names)
 
 

@@ -265,9 +265,13 @@ def test_stop_strings_of_encoder_decoders(name: str) -> None:
     full = task.map(inputs)
     stop = full[0].text[2:4]
     stopped = task.map(inputs, stop_strings=stop)
-    for result, whole in zip(stopped, full, strict=True):
-        assert whole.text.startswith(result.text)
-        assert (stop in whole.text) == (stop in result.text) == (len(result.text) < len(whole.text))
+    for result, expected in zip(stopped, full, strict=True):
+        assert expected.text.startswith(result.text)
+        assert (
+            (stop in expected.text)
+            == (stop in result.text)
+            == (len(result.text) < len(expected.text))
+        )
     if name != "answer":
         tokenizer = task.tokenizer
         *earlier_ids, _ = [tokenizer.convert_tokens_to_ids(token) for token in stopped[0].tokens]
@@ -509,14 +513,14 @@ def test_recursive_summaries() -> None:
         overflow="window",
     )
     text = LONG * 3
-    once, again = task(text), task(text, recursive=True)
-    passes = [text, once.text]
+    single_pass, recursive = task(text), task(text, recursive=True)
+    passes = [text, single_pass.text]
     while len(task.prepare_texts(passes[-2], "text")) > 1 and len(passes[-1]) < len(passes[-2]):
         passes.append(task(passes[-1]).text)
     assert len(passes) > 2
-    assert again.text == passes[-1]
+    assert recursive.text == passes[-1]
     results = task.map(["Anna.", text], recursive=True)
-    assert [item.text for item in results] == [task("Anna.").text, again.text]
+    assert [item.text for item in results] == [task("Anna.").text, recursive.text]
 
 
 # --- settings ---

@@ -39,8 +39,8 @@ def test_what_is_saved_opens_here_and_there(name: str, tmp_path: Path) -> None:
     make(tmp_path / "first")
     ours = Tokenizer.load(tmp_path / "first")
     ours.save(tmp_path / "second")
-    again = Tokenizer.load(tmp_path / "second")
-    again.save(tmp_path / "third")
+    reloaded = Tokenizer.load(tmp_path / "second")
+    reloaded.save(tmp_path / "third")
     for attribute in (
         "special_token_ids",
         "extra_special_tokens",
@@ -49,8 +49,8 @@ def test_what_is_saved_opens_here_and_there(name: str, tmp_path: Path) -> None:
         "languages",
         "sentinel_token_ids",
     ):
-        assert getattr(again, attribute) == getattr(ours, attribute)
-    assert again.encode_batch(DIFFICULT_TEXTS) == ours.encode_batch(DIFFICULT_TEXTS)
+        assert getattr(reloaded, attribute) == getattr(ours, attribute)
+    assert reloaded.encode_batch(DIFFICULT_TEXTS) == ours.encode_batch(DIFFICULT_TEXTS)
     once = Tokenizer.load(tmp_path / "third")
     once.save(tmp_path / "third")
     once.save(tmp_path / "fourth")
@@ -262,7 +262,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path)
 
 
-def whole(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
+def edit_json(edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
     def break_it(folder: Path) -> None:
         write_modernbert(folder)
         change(folder / WHOLE, edit)
@@ -310,15 +310,17 @@ BROKEN: dict[str, tuple[Callable[[Path], None], str]] = {
     "whole-list": (part(write_modernbert, WHOLE, []), "a JSON list, expected an object"),
     "whole-deep": (part(write_modernbert, WHOLE, "[" * 200_000), "nested too deep"),
     "whole-bytes": (part(write_modernbert, WHOLE, b"\xff\xfe"), "not UTF-8 text at byte 0"),
-    "whole-no-model": (whole(lambda v: v.pop("model")), "tokenizer.json: Model missing"),
-    "whole-kind": (whole(lambda v: v["model"].update(type="Pickle")), "tokenizer.json: "),
-    "whole-negative": (whole(lambda v: v["model"]["vocab"].update(a=-1)), "'a' has id -1, expected"),
-    "whole-twice": (whole(lambda v: v["model"]["vocab"].update(a=5)), "and 'a' have id 5"),
-    "whole-text-id": (whole(lambda v: v["model"]["vocab"].update(a="5")), "'a' has id '5'"),
-    "whole-huge-id": (whole(lambda v: v["model"]["vocab"].update(a=2**40)), "'a' has id 1099511627776"),
-    "whole-merges": (whole(lambda v: v["model"]["merges"].append(["zzz", "q"])), "`zzz` out of vocabulary"),
-    "whole-added": (whole(lambda v: v["added_tokens"][0].update(id=9999)), "has id 608, expected 9999"),
-    "whole-template": (whole(template), "no entry found|Missing SpecialToken"),
+    "whole-no-model": (edit_json(lambda v: v.pop("model")), "tokenizer.json: Model missing"),
+    "whole-kind": (edit_json(lambda v: v["model"].update(type="Pickle")), "tokenizer.json: "),
+    "whole-negative": (edit_json(lambda v: v["model"]["vocab"].update(a=-1)), "'a' has id -1, expected"),
+    "whole-twice": (edit_json(lambda v: v["model"]["vocab"].update(a=5)), "and 'a' have id 5"),
+    "whole-text-id": (edit_json(lambda v: v["model"]["vocab"].update(a="5")), "'a' has id '5'"),
+    "whole-huge-id": (edit_json(lambda v: v["model"]["vocab"].update(a=2**40)), "'a' has id 1099511627776"),
+    "whole-merges": (
+        edit_json(lambda v: v["model"]["merges"].append(["zzz", "q"])), "`zzz` out of vocabulary"
+    ),
+    "whole-added": (edit_json(lambda v: v["added_tokens"][0].update(id=9999)), "has id 608, expected 9999"),
+    "whole-template": (edit_json(template), "no entry found|Missing SpecialToken"),
     "config-json": (part(write_bert, CONFIG, "{"), "tokenizer_config.json: not JSON"),
     "config-flag": (part(write_bert, CONFIG, {"do_lower_case": "yes"}), "do_lower_case 'yes', expected true"),
     "config-class": (

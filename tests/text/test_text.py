@@ -23,7 +23,7 @@ from tests.support.text_oracle import (
     write_file,
 )
 
-Both = tuple[Tokenizer, Any]
+TokenizerPair = tuple[Tokenizer, Any]
 ROWS: list[tuple[str, str | None]] = [*((text, None) for text in DIFFICULT_TEXTS), *TEXT_PAIRS]
 # transformers joins the words of these families without a space.
 GLUED = {"gpt2", "gpt2-bos", "roberta", "bart", "modernbert"}
@@ -44,7 +44,7 @@ def folder_of(name: str, folders: dict[str, Path]) -> Path:
 
 
 @pytest.fixture(params=TOKENIZERS)
-def tokenizers(request: pytest.FixtureRequest, folders: dict[str, Path]) -> Both:
+def tokenizers(request: pytest.FixtureRequest, folders: dict[str, Path]) -> TokenizerPair:
     """A small tokenizer of a family: ours, and theirs."""
     folder = folder_of(request.param, folders)
     return Tokenizer.load(folder), load_reference(TOKENIZERS[request.param][1], folder)
@@ -91,7 +91,7 @@ REAL = {
 
 
 @pytest.fixture(params=REAL)
-def real(request: pytest.FixtureRequest, tmp_path: Path) -> Both:
+def real(request: pytest.FixtureRequest, tmp_path: Path) -> TokenizerPair:
     """A published vocabulary: ours, and theirs."""
     kind, convert = REAL[request.param]
     folder = data() / request.param
@@ -133,7 +133,7 @@ def compare(ours: Tokenizer, other: Any) -> None:
         assert ours.encode(text, pair, add_special_tokens=False) == bare
 
 
-def test_families_equal_theirs(tokenizers: Both) -> None:
+def test_families_equal_theirs(tokenizers: TokenizerPair) -> None:
     ours, other = tokenizers
     compare(ours, other)
     assert len(ours) == len(other)
@@ -154,13 +154,13 @@ def test_families_equal_theirs(tokenizers: Both) -> None:
         assert ours.convert_ids_to_tokens(token_id) == token
 
 
-def test_published_vocabularies_equal_theirs(real: Both) -> None:
+def test_published_vocabularies_equal_theirs(real: TokenizerPair) -> None:
     ours, other = real
     compare(ours, other)
     assert len(ours) == len(other)
 
 
-def test_many_at_once_are_as_one_by_one(tokenizers: Both) -> None:
+def test_many_at_once_are_as_one_by_one(tokenizers: TokenizerPair) -> None:
     ours, _ = tokenizers
     rows = [text if pair is None else (text, pair) for text, pair in ROWS]
     alone = [encode_fully(ours, *row) for row in ROWS]
@@ -169,7 +169,7 @@ def test_many_at_once_are_as_one_by_one(tokenizers: Both) -> None:
     assert ours.encode_batch([]) == []
 
 
-def test_lists_are_of_one_length_and_offsets_point_into_the_text(tokenizers: Both) -> None:
+def test_lists_are_of_one_length_and_offsets_point_into_the_text(tokenizers: TokenizerPair) -> None:
     ours, _ = tokenizers
     for text, pair in ROWS:
         encoding = encode_fully(ours, text, pair)
@@ -249,7 +249,7 @@ def test_half_a_surrogate_pair_is_refused(name: str, folders: dict[str, Path]) -
         ours.encode_batch(["fine", (7, None)])  # type: ignore[list-item]
 
 
-def test_ids_that_are_not_there_are_refused(tokenizers: Both) -> None:
+def test_ids_that_are_not_there_are_refused(tokenizers: TokenizerPair) -> None:
     ours, _ = tokenizers
     for wrong in (-1, len(ours) + 1000, 2**40):
         with pytest.raises(ValueError, match=f"id {wrong}: expected one of the {len(ours)} ids"):
@@ -426,12 +426,12 @@ def test_pieces_are_what_sentencepiece_reads(folders: dict[str, Path]) -> None:
     ]
 
 
-def test_a_tokenizer_goes_to_other_processes(tokenizers: Both) -> None:
+def test_a_tokenizer_goes_to_other_processes(tokenizers: TokenizerPair) -> None:
     ours, _ = tokenizers
-    again = pickle.loads(pickle.dumps(ours))
+    copy = pickle.loads(pickle.dumps(ours))
     rows = [text if pair is None else (text, pair) for text, pair in ROWS[:20] + ROWS[-4:]]
-    assert again.encode_batch(rows) == ours.encode_batch(rows)
-    assert again.special_token_ids == ours.special_token_ids
+    assert copy.encode_batch(rows) == ours.encode_batch(rows)
+    assert copy.special_token_ids == ours.special_token_ids
 
 
 def test_encoding_is_plain_data() -> None:

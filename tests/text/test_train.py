@@ -25,8 +25,8 @@ def test_trained_tokenizers_open_there(tokenizer_type: str, template: str, tmp_p
     assert len(ours) <= 420
     assert (ours.model_max_length, ours.padding_side) == (64, "right")
     ours.save(tmp_path)
-    again = Tokenizer.load(tmp_path)
-    assert (again.special_token_ids, again.model_max_length, len(again)) == (
+    reloaded = Tokenizer.load(tmp_path)
+    assert (reloaded.special_token_ids, reloaded.model_max_length, len(reloaded)) == (
         ours.special_token_ids,
         64,
         len(ours),
@@ -39,7 +39,7 @@ def test_trained_tokenizers_open_there(tokenizer_type: str, template: str, tmp_p
             assert (encoding.input_ids, encoding.offset_mapping, encoding.token_type_ids) == tuple(
                 expected[name] for name in ("input_ids", "offset_mapping", "token_type_ids")
             )
-            assert again.encode_batch([(text, "b")]) == [encoding]
+            assert reloaded.encode_batch([(text, "b")]) == [encoding]
             assert ours.decode(encoding.input_ids, skip_special_tokens=True) == other.decode(
                 encoding.input_ids, skip_special_tokens=True
             )
@@ -162,17 +162,17 @@ def test_a_trained_tokenizer_is_its_own_beside_any_model(model: str, tmp_path: P
     ours = Tokenizer.train(CORPUS, type="byte", vocab_size=300)
     ours.save(tmp_path)
     write_file(tmp_path, "config.json", {"model_type": model})
-    again, other = (
+    reloaded, other = (
         Tokenizer.load(tmp_path),
         load_reference("AutoTokenizer", tmp_path) if model != "qkv" else None,
     )
-    assert (again.special_token_ids, again.padding_side, again.model_max_length) == (
+    assert (reloaded.special_token_ids, reloaded.padding_side, reloaded.model_max_length) == (
         ours.special_token_ids,
         ours.padding_side,
         ours.model_max_length,
     )
     for text in DIFFICULT_TEXTS:
-        assert again.encode_batch([text]) == ours.encode_batch([text])
+        assert reloaded.encode_batch([text]) == ours.encode_batch([text])
         assert other is None or other(text)["input_ids"] == ours.encode(text)
 
 

@@ -736,9 +736,9 @@ def test_denoising_loss_equals_bart(tmp_path: Path) -> None:
     source = get_ids(batch.encoder)[0][get_mask(batch.encoder)[0].bool()]
     assert source[0] == CLS
     assert source[-1] == SEP
-    kept = source[(source != MASK)][1:-1]
-    assert len(kept) == 20 - 6  # 0.3 of them are masked
-    assert {*kept.tolist()} <= {*tokens.tolist()}
+    rest = source[(source != MASK)][1:-1]
+    assert len(rest) == 20 - 6  # 0.3 of them are masked
+    assert {*rest.tolist()} <= {*tokens.tolist()}
     reference, net = build_reference_pair(
         hf.BartForConditionalGeneration(hf.BartConfig(**SMALL_BART)), tmp_path
     )
@@ -758,8 +758,8 @@ def test_token_deletion_and_document_rotation(name: str) -> None:
         return [i for i in ids if 20 <= i < 40]
 
     assert corrupt() == tokens.tolist()
-    kept = corrupt(delete_prob=0.25)
-    assert (len(kept), kept) == (15, sorted(kept))
+    rest = corrupt(delete_prob=0.25)
+    assert (len(rest), rest) == (15, sorted(rest))
     rotated = corrupt(rotate_document=True)
     start = rotated.index(20)
     assert rotated[start:] + rotated[:start] == tokens.tolist() != rotated

@@ -65,8 +65,8 @@ def test_a_killed_write_leaves_old_or_new_weights(
                 loaded = read_tensors(folder)
                 assert has_same_bits(loaded, old) or has_same_bits(loaded, new)
                 outcomes.append("new" if has_same_bits(loaded, new) else "old")
-        written = write_tensors(folder, new, file_format=after[0], max_shard_size=after[1])
-        assert list_names(folder) == sorted(written)
+        names = write_tensors(folder, new, file_format=after[0], max_shard_size=after[1])
+        assert list_names(folder) == sorted(names)
         assert has_same_bits(read_tensors(folder), new)
         if outcomes[-1] == "done":
             break

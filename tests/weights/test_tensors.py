@@ -24,12 +24,12 @@ def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 def test_tensors_survive_a_round_trip(
     tmp_path: Path, tensors: dict[str, Tensor], file_format: FileFormat, shard_bytes: int
 ) -> None:
-    written = write_tensors(
+    names = write_tensors(
         tmp_path / "model", tensors, file_format=file_format, max_shard_size=shard_bytes
     )
-    assert sorted(written) == list_names(tmp_path / "model")
+    assert sorted(names) == list_names(tmp_path / "model")
     assert_same(read_tensors(tmp_path / "model"), tensors)
-    for name in written:
+    for name in names:
         if not name.endswith(".json"):
             part = read_tensors(tmp_path / "model" / name)
             assert_same(part, {key: tensors[key] for key in part})
@@ -39,15 +39,15 @@ def test_layout_matches_hugging_face(tmp_path: Path, tensors: dict[str, Tensor])
     assert write_tensors(tmp_path, tensors) == ["model.safetensors"]
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt"}
-    written = write_tensors(tmp_path, tensors, max_shard_size=60)
-    assert written == [
+    names = write_tensors(tmp_path, tensors, max_shard_size=60)
+    assert names == [
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
         "model.safetensors.index.json",
     ]
-    index = read_json_object(tmp_path / written[-1])
+    index = read_json_object(tmp_path / names[-1])
     assert index["metadata"] == {"total_size": sum(tensor.nbytes for tensor in tensors.values())}
-    assert index["weight_map"] == {name: written[place > 1] for place, name in enumerate(tensors)}
+    assert index["weight_map"] == {name: names[place > 1] for place, name in enumerate(tensors)}
     assert write_tensors(tmp_path, tensors, file_format="bin") == ["pytorch_model.bin"]
     assert write_tensors(tmp_path, tensors, file_format="bin", max_shard_size=0)[::7] == [
         "pytorch_model-00001-of-00007.bin",
