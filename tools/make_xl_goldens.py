@@ -183,14 +183,14 @@ def run_segment(
     output = model(inputs["ids"], mems=mems, output_hidden_states=True, output_attentions=True)
     with torch.no_grad():
         bare = model.transformer(inputs["ids"], mems=mems)
-        labelled = model(inputs["ids"], mems=mems, labels=inputs["labels"].clone())
+        outputs_with_labels = model(inputs["ids"], mems=mems, labels=inputs["labels"].clone())
     results: dict[str, Tensor] = {
         "logits": output.logits,
         "last_hidden_state": bare.last_hidden_state,
         "hidden_states": torch.stack(output.hidden_states),
         "attentions": torch.stack(output.attentions),
         "projection": torch.randn(output.logits.shape),
-        "loss": labelled.loss,
+        "loss": outputs_with_labels.loss,
     }
     if output.mems is not None:
         results["mems"] = torch.stack(output.mems).transpose(1, 2)

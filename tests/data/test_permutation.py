@@ -92,9 +92,11 @@ def test_no_target_reaches_itself_or_a_later_one_through_any_number_of_layers() 
         targets = order.target_positions
         attends = ~order.perm_mask
         content = attends | np.eye(30, dtype=np.bool_)  # a token always attends to itself
-        reach = np.linalg.matrix_power(content.astype(np.float64) / 30, 32) > 0
+        reachability = np.linalg.matrix_power(content.astype(np.float64) / 30, 32) > 0
         for target in targets:
-            reachable = reach[attends[target]].any(axis=0)  # by its query stream, at any depth
+            reachable = reachability[attends[target]].any(
+                axis=0
+            )  # by its query stream, at any depth
             later = targets[order.ranks[targets] >= order.ranks[target]]
             assert not reachable[later].any()
             earlier = targets[order.ranks[targets] < order.ranks[target]]
