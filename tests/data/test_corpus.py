@@ -72,7 +72,9 @@ class FakeDatasets(ModuleType):
     class FakeDataset(list[dict[str, object]]):
         cache_files: list[dict[str, str]]
 
-    def load_dataset(self, name: str, config: str | None, *, split: str) -> "FakeDatasets.Rows":
+    def load_dataset(
+        self, name: str, config: str | None, *, split: str
+    ) -> "FakeDatasets.FakeDataset":
         if (name, config, split) not in [
             ("me/pairs", None, "train"),
             ("me/glue", "sst2", "test[:5]"),
