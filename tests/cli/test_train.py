@@ -395,7 +395,7 @@ def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     values = result["metrics"]
     assert result["checkpoint"] == "runs/tiny/best"
     assert values["bits_per_character"] == pytest.approx(
-        values["bits"]
+        values["bits_per_token"]
     )  # a token is a character here
     assert sorted(Path("runs").rglob("*")) == before
     assert "gone.txt" in bad(capsys, "eval", "runs/tiny", "--data.test", "gone.txt")
@@ -446,7 +446,7 @@ def test_eval_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
         {"f1": "of yes"},
     )
     # bad: no, no; good: yes. Wanted: no, yes, yes
-    values = {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 2 / 3, "matthews": 1 / 2}
+    values = {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 2 / 3, "matthews_correlation": 1 / 2}
     assert {name: result["metrics"][name] for name in values} == pytest.approx(values)
 
 
@@ -532,13 +532,13 @@ def test_eval_of_generated_texts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_eval_of_generative_answers(capsys: pytest.CaptureFixture[str]) -> None:
     run, path = run_small(capsys, "generative-question-answering", "--train.steps", 20)
     result = evaluated(capsys, run, path, "--num-beams", 1)
-    assert [*result["metrics"]] == ["loss", "accuracy", "exact", "f1"]
-    assert 0 < result["metrics"]["exact"] <= result["metrics"]["f1"] < 1
+    assert [*result["metrics"]] == ["loss", "accuracy", "exact_match", "f1"]
+    assert 0 < result["metrics"]["exact_match"] <= result["metrics"]["f1"] < 1
 
 
 def test_eval_of_spans(capsys: pytest.CaptureFixture[str]) -> None:
     """Predicted answers equal those of single questions, in every file format and with windows."""
-    flags = "--data.validation train.json --train.best_metric exact --train.steps 60"
+    flags = "--data.validation train.json --train.best_metric exact_match --train.steps 60"
     run, path = run_small(capsys, "question-answering", *flags.split())
     result = evaluated(capsys, run, path)
     assert (result["num_records"], result["settings"]) == (
@@ -567,7 +567,7 @@ def test_eval_of_spans(capsys: pytest.CaptureFixture[str]) -> None:
         )
         right += text in ([answer.text for answer in record.get_answers()] or [""])
     assert 0.3 < right / 150 < 1
-    assert result["metrics"]["exact"] == pytest.approx(right / 150)
+    assert result["metrics"]["exact_match"] == pytest.approx(right / 150)
     rows = [
         {"context": paragraph["context"], **question}
         for article in json.loads(Path(path).read_text())["data"]

@@ -39,6 +39,9 @@ LINES = [
     "who is there",
 ]
 
+# Metrics of evaluators that `train.best_metric` minimizes. A metric in neither set was forgotten.
+LOWER_IS_BETTER_METRICS: frozenset[str] = frozenset()
+
 
 @pytest.fixture(scope="module")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -90,7 +93,7 @@ def evaluate_in_batches(
     rng.shuffle(collected)
     metrics = evaluator.compute_metrics(collected)
     assert tuple(metrics) == evaluator.metric_names
-    assert {*evaluator.metric_names} <= HIGHER_IS_BETTER_METRICS
+    assert {*evaluator.metric_names} <= HIGHER_IS_BETTER_METRICS | LOWER_IS_BETTER_METRICS
     return metrics
 
 
@@ -108,7 +111,9 @@ def test_single_label_classification_of_two_labels(tokenizer_folder: Path) -> No
         assert metrics["accuracy"] == pytest.approx(5 / 7)
         assert metrics["f1"] == pytest.approx(2 * 2 / (3 + 3))  # of "yes"
         assert metrics["macro_f1"] == pytest.approx((2 / 3 + 3 / 4) / 2)
-        assert metrics["matthews"] == pytest.approx((2 * 3 - 1 * 1) / (3 * 3 * 4 * 4) ** 0.5)
+        assert metrics["matthews_correlation"] == pytest.approx(
+            (2 * 3 - 1 * 1) / (3 * 3 * 4 * 4) ** 0.5
+        )
     assert evaluator.describe_settings() == {"f1": "of yes"}
 
 
@@ -118,7 +123,7 @@ def test_single_label_classification_of_three_labels(tokenizer_folder: Path) -> 
     )
     outputs = [{"logits": torch.eye(3)[i % 3], "labels": torch.tensor(i % 2)} for i in range(12)]
     metrics = evaluate_in_batches(evaluator, outputs, 0)
-    assert evaluator.metric_names == ("accuracy", "macro_f1", "matthews")
+    assert evaluator.metric_names == ("accuracy", "macro_f1", "matthews_correlation")
     assert metrics["accuracy"] == pytest.approx(4 / 12)
 
 
@@ -189,7 +194,7 @@ def test_replaced_token_detection() -> None:
     assert metrics == pytest.approx(
         {"accuracy": 1 / 2, "replaced_accuracy": 4 / 6, "replaced_f1": 2 * 2 / (3 + 3)}
     )
-    assert {*metrics} <= HIGHER_IS_BETTER_METRICS
+    assert {*metrics} <= HIGHER_IS_BETTER_METRICS | LOWER_IS_BETTER_METRICS
 
 
 # --- tags ---
@@ -306,7 +311,7 @@ def test_answers_over_windows(tokenizer_folder: Path) -> None:
             outputs.append(logits)
     assert len(outputs) > 12
     for seed in range(3):
-        assert evaluate_in_batches(evaluator, outputs, seed) == {"exact": 3 / 4, "f1": 3 / 4}
+        assert evaluate_in_batches(evaluator, outputs, seed) == {"exact_match": 3 / 4, "f1": 3 / 4}
     assert evaluator.describe_settings() == {
         "max_answer_tokens": 30,
         "stride": 6,
@@ -332,13 +337,17 @@ def test_every_question_gets_an_answer_if_all_have_one(tokenizer_folder: Path) -
     end_logits[0, last] = -8.0
     outputs = {"start_logits": start_logits, "end_logits": end_logits}
     collected = evaluator.collect(outputs, np.array([0]))
-    assert evaluator.compute_metrics(collected) == {"exact": 1, "f1": 1}
+    assert evaluator.compute_metrics(collected) == {"exact_match": 1, "f1": 1}
     assert evaluator.describe_settings()["allow_no_answer"] is False
     message = r"objective\.max_answer_tokens is 0: expected a whole number, at least 1"
     with pytest.raises(ValueError, match=message):
         build_evaluator(
             tokenizer_folder, "question-answering", records, max_answer_tokens=0, **settings
         )
+
+
+def test_every_metric_has_one_direction() -> None:
+    assert not HIGHER_IS_BETTER_METRICS & LOWER_IS_BETTER_METRICS
 
 
 # --- losses ---
@@ -364,9 +373,9 @@ def test_metric_names_are_those_of_the_computed_metrics() -> None:
         metrics = evaluate_batches(net, sampler, two_terms, Evaluator())
         assert list_metric_names(sampler, two_terms, Evaluator()) == [*metrics]
     names = list_metric_names(sampler, objective, TOKEN_EVALUATOR)
-    assert names == "loss accuracy perplexity bits".split()
+    assert names == "loss accuracy perplexity bits_per_token".split()
     names = list_metric_names(sampler, two_terms, Evaluator())
-    assert names == "loss a b perplexity bits".split()
+    assert names == "loss a b perplexity bits_per_token".split()
 
 
 def test_records_of_a_split_are_those_of_its_examples(

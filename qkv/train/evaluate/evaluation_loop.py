@@ -90,7 +90,10 @@ def compute_language_model_metrics(
     """Return the perplexity and bits per token of a language model."""
     if not objective.is_language_model:
         return {}
-    return {"perplexity": math.exp(min(losses["loss"], 700)), "bits": losses["loss"] / math.log(2)}
+    return {
+        "perplexity": math.exp(min(losses["loss"], 700)),
+        "bits_per_token": losses["loss"] / math.log(2),
+    }
 
 
 def list_metric_names(

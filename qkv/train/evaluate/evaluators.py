@@ -169,13 +169,13 @@ def build_single_label_evaluator(context: SetupContext) -> Evaluator:
         if is_binary:
             metrics["f1"] = label_f1_score(predictions, references, 1)
         metrics["macro_f1"] = macro_f1_score(predictions, references)
-        metrics["matthews"] = matthews_corrcoef(predictions, references)
+        metrics["matthews_correlation"] = matthews_corrcoef(predictions, references)
         return metrics
 
     def describe_settings() -> dict[str, Any]:
         return {"f1": f"of {context.label_names[1]}"} if is_binary else {}
 
-    metric_names = ("accuracy", *(("f1",) if is_binary else ()), "macro_f1", "matthews")
+    metric_names = ("accuracy", *(("f1",) if is_binary else ()), "macro_f1", "matthews_correlation")
     return Evaluator(metric_names, collect, compute_metrics, describe_settings)
 
 
@@ -354,7 +354,7 @@ def build_question_answering_evaluator(
             exact_scores.append(exact_match_score(text, questions.references[question]))
             f1_scores.append(squad_f1_score(text, questions.references[question]))
         return {
-            "exact": sum(exact_scores) / len(exact_scores),
+            "exact_match": sum(exact_scores) / len(exact_scores),
             "f1": sum(f1_scores) / len(f1_scores),
         }
 
@@ -368,4 +368,4 @@ def build_question_answering_evaluator(
             "allow_no_answer": allows_no_answer(),
         }
 
-    return Evaluator(("exact", "f1"), collect, compute_metrics, describe_settings)
+    return Evaluator(("exact_match", "f1"), collect, compute_metrics, describe_settings)

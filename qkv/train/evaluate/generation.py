@@ -22,7 +22,7 @@ from qkv.train.evaluate.metrics import (
 from qkv.train.sharding import Sharding
 
 GENERATION_BATCH_SIZE = 64
-ANSWER_METRICS = {"exact": exact_match_score, "f1": squad_f1_score}
+ANSWER_METRICS = {"exact_match": exact_match_score, "f1": squad_f1_score}
 
 
 class TextGenerator(Protocol):

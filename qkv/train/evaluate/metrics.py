@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 # Metrics for which a higher value is better; for all others, such as a loss or a perplexity, a lower
 # value is better.
 HIGHER_IS_BETTER_METRICS = frozenset(
-    "accuracy f1 macro_f1 precision recall matthews pearson spearman exact bleu chrf rouge1 rouge2 "
-    "rougeL replaced_accuracy replaced_f1".split()
+    "accuracy f1 macro_f1 precision recall matthews_correlation pearson spearman exact_match bleu "
+    "chrf rouge1 rouge2 rougeL replaced_accuracy replaced_f1".split()
 )
 EntitySpan = tuple[str, int, int]  # type, first word, word after the last
 
