@@ -18,7 +18,7 @@ torch.set_num_threads(int(os.environ.get("QKV_THREADS", "1")))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _first_product_on_a_gpu() -> None:
+def _create_cuda_context() -> None:
     """Create the CUDA context of autograd's thread here, because creating it raises a warning."""
     if os.environ.get("QKV_DEVICE", "cpu") != "cpu":
         x = torch.ones(2, 2, device=os.environ["QKV_DEVICE"], requires_grad=True)
@@ -37,16 +37,17 @@ def _seed() -> None:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of shared data: `QKV_SHARED`, or `shared` beside the checkout."""
-    return folder("QKV_SHARED", ROOT.parent / "shared")
+    return find_data_folder("QKV_SHARED", ROOT.parent / "shared")
 
 
 @pytest.fixture(scope="session")
-def more() -> Path:
+def checkpoints() -> Path:
     """The folder of published checkpoints: `QKV_MORE_DATA`, or `more-data` in the checkout."""
-    return folder("QKV_MORE_DATA", ROOT / "more-data")
+    return find_data_folder("QKV_MORE_DATA", ROOT / "more-data")
 
 
-def folder(variable: str, default: Path) -> Path:
+def find_data_folder(variable: str, default: Path) -> Path:
+    """Return the folder that an environment variable names; skip the test if there is none."""
     path = Path(os.environ.get(variable, default))
     if not path.is_dir():
         pytest.skip(f"data folder {path} not found: set {variable} to its path")

