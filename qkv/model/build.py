@@ -23,41 +23,39 @@ from qkv.spec import DualSpec, Spec
 
 
 def build(
-    name: str,
+    family: str,
     size: str | None = None,
     *,
     position_embedding_type: str | None = None,
     pooling: str | None = None,
     device: str = "cpu",
-    **changes: Unpack[FamilyArguments],
+    **arguments: Unpack[FamilyArguments],
 ) -> Model:
     """Return a new model of a family, with weights initialized as in its paper.
 
-    `pooling` (mean, first or last) adds a normalized sentence embedding. `device` is "cpu", "cuda",
-    "mps" or "auto": the fastest there is. The weights are the same on every device."""
+    `size` is one of the family's `sizes`, by default the first; `arguments` of the family override
+    single values. `pooling` (mean, first or last) adds a normalized sentence embedding. `device` is
+    "cpu", "cuda", "mps" or "auto": the fastest there is. The weights are the same on every device."""
     target_device = pick_device(device)
-    family = get_family(name)
-    size = size or next(iter(family.sizes))
-    arguments = cast(Args, changes)
-    for argument in arguments:
-        if argument not in family.defaults:
-            raise ValueError(f"{family.name}: {describe_unknown_name(argument, family.defaults)}")
-    check_argument_types(family, arguments)
-    args = family.arguments(size, **arguments)
-    check_argument_combinations(family, args)
+    definition = get_family(family)
+    changes = cast(Args, arguments)
+    for name in changes:
+        if name not in definition.defaults:
+            raise ValueError(f"{family}: {describe_unknown_name(name, definition.defaults)}")
+    check_argument_types(definition, changes)
+    args = definition.arguments(size or next(iter(definition.sizes)), **changes)
+    check_argument_combinations(definition, args)
     pooling_config = None if pooling is None else Pooling(pooling)
-    net = build_network(build_model_spec(family, args, position_embedding_type, pooling_config))
+    net = build_network(build_model_spec(definition, args, position_embedding_type, pooling_config))
     initialize_weights(net)
     if device != "cpu":
         net.to(target_device)
-    config = (
-        {} if position_embedding_type or not family.model_types else build_hf_config(family, args)
-    )
+    has_hf_config = not position_embedding_type and definition.model_types
     return Model(
-        family,
+        definition,
         args,
         net.eval(),
-        config,
+        build_hf_config(definition, args) if has_hf_config else {},
         position_embedding_type=position_embedding_type,
         pooling=pooling_config,
     )

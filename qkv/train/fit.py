@@ -29,7 +29,12 @@ from qkv.train.loop.activation_checkpointing import restore_block_forwards
 from qkv.train.loop.trainer import Report, TrainerState
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
-from qkv.train.objectives.registry import VARIABLE_LENGTH_OBJECTIVES, check_head, get_objective_spec
+from qkv.train.objectives.registry import (
+    VARIABLE_LENGTH_OBJECTIVES,
+    check_head,
+    find_base_objective,
+    get_objective_spec,
+)
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import (
     DataConfig,
@@ -47,7 +52,7 @@ TrainingData = str | Path | Corpus | Iterable[str | Mapping[str, Any]]
 def fit(
     model: Model, data: TrainingData, *, steps: int | None = None, epochs: int | None = None,
     objective: str | Callable[[ForwardOutputs], Tensor] = "causal-lm",
-    base_objective: str = "causal-lm", batch_size: int = 16, max_length: int = 0,
+    base_objective: str | None = None, batch_size: int = 16, max_length: int = 0,
     overflow: str | None = None, validation: float = 0.0,
     objective_settings: Mapping[str, Any] | None = None,
     callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Unpack[TrainSettings],
@@ -55,9 +60,10 @@ def fit(
     """Train a model in place for a number of steps or epochs, and set it to evaluation mode.
 
     `data` are texts, records such as {"text": ..., "label": ...}, a path or a Corpus. `objective` is a
-    name, or a loss function `outputs -> loss` on the batches of `base_objective`; it receives the
-    outputs of the network, or, with a contrastive base objective, only the embeddings of the full
-    batch. `objective_settings` are settings of the objective, `train_settings` other keys of the table
+    name, or a loss function `outputs -> loss` on the batches of `base_objective`, by default the
+    objective that trains the head of the model. The loss function receives the outputs of the
+    network, or, with a contrastive base objective, only the embeddings of the full batch.
+    `objective_settings` are settings of the objective, `train_settings` other keys of the table
     `[train]` of a recipe, such as lr=1e-4. For objectives with rows of equal length, `max_length`
     defaults to the maximum of the model, at most 512. `overflow` is the mode for longer texts: "error"
     (the default), "truncate" or "window"; see docs/long-texts.md."""
@@ -66,7 +72,7 @@ def fit(
         raise ValueError(
             "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
         )
-    name = objective if isinstance(objective, str) else base_objective
+    name = objective if isinstance(objective, str) else base_objective or find_base_objective(model)
     if not max_length and name not in VARIABLE_LENGTH_OBJECTIVES:
         max_length = min(get_max_positions(model.spec) or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
     recipe = Recipe(

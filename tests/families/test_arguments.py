@@ -39,9 +39,11 @@ def test_names_and_types_are_those_of_the_families() -> None:
 
 
 def test_build_takes_them() -> None:
-    annotation = get_type_hints(qkv.build)["changes"]
+    annotation = get_type_hints(qkv.build)["arguments"]
     assert annotation == Unpack[FamilyArguments]
-    assert inspect.signature(qkv.build).parameters["changes"].kind is inspect.Parameter.VAR_KEYWORD
+    assert (
+        inspect.signature(qkv.build).parameters["arguments"].kind is inspect.Parameter.VAR_KEYWORD
+    )
     assert NoneType in list_members(get_type_hints(FamilyArguments)["head_dim"])
 
 

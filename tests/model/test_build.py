@@ -85,6 +85,11 @@ def test_every_head_builds(family: str) -> None:
         assert not model.net.training
 
 
+def test_build_takes_its_arguments_by_name() -> None:
+    model = qkv.build(family="gpt2", size="small", vocab_size=50, width=16, depth=1, heads=2)
+    assert (model.family.name, model.args["vocab_size"]) == ("gpt2", 50)
+
+
 def test_build_is_deterministic() -> None:
     def build(seed: int) -> Tensor:
         torch.manual_seed(seed)

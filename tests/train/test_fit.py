@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import qkv
+from qkv.batch import IGNORE_INDEX
 from qkv.data.batches.sampler import SamplerState
 from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig, TrainSettings
@@ -82,6 +83,31 @@ def test_custom_loss_function() -> None:
         grad_clip=0.0,
     )
     assert losses[0] == pytest.approx(2 * expected[0], rel=0.05)
+
+
+def test_loss_function_gets_batches_for_the_head() -> None:
+    """A masked LM gets masked batches, in which most labels are ignored, and not causal ones."""
+    fractions: list[float] = []
+
+    def masked_loss(outputs: dict[str, Tensor]) -> Tensor:
+        labels = outputs["labels"].flatten()
+        fractions.append(float((labels != IGNORE_INDEX).sum()) / (8 * 16))
+        return torch.nn.functional.cross_entropy(outputs["logits"].flatten(0, -2), labels)
+
+    model = build_model("bert", ffn_width=64, head="masked-lm")
+    train(model, objective=masked_loss, max_length=16, batch_size=8)
+    assert 0 < max(fractions) < 0.5
+
+
+def test_loss_function_without_base_objective() -> None:
+    """If the head does not determine the batches, base_objective must be given."""
+    for model in (
+        build_model("bert", ffn_width=64),
+        build_model("bert", ffn_width=64, head="lm"),
+        build_model("bart", decoder_heads=2, decoder_depth=2),
+    ):
+        with pytest.raises(ValueError, match=r"of head '(none|lm)': set base_objective"):
+            qkv.fit(model, TEXTS, steps=1, objective=lambda outputs: outputs["logits"].mean())
 
 
 def test_sequence_classification() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from qkv.hints import find_closest_name
 from qkv.model.model import Model
+from qkv.spec import Spec
 from qkv.train.evaluate import evaluators
 from qkv.train.objectives import (
     causal_lm,
@@ -243,6 +244,20 @@ def check_head(spec: ObjectiveSpec, model: Model, objective_name: str) -> None:
             f"objective {objective_name!r} with a model of head {head!r}, expected {heads[0]!r}: "
             f"build it with head={heads[0]!r}"
         )
+
+
+def find_base_objective(model: Model) -> str:
+    """Return the objective that trains the head of the model, for a loss function on its batches."""
+    head = model.args["head"]
+    if head in OBJECTIVE_SPECS:  # such as masked-lm or sequence-classification
+        return str(head)
+    is_decoder = isinstance(model.spec, Spec) and model.spec.encoder is None
+    if is_decoder and head in NEXT_TOKEN_HEADS:
+        return "causal-lm"
+    raise ValueError(
+        f"a loss function with a {model.family.name} model of head {head!r}: set base_objective to the "
+        "objective whose batches it uses"
+    )
 
 
 def check_head_setting(spec: ObjectiveSpec, recipe: Recipe) -> None:
