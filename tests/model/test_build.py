@@ -137,7 +137,7 @@ def test_initialization_matches_the_reference(case: Case, tmp_path: Path) -> Non
     reference = initialize_reference(case)
     reference.save_pretrained(tmp_path)
     loaded = qkv.load(tmp_path)
-    model = qkv.build(loaded.family.name, **loaded.args)
+    model = qkv.build(**{**loaded.args, "family": loaded.family.name})
     theirs = {**dict(reference.named_parameters()), **dict(reference.named_buffers())}
     problems = []
     ours = model.to_checkpoint_tensors(dict(model.net.named_parameters()))

@@ -210,7 +210,8 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
             )
     else:
         sizes = compute_generator_sizes(model.args) | setting
-        generator = build(model.family.name, **{**model.args, **sizes, "head": "masked-lm"})
+        arguments = {**model.args, **sizes, "family": model.family.name, "head": "masked-lm"}
+        generator = build(**arguments)
         generator.tokenizer = model.tokenizer
     generator.net.to(model.device)
     assert isinstance(model.net, Transformer)
