@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from qkv.text import Tokenizer
     from qkv.train.fit import fit
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
     "Batch",
     "Inputs",
