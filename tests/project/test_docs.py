@@ -27,7 +27,7 @@ WITH_CODE = (
     "docs/command-line.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
-EXTENSIONS = ("Add an objective", "Add a task", "Add a logits processor")
+EXTENSIONS = ("Add an objective", "Add a task", "Add a metric", "Add a logits processor")
 DOCUMENTS = (
     "README.md",
     "CHANGELOG.md",
@@ -117,18 +117,20 @@ def test_code_runs_and_commands_print_what_is_shown(
 
 
 def apply_diff(text: str, diff: str) -> str:
-    """Insert the lines after `+` behind the lines before them, which must be in the text once."""
+    """Replace the lines after ` ` and `-`, which must be in the text once, by those after ` ` and `+`.
+
+    A diff of added lines only is appended to the text."""
     lines = diff.splitlines()
-    context = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
-    added = "".join(f"{line[1:]}\n" for line in lines if line.startswith("+"))
-    if not context:
-        return text + added
-    assert text.count(context) == 1, f"expected once: {context}"
-    return text.replace(context, context + added)
+    old = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("+"))
+    new = "".join(f"{line[1:]}\n" for line in lines if not line.startswith("-"))
+    if not old:
+        return text + new
+    assert text.count(old) == 1, f"expected once: {old}"
+    return text.replace(old, new)
 
 
 @pytest.mark.parametrize("title", EXTENSIONS)
-def test_extensions_take_two_edits_and_run(title: str, tmp_path: Path) -> None:
+def test_extensions_edit_two_files_and_run(title: str, tmp_path: Path) -> None:
     """The edits of a section of CONTRIBUTING.md, applied to a copy of the package, do what it says."""
     package = tmp_path / "qkv"
     shutil.copytree(
@@ -148,6 +150,10 @@ def test_extensions_take_two_edits_and_run(title: str, tmp_path: Path) -> None:
         else:
             assert not file.exists()
             file.write_text(block.text, encoding="utf-8")
+    edited = sorted({block.file for block in section if block.file})
+    ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
+    linted = subprocess.run([*ruff, *edited], cwd=tmp_path, capture_output=True, text=True)
+    assert linted.returncode == 0, linted.stdout
     code = "\n".join(
         block.text for block in section if block.kind == "python" and block.file is None
     )
