@@ -41,7 +41,9 @@ def attention(
         return block_sparse_attention(q, k, v, bias.pattern, bias.block_layout, 0.125)
     if isinstance(bias.pattern, Causal):
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-    return torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=bias.bias(None))
+    return torch.nn.functional.scaled_dot_product_attention(
+        q, k, v, attn_mask=bias.get_score_bias(None)
+    )
 
 
 def measure(
@@ -65,8 +67,8 @@ def measure(
         pattern=PATTERNS[name],
         q_positions=positions,
         k_positions=positions,
-        is_full=True,
-        is_self_attention=True,
+        has_no_padding=True,
+        supports_pattern_kernels=True,
         dtype=torch_dtype,
     )
     for _ in range(6 if gpu else 2):

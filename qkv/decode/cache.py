@@ -151,7 +151,7 @@ class StaticKVCache:
     def __init__(self, layout: CacheLayout) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.positions: Tensor | None = None
-        self.is_full = False
+        self.has_no_padding = False
         self.layout = layout
         self.is_zero_filled = False
 
@@ -159,8 +159,10 @@ class StaticKVCache:
         """Return the number of columns before those of the next step."""
         return self.layout.start
 
-    def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
-        """Write the keys and values of new tokens at the positions of the layout."""
+    def update(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
+        """Write the keys and values of new tokens at the rows and columns that the layout selects.
+
+        The layout holds the positions of all rows: `positions` is not used."""
         layout = self.layout
         for name, new in tensors.items():
             buffer = self.get_buffer(name, new)
@@ -190,11 +192,11 @@ class StaticKVCache:
             self.is_zero_filled = True
         return self.tensors[name]
 
-    def key_positions(self, new: Tensor, batch_size: int) -> Tensor:
+    def get_key_positions(self, new: Tensor, batch_size: int) -> Tensor:
         """Return the positions of all keys, which the runner has set for a step."""
         return new if self.positions is None else self.positions
 
-    def next_positions(self) -> Tensor:
+    def get_next_positions(self) -> Tensor:
         """Return the position of the next token of each row: (B, 1)."""
         return self.layout.device_lengths[self.layout.active_rows, None]
 

@@ -148,17 +148,17 @@ class ModelRunner:
         """Return logits and hidden states of tokens (B, T).
 
         With static shapes, values that differ between rows are read from device tensors only."""
-        positions, key_positions, is_full = self.cache_layout.begin_step(input_ids.shape[1])
+        positions, key_positions, has_no_padding = self.cache_layout.begin_step(input_ids.shape[1])
         if self.max_positions is not None:  # draft tokens may go beyond the last position
             positions = positions.clamp(max=self.max_positions - 1)
         attention_cache = self.attention_caches[0]
         attention_cache.positions = key_positions
-        attention_cache.is_full = is_full
+        attention_cache.has_no_padding = has_no_padding
         if self.source_layout:
             cross_attention_cache = self.cross_attention_caches[0]
-            _, source_positions, source_is_full = self.source_layout.begin_step(0)
+            _, source_positions, source_has_no_padding = self.source_layout.begin_step(0)
             cross_attention_cache.positions = source_positions
-            cross_attention_cache.is_full = source_is_full
+            cross_attention_cache.has_no_padding = source_has_no_padding
         inputs = Inputs(
             input_ids=input_ids, position_ids=positions, offset_by_cache=False, contiguous=False
         )

@@ -30,13 +30,13 @@ def attention(
     q (B, H, T, D), k and v (B, G, S, D), layer_bias (B|1, H|1, T, S) or None -> (B, H, T, D)."""
     k = repeat_heads(k, q.shape[1])
     v = repeat_heads(v, q.shape[1])
-    kernel = bias.kernel if layer_bias is None else "mask"
+    kernel = bias.kernel_name if layer_bias is None else "mask"
     if kernel == "blocks":
         return block_sparse_attention(q, k, v, bias.pattern, bias.block_layout, scale, dropout)
     if kernel == "packed" and bias.cu_seqlens is not None and supports_varlen(q):
         is_causal = isinstance(bias.pattern, Causal)
         return varlen_attention(q, k, v, bias.cu_seqlens, is_causal, scale, dropout)
-    scores_bias = bias.bias(layer_bias) if kernel in ("mask", "packed") else None
+    scores_bias = bias.get_score_bias(layer_bias) if kernel in ("mask", "packed") else None
     is_causal = kernel == "causal"
     return F.scaled_dot_product_attention(q, k, v, scores_bias, dropout, is_causal, scale=scale)
 

@@ -24,28 +24,33 @@ class AttentionBias:
     pattern: Pattern
     q_positions: Tensor  # (B|1, T)
     k_positions: Tensor  # (B|1, S), -1 for padding
-    is_full: bool = False  # no key is padding
+    has_no_padding: bool = False  # no key is padding
     new_k_positions: Tensor | None = None  # (B|1, T), positions of keys that are not cached yet
     document_ids: tuple[Tensor, Tensor] | None = None  # of queries and keys; -1: any document
     permutation_mask: Tensor | None = None  # (B, T, S)
     position_bias: Tensor | None = None  # (B|1, H, T, S), added to the scores
-    is_self_attention: bool = False  # queries and keys are the same contiguous row, without a cache
+    # Kernels may apply the pattern to indices: they equal the positions, and nothing is cached.
+    supports_pattern_kernels: bool = False
     contiguous: bool = False  # query t of T and key s of S have the distance S - T + t - s
     max_distance: int = 0  # upper bound of the distance between two positions
     token_type_ids: tuple[Tensor, Tensor] | None = None  # of queries and keys
     cu_seqlens: Tensor | None = None  # starts of packed documents, if only documents are masked
     dtype: torch.dtype = torch.float32
-    computed: dict[str, Tensor | None] = field(default_factory=dict)  # the dense mask and bias
+    cached_tensors: dict[str, Tensor | None] = field(
+        default_factory=dict
+    )  # the dense mask and bias
     block_layouts: dict[Pattern, BlockLayout] = field(default_factory=dict)
 
     @property
-    def kernel(self) -> str:
+    def kernel_name(self) -> str:
         """The kernel for this bias, selected on the host: full, causal, packed, blocks or mask."""
         is_pattern_only = (
-            self.position_bias is None and self.permutation_mask is None and self.is_self_attention
+            self.position_bias is None
+            and self.permutation_mask is None
+            and self.supports_pattern_kernels
         )
         is_plain = isinstance(self.pattern, Causal | Full)
-        if is_pattern_only and is_plain and self.is_full and self.document_ids is None:
+        if is_pattern_only and is_plain and self.has_no_padding and self.document_ids is None:
             return "causal" if isinstance(self.pattern, Causal) else "full"
         if is_pattern_only and is_plain and self.cu_seqlens is not None:
             return "packed"
@@ -56,52 +61,52 @@ class AttentionBias:
         """Return the blocks of the pattern, or of the pattern of one head."""
         if pattern not in self.block_layouts:
             self.block_layouts[pattern] = build_block_layout(
-                pattern, self.visible, self.k_positions
+                pattern, self.compute_visibility, self.k_positions
             )
         return self.block_layouts[pattern]
 
-    def visible(self, pattern: Pattern, q: Tensor, k: Tensor) -> Tensor:
+    def compute_visibility(self, pattern: Pattern, q: Tensor, k: Tensor) -> Tensor:
         """Return whether queries at indices q (1, n, b) may attend to keys at indices k (B|1, n, m):
         (B|1, n, b, m)."""
         keys = gather_rows(self.k_positions.int(), k)[
             ..., None, :
         ]  # int32 needs half the memory of int64
-        visible: Tensor = pattern(gather_rows(self.q_positions.int(), q)[..., :, None], keys)
-        if not self.is_full:
-            visible = visible & (keys >= 0)
+        is_visible: Tensor = pattern(gather_rows(self.q_positions.int(), q)[..., :, None], keys)
+        if not self.has_no_padding:
+            is_visible = is_visible & (keys >= 0)
         if self.document_ids is not None:
             q_documents = gather_rows(self.document_ids[0], q)[..., :, None]
             k_documents = gather_rows(self.document_ids[1], k)[..., None, :]
-            visible = visible & ((q_documents == k_documents) | (k_documents < 0))
-        return visible
+            is_visible = is_visible & ((q_documents == k_documents) | (k_documents < 0))
+        return is_visible
 
     @property
     def mask(self) -> Tensor | None:
         """The dense mask (B|1, H|1, T, S), true where queries attend; None: everywhere. Computed once."""
-        if "mask" not in self.computed:
-            self.computed["mask"] = self.compute_mask()
-        return self.computed["mask"]
+        if "mask" not in self.cached_tensors:
+            self.cached_tensors["mask"] = self.compute_mask()
+        return self.cached_tensors["mask"]
 
     def compute_mask(self) -> Tensor | None:
         is_last_query = isinstance(self.pattern, Causal) and self.q_positions.shape[1] == 1
-        sees_all = self.is_full and (is_last_query or isinstance(self.pattern, Full))
-        if sees_all and self.document_ids is None and self.permutation_mask is None:
+        attends_to_all = self.has_no_padding and (is_last_query or isinstance(self.pattern, Full))
+        if attends_to_all and self.document_ids is None and self.permutation_mask is None:
             return None
         patterns = self.pattern.patterns if isinstance(self.pattern, PerHead) else (self.pattern,)
         positions = (self.q_positions, self.k_positions)
         q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in positions)
-        mask = torch.cat([self.visible(pattern, q, k) for pattern in patterns], dim=1)
+        mask = torch.cat([self.compute_visibility(pattern, q, k) for pattern in patterns], dim=1)
         return mask if self.permutation_mask is None else mask & self.permutation_mask[:, None]
 
-    def bias(self, layer_bias: Tensor | None) -> Tensor | None:
+    def get_score_bias(self, layer_bias: Tensor | None) -> Tensor | None:
         """Return the bias of the scores of a layer, including its `layer_bias`; None: no bias."""
         if layer_bias is not None:
             if self.position_bias is not None:
                 layer_bias = layer_bias + self.position_bias
             return self.apply_mask(layer_bias)
-        if "bias" not in self.computed:
-            self.computed["bias"] = self.apply_mask(self.position_bias)
-        return self.computed["bias"]
+        if "bias" not in self.cached_tensors:
+            self.cached_tensors["bias"] = self.apply_mask(self.position_bias)
+        return self.cached_tensors["bias"]
 
     def apply_mask(self, scores: Tensor | None) -> Tensor | None:
         """Return the scores with `min_score` where masked; -inf would give NaN for queries without keys."""
@@ -125,6 +130,6 @@ def to_autocast_dtype(scores: Tensor) -> Tensor:
 def align_rows(scores: Tensor) -> Tensor:
     """On a GPU, align each row to 16 bytes.
 
-    Otherwise, torch copies the bias in every layer and recompiles for every remainder."""
+    Otherwise, torch copies the bias in every layer and recompiles for every value of S % 8."""
     keys = scores.shape[-1]
     return F.pad(scores, (0, 8 - keys % 8))[..., :keys] if scores.is_cuda else scores

@@ -13,7 +13,7 @@ from qkv.decode.generation_config import GENERATION_DEFAULTS, parse_field_value
 from qkv.decode.settings import GenerationSettings
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
-from qkv.model.stop_strings import build_stop_criteria
+from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.transformer import Transformer
 
 
@@ -39,7 +39,7 @@ def generate_ids(
     start = [] if config.decoder_start_token_id is None else [config.decoder_start_token_id]
     prefixes = [start] * len(rows) if is_seq2seq else rows
     tokenizer = model.tokenizer if config.stop_strings else None
-    criteria = [build_stop_criteria(tokenizer, config.stop_strings, ids) for ids in prefixes]
+    criteria = [build_stopping_criteria(tokenizer, config.stop_strings, ids) for ids in prefixes]
     was_training = model.net.training
     model.net.eval()
     try:

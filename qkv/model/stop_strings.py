@@ -36,7 +36,7 @@ class StopStringCriteria:
             return False
         # The last token may complete a character of several bytes.
         previous = self.decode_ending(new_token_ids[:-1], num_dropped=1)
-        return max(ends) > count_shared_letters(previous, text)
+        return max(ends) > common_prefix_length(previous, text)
 
     def decode_ending(self, new_token_ids: list[int], num_dropped: int = 0) -> str:
         """Return the text of the last tokens, at least as long as the longest stop string.
@@ -50,14 +50,14 @@ class StopStringCriteria:
         return self.tokenizer.decode(token_ids[max(starts, default=0) :], skip_special_tokens=False)
 
 
-def count_shared_letters(first: str, second: str) -> int:
+def common_prefix_length(first: str, second: str) -> int:
     """Return the length of the longest prefix of both texts."""
     pairs = zip(first, second, strict=False)
     shortest = min(len(first), len(second))
     return next((index for index, (a, b) in enumerate(pairs) if a != b), shortest)
 
 
-def build_stop_criteria(
+def build_stopping_criteria(
     tokenizer: Tokenizer | None, stop_strings: tuple[str, ...], prompt_ids: Sequence[int]
 ) -> StopStringCriteria | None:
     """Return the stopping criteria of a sequence; None if there are no stop strings."""

@@ -33,7 +33,7 @@ class AttentionKernel(nn.Module):
     ) -> Tensor:
         """Return the attention weights (B, H, T, S), which the fast kernels do not compute."""
         scores = (q * self.scale) @ repeat_heads(k, q.shape[1]).transpose(-1, -2)
-        scores_bias = bias.bias(layer_bias)
+        scores_bias = bias.get_score_bias(layer_bias)
         return (scores if scores_bias is None else scores + scores_bias).softmax(-1)
 
 
@@ -73,7 +73,7 @@ class Attention(nn.Module):
                 q = self.rotary(q, bias.q_positions)
                 k = self.rotary(k, positions)
             if cache is not None:
-                cache.extend({"k": k, "v": v}, positions.expand(len(k), -1))
+                cache.update({"k": k, "v": v}, positions.expand(len(k), -1))
         if cache is not None:
             k = cache.read("k")
             v = cache.read("v")

@@ -14,13 +14,13 @@ class Cache(Protocol):
     """The interface that attention uses."""
 
     positions: Tensor | None  # (B, S), -1 for padding; None: empty
-    is_full: bool  # true if no cached position is padding
+    has_no_padding: bool  # true if no cached position is padding
 
     def __len__(self) -> int:
         """Return the number of cached positions."""
         ...
 
-    def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
+    def update(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
         """Append tensors (B, T, ...) with positions (B, T)."""
         ...
 
@@ -28,11 +28,11 @@ class Cache(Protocol):
         """Return a cached tensor by its name: (B, S, ...)."""
         ...
 
-    def key_positions(self, new: Tensor, batch_size: int) -> Tensor:
+    def get_key_positions(self, new: Tensor, batch_size: int) -> Tensor:
         """Return the positions of all keys after the new ones (B|1, T) are appended."""
         ...
 
-    def next_positions(self) -> Tensor:
+    def get_next_positions(self) -> Tensor:
         """Return the position of the next token of each row: (B, 1)."""
         ...
 
@@ -45,12 +45,12 @@ class KVCache:
     ) -> None:
         self.tensors = tensors or {}
         self.positions = positions
-        self.is_full = False
+        self.has_no_padding = False
 
     def __len__(self) -> int:
         return 0 if self.positions is None else self.positions.shape[1]
 
-    def extend(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
+    def update(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
         if self.positions is not None:
             tensors = {
                 name: torch.cat([self.tensors[name], x], dim=1) for name, x in tensors.items()
@@ -62,12 +62,12 @@ class KVCache:
     def read(self, name: str) -> Tensor:
         return self.tensors[name]
 
-    def key_positions(self, new: Tensor, batch_size: int) -> Tensor:
+    def get_key_positions(self, new: Tensor, batch_size: int) -> Tensor:
         if self.positions is None:
             return new
         return torch.cat([self.positions, new.expand(batch_size, -1)], dim=1)
 
-    def next_positions(self) -> Tensor:
+    def get_next_positions(self) -> Tensor:
         assert self.positions is not None
         return self.positions.amax(dim=1, keepdim=True) + 1
 

@@ -106,27 +106,28 @@ class Stack(nn.Module):
         first = layers[0].attention.relative
         for relative in (layer.attention.relative for layer in layers):
             if first is not None and relative is not None and first.spec.share_biases:
-                relative.u = first.u
+                relative.u = first.u  # content and position biases of Transformer-XL
                 relative.v = first.v
 
     def forward(
         self, inputs: Inputs, batch: Batch, encoder_outputs: Inputs | None = None,
         caches: list[LayerCache] | None = None,
     ) -> dict[str, Tensor]:  # fmt: skip
+        """Return `last_hidden_state` (B, T, W) and, if any, `mems` and the extra outputs."""
         is_recurrent = self.spec.recurrence is not None
         has_caches = caches is not None
         if is_recurrent and caches is None:
-            caches = self.empty_caches(inputs.batch_size, batch.mems)
+            caches = self.create_caches(inputs.batch_size, batch.mems)
         cache: Cache = caches[0].attention if caches else KVCache()
         if len(cache) and inputs.offset_by_cache:
-            is_single = inputs.attention_mask is None and inputs.document_ids is None
-            contiguous = inputs.contiguous and not has_caches and is_single
-            position_ids = inputs.position_ids + cache.next_positions()
+            has_no_mask = inputs.attention_mask is None and inputs.document_ids is None
+            contiguous = inputs.contiguous and not has_caches and has_no_mask
+            position_ids = inputs.position_ids + cache.get_next_positions()
             inputs = replace(inputs, position_ids=position_ids, contiguous=contiguous)
         x = self.embedding(inputs)
         patterns = {layer.attention.pattern for layer in self.spec.layers}
-        biases = {p: self.attention_bias(p, inputs, batch, cache, x) for p in patterns}
-        cross = self.cross_inputs(inputs, encoder_outputs, caches, x)
+        biases = {p: self.build_attention_bias(p, inputs, batch, cache, x) for p in patterns}
+        cross = self.build_cross_inputs(inputs, encoder_outputs, caches, x)
         if batch.target_positions is not None:
             num_targets = batch.target_positions.shape[1]
             x = torch.cat([x, self.embedding.query.expand(len(x), num_targets, -1)], dim=1)
@@ -136,7 +137,7 @@ class Stack(nn.Module):
             key_states = None
             if is_recurrent and layer_cache:
                 positions = inputs.masked_position_ids.expand(len(x), -1)
-                layer_cache.attention.extend({"states": x[:, : inputs.length]}, positions)
+                layer_cache.attention.update({"states": x[:, : inputs.length]}, positions)
                 key_states = layer_cache.attention.read("states")
                 mems.append(self.update_mems(key_states, inputs.length))
             bias = biases[self.spec.layers[index].attention.pattern]
@@ -145,21 +146,21 @@ class Stack(nn.Module):
             router_logits += [] if logits is None else [logits]
         hidden_states[-1] = x = self.dropout(self.final_norm(x))
         out = {"last_hidden_state": x if batch.target_positions is None else x[:, inputs.length :]}
-        lists = {"mems": mems}
+        stacked = {"mems": mems}
         if "hidden_states" in batch.extra_outputs:
-            lists["hidden_states"] = hidden_states
+            stacked["hidden_states"] = hidden_states
         if "router_logits" in batch.extra_outputs:
-            lists["router_logits"] = router_logits
-        return out | {name: torch.stack(tensors) for name, tensors in lists.items() if tensors}
+            stacked["router_logits"] = router_logits
+        return out | {name: torch.stack(tensors) for name, tensors in stacked.items() if tensors}
 
-    def attention_bias(
+    def build_attention_bias(
         self, pattern: Pattern, inputs: Inputs, batch: Batch, cache: Cache, x: Tensor
     ) -> AttentionBias:
         """Return the bias of self-attention; cached tokens come before the tokens of the inputs."""
         targets = batch.target_positions
         cached = len(cache)
         new = inputs.masked_position_ids
-        k = cache.key_positions(new, len(x))
+        k = cache.get_key_positions(new, len(x))
         q = inputs.position_ids
         if targets is not None:
             q = append_targets(q.expand(len(x), -1), targets)
@@ -168,27 +169,34 @@ class Stack(nn.Module):
             ones = permutation_mask.new_ones(*permutation_mask.shape[:2], cached)
             permutation_mask = torch.cat([ones, permutation_mask], dim=2)
 
-        def of_queries_and_keys(ids: Tensor | None, cached_id: int) -> tuple[Tensor, Tensor] | None:
+        def split_queries_and_keys(
+            ids: Tensor | None, cached_id: int
+        ) -> tuple[Tensor, Tensor] | None:
             if ids is None:
                 return None
             keys = torch.cat([ids.new_full((len(ids), cached), cached_id), ids], dim=1)
             return (ids if targets is None else append_targets(ids, targets)), keys
 
         is_uncached = cache.positions is None
-        is_single = targets is None  # no query stream
+        has_no_targets = targets is None  # no query stream
         return AttentionBias(
-            pattern=pattern.with_memory(cached), q_positions=q, k_positions=k,
-            is_full=inputs.attention_mask is None and (is_uncached or cache.is_full), new_k_positions=new,
-            token_type_ids=of_queries_and_keys(inputs.token_type_ids, 0),
-            document_ids=of_queries_and_keys(inputs.document_ids, -1), permutation_mask=permutation_mask,
+            pattern=pattern.with_memory(cached),
+            q_positions=q,
+            k_positions=k,
+            new_k_positions=new,
+            has_no_padding=inputs.attention_mask is None and (is_uncached or cache.has_no_padding),
+            token_type_ids=split_queries_and_keys(inputs.token_type_ids, 0),
+            document_ids=split_queries_and_keys(inputs.document_ids, -1),
+            permutation_mask=permutation_mask,
             position_bias=self.position_bias(q, k).to(x.dtype) if self.position_bias else None,
-            contiguous=inputs.contiguous and is_single, dtype=x.dtype,
-            is_self_attention=is_uncached and inputs.contiguous and is_single,
-            cu_seqlens=inputs.cu_seqlens if is_uncached and is_single else None,
+            contiguous=inputs.contiguous and has_no_targets,
+            supports_pattern_kernels=is_uncached and inputs.contiguous and has_no_targets,
+            cu_seqlens=inputs.cu_seqlens if is_uncached and has_no_targets else None,
             max_distance=inputs.max_distance + cached,
-        )  # fmt: skip
+            dtype=x.dtype,
+        )
 
-    def cross_inputs(
+    def build_cross_inputs(
         self,
         inputs: Inputs,
         encoder_outputs: Inputs | None,
@@ -198,16 +206,18 @@ class Stack(nn.Module):
         """Return the inputs of cross-attention: the encoder states and their bias, or the cached keys."""
         positions = inputs.position_ids
         bias = AttentionBias(
-            pattern=full, q_positions=positions, k_positions=positions, is_self_attention=True,
+            pattern=full, q_positions=positions, k_positions=positions, supports_pattern_kernels=True,
             dtype=x.dtype,
         )  # fmt: skip
         cache: Cache = caches[0].cross_attention if caches else KVCache()
-        if (
-            cache.positions is not None
-        ):  # beams may share a source, so that queries have no positions
+        if cache.positions is not None:
+            # Beams share the keys of their source, and full attention reads no query positions.
             q = positions[:1, :1]
             return None, replace(
-                bias, q_positions=q, k_positions=cache.positions, is_full=cache.is_full
+                bias,
+                q_positions=q,
+                k_positions=cache.positions,
+                has_no_padding=cache.has_no_padding,
             )
         if encoder_outputs is None:
             return None
@@ -216,10 +226,10 @@ class Stack(nn.Module):
             documents = (inputs.document_ids, encoder_outputs.document_ids)
         return encoder_outputs.inputs_embeds, replace(
             bias, k_positions=encoder_outputs.masked_position_ids,
-            is_full=encoder_outputs.attention_mask is None, document_ids=documents,
+            has_no_padding=encoder_outputs.attention_mask is None, document_ids=documents,
         )  # fmt: skip
 
-    def empty_caches(self, batch_size: int, mems: Tensor | None = None) -> list[LayerCache]:
+    def create_caches(self, batch_size: int, mems: Tensor | None = None) -> list[LayerCache]:
         """Return an empty cache per layer; with segment recurrence, it holds `mems` or zeros."""
         recurrence = self.spec.recurrence
         if recurrence is None:
@@ -276,6 +286,7 @@ class Transformer(nn.Module):
         return stack
 
     def forward(self, batch: Batch, caches: list[LayerCache] | None = None) -> dict[str, Tensor]:
+        """Return the labels of the batch, the outputs of the stacks and those of the heads."""
         out = dict(batch.labels)
         inputs = batch.encoder
         encoder_outputs = batch.encoder_hidden_states
@@ -289,9 +300,9 @@ class Transformer(nn.Module):
             out |= head(out, batch)
         return out
 
-    def empty_caches(self, batch_size: int) -> list[LayerCache]:
+    def create_caches(self, batch_size: int) -> list[LayerCache]:
         """Return caches for decoding `batch_size` rows one token at a time."""
-        return self.last_stack.empty_caches(batch_size)
+        return self.last_stack.create_caches(batch_size)
 
 
 class DualEncoder(nn.Module):

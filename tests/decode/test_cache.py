@@ -28,7 +28,7 @@ def prefill(
     first_row = len(layout.lengths)
     num_rows, length, _ = new["x"].shape
     layout.begin_prefill(slice(first_row, first_row + num_rows), length)
-    cache.extend(new, torch.zeros(0))
+    cache.update(new, torch.zeros(0))
     layout.append_rows(lengths)
 
 
@@ -38,19 +38,19 @@ def step(
     num_rows, num_new_tokens, _ = new["x"].shape
     if layout.static_shapes:
         layout.set_static_shape(num_new_tokens)
-    positions, key_positions, is_full = layout.begin_step(num_new_tokens)
+    positions, key_positions, has_no_padding = layout.begin_step(num_new_tokens)
     padded_rows = len(positions) if layout.write_index is not None else num_rows
     padded = torch.nn.functional.pad(new["x"], (0, 0, 0, 0, 0, padded_rows - num_rows))
-    cache.extend({"x": padded}, positions)
+    cache.update({"x": padded}, positions)
     layout.advance(num_new_tokens)
-    return positions, key_positions, is_full
+    return positions, key_positions, has_no_padding
 
 
 def test_rows_of_equal_length_need_no_copy_and_no_mask() -> None:
     layout, cache = build_cache()
     prefill(layout, cache, make_tensors(2, 3, 0), [3, 3])
-    positions, key_positions, is_full = step(layout, cache, make_tensors(2, 1, 100))
-    assert is_full
+    positions, key_positions, has_no_padding = step(layout, cache, make_tensors(2, 1, 100))
+    assert has_no_padding
     assert positions.tolist() == [[3]]
     assert key_positions.tolist() == [[0, 1, 2, 3]]
     assert cache.read("x")[..., 0].tolist() == [[0, 1, 2, 100], [3, 4, 5, 101]]
@@ -61,8 +61,8 @@ def test_rows_of_different_lengths() -> None:
     for static_shapes in (False, True):
         layout, cache = build_cache(static_shapes)
         prefill(layout, cache, make_tensors(2, 3, 0), [3, 1])
-        positions, key_positions, is_full = step(layout, cache, make_tensors(2, 2, 100))
-        assert not is_full
+        positions, key_positions, has_no_padding = step(layout, cache, make_tensors(2, 2, 100))
+        assert not has_no_padding
         assert positions[:2].tolist() == [[3, 4], [1, 2]]
         assert key_positions[:2, :6].tolist()[0][:5] == [0, 1, 2, 3, 4]
         assert key_positions[1, :5].tolist() == [0, 1, 2, -1, -1]
@@ -76,7 +76,7 @@ def test_rows_of_different_lengths() -> None:
 def test_unwritten_columns_are_finite() -> None:
     layout, cache = build_cache()
     layout.begin_prefill(slice(0, 1), 2)
-    cache.extend(make_tensors(1, 2, 0), torch.zeros(0))
+    cache.update(make_tensors(1, 2, 0), torch.zeros(0))
     cache.tensors["x"][:, 2:] = torch.nan  # as uninitialized memory may be
     cache.tensors["x"][1:] = torch.nan
     layout.append_rows([2])
@@ -112,7 +112,7 @@ def test_reorder_rows(dtype: torch.dtype, start: int, length: int) -> None:
     layout, cache = build_cache()
     new = torch.randn(3, length, 3, 5).to(dtype)  # a column is not a multiple of 8 bytes
     layout.begin_prefill(slice(0, 3), length)
-    cache.extend({"x": new}, torch.zeros(0))
+    cache.update({"x": new}, torch.zeros(0))
     layout.append_rows([length] * 3)
     cache.reorder_rows(torch.tensor([2, 0, 2]), start, length)
     layout.active_rows, layout.stop = slice(0, 3), length
@@ -137,6 +137,6 @@ def test_truncated_row() -> None:
 def test_key_positions_of_a_growing_cache() -> None:
     cache = KVCache()
     new = torch.tensor([[0, 1]])
-    assert cache.key_positions(new, 2) is new
-    cache.extend({"x": torch.zeros(2, 2, 1)}, new.expand(2, -1))
-    assert cache.key_positions(torch.tensor([[2]]), 2).tolist() == [[0, 1, 2], [0, 1, 2]]
+    assert cache.get_key_positions(new, 2) is new
+    cache.update({"x": torch.zeros(2, 2, 1)}, new.expand(2, -1))
+    assert cache.get_key_positions(torch.tensor([[2]]), 2).tolist() == [[0, 1, 2], [0, 1, 2]]

@@ -121,7 +121,7 @@ def test_cached_decoding_equals_a_full_forward(name: str, position_type: str) ->
     if family in tiny.ENCODER_DECODERS:
         encoder = Inputs.create(tiny.random_ids(2, 4, seed=1))
     mask = torch.arange(7) >= torch.tensor([[0], [2]])  # rows of the first step differ in length
-    caches = tiny.empty_caches(model, 2)
+    caches = tiny.create_caches(model, 2)
     prompt = Inputs.create(ids[:, :3], attention_mask=mask[:, :3])
     logits = [model.net(Batch(encoder=encoder, decoder=prompt), caches)["logits"]]
     for t in range(3, 7):

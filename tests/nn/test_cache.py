@@ -70,7 +70,7 @@ class Decoder:
     def __init__(self, name: str, batch_size: int, seed: int = 0) -> None:
         self.family, changes = tiny.CAUSAL[name]
         self.model = tiny.build(self.family, **changes)
-        self.caches = tiny.empty_caches(self.model, batch_size)
+        self.caches = tiny.create_caches(self.model, batch_size)
         self.tokens: list[list[int]] = [[] for _ in range(batch_size)]
         self.reads_encoder_states = bool(changes.get("add_cross_attention"))
         self.sources: list[Tensor] = []
@@ -283,7 +283,7 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
     net.load_state_dict(model.net.state_dict())
     ids = tiny.random_ids(2, 12)
     full = net(Batch(decoder=Inputs.create(ids)))
-    caches = net.empty_caches(2)
+    caches = net.create_caches(2)
     causal = model.net(Batch(decoder=Inputs.create(ids)))
     assert compare.max_difference(full["logits"], causal["logits"]) > 1e-3
     for t in range(12):
@@ -299,7 +299,7 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
 def test_the_last_cached_states_are_the_returned_mems(name: str) -> None:
     family, changes = tiny.CAUSAL[name]
     model = tiny.build(family, **changes)
-    caches = tiny.empty_caches(model, 2)
+    caches = tiny.create_caches(model, 2)
     mems = None
     for n in range(3):
         ids = tiny.random_ids(2, 4, seed=n)
@@ -319,7 +319,7 @@ def test_a_cache_does_not_shift_position_ids(family: str) -> None:
     ids = tiny.random_ids(2, 7)
     position_ids = torch.arange(7).expand(2, -1)
     full = model(ids)["logits"]
-    caches = tiny.empty_caches(model, 2)
+    caches = tiny.create_caches(model, 2)
     for low, high in pairwise((0, 4, 5, 7)):
         inputs = Inputs.create(ids[:, low:high], position_ids=position_ids[:, low:high])
         out = model.net(Batch(decoder=inputs), caches)
@@ -331,7 +331,7 @@ def build_numbered_cache(*positions: list[int]) -> KVCache:
     cache = KVCache()
     rows = torch.tensor(positions)
     numbers = torch.arange(len(rows))[:, None] * 10 + rows
-    cache.extend({"x": numbers[..., None].double()}, rows)
+    cache.update({"x": numbers[..., None].double()}, rows)
     return cache
 
 
@@ -350,26 +350,26 @@ class TestKVCache:
 
     def test_a_cache_is_extended_along_time(self) -> None:
         cache = build_numbered_cache([0, 1], [-1, 0])
-        cache.extend({"x": torch.tensor([[[2.0]], [[11.0]]])}, torch.tensor([[2], [1]]))
+        cache.update({"x": torch.tensor([[[2.0]], [[11.0]]])}, torch.tensor([[2], [1]]))
         assert len(cache) == 3
         assert read_numbers(cache) == [[0, 1, 2], [None, 10, 11]]
-        assert cache.next_positions().tolist() == [[3], [2]]
+        assert cache.get_next_positions().tolist() == [[3], [2]]
 
     def test_forked_rows_are_independent(self) -> None:
         cache = build_numbered_cache([0], [0])
         select_rows(cache, torch.tensor([1, 1]))
-        cache.extend({"x": torch.tensor([[[1.0]], [[2.0]]])}, torch.tensor([[1], [1]]))
+        cache.update({"x": torch.tensor([[[1.0]], [[2.0]]])}, torch.tensor([[1], [1]]))
         assert read_numbers(cache) == [[10, 1], [10, 2]]
 
     def test_a_cache_continues_after_padding(self) -> None:
         cache = build_numbered_cache([0, 1, 2], [0, 1, 2])
         truncate_rows(cache, torch.tensor([1, 3]))
-        assert cache.next_positions().tolist() == [[1], [3]]
-        cache.extend({"x": torch.tensor([[[5.0]], [[6.0]]])}, cache.next_positions())
+        assert cache.get_next_positions().tolist() == [[1], [3]]
+        cache.update({"x": torch.tensor([[[5.0]], [[6.0]]])}, cache.get_next_positions())
         assert read_numbers(cache) == [[0, None, None, 5], [10, 11, 12, 6]]
 
     def test_key_positions_are_those_cached_then_the_new_ones(self) -> None:
         new = torch.tensor([[2]])
-        assert KVCache().key_positions(new, 2) is new
+        assert KVCache().get_key_positions(new, 2) is new
         cache = build_numbered_cache([0, 1], [-1, 0])
-        assert cache.key_positions(new, 2).tolist() == [[0, 1, 2], [-1, 0, 2]]
+        assert cache.get_key_positions(new, 2).tolist() == [[0, 1, 2], [-1, 0, 2]]

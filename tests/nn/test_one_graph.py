@@ -126,7 +126,7 @@ def test_a_step_with_a_cache_is_one_graph() -> None:
     ids = tiny.random_ids(2, 3)
     full = model(ids)["logits"]
     model.net.compile(**GRAPH, dynamic=True)
-    caches = tiny.empty_caches(model, 2)
+    caches = tiny.create_caches(model, 2)
     with torch.no_grad():
         for t in range(3):
             out = model.net(tiny.build_batch(model, ids[:, t : t + 1]), caches)["logits"]

@@ -173,8 +173,8 @@ def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
         pattern=pattern,
         q_positions=inputs.position_ids,
         k_positions=inputs.position_ids,
-        is_full=True,
-        is_self_attention=True,
+        has_no_padding=True,
+        supports_pattern_kernels=True,
         cu_seqlens=inputs.cu_seqlens,
         document_ids=(documents, documents),
     )
@@ -182,7 +182,7 @@ def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
     operands = [x.requires_grad_() for x in (q, k, v)]
     plain = attention(q, k, v, bias, None, 0.25, 0.0)
     fast = attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), bias, None, 0.25, 0.0)
-    assert bias.kernel == "packed"
+    assert bias.kernel_name == "packed"
     compare.assert_close({"out": fast.float()}, {"out": plain}, 0.03)
     gradients, expected_gradients = (
         dict(zip("qkv", torch.autograd.grad((out.float() * weight).sum(), operands), strict=True))

@@ -146,7 +146,7 @@ def build_batch(
     return Batch(decoder=inputs) if is_decoder_only else Batch(encoder=inputs)
 
 
-def empty_caches(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
+def create_caches(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
     """Return the empty caches of every layer."""
     assert isinstance(tiny_model.net, Transformer)
-    return tiny_model.net.empty_caches(batch_size)
+    return tiny_model.net.create_caches(batch_size)

@@ -18,7 +18,7 @@ from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import Engine, GenerationConfig, Result, read_generation_config
 from qkv.decode.config import add_do_sample
 from qkv.decode.generation_config import parse_field_value
-from qkv.model.stop_strings import build_stop_criteria
+from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
 from qkv.tasks.alignment import Alignment, locate_source_tokens, locate_target_tokens
@@ -151,7 +151,7 @@ class GenerationTask(Task[InputT, GenerationT]):
         config = self.generation_config
         request = self.build_request(row)
         start_ids = [] if config.decoder_start_token_id is None else [config.decoder_start_token_id]
-        criteria = build_stop_criteria(
+        criteria = build_stopping_criteria(
             self.tokenizer, config.stop_strings, request.get("prompt", start_ids)
         )
         return engine.add_request(

@@ -85,13 +85,15 @@ def compile_block_forward(
 
 
 def get_bias_tensor(attention_bias: AttentionBias | None) -> Tensor | None:
-    if attention_bias is None or attention_bias.kernel != "mask":
+    if attention_bias is None or attention_bias.kernel_name != "mask":
         return None
-    return attention_bias.bias(None)
+    return attention_bias.get_score_bias(None)
 
 
 def set_bias_tensor(attention_bias: AttentionBias, bias: Tensor | None) -> AttentionBias:
-    return attention_bias if bias is None else replace(attention_bias, computed={"bias": bias})
+    return (
+        attention_bias if bias is None else replace(attention_bias, cached_tensors={"bias": bias})
+    )
 
 
 def add_attention_masks(batch: Batch) -> Batch:
