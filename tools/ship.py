@@ -29,7 +29,7 @@ import qkv
 from qkv.builtin.language import LANGUAGE_DETECTORS
 from qkv.cli.folders import check_new_folder, describe_model, write_atomically
 from qkv.decode.config import add_do_sample
-from qkv.decode.generation_config import read_generation_config, write_generation_config
+from qkv.decode.config_file import read_generation_config, write_generation_config
 from qkv.text.files import read_tokenizer_json_object
 
 TEXTS = ("title", "purpose", "data", "license", "attribution", "command", "date")

@@ -1,8 +1,8 @@
 """Decoding: generation of token ids with a network, for many requests at once. Does not depend on text."""
 
 from qkv.decode.config import GenerationConfig
+from qkv.decode.config_file import read_generation_config, write_generation_config
 from qkv.decode.engine import Engine, generate, stream_generate
-from qkv.decode.generation_config import read_generation_config, write_generation_config
 from qkv.decode.optimize_for_inference import optimize_model
 from qkv.decode.request import RequestOutput, Result
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode.config import GenerationConfig, format_setting_value
-from qkv.decode.generation_config import check_config_token_ids
+from qkv.decode.config_file import check_config_token_ids
 from qkv.decode.logits.forced_words import count_forced_tokens
 from qkv.decode.logits.processors import PrefixAllowedTokensFn
 from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qkv.decode import GenerationConfig, Result, generate, read_generation_config
-from qkv.decode.generation_config import GENERATION_DEFAULTS, parse_field_value
+from qkv.decode.config_file import GENERATION_DEFAULTS, parse_field_value
 from qkv.decode.settings import GenerationSettings
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model

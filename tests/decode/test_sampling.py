@@ -10,8 +10,8 @@ import transformers
 from torch import Tensor
 
 from qkv.decode.config import GenerationConfig
+from qkv.decode.config_file import read_generation_config
 from qkv.decode.engine import generate
-from qkv.decode.generation_config import read_generation_config
 from qkv.decode.logits.sampling import (
     build_sampling_filters,
     hash_uniform,

@@ -11,7 +11,7 @@ import torch
 import qkv
 from qkv.decode import GenerationConfig
 from qkv.decode.config import TokenIds
-from qkv.decode.generation_config import VALUE_OR_LIST_FIELDS, parse_field_value
+from qkv.decode.config_file import VALUE_OR_LIST_FIELDS, parse_field_value
 from qkv.decode.settings import GenerationSettings
 from tests.support import tiny
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import Engine, GenerationConfig, Result, read_generation_config
 from qkv.decode.config import add_do_sample
-from qkv.decode.generation_config import parse_field_value
+from qkv.decode.config_file import parse_field_value
 from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.transformer import Transformer
 from qkv.spec import Spec
