@@ -5,8 +5,8 @@ docs/long-texts.md lists the modes and the default of each.
     "truncate"  tokens at the end are dropped until the text fits
     "window"    the text is split into windows of at most `max_length` tokens
 
-Two tasks have other windows: Seq2SeqTask splits at sentences before a text is encoded
-(qkv/tasks/chunking.py), and CompleteTask keeps the end of a prompt."""
+Three tasks differ: TranslateTask and SummarizeTask split at sentences before a text is encoded
+(qkv/tasks/chunking.py), and CompleteTask drops the beginning of a prompt."""
 
 from __future__ import annotations
 
