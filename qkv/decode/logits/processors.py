@@ -1,4 +1,5 @@
-"""Logits processors: functions on the scores of the next token, applied in the order of this file.
+"""Logits processors: functions on the scores of the next token, applied in the order of
+`_iter_logits_processors`. CONTRIBUTING.md shows how to add one.
 
 Rows may have different lengths. N rows, V vocabulary size, L longest row, S longest source."""
 
