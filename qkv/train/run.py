@@ -6,6 +6,7 @@ runs/name/
   data/              token shards
   checkpoints/       full training state, to resume from
   metrics.jsonl      one line per report            loss.svg    the loss curve
+  tensorboard/       the same metrics as events, if TensorBoard is installed
   best/  last/       models, or adapters, for `qkv.load`
 """
 
