@@ -1,5 +1,6 @@
 """The documents are correct: code runs, commands print what is shown, links resolve."""
 
+import inspect
 import os
 import re
 import shlex
@@ -9,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module, invalidate_caches
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,6 +180,27 @@ def test_the_changelog_begins_with_this_version() -> None:
     versions = re.findall(r"^## \[(.+?)\]", read("CHANGELOG.md"), re.MULTILINE)
     project = tomllib.loads(read("pyproject.toml"))["project"]
     assert versions[0] == qkv.__version__ == project["version"]
+
+
+def test_the_signatures_of_the_public_interface_are_those_of_the_code() -> None:
+    section = read("docs/library.md").partition("## Public interface")[2]
+    documented = re.findall(r"^\| `(qkv\.[\w.]+|Model\.\w+)\((.*?)\)`", section, re.MULTILINE)
+    names = [name for name, _ in documented]
+    assert {"qkv.load", "qkv.build", "qkv.task", "qkv.fit", "Model.generate"} <= {*names}
+    for name, parameters in documented:
+        if "..." in parameters:
+            continue
+        function = attrgetter(name.removeprefix("qkv."))(qkv)
+        signature = inspect.Signature(
+            [
+                parameter.replace(annotation=inspect.Parameter.empty)
+                for parameter in inspect.signature(function).parameters.values()
+                if parameter.name != "self"
+            ]
+        )
+        scope: dict[str, Any] = {}
+        exec(f"def documented({parameters}): ...", scope)
+        assert inspect.signature(scope["documented"]) == signature, name
 
 
 def test_every_family_has_a_row_in_the_readme() -> None:
