@@ -40,7 +40,7 @@ NUMBER_BOUNDS: dict[str, dict[str, Any]] = {
     "eps": POSITIVE_NUMBER,
     "weight_decay": dict(at_least=0),
     "grad_clip": dict(at_least=0),
-    "min_lr_ratio": FRACTION,
+    "min_lr_ratio": dict(at_least=0, at_most=1),
     "ema_decay": FRACTION,
     "layer_lr_decay": dict(more_than=0, at_most=1),
 }

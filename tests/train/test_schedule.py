@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR
 
+from qkv.train.config import TrainConfig
 from qkv.train.loop.schedule import LRSchedule
 
 STEPS, WARMUP = 50, 8
@@ -145,3 +146,11 @@ def test_equal_settings_are_equal() -> None:
 def test_error_names_the_wrong_value(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         LRSchedule(**{"name": "linear", "steps": STEPS, **settings})
+
+
+def test_the_bounds_are_those_of_the_settings() -> None:
+    assert TrainConfig(steps=1, min_lr_ratio=1.0).min_lr_ratio == 1.0
+    with pytest.raises(
+        ValueError, match=r"min_lr_ratio is 1.1: expected a number, at least 0 and at most 1"
+    ):
+        TrainConfig(steps=1, min_lr_ratio=1.1)

@@ -6,7 +6,7 @@
     noam       decreases as 1 / sqrt(step) after `warmup_steps` (Vaswani et al. 2017, eq. 3)
 
 During the first `warmup_steps`, the learning rate increases linearly from 0 to `lr`. Steps are counted
-from one."""
+from one. `Trainer.train_step` sets the learning rate of each step."""
 
 import math
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from qkv.validate import check_number
 
 @dataclass(frozen=True, kw_only=True)
 class LRSchedule:
-    """`schedule(step)` is the learning rate at a step; with the default `lr`, it is a factor."""
+    """A learning rate schedule: `schedule(step)` is the learning rate at a step."""
 
     name: str
     lr: float = 1.0  # peak learning rate
@@ -61,9 +61,8 @@ class LRSchedule:
         return self.min_lr_ratio + (1 - self.min_lr_ratio) * fraction
 
 
-DECAY_FUNCTIONS: dict[
-    str, Callable[[LRSchedule, int], float]
-] = {  # fraction of the peak after the warmup
+# The learning rate after the warmup, as a fraction of the peak.
+DECAY_FUNCTIONS: dict[str, Callable[[LRSchedule, int], float]] = {
     "constant": lambda s, step: 1.0,
     "linear": lambda s, step: s.scale_above_min(1 - s.decay_progress(step)),
     "cosine": lambda s, step: s.scale_above_min(
