@@ -60,9 +60,9 @@ def _classification_loss(logits: Tensor, labels: Tensor, config: Mapping[str, An
         else:
             problem = "single_label_classification" if is_integer else "multi_label_classification"
     if problem == "regression":
-        return F.mse_loss(logits.squeeze(), labels.float().squeeze())
+        return F.mse_loss(logits.squeeze(), labels.to(logits.dtype).squeeze())
     if problem == "multi_label_classification":
-        return F.binary_cross_entropy_with_logits(logits, labels.float())
+        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
     return F.cross_entropy(logits, labels.view(-1))
 
 

@@ -234,5 +234,7 @@ def test_harmless_keys_are_harmless(case: Case) -> None:
     with torch.no_grad():
         before, after = (run_reference(case, m, inputs) for m in (model, changed_model))
     assert before.keys() == after.keys()
+    # Without a cache the keys have another memory layout, and sums another order: rounding in fp32,
+    # about 3e-6 in outputs up to 5. A key that is not harmless changes outputs by far more.
     for name, (tensor, _) in before.items():
-        torch.testing.assert_close(after[name][0], tensor, atol=1e-6, rtol=1e-5, msg=name)
+        torch.testing.assert_close(after[name][0], tensor, atol=1e-5, rtol=1e-5, msg=name)

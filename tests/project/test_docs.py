@@ -10,6 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module, invalidate_caches
+from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -153,9 +154,10 @@ def test_extensions_edit_two_files_and_run(title: str, tmp_path: Path) -> None:
             assert not file.exists()
             file.write_text(block.text, encoding="utf-8")
     edited = sorted({block.file for block in section if block.file})
-    ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
-    linted = subprocess.run([*ruff, *edited], cwd=tmp_path, capture_output=True, text=True)
-    assert linted.returncode == 0, linted.stdout
+    if find_spec("ruff"):  # `make check` lints the rest
+        ruff = [sys.executable, "-m", "ruff", "check", "--config", str(ROOT / "pyproject.toml")]
+        linted = subprocess.run([*ruff, *edited], cwd=tmp_path, capture_output=True, text=True)
+        assert linted.returncode == 0, linted.stdout
     code = "\n".join(
         block.text for block in section if block.kind == "python" and block.file is None
     )

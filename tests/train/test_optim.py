@@ -188,7 +188,18 @@ def test_adamw_equals_torch() -> None:
     )
     train(model, optimizer, range(4))
     train(reference, torch_optimizer, range(4))
-    compare.assert_close(weights(model.net), weights(reference.net), 1e-12)
+    # The exact gradient of the keys' bias is zero. AdamW divides its rounding error, about 1e-17, by
+    # eps, so that it reaches the weights: lr * 1e-17 / eps in each of the four steps.
+    actual = weights(model.net)
+    expected = weights(reference.net)
+    names = [name for name in actual if name.endswith("attention.k.bias")]
+    assert names
+    compare.assert_close(
+        {name: actual.pop(name) for name in names},
+        {name: expected.pop(name) for name in names},
+        1e-10,
+    )
+    compare.assert_close(actual, expected, 1e-12)
 
 
 @pytest.mark.parametrize("shape", [(24, 24), (24, 60), (60, 24), (3, 8, 5)])

@@ -92,7 +92,9 @@ def test_changed_recipe_is_written_only_if_it_works(capsys: Capture) -> None:
         capsys, *command, "auto", *changes
     )
     assert "another network" in bad(capsys, *command, "changed", *changes)
-    assert "gone.txt: no files found" in bad(capsys, *command, "changed", "--data.train", "gone.txt")
+    assert "gone.txt: no files found" in bad(
+        capsys, *command, "changed", "--data.train", "gone.txt"
+    )
     assert Path("runs/tiny/recipe.toml").read_text() == before
     error = bad(capsys, *command, "changed", "--tokenizer.type", "byte")
     assert "tokenizer.type: 'char' -> 'byte': the tokenizer of a run cannot change" in error

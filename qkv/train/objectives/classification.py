@@ -105,7 +105,9 @@ def build_sequence_classification_objective(
             return {"loss": F.cross_entropy(logits, labels)}
         if problem_type == "multi_label_classification":
             return {"loss": F.binary_cross_entropy_with_logits(logits, labels)}
-        return {"loss": F.mse_loss(logits.squeeze(-1), labels)}
+        # torch 2.11 has no backward pass for two dtypes.
+        dtype = torch.promote_types(logits.dtype, labels.dtype)
+        return {"loss": F.mse_loss(logits.squeeze(-1).to(dtype), labels.to(dtype))}
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         label = example["label"]
