@@ -2,7 +2,7 @@
 
 paper    Lan et al. 2019, arXiv:1909.11942
 purpose  understand text with few parameters
-differs  layers share their weights; narrow embedding; sentence order prediction"""
+differs  layers share their weights; token embeddings narrower than layers; sentence order prediction"""
 
 from dataclasses import replace
 from typing import Any

@@ -2,7 +2,7 @@
 
 paper    Liu et al. 2020, arXiv:2001.08210
 purpose  translate between many languages
-differs  pre-norm BART; decoder inputs start with the language code, wrapped around from the end"""
+differs  pre-norm BART; the language code ends a target and is the first input of the decoder"""
 
 from qkv.families.bart import CONFIG, HEADS, SUPPORTED_VALUES, bart, names_table
 from qkv.families.family import CONDITIONAL_GENERATION, Family, head_classes

@@ -2,7 +2,7 @@
 
 paper    Child et al. 2019, arXiv:1904.10509
 purpose  generate very long sequences: text, images, audio
-differs  strided and fixed patterns, merged, by head or by layer; no T x T tensor"""
+differs  two sparse attention patterns, together or alternating by head or layer; no T x T tensor"""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""Attention kernels and optimized forms of single operations, each with a plain reference."""
+"""Attention kernels and optimized forms of single operations, each with a reference implementation."""

@@ -2,7 +2,7 @@
 
 The parts of one softmax are computed separately and combined: out = sum of out_p * exp(lse_p - lse).
 The gradients of each part are computed from the combined `out` and `lse`. The module has a CPU
-kernel, a CUDA kernel and a plain reference.
+kernel, a CUDA kernel and a reference implementation.
 B batch, H heads, T queries, S keys, D head dimension."""
 
 from __future__ import annotations
