@@ -33,8 +33,6 @@ NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     "gradient_checkpointing": "activation_checkpointing",
     "label_smoothing_factor": "label_smoothing",
     "rank": "r",
-    "learn": "train",
-    "text": "tokenizer",
     # generation and tasks
     "beam": "num_beams",
     "beams": "num_beams",
