@@ -360,8 +360,6 @@ def test_stale_tokenizer_is_trained_again(capsys: Capture) -> None:
         ("train.num_train_epochs", "train.epochs"),
         ("data.batch", "data.batch_size"),
         ("lora.rank", "lora.r"),
-        ("learn.rate", "train"),
-        ("text.kind", "tokenizer"),
     ],
 )
 def test_names_from_elsewhere_get_a_hint(flag: str, hint: str, capsys: Capture) -> None:
