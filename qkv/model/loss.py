@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -49,6 +50,14 @@ def _cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     )
 
 
+def regression_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean squared error, in the wider of the two dtypes.
+
+    torch 2.11 has no backward pass for inputs of two dtypes."""
+    dtype = torch.promote_types(scores.dtype, labels.dtype)
+    return F.mse_loss(scores.to(dtype), labels.to(dtype))
+
+
 def _classification_loss(logits: Tensor, labels: Tensor, config: Mapping[str, Any]) -> Tensor:
     """Return the loss of `problem_type` in config.json, by default determined by the number of labels
     and their dtype."""
@@ -60,9 +69,9 @@ def _classification_loss(logits: Tensor, labels: Tensor, config: Mapping[str, An
         else:
             problem = "single_label_classification" if is_integer else "multi_label_classification"
     if problem == "regression":
-        return F.mse_loss(logits.squeeze(), labels.to(logits.dtype).squeeze())
+        return regression_loss(logits.squeeze(), labels.float().squeeze())
     if problem == "multi_label_classification":
-        return F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype))
+        return F.binary_cross_entropy_with_logits(logits, labels.float())
     return F.cross_entropy(logits, labels.view(-1))
 
 

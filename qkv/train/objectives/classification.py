@@ -16,6 +16,7 @@ from qkv.batch import IGNORE_INDEX, Batch
 from qkv.data.batches.collate import Example, collate_inputs, pad_sequences, stack_values
 from qkv.data.encode.labels import IGNORED_TAG, decode_float_bits
 from qkv.model.inputs import shift_tokens_right
+from qkv.model.loss import regression_loss
 from qkv.train.objectives.objective import (
     ForwardOutputs,
     Objective,
@@ -105,9 +106,7 @@ def build_sequence_classification_objective(
             return {"loss": F.cross_entropy(logits, labels)}
         if problem_type == "multi_label_classification":
             return {"loss": F.binary_cross_entropy_with_logits(logits, labels)}
-        # torch 2.11 has no backward pass for two dtypes.
-        dtype = torch.promote_types(logits.dtype, labels.dtype)
-        return {"loss": F.mse_loss(logits.squeeze(-1).to(dtype), labels.to(dtype))}
+        return {"loss": regression_loss(logits.squeeze(-1), labels)}
 
     def noise(example: Example, rng: np.random.Generator) -> Example:
         label = example["label"]
