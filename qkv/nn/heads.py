@@ -62,6 +62,13 @@ def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
     mask = mask_or_ones(batch.last_stack_inputs, hidden)
     if spec.pooling == "mean":
         return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    if spec.pooling == "mean_sqrt_len_tokens":
+        return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).to(hidden.dtype).sqrt()
+    if spec.pooling == "weightedmean":
+        weights = mask.cumsum(1) * mask  # the n-th token counts n times
+        return (hidden * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+    if spec.pooling == "max":
+        return hidden.masked_fill(~mask[..., None].bool(), torch.finfo(hidden.dtype).min).amax(1)
     if spec.pooling == "first":
         return gather_states(hidden, mask.int().argmax(1))
     if spec.pooling == "mc_token" and batch.mc_token_ids is not None:
