@@ -150,8 +150,9 @@ def test_a_dense_layer_is_applied_and_saved(
     np.testing.assert_allclose(
         model(**encoded)["sentence_embedding"].detach(), expected, atol=2e-5, rtol=1e-4
     )
-    for name, settings in (("hf", {}), ("qkv", {"format": "qkv"})):
-        model.save(tmp_path / name, **settings)
+    model.save(tmp_path / "hf")
+    model.save(tmp_path / "qkv", format="qkv")
+    for name in ("hf", "qkv"):
         assert_embeddings(tmp_path / name, expected)
     saved = load_file(tmp_path / "hf" / "2_Dense" / "model.safetensors")
     original = load_file(root / "2_Dense" / "model.safetensors")
