@@ -35,7 +35,9 @@ def test_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:.*no BPE codes")
 def test_marian(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_opus(tmp_path / "opus")
-    assert run(capsys, "show", tmp_path / "opus").startswith("opus: encoder-decoder, 23,616 parameters")
+    assert run(capsys, "show", tmp_path / "opus").startswith(
+        "opus: encoder-decoder, 23,616 parameters"
+    )
     expected = qkv.task("translate", tmp_path / "opus", max_new_tokens=5)("▁a b").text
     arguments = ["translate", "▁a b", "--max-new-tokens", 5, "--model", tmp_path / "opus"]
     assert run(capsys, *arguments) == f"{expected}\n"

@@ -15,6 +15,12 @@ from qkv.text.backends.fsmt import to_fsmt_token
 from qkv.weights.formats.checkpoint import CheckpointData
 
 SPECIAL_TOKENS_BY_ROLE = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+MOSES_TOKENS = {
+    "@-@",
+    "&apos;",
+    "&quot;",
+    "&apos;s",
+}  # in the dictionaries of texts that Moses tokenized
 END_OF_WORD = "</w>"
 CODE_VERSION = "#version:"
 
@@ -70,6 +76,7 @@ def build_tokenizer(data: CheckpointData, vocab_sizes: tuple[int, int]) -> Token
         if codes is not None:
             merges = [f"{first} {second}\n" for first, second in read_bpe_codes(codes)]
             files["merges.txt"] = "".join(merges).encode()
+            config["moses_tokenization"] = not MOSES_TOKENS.isdisjoint(source_ids)
         else:
             warnings.warn(
                 f"{data.path}: no BPE codes or SentencePiece model beside it; texts are read as tokens "
