@@ -6,10 +6,12 @@ import argparse
 import json
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -213,14 +215,16 @@ def test_objects_of_omegaconf_and_fairseq_are_read_without_these_libraries(
     config_class, node_class, meter_class = classes.values()
     settings = config_class(
         _content={key: node_class(_val=value, _metadata=None) for key, value in SETTINGS.items()},
-        _metadata=node_class(ref_type=dict),
+        _metadata=node_class(
+            ref_type=dict, key_type=str, types=(int, float), flags=defaultdict(dict)
+        ),
     )
     reference = build_fsmt(WORDS, WORDS)
     checkpoint = {
         "args": None,
         "cfg": config_class(_content={"model": settings}, _metadata=None),
         "model": to_fairseq_state(reference),
-        "extra_state": {"train_meters": {"loss": meter_class(sum=1.0)}},
+        "extra_state": {"train_meters": {"loss": meter_class(sum=1.0)}, "best": numpy.float64(2.5)},
     }
     for is_zip in (True, False):
         for new_class in classes.values():
