@@ -312,7 +312,7 @@ def read_fsmt_tokenizer(
             vocabularies,
             None if merges is None else read_merges(merges),
             special_tokens,
-            (languages[0], languages[-1]) if uses_moses else None,
+            moses_languages=(languages[0], languages[-1]) if uses_moses else None,
         )
     files = folder.read_files(source.name, target.name, "merges.txt")
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)

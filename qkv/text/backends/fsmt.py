@@ -39,13 +39,18 @@ class FsmtBackend:
         vocabularies: Sequence[dict[str, int]],  # of source and target
         merges: list[tuple[str, str]] | None,
         special_tokens: Mapping[str, str],
+        *,
         moses_languages: tuple[str, str] | None = None,
     ) -> FsmtBackend:
         """Build the backend; without merges, the words of a text are tokens of the vocabulary."""
         added_tokens = [AddedToken(token, special=True) for token in special_tokens.values()]
         source, target = (
             CtrlBackend.build(
-                vocabulary, merges, special_tokens["unk"], added_tokens, FSMT_WORD_PATTERN
+                vocabulary,
+                merges,
+                special_tokens["unk"],
+                added_tokens,
+                word_pattern=FSMT_WORD_PATTERN,
             )
             for vocabulary in vocabularies
         )
