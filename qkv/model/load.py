@@ -1,5 +1,5 @@
-"""load: load a model from a folder of Hugging Face, qkv, PEFT, fairseq or CTranslate2, or from the
-Hugging Face hub. Executes no code of a checkpoint."""
+"""load: load a model from a folder of Hugging Face, qkv, PEFT, fairseq, Marian or CTranslate2, or from
+the Hugging Face hub. Executes no code of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
 from qkv.model.config import detect_prefix, parse_config
 from qkv.model.device import pick_device
-from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
-from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
+from qkv.model.foreign.formats import find_foreign_format
 from qkv.model.hub import find_model_folder
 from qkv.model.limits import check_layer_count
 from qkv.model.model import Model, list_tokenizer_files
@@ -25,7 +24,11 @@ from qkv.model.parameters import (
     load_parameters,
     upgrade_norm_name,
 )
-from qkv.model.transforms.pooling import read_pooling
+from qkv.model.transforms.sentence_transformers import (
+    find_transformer_folder,
+    read_dense_tensors,
+    read_pooling,
+)
 from qkv.weights.int8 import dequantize_int8
 from qkv.weights.names_table import NamesTable
 from qkv.weights.tensors import find_nonfinite, read_tensors
@@ -39,8 +42,8 @@ def load(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
-    """Load a model from a folder (Hugging Face, qkv, CTranslate2 or fairseq), or download it by its
-    hub id.
+    """Load a model from a folder (Hugging Face, qkv, CTranslate2, fairseq or Marian), or download it
+    by its hub id.
 
     `adapter` is the folder of an adapter to add. A folder with only an adapter is loaded with its base
     model."""
@@ -54,8 +57,8 @@ def load(
         raise ValueError(
             f"{path}: an adapter, expected a model for the adapter {adapter}; run `qkv merge` on it first"
         )
-    if is_fairseq(path) or is_ctranslate2(path):
-        model = (load_fairseq if is_fairseq(path) else load_ctranslate2)(path)
+    if foreign_format := find_foreign_format(path):
+        model = foreign_format.load(path)
         model.net.to(device=target_device, dtype=dtype)
     else:
         model = load_hf_folder(path, device=device, dtype=dtype)
@@ -77,18 +80,21 @@ def load_hf_folder(
 ) -> Model:
     """Load a folder in Hugging Face's or qkv's format, or download it by its hub id."""
     target_device = pick_device(device, dtype)
-    folder = find_model_folder(name_or_path, revision)
+    root = find_model_folder(name_or_path, revision)
+    folder = find_transformer_folder(root)
     config = read_json_object(folder / "config.json")
     is_native = config.get("model_type") == "qkv"
     try:
         family, args, position_embedding_type = parse_config(config)
-        pooling = read_pooling(folder)
+        pooling = read_pooling(root)
         spec = build_model_spec(family, args, position_embedding_type, pooling)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     tensors = {upgrade_norm_name(name): x for name, x in read_tensors(folder).items()}
     if is_native and config.pop("weights", None) is not None:
         tensors = dequantize_int8(tensors, folder)
+    if pooling is not None and pooling.dense is not None and not is_native:
+        tensors |= read_dense_tensors(root)
     try:
         check_layer_count(spec, len(tensors))
         net = build_meta_network(spec)
