@@ -20,6 +20,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 TensorOperation = Callable[[Tensor, int], Tensor]
@@ -36,6 +37,11 @@ TENSOR_OPERATIONS: dict[str, tuple[TensorOperation, TensorOperation]] = {
         lambda x, n: x.flatten(1),
         lambda x, n: x.unflatten(1, (n, -1)),
     ),  # (W, H, D) <-> (W, H*D)
+    "without_first": (lambda x, n: F.pad(x, (0, 0, n, 0)), lambda x, n: x[n:]),
+    "without_last": (
+        lambda x, n: F.pad(x, (0, 0) * (x.dim() - 1) + (0, n)),
+        lambda x, n: x[: len(x) - n],
+    ),  # the first or last n rows are not in the checkpoint; they are zero when read
 }
 
 

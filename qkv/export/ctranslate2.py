@@ -1,0 +1,177 @@
+"""export_ctranslate2: write a model in CTranslate2's format, as its own converters do. Does not depend
+on the ctranslate2 package."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from operator import methodcaller
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qkv.files import WriteFunction, save_json, write_files_atomically
+from qkv.model.foreign.ctranslate2_spec import (
+    CTRANSLATE2_REVISIONS,
+    build_position_table,
+    describe_spec,
+    find_unsupported_parts,
+    get_norm_eps,
+    list_stacks,
+    to_scalar_variable,
+    to_variable_name,
+)
+from qkv.model.model import Model
+from qkv.nn.lora import lora_layers
+from qkv.spec import DualSpec, SinusoidalPositions, Spec
+from qkv.text import Tokenizer
+from qkv.weights.formats.ctranslate2 import (
+    CTRANSLATE2_QUANTIZATIONS,
+    MAX_VARIABLE_BYTES,
+    save_ctranslate2_model,
+)
+from qkv.weights.names_table import NamesTable
+
+MAX_SINUSOIDAL_POSITIONS = 1024  # of a family without `max_positions`
+
+
+def export_ctranslate2(model: Model, folder: Path, *, quantization: str | None = None) -> None:
+    """Write model.bin, config.json and the vocabulary for CTranslate2, and the tokenizer files.
+
+    `quantization` is int8, int8_float32, int8_float16, int8_bfloat16, int16, float16, bfloat16 or
+    float32; None keeps the dtype of the weights. A model that the format cannot hold is an error, and
+    nothing is written."""
+    folder = Path(folder)
+    if quantization is not None and quantization not in CTRANSLATE2_QUANTIZATIONS:
+        known = ", ".join(CTRANSLATE2_QUANTIZATIONS)
+        raise ValueError(f"quantization {quantization!r}: expected one of {known}")
+    spec, tokenizer = model.spec, model.tokenizer
+    parts = find_unsupported_parts(spec)
+    if lora_layers(model.net):
+        parts.append("adapters (call merge_lora first)")
+    if parts or isinstance(spec, DualSpec):
+        raise ValueError(
+            f"CTranslate2's format cannot hold this {model.family.name} model: it has "
+            f"{', '.join(parts)}; export it to hf, qkv or onnx"
+        )
+    if tokenizer is None:
+        raise ValueError(
+            f"{folder}: not written, because the model has no tokenizer, from which CTranslate2 "
+            "needs the vocabulary; set model.tokenizer"
+        )
+    starts_from_zero = _starts_from_zero(model)
+    variables = _build_variables(model, spec, starts_from_zero)
+    for name, tensor in variables.items():
+        if tensor.numel() * tensor.element_size() > MAX_VARIABLE_BYTES:
+            raise ValueError(
+                f"{name} has more than 4 GiB, the limit of CTranslate2's format; export a half "
+                "precision model"
+            )
+    name = describe_spec(spec).name
+    vocabularies = _build_vocabularies(spec, tokenizer, starts_from_zero)
+    config = _build_config(model, spec, tokenizer, starts_from_zero)
+    files: dict[Path, WriteFunction] = {
+        folder / f"{key}.json": methodcaller("write_bytes", json.dumps(tokens, indent=2).encode())
+        for key, tokens in vocabularies.items()
+    }
+    files[folder / "model.bin"] = partial(
+        save_ctranslate2_model,
+        spec=name,
+        revision=CTRANSLATE2_REVISIONS[name],
+        variables=variables,
+        quantization=quantization,
+    )
+    if model.generation_config is not None:
+        files[folder / "generation_config.json"] = partial(save_json, model.generation_config)
+    files[folder / "config.json"] = partial(save_json, dict(sorted(config.items())))
+    write_files_atomically(files)
+    model.save_tokenizer_and_pooling(folder)
+
+
+def _starts_from_zero(model: Model) -> bool:
+    """Return whether the decoder starts with the pad token, the last of the vocabulary, and its
+    embedding is zero, as in Marian."""
+    start = model.args.get("decoder_start_token_id")
+    if start is None or start != model.args.get("pad_token_id"):
+        return False
+    parameters = dict(model.net.named_parameters(remove_duplicate=False))
+    tables = [parameters[f"{stack}.embedding.tokens.weight"] for stack in ("encoder", "decoder")]
+    return all(len(table) == start + 1 and not table[start].any() for table in tables)
+
+
+def _build_variables(model: Model, spec: Spec, starts_from_zero: bool) -> dict[str, Tensor]:
+    """Return the tensors and scalars of model.bin."""
+    _, scalars, names_table = describe_spec(spec, starts_from_zero=starts_from_zero)
+    parameters = {
+        name: p.detach() for name, p in model.net.named_parameters(remove_duplicate=False)
+    }
+    lm_bias = parameters.get("heads.lm.out.bias")
+    if lm_bias is not None and not lm_bias.any():  # BART's final_logits_bias
+        del parameters["heads.lm.out.bias"]
+    variables = {
+        to_variable_name(mapping.checkpoint_name): mapping.to_checkpoint(parameters)
+        for mapping in NamesTable(names_table).map_parameters(parameters)
+    }
+    for name, stack in list_stacks(spec).items():
+        if isinstance(stack.embedding.positions, SinusoidalPositions):
+            count = model.args.get("max_positions", MAX_SINUSOIDAL_POSITIONS)
+            table = build_position_table(stack, count, model.dtype)
+            if table is not None:
+                variables[f"{name}/position_encodings/encodings"] = table
+    return variables | {
+        to_variable_name(name): to_scalar_variable(name, value) for name, value in scalars.items()
+    }
+
+
+def _build_vocabularies(
+    spec: Spec, tokenizer: Tokenizer, starts_from_zero: bool
+) -> dict[str, list[str]]:
+    """Return the vocabularies by file name, without the pad token of a decoder that starts from
+    zero."""
+    sizes = [stack.embedding.vocab_size for stack in list_stacks(spec).values()]
+    lists = [list_tokens(tokenizer, size)[: size - starts_from_zero] for size in sizes]
+    if len(lists) == 1:
+        return {"vocabulary": lists[0]}
+    if lists[0] == lists[1]:
+        return {"shared_vocabulary": lists[0]}
+    return {"source_vocabulary": lists[0], "target_vocabulary": lists[1]}
+
+
+def list_tokens(tokenizer: Tokenizer, size: int) -> list[str]:
+    """Return `size` tokens by id; an id without a token has a name such as `<extra_id_0>`."""
+    tokens_by_id = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+    tokens: list[str] = []
+    extra = 0
+    for token_id in range(size):
+        token = tokens_by_id.get(token_id)
+        if token is None:
+            token = f"<extra_id_{extra}>"
+            extra += 1
+        tokens.append(token)
+    return tokens
+
+
+def _build_config(
+    model: Model, spec: Spec, tokenizer: Tokenizer, starts_from_zero: bool
+) -> dict[str, Any]:
+    """Return config.json, as CTranslate2's converters write it."""
+    config: dict[str, Any] = dict(
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token=tokenizer.unk_token or "",
+        layer_norm_epsilon=get_norm_eps(spec),
+        multi_query_attention=spec.encoder is None,
+    )
+    if spec.decoder is None:
+        return config
+    pad_token = None if starts_from_zero else tokenizer.pad_token
+    config["bos_token"] = tokenizer.bos_token or pad_token or "<s>"
+    config["eos_token"] = tokenizer.eos_token
+    if spec.encoder is None:
+        config["bos_token"] = tokenizer.bos_token
+        return config
+    start = tokenizer.eos_token_id if starts_from_zero else model.args["decoder_start_token_id"]
+    token = None if start is None else tokenizer.convert_ids_to_tokens(start)
+    return config | dict(decoder_start_token=token, add_source_bos=False, add_source_eos=False)
