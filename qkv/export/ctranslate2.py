@@ -9,7 +9,6 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from qkv.files import WriteFunction, save_json, write_files_atomically

@@ -45,7 +45,7 @@ CTRANSLATE2_NAMES = """
     @.layers.{}.(pre|post)_feed_forward_norm           @.layer_{}.ffn.(layer_norm|layer_norm)
     @.final_norm                                       @.layer_norm
     heads.pooler.dense                                 pooler_dense
-    heads.lm.out                                       decoder.projection
+    heads.lm.out.(weight|bias)                         decoder.projection.(weight|bias)
 """
 FEED_FORWARD_NAMES = """
     @.layers.{}.feed_forward.(up|down)                 @.layer_{}.ffn.(linear_0|linear_1)
@@ -53,8 +53,13 @@ FEED_FORWARD_NAMES = """
 GATED_FEED_FORWARD_NAMES = """
     @.layers.{}.feed_forward.(gate|up|down)            @.layer_{}.ffn.(linear_0|linear_0_noact|linear_1)
 """
-# Tensors with one row per token; the pad token of a decoder that starts from zero is not stored.
-TOKEN_ROW_NAMES = ("encoder.embeddings_0", "decoder.embeddings", "decoder.projection")
+# Tensors with one row per token, without the pad token of a decoder that starts from zero.
+TOKEN_ROW_OPERATIONS = {
+    "encoder.embeddings_0": "without_last:1",
+    "decoder.embeddings": "without_last:1",
+    "decoder.projection.weight": "without_last:1",
+    "decoder.projection.bias": "without_last_bias:1",
+}
 
 # The number of each activation, by our names; the first name of a number is used when reading.
 CTRANSLATE2_ACTIVATIONS = {
@@ -181,13 +186,12 @@ def _build_names_table(spec: Spec, starts_from_zero: bool) -> str:
                 attention = f"{name}.layer_{i}.self_attention"
                 operation = "copy" if i else ""
                 rows += f"{name}.position_bias.table.weight {attention}.relative_attention_bias {operation}\n"
-    if starts_from_zero:
-        table = NamesTable(rows).rows
-        return "\n".join(
-            f"{parameter} {name} {'without_last:1' if name in TOKEN_ROW_NAMES else operation}"
-            for parameter, name, operation in table
-        )
-    return rows
+    if not starts_from_zero:
+        return rows
+    return "\n".join(
+        f"{parameter} {name} {TOKEN_ROW_OPERATIONS.get(name, operation)}"
+        for parameter, name, operation in NamesTable(rows).rows
+    )
 
 
 def list_stacks(spec: Spec) -> dict[str, StackSpec]:
@@ -352,6 +356,8 @@ def find_scalar_problems(
         expected = scalars.get(name, NEUTRAL_SCALARS.get(key))
         if key in IGNORED_SCALARS:
             continue
+        if key == "scale_embeddings":  # a factor in `file_scalars`; False is 1
+            expected = expected or 1.0
         if expected is None:
             problems.append(f"{name} is {value:g}, which is not supported")
         elif abs(value - expected) > 1e-3 * abs(expected):
@@ -366,5 +372,5 @@ IGNORED_SCALARS = {
 }  # fmt: skip
 NEUTRAL_SCALARS = dict(
     layer_norm_use_residual=0, multi_query_attention=0, scale_outputs=1, sliding_window=0,
-    rotary_scaling_factor=1,
+    rotary_scaling_factor=1, embeddings_merge=0, alibi=0,
 )  # fmt: skip

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from io import BufferedReader
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,12 +26,21 @@ from qkv.files import (
     read_json_value,
     read_text_file,
 )
+from qkv.weights.formats.checkpoint import CheckpointData
 
 CTRANSLATE2_DTYPES = dict(
     enumerate((torch.float32, torch.int8, torch.int16, torch.int32, torch.float16, torch.bfloat16))
 )
 CTRANSLATE2_DTYPES_BY_ITEM_SIZE = {4: torch.float32, 2: torch.int16, 1: torch.int8}
 LEGACY_INT16_SCALE = torch.tensor(1000.0)  # for int16 weights saved without a scale
+TOKENIZER_FILE_KINDS = {  # files beside a model.bin, and their kind
+    "source.spm": "source_sentencepiece",
+    "target.spm": "target_sentencepiece",
+    "sentencepiece.model": "sentencepiece",
+    "spm.model": "sentencepiece",
+    "bpe.codes": "bpe_codes",
+    "bpe.model": "bpe_codes",
+}
 CTRANSLATE2_VERSION = 6  # the version that is written
 MAX_VARIABLE_BYTES = 2**32 - 1
 
@@ -73,12 +83,12 @@ class _BinaryReader:
         return self.read_bytes(self.read_number("H")).decode("utf-8", "replace").removesuffix("\0")
 
 
-def read_ctranslate2(folder: Path) -> tuple[str, int, dict[str, Tensor], dict[str, list[str]]]:
-    """Return the name and revision of the spec, the variables and the vocabularies of a CTranslate2
-    model.
+def read_ctranslate2(folder: Path) -> CheckpointData:
+    """Return the content of a CTranslate2 model: config.json with `spec` and `revision` of model.bin,
+    the variables, the vocabularies and the files of a tokenizer.
 
     Variables keep CTranslate2's names. Quantized variables are converted to float32, and their `_scale`
-    is removed; an alias is the same tensor object. Vocabularies are "source" and "target", or "shared"."""
+    is removed; an alias is the same tensor object."""
     path = folder / "model.bin"
     size = get_file_size(path)
     with path.open("rb") as file:
@@ -86,7 +96,27 @@ def read_ctranslate2(folder: Path) -> tuple[str, int, dict[str, Tensor], dict[st
             spec, revision, variables = _read_model(_BinaryReader(file, size))
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-    return spec, revision, variables, _read_vocabularies(folder, _read_unk_token(folder, variables))
+    config: dict[str, Any] = {}
+    if (folder / "config.json").exists():
+        config = dict(read_json_object(folder / "config.json"))
+    elif "unk_token" in variables:  # before version 6, a variable
+        stored = bytes(variables["unk_token"].flatten().view(torch.uint8))
+        config["unk_token"] = stored.decode("utf-8", "replace")
+    generation_config = folder / "generation_config.json"
+    return CheckpointData(
+        path=path,
+        config={**config, "spec": spec, "revision": revision},
+        tensors=variables,
+        vocabularies=_read_vocabularies(folder, str(config.get("unk_token", "<unk>"))),
+        tokenizer_files={
+            kind: folder / name
+            for name, kind in TOKENIZER_FILE_KINDS.items()
+            if (folder / name).is_file()
+        },
+        generation_config=dict(read_json_object(generation_config))
+        if generation_config.exists()
+        else {},
+    )
 
 
 def _read_model(reader: _BinaryReader) -> tuple[str, int, dict[str, Tensor]]:
@@ -145,19 +175,6 @@ def _dequantize(name: str, variables: dict[str, Tensor]) -> Tensor:
             "expected int8 or int16, and one scale or one per row (AWQ models are not supported)"
         )
     return tensor.float() / scale.float().reshape(-1, *[1] * (tensor.dim() - 1))
-
-
-def _read_unk_token(folder: Path, variables: dict[str, Tensor]) -> str:
-    """Return the unknown token: from config.json since version 6, from a variable before."""
-    config = folder / "config.json"
-    if config.exists():
-        return str(read_json_object(config).get("unk_token", "<unk>"))
-    stored = variables.get("unk_token")
-    return (
-        "<unk>"
-        if stored is None
-        else bytes(stored.flatten().view(torch.uint8)).decode("utf-8", "replace")
-    )
 
 
 def _read_vocabularies(folder: Path, unk_token: str) -> dict[str, list[str]]:
