@@ -78,17 +78,19 @@ def compute_ctranslate2_outputs(folder: Path, model: qkv.Model) -> Tensor:
 
 
 def generate_qkv_ids(model: qkv.Model, num_beams: int, length: int = 16) -> list[list[int]]:
-    """Return `length` generated tokens of each source, without end of text."""
+    """Return at most `length` generated tokens of each source, without the end token."""
     spec = model.spec
     assert isinstance(spec, Spec)
     settings: dict[str, Any] = dict(num_beams=num_beams, max_new_tokens=length)
-    settings["eos_token_id"] = find_unlikely_id(model)
+    end_id = find_unlikely_id(model)
+    settings["eos_token_id"] = end_id
     if spec.encoder is not None and model.args["decoder_start_token_id"] is None:
         settings["decoder_start_token_id"] = LANGUAGE_ID
     rows = []
     for source in SOURCES:
         ids = model.generate(torch.tensor([source]), **settings)[0].tolist()
-        rows.append(ids[-length:])
+        new_ids = ids[1 if spec.encoder is not None else len(source) :]
+        rows.append(new_ids[: new_ids.index(end_id)] if end_id in new_ids else new_ids)
     return rows
 
 
@@ -127,9 +129,8 @@ def generate_ctranslate2_ids(
     if model.args["decoder_start_token_id"] is None:
         prefix = [[target_tokens[LANGUAGE_ID]]] * len(sources)
     results = ctranslate2.Translator(str(folder)).translate_batch(
-        sources, target_prefix=prefix, beam_size=num_beams, max_decoding_length=length + bool(prefix),
+        sources, target_prefix=prefix, beam_size=num_beams, max_decoding_length=length,
         end_token=end_token,
     )  # fmt: skip
     first_ids = {token: i for i, token in reversed([*enumerate(target_tokens)])}
-    rows = [[first_ids[token] for token in result.hypotheses[0]] for result in results]
-    return [row[-length:] for row in rows]
+    return [[first_ids[token] for token in result.hypotheses[0]] for result in results]
