@@ -87,7 +87,7 @@ def test_the_pooler_is_read(folders: Path, name: str) -> None:
     torch.testing.assert_close(pooler_output, expected, **TOLERANCE)
 
 
-SPECIAL_TOKENS = {
+SPECIAL_TOKENS: dict[str, dict[str, int | None]] = {
     "bart": dict(decoder_start_token_id=2, eos_token_id=2, bos_token_id=0, pad_token_id=1),
     "mbart": dict(decoder_start_token_id=None, eos_token_id=2, bos_token_id=0, pad_token_id=1),
     "marian": dict(decoder_start_token_id=52, eos_token_id=0, pad_token_id=52, unk_token_id=1),

@@ -102,9 +102,9 @@ def find_unlikely_id(model: qkv.Model) -> int:
     spec = model.spec
     assert isinstance(spec, Spec)
     ids, _ = pad(SOURCES)
-    inputs = {} if spec.encoder is None else {"decoder_input_ids": torch.tensor(TARGETS)}
+    targets = None if spec.encoder is None else torch.tensor(TARGETS)
     with torch.no_grad():
-        logits = model(ids, **inputs).logits
+        logits = model(ids, decoder_input_ids=targets).logits
     scores = logits.log_softmax(-1).flatten(0, 1).amax(0)
     return int(scores[: tiny.VOCAB - 2].argmin())
 

@@ -157,8 +157,8 @@ def _find_embedding_scale(
     names = (f"{stack}.embeddings_0.weight", f"{stack}.embeddings.weight")
     table = next((tensors[name] for name in names if name in tensors), None)
     root = 1.0 if table is None else table.shape[-1] ** 0.5
-    keys = ("scale_embeddings", "embeddings.multiply_by_sqrt_depth")
-    keys = (*keys, "embeddings_0.multiply_by_sqrt_depth")
+    flag = "multiply_by_sqrt_depth"
+    keys = ("scale_embeddings", f"embeddings.{flag}", f"embeddings_0.{flag}")
     scale = next((scalars[f"{stack}.{key}"] for key in keys if f"{stack}.{key}" in scalars), None)
     if scale is None:
         return root

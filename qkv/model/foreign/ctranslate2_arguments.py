@@ -121,8 +121,8 @@ def _read_positions(file: CTranslate2File, stack: str) -> Args:
     table = file.tensors.get(f"{stack}.position_encodings.encodings")
     if table is None:
         return dict(sinusoidal="ends", position_offset=1, max_positions=1024)
-    found = find_sinusoids(table) if table.dim() == 2 else None
-    layout, offset = found or (None, LEARNED_POSITION_OFFSET)
+    default = (None, LEARNED_POSITION_OFFSET)
+    layout, offset = (find_sinusoids(table) if table.dim() == 2 else None) or default
     return dict(sinusoidal=layout, position_offset=offset, max_positions=len(table))
 
 
@@ -251,9 +251,10 @@ def _infer_llama(file: CTranslate2File, sizes: Args) -> Args:
     if f"{attention}.rotary_scaling_type" in scalars:
         factor = scalars.get(f"{attention}.rotary_scaling_factor", 1.0)
         rope |= dict(rope_type="linear", factor=factor)
+    heads: int = sizes["heads"]
     return sizes | dict(
-        kv_heads=int(scalars.get(f"{attention}.num_heads_kv", sizes["heads"])),
-        head_dim=_read_head_dim(file, "decoder", sizes["heads"]),
+        kv_heads=int(scalars.get(f"{attention}.num_heads_kv", heads)),
+        head_dim=_read_head_dim(file, "decoder", heads),
         norm_eps=file.get_norm_eps("rms"),
         rope_parameters=rope,
         attention_bias=file.has(f"{attention}.linear_0.bias"),

@@ -233,8 +233,8 @@ def _encode_name(name: str) -> bytes:
     return struct.pack("<H", len(data)) + data
 
 
-def _to_bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+def _to_bytes(tensor: Tensor) -> bytes:
+    return bytes(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
 
 
 def _find_equal_variables(variables: Mapping[str, Tensor]) -> dict[str, str]:
