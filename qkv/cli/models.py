@@ -184,8 +184,7 @@ def _resolve_model(
     from qkv.model.adapters.config import is_adapter
     from qkv.model.build import build_model_spec
     from qkv.model.config import parse_config
-    from qkv.model.foreign.ctranslate2 import is_ctranslate2
-    from qkv.model.foreign.fairseq import is_fairseq
+    from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
     from qkv.model.load import load
 
@@ -214,7 +213,7 @@ def _resolve_model(
             "" if "/" in model else f"; and not a family, expected one of {', '.join(FAMILY_NAMES)}"
         )
         raise ValueError(f"{error}{hint}") from None
-    if adapter is not None or is_fairseq(path) or is_ctranslate2(path) or is_adapter(path):
+    if adapter is not None or is_adapter(path) or find_foreign_format(path):
         loaded = load(model, adapter=adapter)
         return path.name, loaded.family, loaded.spec, loaded.net
     config = read_json_object(path / "config.json")
@@ -240,14 +239,14 @@ def export(
     weights: Literal["full", "int8"] = "full",
     head: str | None = None,
 ) -> None:
-    """Write a model in another format; reads Hugging Face, fairseq and CTranslate2 models.
+    """Write a model in another format; reads Hugging Face, fairseq, Marian and CTranslate2 models.
 
     qkv export Helsinki-NLP/opus-mt-de-en small --weights int8
 
     Parameters
     ----------
     source
-        folder, hub id, builtin:translate, fairseq .pt file, or CTranslate2 folder
+        folder, hub id, builtin:translate, fairseq .pt file, Marian .npz file, or CTranslate2 folder
     target
         new folder
     weights_format
@@ -300,8 +299,8 @@ def export(
 
 def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     """Return the model of a folder or file, and the name of its format."""
-    from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
     from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
+    from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.load import load_hf_folder
     from qkv.weights.tensors import WEIGHT_FILES
 
@@ -309,8 +308,8 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
         return load_fairseq(path, head), "fairseq checkpoint"
     if head is not None:
         raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; remove --head")
-    if is_ctranslate2(path):
-        return load_ctranslate2(path), "CTranslate2 model"
+    if foreign_format := find_foreign_format(path):
+        return foreign_format.load(path), foreign_format.name
     model = load_hf_folder(path)
     weights_file = next(name for name in WEIGHT_FILES if (path / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""

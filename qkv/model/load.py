@@ -1,5 +1,5 @@
-"""load: load a model from a folder of Hugging Face, qkv, PEFT, fairseq or CTranslate2, or from the
-Hugging Face hub. Executes no code of a checkpoint."""
+"""load: load a model from a folder of Hugging Face, qkv, PEFT, fairseq, Marian or CTranslate2, or from
+the Hugging Face hub. Executes no code of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
 from qkv.model.config import detect_prefix, parse_config
 from qkv.model.device import pick_device
-from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
-from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
+from qkv.model.foreign.formats import find_foreign_format
 from qkv.model.hub import find_model_folder
 from qkv.model.limits import check_layer_count
 from qkv.model.model import Model, list_tokenizer_files
@@ -39,8 +38,8 @@ def load(
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
-    """Load a model from a folder (Hugging Face, qkv, CTranslate2 or fairseq), or download it by its
-    hub id.
+    """Load a model from a folder (Hugging Face, qkv, CTranslate2, fairseq or Marian), or download it
+    by its hub id.
 
     `adapter` is the folder of an adapter to add. A folder with only an adapter is loaded with its base
     model."""
@@ -54,8 +53,8 @@ def load(
         raise ValueError(
             f"{path}: an adapter, expected a model for the adapter {adapter}; run `qkv merge` on it first"
         )
-    if is_fairseq(path) or is_ctranslate2(path):
-        model = (load_fairseq if is_fairseq(path) else load_ctranslate2)(path)
+    if foreign_format := find_foreign_format(path):
+        model = foreign_format.load(path)
         model.net.to(device=target_device, dtype=dtype)
     else:
         model = load_hf_folder(path, device=device, dtype=dtype)

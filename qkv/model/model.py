@@ -29,10 +29,11 @@ from qkv.weights.tensors import write_tensors
 
 VOCABULARY_FILES = """
     tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model
-    tokenizer.model source.spm bpe_simple_vocab_16e6.txt.gz
+    tokenizer.model source.spm vocab-src.json bpe_simple_vocab_16e6.txt.gz
 """.split()
 TOKENIZER_CONFIG_FILES = """
     tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt vocab.bpe target.spm
+    target_vocab.json vocab-tgt.json
 """.split()
 # Inputs (B, C, ...) of multiple choice that are flattened to (B * C, ...).
 CHOICE_INPUTS = {

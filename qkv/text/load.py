@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from qkv.text import detect, pipelines, sentencepiece_model
 from qkv.text.backends.ctrl import CtrlBackend
+from qkv.text.backends.fsmt import FsmtBackend, from_fsmt_token
 from qkv.text.backends.marian import MarianBackend
 from qkv.text.backends.protocol import TokenizerBackend
 from qkv.text.backends.rust import RustBackend
@@ -285,6 +286,31 @@ def read_marian_tokenizer(
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
 
 
+def read_fsmt_tokenizer(
+    folder: TokenizerFolder, source: Path, target: Path, merges: Path | None = None
+) -> TokenizerParts:
+    """Read the vocabularies of both sides; without merges, the words of a text are tokens."""
+    family = TOKENIZER_FAMILIES[folder.choose_family(("fsmt",), "fsmt")]
+    special_tokens = family.get_special_tokens(folder.config)
+    names = [*special_tokens.values()]
+    vocabularies = [
+        {
+            from_fsmt_token(token, names): token_id
+            for token, token_id in read_vocab_json(path).items()
+        }
+        for path in (source, target)
+    ]
+    for path, vocabulary in zip((source, target), vocabularies, strict=True):
+        if missing := [name for name in names if name not in vocabulary]:
+            raise ValueError(f"{path}: no {', '.join(missing)}, expected the special tokens")
+    with reraise_as_value_error(source):
+        backend = FsmtBackend.build(
+            vocabularies, None if merges is None else read_merges(merges), special_tokens
+        )
+    files = folder.read_files(source.name, target.name, "merges.txt")
+    return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
+
+
 def collect_added_tokens(
     folder: TokenizerFolder, special_tokens: SpecialTokens
 ) -> list[AddedToken]:
@@ -357,6 +383,8 @@ def finalize_tokenizer_parts(
 TOKENIZER_FORMATS: dict[tuple[str, ...], Callable[..., TokenizerParts]] = {
     (TOKENIZER_FILE,): read_tokenizer_json,
     ("source.spm", "target.spm", "vocab.json"): read_marian_tokenizer,
+    ("vocab-src.json", "vocab-tgt.json", "merges.txt"): read_fsmt_tokenizer,
+    ("vocab-src.json", "vocab-tgt.json"): read_fsmt_tokenizer,
     ("vocab.txt",): read_bert_tokenizer,
     ("vocab.json", "merges.txt"): read_bpe_tokenizer,
     ("encoder.json", "vocab.bpe"): read_bpe_tokenizer,

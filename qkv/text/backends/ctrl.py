@@ -33,11 +33,27 @@ class CtrlBackend:
     def build(
         cls,
         vocabulary: dict[str, int],
-        merges: list[tuple[str, str]],
+        merges: list[tuple[str, str]] | None,
         unk_token: str,
         added_tokens: Sequence[AddedToken],
+        word_pattern: str = r"\S+\n?",
     ) -> CtrlBackend:
-        """Build the backend; the vocabulary marks continued pieces, the merges mark word ends."""
+        """Build the backend; the vocabulary marks continued pieces, the merges mark word ends.
+
+        Without merges, every word is looked up in the vocabulary. `word_pattern` is the regular
+        expression of a word."""
+        if merges is None:
+            word_ids = {word: index for index, word in enumerate(vocabulary)}
+            tokenizer = Tokenizer(models.WordLevel(word_ids, unk_token))
+            tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+            tokenizer.add_tokens(list(added_tokens))
+            return cls(
+                RustBackend(tokenizer),
+                vocabulary,
+                {token_id: token for token, token_id in vocabulary.items()},
+                list(vocabulary.values()),
+                unk_token,
+            )
         # Merges may produce pieces without an id, which are unknown tokens.
         piece_names = [
             name[:-2]
@@ -53,7 +69,7 @@ class CtrlBackend:
         tokenizer = Tokenizer(
             models.BPE(pieces, merges, unk_token=unk_token, end_of_word_suffix=END_OF_WORD_SUFFIX)
         )
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\S+\n?"), "removed", invert=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(word_pattern), "removed", invert=True)
         tokenizer.add_tokens(list(added_tokens))
         new_tokens = [token.content for token in added_tokens if token.content not in vocabulary]
         vocabulary = vocabulary | {

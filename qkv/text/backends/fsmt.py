@@ -1,0 +1,122 @@
+"""Tokenizer of fairseq's translation models: one vocabulary per side, and one BPE for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tokenizers import AddedToken
+
+from qkv.text.backends.ctrl import CONTINUATION_SUFFIX, END_OF_WORD_SUFFIX, CtrlBackend
+from qkv.text.backends.protocol import TextPair, check_language
+from qkv.text.encoding import Encoding
+
+FSMT_WORD_PATTERN = r"\S+"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FsmtBackend:
+    """Backend of two vocabularies; a text is split into words at whitespace and ends with EOS."""
+
+    source: CtrlBackend
+    target: CtrlBackend
+    eos_token: str
+
+    languages: ClassVar[Mapping[str, int]] = {}
+    continuing_subword_prefix: ClassVar[str] = ""
+
+    @classmethod
+    def build(
+        cls,
+        vocabularies: Sequence[dict[str, int]],  # of source and target
+        merges: list[tuple[str, str]] | None,
+        special_tokens: Mapping[str, str],
+    ) -> FsmtBackend:
+        """Build the backend; without merges, the words of a text are tokens of the vocabulary."""
+        added_tokens = [AddedToken(token, special=True) for token in special_tokens.values()]
+        source, target = (
+            CtrlBackend.build(
+                vocabulary, merges, special_tokens["unk"], added_tokens, FSMT_WORD_PATTERN
+            )
+            for vocabulary in vocabularies
+        )
+        return cls(source=source, target=target, eos_token=special_tokens["eos"])
+
+    def encode(
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
+    ) -> list[Encoding]:
+        if language is not None:
+            check_language(language, self.languages)
+        side = self.target if is_target else self.source
+        encodings = side.encode(text_pairs, add_special_tokens=False)
+        if add_special_tokens:
+            for encoding in encodings:
+                encoding.input_ids.append(side.vocabulary[self.eos_token])
+                encoding.offset_mapping.append((0, 0))
+                encoding.token_type_ids.append(0)
+                encoding.special_tokens_mask.append(True)
+                encoding.sequence_ids.append(None)
+                encoding.word_ids.append(None)
+        return encodings
+
+    def encode_ids(
+        self,
+        text_pairs: Sequence[TextPair],
+        *,
+        add_special_tokens: bool = True,
+        is_target: bool = False,
+        language: str | None = None,
+    ) -> list[list[int]]:
+        encodings = self.encode(
+            text_pairs,
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
+        return [encoding.input_ids for encoding in encodings]
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        text = self.target.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        return text.removesuffix(CONTINUATION_SUFFIX)  # of an unfinished word
+
+    def id_to_token(self, token_id: int) -> str | None:
+        return self.target.id_to_token(token_id)
+
+    def token_to_id(self, token: str) -> int | None:
+        return self.source.token_to_id(token)
+
+    def get_vocab(self) -> dict[str, int]:
+        return self.source.get_vocab()
+
+    def get_special_tokens(self) -> dict[str, int]:
+        return self.source.get_special_tokens()
+
+    def serialize(self) -> bytes | None:
+        return None
+
+    def __len__(self) -> int:
+        return max(len(self.source), len(self.target))
+
+
+def to_fsmt_token(token: str, special_tokens: Sequence[str]) -> str:
+    """Return fairseq's token as FSMT's vocabularies spell it: `le@@` -> `le`, `er` -> `er</w>`."""
+    if token in special_tokens:
+        return token
+    if token.endswith(CONTINUATION_SUFFIX) and len(token) > len(CONTINUATION_SUFFIX):
+        return token.removesuffix(CONTINUATION_SUFFIX)
+    return token + END_OF_WORD_SUFFIX
+
+
+def from_fsmt_token(token: str, special_tokens: Sequence[str]) -> str:
+    """Return a token of FSMT's vocabularies as fairseq spells it."""
+    if token in special_tokens:
+        return token
+    if token.endswith(END_OF_WORD_SUFFIX):
+        return token.removesuffix(END_OF_WORD_SUFFIX)
+    return token + CONTINUATION_SUFFIX
