@@ -4,6 +4,8 @@ on the ctranslate2 package."""
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -129,8 +131,14 @@ def _build_vocabularies(
 ) -> dict[str, list[str]]:
     """Return the vocabularies by file name, without the pad token of a decoder that starts from
     zero."""
-    sizes = [stack.embedding.vocab_size for stack in list_stacks(spec).values()]
-    lists = [list_tokens(tokenizer, size)[: size - starts_from_zero] for size in sizes]
+    source_tokens = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
+    tokens = {"encoder": source_tokens, "decoder": _list_target_tokens(tokenizer)}
+    lists = [
+        fill_vocabulary(tokens[name], stack.embedding.vocab_size)[
+            : -1 if starts_from_zero else None
+        ]
+        for name, stack in list_stacks(spec).items()
+    ]
     if len(lists) == 1:
         return {"vocabulary": lists[0]}
     if lists[0] == lists[1]:
@@ -138,18 +146,26 @@ def _build_vocabularies(
     return {"source_vocabulary": lists[0], "target_vocabulary": lists[1]}
 
 
-def list_tokens(tokenizer: Tokenizer, size: int) -> list[str]:
+def _list_target_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Return the tokens of the target side, which may have a vocabulary of its own."""
+    tokens: dict[int, str] = {}
+    for token_id in range(len(tokenizer)):
+        with suppress(ValueError):  # an id without a token
+            tokens[token_id] = tokenizer.convert_ids_to_tokens(token_id)
+    return tokens
+
+
+def fill_vocabulary(tokens: Mapping[int, str], size: int) -> list[str]:
     """Return `size` tokens by id; an id without a token has a name such as `<extra_id_0>`."""
-    tokens_by_id = {token_id: token for token, token_id in tokenizer.get_vocab().items()}
-    tokens: list[str] = []
+    vocabulary: list[str] = []
     extra = 0
     for token_id in range(size):
-        token = tokens_by_id.get(token_id)
-        if token is None:
-            token = f"<extra_id_{extra}>"
+        if token_id not in tokens:
+            vocabulary.append(f"<extra_id_{extra}>")
             extra += 1
-        tokens.append(token)
-    return tokens
+        else:
+            vocabulary.append(tokens[token_id])
+    return vocabulary
 
 
 def _build_config(

@@ -23,6 +23,10 @@ from tests.support.ctranslate2_files import (
 from tests.support.errors import assert_error
 from tests.weights.test_ctranslate2 import SCORES
 
+# Most of these folders have no tokenizer.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(texts are read as tokens|loaded without a tokenizer)"
+)
 TOLERANCE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)
 
 

@@ -32,6 +32,10 @@ from tests.support.ctranslate2_runs import (
 )
 from tests.support.errors import assert_error
 
+# Most of these folders have no tokenizer.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(texts are read as tokens|loaded without a tokenizer)"
+)
 TOLERANCE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)
 FAMILIES = {  # the family that a file is opened as, if it is not that of its name
     "t5-gated": "t5",

@@ -6,6 +6,7 @@ must be those that CTranslate2 has for the resulting Spec."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -26,9 +27,11 @@ from qkv.model.foreign.ctranslate2_spec import (
     find_scalar_problems,
     from_variable_name,
 )
-from qkv.model.model import Model, list_tokenizer_files
+from qkv.model.foreign.tokenizer import build_tokenizer, build_word_tokenizer
+from qkv.model.model import Model
 from qkv.spec import Spec
 from qkv.text import Tokenizer
+from qkv.text.load import TOKENIZER_FORMATS
 from qkv.weights.formats.checkpoint import CheckpointData
 from qkv.weights.formats.ctranslate2 import read_ctranslate2
 
@@ -45,6 +48,7 @@ STACK_SCALARS = ("num_heads", "pre_norm", "activation")  # before revision 5, on
 CTRANSLATE2_SPECIAL_TOKENS = dict(
     unk_token="<unk>", bos_token="<s>", eos_token="</s>", decoder_start_token="<s>"
 )
+ZERO_START_TOKEN = "<pad>"  # the token of a decoder that starts from zero
 PAD_TOKENS = ("<pad>", "[PAD]", "<blank>")
 
 
@@ -98,15 +102,40 @@ def map_ctranslate2(data: CheckpointData) -> ForeignCheckpoint:
         config,
         names_table,
         tensors,
-        tokenizer=_load_tokenizer(data),
+        tokenizer=_load_tokenizer(data, file),
         generation_config=data.generation_config or None,
     )
 
 
-def _load_tokenizer(data: CheckpointData) -> Tokenizer | None:
-    """Return the tokenizer of Hugging Face's files beside a model."""
+def _load_tokenizer(data: CheckpointData, file: CTranslate2File) -> Tokenizer | None:
+    """Return the tokenizer of the files beside a model; without files, texts are tokens of the
+    vocabulary, separated by spaces."""
     folder = data.path.parent
-    return Tokenizer.load(folder) if list_tokenizer_files(folder) else None
+    if any(all((folder / name).is_file() for name in names) for names in TOKENIZER_FORMATS):
+        return Tokenizer.load(folder)
+    sizes = [len(file.get_tokens(stack)) for stack in file.stacks]
+    start = [ZERO_START_TOKEN] if file.starts_from_zero else []
+    vocabularies = {
+        side: [*vocabulary[:size], *start]
+        for side, size in (("source", sizes[0]), ("target", sizes[-1]))
+        if (vocabulary := data.get_vocabulary(side)) is not None
+    }
+    tokens = _find_special_tokens(data, file)
+    special_tokens = {
+        name.removesuffix("_token"): token
+        for name, token in tokens.items()
+        if token is not None and name != "decoder_start_token"
+    }
+    if len(sizes) == 2:
+        return build_tokenizer(
+            replace(data, vocabularies=vocabularies),
+            (sizes[0] + len(start), sizes[1] + len(start)),
+            special_tokens=special_tokens,
+            add_source_eos=bool(data.config.get("add_source_eos") or start),
+        )
+    if not vocabularies:
+        return None
+    return build_word_tokenizer(data.path, vocabularies["target"], special_tokens)
 
 
 def _parse_variables(data: CheckpointData) -> CTranslate2File:
@@ -165,20 +194,27 @@ def _find_embedding_scale(
     return float(scale) if scale.is_floating_point() else (root if scale else 1.0)
 
 
+def _find_special_tokens(data: CheckpointData, file: CTranslate2File) -> dict[str, str | None]:
+    """Return the special tokens that config.json and the vocabulary have for these stacks."""
+    names = ["unk_token"]
+    if "decoder" in file.stacks:
+        names += ["bos_token", "eos_token"]
+    if len(file.stacks) == 2:
+        names.append("decoder_start_token")
+    tokens = {name: data.config.get(name, CTRANSLATE2_SPECIAL_TOKENS[name]) for name in names}
+    vocabulary = {*(data.get_vocabulary("target") or [])}
+    pad_token = next((token for token in PAD_TOKENS if token in vocabulary), None)
+    return tokens | {"pad_token": ZERO_START_TOKEN if file.starts_from_zero else pad_token}
+
+
 def _find_token_ids(data: CheckpointData, file: CTranslate2File) -> dict[str, int | None]:
     """Return the ids of the special tokens in the target vocabulary.
 
     A decoder that starts from zero has an additional last token, with which it starts."""
     vocabulary = data.get_vocabulary("target") or []
     first_ids = {token: i for i, token in reversed([*enumerate(vocabulary)])}
-    kinds = ["unk_token"]
-    if "decoder" in file.stacks:
-        kinds += ["bos_token", "eos_token"]
-    if len(file.stacks) == 2:
-        kinds.append("decoder_start_token")
-    tokens = {name: data.config.get(name, CTRANSLATE2_SPECIAL_TOKENS[name]) for name in kinds}
-    tokens["pad_token"] = next((token for token in PAD_TOKENS if token in first_ids), None)
-    token_ids = {f"{name}_id": first_ids.get(token) for name, token in tokens.items()}
+    tokens = _find_special_tokens(data, file)
+    token_ids = {f"{name}_id": first_ids.get(token or "") for name, token in tokens.items()}
     if file.starts_from_zero:
         last = len(file.get_tokens("decoder"))
         token_ids |= {"decoder_start_token_id": last, "pad_token_id": last}

@@ -17,11 +17,14 @@ FSMT_WORD_PATTERN = r"\S+"
 
 @dataclass(frozen=True, kw_only=True)
 class FsmtBackend:
-    """Backend of two vocabularies; a text is split into words at whitespace and ends with EOS."""
+    """Backend of two vocabularies; a text is split into words at whitespace and ends with EOS.
+
+    `add_source_eos`: also a source ends with EOS."""
 
     source: CtrlBackend
     target: CtrlBackend
     eos_token: str
+    add_source_eos: bool = True
 
     languages: ClassVar[Mapping[str, int]] = {}
     continuing_subword_prefix: ClassVar[str] = ""
@@ -32,6 +35,7 @@ class FsmtBackend:
         vocabularies: Sequence[dict[str, int]],  # of source and target
         merges: list[tuple[str, str]] | None,
         special_tokens: Mapping[str, str],
+        add_source_eos: bool = True,
     ) -> FsmtBackend:
         """Build the backend; without merges, the words of a text are tokens of the vocabulary."""
         added_tokens = [AddedToken(token, special=True) for token in special_tokens.values()]
@@ -41,7 +45,12 @@ class FsmtBackend:
             )
             for vocabulary in vocabularies
         )
-        return cls(source=source, target=target, eos_token=special_tokens["eos"])
+        return cls(
+            source=source,
+            target=target,
+            eos_token=special_tokens["eos"],
+            add_source_eos=add_source_eos,
+        )
 
     def encode(
         self,
@@ -55,7 +64,7 @@ class FsmtBackend:
             check_language(language, self.languages)
         side = self.target if is_target else self.source
         encodings = side.encode(text_pairs, add_special_tokens=False)
-        if add_special_tokens:
+        if add_special_tokens and (is_target or self.add_source_eos):
             for encoding in encodings:
                 encoding.input_ids.append(side.vocabulary[self.eos_token])
                 encoding.offset_mapping.append((0, 0))
@@ -89,7 +98,7 @@ class FsmtBackend:
         return self.target.id_to_token(token_id)
 
     def token_to_id(self, token: str) -> int | None:
-        return self.source.token_to_id(token)
+        return self.target.token_to_id(token)
 
     def get_vocab(self) -> dict[str, int]:
         return self.source.get_vocab()
