@@ -39,6 +39,11 @@ def build_tokenizer(
         for side, vocabulary, size in zip(sides, vocabularies, vocab_sizes, strict=True)
         if vocabulary is not None and len(vocabulary) != size
     ]
+    problems += [
+        f"no {role} token {special_tokens.get(role)!r} in a dictionary"
+        for role in ("eos", "unk")
+        if any(tokens and special_tokens.get(role) not in tokens for tokens in vocabularies)
+    ]
     source, target = vocabularies
     if problems or source is None or target is None:
         problem = "; ".join(problems) or "no dictionary"
@@ -54,9 +59,9 @@ def build_tokenizer(
     files: dict[str, bytes] = {}
     config: dict[str, Any] = {
         f"{role}_token": token if token in source_ids and token in target_ids else None
-        for role, token in special_tokens.items()
+        for role in SPECIAL_TOKENS_BY_ROLE
+        for token in [special_tokens.get(role)]
     }
-    config["sep_token"] = config.get("eos_token")
     if not add_source_eos:
         config["add_source_eos"] = False
     models = [data.tokenizer_files.get(f"{side}_sentencepiece") for side in sides]
@@ -74,7 +79,8 @@ def build_tokenizer(
     else:
         languages = [data.config.get(f"{side}_lang") or side for side in sides]
         config |= {"tokenizer_class": "FSMTTokenizer", "langs": languages}
-        names = [token for role in special_tokens if (token := config[f"{role}_token"])]
+        config["sep_token"] = config["eos_token"]
+        names = [token for role in SPECIAL_TOKENS_BY_ROLE if (token := config[f"{role}_token"])]
         for name, ids in (("vocab-src.json", source_ids), ("vocab-tgt.json", target_ids)):
             files[name] = _encode({to_fsmt_token(token, names): i for token, i in ids.items()})
         codes = data.tokenizer_files.get("bpe_codes")
