@@ -13,13 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
+from qkv.export.ctranslate2_support import find_unsupported_parts, iter_norms
 from qkv.files import WriteFunction, save_json, write_files_atomically
 from qkv.model.foreign.ctranslate2_spec import (
     CTRANSLATE2_REVISIONS,
+    DEFAULT_NORM_EPS,
     build_position_table,
     describe_spec,
-    find_unsupported_parts,
-    get_norm_eps,
     list_stacks,
     to_scalar_variable,
     to_variable_name,
@@ -35,6 +35,7 @@ from qkv.weights.formats.ctranslate2 import (
 )
 from qkv.weights.names_table import NamesTable
 
+DEFAULT_BOS_TOKEN, DEFAULT_EOS_TOKEN = "<s>", "</s>"
 MAX_SINUSOIDAL_POSITIONS = 1024  # of a family without `max_positions`
 
 
@@ -171,22 +172,30 @@ def fill_vocabulary(tokens: Mapping[int, str], size: int) -> list[str]:
 def _build_config(
     model: Model, spec: Spec, tokenizer: Tokenizer, starts_from_zero: bool
 ) -> dict[str, Any]:
-    """Return config.json, as CTranslate2's converters write it."""
+    """Return config.json, as CTranslate2's converters write it; it has a string for each token."""
     config: dict[str, Any] = dict(
-        bos_token="<s>",
-        eos_token="</s>",
+        bos_token=DEFAULT_BOS_TOKEN,
+        eos_token=DEFAULT_EOS_TOKEN,
         unk_token=tokenizer.unk_token or "",
-        layer_norm_epsilon=get_norm_eps(spec),
+        layer_norm_epsilon=_get_norm_eps(spec),
         multi_query_attention=spec.encoder is None,
     )
-    if spec.decoder is None:
-        return config
-    pad_token = None if starts_from_zero else tokenizer.pad_token
-    config["bos_token"] = tokenizer.bos_token or pad_token or "<s>"
-    config["eos_token"] = tokenizer.eos_token
-    if spec.encoder is None:
-        config["bos_token"] = tokenizer.bos_token
+    if spec.decoder is not None:
+        is_pad_stored = spec.encoder is not None and not starts_from_zero
+        bos_token = tokenizer.bos_token or (tokenizer.pad_token if is_pad_stored else None)
+        config["bos_token"] = bos_token or DEFAULT_BOS_TOKEN
+        config["eos_token"] = tokenizer.eos_token or DEFAULT_EOS_TOKEN
+    if spec.decoder is None or spec.encoder is None:
         return config
     start = tokenizer.eos_token_id if starts_from_zero else model.args["decoder_start_token_id"]
     token = None if start is None else tokenizer.convert_ids_to_tokens(start)
     return config | dict(decoder_start_token=token, add_source_bos=False, add_source_eos=False)
+
+
+def _get_norm_eps(spec: Spec) -> float | None:
+    """Return `layer_norm_epsilon` of config.json, as CTranslate2's converters write it: None for the
+    default, except in encoders and in decoders with RMS norm."""
+    (norm,) = {*iter_norms(spec)}
+    is_decoder = spec.encoder is None
+    is_stated = spec.decoder is None or (is_decoder and norm.type == "rms")
+    return norm.eps if is_stated or norm.eps != DEFAULT_NORM_EPS[norm.type] else None

@@ -142,6 +142,15 @@ def test_generated_ids_are_equal_in_ctranslate2(tmp_path: Path, name: str, num_b
     assert generate_qkv_ids(qkv.load(tmp_path), num_beams) == expected
 
 
+def test_a_tokenizer_without_special_tokens(tmp_path: Path) -> None:
+    model = build_model("gpt2")
+    model.tokenizer = qkv.Tokenizer.train(["abcdefghijk"], type="char", template="plain")
+    assert model.tokenizer.bos_token is model.tokenizer.eos_token is None
+    export_ctranslate2(model, tmp_path)
+    expected = compute_qkv_outputs(model)
+    torch.testing.assert_close(compute_ctranslate2_outputs(tmp_path, model), expected, **TOLERANCE)
+
+
 def test_the_builtin_translation_model_translates_in_ctranslate2(tmp_path: Path) -> None:
     ctranslate2 = import_ctranslate2()
     model = qkv.load("builtin:translate")

@@ -28,6 +28,7 @@ from qkv.model.foreign.ctranslate2_spec import (
     from_variable_name,
 )
 from qkv.model.foreign.tokenizer import build_tokenizer, build_word_tokenizer
+from qkv.model.limits import check_argument_combinations, check_argument_types
 from qkv.model.model import Model
 from qkv.spec import Spec
 from qkv.text import Tokenizer
@@ -79,6 +80,8 @@ def map_ctranslate2(data: CheckpointData) -> ForeignCheckpoint:
     args |= {name: i for name, i in token_ids.items() if name in family.defaults}
     args = complete_arguments(family, path, **args)
     try:
+        check_argument_types(family, args)
+        check_argument_combinations(family, args)
         spec = build_model_spec(family, args)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

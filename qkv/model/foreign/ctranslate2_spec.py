@@ -5,7 +5,7 @@ with the file after it has found the arguments of a family."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,19 +14,15 @@ from torch import Tensor
 
 from qkv.nn.embedding import sinusoids
 from qkv.spec import (
-    DualSpec,
     FeedForwardSpec,
     HeadSpec,
     LayerSpec,
     LearnedPositions,
-    NormSpec,
     RelativeBucketsSpec,
     RotarySpec,
     SinusoidalPositions,
     Spec,
     StackSpec,
-    causal,
-    full,
 )
 from qkv.weights.names_table import NamesTable
 
@@ -77,6 +73,15 @@ INTEGER_DTYPES = dict(  # other integers, and flags, are int8
     relative_attention_max_distance=torch.int32,
 )  # fmt: skip
 LINEAR_ROTARY_SCALING = 0
+# Scalars that have no effect, and values of scalars that a Spec need not have.
+IGNORED_SCALARS = {
+    "alibi_use_positive_positions", "alignment_heads", "alignment_layer", "keep_in_float32",
+    "original_max_position_embeddings", "max_position_embeddings", "scale_alibi",
+}  # fmt: skip
+NEUTRAL_SCALARS = dict(
+    layer_norm_use_residual=0, multi_query_attention=0, scale_outputs=1, sliding_window=0,
+    rotary_scaling_factor=1, embeddings_merge=0, alibi=0,
+)  # fmt: skip
 DEFAULT_NORM_EPS = {"layer": 1e-5, "rms": 1e-6}
 Scalars = dict[str, float]  # int (numbers, flags) or float
 
@@ -90,7 +95,7 @@ class CTranslate2Spec(NamedTuple):
 
 
 def describe_spec(spec: Spec, *, starts_from_zero: bool = False) -> CTranslate2Spec:
-    """Return a Spec in the terms of CTranslate2. `find_unsupported_parts` must be empty.
+    """Return a Spec in the terms of CTranslate2, which must support all of its parts.
 
     `starts_from_zero`: the first input of the decoder is a vector of zeros, and the last token of
     the vocabulary, which has this embedding, is not stored."""
@@ -235,117 +240,6 @@ def build_position_table(stack: StackSpec, count: int, dtype: torch.dtype) -> Te
     return sinusoids(position_ids, stack.width, positions.layout).to(dtype)
 
 
-def get_norm_eps(spec: Spec) -> float | None:
-    """Return `layer_norm_epsilon` of config.json, as CTranslate2's converters write it: None for the
-    default, except in encoders and in decoders with RMS norm."""
-    (norm,) = set(_iter_norms(spec)) or {NormSpec()}
-    is_decoder = spec.encoder is None
-    is_stated = spec.decoder is None or (is_decoder and norm.type == "rms")
-    return norm.eps if is_stated or norm.eps != DEFAULT_NORM_EPS[norm.type] else None
-
-
-def _iter_norms(spec: Spec) -> Iterator[NormSpec]:
-    for stack in list_stacks(spec).values():
-        norms = [stack.embedding.norm, stack.final_norm, *(layer.norm for layer in stack.layers)]
-        yield from (norm for norm in norms if norm is not None)
-
-
-def find_unsupported_parts(spec: Spec | DualSpec) -> list[str]:
-    """Return the parts of a Spec that CTranslate2's format cannot hold."""
-    if isinstance(spec, DualSpec):
-        return ["two towers"]
-    parts: dict[str, None] = {}
-    for name, stack in list_stacks(spec).items():
-        parts |= dict.fromkeys(_find_unsupported_in_stack(spec, name, stack))
-    parts |= dict.fromkeys(_find_unsupported_heads(spec))
-    norms = set(_iter_norms(spec))
-    if len(norms) > 1:
-        parts[f"norms with different settings ({_format_norms(norms)})"] = None
-    if any(norm.type == "layer" and not norm.bias for norm in norms):
-        parts["layer norms without bias"] = None
-    kinds = {
-        layer.feed_forward.is_gated
-        for stack in list_stacks(spec).values()
-        for layer in stack.layers
-        if isinstance(layer.feed_forward, FeedForwardSpec)
-    }
-    if len(kinds) > 1:
-        parts["feed-forward layers of which some are gated"] = None
-    return list(parts)
-
-
-def _format_norms(norms: set[NormSpec]) -> str:
-    return ", ".join(sorted(f"{norm.type}, eps {norm.eps:g}" for norm in norms))
-
-
-def _find_unsupported_in_stack(spec: Spec, name: str, stack: StackSpec) -> Iterator[str]:
-    embedding = stack.embedding
-    if stack.layer_order is not None:
-        yield "layers that share their weights"
-    if stack.recurrence is not None:
-        yield "segment recurrence"
-    if embedding.cutoffs is not None or embedding.patches is not None:
-        yield "an adaptive or patch embedding"
-    elif embedding.width is not None:
-        yield f"an embedding width of {embedding.width} in a model of width {stack.width}"
-    if name == "decoder" and isinstance(embedding.token_types, int) and embedding.token_types:
-        yield "token types in a decoder"
-    if stack.position_bias is not None and not isinstance(stack.position_bias, RelativeBucketsSpec):
-        yield "ALiBi"
-    layers = dict.fromkeys(_without_scale(layer) for layer in stack.layers)
-    parts = [part for layer in layers for part in _find_unsupported_in_layer(spec, name, layer)]
-    yield from parts or [f"{name} layers that differ"] * (len(layers) > 1)
-
-
-def _without_scale(layer: LayerSpec) -> LayerSpec:
-    """Return a layer without the attention scales, which may differ."""
-    cross_attention = layer.cross_attention
-    return replace(
-        layer,
-        attention=replace(layer.attention, scale=None),
-        cross_attention=cross_attention and replace(cross_attention, scale=None),
-    )
-
-
-def _find_unsupported_in_layer(spec: Spec, name: str, layer: LayerSpec) -> Iterator[str]:
-    attention = layer.attention
-    if not isinstance(layer.feed_forward, FeedForwardSpec):
-        yield "a mixture of experts"
-    elif layer.feed_forward.activation not in CTRANSLATE2_ACTIVATIONS:
-        yield f"the activation {layer.feed_forward.activation}"
-    if attention.pattern != (causal if name == "decoder" else full):
-        yield f"the attention pattern {attention.pattern} in the {name}"
-    has_cross_attention = layer.cross_attention is not None
-    if has_cross_attention != (name == "decoder" and spec.encoder is not None):
-        yield f"cross-attention in a model without {'an encoder' if spec.decoder else 'a decoder'}"
-    if layer.skip_first_norm:
-        yield "a first layer without norm"
-    position = attention.relative_position
-    if isinstance(position, RotarySpec):
-        rope_type = dict(position.scaling).get("rope_type", "default")
-        if rope_type not in ("default", "linear"):
-            yield f"rotary positions of the type {rope_type}"
-    elif position is not None:
-        yield "the relative positions of Transformer-XL"
-
-
-def _find_unsupported_heads(spec: Spec) -> Iterator[str]:
-    if spec.decoder is None:
-        for head in spec.heads:
-            if head.name != "pooler":
-                yield f"the head {head.name}"
-        return
-    heads = [head for head in spec.heads if not _is_plain_lm_head(head)]
-    yield from (f"the head {head.name}" for head in heads)
-    if not spec.heads:
-        yield "a decoder without the head lm"
-
-
-def _is_plain_lm_head(head: object) -> bool:
-    """Return whether a head is a projection to the vocabulary."""
-    return isinstance(head, HeadSpec) and head.name == "lm" and head.dense_width is None
-
-
 def find_scalar_problems(
     file_scalars: Mapping[str, float], scalars: Mapping[str, float]
 ) -> list[str]:
@@ -360,17 +254,6 @@ def find_scalar_problems(
             expected = expected or 1.0
         if expected is None:
             problems.append(f"{name} is {value:g}, which is not supported")
-        elif abs(value - expected) > 1e-3 * abs(expected):
+        elif not abs(value - expected) <= 1e-3 * abs(expected):  # also if one is not a number
             problems.append(f"{name} is {value:g}, supported: {expected:g}")
     return problems
-
-
-# Scalars that have no effect, and values of scalars that a Spec need not have.
-IGNORED_SCALARS = {
-    "alibi_use_positive_positions", "alignment_heads", "alignment_layer", "keep_in_float32",
-    "original_max_position_embeddings", "max_position_embeddings", "scale_alibi",
-}  # fmt: skip
-NEUTRAL_SCALARS = dict(
-    layer_norm_use_residual=0, multi_query_attention=0, scale_outputs=1, sliding_window=0,
-    rotary_scaling_factor=1, embeddings_merge=0, alibi=0,
-)  # fmt: skip
