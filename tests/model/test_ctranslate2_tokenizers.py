@@ -14,6 +14,7 @@ import qkv
 from qkv.export.ctranslate2 import export_ctranslate2
 from tests.support import tiny
 from tests.support.ctranslate2_files import build_translator, write_model
+from tests.support.errors import assert_error
 from tests.support.sentencepiece_files import TEXTS, train_sentencepiece
 
 TOKENS_ONLY = "texts are read as tokens of the dictionary, separated by spaces"
@@ -165,6 +166,31 @@ def test_without_files_texts_are_tokens_of_one_vocabulary(tmp_path: Path) -> Non
     assert tokenizer.encode("w7 w3") == expected
     assert tokenizer.decode(expected) == "w7 w3"
     assert tokenizer.eos_token_id == model.tokenizer.eos_token_id
+
+
+def test_tokens_of_the_config(tmp_path: Path) -> None:
+    tokens = ["<blank>", "[S]", "[/S]", "a", "b", "[?]"]
+    config = dict(bos_token="[S]", eos_token="[/S]", unk_token="[?]", decoder_start_token="b")
+    write_translator(tmp_path, tokens, **config, add_source_bos=True)
+    with (
+        pytest.warns(UserWarning, match=TOKENS_ONLY),
+        pytest.warns(UserWarning, match=r"add_source_bos is set; begin every source with \[S\]"),
+    ):
+        model = qkv.load(tmp_path)
+    assert model.tokenizer is not None
+    assert model.tokenizer.special_token_ids == dict(bos=1, eos=2, unk=5, pad=0, sep=2)
+    assert model.tokenizer.encode("[S] a b c") == [1, 3, 4, 5]
+    assert model.args["decoder_start_token_id"] == 4
+    write_translator(tmp_path, tokens, eos_token=["[/S]"])
+    assert_error(lambda: qkv.load(tmp_path), "eos_token is ['[/S]'], expected a token")
+
+
+def test_a_token_beyond_the_embedding_has_no_id(tmp_path: Path) -> None:
+    """CTranslate2 appends an unknown token that the vocabulary lacks, as Llama's, which is empty."""
+    write_translator(tmp_path, ["<s>", "</s>", "a"], unk_token="")
+    with pytest.warns(UserWarning, match="no unk token '' in a dictionary"):
+        model = qkv.load(tmp_path)
+    assert "unk_token_id" not in model.config
 
 
 def test_a_vocabulary_of_another_size_is_not_used(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ must be those that CTranslate2 has for the resulting Spec."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import reduce
@@ -130,6 +131,11 @@ def _load_tokenizer(data: CheckpointData, file: CTranslate2File) -> Tokenizer | 
         if token is not None and name != "decoder_start_token"
     }
     if len(sizes) == 2:
+        if data.config.get("add_source_bos"):
+            warnings.warn(
+                f"{folder}: add_source_bos is set; begin every source with {tokens['bos_token']}",
+                stacklevel=5,
+            )
         return build_tokenizer(
             replace(data, vocabularies=vocabularies),
             (sizes[0] + len(start), sizes[1] + len(start)),
@@ -205,6 +211,9 @@ def _find_special_tokens(data: CheckpointData, file: CTranslate2File) -> dict[st
     if len(file.stacks) == 2:
         names.append("decoder_start_token")
     tokens = {name: data.config.get(name, CTRANSLATE2_SPECIAL_TOKENS[name]) for name in names}
+    for name, token in tokens.items():
+        if token is not None and not isinstance(token, str):
+            raise ValueError(f"{data.path.parent}: {name} is {token!r}, expected a token")
     vocabulary = {*(data.get_vocabulary("target") or [])}
     pad_token = next((token for token in PAD_TOKENS if token in vocabulary), None)
     return tokens | {"pad_token": ZERO_START_TOKEN if file.starts_from_zero else pad_token}
@@ -214,11 +223,11 @@ def _find_token_ids(data: CheckpointData, file: CTranslate2File) -> dict[str, in
     """Return the ids of the special tokens in the target vocabulary.
 
     A decoder that starts from zero has an additional last token, with which it starts."""
-    vocabulary = data.get_vocabulary("target") or []
+    count = len(file.get_tokens(file.stacks[-1]))
+    vocabulary = (data.get_vocabulary("target") or [])[:count]
     first_ids = {token: i for i, token in reversed([*enumerate(vocabulary)])}
     tokens = _find_special_tokens(data, file)
     token_ids = {f"{name}_id": first_ids.get(token or "") for name, token in tokens.items()}
     if file.starts_from_zero:
-        last = len(file.get_tokens("decoder"))
-        token_ids |= {"decoder_start_token_id": last, "pad_token_id": last}
+        token_ids |= {"decoder_start_token_id": count, "pad_token_id": count}
     return token_ids
