@@ -287,9 +287,10 @@ class StackSpec(SpecPart):
 class HeadSpec(SpecPart):
     """A head: pool the states, then dense layer, activation, norm and projection.
 
-    BERT's pooler is also a head. `pooling` is "none", "first", "last", "mean", "patch_mean",
-    "mc_token" (at mc_token_ids), "eos" or "first_eos" (at eos_token_id), "max_id" (at the largest
-    id), or the name of an output of an earlier head."""
+    BERT's pooler is also a head. `pooling` is "none", "first", "last", "mean", "max",
+    "mean_sqrt_len_tokens" (the sum divided by the root of the length), "weightedmean" (the n-th token
+    counts n times), "patch_mean", "mc_token" (at mc_token_ids), "eos" or "first_eos" (at
+    eos_token_id), "max_id" (at the largest id), or the name of an output of an earlier head."""
 
     name: str
     outputs: tuple[str, ...] = ("logits",)

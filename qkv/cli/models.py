@@ -187,6 +187,7 @@ def _resolve_model(
     from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
     from qkv.model.load import load
+    from qkv.model.transforms.sentence_transformers import find_transformer_folder
 
     has_config = (Path(model) / "config.json").is_file()
     if model in FAMILY_NAMES and (size is not None or not has_config):
@@ -216,7 +217,7 @@ def _resolve_model(
     if adapter is not None or is_adapter(path) or find_foreign_format(path):
         loaded = load(model, adapter=adapter)
         return path.name, loaded.family, loaded.spec, loaded.net
-    config = read_json_object(path / "config.json")
+    config = read_json_object(find_transformer_folder(path) / "config.json")
     try:
         family, arguments, position_embedding_type = parse_config(config)
         spec = build_model_spec(family, arguments, position_embedding_type)

@@ -225,7 +225,10 @@ def embed(
     options: ModelOptions,
     file: FileOptions = DEFAULT_FILE,
     out: Path | None = None,
-    pooling: Literal["mean", "first", "last", "pooler_output"] | None = None,
+    pooling: Literal[
+        "mean", "first", "last", "max", "mean_sqrt_len_tokens", "weightedmean", "pooler_output"
+    ]
+    | None = None,
     normalize: bool | None = None,
 ) -> None:
     """Embed each text as a vector, and write the vectors as a numpy array.

@@ -18,6 +18,8 @@ COMMON_CONFIG = dict(  # argument = key of config.json, in most families
     max_positions="max_position_embeddings", attention_dropout="attention_dropout",
     pad_token_id="pad_token_id", init_std="initializer_range", tie_embeddings="tie_word_embeddings",
 )  # fmt: skip
+# sentence-transformers' linear layer after pooling, which any family may have.
+SENTENCE_DENSE_NAMES = "\nheads.sentence_dense.dense 2_Dense.linear\n"
 CONDITIONAL_GENERATION = "ForConditionalGeneration"
 CLASS_SUFFIXES = {  # head: the suffix of its class name in Hugging Face
     "none": "Model",
@@ -96,6 +98,7 @@ class Family(SpecPart):
     def build_names_table(self, args: Args, prefix: str | None = None) -> NamesTable:
         """Return the names table for these arguments; `prefix` defaults to that of the head's class."""
         table = self.names_table if isinstance(self.names_table, str) else self.names_table(args)
+        table += SENTENCE_DENSE_NAMES
         prefix = self.head_prefixes.get(args.get("head", "")) if prefix is None else prefix
         return NamesTable(table) if prefix is None else NamesTable(table, self.prefixes, prefix)
 

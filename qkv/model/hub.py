@@ -31,6 +31,7 @@ def find_model_folder(
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*/config.json"]
+    patterns.append("*_Dense/pytorch_model.bin")  # of sentence-transformers
     snapshot = partial(
         snapshot_download, str(name_or_path), revision=revision, local_files_only=not download
     )

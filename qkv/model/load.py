@@ -24,7 +24,11 @@ from qkv.model.parameters import (
     load_parameters,
     upgrade_norm_name,
 )
-from qkv.model.transforms.pooling import read_pooling
+from qkv.model.transforms.sentence_transformers import (
+    find_transformer_folder,
+    read_dense_tensors,
+    read_pooling,
+)
 from qkv.weights.int8 import dequantize_int8
 from qkv.weights.names_table import NamesTable
 from qkv.weights.tensors import find_nonfinite, read_tensors
@@ -76,18 +80,21 @@ def load_hf_folder(
 ) -> Model:
     """Load a folder in Hugging Face's or qkv's format, or download it by its hub id."""
     target_device = pick_device(device, dtype)
-    folder = find_model_folder(name_or_path, revision)
+    root = find_model_folder(name_or_path, revision)
+    folder = find_transformer_folder(root)
     config = read_json_object(folder / "config.json")
     is_native = config.get("model_type") == "qkv"
     try:
         family, args, position_embedding_type = parse_config(config)
-        pooling = read_pooling(folder)
+        pooling = read_pooling(root)
         spec = build_model_spec(family, args, position_embedding_type, pooling)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     tensors = {upgrade_norm_name(name): x for name, x in read_tensors(folder).items()}
     if is_native and config.pop("weights", None) is not None:
         tensors = dequantize_int8(tensors, folder)
+    if pooling is not None and pooling.dense is not None and not is_native:
+        tensors |= read_dense_tensors(root)
     try:
         check_layer_count(spec, len(tensors))
         net = build_meta_network(spec)

@@ -18,7 +18,8 @@ from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
 from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
 from qkv.model.loss import compute_loss, shift_labels_right
 from qkv.model.output import ModelOutput
-from qkv.model.transforms.pooling import Pooling, write_pooling
+from qkv.model.transforms.pooling import Pooling
+from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sentence_transformer
 from qkv.nn.lora import lora_layers
 from qkv.nn.transformer import DualEncoder, Transformer
 from qkv.spec import DualSpec, ShiftRight, Spec
@@ -260,7 +261,11 @@ class Model:
         tensors = {name: p.detach() for name, p in self.net.named_parameters()}
         if incompatibility is None and format != "qkv":
             mappings = self._build_names_table().map_parameters(tensors)
-            tensors = {m.checkpoint_name: m.to_checkpoint(tensors) for m in mappings}
+            tensors = {
+                mapping.checkpoint_name: mapping.to_checkpoint(tensors)
+                for mapping in mappings
+                if not mapping.checkpoint_name.startswith(DENSE_PREFIX)  # written with the pooling
+            }
             tensors |= self.extra_tensors
             is_own = self.config.get("model_type", "qkv") == "qkv"
             config = self._to_hf_config() if is_own else self.config
@@ -309,7 +314,14 @@ class Model:
         elif self._tokenizer is not None:
             self._tokenizer.save(folder)
         if self.pooling is not None and isinstance(self.net, Transformer):
-            write_pooling(folder, self.pooling, self.net.last_stack.spec.width)
+            prefix = "heads.sentence_dense.dense."
+            dense_tensors = {
+                name.removeprefix(prefix): p.detach()
+                for name, p in self.net.named_parameters()
+                if name.startswith(prefix)
+            }
+            width = self.net.last_stack.spec.width
+            write_sentence_transformer(folder, self.pooling, width, dense_tensors)
 
     def find_hf_incompatibility(self) -> str | None:
         """Return the part of this model that Hugging Face's format does not support, or None."""

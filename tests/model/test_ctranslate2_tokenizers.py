@@ -102,12 +102,16 @@ def write_translator(folder: Path, tokens: list[str], **config: Any) -> Path:
 
 
 @pytest.mark.parametrize("add_source_eos", [False, True])
-def test_one_sentencepiece_model(tmp_path: Path, add_source_eos: bool) -> None:
-    """A source has an end token only if CTranslate2 adds it, a target always has one."""
+@pytest.mark.parametrize("folder_name", ["model", "translator"])
+def test_one_sentencepiece_model(tmp_path: Path, folder_name: str, add_source_eos: bool) -> None:
+    """A source has an end token only if CTranslate2 adds it, a target always has one.
+
+    In a package of Argos Translate, the tokenizer lies beside the folder `model`."""
     path, pieces = train_sentencepiece(tmp_path / "spm", 40)
-    write_translator(tmp_path, ["<blank>", *pieces], add_source_eos=add_source_eos)
-    path.rename(tmp_path / "sentencepiece.model")
-    tokenizer = qkv.load(tmp_path).tokenizer
+    folder = tmp_path / folder_name
+    write_translator(folder, ["<blank>", *pieces], add_source_eos=add_source_eos)
+    path.rename((tmp_path if folder_name == "model" else folder) / "sentencepiece.model")
+    tokenizer = qkv.load(folder).tokenizer
     assert tokenizer is not None
     ids = tokenizer.encode(TEXTS[0])
     assert tokenizer.decode(ids, skip_special_tokens=True) == TEXTS[0]

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,12 @@ def drop_output(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key: x for key, x in state.items() if "output_projection" not in key}
 
 
-VERSIONS = {"new": dict, "fused": fuse_projections, "numbered": number_norms, "tied": drop_output}
+VERSIONS: dict[str, Callable[[dict[str, Tensor]], dict[str, Tensor]]] = {
+    "new": dict,
+    "fused": fuse_projections,
+    "numbered": number_norms,
+    "tied": drop_output,
+}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
+import yaml  # type: ignore[import-untyped]
 from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 

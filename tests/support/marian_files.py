@@ -8,7 +8,7 @@ from typing import Any
 import numpy
 import torch
 import transformers
-import yaml
+import yaml  # type: ignore[import-untyped]
 from torch import Tensor
 
 WIDTH, HEADS, FFN_WIDTH, DEPTH = 24, 4, 40, 2
@@ -118,5 +118,6 @@ def write_npz(
     header = "# Model configuration file created at 2020-05-17\n"
     data = numpy.frombuffer((header + text).encode() + b"\0", dtype=numpy.int8)
     arrays = {name: x.numpy() for name, x in tensors.items()}
-    numpy.savez(path, **{"special:model.yml": data}, **arrays)
+    contents: dict[str, Any] = {"special:model.yml": data, **arrays}
+    numpy.savez(path, **contents)
     return path

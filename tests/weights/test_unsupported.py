@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import struct
 import zipfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy
@@ -49,7 +51,7 @@ def write_torchscript(path: Path) -> None:
 
 
 # A file name, its content or a function that writes it, and words of the message.
-FILES = {
+FILES: dict[str, tuple[str, bytes | tuple[str, ...] | Callable[[Path], None], str]] = {
     "onnx": ("model.onnx", write_onnx, "an ONNX file exported from"),
     "onnx by content": ("model.bin", write_onnx, "an ONNX file exported from"),
     "gguf": ("llama.gguf", b"GGUF\3\0\0\0", "a GGUF file safetensors"),
@@ -97,7 +99,7 @@ def test_a_file_or_a_folder_with_it_is_refused_by_name(tmp_path: Path, name: str
     path = write_file(tmp_path, name)
     article, *words = FILES[name][2].split()
     for loaded in (path, tmp_path):
-        message = assert_error(lambda loaded=loaded: qkv.load(loaded), path, article, *words)
+        message = assert_error(partial(qkv.load, loaded), path, article, *words)
         assert "which qkv does not read; " in message
         assert len(message.removeprefix(str(path))) < 200
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from qkv.weights.formats.yaml import parse_yaml_mapping
 from tests.support.errors import assert_error

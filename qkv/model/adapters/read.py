@@ -26,7 +26,7 @@ from qkv.model.build import build_model_spec
 from qkv.model.model import Model
 from qkv.model.parameters import build_meta_network
 from qkv.model.transforms.heads import replace_head
-from qkv.model.transforms.pooling import read_pooling
+from qkv.model.transforms.sentence_transformers import read_pooling
 from qkv.nn.lora import AdapterGroup, insert_adapters, linear_layers, lora_layers
 from qkv.validate import summarize_problems
 from qkv.weights.tensors import find_nonfinite, read_tensors

@@ -86,8 +86,9 @@ def map_marian(data: CheckpointData) -> ForeignCheckpoint:
         for key, supported in MARIAN_SUPPORTED_VALUES.items()
         if key in settings and settings[key] not in supported
     ]
-    operations = tuple(
-        str(settings.get(f"transformer-{key}process") or "") for key in ("pre", "post")
+    operations = (
+        str(settings.get("transformer-preprocess") or ""),
+        str(settings.get("transformer-postprocess") or ""),
     )
     activation = settings.get("transformer-ffn-activation", "swish")
     if operations not in MARIAN_NORM_POSITIONS:

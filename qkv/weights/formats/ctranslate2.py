@@ -41,6 +41,7 @@ TOKENIZER_FILE_KINDS = {  # files beside a model.bin, and their kind
     "bpe.codes": "bpe_codes",
     "bpe.model": "bpe_codes",
 }
+ARGOS_FOLDER = "model"  # the model of Argos Translate, whose tokenizer lies one folder above
 CTRANSLATE2_VERSION = 6  # the version that is written
 MAX_VARIABLE_BYTES = 2**32 - 1
 
@@ -109,9 +110,10 @@ def read_ctranslate2(folder: Path) -> CheckpointData:
         tensors=variables,
         vocabularies=_read_vocabularies(folder, str(config.get("unk_token", "<unk>"))),
         tokenizer_files={
-            kind: folder / name
+            kind: location / name
+            for location in ([folder.parent, folder] if folder.name == ARGOS_FOLDER else [folder])
             for name, kind in TOKENIZER_FILE_KINDS.items()
-            if (folder / name).is_file()
+            if (location / name).is_file()
         },
         generation_config=dict(read_json_object(generation_config))
         if generation_config.exists()

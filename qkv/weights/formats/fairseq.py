@@ -68,8 +68,7 @@ def read_fairseq(path: Path) -> CheckpointData:
     names = [name for name in list_pickle_globals(path) if _is_inert(name)]
     inert_types = [(InertObject, name) for name in names]
     checkpoint = read_torch_file(path, allowed_types=(argparse.Namespace, *inert_types))
-    tensors = checkpoint.get("model") if isinstance(checkpoint, dict) else None
-    if not isinstance(checkpoint, dict) or not _is_state_dict(tensors):
+    if not isinstance(checkpoint, dict) or not _is_state_dict(checkpoint.get("model")):
         raise ValueError(f"{path}: not a fairseq checkpoint; expected `model` with tensors by name")
     settings, generation = _read_settings(checkpoint, path)
     folder = path.parent
@@ -82,7 +81,7 @@ def read_fairseq(path: Path) -> CheckpointData:
     return CheckpointData(
         path=path,
         config=settings,
-        tensors=upgrade_tensor_names(tensors, path),
+        tensors=upgrade_tensor_names(checkpoint["model"], path),
         vocabularies=_read_dictionaries(folder, settings),
         tokenizer_files=tokenizer_files,
         generation_config=_convert_generation_settings(generation),
