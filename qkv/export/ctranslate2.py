@@ -89,6 +89,9 @@ def export_ctranslate2(model: Model, folder: Path, *, quantization: str | None =
         files[folder / "generation_config.json"] = partial(save_json, model.generation_config)
     files[folder / "config.json"] = partial(save_json, dict(sorted(config.items())))
     write_files_atomically(files)
+    for path in folder.glob("*vocabulary.*"):  # of another model that was in the folder
+        if path not in files and path.suffix in (".json", ".txt"):
+            path.unlink()
     model.save_tokenizer_and_pooling(folder)
 
 

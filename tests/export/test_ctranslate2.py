@@ -241,6 +241,13 @@ def test_missing_tokens_have_a_name(tmp_path: Path) -> None:
     assert tokens[-3:] == ["w52", "<extra_id_0>", "<extra_id_1>"]
 
 
+def test_vocabularies_of_another_model_are_removed(tmp_path: Path) -> None:
+    export_ctranslate2(build_model("transformer"), tmp_path)
+    (tmp_path / "source_vocabulary.txt").write_text("old")
+    export_ctranslate2(build_model("gpt2"), tmp_path)
+    assert [path.name for path in tmp_path.glob("*vocabulary*")] == ["vocabulary.json"]
+
+
 def test_old_files_are_kept_if_writing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
