@@ -159,7 +159,7 @@ def test_the_builtin_translation_model_translates_in_ctranslate2(tmp_path: Path)
     tokens = read_tokens(tmp_path, "source")
     texts = ["Das ist ein kleines Haus.", "Ich habe heute keine Zeit, aber morgen komme ich."]
     rows = [model.tokenizer.encode(text, language=">>en<<") for text in texts]
-    translator = ctranslate2.Translator(str(tmp_path))
+    translator = ctranslate2.Translator(str(tmp_path), intra_threads=1)
     for settings in (dict(num_beams=1), dict(num_beams=5, length_penalty=1.4)):
         results = translator.translate_batch(
             [[tokens[i] for i in row] for row in rows],

@@ -84,7 +84,7 @@ def test_the_pooler_is_read(folders: Path, name: str) -> None:
     folder = find_folder(name, folders)
     model = qkv.load(folder)
     ids, mask = pad(SOURCES)
-    outputs = import_ctranslate2().Encoder(str(folder)).forward_batch(SOURCES)
+    outputs = import_ctranslate2().Encoder(str(folder), intra_threads=1).forward_batch(SOURCES)
     with torch.no_grad():
         pooler_output = model(ids, attention_mask=mask).pooler_output
     expected = torch.from_numpy(np.array(outputs.pooler_output))

@@ -62,16 +62,20 @@ def compute_ctranslate2_outputs(folder: Path, model: qkv.Model) -> Tensor:
     assert isinstance(spec, Spec)
     _, mask = pad(SOURCES)
     if spec.decoder is None:
-        outputs = ctranslate2.Encoder(str(folder)).forward_batch(SOURCES).last_hidden_state
+        outputs = (
+            ctranslate2.Encoder(str(folder), intra_threads=1)
+            .forward_batch(SOURCES)
+            .last_hidden_state
+        )
         return torch.from_numpy(np.array(outputs)) * mask[..., None]
     if spec.encoder is None:
-        outputs = ctranslate2.Generator(str(folder)).forward_batch(SOURCES)
+        outputs = ctranslate2.Generator(str(folder), intra_threads=1).forward_batch(SOURCES)
         return torch.from_numpy(np.array(outputs)) * mask[..., None]
     source_tokens, target_tokens = (read_tokens(folder, side) for side in ("source", "target"))
     sources = [[source_tokens[i] for i in row] for row in SOURCES]
     has_start = model.args["decoder_start_token_id"] is not None
     rows = [row if has_start else [LANGUAGE_ID, *row] for row in TARGETS]
-    results = ctranslate2.Translator(str(folder)).score_batch(
+    results = ctranslate2.Translator(str(folder), intra_threads=1).score_batch(
         sources, [[target_tokens[i] for i in row] for row in rows]
     )
     return torch.tensor([result.log_probs[: len(TARGETS[0])] for result in results])
@@ -120,7 +124,7 @@ def generate_ctranslate2_ids(
     sources = [[source_tokens[i] for i in row] for row in SOURCES]
     end_token = target_tokens[find_unlikely_id(model)]
     if spec.encoder is None:
-        results = ctranslate2.Generator(str(folder)).generate_batch(
+        results = ctranslate2.Generator(str(folder), intra_threads=1).generate_batch(
             sources, beam_size=num_beams, max_length=length,
             include_prompt_in_result=False, end_token=end_token,
         )  # fmt: skip
@@ -128,7 +132,7 @@ def generate_ctranslate2_ids(
     prefix = None
     if model.args["decoder_start_token_id"] is None:
         prefix = [[target_tokens[LANGUAGE_ID]]] * len(sources)
-    results = ctranslate2.Translator(str(folder)).translate_batch(
+    results = ctranslate2.Translator(str(folder), intra_threads=1).translate_batch(
         sources, target_prefix=prefix, beam_size=num_beams, max_decoding_length=length,
         end_token=end_token,
     )  # fmt: skip
