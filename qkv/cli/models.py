@@ -12,6 +12,7 @@ from qkv.cli.console import make_console, print_rich
 from qkv.cli.flags import BoolFlag, JsonFlag
 from qkv.cli.folders import (
     BASE_COMPANION_FILES,
+    COMPANION_FILES,
     check_new_folder,
     copy_companion_files,
     describe_model,
@@ -263,7 +264,9 @@ def export(
     """
     from qkv.files import read_json_object
     from qkv.model.adapters.config import is_adapter
+    from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
+    from qkv.model.transforms.sentence_transformers import find_transformer_folder
     from qkv.weights.tensors import read_tensors, write_tensors
 
     shard_bytes = parse_byte_size(max_shard_size)
@@ -285,7 +288,14 @@ def export(
         tensors = read_tensors(folder)
         file_rows = list_file_sizes(folder)
         is_native = read_json_object(folder / "config.json").get("model_type") == "qkv"
-        copied_files = copy_companion_files(path if path.is_dir() else path.parent, folder)
+        # The tokenizer of a foreign format is written by `save`, in another format.
+        patterns = [
+            pattern
+            for pattern in COMPANION_FILES
+            if pattern not in ("*.model", "*.spm") or not find_foreign_format(path)
+        ]
+        companion_folder = find_transformer_folder(path) if path.is_dir() else path.parent
+        copied_files = copy_companion_files(companion_folder, folder, patterns)
     dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
     print_summary(
         ("read", str(path)),
@@ -303,6 +313,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
     from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.load import load_hf_folder
+    from qkv.model.transforms.sentence_transformers import find_transformer_folder
     from qkv.weights.tensors import WEIGHT_FILES
 
     if is_fairseq(path):
@@ -312,7 +323,8 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     if foreign_format := find_foreign_format(path):
         return foreign_format.load(path), foreign_format.name
     model = load_hf_folder(path)
-    weights_file = next(name for name in WEIGHT_FILES if (path / name).exists())
+    folder = find_transformer_folder(path)
+    weights_file = next(name for name in WEIGHT_FILES if (folder / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""
     is_native = model.config.get("model_type") == "qkv"
     return (

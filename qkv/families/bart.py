@@ -17,8 +17,8 @@ def bart(
     decoder_heads: int = 16, decoder_ffn_width: int = 4096, activation: str = "gelu",
     max_positions: int = 1024, scale_embedding: bool = False, norm_position: str = "post",
     embedding_norm: bool = True, final_norm: bool = False, sinusoidal: str | None = None,
-    position_offset: int = 2, dropout: float = 0.1, attention_dropout: float = 0.0,
-    activation_dropout: float = 0.0, classifier_dropout: float = 0.0,
+    position_offset: int = 2, norm_eps: float = 1e-5, dropout: float = 0.1,
+    attention_dropout: float = 0.0, activation_dropout: float = 0.0, classifier_dropout: float = 0.0,
     init_std: float | Literal["xavier"] = 0.02, tie_embeddings: bool = True,
     share_embeddings: bool = True, lm_bias: bool | Literal["fixed"] = "fixed",
     shift_right: str | None = "start", decoder_start_token_id: int | None = 2,
@@ -28,7 +28,7 @@ def bart(
     """Return the spec. `sinusoidal`: the layout of sinusoidal positions; None: learned positions.
 
     `shift_right`: how decoder inputs are computed from input_ids by default (see ShiftRight)."""
-    norm = s.NormSpec()
+    norm = s.NormSpec(eps=norm_eps)
     positions = (
         s.SinusoidalPositions(layout=sinusoidal, offset=position_offset)
         if sinusoidal

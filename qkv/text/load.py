@@ -292,7 +292,9 @@ def read_marian_tokenizer(
 def read_fsmt_tokenizer(
     folder: TokenizerFolder, source: Path, target: Path, merges: Path | None = None
 ) -> TokenizerParts:
-    """Read the vocabularies of both sides; without merges, the words of a text are tokens."""
+    """Read the vocabularies of both sides; without merges, the words of a text are tokens.
+
+    With merges, texts are tokenized as by Moses, unless `moses_tokenization` is false."""
     family = TOKENIZER_FAMILIES[folder.choose_family(("fsmt",), "fsmt")]
     special_tokens = family.get_special_tokens(folder.config)
     names = [*special_tokens.values()]
@@ -307,11 +309,14 @@ def read_fsmt_tokenizer(
         if missing := [name for name in names if name not in vocabulary]:
             raise ValueError(f"{path}: no {', '.join(missing)}, expected the special tokens")
     with reraise_as_value_error(source):
+        languages = (folder.config.get_str_list("langs") or ["en", "en"])[:2]
+        uses_moses = merges is not None and folder.config.get_bool("moses_tokenization", True)
         backend = FsmtBackend.build(
             vocabularies,
             None if merges is None else read_merges(merges),
             special_tokens,
-            folder.config.get_bool("add_source_eos", True),
+            moses_languages=(languages[0], languages[-1]) if uses_moses else None,
+            add_source_eos=folder.config.get_bool("add_source_eos", True),
         )
     files = folder.read_files(source.name, target.name, "merges.txt")
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)

@@ -47,11 +47,18 @@ def test_marian(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_sentence_transformers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    write_folder(tmp_path / "st", transformer="0_Transformer")
+    dense = "torch.nn.modules.activation.Tanh"
+    write_folder(tmp_path / "st", transformer="0_Transformer", dense=dense)
     assert run(capsys, "show", tmp_path / "st").startswith("st: encoder, 5,056 parameters")
     out = run(capsys, "embed", "the cat", "--model", tmp_path / "st", "--json")
     expected = qkv.task("embed", tmp_path / "st")("the cat")
     assert json.loads(out)["vector"] == pytest.approx(expected.tolist(), abs=1e-6)
+    run(capsys, "export", tmp_path / "st", tmp_path / "exported")
+    modules = json.loads((tmp_path / "exported" / "modules.json").read_text())
+    assert [module["path"] for module in modules] == ["", "1_Pooling", "2_Dense", "3_Normalize"]
+    assert not (tmp_path / "exported" / "0_Transformer").exists()
+    vector = qkv.task("embed", tmp_path / "exported")("the cat")
+    assert vector.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
 
 
 def test_a_format_that_is_not_read_is_one_line(

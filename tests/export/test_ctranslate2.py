@@ -95,7 +95,7 @@ def build_model(family: str, **changes: Any) -> qkv.Model:
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "transformer": ("transformer", {}),
-    "transformer-pre": ("transformer", dict(norm_position="pre", final_norm=True)),
+    "transformer-pre": ("transformer", dict(norm_position="pre", final_norm=True, norm_eps=1e-2)),
     "transformer-two-vocabularies": ("transformer", dict(
         share_embeddings=False, tie_embeddings=False, decoder_vocab_size=51, lm_bias=True,
     )),

@@ -6,10 +6,12 @@ import argparse
 import json
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import transformers
@@ -213,14 +215,16 @@ def test_objects_of_omegaconf_and_fairseq_are_read_without_these_libraries(
     config_class, node_class, meter_class = classes.values()
     settings = config_class(
         _content={key: node_class(_val=value, _metadata=None) for key, value in SETTINGS.items()},
-        _metadata=node_class(ref_type=dict),
+        _metadata=node_class(
+            ref_type=dict, key_type=str, types=(int, float), flags=defaultdict(dict)
+        ),
     )
     reference = build_fsmt(WORDS, WORDS)
     checkpoint = {
         "args": None,
         "cfg": config_class(_content={"model": settings}, _metadata=None),
         "model": to_fairseq_state(reference),
-        "extra_state": {"train_meters": {"loss": meter_class(sum=1.0)}},
+        "extra_state": {"train_meters": {"loss": meter_class(sum=1.0)}, "best": numpy.float64(2.5)},
     }
     for is_zip in (True, False):
         for new_class in classes.values():
@@ -303,6 +307,34 @@ def test_a_text_is_encoded_as_subword_nmt_and_fairseq_do(tmp_path: Path) -> None
     counted = qkv.load(tmp_path).tokenizer
     assert counted is not None
     assert counted.encode(text) == tokenizer.encode(text)
+
+
+def test_texts_are_tokenized_by_moses_if_the_dictionary_was(tmp_path: Path) -> None:
+    words = [*WORDS, "@-@", "&apos;s", "&quot;"]
+    folder = write_checkpoint(tmp_path, to_fairseq_state(build_fsmt(words, words)))
+    for language in ("de", "en"):
+        write_dictionary(folder / f"dict.{language}.txt", words)
+    write_codes(folder / "code")
+    codes = (folder / "code").read_text()
+    merges = ["& a", "&a p", "&ap o", "&apo s", "&apos ;", "&apos; s</w>", "@ -", "@- @</w>"]
+    merges += ["& q", "&q u", "&qu o", "&quo t", "&quot ;</w>"]
+    (folder / "code").write_text(codes + "\n".join(merges) + "\n")
+    model = qkv.load(folder)
+    tokenizer = model.tokenizer
+    assert tokenizer is not None
+    text = 'new-low, "low" is!'
+    (encoding,) = tokenizer.encode_batch([text])
+    tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)
+    assert tokens == "ne@@ w @-@ low , &quot; low &quot; i@@ s ! </s>".split()
+    covered = [text[start:end] for start, end in encoding.offset_mapping[:-1]]
+    assert "".join(covered) == text.replace(" ", "")
+    assert tokenizer.decode(encoding.input_ids, skip_special_tokens=True) == text
+    target = tokenizer.convert_tokens_to_ids(["low", "&apos;s", ",", "new@@", "er", "!"])
+    assert tokenizer.decode([token_id or 0 for token_id in target]) == "low's, newer!"
+    model.save(tmp_path / "saved")
+    saved = qkv.load(tmp_path / "saved").tokenizer
+    assert saved is not None
+    assert saved.encode(text) == tokenizer.encode(text)
 
 
 def test_without_codes_texts_are_tokens_of_the_dictionary(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def compute_pre_norm_states(tensors: dict[str, Tensor], ids: list[int]) -> Tenso
 
     def norm(x: Tensor, name: str) -> Tensor:
         scale, bias = tensors[name.replace("*", "scale")], tensors[name.replace("*", "bias")]
-        return torch.nn.functional.layer_norm(x, (width,), scale[0], bias[0])
+        return torch.nn.functional.layer_norm(x, (width,), scale[0], bias[0], 1e-6)
 
     for layer in ("encoder_l1", "encoder_l2"):
         h = norm(x, f"{layer}_self_Wo_ln_*_pre")

@@ -59,6 +59,9 @@ def build_marian(vocab_size: int, target_size: int | None = None, **changes: Any
     model = transformers.MarianMTModel(config).eval()
     rates = 10000.0 ** (-torch.arange(WIDTH // 2) / (WIDTH // 2 - 1))
     angles = torch.arange(64)[:, None] * rates
+    for module in model.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = 1e-6  # as in marian-dev
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "embed_positions" not in name:

@@ -135,6 +135,7 @@ def _infer_encoder_decoder(file: CTranslate2File, sizes: dict[str, Args]) -> tup
             norm_position="pre" if file.scalars[f"{stack}.pre_norm"] else "post",
             embedding_norm=file.has(f"{stack}.layernorm_embedding.weight"),
             final_norm=file.has(f"{stack}.layer_norm.weight"),
+            norm_eps=file.get_norm_eps("layer"),
             **_read_positions(file, stack),
         )
     encoder, decoder = arguments.values()
@@ -144,10 +145,6 @@ def _infer_encoder_decoder(file: CTranslate2File, sizes: dict[str, Args]) -> tup
         for name, value in encoder.items()
         if name not in may_differ and decoder[name] != value
     ]
-    if file.get_norm_eps("layer") != DEFAULT_NORM_EPS["layer"]:
-        problems.append(
-            f"layer_norm_epsilon is {file.norm_eps}, supported: {DEFAULT_NORM_EPS['layer']}"
-        )
     if problems:
         raise ValueError(f"{file.path}: {'; '.join(problems)}")
     is_tied = _is_tied(file)

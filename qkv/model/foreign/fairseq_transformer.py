@@ -23,12 +23,11 @@ from qkv.model.foreign.checkpoint import (
 from qkv.model.foreign.tokenizer import build_tokenizer
 from qkv.weights.formats.checkpoint import CheckpointData
 
-# Settings that change the outputs, with the only value that the families support.
-TRANSFORMER_SUPPORTED_VALUES: dict[str, tuple[Any, ...]] = dict(
-    adaptive_input=(False,), adaptive_softmax_cutoff=(None,), base_layers=(0, None),
-    char_inputs=(False,), cross_self_attention=(False,), decoder_layers_to_keep=(None,),
-    encoder_layers_to_keep=(None,), no_cross_attention=(False,),
-    no_token_positional_embeddings=(False,),
+# Settings that change the outputs in ways that the families do not support.
+TRANSFORMER_UNSUPPORTED_SETTINGS = (
+    "adaptive_input", "adaptive_softmax_cutoff", "base_layers", "char_inputs", "cross_self_attention",
+    "decoder_layers_to_keep", "encoder_layers_to_keep", "no_cross_attention",
+    "no_token_positional_embeddings",
 )  # fmt: skip
 TRANSFORMER_ACTIVATIONS = dict(
     relu="relu", gelu="gelu", gelu_fast="gelu_new", gelu_accurate="gelu_new", tanh="tanh",
@@ -66,7 +65,11 @@ def map_transformer(data: CheckpointData) -> ForeignCheckpoint:
     encoder = _read_stack_arguments("encoder", tensors, settings, path)
     decoder = _read_stack_arguments("decoder", tensors, settings, path)
     may_differ = ("depth", "heads", "ffn_width", "vocab_size")
-    problems = _find_unsupported_settings(settings)
+    problems = [
+        f"{key} is {settings[key]!r}, which is not supported"
+        for key in TRANSFORMER_UNSUPPORTED_SETTINGS
+        if settings.get(key)
+    ]
     problems += [
         f"{name} is {value!r} in the encoder and {decoder[name]!r} in the decoder, expected the same"
         for name, value in encoder.items()
@@ -154,11 +157,3 @@ def _read_stack_arguments(
         position_offset=POSITION_OFFSET,
         max_positions=maximum if positions is None else len(positions) - POSITION_OFFSET,
     )
-
-
-def _find_unsupported_settings(settings: Mapping[str, Any]) -> list[str]:
-    return [
-        f"{key} is {settings[key]!r}, supported: {' or '.join(map(repr, supported))}"
-        for key, supported in TRANSFORMER_SUPPORTED_VALUES.items()
-        if key in settings and settings[key] not in supported
-    ]

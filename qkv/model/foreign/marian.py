@@ -129,6 +129,7 @@ def map_marian(data: CheckpointData) -> ForeignCheckpoint:
         embedding_norm="model.encoder.layernorm_embedding.weight" in tensors,
         final_norm="model.encoder.layer_norm.weight" in tensors,
         sinusoidal="ends",
+        norm_eps=1e-6,
         scale_embedding=True,
         tie_embeddings=output is None,
         share_embeddings=is_shared,

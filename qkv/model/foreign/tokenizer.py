@@ -17,6 +17,12 @@ from qkv.weights.formats.checkpoint import CheckpointData
 
 SPECIAL_TOKENS_BY_ROLE = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
 ADDED_TOKEN_DEFAULTS = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
+MOSES_TOKENS = {
+    "@-@",
+    "&apos;",
+    "&quot;",
+    "&apos;s",
+}  # in the dictionaries of texts that Moses tokenized
 END_OF_WORD = "</w>"
 CODE_VERSION = "#version:"
 
@@ -87,6 +93,7 @@ def build_tokenizer(
         if codes is not None:
             merges = [f"{first} {second}\n" for first, second in read_bpe_codes(codes)]
             files["merges.txt"] = "".join(merges).encode()
+            config["moses_tokenization"] = not MOSES_TOKENS.isdisjoint(source_ids)
         else:
             warn_about_tokens(data.path)
     files["tokenizer_config.json"] = _encode(config)

@@ -33,6 +33,7 @@ DENSE_ACTIVATIONS = {  # class in torch.nn: activation
     "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid",
     "SiLU": "silu",
 }  # fmt: skip
+DEFAULT_MODULE_PATHS = {"Pooling": "1_Pooling", "Dense": "2_Dense"}
 DENSE_PREFIX = "2_Dense."  # of the names of its tensors
 
 
@@ -44,13 +45,12 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
     modules = read_json_value(path)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ValueError(f"{path}: expected a JSON list of modules, each with a type")
-    return [
-        (
-            str(module.get("type", "")).rpartition(".")[2],
-            folder / Path(str(module.get("path", ""))).name,
-        )
-        for module in modules
-    ]
+    rows = []
+    for module in modules:
+        name = str(module.get("type", "")).rpartition(".")[2]
+        path_name = str(module.get("path", DEFAULT_MODULE_PATHS.get(name, "")))
+        rows.append((name, folder / Path(path_name).name))
+    return rows
 
 
 def find_transformer_folder(folder: Path) -> Path:

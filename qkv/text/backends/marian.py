@@ -157,7 +157,7 @@ class MarianBackend:
         return None
 
     def __len__(self) -> int:
-        return len(self.source.vocabulary)
+        return max(len(self.source.vocabulary), len(self.target.vocabulary))
 
     def _encode_pair(
         self, text_pair: TextPair, side: MarianSide, prefix_ids: list[int], suffix_ids: list[int]

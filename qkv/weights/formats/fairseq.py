@@ -22,11 +22,14 @@ from qkv.weights.tensors import read_torch_file
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # the first ids of every dictionary
 CHECKPOINT_NAMES = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt", "checkpoint.pt")
 BPE_CODE_NAMES = ("bpecodes", "code", "codes", "bpe.codes", "bpe.code", "codes.bpe")
-SENTENCEPIECE_NAMES = ("sentencepiece.bpe.model", "spm.model", "sentencepiece.model")
+SENTENCEPIECE_NAMES = (
+    "sentencepiece.bpe.model", "sentence.bpe.model", "spm.model", "sentencepiece.model",
+)  # fmt: skip
 # Modules of classes that checkpoints refer to and whose objects are not needed, except settings.
 INERT_MODULES = (
     "fairseq", "omegaconf", "hydra", "numpy", "typing", "enum", "operator", "_operator", "examples",
 )  # fmt: skip
+PYTHON2_BUILTINS = {"unicode": "str", "long": "int"}
 INERT_BUILTINS = ("bool", "dict", "float", "int", "list", "object", "str", "tuple", "type")
 GENERATION_KEYS = {  # key of fairseq's `generation` settings: key of generation_config.json
     "beam": "num_beams",
@@ -113,7 +116,9 @@ def _iterate_globals(file: Any, num_pickles: int) -> Iterable[str]:
         for opcode, argument, _ in pickletools.genops(file):
             if opcode.name == "GLOBAL":
                 module, _, name = str(argument).partition(" ")
-                yield f"{'builtins' if module == '__builtin__' else module}.{name}"
+                if module == "__builtin__":  # the names of Python 2
+                    module, name = "builtins", PYTHON2_BUILTINS.get(name, name)
+                yield f"{module}.{name}"
             elif opcode.name == "STACK_GLOBAL" and len(strings) > 1:
                 yield f"{strings[-2]}.{strings[-1]}"
             elif isinstance(argument, str):
@@ -122,7 +127,8 @@ def _iterate_globals(file: Any, num_pickles: int) -> Iterable[str]:
 
 def _is_inert(name: str) -> bool:
     module, _, rest = name.partition(".")
-    return module in INERT_MODULES or (module == "builtins" and rest in INERT_BUILTINS)
+    is_type = (module == "builtins" and rest in INERT_BUILTINS) or name == "collections.defaultdict"
+    return module in INERT_MODULES or is_type
 
 
 def _is_state_dict(value: object) -> bool:
@@ -196,7 +202,7 @@ def _convert_generation_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in settings.items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
-    config = {key: known[name] for name, key in GENERATION_KEYS.items() if known.get(name)}
+    config = {key: known[name] for name, key in GENERATION_KEYS.items() if name in known}
     return config | {"max_new_tokens": int(known["max_len_b"])}
 
 
