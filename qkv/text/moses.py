@@ -30,7 +30,7 @@ ROMANCE_APOSTROPHES = (
 APOSTROPHES = {"en": ENGLISH_APOSTROPHES, "fr": ROMANCE_APOSTROPHES, "it": ROMANCE_APOSTROPHES}
 OTHER_APOSTROPHES = ((r"'", r" ' "),)
 # Words whose period belongs to them; before a number only: `No. 5`.
-ABBREVIATIONS = {
+MOSES_ABBREVIATIONS = {
     "en": {
         *"Mr Mrs Ms Dr Prof St Sr Gen Sen Rep Gov Capt Col Lt Sgt Rev Hon Corp Bros vs v".split(),
         *"Jan Feb Mar Apr Jun Jul Aug Sep Oct Nov Dec".split(),
@@ -42,7 +42,7 @@ ABBREVIATIONS = {
     },
     "fr": {*"MM etc av al sec".split()},
 }
-ABBREVIATIONS_BEFORE_NUMBERS = {"en": {"No", "Art", "pp"}}
+NUMBER_ABBREVIATIONS = {"en": {"No", "Art", "pp"}}
 # fmt: on
 OPENING = re.compile(r"[$£€¥(\[{¿¡]+")
 CLOSING = re.compile(r"[,.?!:;\\%}\])]+")
@@ -73,11 +73,9 @@ def _split_periods(words: Sequence[str], language: str) -> Iterator[str]:
         is_abbreviation = (
             ("." in stem and any(character.isalpha() for character in stem))
             or (len(stem) == 1 and stem.isalpha() and (stem.isupper() or language in ("de", "fr")))
-            or stem in ABBREVIATIONS.get(language, ())
+            or stem in MOSES_ABBREVIATIONS.get(language, ())
             or following[:1].islower()
-            or (
-                following[:1].isdecimal() and stem in ABBREVIATIONS_BEFORE_NUMBERS.get(language, ())
-            )
+            or (following[:1].isdecimal() and stem in NUMBER_ABBREVIATIONS.get(language, ()))
         )
         if not word.endswith(".") or not stem or is_abbreviation:
             yield word

@@ -36,6 +36,7 @@ class CtrlBackend:
         merges: list[tuple[str, str]] | None,
         unk_token: str,
         added_tokens: Sequence[AddedToken],
+        *,
         word_pattern: str = r"\S+\n?",
     ) -> CtrlBackend:
         """Build the backend; the vocabulary marks continued pieces, the merges mark word ends.

@@ -48,7 +48,11 @@ class FsmtBackend:
         added_tokens = [AddedToken(token, special=True) for token in special_tokens.values()]
         source, target = (
             CtrlBackend.build(
-                vocabulary, merges, special_tokens["unk"], added_tokens, FSMT_WORD_PATTERN
+                vocabulary,
+                merges,
+                special_tokens["unk"],
+                added_tokens,
+                word_pattern=FSMT_WORD_PATTERN,
             )
             for vocabulary in vocabularies
         )
