@@ -14,7 +14,7 @@ from qkv.families.family import Args, Family
 from qkv.model.config import detect_prefix
 from qkv.nn.transformer import DualEncoder, Transformer, build_network
 from qkv.spec import DualSpec, Spec
-from qkv.weights.names_table import NamesTable
+from qkv.weights.names_table import NamesTable, TensorMapping
 from qkv.weights.safetensors import align_tensor
 
 
@@ -109,7 +109,9 @@ def load_parameters(
             extra_tensors[name] = tensors[name]
         elif parameter_name in all_parameters:
             value = values.get(first_names[id(all_parameters[parameter_name])])
-            if value is not None and not torch.equal(tensors[name], value):
+            mapping = TensorMapping(name, (parameter_name,), operation)
+            tied = mapping.to_parameters(tensors[name], shapes)[parameter_name]
+            if value is not None and not torch.equal(tied, value):
                 problems.append(f"{name} differs from the tensor to which it is tied")
         elif parameter_name.startswith("heads."):
             extra_tensors[name] = tensors[name]

@@ -282,7 +282,10 @@ def read_marian_tokenizer(
             token.content: token.special for token in collect_added_tokens(folder, special_tokens)
         }
         models = [files[source.name], files[target.name]]
-        backend = MarianBackend.build(models, vocabularies, added_tokens, special_tokens)
+        add_source_eos = folder.config.get_bool("add_source_eos", True)
+        backend = MarianBackend.build(
+            models, vocabularies, added_tokens, special_tokens, add_source_eos
+        )
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
 
 
@@ -313,6 +316,7 @@ def read_fsmt_tokenizer(
             None if merges is None else read_merges(merges),
             special_tokens,
             moses_languages=(languages[0], languages[-1]) if uses_moses else None,
+            add_source_eos=folder.config.get_bool("add_source_eos", True),
         )
     files = folder.read_files(source.name, target.name, "merges.txt")
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)

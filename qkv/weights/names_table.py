@@ -20,6 +20,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 TensorOperation = Callable[[Tensor, int], Tensor]
@@ -36,6 +37,10 @@ TENSOR_OPERATIONS: dict[str, tuple[TensorOperation, TensorOperation]] = {
         lambda x, n: x.flatten(1),
         lambda x, n: x.unflatten(1, (n, -1)),
     ),  # (W, H, D) <-> (W, H*D)
+    # The first or last n rows are not in the checkpoint: zero, or no probability for n tokens.
+    "without_first": (lambda x, n: F.pad(x, (0, 0, n, 0)), lambda x, n: x[n:]),
+    "without_last": (lambda x, n: F.pad(x, (0, 0, 0, n)), lambda x, n: x[:-n]),
+    "without_last_bias": (lambda x, n: F.pad(x, (0, n), value=-1e4), lambda x, n: x[:-n]),
 }
 
 

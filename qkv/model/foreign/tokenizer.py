@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import tempfile
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from qkv.text.backends.fsmt import to_fsmt_token
 from qkv.weights.formats.checkpoint import CheckpointData
 
 SPECIAL_TOKENS_BY_ROLE = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+ADDED_TOKEN_DEFAULTS = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
 MOSES_TOKENS = {
     "@-@",
     "&apos;",
@@ -25,17 +27,28 @@ END_OF_WORD = "</w>"
 CODE_VERSION = "#version:"
 
 
-def build_tokenizer(data: CheckpointData, vocab_sizes: tuple[int, int]) -> Tokenizer | None:
+def build_tokenizer(
+    data: CheckpointData,
+    vocab_sizes: tuple[int, int],
+    *,
+    special_tokens: Mapping[str, str] = SPECIAL_TOKENS_BY_ROLE,
+    add_source_eos: bool = True,
+) -> Tokenizer | None:
     """Return the tokenizer of the files beside a checkpoint, or None without a dictionary.
 
     `vocab_sizes` are the rows of the token embeddings of source and target. A warning says what is
-    missing."""
+    missing. `add_source_eos`: a source ends with the end token; a target always does."""
     sides = ("source", "target")
     vocabularies = [data.get_vocabulary(side) for side in sides]
     problems = [
         f"a {side} dictionary of {len(vocabulary)} tokens, expected {size}"
         for side, vocabulary, size in zip(sides, vocabularies, vocab_sizes, strict=True)
         if vocabulary is not None and len(vocabulary) != size
+    ]
+    problems += [
+        f"no {role} token {special_tokens.get(role)!r} in a dictionary"
+        for role in ("eos", "unk")
+        if any(tokens and special_tokens.get(role) not in tokens for tokens in vocabularies)
     ]
     source, target = vocabularies
     if problems or source is None or target is None:
@@ -52,8 +65,11 @@ def build_tokenizer(data: CheckpointData, vocab_sizes: tuple[int, int]) -> Token
     files: dict[str, bytes] = {}
     config: dict[str, Any] = {
         f"{role}_token": token if token in source_ids and token in target_ids else None
-        for role, token in SPECIAL_TOKENS_BY_ROLE.items()
+        for role in SPECIAL_TOKENS_BY_ROLE
+        for token in [special_tokens.get(role)]
     }
+    if not add_source_eos:
+        config["add_source_eos"] = False
     models = [data.tokenizer_files.get(f"{side}_sentencepiece") for side in sides]
     models = [model or data.tokenizer_files.get("sentencepiece") for model in models]
     if models[0] is not None and models[1] is not None:
@@ -69,7 +85,8 @@ def build_tokenizer(data: CheckpointData, vocab_sizes: tuple[int, int]) -> Token
     else:
         languages = [data.config.get(f"{side}_lang") or side for side in sides]
         config |= {"tokenizer_class": "FSMTTokenizer", "langs": languages}
-        names = [*SPECIAL_TOKENS_BY_ROLE.values()]
+        config["sep_token"] = config["eos_token"]
+        names = [token for role in SPECIAL_TOKENS_BY_ROLE if (token := config[f"{role}_token"])]
         for name, ids in (("vocab-src.json", source_ids), ("vocab-tgt.json", target_ids)):
             files[name] = _encode({to_fsmt_token(token, names): i for token, i in ids.items()})
         codes = data.tokenizer_files.get("bpe_codes")
@@ -78,13 +95,40 @@ def build_tokenizer(data: CheckpointData, vocab_sizes: tuple[int, int]) -> Token
             files["merges.txt"] = "".join(merges).encode()
             config["moses_tokenization"] = not MOSES_TOKENS.isdisjoint(source_ids)
         else:
-            warnings.warn(
-                f"{data.path}: no BPE codes or SentencePiece model beside it; texts are read as tokens "
-                "of the dictionary, separated by spaces",
-                stacklevel=6,
-            )
+            warn_about_tokens(data.path)
     files["tokenizer_config.json"] = _encode(config)
     return _load_files(files, data.path)
+
+
+def build_word_tokenizer(
+    path: Path, vocabulary: Sequence[str], special_tokens: Mapping[str, str]
+) -> Tokenizer:
+    """Return a tokenizer for tokens of a vocabulary, separated by spaces; a warning says so."""
+    ids = {token: i for i, token in reversed([*enumerate(vocabulary)])}
+    known_tokens = {role: token for role, token in special_tokens.items() if token in ids}
+    tokenizer = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": token, "special": True, **ADDED_TOKEN_DEFAULTS}
+            for i, token in sorted((ids[token], token) for token in {*known_tokens.values()})
+        ],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": ids, "unk_token": known_tokens.get("unk", "")},
+    }
+    config = {f"{role}_token": token for role, token in known_tokens.items()}
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    files = {"tokenizer.json": _encode(tokenizer), "tokenizer_config.json": _encode(config)}
+    warn_about_tokens(path)
+    return _load_files(files, path)
+
+
+def warn_about_tokens(path: Path) -> None:
+    """Warn that the tokens of a text are not found by a tokenizer."""
+    warnings.warn(
+        f"{path}: no BPE codes or SentencePiece model beside it; texts are read as tokens "
+        "of the dictionary, separated by spaces",
+        stacklevel=7,
+    )
 
 
 def read_bpe_codes(path: Path) -> list[tuple[str, str]]:

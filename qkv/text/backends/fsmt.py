@@ -23,12 +23,13 @@ class FsmtBackend:
     """Backend of two vocabularies; a text is split into words and ends with EOS.
 
     `moses_languages` are those of source and target for Moses tokenization; None: words are
-    separated by whitespace."""
+    separated by whitespace. `add_source_eos`: also a source ends with EOS."""
 
     source: CtrlBackend
     target: CtrlBackend
     eos_token: str
     moses_languages: tuple[str, str] | None = None
+    add_source_eos: bool = True
 
     languages: ClassVar[Mapping[str, int]] = {}
     continuing_subword_prefix: ClassVar[str] = ""
@@ -41,6 +42,7 @@ class FsmtBackend:
         special_tokens: Mapping[str, str],
         *,
         moses_languages: tuple[str, str] | None = None,
+        add_source_eos: bool = True,
     ) -> FsmtBackend:
         """Build the backend; without merges, the words of a text are tokens of the vocabulary."""
         added_tokens = [AddedToken(token, special=True) for token in special_tokens.values()]
@@ -59,6 +61,7 @@ class FsmtBackend:
             target=target,
             eos_token=special_tokens["eos"],
             moses_languages=moses_languages,
+            add_source_eos=add_source_eos,
         )
 
     def encode(
@@ -77,7 +80,7 @@ class FsmtBackend:
         else:
             moses_language = self.moses_languages[is_target]
             encodings = [_encode_moses(pair, side, moses_language) for pair in text_pairs]
-        if add_special_tokens:
+        if add_special_tokens and (is_target or self.add_source_eos):
             for encoding in encodings:
                 encoding.input_ids.append(side.vocabulary[self.eos_token])
                 encoding.offset_mapping.append((0, 0))
@@ -114,7 +117,7 @@ class FsmtBackend:
         return self.target.id_to_token(token_id)
 
     def token_to_id(self, token: str) -> int | None:
-        return self.source.token_to_id(token)
+        return self.target.token_to_id(token)
 
     def get_vocab(self) -> dict[str, int]:
         return self.source.get_vocab()

@@ -38,6 +38,7 @@ class MarianBackend:
     added_tokens: dict[str, bool]  # tokens matched before the text is split -> is special
     unk_token: str
     eos_token: str
+    add_source_eos: bool = True  # a target always ends with EOS
     continuing_subword_prefix: ClassVar[str] = ""
 
     @classmethod
@@ -47,6 +48,7 @@ class MarianBackend:
         vocabularies: Sequence[dict[str, int]],  # one for both sides, or one each
         added_tokens: dict[str, bool],
         special_tokens: Mapping[str, str],
+        add_source_eos: bool = True,
     ) -> MarianBackend:
         for vocabulary in vocabularies:
             if special_tokens["unk"] not in vocabulary:
@@ -65,6 +67,7 @@ class MarianBackend:
             added_tokens=added_tokens,
             unk_token=special_tokens["unk"],
             eos_token=special_tokens["eos"],
+            add_source_eos=add_source_eos,
         )
 
     @cached_property
@@ -98,7 +101,8 @@ class MarianBackend:
             language = language.removeprefix(">>").removesuffix("<<")
             check_language(language, self.languages)
         prefix_ids = [self.languages[language]] if language and add_special_tokens else []
-        suffix_ids = [side.vocabulary[self.eos_token]] if add_special_tokens else []
+        has_eos = add_special_tokens and (is_target or self.add_source_eos)
+        suffix_ids = [side.vocabulary[self.eos_token]] if has_eos else []
         return [
             self._encode_pair(text_pair, side, prefix_ids, suffix_ids) for text_pair in text_pairs
         ]
