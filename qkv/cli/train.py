@@ -15,6 +15,7 @@ from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.decoding import DEFAULT_EVAL, EvalOptions
 from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
+from qkv.recipes import find_recipe, read_about
 from qkv.validate import check_number
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ RecipeOverride = Annotated[str, Parameter(allow_leading_hyphen=True)]  # --table
 
 
 def train(
-    recipe: Path,
+    recipe: str,
     /,
     *overrides: RecipeOverride,
     run: str | None = None,
@@ -41,12 +42,13 @@ def train(
 ) -> None:
     """Train a model from a recipe: a TOML file whose settings are also flags.
 
-    qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --train.steps 500
+    qkv train shakespeare --data.train input.txt --run runs/mine --train.steps 500
 
     Parameters
     ----------
     recipe
-        TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora
+        TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora;
+        or the name of a recipe of the package: `qkv recipes` lists them
     overrides
         settings that override those of the recipe: --train.lr 3e-4
     run
@@ -64,7 +66,23 @@ def train(
         f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flags.items()
     ]
     # Errors in the recipe are reported before torch is imported.
-    run_training(read_recipe(recipe, [*overrides, *settings]), resume)
+    path = find_recipe(recipe)
+    settings_of_run = read_recipe(path, [*overrides, *settings])
+    check_data_files(settings_of_run, path)
+    run_training(settings_of_run, resume)
+
+
+def check_data_files(recipe: Recipe, path: Path) -> None:
+    """Raise ValueError if a data file is missing; a recipe of the package says where it comes from."""
+    for paths in (recipe.data.train, recipe.data.validation):
+        if isinstance(paths, float):
+            continue
+        try:
+            recipe.data.open_corpus(paths).list_files()
+        except ValueError as error:
+            about = read_about(path)
+            hint = f"; this recipe needs {about.data}" if about else ""
+            raise ValueError(f"{error}{hint}") from None
 
 
 def run_training(recipe: Recipe, resume: str | None) -> None:

@@ -14,6 +14,7 @@ import tomlkit
 
 from qkv.data.read.corpus import Corpus
 from qkv.hints import NAME_HINTS, find_known_name
+from qkv.recipes import About
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number
 
@@ -191,7 +192,10 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
                 raise ValueError(f"--{name}: {part} is not a table of the recipe")
         table[key] = value
     tables.setdefault("run", f"runs/{path.stem}")
+    about = tables.pop("about", None)  # describes the recipe; a run of other settings differs
     try:
+        if about is not None:
+            build_dataclass(About, about, "about.")
         return build_dataclass(Recipe, tables, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

@@ -18,7 +18,7 @@ FLAGS = {  # flag: commands in which a user expects it
     "--num-return-sequences --stop-strings": f"{WRITE} answer",
     "--top-k": f"{WRITE} answer eval classify fill match",
     "--batch-tokens --overflow --device --model --adapter": f"{READ} {WRITE} answer match score",
-    "--json": f"{READ} {WRITE} answer match score families eval",
+    "--json": f"{READ} {WRITE} answer match score families recipes eval",
     "--column": f"{READ} translate summarize match",
     "--src-lang --tgt-lang --unit": "translate",
     "--alignment --alignment-layer --save": "translate summarize",

@@ -206,7 +206,7 @@ assert main(["train", "--help"]) == 0 and "torch" not in sys.modules
         [sys.executable, "-c", code], capture_output=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert b"qkv train recipes/shakespeare.toml --data.train input.txt" in done.stdout
+    assert b"qkv train shakespeare --data.train input.txt" in done.stdout
 
 
 def test_an_error_leaves_no_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -491,7 +491,7 @@ def test_eval_of_tags(capsys: pytest.CaptureFixture[str]) -> None:
 def run_small(capsys: pytest.CaptureFixture[str], name: str, *flags: object) -> tuple[Path, str]:
     """Run a small recipe; return its folder and its training file."""
     data_flags = small_data.write_data(name, Path.cwd())
-    recipe = ROOT / "recipes" / "small" / f"{name}.toml"
+    recipe = f"small/{name}"
     good(capsys, "train", recipe, *data_flags, "--run", f"runs/{name}", "--device", "cpu", *flags)
     return Path("runs", name), data_flags[1]
 
@@ -620,7 +620,7 @@ def test_a_discriminator_starts_from_the_generator(capsys: pytest.CaptureFixture
     good(
         capsys,
         "train",
-        ROOT / "recipes" / "small" / "replaced-token-detection.toml",
+        "small/replaced-token-detection",
         *data_flags,
         *words,
     )
@@ -650,7 +650,7 @@ def test_the_best_metric_must_be_measured(capsys: pytest.CaptureFixture[str]) ->
     data_flags = small_data.write_data("seq2seq", Path.cwd())
     small = (
         "train",
-        ROOT / "recipes" / "small" / "seq2seq.toml",
+        "small/seq2seq",
         *data_flags,
         "--run",
         "a",
@@ -678,7 +678,7 @@ def test_the_best_is_the_highest_f1(capsys: pytest.CaptureFixture[str]) -> None:
     out = good(
         capsys,
         "train",
-        ROOT / "recipes" / "small" / "sequence-classification.toml",
+        "small/sequence-classification",
         *data_flags,
         *flags.split(),
     )
