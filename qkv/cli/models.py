@@ -215,7 +215,7 @@ def _resolve_model(
         )
         raise ValueError(f"{error}{hint}") from None
     if adapter is not None or is_fairseq(path) or is_ctranslate2(path) or is_adapter(path):
-        loaded = load(model, adapter=adapter)
+        loaded = load(model, adapter=adapter, device="cpu")
         return path.name, loaded.family, loaded.spec, loaded.net
     config = read_json_object(path / "config.json")
     try:
@@ -311,7 +311,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
         raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; remove --head")
     if is_ctranslate2(path):
         return load_ctranslate2(path), "CTranslate2 model"
-    model = load_hf_folder(path)
+    model = load_hf_folder(path, device="cpu")
     weights_file = next(name for name in WEIGHT_FILES if (path / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""
     is_native = model.config.get("model_type") == "qkv"
@@ -348,7 +348,7 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     if adapter is None and not is_adapter(path):
         raise ValueError(f"{model}: a model without an adapter; expected --adapter and its folder")
     base = find_base_model(path)[1] if is_adapter(path) else path
-    merged = load(model, adapter=adapter)
+    merged = load(model, adapter=adapter, device="cpu")
     layers = merge_lora(merged.net)
     with write_atomically(out) as folder:
         merged.save(folder)

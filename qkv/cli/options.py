@@ -12,6 +12,7 @@ from qkv.builtin import get_builtin_name
 from qkv.cli.card import print_model_card
 from qkv.cli.console import show_progress_bar
 from qkv.cli.flags import BoolFlag, JsonFlag, StrictInt, drop_none
+from qkv.model.device import DEFAULT_DEVICE
 from qkv.validate import check_number
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ModelOptions:
 
     model: str | None
     adapter: str | None = None
-    device: str = "auto"
+    device: str = DEFAULT_DEVICE
     batch_tokens: StrictInt = 4096
     overflow: Literal["error", "truncate", "window"] | None = None
     as_json: JsonFlag = False

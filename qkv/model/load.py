@@ -13,7 +13,7 @@ from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
 from qkv.model.config import detect_prefix, parse_config
-from qkv.model.device import pick_device
+from qkv.model.device import DEFAULT_DEVICE, pick_device
 from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
 from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
 from qkv.model.hub import find_model_folder
@@ -35,7 +35,7 @@ def load(
     name_or_path: str | Path,
     *,
     adapter: str | Path | None = None,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
@@ -71,7 +71,7 @@ def load(
 def load_hf_folder(
     name_or_path: str | Path,
     *,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:

@@ -14,6 +14,7 @@ import tomlkit
 
 from qkv.data.read.corpus import Corpus
 from qkv.hints import NAME_HINTS, find_known_name
+from qkv.model.device import DEFAULT_DEVICE
 from qkv.recipes import About
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number
@@ -129,7 +130,7 @@ class Recipe:
     tokenizer: TokenizerConfig = TokenizerConfig()
     lora: LoraConfig | None = None  # None: the full model is trained
     run: str = "runs/unnamed"  # output folder
-    device: str = "auto"
+    device: str = DEFAULT_DEVICE
 
     def __post_init__(self) -> None:
         if (self.lora or self.model.adapter) and not self.model.load:
