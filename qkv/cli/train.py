@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from qkv.model.model import Model
+    from qkv.train.config import TrainConfig
     from qkv.train.evaluate.evaluation_loop import ProgressReporter
     from qkv.train.loop.trainer import Report, TrainerState
     from qkv.train.recipe import Recipe
@@ -88,6 +89,7 @@ def check_data_files(recipe: Recipe, path: Path) -> None:
 def run_training(recipe: Recipe, resume: str | None) -> None:
     """Train: print a summary, show the progress panel, print the result."""
     import torch
+    from rich.text import Text
 
     from qkv.train.distributed import is_main_process
     from qkv.train.evaluate.evaluation_loop import ignore_progress
@@ -135,6 +137,9 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
             raise ValueError(f"device {recipe.device}: out of memory; {hint}") from None
     if is_main_process():
         seconds = time.monotonic() - start_time
+        if is_stopped(recipe.train, state):
+            steps = f"step {state.step:,} of {recipe.train.total_steps:,}"
+            print_rich(Text(f"stopped at {steps}; continue with --resume auto"))
         print_rich(build_run_result(recipe, state, MetricsHistory.read(Path(recipe.run)), seconds))
     if interrupted:
         raise KeyboardInterrupt
@@ -168,6 +173,7 @@ def build_training_progress(
         train_config=recipe.train,
         flops_per_token=estimate_flops_per_token(prepared.model.net),
         step=state.step,
+        state=state,
         measure_peak_flops=lambda: get_world_size() * measure_peak_flops(device, dtype),
         history=MetricsHistory.read(folder),
     )
@@ -202,21 +208,28 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
     )
 
 
+def is_stopped(config: TrainConfig, state: TrainerState) -> bool:
+    """Return whether a signal ended the run, and not its last step or early stopping."""
+    stopped_early = 0 < config.patience <= state.evals_since_best
+    return state.step < config.total_steps and not stopped_early
+
+
 def build_run_result(
     recipe: Recipe, state: TrainerState, history: MetricsHistory, seconds: float
 ) -> Table:
-    """Build the table of steps done, best metric and saved models."""
+    """Build the table of steps done or time, best metric and saved models."""
     folder = Path(recipe.run)
     config = recipe.train
     metric = config.best_metric
     best: Report | None = history.find_best(metric, higher_is_better=config.maximizes_metric)
-    done = f"{state.step:,} of {config.total_steps:,} steps in {format_duration(seconds)}"
-    if state.step > config.total_steps:
-        done = f"{state.step:,} steps, more than the {config.total_steps:,} of the recipe"
-    elif state.step < config.total_steps:
-        stopped_early = 0 < config.patience <= state.evals_since_best
-        done += f", early stopping on {metric}" if stopped_early else "; --resume auto continues"
-    facts = {"done": done}
+    facts = {"time": format_duration(seconds)}
+    if not is_stopped(config, state):
+        done = f"{state.step:,} of {config.total_steps:,} steps in {format_duration(seconds)}"
+        if state.step > config.total_steps:
+            done = f"{state.step:,} steps, more than the {config.total_steps:,} of the recipe"
+        elif state.step < config.total_steps:
+            done += f", early stopping on {metric}"
+        facts = {"done": done}
     if best is not None:
         facts["best"] = (
             f"{folder / 'best'}, {metric} {best.metrics[metric]:.4g} at step {best.step:,}"

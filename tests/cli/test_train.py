@@ -210,8 +210,28 @@ assert main(["train", "--help"]) == 0 and "torch" not in sys.modules
 
 
 def test_an_error_leaves_no_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "gone.txt" in bad(capsys, "train", "tiny.toml", "--data.train", "gone.txt")
-    assert "3 heads" in bad(capsys, "train", "tiny.toml", "--model.heads", 3)
+    Path("mine").mkdir()
+    Path("filled").mkdir()
+    Path("filled/notes.txt").write_text("keep")
+    Path("table.csv").write_text("words\nto be or not to be\n" * 30)
+    for flags, problem in {
+        "--data.train gone.txt": "gone.txt: no files found",
+        "--data.train text.txt --data.validation gone.txt": "gone.txt: no files found",
+        "--data.train table.csv --tokenizer.type word": "no column 'text'",
+        "--model.heads 3": "3 heads",
+        "--model.load gone": "gone",
+        "--device abacus": "abacus",
+        "--train.best_metric f1": "train.best_metric 'f1'",
+        "--train.optimizer adamw --train.freeze nothing": "freeze",
+        "--data.max_length 9999": "data.max_length",
+        "--train.lr -1": "train.lr",
+    }.items():
+        assert problem in bad(capsys, "train", "tiny.toml", *flags.split())
+        assert not Path("runs").exists(), flags
+        assert problem in bad(capsys, "train", "tiny.toml", *flags.split(), "--run", "mine")
+        assert not any(Path("mine").iterdir()), flags
+        bad(capsys, "train", "tiny.toml", *flags.split(), "--run", "filled")
+        assert Path("filled/notes.txt").exists()
     good(capsys, "train", "tiny.toml", "--tokenizer.type", "byte", "--tokenizer.vocab_size", 300)
     tokenizer = qkv.load("runs/tiny/last").tokenizer
     assert tokenizer is not None
@@ -257,7 +277,7 @@ def test_a_run_that_was_stopped(
 
     monkeypatch.setattr("qkv.train.run.make_plot_callback", stops)
     assert re.search(
-        r"done   2 of 6 steps in .*; --resume auto continues\n", good(capsys, "train", "tiny.toml")
+        r"stopped at step 2 of 6; continue with --resume auto\n", good(capsys, "train", "tiny.toml")
     )
 
 
@@ -280,7 +300,7 @@ def test_ctrl_c_saves_a_checkpoint(capsys: pytest.CaptureFixture[str]) -> None:
     process.send_signal(signal.SIGINT)  # as torchrun passes it on: no second one yet
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
-    done = re.search(r"done +([\d,]+) of 100,000 steps in .*; --resume auto continues\n", out)
+    done = re.search(r"stopped at step ([\d,]+) of 100,000; continue with --resume auto\n", out)
     assert done
     step = int(done[1].replace(",", ""))
     assert [path.name for path in Path("runs/tiny/checkpoints").iterdir()] == [f"{step:08}"]
