@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -56,10 +56,22 @@ class ModelOptions:
         settings |= drop_none(overflow=self.overflow)
         return create_task(name, self.model, settings, adapter=self.adapter, device=self.device)
 
-    def run_task(self, task: Task[Any, Any], inputs: Sequence[Any]) -> Any:
-        """Return the results for all inputs, with progress on stderr."""
-        with show_progress_bar(task.name) as report_progress:
-            return task.map(inputs, batch_tokens=self.batch_tokens, progress=report_progress)
+    def run_task(self, task: Task[Any, Any], inputs: Sequence[Any]) -> list[Any]:
+        """Return the results for all inputs, with progress on stderr; None for a blank input."""
+        texts = [task_input for task_input in inputs if not is_blank(task_input)]
+        results: Iterator[Any] = iter(())
+        if texts:
+            with show_progress_bar(task.name) as report_progress:
+                results = iter(
+                    task.map(texts, batch_tokens=self.batch_tokens, progress=report_progress)
+                )
+        return [None if is_blank(task_input) else next(results) for task_input in inputs]
+
+
+def is_blank(task_input: Any) -> bool:
+    """Return whether a text, or one of a pair of texts, has no characters but whitespace."""
+    texts = task_input if isinstance(task_input, tuple) else (task_input,)
+    return any(isinstance(text, str) and not text.strip() for text in texts)
 
 
 @Parameter(name="*")

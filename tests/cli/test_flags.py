@@ -19,7 +19,7 @@ FLAGS = {  # flag: commands in which a user expects it
     "--top-k": f"{WRITE} answer eval classify fill match",
     "--batch-tokens --overflow --device --model --adapter": f"{READ} {WRITE} answer match score",
     "--json": f"{READ} {WRITE} answer match score families recipes eval",
-    "--column": f"{READ} translate summarize match",
+    "--column": f"{READ} {WRITE} answer match score",
     "--src-lang --tgt-lang --unit": "translate",
     "--alignment --alignment-layer --save": "translate summarize",
     "--context --max-answer-tokens --allow-no-answer": "answer",
