@@ -4,6 +4,7 @@ Does not depend on tokenizers: lengths are counted in words."""
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from qkv.data.read.corpus import Corpus
+from qkv.data.read.lines import TextFile
 from qkv.data.read.record import Record, quote_names
 
 MAX_RECORDS = 200_000  # records that are read for a profile
@@ -39,6 +41,7 @@ class TextProfile:
     median_words: int
     long_words: int  # 99% of the texts have at most this many words
     max_words: int
+    lengths: list[int]  # words of every text, sorted
 
 
 def profile_texts(texts: Sequence[str]) -> TextProfile:
@@ -53,6 +56,7 @@ def profile_texts(texts: Sequence[str]) -> TextProfile:
         median_words=lengths[count // 2],
         long_words=lengths[min(count - 1, count * 99 // 100)],
         max_words=lengths[-1],
+        lengths=lengths,
     )
 
 
@@ -83,11 +87,12 @@ def read_table(
     path: str | list[str], roles: Sequence[str], columns: dict[str, str], format: str | None = None
 ) -> Table:
     """Read a file and find the columns of the roles; `columns` are those that the user gave."""
-    corpus = Corpus(path, format=format)
-    records = [*islice(corpus, MAX_RECORDS + 1)]
     column_names: tuple[str, ...] = ()
-    if not has_header(records) and is_delimited(path):
-        column_names = tuple(f"column{number}" for number in range(1, len(records[0]) + 1))
+    first_row = read_first_row(path)
+    if first_row is None or is_header(first_row):
+        records = [*islice(Corpus(path, format=format), MAX_RECORDS + 1)]
+    if first_row is not None and not (is_header(first_row) and has_header(records)):
+        column_names = tuple(f"column{number}" for number in range(1, len(first_row) + 1))
         corpus = Corpus(path, format=format, column_names=column_names)
         records = [*islice(corpus, MAX_RECORDS + 1)]
     if len(records) < MIN_RECORDS:
@@ -127,18 +132,28 @@ def read_table(
     return Table(records=records, columns=found, is_complete=is_complete)
 
 
-def is_delimited(path: str | list[str]) -> bool:
-    """Return whether a path is that of a CSV or TSV file, compressed or not."""
-    return isinstance(path, str) and bool(re.search(r"\.(csv|tsv)(\.\w+)?$", path.lower()))
+def read_first_row(path: str | list[str]) -> list[str] | None:
+    """Return the cells of the first line of a CSV or TSV file; None for another format."""
+    suffix = re.search(r"\.(csv|tsv)(\.\w+)?$", path.lower()) if isinstance(path, str) else None
+    if suffix is None:
+        return None
+    file = Corpus(path).list_files()[0]
+    _, line = next(TextFile(file).iter_lines())
+    return line.split("\t") if suffix[1] == "tsv" else next(csv.reader([line]), [])
+
+
+def is_header(cells: Sequence[str]) -> bool:
+    """Return whether the cells of a row may be column names: different, short, and not numbers."""
+    return len({*cells}) == len(cells) and all(
+        cell.strip() and len(cell.split()) <= MAX_HEADER_WORDS and not is_number(cell)
+        for cell in cells
+    )
 
 
 def has_header(records: Sequence[Record]) -> bool:
-    """Return whether the names of the columns look like names, and not like the first record."""
-    names = list(records[0])
-    first_values = [{str(record.get(name)) for record in records[:1000]} for name in names]
-    return all(
-        len(name.split()) <= MAX_HEADER_WORDS and not is_number(name) and name not in values
-        for name, values in zip(names, first_values, strict=True)
+    """Return whether no column name is also a value of its column."""
+    return not any(
+        name in {str(record.get(name)) for record in records[:1000]} for name in records[0]
     )
 
 

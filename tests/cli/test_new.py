@@ -92,6 +92,7 @@ def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
         ("sentence\tlabel\nA fine film.\t1\nA bad film.\t0\n", {"text": "sentence"}, None),
         ("pos\tA fine film.\nneg\tA bad film.\n", None, ["label", "text"]),
         ("1,A fine film.\n0,A bad film.\n", None, ["label", "text"]),
+        ("x1\t1\t\tA fine film.\nx2\t0\t\tA bad film.\n", None, ["column1", "label", "column3", "text"]),
         ("kind,remark,n\na,A fine film.,7\nb,A bad film.,8\n", {"text": "remark", "label": "kind"}, None),
         ("premise,hypothesis,label\nIt rains.,It is wet.,yes\nIt rains.,It is dry.,no\n",
          {"text": "premise", "pair": "hypothesis"}, None),
@@ -153,6 +154,16 @@ def test_several_labels_and_numbers(capsys: pytest.CaptureFixture[str], tmp_path
     assert tables["objective"]["problem_type"] == "regression"
     assert tables["train"]["best_metric"] == "pearson"
     train(capsys, "scores", "--train.epochs", "1")
+
+
+def test_long_texts_and_many_records(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"{'long ' * (500 if n % 4 else 5)}{n},{n % 2}\n" for n in range(4)]
+    Path("in.csv").write_text("text,label\n" + "".join(rows) * 4000)
+    tables, _ = draft(capsys, "classify", "in.csv")
+    assert tables["data"]["max_length"] == 512
+    assert "about 75% of the texts are longer" in Path("in.toml").read_text()
+    assert tables["train"]["steps"] == 2000
+    assert "on a GPU: epochs = 4, about 3,600 steps" in Path("in.toml").read_text()
 
 
 def test_tag(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -21,11 +21,11 @@ from qkv.train.draft.settings import (
     MAX_LISTED_LABELS,
     TOKENS_PER_WORD,
     DataSource,
+    choose_duration,
     choose_encoder,
     choose_finetuning,
     choose_max_length,
     choose_precision,
-    choose_reports,
     choose_rows,
     describe_labels,
     describe_lengths,
@@ -106,7 +106,7 @@ def draft_tagging(source: DataSource) -> RecipeDraft:
     sentences = profile_texts([" ".join(map(str, words)) for words in list_lists(table, "words")])
     counts = count_labels(table.get_values("tags"))
     has_entities = all(ENTITY_TAG_PATTERN.fullmatch(tag) for tag in counts)
-    facts = describe_table(table, sentences)
+    facts = describe_table(table, sentences, "sentences")
     facts["tags"] = describe_labels(counts)
     data = describe_source(source, table)
     if data_format:
@@ -180,6 +180,8 @@ def draft_translation(source: DataSource) -> RecipeDraft:
     longest = max(sources.long_words, targets.long_words)
     facts = describe_table(table, sources, "sources")
     facts["words per target"] = describe_lengths(targets)
+    if targets.num_empty:
+        facts["empty targets"] = f"{targets.num_empty:,}"
     model: list[Setting] = [
         Setting("", comment=f"A new Transformer, of a size for {sources.count:,} pairs."),
         Setting(
@@ -208,12 +210,10 @@ def draft_translation(source: DataSource) -> RecipeDraft:
             ],
             "objective": [Setting("name", "seq2seq"), Setting("label_smoothing", 0.1)],
             "train": [
-                Setting("epochs", epochs),
+                *choose_duration(source.machine, epochs, steps_per_epoch, warmup_ratio=1 / 5),
                 Setting("lr", lr),
                 Setting("lr_schedule", "noam"),
-                Setting("warmup_steps", min(800, max(1, epochs * steps_per_epoch // 5))),
                 Setting("betas", [0.9, 0.98]),
-                *choose_reports(epochs * steps_per_epoch, steps_per_epoch),
                 *choose_precision(source.machine),
             ],
         },
@@ -283,7 +283,8 @@ def draft_language_model(source: DataSource) -> RecipeDraft:
                 Setting("min_lr_ratio", 0.1),
                 Setting("betas", [0.9, 0.99]),
                 Setting("weight_decay", 0.1),
-                *choose_reports(steps, 250),
+                Setting("eval_every", 250, "steps"),
+                Setting("log_every", 50),
                 *choose_precision(source.machine),
             ],
         },

@@ -15,6 +15,7 @@ TOKENS_PER_WORD = 1.4  # of subword tokenizers, for English text; an estimate
 MAX_LENGTH = 512  # tokens, of BERT's position embeddings
 MAX_LISTED_LABELS = 50
 OFFLINE_NOTE = "chosen from the models that are on this machine, because HF_HUB_OFFLINE is set"
+MAX_CPU_STEPS = 2000
 IMBALANCE = 3.0  # ratio of label counts from which class weights are suggested
 
 
@@ -46,7 +47,7 @@ def describe_table(table: Table, texts: TextProfile, name: str = "texts") -> dic
         f"words per {name.removesuffix('s')}": describe_lengths(texts),
     }
     problems = []
-    if texts.num_duplicates and name == "texts":
+    if texts.num_duplicates and name in ("texts", "sentences"):
         problems.append(f"duplicate {name}: {texts.num_duplicates:,}")
     if texts.num_empty:
         problems.append(f"empty {name}: {texts.num_empty:,}")
@@ -107,12 +108,10 @@ def choose_encoder(kind: str, source: DataSource) -> list[Setting]:
 def choose_rows(texts: TextProfile, source: DataSource) -> list[Setting]:
     """Return the length of rows, by the lengths of the texts, and the batch size."""
     length = choose_max_length(texts.long_words)
+    num_longer = sum(words * TOKENS_PER_WORD > length for words in texts.lengths)
+    share = f"about {num_longer / texts.count:.0%}" if num_longer else "none"
     return [
-        Setting(
-            "max_length",
-            length,
-            f"tokens; 99% of the texts have {texts.long_words:,} words or less",
-        ),
+        Setting("max_length", length, f"tokens; {share} of the texts are longer"),
         Setting("overflow", "truncate", "a longer text loses its end"),
         Setting("batch_size", 32 if source.machine.has_gpu else 16, f"for {source.machine}"),
     ]
@@ -151,24 +150,32 @@ def choose_finetuning(
     epochs = 10 if num_records < 1000 else 4 if num_records < 20_000 else 2
     batch_size = 32 if source.machine.has_gpu else 8 if kind == "answer" else 16
     steps_per_epoch = max(1, math.ceil(0.9 * num_records / batch_size))
-    steps = epochs * steps_per_epoch
     lr = select_encoder(kind, source.machine).lr if source.model is None else 5e-5
     if source.model == BUILTIN_ENCODER.name:
         lr = BUILTIN_ENCODER.lr
     return [
-        Setting("epochs", epochs, f"about {steps:,} steps"),
+        *choose_duration(source.machine, epochs, steps_per_epoch, warmup_ratio=1 / 16),
         Setting("lr", lr, "peak learning rate, after the warmup"),
         Setting("lr_schedule", "linear"),
-        Setting("warmup_steps", max(1, steps // 16)),
-        *choose_reports(steps, steps_per_epoch),
         Setting("best_metric", best_metric, "selects the model in best/"),
         *choose_precision(source.machine),
     ]
 
 
-def choose_reports(steps: int, eval_every: int) -> list[Setting]:
+def choose_duration(
+    machine: Machine, epochs: int, steps_per_epoch: int, *, warmup_ratio: float
+) -> list[Setting]:
+    """Return the epochs, or fewer steps on a CPU, and the steps between reports."""
+    steps = epochs * steps_per_epoch
+    settings = [Setting("epochs", epochs, f"about {steps:,} steps")]
+    if not machine.has_gpu and steps > MAX_CPU_STEPS:
+        note = f"for a CPU; on a GPU: epochs = {epochs}, about {steps:,} steps"
+        settings = [Setting("steps", MAX_CPU_STEPS, note)]
+        steps = MAX_CPU_STEPS
     return [
-        Setting("eval_every", max(1, eval_every), "steps"),
+        *settings,
+        Setting("warmup_steps", min(800, max(1, int(steps * warmup_ratio)))),
+        Setting("eval_every", max(1, min(steps_per_epoch, steps // 4)), "steps"),
         Setting("log_every", max(1, min(50, steps // 20))),
     ]
 
