@@ -11,7 +11,7 @@ from qkv.cli.train import build_facts_table
 
 
 def new(
-    kind: Literal["classify", "tag", "answer", "translate", "complete"],
+    task: Literal["classify", "tag", "answer", "translate", "complete"],
     /,
     *data: str,
     out: Path | None = None,
@@ -24,7 +24,7 @@ def new(
 
     Parameters
     ----------
-    kind
+    task
         classify: a table of texts and labels; tag: CoNLL, or JSON lines of words and tags; answer:
         SQuAD's JSON; translate: a table of pairs, or two parallel files; complete: plain text
     data
@@ -36,12 +36,12 @@ def new(
     model
         folder of a pretrained model, or hub id; default: one that fits the machine
     """
-    from qkv.train.draft.kinds import RECIPE_KINDS
+    from qkv.train.draft.drafts import DRAFT_SPECS
     from qkv.train.draft.machine import detect_machine
     from qkv.train.draft.settings import DataSource
 
     if not data:
-        raise ValueError(f"no data file; expected {RECIPE_KINDS[kind].data}")
+        raise ValueError(f"no data file; expected {DRAFT_SPECS[task].data}")
     path = out or Path(Path(data[0]).name.partition(".")[0] + ".toml")
     if path.exists():
         raise ValueError(f"{path}: already exists; set --out to a new file, or remove it")
@@ -53,7 +53,7 @@ def new(
         model=model,
         machine=detect_machine(),
     )
-    draft = RECIPE_KINDS[kind].draft(source)
+    draft = DRAFT_SPECS[task].draft(source)
     with path.open("x", encoding="utf-8") as file:
         file.write(draft.format())
     print_rich(build_facts_table(**draft.facts))

@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -107,29 +107,35 @@ def read_table(
             raise ValueError(f"--columns {role}={column}: expected one of {', '.join(roles)}")
         if column not in records[0]:
             raise records[0].missing_column_error(column)
-    found = dict(columns)
+    role_columns = dict(columns)
     for role in roles:
-        if role not in found:
-            column = COLUMN_FINDERS[role](records, [*found.values()])
-            if column is not None:
-                found[role] = column
+        if role not in role_columns:
+            # other roles, such as context and question, are the names of their columns
+            find_column = COLUMN_FINDERS.get(role)
+            new_column = (
+                role if find_column is None else find_column(records, [*role_columns.values()])
+            )
+            if new_column in records[0]:
+                role_columns[role] = str(new_column)
     required = [role for role in roles if role != "pair"]
-    missing = [role for role in required if role not in found]
+    missing = [role for role in required if role not in role_columns]
     if missing:
         raise ValueError(
             f"{records[0].location}: the columns are {quote_names(records[0])}; no column for "
             f"{' and '.join(missing)} was found; set --columns {missing[0]}=NAME"
         )
     if column_names:  # named by their roles
-        roles_by_column = {column: role for role, column in found.items()}
+        roles_by_column = {column: role for role, column in role_columns.items()}
         names = tuple(roles_by_column.get(name, name) for name in column_names)
         renamed = [
             Record(dict(zip(names, record.values(), strict=True)), record.location)
             for record in records
         ]
-        found = {role: role for role in found}
-        return Table(records=renamed, columns=found, column_names=names, is_complete=is_complete)
-    return Table(records=records, columns=found, is_complete=is_complete)
+        role_columns = {role: role for role in role_columns}
+        return Table(
+            records=renamed, columns=role_columns, column_names=names, is_complete=is_complete
+        )
+    return Table(records=records, columns=role_columns, is_complete=is_complete)
 
 
 def read_first_row(path: str | list[str]) -> list[str] | None:
@@ -253,27 +259,26 @@ def find_list_column(
     return next((name for usual in usual_names for name in names if name.lower() == usual), None)
 
 
-COLUMN_FINDERS = {
+def find_words_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
+    return find_list_column(records, taken, ("words", "tokens"))
+
+
+def find_tags_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
+    return find_list_column(records, taken, ("tags", "ner_tags", "labels", "pos_tags"))
+
+
+COLUMN_FINDERS: dict[str, Callable[[Sequence[Record], Sequence[str]], str | None]] = {
     "text": find_text_column,
     "pair": find_pair_column,
     "label": find_label_column,
     "source": find_source_column,
     "target": find_target_column,
-    "words": lambda records, taken: find_list_column(records, taken, ("words", "tokens")),
-    "tags": lambda records, taken: find_list_column(
-        records, taken, ("tags", "ner_tags", "labels", "pos_tags")
-    ),
-    "context": lambda records, taken: find_named_column(records, "context"),
-    "question": lambda records, taken: find_named_column(records, "question"),
-    "answers": lambda records, taken: find_named_column(records, "answers"),
+    "words": find_words_column,
+    "tags": find_tags_column,
 }
 
 
-def find_named_column(records: Sequence[Record], name: str) -> str | None:
-    return name if name in records[0] else None
-
-
-def count_labels(values: Iterable[object]) -> Counter[str]:
+def count_label_values(values: Iterable[object]) -> Counter[str]:
     """Return the number of records of each label; a list holds several labels."""
     counts: Counter[str] = Counter()
     for value in values:

@@ -49,7 +49,7 @@ def _elsewhere(tmp_path: Path, own_models: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def set_stdin(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    buffer = io.BufferedReader(io.BytesIO(text.encode()))  # type: ignore[arg-type]
+    buffer = io.BufferedReader(io.BytesIO(text.encode()))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(buffer))
 
 

@@ -1,4 +1,4 @@
-"""The command `new`: recipes drafted from data files of every kind, which train."""
+"""The command `new`: recipes drafted from data files of every task, which train."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from qkv.cli.new import new
-from qkv.train.draft import kinds, machine
+from qkv.train.draft import machine
+from qkv.train.draft.drafts import DRAFT_SPECS
 from qkv.train.draft.machine import GIGABYTE, Machine, select_encoder
 from qkv.train.recipe import read_recipe
 from tests.cli.test_read import bad, good
@@ -47,9 +48,9 @@ def write_tickets(path: str, count: int = 60) -> None:
     Path(path).write_text("\n".join([*lines, '99,"",,bug']) + "\n")
 
 
-def test_kinds_are_those_of_the_command() -> None:
-    hint = get_type_hints(new)["kind"]
-    assert get_args(hint) == tuple(kinds.RECIPE_KINDS)
+def test_tasks_are_those_of_the_command() -> None:
+    hint = get_type_hints(new)["task"]
+    assert get_args(hint) == tuple(DRAFT_SPECS)
 
 
 def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,9 +61,9 @@ def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
     assert tables["train"]["best_metric"] == "macro_f1"
     text = Path("tickets.toml").read_text()
     assert "# class_weights = { billing = 0.678, bug = 0.813, praise = 3.389 }" in text
-    for found in ("61 records", "'praise' 6 (9.8%)", "empty texts: 1", "duplicate texts: 57"):
-        assert found in output
-        assert found in text
+    for fact in ("61 records", "'praise' 6 (9.8%)", "empty texts: 1", "duplicate texts: 57"):
+        assert fact in output
+        assert fact in text
     weights = "{ billing = 0.678, bug = 0.813, praise = 3.389 }"
     train(capsys, "tickets", "--train.epochs", "1", "--objective.class_weights", weights)
 
@@ -92,7 +93,8 @@ def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
         ("sentence\tlabel\nA fine film.\t1\nA bad film.\t0\n", {"text": "sentence"}, None),
         ("pos\tA fine film.\nneg\tA bad film.\n", None, ["label", "text"]),
         ("1,A fine film.\n0,A bad film.\n", None, ["label", "text"]),
-        ("x1\t1\t\tA fine film.\nx2\t0\t\tA bad film.\n", None, ["column1", "label", "column3", "text"]),
+        ("x1\t1\t\tA fine film.\nx2\t0\t\tA bad film.\nx3\t1\t\tGood.\n", None,
+         ["column1", "label", "column3", "text"]),
         ("kind,remark,n\na,A fine film.,7\nb,A bad film.,8\n", {"text": "remark", "label": "kind"}, None),
         ("premise,hypothesis,label\nIt rains.,It is wet.,yes\nIt rains.,It is dry.,no\n",
          {"text": "premise", "pair": "hypothesis"}, None),
@@ -110,8 +112,10 @@ def test_columns_are_found(
     Path(path).write_text("".join([header, *rows] if column_names is None else rows))
     data = draft(capsys, "classify", path)[0]["data"]
     assert data.get("column_names") == column_names
-    found = data.get("columns", {})
-    assert {role: column for role, column in found.items() if role != column} == (columns or {})
+    columns_by_role = data.get("columns", {})
+    assert {role: column for role, column in columns_by_role.items() if role != column} == (
+        columns or {}
+    )
     train(capsys, "in", "--train.epochs", "1")
 
 
@@ -250,9 +254,9 @@ def test_the_model_fits_the_machine(
     assert tables["model"]["load"] == "builtin:classify"
 
 
-@pytest.mark.parametrize("kind", kinds.RECIPE_KINDS)
+@pytest.mark.parametrize("task", DRAFT_SPECS)
 def test_a_gpu_recipe_can_be_read(
-    kind: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    task: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = Machine(has_gpu=True, memory=16 * GIGABYTE)
     monkeypatch.setattr(machine, "detect_machine", lambda: gpu)
@@ -261,8 +265,8 @@ def test_a_gpu_recipe_can_be_read(
         "answer": small_data.write_squad, "translate": small_data.write_translations,
         "complete": small_data.write_texts,
     }  # fmt: skip
-    path = writers[kind](tmp_path, random.Random(RNG_SEED))
-    tables, _ = draft(capsys, kind, str(path))
+    path = writers[task](tmp_path, random.Random(RNG_SEED))
+    tables, _ = draft(capsys, task, str(path))
     assert tables["train"]["precision"] == "bf16"
     recipe = read_recipe(Path("train.toml"))
     assert recipe.train.precision == "bf16"

@@ -108,10 +108,10 @@ ENCODERS: dict[str, tuple[PretrainedEncoder, ...]] = {
 }
 
 
-def select_encoder(kind: str, machine: Machine) -> PretrainedEncoder:
+def select_encoder(task: str, machine: Machine) -> PretrainedEncoder:
     """Return the first encoder that fits the machine and can be loaded."""
     return next(
-        encoder for encoder in ENCODERS[kind] if encoder.fits(machine) and is_available(encoder)
+        encoder for encoder in ENCODERS[task] if encoder.fits(machine) and is_available(encoder)
     )
 
 

@@ -86,12 +86,12 @@ def describe_source(source: DataSource, table: Table) -> list[Setting]:
     return settings
 
 
-def choose_encoder(kind: str, source: DataSource) -> list[Setting]:
+def choose_encoder(task: str, source: DataSource) -> list[Setting]:
     """Return the pretrained encoder that fits the machine, with the others as a comment."""
     if source.model is not None:
         return [Setting("load", source.model)]
-    encoder = select_encoder(kind, source.machine)
-    others = [item for item in ENCODERS[kind] if item != encoder]
+    encoder = select_encoder(task, source.machine)
+    others = [item for item in ENCODERS[task] if item != encoder]
     return [
         Setting("", comment=f"{encoder.description}; for {source.machine}"),
         *([Setting("", comment=OFFLINE_NOTE)] if is_offline() else []),
@@ -144,13 +144,13 @@ def suggest_class_weights(counts: Counter[str]) -> list[Setting]:
 
 
 def choose_finetuning(
-    kind: str, source: DataSource, num_records: int, best_metric: str
+    task: str, source: DataSource, num_records: int, best_metric: str
 ) -> list[Setting]:
     """Return the settings of the training loop for a pretrained encoder."""
     epochs = 10 if num_records < 1000 else 4 if num_records < 20_000 else 2
-    batch_size = 32 if source.machine.has_gpu else 8 if kind == "answer" else 16
+    batch_size = 32 if source.machine.has_gpu else 8 if task == "answer" else 16
     steps_per_epoch = max(1, math.ceil(0.9 * num_records / batch_size))
-    lr = select_encoder(kind, source.machine).lr if source.model is None else 5e-5
+    lr = select_encoder(task, source.machine).lr if source.model is None else 5e-5
     if source.model == BUILTIN_ENCODER.name:
         lr = BUILTIN_ENCODER.lr
     return [

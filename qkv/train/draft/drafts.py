@@ -1,4 +1,4 @@
-"""The kinds of recipes that `qkv new` drafts, each from a look at its data file."""
+"""The drafts of `qkv new`, one function per task, each from a look at its data file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from qkv.data.profile import (
     MAX_LABELS,
     Table,
-    count_labels,
+    count_label_values,
     is_number,
     profile_plain_text,
     profile_texts,
@@ -53,7 +53,7 @@ def draft_classification(source: DataSource) -> RecipeDraft:
                 f"{record.location}: no label in column {table.columns['label']!r}"
                 f" ({count:,} such records); remove them, or set --columns label=NAME"
             )
-    counts = count_labels(labels)
+    counts = count_label_values(labels)
     objective = [Setting("name", "sequence-classification")]
     model = [*choose_encoder("classify", source)]
     facts = describe_table(table, texts)
@@ -104,7 +104,7 @@ def draft_tagging(source: DataSource) -> RecipeDraft:
     data_format = None if is_table else "conll"
     table = read_table(source.path, ("words", "tags"), source.columns, data_format)
     sentences = profile_texts([" ".join(map(str, words)) for words in list_lists(table, "words")])
-    counts = count_labels(table.get_values("tags"))
+    counts = count_label_values(table.get_values("tags"))
     has_entities = all(ENTITY_TAG_PATTERN.fullmatch(tag) for tag in counts)
     facts = describe_table(table, sentences, "sentences")
     facts["tags"] = describe_labels(counts)
@@ -292,17 +292,17 @@ def draft_language_model(source: DataSource) -> RecipeDraft:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeKind:
-    """A kind of recipe: the data that it is drafted from, and the function that drafts it."""
+class DraftSpec:
+    """A row of the drafts: the data that a draft needs, and the function that makes it."""
 
     data: str
     draft: Callable[[DataSource], RecipeDraft]
 
 
-RECIPE_KINDS = {
-    "classify":  RecipeKind(data="a table of texts and labels", draft=draft_classification),
-    "tag":       RecipeKind(data="CoNLL, or JSON lines of words and tags", draft=draft_tagging),
-    "answer":    RecipeKind(data="SQuAD's JSON", draft=draft_answering),
-    "translate": RecipeKind(data="a table of pairs, or two parallel files", draft=draft_translation),
-    "complete":  RecipeKind(data="plain text", draft=draft_language_model),
+DRAFT_SPECS = {
+    "classify":  DraftSpec(data="a table of texts and labels", draft=draft_classification),
+    "tag":       DraftSpec(data="CoNLL, or JSON lines of words and tags", draft=draft_tagging),
+    "answer":    DraftSpec(data="SQuAD's JSON", draft=draft_answering),
+    "translate": DraftSpec(data="a table of pairs, or two parallel files", draft=draft_translation),
+    "complete":  DraftSpec(data="plain text", draft=draft_language_model),
 }  # fmt: skip
