@@ -181,6 +181,12 @@ def test_labels_of_match_skip_blank_lines(capsys: pytest.CaptureFixture[str]) ->
         assert {item["label"] for item in row["candidates"]} == {"a boat", "bread"}
 
 
+def test_a_quoted_empty_field_is_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("in.csv").write_text('text\nA film.\n""\n\nA book.\n')  # the blank line is no record
+    results = rows(capsys, "classify", "in.csv", *model("bert-label"))
+    assert [row["text"] for row in results] == ["A film.", "", "A book."]
+
+
 def test_null_is_a_blank_text(capsys: pytest.CaptureFixture[str]) -> None:
     Path("in.jsonl").write_text('{"text": null}\n{"text": "A film."}\n')
     results = rows(capsys, "classify", "in.jsonl", *model("bert-label"))
