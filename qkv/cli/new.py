@@ -13,7 +13,7 @@ from qkv.cli.train import build_facts_table
 def new(
     task: Literal["classify", "tag", "answer", "translate", "complete"],
     /,
-    *data: str,
+    *data: Path,
     out: Path | None = None,
     columns: StringList = (),
     model: str | None = None,
@@ -42,13 +42,13 @@ def new(
 
     if not data:
         raise ValueError(f"no data file; expected {DRAFT_SPECS[task].data}")
-    path = out or Path(Path(data[0]).name.partition(".")[0] + ".toml")
+    path = out or Path(data[0].name.partition(".")[0] + ".toml")
     if path.exists():
         raise ValueError(f"{path}: already exists; set --out to a new file, or remove it")
     if not path.parent.is_dir():
         raise ValueError(f"{path}: no folder {path.parent}; expected an existing folder")
     source = DataSource(
-        path=data[0] if len(data) == 1 else list(data),
+        path=str(data[0]) if len(data) == 1 else [str(item) for item in data],
         columns=parse_columns(columns),
         model=model,
         machine=detect_machine(),

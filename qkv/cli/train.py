@@ -34,7 +34,7 @@ RecipeOverride = Annotated[str, Parameter(allow_leading_hyphen=True)]  # --table
 
 
 def train(
-    recipe: str,
+    recipe: Path,
     /,
     *overrides: RecipeOverride,
     run: str | None = None,
@@ -67,10 +67,10 @@ def train(
         f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flags.items()
     ]
     # Errors in the recipe are reported before torch is imported.
-    path = find_recipe(recipe)
-    settings_of_run = read_recipe(path, [*overrides, *settings])
-    check_data_files(settings_of_run, path)
-    run_training(settings_of_run, resume)
+    path = find_recipe(str(recipe))
+    run_recipe = read_recipe(path, [*overrides, *settings])
+    check_data_files(run_recipe, path)
+    run_training(run_recipe, resume)
 
 
 def check_data_files(recipe: Recipe, path: Path) -> None:
