@@ -69,21 +69,25 @@ def train(
     # Errors in the recipe are reported before torch is imported.
     path = find_recipe(str(recipe))
     run_recipe = read_recipe(path, [*overrides, *settings])
-    check_data_files(run_recipe, path)
+    check_files(run_recipe, path)
     run_training(run_recipe, resume)
 
 
-def check_data_files(recipe: Recipe, path: Path) -> None:
-    """Raise ValueError if a data file is missing; a recipe of the package says where it comes from."""
-    for paths in (recipe.data.train, recipe.data.validation):
-        if isinstance(paths, float):
-            continue
-        try:
-            recipe.data.open_corpus(paths).list_files()
-        except ValueError as error:
-            about = read_about(path)
-            hint = f"; this recipe needs {about.data}" if about else ""
-            raise ValueError(f"{error}{hint}") from None
+def check_files(recipe: Recipe, path: Path) -> None:
+    """Raise ValueError if a data file or the model of a run is missing.
+
+    A recipe of the package says where they come from."""
+    model = recipe.model.load
+    try:
+        for paths in (recipe.data.train, recipe.data.validation):
+            if not isinstance(paths, float):
+                recipe.data.open_corpus(paths).list_files()
+        if model is not None and model.startswith("runs/") and not Path(model).exists():
+            raise ValueError(f"model.load {model}: no such folder")
+    except ValueError as error:
+        about = read_about(path)
+        hint = f"; this recipe needs {about.data}" if about else ""
+        raise ValueError(f"{error}{hint}") from None
 
 
 def run_training(recipe: Recipe, resume: str | None) -> None:

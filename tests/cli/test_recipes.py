@@ -40,6 +40,11 @@ def test_missing_data_says_where_it_comes_from(capsys: pytest.CaptureFixture[str
     assert "shakespeare.txt: no files found" in message
     assert "this recipe needs shakespeare.txt, 1.1 MB: https://" in message
     assert not any(Path.cwd().iterdir())
+    for name in ("train.tsv", "dev.tsv"):
+        Path(name).write_text("sentence\tlabel\ngood\t1\n")
+    message = bad(capsys, "train", "sst2")
+    assert "model.load runs/wiki-electra/last: no such folder" in message
+    assert "this recipe needs the model of the recipe wiki-electra" in message
 
 
 def test_a_recipe_is_trained_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
