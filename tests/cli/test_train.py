@@ -90,7 +90,7 @@ def test_train(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line.split("   ")[0] for line in reports] == [f"step {n}/6" for n in (2, 3, 4, 6, 6)]
     line = (
         r"step 2/6   loss +\d\.\d+   grad_norm +\d\.\d+   lr \d.\d+e-04"
-        r"   +\S+ tokens/s   +\d+% MFU .* left"
+        r"   +\S+ tokens/s   +\d+:\d\d left"  # no MFU on a CPU
     )
     assert re.fullmatch(line, reports[0])
     assert re.fullmatch(r"step 3/6   eval   loss \d\.\d+   accuracy 0\.\d+ .*   best", reports[1])
