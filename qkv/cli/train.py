@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -76,7 +77,7 @@ def train(
 def check_files(recipe: Recipe, path: Path) -> None:
     """Raise ValueError if a data file or the model of a run is missing.
 
-    A recipe of the package says where they come from."""
+    A recipe of the package says where they come from. With several processes, one reports it."""
     model = recipe.model.load
     try:
         for paths in (recipe.data.train, recipe.data.validation):
@@ -85,6 +86,8 @@ def check_files(recipe: Recipe, path: Path) -> None:
         if model is not None and model.startswith("runs/") and not Path(model).exists():
             raise ValueError(f"model.load {model}: no such folder")
     except ValueError as error:
+        if os.environ.get("RANK", "0") != "0":  # set by torchrun
+            raise SystemExit(2) from None
         about = read_about(path)
         hint = f"; this recipe needs {about.data}" if about else ""
         raise ValueError(f"{error}{hint}") from None
