@@ -216,7 +216,7 @@ def _resolve_model(
         )
         raise ValueError(f"{error}{hint}") from None
     if adapter is not None or is_adapter(path) or find_foreign_format(path):
-        loaded = load(model, adapter=adapter)
+        loaded = load(model, adapter=adapter, device="cpu")
         return path.name, loaded.family, loaded.spec, loaded.net
     config = read_json_object(find_transformer_folder(path) / "config.json")
     try:
@@ -322,7 +322,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
         raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; remove --head")
     if foreign_format := find_foreign_format(path):
         return foreign_format.load(path), foreign_format.name
-    model = load_hf_folder(path)
+    model = load_hf_folder(path, device="cpu")
     folder = find_transformer_folder(path)
     weights_file = next(name for name in WEIGHT_FILES if (folder / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""
@@ -360,7 +360,7 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     if adapter is None and not is_adapter(path):
         raise ValueError(f"{model}: a model without an adapter; expected --adapter and its folder")
     base = find_base_model(path)[1] if is_adapter(path) else path
-    merged = load(model, adapter=adapter)
+    merged = load(model, adapter=adapter, device="cpu")
     layers = merge_lora(merged.net)
     with write_atomically(out) as folder:
         merged.save(folder)

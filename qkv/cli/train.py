@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -15,12 +16,14 @@ from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.decoding import DEFAULT_EVAL, EvalOptions
 from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
+from qkv.recipes import find_recipe, read_about
 from qkv.validate import check_number
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from qkv.model.model import Model
+    from qkv.train.config import TrainConfig
     from qkv.train.evaluate.evaluation_loop import ProgressReporter
     from qkv.train.loop.trainer import Report, TrainerState
     from qkv.train.recipe import Recipe
@@ -41,12 +44,13 @@ def train(
 ) -> None:
     """Train a model from a recipe: a TOML file whose settings are also flags.
 
-    qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --train.steps 500
+    qkv train shakespeare --data.train input.txt --run runs/mine --train.steps 500
 
     Parameters
     ----------
     recipe
-        TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora
+        TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora;
+        or the name of a recipe of the package: `qkv recipes` lists them
     overrides
         settings that override those of the recipe: --train.lr 3e-4
     run
@@ -64,12 +68,35 @@ def train(
         f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flags.items()
     ]
     # Errors in the recipe are reported before torch is imported.
-    run_training(read_recipe(recipe, [*overrides, *settings]), resume)
+    path = find_recipe(str(recipe))
+    run_recipe = read_recipe(path, [*overrides, *settings])
+    check_files(run_recipe, path)
+    run_training(run_recipe, resume)
+
+
+def check_files(recipe: Recipe, path: Path) -> None:
+    """Raise ValueError if a data file or the model of a run is missing.
+
+    A recipe of the package says where they come from. With several processes, one reports it."""
+    model = recipe.model.load
+    try:
+        for paths in (recipe.data.train, recipe.data.validation):
+            if not isinstance(paths, float):
+                recipe.data.open_corpus(paths).list_files()
+        if model is not None and model.startswith("runs/") and not Path(model).exists():
+            raise ValueError(f"model.load {model}: no such folder")
+    except ValueError as error:
+        if os.environ.get("RANK", "0") != "0":  # set by torchrun
+            raise SystemExit(2) from None
+        about = read_about(path)
+        hint = f"; this recipe needs {about.data}" if about else ""
+        raise ValueError(f"{error}{hint}") from None
 
 
 def run_training(recipe: Recipe, resume: str | None) -> None:
     """Train: print a summary, show the progress panel, print the result."""
     import torch
+    from rich.text import Text
 
     from qkv.train.distributed import is_main_process
     from qkv.train.evaluate.evaluation_loop import ignore_progress
@@ -117,6 +144,9 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
             raise ValueError(f"device {recipe.device}: out of memory; {hint}") from None
     if is_main_process():
         seconds = time.monotonic() - start_time
+        if is_stopped(recipe.train, state):
+            steps = f"step {state.step:,} of {recipe.train.total_steps:,}"
+            print_rich(Text(f"stopped at {steps}; continue with --resume auto"))
         print_rich(build_run_result(recipe, state, MetricsHistory.read(Path(recipe.run)), seconds))
     if interrupted:
         raise KeyboardInterrupt
@@ -150,6 +180,7 @@ def build_training_progress(
         train_config=recipe.train,
         flops_per_token=estimate_flops_per_token(prepared.model.net),
         step=state.step,
+        state=state,
         measure_peak_flops=lambda: get_world_size() * measure_peak_flops(device, dtype),
         history=MetricsHistory.read(folder),
     )
@@ -184,21 +215,28 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
     )
 
 
+def is_stopped(config: TrainConfig, state: TrainerState) -> bool:
+    """Return whether a signal ended the run, and not its last step or early stopping."""
+    stopped_early = 0 < config.patience <= state.evals_since_best
+    return state.step < config.total_steps and not stopped_early
+
+
 def build_run_result(
     recipe: Recipe, state: TrainerState, history: MetricsHistory, seconds: float
 ) -> Table:
-    """Build the table of steps done, best metric and saved models."""
+    """Build the table of steps done or time, best metric and saved models."""
     folder = Path(recipe.run)
     config = recipe.train
     metric = config.best_metric
     best: Report | None = history.find_best(metric, higher_is_better=config.maximizes_metric)
-    done = f"{state.step:,} of {config.total_steps:,} steps in {format_duration(seconds)}"
-    if state.step > config.total_steps:
-        done = f"{state.step:,} steps, more than the {config.total_steps:,} of the recipe"
-    elif state.step < config.total_steps:
-        stopped_early = 0 < config.patience <= state.evals_since_best
-        done += f", early stopping on {metric}" if stopped_early else "; --resume auto continues"
-    facts = {"done": done}
+    facts = {"time": format_duration(seconds)}
+    if not is_stopped(config, state):
+        done = f"{state.step:,} of {config.total_steps:,} steps in {format_duration(seconds)}"
+        if state.step > config.total_steps:
+            done = f"{state.step:,} steps, more than the {config.total_steps:,} of the recipe"
+        elif state.step < config.total_steps:
+            done += f", early stopping on {metric}"
+        facts = {"done": done}
     if best is not None:
         facts["best"] = (
             f"{folder / 'best'}, {metric} {best.metrics[metric]:.4g} at step {best.step:,}"

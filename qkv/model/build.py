@@ -13,7 +13,7 @@ from qkv.families.arguments import FamilyArguments
 from qkv.families.family import Args, Family
 from qkv.hints import describe_unknown_name
 from qkv.model.config import build_hf_config
-from qkv.model.device import pick_device
+from qkv.model.device import DEFAULT_DEVICE, pick_device
 from qkv.model.limits import check_argument_combinations, check_argument_types
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling, add_pooling
@@ -28,14 +28,14 @@ def build(
     *,
     position_embedding_type: str | None = None,
     pooling: str | None = None,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     **arguments: Unpack[FamilyArguments],
 ) -> Model:
     """Return a new model of a family, with weights initialized as in its paper.
 
     `size` is one of the family's `sizes`, by default the first; `arguments` of the family override
     single values. `pooling` (mean, first or last) adds a normalized sentence embedding. `device` is
-    "cpu", "cuda", "mps" or "auto": the fastest there is. The weights are the same on every device."""
+    "auto" (the fastest there is), "cpu", "cuda" or "mps". The weights are the same on every device."""
     target_device = pick_device(device)
     definition = get_family(family)
     changes = cast(Args, arguments)
@@ -48,7 +48,7 @@ def build(
     pooling_config = None if pooling is None else Pooling(pooling)
     net = build_network(build_model_spec(definition, args, position_embedding_type, pooling_config))
     initialize_weights(net)
-    if device != "cpu":
+    if target_device != "cpu":
         net.to(target_device)
     has_hf_config = not position_embedding_type and definition.model_types
     return Model(

@@ -45,3 +45,10 @@ def find_model_folder(
         raise ValueError(
             f"{name_or_path}: no such folder, and the download from the hub failed ({cause})"
         ) from None
+
+
+def is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE forbids downloads."""
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    return bool(HF_HUB_OFFLINE)

@@ -13,7 +13,7 @@ from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
 from qkv.model.config import detect_prefix, parse_config
-from qkv.model.device import pick_device
+from qkv.model.device import DEFAULT_DEVICE, pick_device
 from qkv.model.foreign.formats import find_foreign_format
 from qkv.model.hub import find_model_folder
 from qkv.model.limits import check_layer_count
@@ -38,7 +38,7 @@ def load(
     name_or_path: str | Path,
     *,
     adapter: str | Path | None = None,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:
@@ -74,7 +74,7 @@ def load(
 def load_hf_folder(
     name_or_path: str | Path,
     *,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     dtype: torch.dtype | None = None,
     revision: str | None = None,
 ) -> Model:

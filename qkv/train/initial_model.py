@@ -111,7 +111,7 @@ def prepare_model(
     config = recipe.model
     overrides = dict(config.overrides)
     if config.load:
-        model = load(config.load, adapter=config.adapter)
+        model = load(config.load, adapter=config.adapter, device="cpu")
         model, new_parameters = replace_head(
             model, head, len(label_names), Pooling(pooling) if pooling else None, overrides
         )
@@ -133,6 +133,7 @@ def prepare_model(
             config.size,
             position_embedding_type=config.position_embedding_type,
             pooling=pooling,
+            device="cpu",
             **inferred_args | overrides,
         )
     model.tokenizer = tokenizer

@@ -187,6 +187,7 @@ def prepare_training(
     """Prepare the tokenizer, the model and the shards of a run in its folder."""
     data = recipe.data
     spec = get_objective_spec(recipe)
+    pick_device(recipe.device)  # an error before the data is encoded
     if not data.batch_size and not data.batch_tokens:
         raise ValueError(
             "data.batch_size or data.batch_tokens is missing; set the number of rows or tokens of a batch"

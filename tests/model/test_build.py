@@ -343,10 +343,5 @@ def test_dropout_acts_only_in_training(family: str) -> None:
 
 
 def test_build_moves_a_model_to_a_device() -> None:
-    assert qkv.build("gpt2", **tiny.change_sizes("gpt2"), device="auto").device.type in (
-        "cpu",
-        "cuda",
-        "mps",
-    )
     with pytest.raises(ValueError, match=r"device 'gpu7': expected auto, cpu, cuda or mps"):
         qkv.build("gpt2", **tiny.change_sizes("gpt2"), device="gpu7")

@@ -562,7 +562,7 @@ def test_command_line_with_two_processes(tmp_path: Path) -> None:
     processes.processes[1].send_signal(signal.SIGTERM)
     (status, output, errors), other = processes.wait()
     assert (status, errors) == (0, "")
-    assert "--resume auto continues" in output
+    assert "continue with --resume auto" in output
     assert "cpu, fp32, 2 processes" in output
     assert other == (0, "", "")
     old_metrics = metrics.read_text()

@@ -342,6 +342,8 @@ def test_saved_standard_input_of_an_unstarted_run_is_kept(
 
 
 def test_stale_tokenizer_is_trained_again(capsys: Capture) -> None:
+    Path("runs/tiny").mkdir(parents=True)
+    Path("runs/tiny/notes.txt").write_text("with this file, a failed start leaves the others")
     for letter in "ab":
         Path("text.txt").write_text(letter * 9)  # too short for a row
         assert "runs/tiny" not in bad(capsys, "train", "tiny.toml", "--data.max_length", 1000)

@@ -242,6 +242,8 @@ def field_settings(dataclass_type: type, section: str) -> list[Setting]:
             continue
         name = field.target.id
         default = ast.get_source_segment(source, field.value) if field.value else REQUIRED
+        if isinstance(field.value, ast.Name):  # a constant
+            default = repr(getattr(dataclass_type, name))
         if default and default.startswith("field("):
             default = ""
         meaning = MEANINGS.get(section, {}).get(name) or find_comment(lines, field)
