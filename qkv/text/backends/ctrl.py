@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from qkv.text.backends.protocol import TextPair
+from qkv.text.backends.protocol import TextPair, clean_up_tokenization
 from qkv.text.backends.rust import RustBackend
 from qkv.text.encoding import Encoding
 
@@ -25,6 +25,7 @@ class CtrlBackend:
     tokens_by_id: dict[int, str]
     token_ids_by_bpe_id: list[int]  # Rust's id -> CTRL's id
     unk_token: str
+    clean_up_tokenization_spaces: bool = False
 
     languages: ClassVar[Mapping[str, int]] = {}
     continuing_subword_prefix: ClassVar[str] = ""
@@ -36,6 +37,7 @@ class CtrlBackend:
         merges: list[tuple[str, str]],
         unk_token: str,
         added_tokens: Sequence[AddedToken],
+        clean_up_tokenization_spaces: bool = False,
     ) -> CtrlBackend:
         """Build the backend; the vocabulary marks continued pieces, the merges mark word ends."""
         # Merges may produce pieces without an id, which are unknown tokens.
@@ -70,7 +72,14 @@ class CtrlBackend:
         for token in added_tokens:
             token_ids_by_bpe_id[tokenizer.get_vocab()[token.content]] = vocabulary[token.content]
         tokens_by_id = {token_id: token for token, token_id in vocabulary.items()}
-        return cls(RustBackend(tokenizer), vocabulary, tokens_by_id, token_ids_by_bpe_id, unk_token)
+        return cls(
+            RustBackend(tokenizer),
+            vocabulary,
+            tokens_by_id,
+            token_ids_by_bpe_id,
+            unk_token,
+            clean_up_tokenization_spaces,
+        )
 
     def encode(
         self,
@@ -110,7 +119,8 @@ class CtrlBackend:
             for token_id in token_ids
             if token_id not in skipped_ids
         ]
-        return " ".join(tokens).replace(f"{CONTINUATION_SUFFIX} ", "").strip()
+        text = " ".join(tokens).replace(f"{CONTINUATION_SUFFIX} ", "").strip()
+        return clean_up_tokenization(text) if self.clean_up_tokenization_spaces else text
 
     def id_to_token(self, token_id: int) -> str | None:
         return self.tokens_by_id.get(token_id)

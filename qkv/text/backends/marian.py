@@ -13,7 +13,13 @@ from typing import ClassVar
 
 from sentencepiece import SentencePieceProcessor
 
-from qkv.text.backends.protocol import TextInput, TextPair, check_language, check_text_input
+from qkv.text.backends.protocol import (
+    TextInput,
+    TextPair,
+    check_language,
+    check_text_input,
+    clean_up_tokenization,
+)
 from qkv.text.encoding import Encoding
 
 SPACE_SYMBOL = "▁"
@@ -38,6 +44,7 @@ class MarianBackend:
     added_tokens: dict[str, bool]  # tokens matched before the text is split -> is special
     unk_token: str
     eos_token: str
+    clean_up_tokenization_spaces: bool = False
     continuing_subword_prefix: ClassVar[str] = ""
 
     @classmethod
@@ -47,6 +54,7 @@ class MarianBackend:
         vocabularies: Sequence[dict[str, int]],  # one for both sides, or one each
         added_tokens: dict[str, bool],
         special_tokens: Mapping[str, str],
+        clean_up_tokenization_spaces: bool = False,
     ) -> MarianBackend:
         for vocabulary in vocabularies:
             if special_tokens["unk"] not in vocabulary:
@@ -65,6 +73,7 @@ class MarianBackend:
             added_tokens=added_tokens,
             unk_token=special_tokens["unk"],
             eos_token=special_tokens["eos"],
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
 
     @cached_property
@@ -131,7 +140,8 @@ class MarianBackend:
                 text += side.processor.decode_pieces(pieces) + token + " "
                 pieces = []
         text += side.processor.decode_pieces(pieces)
-        return text.replace(SPACE_SYMBOL, " ").strip()
+        text = text.replace(SPACE_SYMBOL, " ").strip()
+        return clean_up_tokenization(text) if self.clean_up_tokenization_spaces else text
 
     def id_to_token(self, token_id: int) -> str | None:
         return self.tokens_by_id.get(token_id)
