@@ -210,6 +210,7 @@ class LayerSpec(SpecPart):
 class LearnedPositions(SpecPart):
     count: int
     offset: int = 0
+    padding_idx: int | None = None  # tokens with this id are not counted; their row is offset - 1
 
 
 class SinusoidalPositions(SpecPart):
