@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cyclopts import Parameter
 
@@ -62,10 +62,13 @@ class GenerationOptions(SearchOptions):
         number of results, best first
     stop_strings
         end a result with the first of these strings
+    context_overflow
+        when all positions of the model are used: slide (continue with the last tokens) or stop
     """
 
     num_return_sequences: StrictInt | None = None
     stop_strings: StringList = ()
+    context_overflow: Literal["slide", "stop"] | None = None
 
 
 @Parameter(name="*")

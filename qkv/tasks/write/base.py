@@ -209,6 +209,15 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         super().__post_init__()
         assert isinstance(self.model.net, Transformer)
         check_alignment_layer(self.alignment_layer, len(self.model.net.last_stack.layer_order))
+        if self.alignment_layer is not None and self.generation_config.context_overflow == "slide":
+            raise ValueError(
+                "context_overflow is 'slide' with alignment_layer, which needs one context: "
+                "set it to 'stop', or remove one of the two"
+            )
+
+    def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
+        """Stop at the last position if the cross-attention of the whole result is needed."""
+        return {} if self.alignment_layer is None else {"context_overflow": "stop"}
 
     @property
     def input_token_limit(self) -> int:

@@ -29,7 +29,7 @@ class Completion:
     """A prompt with its continuation.
 
     `new_text`: the continuation only. `score`: its log-probability divided by its length to the
-    power of `length_penalty`. `finish_reason`: "end" (EOS), "stop" or "length".
+    power of `length_penalty`. `finish_reason`: "eos", "stop", "length" or "context".
     `candidates`: the best completions, this one first."""
 
     text: str
