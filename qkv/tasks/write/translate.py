@@ -17,7 +17,7 @@ from qkv.builtin.language import LANGUAGE_DETECTORS
 from qkv.decode import GenerationConfig
 from qkv.tasks.base import InputRow, TextOrPair
 from qkv.tasks.checks import check_choice, check_input_text, check_string_settings
-from qkv.tasks.write.base import GeneratedText, Seq2SeqTask
+from qkv.tasks.write.seq2seq import GeneratedText, Seq2SeqTask
 from qkv.text import Encoding
 from qkv.text.sentences import SENTENCE_BOUNDARY
 

@@ -134,6 +134,10 @@ class CtrlBackend:
     def get_special_tokens(self) -> dict[str, int]:
         return {token: self.vocabulary[token] for token in self.bpe_backend.get_special_tokens()}
 
+    def convert_token_to_bytes(self, token: str) -> bytes:
+        is_continued = token.endswith(CONTINUATION_SUFFIX) and len(token) > 2
+        return (token[:-2] if is_continued else f"{token} ").encode()
+
     def serialize(self) -> bytes | None:
         return None
 

@@ -21,6 +21,7 @@ from qkv.text.backends.protocol import (
     clean_up_tokenization,
 )
 from qkv.text.encoding import Encoding
+from qkv.text.token_bytes import convert_piece
 
 SPACE_SYMBOL = "▁"
 LANGUAGE_CODE_PATTERN = re.compile(r">>.*?<<", re.DOTALL)
@@ -158,6 +159,9 @@ class MarianBackend:
             for token, is_special in self.added_tokens.items()
             if is_special
         }
+
+    def convert_token_to_bytes(self, token: str) -> bytes:
+        return convert_piece(token)
 
     def serialize(self) -> bytes | None:
         return None
