@@ -28,7 +28,7 @@ SEGMENT_LENGTH = 1024
 class SegmentRunner:
     """Runner that keeps the hidden states of earlier tokens as memory."""
 
-    max_positions = None  # positions are relative
+    max_positions: int | None = None  # positions are relative
 
     def __init__(self, net: Transformer, rows_per_prompt: int = 1) -> None:
         self.net = net

@@ -161,7 +161,7 @@ def test_slid_rows_do_not_depend_on_their_batch(name: str, method: str) -> None:
     plain = run(Engine(net), requests, config)
     static = run(Engine(net, static_shapes=True), requests, config)
     for i, request in enumerate(requests):
-        rows = {f"{key}s": [value] for key, value in request.items()}
+        rows: dict[str, Any] = {f"{key}s": [value] for key, value in request.items()}
         (alone,) = generate(net, **rows, generation_config=config, seed=i)
         expected = [result.token_ids for result in alone]
         assert [result.token_ids for result in plain[i]] == expected

@@ -15,11 +15,11 @@ TYPES = ("char", "word", "wordpiece", "bpe", "byte", "unigram")
 def assert_bytes_join_to_the_text(
     tokenizer: Tokenizer, token_bytes: list[bytes], token_ids: list[int]
 ) -> None:
-    joined = b"".join(token_bytes[token_id] for token_id in token_ids).decode(errors="replace")
+    content = b"".join(token_bytes[token_id] for token_id in token_ids).decode(errors="replace")
     text = tokenizer.decode(token_ids, skip_special_tokens=True)
     text = text.removesuffix("@@")  # CTRL, where the next token would follow
     # Where decoding cleans up the whole text, it also removes the spaces around an apostrophe.
-    assert joined.strip() == text.strip() or clean_up_tokenization(joined).strip() == text.strip()
+    assert content.strip() == text.strip() or clean_up_tokenization(content).strip() == text.strip()
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
@@ -42,5 +42,5 @@ def test_bytes_of_trained_tokenizers(type_name: str) -> None:
         assert_bytes_join_to_the_text(tokenizer, token_bytes, tokenizer.encode(text))
     for _ in range(20):
         token_ids = [rng.randrange(len(tokenizer)) for _ in range(9)]
-        if type_name not in ("word", "wordpiece"):  # whose decoder cleans up the joined text
+        if type_name not in ("word", "wordpiece"):  # whose decoder cleans up the content text
             assert_bytes_join_to_the_text(tokenizer, token_bytes, token_ids)

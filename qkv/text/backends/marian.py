@@ -21,9 +21,8 @@ from qkv.text.backends.protocol import (
     clean_up_tokenization,
 )
 from qkv.text.encoding import Encoding
-from qkv.text.token_bytes import convert_piece
+from qkv.text.token_bytes import SPACE_SYMBOL, convert_piece
 
-SPACE_SYMBOL = "▁"
 LANGUAGE_CODE_PATTERN = re.compile(r">>.*?<<", re.DOTALL)
 BYTE_PIECE_PATTERN = re.compile(r"<0x[0-9A-F]{2}>")
 
