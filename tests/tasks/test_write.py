@@ -360,7 +360,8 @@ def test_window_leaves_room_for_max_new_tokens() -> None:
     ids = build_decoder().tokenizer.encode(text)  # type: ignore[union-attr]
     prompt = build_decoder().tokenizer.decode(ids[:28], skip_special_tokens=True)  # type: ignore[union-attr]
     task = qkv.task("complete", build_decoder(), max_new_tokens=10, min_new_tokens=10)
-    assert len(task(prompt, overflow="truncate").tokens) == 4
+    stopped = task(prompt, overflow="truncate", context_overflow="stop")
+    assert (len(stopped.tokens), stopped.finish_reason) == (4, "context")
     result = task(prompt, overflow="window")
     assert len(result.tokens) == 10
     net: Any = build_decoder().net

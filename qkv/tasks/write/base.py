@@ -161,7 +161,7 @@ class GenerationTask(Task[InputT, GenerationT]):
         return TextGrammar(
             tokenizer=self.tokenizer,
             vocab_size=self.model.net.last_stack.spec.embedding.vocab_size,
-            eos_token_ids=config.eos_token_id,
+            eos_token_ids=tuple(self.filter_vocabulary_ids(config.eos_token_id)),
             ignored_token_id=config.forced_bos_token_id,
             regex=self.regex,
             json_schema=self.json_schema,

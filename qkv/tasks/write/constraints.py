@@ -89,7 +89,7 @@ class TextGrammar:
         matcher_class = import_llguidance(self.setting).LLMatcher
         if self.regex is None:
             assert self.json_schema is not None
-            schema = read_json_schema(self.json_schema) | {"x-guidance": JSON_FORMAT}
+            schema = {"x-guidance": JSON_FORMAT} | read_json_schema(self.json_schema)
             body = f"%json {json.dumps(schema)}"
         else:
             problem = matcher_class.validate_grammar(matcher_class.grammar_from_regex(self.regex))

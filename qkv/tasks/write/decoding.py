@@ -89,18 +89,26 @@ def load_assistant_model(model: Model, assistant_model: Model | str | Path) -> M
     assistant = assistant_model
     if not isinstance(assistant.net, Transformer) or not isinstance(model.net, Transformer):
         raise ValueError("assistant_model is not a model that generates text, expected one")
-    if assistant.tokenizer is not None and model.tokenizer is not None:
-        vocabulary = model.tokenizer.get_vocab()
-        other = assistant.tokenizer.get_vocab()
-        differing = next(
-            (token for token in vocabulary if other.get(token) != vocabulary[token]), None
+    if assistant.device != model.device:
+        raise ValueError(
+            f"assistant_model is on {assistant.device}, expected {model.device}, as the model: "
+            "move it with assistant_model.to(...)"
         )
-        if differing is not None:
-            raise ValueError(
-                f"assistant_model has another vocabulary: token {differing!r} has the id "
-                f"{other.get(differing)}, expected {vocabulary[differing]}; use a model with the "
-                "same tokenizer"
-            )
+    if assistant.tokenizer is not None and model.tokenizer is not None:
+        check_vocabularies(model.tokenizer.get_vocab(), assistant.tokenizer.get_vocab())
     check_assistant_model(model.net, assistant.net)
     assistant.net.eval()
     return assistant
+
+
+def check_vocabularies(vocabulary: dict[str, int], draft_vocabulary: dict[str, int]) -> None:
+    """Raise an error that names a token if the vocabulary of a draft model is another one."""
+    if draft_vocabulary == vocabulary:
+        return
+    tokens = [*vocabulary, *draft_vocabulary]
+    token = next(token for token in tokens if draft_vocabulary.get(token) != vocabulary.get(token))
+    raise ValueError(
+        f"assistant_model has another vocabulary: token {token!r} has the id "
+        f"{draft_vocabulary.get(token)}, expected {vocabulary.get(token)}; "
+        "use a model with the same tokenizer"
+    )
