@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 
 import tokenizers
 
@@ -30,9 +30,11 @@ def byte_level_alphabet() -> dict[str, int]:
     }
 
 
-def convert_byte_level(token: str) -> bytes:
-    """Return the bytes of a token of byte-level BPE."""
+def convert_byte_level(token: str, end_of_word_suffix: str | None = None) -> bytes:
+    """Return the bytes of a token of byte-level BPE; the end of a word is a space (CLIP)."""
     alphabet = byte_level_alphabet()
+    if end_of_word_suffix:
+        token = token.replace(end_of_word_suffix, "Ġ")
     if all(character in alphabet for character in token):
         return bytes(alphabet[character] for character in token)
     return token.encode()
@@ -58,19 +60,22 @@ def convert_wordpiece(token: str, prefix: str, cleans_up: bool) -> bytes:
 
 
 def build_token_converter(tokenizer: tokenizers.Tokenizer) -> TokenConverter:
-    """Return the function that converts the tokens of a tokenizer of the `tokenizers` library."""
+    """Return the function that converts the tokens of a tokenizer of the `tokenizers` library.
+
+    It can be pickled, as a tokenizer can."""
     decoder = tokenizer.decoder
     state = {} if decoder is None else json.loads(decoder.__getstate__())
     text = json.dumps(state, ensure_ascii=False)
     suffix = getattr(tokenizer.model, "end_of_word_suffix", None)
     if '"ByteLevel"' in text:
-        return lambda token: convert_byte_level(token.replace(suffix, "Ġ") if suffix else token)
+        return partial(convert_byte_level, end_of_word_suffix=suffix)
     if SPACE_SYMBOL in text:
         return convert_piece
     if state.get("type") == "BPEDecoder":
-        return lambda token: convert_suffixed(token, state["suffix"])
+        return partial(convert_suffixed, suffix=state["suffix"])
     if state.get("type") == "WordPiece":
-        return lambda token: convert_wordpiece(token, state["prefix"], state["cleanup"])
+        return partial(convert_wordpiece, prefix=state["prefix"], cleans_up=state["cleanup"])
     if state.get("type") == "Fuse":
         return str.encode
-    return lambda token: f" {token}".encode()  # tokens without a decoder are joined with spaces
+    # Tokens without a decoder are joined with spaces.
+    return partial(convert_wordpiece, prefix="", cleans_up=False)

@@ -319,7 +319,8 @@ def test_clean_up_of_tokenization_spaces(name: str, clean_up: bool | None, tmp_p
             expected = other.decode(token_ids, skip_special_tokens=skip)
             assert ours.decode(token_ids, skip_special_tokens=skip) == expected
     decoded = [ours.decode(ours.encode(text), skip_special_tokens=True) for text in texts]
-    assert (" ." in decoded[0]) is not bool(clean_up)
+    # CTRL's small vocabulary lacks some of these, not all.
+    assert any(f" {mark}" in text for text in decoded for mark in ".,?!") is not bool(clean_up)
     ours.save(tmp_path / "saved")
     saved = Tokenizer.load(tmp_path / "saved")
     assert [saved.decode(ours.encode(text), skip_special_tokens=True) for text in texts] == decoded
