@@ -70,6 +70,10 @@ NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     "question-answering": "answer",
     "feature-extraction": "embed",
     "zero-shot-image-classification": "match",
+    # constrained and speculative decoding: vLLM
+    "guided_regex": "regex",
+    "guided_json": "json_schema",
+    "draft_model": "assistant_model",
     # outputs of a model
     "output_attentions": "attention weights are recorded by qkv.look(model)",
     "output_hidden_states": 'use extra_outputs=("hidden_states",)',

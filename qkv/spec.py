@@ -27,7 +27,7 @@ class Pattern:
     def __or__(self, other: Pattern) -> Pattern:
         return Or(self, other)
 
-    def with_memory(self, length: int) -> Pattern:
+    def with_memory(self, length: PositionIds) -> Pattern:
         """Return the pattern for a segment that follows a memory of this length."""
         return self
 
@@ -104,7 +104,7 @@ class Prefix(Pattern):
 class MemoryWindow(Pattern):
     """A query attends to at most as many earlier positions as the memory has (XLNet's `same_length`)."""
 
-    def with_memory(self, length: int) -> Pattern:
+    def with_memory(self, length: PositionIds) -> Pattern:
         return Banded(length + 1)
 
 
@@ -210,6 +210,7 @@ class LayerSpec(SpecPart):
 class LearnedPositions(SpecPart):
     count: int
     offset: int = 0
+    padding_idx: int | None = None  # tokens with this id are not counted; their row is offset - 1
 
 
 class SinusoidalPositions(SpecPart):

@@ -24,7 +24,8 @@ def bert(
     positions_after_pad: bool = False, lm_activation: str | None = None,
     classifier_pooling: str | None = None,
 ) -> s.Spec:  # fmt: skip
-    """Return the spec. `positions_after_pad`: positions start at pad_token_id + 1.
+    """Return the spec. `positions_after_pad`: positions start at pad_token_id + 1, and tokens with
+    this id are not counted.
 
     `classifier_pooling`: pooling of sequence classification ("mean"), instead of the pooler."""
     norm = s.NormSpec(eps=norm_eps)
@@ -48,7 +49,11 @@ def bert(
     embedding = s.EmbeddingSpec(
         vocab_size=vocab_size,
         width=None if embedding_width == width else embedding_width,
-        positions=s.LearnedPositions(count=max_positions, offset=position_offset),
+        positions=s.LearnedPositions(
+            count=max_positions,
+            offset=position_offset,
+            padding_idx=pad_token_id if positions_after_pad else None,
+        ),
         token_types=type_vocab_size,
         norm=norm,
         dropout=dropout,

@@ -216,6 +216,7 @@ def read_bpe_tokenizer(folder: TokenizerFolder, vocabulary: Path, merges: Path) 
             bpe.merges,
             special_tokens["unk"],
             collect_added_tokens(folder, special_tokens),
+            folder.config.clean_up_tokenization_spaces,
         )
     files = folder.read_files(vocabulary.name, merges.name, ADDED_TOKENS_FILE)
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
@@ -282,9 +283,13 @@ def read_marian_tokenizer(
             token.content: token.special for token in collect_added_tokens(folder, special_tokens)
         }
         models = [files[source.name], files[target.name]]
-        add_source_eos = folder.config.get_bool("add_source_eos", True)
         backend = MarianBackend.build(
-            models, vocabularies, added_tokens, special_tokens, add_source_eos
+            models,
+            vocabularies,
+            added_tokens,
+            special_tokens,
+            add_source_eos=folder.config.get_bool("add_source_eos", True),
+            clean_up_tokenization_spaces=folder.config.clean_up_tokenization_spaces,
         )
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
 

@@ -78,7 +78,7 @@ def test_generation_flags_are_settings_of_the_library() -> None:
     fields = {*GenerationConfig.__dataclass_fields__} - {"top_k"}
     flags = {flag.removeprefix("--").replace("-", "_") for flag in list_flags("translate")}
     expected = "num_beams length_penalty max_new_tokens do_sample temperature top_p stop_strings"
-    assert fields & flags == {*expected.split(), "num_return_sequences"}
+    assert fields & flags == {*expected.split(), "num_return_sequences", "context_overflow"}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from qkv.cli import main
 from qkv.cli.inputs import COMPRESSION_SUFFIXES, RECORD_SUFFIXES
 from qkv.data.read import lines
 from qkv.data.read.corpus import FORMAT_BY_SUFFIX
-from qkv.tasks.write.base import GeneratedText
+from qkv.tasks.write.seq2seq import GeneratedText
 from tests.conftest import ROOT
 
 MODELS = ROOT / "tests" / "goldens" / "pipelines"

@@ -119,6 +119,9 @@ class FsmtBackend:
     def token_to_id(self, token: str) -> int | None:
         return self.target.token_to_id(token)
 
+    def convert_token_to_bytes(self, token: str) -> bytes:
+        return self.target.convert_token_to_bytes(token)
+
     def get_vocab(self) -> dict[str, int]:
         return self.source.get_vocab()
 

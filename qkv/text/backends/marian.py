@@ -13,10 +13,16 @@ from typing import ClassVar
 
 from sentencepiece import SentencePieceProcessor
 
-from qkv.text.backends.protocol import TextInput, TextPair, check_language, check_text_input
+from qkv.text.backends.protocol import (
+    TextInput,
+    TextPair,
+    check_language,
+    check_text_input,
+    clean_up_tokenization,
+)
 from qkv.text.encoding import Encoding
+from qkv.text.token_bytes import SPACE_SYMBOL, convert_piece
 
-SPACE_SYMBOL = "▁"
 LANGUAGE_CODE_PATTERN = re.compile(r">>.*?<<", re.DOTALL)
 BYTE_PIECE_PATTERN = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -39,6 +45,7 @@ class MarianBackend:
     unk_token: str
     eos_token: str
     add_source_eos: bool = True  # a target always ends with EOS
+    clean_up_tokenization_spaces: bool = False
     continuing_subword_prefix: ClassVar[str] = ""
 
     @classmethod
@@ -48,7 +55,9 @@ class MarianBackend:
         vocabularies: Sequence[dict[str, int]],  # one for both sides, or one each
         added_tokens: dict[str, bool],
         special_tokens: Mapping[str, str],
+        *,
         add_source_eos: bool = True,
+        clean_up_tokenization_spaces: bool = False,
     ) -> MarianBackend:
         for vocabulary in vocabularies:
             if special_tokens["unk"] not in vocabulary:
@@ -68,6 +77,7 @@ class MarianBackend:
             unk_token=special_tokens["unk"],
             eos_token=special_tokens["eos"],
             add_source_eos=add_source_eos,
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
 
     @cached_property
@@ -135,7 +145,8 @@ class MarianBackend:
                 text += side.processor.decode_pieces(pieces) + token + " "
                 pieces = []
         text += side.processor.decode_pieces(pieces)
-        return text.replace(SPACE_SYMBOL, " ").strip()
+        text = text.replace(SPACE_SYMBOL, " ").strip()
+        return clean_up_tokenization(text) if self.clean_up_tokenization_spaces else text
 
     def id_to_token(self, token_id: int) -> str | None:
         return self.tokens_by_id.get(token_id)
@@ -152,6 +163,9 @@ class MarianBackend:
             for token, is_special in self.added_tokens.items()
             if is_special
         }
+
+    def convert_token_to_bytes(self, token: str) -> bytes:
+        return convert_piece(token)
 
     def serialize(self) -> bytes | None:
         return None
