@@ -87,7 +87,7 @@ def run_text_to_text(
     """Run a text-to-text task; print the results and, if requested, their alignments."""
     results = options.run_task(options.make_task(task_name, **settings), input_texts)
     if options.as_json:
-        from qkv.tasks.write.base import GeneratedText
+        from qkv.tasks.write.seq2seq import GeneratedText
 
         print_json_lines(
             {"source": text, **result_to_dict(result, GeneratedText)}
