@@ -115,11 +115,14 @@ def load_parameters(
     problems: list[str] = []
     values: dict[str, Tensor] = {}
     missing: dict[tuple[str, ...], str] = {}  # parameters -> problem
+    aliases = names_table.find_aliases(tensors)
     used: set[str] = set()
     for mapping in names_table.map_parameters(parameters):
         if mapping.operation == "copy":
             continue
         name = mapping.checkpoint_name
+        if name not in tensors:  # an older name
+            name = aliases.get(mapping.parameter_names[0], name)
         used.add(name)
         tensor = tensors.get(name)
         expected = mapping.to_checkpoint(parameters).shape

@@ -62,7 +62,7 @@ def replace_head(
     initialize_weights(net)
     config = dict(model.config)
     if family.model_types and not model.position_embedding_type:
-        config |= build_hf_config(family, args)
+        config |= build_hf_config(family, args, config.get("model_type"))
     new_model = Model(
         family,
         args,
