@@ -104,8 +104,17 @@ class Family(SpecPart):
     def build_names_table(self, args: Args, prefix: str | None = None) -> NamesTable:
         """Return the names table for these arguments; `prefix` defaults to that of the head's class."""
         table = self.names_table if isinstance(self.names_table, str) else self.names_table(args)
-        prefix = self.head_prefixes.get(args.get("head", "")) if prefix is None else prefix
+        prefix = self.find_prefix(args, prefix)
         return NamesTable(table) if prefix is None else NamesTable(table, self.prefixes, prefix)
+
+    def find_prefix(self, args: Args, prefix: str | None) -> str | None:
+        """Return the prefix of tensor names: the given one, else that of the head's class.
+
+        None means those of the table, if it has several."""
+        if prefix is not None:
+            return prefix
+        table_prefix = self.prefixes[0] if len(self.prefixes) == 1 else None
+        return self.head_prefixes.get(args.get("head", ""), table_prefix)
 
 
 def lookup(what: str, value: Any, options: Mapping[Any, Any]) -> Any:

@@ -123,7 +123,7 @@ KEYS = """
     decoder.final_norm                          transformer.ln_f
     (-|-)                                       transformer.h.{}.(attn|crossattention).masked_bias
     -                                           transformer.h.{}.crossattention.bias
-    -                                           v_head.summary  keep
+    heads.value.out                             v_head.summary
     heads.lm.out                                lm_head
 """
 

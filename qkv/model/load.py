@@ -100,7 +100,7 @@ def warn_about_heads(model: Model, name: str) -> None:
         )
     names_table = model.family.build_names_table(model.args, model.checkpoint_prefix)
     mappings = {name: names_table.find_parameter(name) for name in sorted(model.extra_tensors)}
-    extra = [name for name, row in mappings.items() if row and row[1] not in ("copy", "keep")]
+    extra = [name for name, row in mappings.items() if not row or row[1] not in ("copy", "keep")]
     if extra:
         warnings.warn(
             f"{name}: {list_names(extra)} not used with the head {model.args['head']!r}: kept aside, "
@@ -196,7 +196,11 @@ def load_hf_folder(
             net = build_meta_network(build_model_spec(definition, args, None, pooling))
         checkpoint_prefix = detect_prefix(definition, tensors, args)
         names_table = definition.build_names_table(args, checkpoint_prefix)
-    loaded = load_parameters(net, names_table, tensors, folder)
+    class_names = config.get("architectures") or []
+    is_own_class = bool(class_names) and definition.find_head(class_names[0]) is None
+    prefixes = definition.prefixes if checkpoint_prefix is None else (checkpoint_prefix,)
+    body_prefixes = prefixes if prefixes and is_own_class and not is_native else ("",)
+    loaded = load_parameters(net, names_table, tensors, folder, body_prefixes)
     for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=4)
     net = net.to(device=target_device, dtype=dtype)
