@@ -179,3 +179,16 @@ def detect_prefix(family: Family, tensor_names: Iterable[str], args: Args) -> st
             return None
         return used[0] if used else ""
     return default if default in used or not used else used[0]
+
+
+def find_body_prefixes(
+    family: Family, config: Mapping[str, Any], args: Args, tensor_names: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the prefixes of tensors that must have a row in the names table.
+
+    A class that the family does not have has heads of its own, which have another prefix."""
+    class_names = config.get("architectures") or []
+    if not class_names or family.find_head(class_names[0]) is not None:
+        return ("",)
+    prefix = family.find_prefix(args, detect_prefix(family, tensor_names, args))
+    return family.prefixes if prefix is None else (prefix,)

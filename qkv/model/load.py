@@ -13,7 +13,7 @@ from qkv.files import read_json_object
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
-from qkv.model.config import detect_prefix, parse_config
+from qkv.model.config import detect_prefix, find_body_prefixes, parse_config
 from qkv.model.device import pick_device
 from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
 from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
@@ -196,10 +196,7 @@ def load_hf_folder(
             net = build_meta_network(build_model_spec(definition, args, None, pooling))
         checkpoint_prefix = detect_prefix(definition, tensors, args)
         names_table = definition.build_names_table(args, checkpoint_prefix)
-    class_names = config.get("architectures") or []
-    is_own_class = bool(class_names) and definition.find_head(class_names[0]) is None
-    prefixes = definition.prefixes if checkpoint_prefix is None else (checkpoint_prefix,)
-    body_prefixes = prefixes if prefixes and is_own_class and not is_native else ("",)
+    body_prefixes = ("",) if is_native else find_body_prefixes(definition, config, args, tensors)
     loaded = load_parameters(net, names_table, tensors, folder, body_prefixes)
     for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=4)

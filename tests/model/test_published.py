@@ -8,13 +8,21 @@ import pytest
 import torch
 
 import qkv
+from tests.support.published.bert import BERT, ROBERTA
 from tests.support.published.decoders import DECODERS
 from tests.support.published.encoder_decoders import ENCODER_DECODERS
 from tests.support.published.encoders import ENCODERS
 from tests.support.published.folder import PublishedFolder
 from tests.support.published.transformer_xl import TRANSFORMER_XL, PublishedXL
 
-FOLDERS = [*ENCODERS, *DECODERS, *TRANSFORMER_XL, *ENCODER_DECODERS]
+FOLDERS: list[PublishedFolder | PublishedXL] = [
+    *BERT,
+    *ROBERTA,
+    *ENCODERS,
+    *DECODERS,
+    *TRANSFORMER_XL,
+    *ENCODER_DECODERS,
+]
 
 
 @pytest.mark.parametrize("published", FOLDERS, ids=str)
@@ -31,7 +39,7 @@ def test_a_published_folder_opens(published: PublishedFolder | PublishedXL, tmp_
     assert not unexpected
     assert bool(messages) == bool(published.warns)
     with torch.no_grad():
-        outputs = model(**inputs)
+        outputs = model(**inputs, extra_outputs=())
     assert expected
     for name, value in expected.items():
         torch.testing.assert_close(outputs[name], value, atol=2e-5, rtol=1e-4, msg=name)

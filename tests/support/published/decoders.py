@@ -2,10 +2,9 @@
 
 import torch
 
+from tests.support.published.bert import KEPT_ASIDE, NEW
 from tests.support.published.folder import PublishedFolder, issue, pull, source_file
 
-KEPT_ASIDE = "kept aside"
-NEW = "newly initialized"
 WITHOUT_PREFIX = {r"^transformer\.": ""}
 TRL = "https://github.com/huggingface/trl"
 SUMMARY_KEYS = """
