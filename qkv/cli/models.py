@@ -312,7 +312,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     """Return the model of a folder or file, and the name of its format."""
     from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
     from qkv.model.foreign.formats import find_foreign_format
-    from qkv.model.load import load_hf_folder
+    from qkv.model.load import load
     from qkv.model.transforms.sentence_transformers import find_transformer_folder
     from qkv.weights.tensors import WEIGHT_FILES
 
@@ -322,7 +322,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
         raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; remove --head")
     if foreign_format := find_foreign_format(path):
         return foreign_format.load(path), foreign_format.name
-    model = load_hf_folder(path, device="cpu")
+    model = load(path, device="cpu")
     folder = find_transformer_folder(path)
     weights_file = next(name for name in WEIGHT_FILES if (folder / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""

@@ -79,7 +79,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         warnings.warn(
             f"{folder / MODULES_FILE}: {', '.join(problems)}: expected Transformer, Pooling, Dense, "
             "Normalize; the model is loaded without its sentence embedding",
-            stacklevel=4,
+            stacklevel=5,
         )
         return None
     paths = dict(modules)
