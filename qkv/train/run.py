@@ -247,7 +247,8 @@ def make_metrics_callback(folder: Path) -> Callable[[Report], None]:
     """Return a callback that appends every report to metrics.jsonl."""
 
     def write_report(report: Report) -> None:
+        line = {name: value for name, value in asdict(report).items() if name != "class_report"}
         with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(report)) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     return write_report

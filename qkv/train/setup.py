@@ -111,7 +111,7 @@ class Setup:
             num_workers=self.recipe.data.num_workers,
         )
         if self.evaluation_set is not None:
-            trainer.evaluate = self.evaluation_set.build_metrics_function(
+            trainer.evaluate = self.evaluation_set.build_evaluation_function(
                 self.model, self.recipe.train, generator, trainer.sharding
             )
         return trainer

@@ -368,9 +368,9 @@ def test_metric_names_are_those_of_the_computed_metrics() -> None:
         count_targets=lambda batch: dict.fromkeys("ab", 7),
     )
     with torch.no_grad():
-        metrics = evaluate_batches(net, sampler, objective)
+        metrics = evaluate_batches(net, sampler, objective).metrics
         assert list_metric_names(sampler, objective, TOKEN_EVALUATOR) == [*metrics]
-        metrics = evaluate_batches(net, sampler, two_terms, Evaluator())
+        metrics = evaluate_batches(net, sampler, two_terms, Evaluator()).metrics
         assert list_metric_names(sampler, two_terms, Evaluator()) == [*metrics]
     names = list_metric_names(sampler, objective, TOKEN_EVALUATOR)
     assert names == "loss accuracy perplexity bits_per_token".split()

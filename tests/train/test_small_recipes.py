@@ -259,8 +259,8 @@ def test_saved_model_has_the_reported_loss(name: str, tmp_path: Path) -> None:
     )
     net, _ = OBJECTIVE_SPECS[recipe.objective.name].build_module(context)
     with torch.no_grad():
-        metrics = evaluate_batches(net.eval(), setup.evaluation_set.sampler, setup.objective)
-    assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        evaluation = evaluate_batches(net.eval(), setup.evaluation_set.sampler, setup.objective)
+    assert evaluation.metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
 
 
 def test_error_for_rows_longer_than_max_positions(tmp_path: Path) -> None:

@@ -105,13 +105,14 @@ def evaluate_run(
         assert evaluation_set is not None
         shards = evaluation_set.shards
         with torch.no_grad(), without_cudnn():
-            metrics = evaluate_batches(
+            evaluation = evaluate_batches(
                 setup.net.eval(),
                 evaluation_set.sampler,
                 evaluation_set.objective,
                 evaluation_set.evaluator,
                 progress=progress,
             )
+        metrics = dict(evaluation.metrics)
         settings = evaluation_set.evaluator.describe_settings()
         signatures: dict[str, str] = {}
         if spec.predicts_every_token:

@@ -4,7 +4,7 @@ examples for text generation."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,8 @@ from qkv.model.model import Model
 from qkv.train.config import TrainConfig
 from qkv.train.evaluate.evaluation_loop import (
     SINGLE_PROCESS,
-    MetricsFunction,
+    Evaluation,
+    EvaluationFunction,
     evaluate_batches,
     list_metric_names,
 )
@@ -73,14 +74,14 @@ class EvaluationSet:
                 f"expected one of the metrics: {', '.join(names)}{hint}"
             )
 
-    def build_metrics_function(
+    def build_evaluation_function(
         self,
         model: Model,
         train_config: TrainConfig,
         generator: TextGenerator | None = None,
         sharding: Sharding = SINGLE_PROCESS,
-    ) -> MetricsFunction:
-        """Return the metrics function of a training run, which generates texts for a sample."""
+    ) -> EvaluationFunction:
+        """Return the evaluation of a training run, which generates texts for a sample."""
         evaluate = partial(
             evaluate_batches,
             sampler=self.sampler,
@@ -97,12 +98,13 @@ class EvaluationSet:
             )
         examples = self.build_generation_examples(train_config.eval_generate)
 
-        def compute_metrics(net: nn.Module) -> dict[str, float]:
+        def evaluate_with_texts(net: nn.Module) -> Evaluation:
             texts = examples.generate(model, generator, sharding=sharding)
             generation_metrics, _ = examples.compute_metrics(texts)
-            return evaluate(net) | generation_metrics
+            evaluation = evaluate(net)
+            return replace(evaluation, metrics=evaluation.metrics | generation_metrics)
 
-        return compute_metrics
+        return evaluate_with_texts
 
 
 def build_evaluation_set(

@@ -23,7 +23,8 @@ from qkv.data.batches.sampler import BatchSampler, SamplerState
 from qkv.kernels.attention import without_cudnn
 from qkv.train.config import TrainConfig, is_better
 from qkv.train.distributed import DistributedContext
-from qkv.train.evaluate.evaluation_loop import MetricsFunction
+from qkv.train.evaluate.class_report import ClassReport
+from qkv.train.evaluate.evaluation_loop import EvaluationFunction
 from qkv.train.loop import checkpoint
 from qkv.train.loop.activation_checkpointing import apply_activation_checkpointing
 from qkv.train.loop.checkpoint import read_previous_weights
@@ -54,7 +55,7 @@ class TrainerState:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A line of metrics.jsonl, and the argument of callbacks."""
+    """A line of metrics.jsonl, without the class report, and the argument of callbacks."""
 
     step: int
     phase: str  # "train" or "eval"
@@ -62,6 +63,7 @@ class Report:
     seconds: float
     tokens_per_second: float = 0.0
     lr: float = 0.0
+    class_report: ClassReport = ClassReport()  # of an evaluation
 
 
 @dataclass(kw_only=True)
@@ -71,7 +73,7 @@ class Trainer:
     objective: Objective
     train_config: TrainConfig
     folder: Path | None = None  # None: nothing is written
-    evaluate: MetricsFunction | None = None
+    evaluate: EvaluationFunction | None = None
     callbacks: Sequence[Callable[[Report], None]] = ()
     save_model: Callable[[Path], None] | None = None  # writes the model into a folder
     state: TrainerState = field(default_factory=TrainerState)
@@ -327,7 +329,8 @@ class Trainer:
             torch.compiler.set_stance("force_eager") if self.train_config.compile else nullcontext()
         )
         with torch.no_grad(), self.autocast(), eager:
-            metrics = self.distributed.broadcast_object(self.evaluate(self.net))
+            evaluation = self.distributed.broadcast_object(self.evaluate(self.net))
+        metrics = evaluation.metrics
         best_metric = self.train_config.best_metric
         if best_metric not in metrics:
             raise ValueError(
@@ -342,7 +345,12 @@ class Trainer:
             if self.folder is not None and self.save_model is not None:
                 self.write_model(self.save_model, self.folder / "best")
         self.net.train()
-        self.report_metrics("eval", metrics, time.perf_counter() - start_time)
+        self.report_metrics(
+            "eval",
+            metrics,
+            time.perf_counter() - start_time,
+            class_report=evaluation.class_report,
+        )
         return improved
 
     def report_metrics(
@@ -352,6 +360,7 @@ class Trainer:
         seconds: float,
         tokens_per_second: float = 0.0,
         lr: float = 0.0,
+        class_report: ClassReport = ClassReport(),
     ) -> None:
         report = Report(
             step=self.state.step,
@@ -360,6 +369,7 @@ class Trainer:
             seconds=seconds,
             tokens_per_second=tokens_per_second,
             lr=lr,
+            class_report=class_report,
         )
         for callback in self.callbacks if self.distributed.is_main_process else ():
             callback(report)
