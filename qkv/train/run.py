@@ -33,6 +33,7 @@ from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import is_tokenizer_stale
 from qkv.train.loop.trainer import Report, Trainer, TrainerState
+from qkv.train.objectives.registry import find_data_columns
 from qkv.train.recipe import Recipe, as_list, format_recipe, parse_recipe, read_recipe
 from qkv.train.report.history import METRICS_FILE
 from qkv.train.report.plot import make_plot_callback, write_loss_plot
@@ -68,15 +69,16 @@ def train_recipe(
     `generator` decodes for `train.eval_generate`. Ctrl-C finishes the step, saves everything and
     raises `TrainingInterrupted`; a second Ctrl-C stops immediately."""
     folder = Path(recipe.run)
-    original_recipe = recipe
-    recipe = stdin.replace_stdin(original_recipe)
+    stdin_recipe = stdin.replace_stdin(recipe)
+    has_stdin = stdin_recipe != recipe
+    recipe = stdin_recipe if has_stdin else find_data_columns(recipe, recipe.data.train)
 
     def prepare() -> Setup:
         if distributed.is_main_process:
             lock.enter_context(lock_run_folder(folder))
             write_or_check_recipe(folder, recipe, resume=resume, accept_changes=accept_changes)
             if not contains_run(folder):
-                if recipe != original_recipe and not (resume and stdin.has_saved_stdin(folder)):
+                if has_stdin and not (resume and stdin.has_saved_stdin(folder)):
                     stdin.save_stdin(folder)
                 if is_tokenizer_stale(recipe, folder):
                     shutil.rmtree(folder / "tokenizer")

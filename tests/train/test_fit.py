@@ -9,7 +9,6 @@ from torch import Tensor
 
 import qkv
 from qkv.batch import IGNORE_INDEX
-from qkv.data.batches.sampler import SamplerState
 from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig, TrainSettings
 from tests.support import compare
@@ -101,13 +100,14 @@ def test_loss_function_gets_batches_for_the_head() -> None:
 
 def test_loss_function_without_base_objective() -> None:
     """If the head does not determine the batches, base_objective must be given."""
-    for model in (
-        build_model("bert", ffn_width=64),
-        build_model("bert", ffn_width=64, head="lm"),
-        build_model("bart", decoder_heads=2, decoder_depth=2),
-    ):
-        with pytest.raises(ValueError, match=r"of head '(none|lm)': set base_objective"):
-            qkv.fit(model, TEXTS, steps=1, objective=lambda outputs: outputs["logits"].mean())
+    for model in (build_model("bert", ffn_width=64), build_model("bert", ffn_width=64, head="lm")):
+        for objective, argument in (
+            (lambda o: o["logits"].mean(), "base_objective"),
+            (None, "objective"),
+        ):
+            message = rf"^{argument}: the head '(none|lm)' of this bert model does not determine it"
+            with pytest.raises(ValueError, match=message):
+                qkv.fit(model, TEXTS, steps=1, objective=objective)
 
 
 def test_sequence_classification() -> None:
@@ -173,7 +173,7 @@ BERT: dict[str, Any] = dict(family="bert", ffn_width=64)
         ),
         (
             BERT | dict(head="sequence-classification", num_labels=2),
-            {},
+            dict(objective="causal-lm"),
             "'causal-lm' with a model of head 'sequence-classification', expected 'lm'",
         ),
         (
@@ -224,10 +224,9 @@ def test_freeze_and_activation_checkpointing_are_undone() -> None:
 def test_epochs_are_passes_over_the_data() -> None:
     models = [build_classifier(), build_classifier()]
     settings: dict[str, Any] = dict(objective="sequence-classification", batch_size=7)
-    state = qkv.fit(models[0], LABELED_TEXTS, epochs=2, **settings)
-    assert state.step == 2 * math.ceil(len(LABELED_TEXTS) / 7)
-    assert state.sampler_state == SamplerState(2, 0)
-    qkv.fit(models[1], LABELED_TEXTS, steps=state.step, **settings)
+    report = qkv.fit(models[0], LABELED_TEXTS, epochs=2, **settings)
+    assert report.steps == 2 * math.ceil(len(LABELED_TEXTS) / 7)
+    qkv.fit(models[1], LABELED_TEXTS, steps=report.steps, **settings)
     compare.assert_bitwise_equal(
         *(dict(model.named_parameters()) for model in models),
         because="both runs have the same batches, random numbers, kernels and shapes",

@@ -59,6 +59,9 @@ class ClassReport:
     confusion_matrix: ConfusionMatrix | None = None
 
 
+EMPTY_CLASS_REPORT = ClassReport()  # of an evaluation without classes
+
+
 def build_class_scores(num_correct: int, num_predicted: int, num_references: int) -> ClassScores:
     """Return the scores, given the numbers of correct and predicted examples and of references."""
     scores = precision_recall_f1(num_correct, num_predicted, num_references)
@@ -107,6 +110,4 @@ def build_entity_report(
     names = sorted({name for pair in pairs for name in pair} - {NO_ENTITY})
     matrix = ConfusionMatrix.from_pairs([*names, NO_ENTITY], pairs)
     scores = matrix.compute_class_scores()
-    return ClassReport(
-        class_scores={name: scores[name] for name in names}, confusion_matrix=matrix
-    )
+    return ClassReport(class_scores={name: scores[name] for name in names}, confusion_matrix=matrix)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from qkv.data.batches.sampler import BatchSampler
 from qkv.train.distributed import DistributedContext
-from qkv.train.evaluate.class_report import ClassReport
+from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT, ClassReport
 from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
 from qkv.train.objectives.objective import Objective
 from qkv.train.sharding import Sharding
@@ -25,7 +25,7 @@ class Evaluation:
     """The metrics of a network on a dataset, and the scores of every class."""
 
     metrics: dict[str, float]
-    class_report: ClassReport = ClassReport()
+    class_report: ClassReport = EMPTY_CLASS_REPORT
 
 
 EvaluationFunction = Callable[[nn.Module], Evaluation]

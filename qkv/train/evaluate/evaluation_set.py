@@ -3,9 +3,10 @@ examples for text generation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 from torch import nn
@@ -23,7 +24,7 @@ from qkv.train.evaluate.evaluation_loop import (
     evaluate_batches,
     list_metric_names,
 )
-from qkv.train.evaluate.evaluators import Evaluator
+from qkv.train.evaluate.evaluators import Evaluator, MetricFunction, add_custom_metrics
 from qkv.train.evaluate.generation import (
     GenerationExamples,
     TextGenerator,
@@ -114,10 +115,13 @@ def build_evaluation_set(
     shards: Shards,
     records: Iterable[Record],
     split: DataSplit,
+    metrics: Mapping[str, MetricFunction] = MappingProxyType({}),
 ) -> EvaluationSet:
-    """Build the evaluation set of a split of the shards of these records."""
+    """Build the evaluation set of a split of the shards of these records, with custom `metrics`."""
     spec = get_objective_spec(context.recipe)
-    indices = split.select_documents(shards, context.recipe.train.seed).indices
+    seed = context.recipe.train.seed
+    indices = split.select_documents(shards, seed, context.stratify_field).indices
+    evaluator = spec.build_evaluator(context, encoder, lambda: select_records(records, indices))
 
     def build_generation_examples(max_count: int) -> GenerationExamples:
         assert isinstance(encoder, SourceTargetEncoder)
@@ -134,7 +138,7 @@ def build_evaluation_set(
         objective=objective,
         shards=shards,
         sampler=spec.build_sampler(context, shards, split),
-        evaluator=spec.build_evaluator(context, encoder, lambda: select_records(records, indices)),
+        evaluator=add_custom_metrics(evaluator, metrics, context.recipe.objective.name),
         generation_metrics=generation_metrics,
         build_generation_examples=build_generation_examples,
     )

@@ -6,7 +6,7 @@ the end. Generates no text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
@@ -24,10 +24,12 @@ from qkv.data.encode.encoder import RecordEncoder
 from qkv.data.encode.labels import (
     QuestionAnsweringEncoder,
     TokenClassificationEncoder,
+    get_label_id,
     map_words_to_first_tokens,
 )
 from qkv.data.read.record import Record
 from qkv.train.evaluate.class_report import (
+    EMPTY_CLASS_REPORT,
     ClassReport,
     build_entity_report,
     build_label_report,
@@ -49,7 +51,7 @@ from qkv.train.evaluate.metrics import (
 )
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
-from qkv.validate import check_number
+from qkv.validate import check_number, shorten_repr
 
 ENCODE_BATCH_SIZE = 256  # number of records that are encoded at once
 RecordSource = Callable[[], Iterable[Record]]  # in the order of the sampler's examples
@@ -60,11 +62,6 @@ class Predictions(NamedTuple):
 
     predictions: list[Any]
     references: list[Any]
-
-
-def build_no_class_report(collected: list[Any]) -> ClassReport:
-    """Return an empty report."""
-    return ClassReport()
 
 
 class Evaluator(NamedTuple):
@@ -79,10 +76,43 @@ class Evaluator(NamedTuple):
     compute_metrics: Callable[[list[Any]], dict[str, float]] = lambda collected: {}
     describe_settings: Callable[[], dict[str, Any]] = dict  # what must be reported with the metrics
     get_predictions: Callable[[list[Any]], Predictions] | None = None  # None: there are none
-    build_class_report: Callable[[list[Any]], ClassReport] = build_no_class_report
+    build_class_report: Callable[[list[Any]], ClassReport] = lambda collected: EMPTY_CLASS_REPORT
 
 
 EvaluatorFactory = Callable[[SetupContext, RecordEncoder, RecordSource], Evaluator]
+MetricFunction = Callable[[list[Any], list[Any]], float]  # of predictions and references
+
+
+def add_custom_metrics(
+    evaluator: Evaluator, metrics: Mapping[str, MetricFunction], objective_name: str
+) -> Evaluator:
+    """Return the evaluator with further metrics, functions of the predictions and the references."""
+    if not metrics:
+        return evaluator
+    get_predictions = evaluator.get_predictions
+    if get_predictions is None:
+        raise ValueError(
+            f"metrics {', '.join(metrics)}: objective {objective_name} has no predictions to compare; "
+            "expected a classification, question-answering or multiple-choice objective"
+        )
+    for name in metrics.keys() & {"loss", *evaluator.metric_names}:
+        raise ValueError(f"metrics {name!r}: the objective has this metric; choose another name")
+
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        predictions = get_predictions(collected)
+        custom = {name: function(*predictions) for name, function in metrics.items()}
+        for name, value in custom.items():
+            try:
+                custom[name] = float(value)
+            except (TypeError, ValueError):
+                raise ValueError(
+                    f"metrics {name!r} returned {shorten_repr(value)}, expected a number"
+                ) from None
+        return evaluator.compute_metrics(collected) | custom
+
+    return evaluator._replace(
+        metric_names=(*evaluator.metric_names, *metrics), compute_metrics=compute_metrics
+    )
 
 
 def build_loss_evaluator(
@@ -326,7 +356,7 @@ def build_token_classification_evaluator(
                 words = map_words_to_first_tokens(encoder.encode_words(record))
             predicted = dict(zip(words, (label_names[i] for i in label_ids), strict=True))
             predictions.append([predicted.get(word, "O") for word in range(len(tags))])
-            references.append(list(map(str, tags)))
+            references.append([label_names[get_label_id(tag, label_names, record)] for tag in tags])
         return Predictions(predictions, references)
 
     def compute_metrics(collected: list[Any]) -> dict[str, float]:

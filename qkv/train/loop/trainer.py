@@ -23,13 +23,13 @@ from qkv.data.batches.sampler import BatchSampler, SamplerState
 from qkv.kernels.attention import without_cudnn
 from qkv.train.config import TrainConfig, is_better
 from qkv.train.distributed import DistributedContext
-from qkv.train.evaluate.class_report import ClassReport
+from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT, ClassReport
 from qkv.train.evaluate.evaluation_loop import EvaluationFunction
 from qkv.train.loop import checkpoint
 from qkv.train.loop.activation_checkpointing import apply_activation_checkpointing
 from qkv.train.loop.checkpoint import read_previous_weights
 from qkv.train.loop.compile import add_attention_masks, compile_blocks, compile_objective
-from qkv.train.loop.ema import WeightEMA, average_with_checkpoints
+from qkv.train.loop.ema import WeightEMA, average_with_checkpoints, copy_values
 from qkv.train.loop.nonfinite import NonFiniteMonitor, step_if_finite, update_loss_scale
 from qkv.train.loop.optim import build_optimizer, clip_grad_norm, freeze_parameters
 from qkv.train.loop.prefetch import MicroBatch, MicroBatchIndices, prefetch_batches
@@ -63,7 +63,7 @@ class Report:
     seconds: float
     tokens_per_second: float = 0.0
     lr: float = 0.0
-    class_report: ClassReport = ClassReport()  # of an evaluation
+    class_report: ClassReport = EMPTY_CLASS_REPORT  # of an evaluation
 
 
 @dataclass(kw_only=True)
@@ -318,6 +318,11 @@ class Trainer:
         )
         return average_with_checkpoints(self.net, previous_weights)
 
+    def apply_final_weights(self) -> None:
+        """Set the network to the weights of the final model if they are a moving average."""
+        if self.ema is not None:
+            copy_values(dict(self.net.named_parameters()), self.ema.averaged_weights)
+
     def run_validation(self) -> bool:
         """Evaluate the network with its current weights; return whether it is the best, and save it if so."""
         if self.evaluate is None:
@@ -360,7 +365,7 @@ class Trainer:
         seconds: float,
         tokens_per_second: float = 0.0,
         lr: float = 0.0,
-        class_report: ClassReport = ClassReport(),
+        class_report: ClassReport = EMPTY_CLASS_REPORT,
     ) -> None:
         report = Report(
             step=self.state.step,

@@ -29,6 +29,7 @@ from qkv.validate import check_number
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 SPAN_BOUNDARIES = ("start", "end")
+BALANCED = "balanced"  # class weights that are computed from the data
 
 
 def collate_labeled_texts(
@@ -48,12 +49,27 @@ def count_labeled_examples(batch: Batch) -> dict[str, int]:
     return {"loss": len(batch.labels["labels"])}
 
 
+def compute_balanced_weights(label_counts: Mapping[int, int], num_labels: int) -> list[float]:
+    """Return weights by label id with which all labels that occur have the same total weight.
+
+    The mean weight of the examples is 1, as with scikit-learn's class_weight="balanced"."""
+    total = sum(label_counts.values())
+    counts = [label_counts.get(label_id, 0) for label_id in range(num_labels)]
+    num_present = sum(count > 0 for count in counts)
+    return [total / (num_present * count) if count else 1.0 for count in counts]
+
+
 def parse_class_weights(
     class_weights: Sequence[float] | Mapping[str, float], vocab: VocabularyInfo
 ) -> Tensor | None:
     """Return the weights by label id (C,); a table has the weights of some labels, the others have 1."""
     if not class_weights:
         return None
+    if isinstance(class_weights, str):
+        raise ValueError(
+            f"objective.class_weights {class_weights!r}, expected {BALANCED!r}, a weight for each "
+            "label, or a table of labels"
+        )
     names = vocab.label_names or tuple(str(number) for number in range(vocab.num_labels))
     if isinstance(class_weights, Mapping):
         for name in class_weights.keys() - {*names}:
