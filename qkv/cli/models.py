@@ -302,7 +302,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     """Return the model of a folder or file, and the name of its format."""
     from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
     from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
-    from qkv.model.load import load_hf_folder
+    from qkv.model.load import load
     from qkv.weights.tensors import WEIGHT_FILES
 
     if is_fairseq(path):
@@ -311,7 +311,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
         raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; remove --head")
     if is_ctranslate2(path):
         return load_ctranslate2(path), "CTranslate2 model"
-    model = load_hf_folder(path)
+    model = load(path)
     weights_file = next(name for name in WEIGHT_FILES if (path / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""
     is_native = model.config.get("model_type") == "qkv"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Collection
 from typing import Unpack, cast
 
 import torch
@@ -74,12 +75,18 @@ def build_model_spec(
 
 
 @torch.no_grad()
-def initialize_weights(net: Transformer | DualEncoder) -> None:
+def initialize_weights(
+    net: Transformer | DualEncoder, names: Collection[str] | None = None
+) -> None:
     """Set norms to one and biases to zero; sample other tensors with the standard deviation of the
-    spec."""
-    towers = [net] if isinstance(net, Transformer) else [net.text, net.image]
-    for tower in [tower for tower in towers if tower is not None]:
+    spec. `names`: only these parameters."""
+    towers = {"": net} if isinstance(net, Transformer) else {"text.": net.text, "image.": net.image}
+    for prefix, tower in towers.items():
+        if tower is None:
+            continue
         for name, tensor in tower.named_parameters():
+            if names is not None and prefix + name not in names:
+                continue
             module = tower.get_submodule(name.rpartition(".")[0])
             std = next(
                 value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
@@ -102,6 +109,7 @@ def initialize_weights(net: Transformer | DualEncoder) -> None:
         isinstance(net, DualEncoder)
         and net.logit_scale is not None
         and net.spec.logit_scale is not None
+        and (names is None or "logit_scale" in names)
     ):
         net.logit_scale.fill_(net.spec.logit_scale)
 

@@ -49,6 +49,7 @@ class Model:
         position_embedding_type: str | None = None, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
         tokenizer_folder: Path | None = None, generation_config: Mapping[str, Any] | None = None,
+        new_parameters: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.family = family
         self.args = args
@@ -59,6 +60,7 @@ class Model:
         self.generation_config = None if generation_config is None else dict(generation_config)
         self.checkpoint_prefix = checkpoint_prefix  # prefix of tensor names in the checkpoint
         self.extra_tensors = extra_tensors or {}  # checkpoint tensors that the network does not use
+        self.new_parameters = new_parameters  # those that the checkpoint lacks
         self.tokenizer_folder = tokenizer_folder
         self.base_model_name: str | None = None  # the base model of its adapters
         self.adapter_parameters_to_save: tuple[str, ...] = ()  # those that the base lacks

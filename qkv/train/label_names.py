@@ -1,5 +1,4 @@
-"""Label names of a classification head: read from the data or from the model, and stored in its
-config."""
+"""Label names of a training run: those of the recipe, the data or the model."""
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ from collections.abc import Iterable
 
 from qkv.data.encode.labels import collect_label_names
 from qkv.data.read.record import Record
+from qkv.model.label_names import set_label_names
 from qkv.model.model import Model
 from qkv.train.objectives.classification import PROBLEM_TYPES
 from qkv.train.objectives.registry import ObjectiveSpec
@@ -20,12 +20,6 @@ def get_label_names(model: Model) -> tuple[str, ...]:
     """Return the label names in the model's config, by label id."""
     id2label: dict[str, str] = model.config.get("id2label") or {}
     return tuple(id2label[number] for number in sorted(id2label, key=int))
-
-
-def set_label_names(model: Model, label_names: tuple[str, ...]) -> None:
-    """Store label names in the model's config."""
-    model.config["id2label"] = {str(number): name for number, name in enumerate(label_names)}
-    model.config["label2id"] = {name: number for number, name in enumerate(label_names)}
 
 
 def has_default_label_names(model: Model) -> bool:

@@ -22,6 +22,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+UNUSED = "-"  # stands for the parameter in the row of a tensor that no parameter is read from
+
 TensorOperation = Callable[[Tensor, int], Tensor]
 # Checkpoint -> parameter, parameter -> checkpoint; `n` is the number after the colon.
 TENSOR_OPERATIONS: dict[str, tuple[TensorOperation, TensorOperation]] = {
@@ -108,9 +110,13 @@ class NamesTable:
         ]
 
     def find_parameter(self, checkpoint_name: str) -> tuple[str, str] | None:
-        """Return the parameter name and operation of a checkpoint name; None if it has no row."""
+        """Return the parameter name and operation of a checkpoint name; None if it has no row.
+
+        The parameter name of a tensor without a parameter is UNUSED."""
         for parameter, name, operation in self.rows:
             if match := compile_name_pattern(name).fullmatch(checkpoint_name):
+                if parameter == UNUSED:
+                    return UNUSED, operation
                 return fill_name_pattern(parameter.partition(",")[0], match), operation
         return None
 

@@ -96,6 +96,7 @@ def read_adapter(model: Model, folder: str | Path) -> Model:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     copy_adapter_tensors(adapted, groups, values)
+    adapted.new_parameters = ()  # the adapter has all of them
     trained = {name: p.detach() for name, p in adapted.net.named_parameters() if p.requires_grad}
     for name in find_nonfinite(trained):
         warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=2)

@@ -36,10 +36,10 @@ def build_foreign_model(checkpoint: ForeignCheckpoint) -> Model:
         net = build_meta_network(build_model_spec(family, args))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    load_parameters(net, NamesTable(names_table), tensors, path)
+    loaded = load_parameters(net, NamesTable(names_table), tensors, path)
     for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=3)
-    return Model(family, args, net.eval(), config)
+    return Model(family, args, net.eval(), config, new_parameters=loaded.new_parameters)
 
 
 def get_matrix(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:

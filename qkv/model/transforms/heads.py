@@ -16,6 +16,8 @@ from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import lora_layers
 from qkv.nn.transformer import build_network
 
+SENTENCE_EMBEDDING = "sentence-embedding"  # the head of a model without one, with pooling
+
 
 def replace_head(
     model: Model,
@@ -27,8 +29,11 @@ def replace_head(
     """Return the model with another head, and the names of its new parameters.
 
     None and 0 keep the head and the number of labels; `overrides` may change dropout rates and
-    `mem_len`."""
+    `mem_len`. The head "sentence-embedding" is that of the model's pooling, by default the mean."""
     family = model.family
+    if head == SENTENCE_EMBEDDING and "none" in family.heads:
+        head = "none"
+        pooling = pooling or model.pooling or Pooling()
     for name in overrides:
         if not name.endswith("dropout") and name != "mem_len":
             raise ValueError(f"model.{name}: the sizes of a loaded model cannot change; remove it")
@@ -39,9 +44,10 @@ def replace_head(
         changes["head"] = head
     if num_labels and model.args.get("num_labels") != num_labels:
         changes["num_labels"] = num_labels
-    pooling = pooling or model.pooling
+    if pooling is None and "head" not in changes:
+        pooling = model.pooling
     if not changes and pooling == model.pooling:
-        return model, ()
+        return model, model.new_parameters
     if lora_layers(model.net):
         requested = (
             ", ".join(f"{name} {value!r}" for name, value in changes.items())
@@ -65,8 +71,10 @@ def replace_head(
         position_embedding_type=model.position_embedding_type,
         pooling=pooling,
         tokenizer_folder=model.tokenizer_folder,
+        generation_config=None if "head" in changes else model.generation_config,
     )
-    return new_model, copy_matching_parameters(new_model, model)
+    new_model.new_parameters = copy_matching_parameters(new_model, model)
+    return new_model, new_model.new_parameters
 
 
 @torch.no_grad()
@@ -98,9 +106,11 @@ def copy_matching_parameters(target: Model, source: Model) -> tuple[str, ...]:
             ):
                 values |= mapping.to_parameters(tensor, shapes)
     new_names = []
+    values = dict(source.net.named_parameters(remove_duplicate=False)) | values
     for name, parameter in parameters.items():
-        if name in values and values[name].shape == parameter.shape:
+        has_value = name in values and values[name].shape == parameter.shape
+        if has_value:
             parameter.copy_(values[name])
-        else:
+        if not has_value or name in source.new_parameters:
             new_names.append(name)
     return tuple(new_names)
