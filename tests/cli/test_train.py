@@ -400,7 +400,13 @@ def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(Path("runs").rglob("*")) == before
     assert "gone.txt" in bad(capsys, "eval", "runs/tiny", "--data.test", "gone.txt")
     assert "data.tset is unknown" in bad(capsys, "eval", "runs/tiny", "--data.tset", "test.txt")
-    assert "no recipe.toml; expected the folder of a run" in bad(capsys, "eval", "text.txt")
+    assert "text.txt: no data to evaluate on; set --data FILE" in bad(capsys, "eval", "text.txt")
+    error = bad(capsys, "eval", "runs/tiny/best")
+    assert "set --data FILE, or evaluate the run runs/tiny" in error
+    command = ("eval", "runs/tiny/best", "--data", "test.txt", "--data.unit", "file")
+    model_result = json.loads(good(capsys, *command, "--data.max_length", 16, "--json"))
+    assert model_result["objective"] == "causal-lm"
+    assert model_result["metrics"] == pytest.approx(values)
 
 
 def test_eval_with_another_memory(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ from qkv.data.read.record import Record
 from qkv.data.store.shards import ShardIndex
 from qkv.kernels.attention import without_cudnn
 from qkv.model.device import pick_device
+from qkv.model.hub import find_model_folder
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
@@ -40,6 +41,7 @@ from qkv.train.objectives.registry import (
     get_objective_spec,
     infer_objective_settings,
 )
+from qkv.train.objectives.wrappers import GENERATOR_FOLDER
 from qkv.train.recipe import (
     DataConfig,
     ModelConfig,
@@ -68,7 +70,7 @@ def evaluate(
     model. Metrics of generated texts, such as BLEU, are computed by the command `qkv eval`."""
     name = choose_objective(model, objective)
     recipe = Recipe(
-        model=ModelConfig(),
+        model=ModelConfig(load="memory"),  # a student is not initialized from its teacher
         data=DataConfig(
             train="",
             batch_size=batch_size,
@@ -107,6 +109,11 @@ def evaluate_loaded_model(
         )
     spec = get_objective_spec(recipe)
     check_head(spec, model, recipe.objective.name)
+    if "generator" in spec.extra_settings and "generator" not in recipe.objective.settings:
+        raise ValueError(
+            f"objective {recipe.objective.name}: the evaluation needs the trained generator; set "
+            "objective.generator to its folder"
+        )
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
         model.tokenizer.save(temporary)
         context = SetupContext.from_recipe(
@@ -143,6 +150,9 @@ def evaluate_checkpoint(
     model = apply_model_overrides(model, recipe, parse_recipe(text, Path(name)))
     objective_name = choose_objective(model, recipe.objective.name or None)
     settings = infer_objective_settings(model, objective_name) | recipe.objective.settings
+    generator_folder = find_model_folder(name, None) / GENERATOR_FOLDER
+    if generator_folder.is_dir():
+        settings.setdefault("generator", str(generator_folder))
     max_length = recipe.data.max_length or choose_max_length(model, objective_name)
     recipe = replace(
         recipe,
