@@ -36,7 +36,7 @@ from qkv.train.loop.trainer import Report, Trainer, check_grad_accum
 from qkv.train.objectives import build_objective
 from qkv.train.objectives.classification import (
     BALANCED,
-    PROBLEM_TYPES,
+    check_weighted_problem_type,
     compute_balanced_weights,
 )
 from qkv.train.objectives.context import SetupContext
@@ -182,9 +182,15 @@ def build_setup(
 def resolve_class_weights(context: SetupContext, label_column: str | None) -> SetupContext:
     """Replace "balanced" class weights by those of the labels in the records."""
     objective = context.recipe.objective
-    is_balanced = objective.settings.get("class_weights") == BALANCED
-    if label_column is None or not is_balanced or objective.problem_type != PROBLEM_TYPES[0]:
+    setting = objective.settings.get("class_weights")
+    if label_column is None or not isinstance(setting, str):
         return context
+    if setting != BALANCED:
+        raise ValueError(
+            f"objective.class_weights {setting!r}, expected {BALANCED!r}, a list of weights by label "
+            "id, or a table of weights by label"
+        )
+    check_weighted_problem_type(objective.problem_type)
     counts = count_labels(context.records, label_column, context.label_names)
     weights = compute_balanced_weights(counts, len(context.label_names))
     objective = replace(objective, settings={**objective.settings, "class_weights": weights})

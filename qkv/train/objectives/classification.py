@@ -49,6 +49,15 @@ def count_labeled_examples(batch: Batch) -> dict[str, int]:
     return {"loss": len(batch.labels["labels"])}
 
 
+def check_weighted_problem_type(problem_type: str) -> None:
+    """Raise ValueError if class weights do not apply to the problem type."""
+    if problem_type != "single_label_classification":
+        raise ValueError(
+            f"objective.class_weights with problem_type {problem_type!r}, "
+            "expected single_label_classification: they weight a cross-entropy"
+        )
+
+
 def compute_balanced_weights(label_counts: Mapping[int, int], num_labels: int) -> list[float]:
     """Return weights by label id with which all labels that occur have the same total weight.
 
@@ -65,11 +74,6 @@ def parse_class_weights(
     """Return the weights by label id (C,); a table has the weights of some labels, the others have 1."""
     if not class_weights:
         return None
-    if isinstance(class_weights, str):
-        raise ValueError(
-            f"objective.class_weights {class_weights!r}, expected {BALANCED!r}, a weight for each "
-            "label, or a table of labels"
-        )
     names = vocab.label_names or tuple(str(number) for number in range(vocab.num_labels))
     if isinstance(class_weights, Mapping):
         for name in class_weights.keys() - {*names}:
@@ -106,11 +110,8 @@ def build_sequence_classification_objective(
         raise ValueError(
             f"objective.problem_type {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}"
         )
-    if class_weights and problem_type != "single_label_classification":
-        raise ValueError(
-            f"objective.class_weights with problem_type {problem_type!r}, "
-            "expected single_label_classification: they weight a cross-entropy"
-        )
+    if class_weights:
+        check_weighted_problem_type(problem_type)
     weights = parse_class_weights(class_weights, vocab)
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
