@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Unpack, cast
 
 from rich.console import Console
@@ -59,8 +58,8 @@ def fit(
     base_objective: str | None = None, columns: Mapping[str, str] | None = None,
     batch_size: int = 16, max_length: int = 0, overflow: str | None = None,
     class_weights: ClassWeights | None = None,
-    metrics: Mapping[str, MetricFunction] = MappingProxyType({}),
-    objective_settings: Mapping[str, Any] = MappingProxyType({}), progress: bool = True,
+    metrics: Mapping[str, MetricFunction] | None = None,
+    objective_settings: Mapping[str, Any] | None = None, progress: bool = True,
     callbacks: Sequence[Callable[[Report], None]] = (), **train_settings: Unpack[TrainSettings],
 ) -> FitReport:  # fmt: skip
     """Train a model in place for a number of steps or epochs, and set it to evaluation mode.
@@ -88,7 +87,7 @@ def fit(
         )
     name = objective if isinstance(objective, str) else base_objective
     name = choose_objective(model, name, "objective" if objective is None else "base_objective")
-    settings = infer_objective_settings(model, name) | dict(objective_settings)
+    settings = infer_objective_settings(model, name) | dict(objective_settings or {})
     if class_weights is not None:
         settings["class_weights"] = class_weights
     fraction = float(validation) if isinstance(validation, int | float) else 0.0
@@ -137,7 +136,7 @@ def fit(
             evaluation=evaluation,
             validation_fraction=fraction,
             loss_fn=None if isinstance(objective, str) else objective,
-            metrics=metrics,
+            metrics=metrics or {},
         )
         if "log_every" not in train_settings:
             setup = with_default_log_every(setup)

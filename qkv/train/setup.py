@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from qkv.data.batches.sampler import BatchSampler
 from qkv.data.encode.encoder import RecordEncoder
-from qkv.data.encode.labels import count_labels
+from qkv.data.encode.labels import count_label_ids
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
@@ -191,7 +191,7 @@ def resolve_class_weights(context: SetupContext, label_column: str | None) -> Se
             "id, or a table of weights by label"
         )
     check_weighted_problem_type(objective.problem_type)
-    counts = count_labels(context.records, label_column, context.label_names)
+    counts = count_label_ids(context.records, label_column, context.label_names)
     weights = compute_balanced_weights(counts, len(context.label_names))
     objective = replace(objective, settings={**objective.settings, "class_weights": weights})
     return replace(context, recipe=replace(context.recipe, objective=objective))

@@ -404,7 +404,8 @@ def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     error = bad(capsys, "eval", "runs/tiny/best")
     assert "set --data FILE, or evaluate the run runs/tiny" in error
     command = ("eval", "runs/tiny/best", "--data", "test.txt", "--data.unit", "file")
-    model_result = json.loads(good(capsys, *command, "--data.max_length", 16, "--json"))
+    assert "data.max_length 16, expected at most" in bad(capsys, *command, "--data.max_length", 16)
+    model_result = json.loads(good(capsys, *command, "--json"))
     assert model_result["objective"] == "causal-lm"
     assert model_result["metrics"] == pytest.approx(values)
 

@@ -35,21 +35,23 @@ def read(data: Any, **settings: Any) -> list[Record]:
 
 
 def make_data_frame(**columns: list[Any]) -> Any:
-    return pytest.importorskip("pandas").DataFrame(columns)
+    pandas: Any = pytest.importorskip("pandas")
+    return pandas.DataFrame(columns)
 
 
 @pytest.mark.parametrize("kind", ["tuples", "generator", "dicts", "columns", "pandas", "Dataset"])
 def test_kinds_of_data(kind: str) -> None:
     texts, labels = map(list, zip(*ROWS, strict=True))
-    data: Any = {
-        "tuples": lambda: ROWS,
-        "generator": lambda: (row for row in ROWS),
-        "dicts": lambda: EXPECTED,
-        "columns": lambda: {"text": texts, "label": labels},
-        "pandas": lambda: make_data_frame(text=texts, label=labels),
-        "Dataset": lambda: Dataset(EXPECTED),
-    }[kind]()
-    records = read(data)
+    data: dict[str, Any] = {
+        "tuples": ROWS,
+        "generator": (row for row in ROWS),
+        "dicts": EXPECTED,
+        "columns": {"text": texts, "label": labels},
+        "Dataset": Dataset(EXPECTED),
+    }
+    if kind == "pandas":
+        data["pandas"] = make_data_frame(text=texts, label=labels)
+    records = read(data[kind])
     assert records == EXPECTED
     assert [record.location for record in records] == ["example 0", "example 1"]
 

@@ -469,8 +469,11 @@ def test_errors_of_custom_metrics(settings: dict[str, Any], message: str) -> Non
 
 
 def test_error_for_custom_metrics_without_predictions() -> None:
+    metric: Any = len
     with pytest.raises(ValueError, match="metrics mine: objective causal-lm has no predictions"):
-        qkv.fit(build_model(), TEXTS, steps=1, validation=0.5, max_length=8, metrics={"mine": len})
+        qkv.fit(
+            build_model(), TEXTS, steps=1, validation=0.5, max_length=8, metrics={"mine": metric}
+        )
 
 
 @pytest.mark.parametrize(

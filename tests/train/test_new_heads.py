@@ -53,7 +53,9 @@ def save_body(family: str, folder: Path) -> None:
     ids = dict(pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id)
     ids["decoder_start_token_id"] = tokenizer.eos_token_id
     defaults = get_family(family).defaults
-    known = {name: value for name, value in ids.items() if name in defaults and value is not None}
+    known: dict[str, Any] = {
+        name: value for name, value in ids.items() if name in defaults and value is not None
+    }
     model = tiny.build(family, dtype=torch.float32, **known)
     model.tokenizer = tokenizer
     model.save(folder)

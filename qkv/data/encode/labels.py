@@ -279,7 +279,7 @@ def collect_label_names(
     )
 
 
-def count_labels(
+def count_label_ids(
     records: Iterable[Record], column: str, label_names: Sequence[str]
 ) -> Counter[int]:
     """Return the number of occurrences of every label, or of every tag in lists of tags, by id."""

@@ -28,8 +28,8 @@ def read_examples(
         return data
     if isinstance(data, str | Path):
         corpus = Corpus(data, columns=columns)
-        found = find_columns(corpus, column_names) if columns is None else None
-        return Corpus(data, columns=found) if found else corpus
+        usual_columns = find_columns(corpus, column_names) if columns is None else None
+        return Corpus(data, columns=usual_columns) if usual_columns else corpus
     records = [
         Record(row, f"example {number}")
         for number, row in enumerate(_iter_rows(data, column_names))

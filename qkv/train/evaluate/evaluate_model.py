@@ -31,6 +31,7 @@ from qkv.train.evaluate.evaluation_loop import (
 )
 from qkv.train.evaluate.evaluators import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
+from qkv.train.initial_model import check_model_fits
 from qkv.train.label_names import get_label_names
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import (
@@ -61,8 +62,8 @@ def evaluate(
     model: Model, data: Examples, *, objective: str | None = None,
     columns: Mapping[str, str] | None = None, batch_size: int = DEFAULT_BATCH_SIZE,
     max_length: int = 0, overflow: str | None = None,
-    metrics: Mapping[str, MetricFunction] = MappingProxyType({}),
-    objective_settings: Mapping[str, Any] = MappingProxyType({}),
+    metrics: Mapping[str, MetricFunction] | None = None,
+    objective_settings: Mapping[str, Any] | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """Compute the metrics of a model on labeled data.
 
@@ -79,7 +80,7 @@ def evaluate(
         ),
         objective=ObjectiveConfig(
             name=name,
-            settings=infer_objective_settings(model, name) | dict(objective_settings),
+            settings=infer_objective_settings(model, name) | dict(objective_settings or {}),
         ),
         train=TrainConfig(steps=1),
     )
@@ -87,7 +88,7 @@ def evaluate(
     records = read_examples(data, column_names=spec.columns, columns=columns)
     is_training = model.net.training
     try:
-        return evaluate_loaded_model(model, recipe, records, metrics=metrics)
+        return evaluate_loaded_model(model, recipe, records, metrics=metrics or {})
     finally:
         model.train(is_training)
 
@@ -109,6 +110,7 @@ def evaluate_loaded_model(
         )
     spec = get_objective_spec(recipe)
     check_head(spec, model, recipe.objective.name)
+    check_model_fits(model, model.tokenizer, recipe.data.max_length)
     if "generator" in spec.extra_settings and "generator" not in recipe.objective.settings:
         raise ValueError(
             f"objective {recipe.objective.name}: the evaluation needs the trained generator; set "

@@ -15,10 +15,10 @@ from qkv.train.report.tables import shorten_name
 MAX_CELL_SIZE = 56
 MIN_CELL_SIZE = 12
 MIN_NUMBER_SIZE = 28  # smaller cells have no numbers
-PAGE_MARGIN = 24
+MATRIX_MARGIN = 24
 TITLE_HEIGHT = 56
-CHARACTER_WIDTH = 7.6  # pixels, an upper estimate
-HEADING_SLANT = 0.71  # height of a heading at 45 degrees, as a fraction of its length
+MATRIX_CHARACTER_WIDTH = 7.6  # pixels, an upper estimate
+MATRIX_HEADING_SLANT = 0.71  # height of a heading at 45 degrees, as a fraction of its length
 
 CONFUSION_STYLE = """
   .matrix { font: 13px system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif }
@@ -75,18 +75,18 @@ def _read_size(picture: str) -> tuple[int, int]:
 def render_confusion_svg(matrix: ConfusionMatrix) -> str:
     """Return the SVG of a confusion matrix; a cell tells its count when the pointer is over it."""
     names = [shorten_name(name) for name in matrix.label_names]
-    longest = max((CHARACTER_WIDTH * len(name) for name in names), default=0.0)
-    left = PAGE_MARGIN + 20 + longest + 10
-    space = PLOT_WIDTH - left - PAGE_MARGIN - longest * HEADING_SLANT
+    longest = max((MATRIX_CHARACTER_WIDTH * len(name) for name in names), default=0.0)
+    left = MATRIX_MARGIN + 20 + longest + 10
+    space = PLOT_WIDTH - left - MATRIX_MARGIN - longest * MATRIX_HEADING_SLANT
     cell = int(min(max(space / max(len(names), 1), MIN_CELL_SIZE), MAX_CELL_SIZE))
-    top = TITLE_HEIGHT + 20 + longest * HEADING_SLANT
+    top = TITLE_HEIGHT + 20 + longest * MATRIX_HEADING_SLANT
     size = cell * len(names)
-    width = round(max(left + size + longest * HEADING_SLANT + PAGE_MARGIN, PLOT_WIDTH))
-    height = round(top + size + PAGE_MARGIN)
+    width = round(max(left + size + longest * MATRIX_HEADING_SLANT + MATRIX_MARGIN, PLOT_WIDTH))
+    height = round(top + size + MATRIX_MARGIN)
     parts = [
-        f'<text class="title" x="{PAGE_MARGIN}" y="30">confusion matrix</text>',
+        f'<text class="title" x="{MATRIX_MARGIN}" y="30">confusion matrix</text>',
         f'<text x="{left + size / 2:.0f}" y="{TITLE_HEIGHT}" text-anchor="middle">prediction</text>',
-        f'<text transform="translate({PAGE_MARGIN + 6} {top + size / 2:.0f}) rotate(-90)" '
+        f'<text transform="translate({MATRIX_MARGIN + 6} {top + size / 2:.0f}) rotate(-90)" '
         'text-anchor="middle">reference</text>',
     ]
     for index, name in enumerate(names):
