@@ -48,6 +48,10 @@ from qkv.train.report.fit_report import FitReport
 from qkv.train.report.history import MetricsHistory
 from qkv.train.setup import Setup, SplitSource, build_setup
 
+# Fine-tuning of BERT-base (Devlin et al. 2019, appendix A.3); smaller models take higher rates (Turc et
+# al. 2019).
+BERT_BASE_LR = 5e-5
+BERT_BASE_WIDTH = 768
 MIN_REPORTS = 10  # of a training shorter than this many times `log_every`
 ClassWeights = str | Sequence[float] | Mapping[str, float]
 
@@ -75,7 +79,7 @@ def fit(
     embeddings of the full batch. `class_weights` are "balanced", or weights by label id or name.
     `metrics` are functions `(predictions, references) -> number` by name, computed on the validation
     data. `objective_settings` are other settings of the objective, `train_settings` other keys of the
-    table `[train]` of a recipe, such as lr=1e-4.
+    table `[train]` of a recipe. `lr` is by default 3e-4; of a loaded model, at most 5e-5 * 768 / width.
 
     For objectives with rows of equal length, `max_length` defaults to the maximum of the model, at most
     512. `overflow` is the mode for longer texts: "error" (the default), "truncate" or "window"; see
@@ -87,6 +91,8 @@ def fit(
         )
     name = objective if isinstance(objective, str) else base_objective
     name = choose_objective(model, name, "objective" if objective is None else "base_objective")
+    if "lr" not in train_settings:
+        train_settings["lr"] = choose_lr(model)
     settings = infer_objective_settings(model, name) | dict(objective_settings or {})
     if class_weights is not None:
         settings["class_weights"] = class_weights
@@ -153,6 +159,14 @@ def fit(
             trainer.apply_final_weights()
     seconds = time.perf_counter() - start_time
     return build_fit_report(setup.objective.name, state, history, seconds)
+
+
+def choose_lr(model: Model) -> float:
+    """Return the default learning rate: lower for a wide model that was loaded, which is fine-tuned."""
+    width = model.args.get("width")
+    if model.tokenizer_folder is None or width is None:
+        return TrainConfig.lr
+    return min(TrainConfig.lr, BERT_BASE_LR * BERT_BASE_WIDTH / width)
 
 
 def with_default_log_every(setup: Setup) -> Setup:

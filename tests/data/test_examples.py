@@ -97,6 +97,7 @@ def test_columns_are_found_or_given(tmp_path: Path) -> None:
     columns = {"text": "Sentiment", "label": "id"}
     assert read(data, columns=columns) == [{"text": "good", "label": 1}]
     assert read(path, columns=columns) == [{"text": "good", "label": "1"}]
+    assert read(ROWS, columns=columns) == EXPECTED  # tuples have the names of the objective
 
 
 @pytest.mark.parametrize(

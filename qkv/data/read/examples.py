@@ -22,33 +22,43 @@ def read_examples(
 ) -> Iterable[Record]:
     """Return the examples as records with the columns of an objective, `column_names`.
 
-    `columns` selects and renames columns, as in Corpus. Without it, columns with other usual names are
-    found: `sentence` for `text`, `category` for `label`."""
+    `columns` selects and renames columns, as in Corpus, but not those of texts and tuples, which have the
+    names of the objective. Without it, columns with other usual names are found: `sentence` for `text`,
+    `category` for `label`."""
     if isinstance(data, Corpus):
         return data
     if isinstance(data, str | Path):
         corpus = Corpus(data, columns=columns)
         usual_columns = find_columns(corpus, column_names) if columns is None else None
         return Corpus(data, columns=usual_columns) if usual_columns else corpus
-    records = [
-        Record(row, f"example {number}")
-        for number, row in enumerate(_iter_rows(data, column_names))
-    ]
-    columns = columns or find_columns(records, column_names)
-    return [select_columns(record, columns) for record in records] if columns else records
+    items = list(_iter_items(data))
+    if columns is None:
+        first = (Record(item, "") for item in items if isinstance(item, Mapping))
+        columns = find_columns(first, column_names)
+    records = []
+    for number, item in enumerate(items):
+        location = f"example {number}"
+        if isinstance(item, Mapping):
+            record = Record(item, location)
+            records.append(select_columns(record, columns) if columns else record)
+        else:
+            records.append(Record(_name_values(item, column_names, location), location))
+    return records
 
 
-def _iter_rows(data: Any, column_names: Sequence[str]) -> Iterator[dict[str, object]]:
-    """Yield every example as a dict."""
+def _iter_items(data: Any) -> Iterator[Any]:
+    """Yield every example: a row of a table as a dict, other items as they are."""
     if hasattr(data, "to_dict") and hasattr(data, "itertuples"):  # pandas
         for row in data.to_dict("records"):
             yield {str(name): _replace_nan(value) for name, value in row.items()}
     elif isinstance(data, Mapping):
         yield from _iter_column_rows(data)
+    elif class_names := _get_class_names(getattr(data, "features", None)):  # Hugging Face
+        for row in data:
+            names = ((column, class_names.get(column)) for column in row)
+            yield {c: _name_classes(row[c], n) if n else row[c] for c, n in names}
     else:
-        class_names = _get_class_names(getattr(data, "features", None))
-        for number, item in enumerate(data):
-            yield _convert_example(item, f"example {number}", column_names, class_names)
+        yield from data
 
 
 def _replace_nan(value: object) -> object:
@@ -82,20 +92,10 @@ def _get_class_names(features: Any) -> dict[str, Sequence[str]]:
     return {column: value for column, value in names.items() if value}
 
 
-def _convert_example(
-    item: Any,
-    location: str,
-    column_names: Sequence[str],
-    class_names: Mapping[str, Sequence[str]],
-) -> dict[str, object]:
-    """Return a text, a tuple or a dict as a dict."""
+def _name_values(item: Any, column_names: Sequence[str], location: str) -> dict[str, object]:
+    """Return a text or a tuple as a dict with the columns of the objective."""
     if isinstance(item, str):
         return {column_names[0]: item}
-    if isinstance(item, Mapping):
-        row = dict(item)
-        for column in class_names.keys() & row.keys():
-            row[column] = _name_classes(row[column], class_names[column])
-        return row
     if isinstance(item, tuple) and len(item) == len(column_names):
         return dict(zip(column_names, item, strict=True))
     raise ValueError(
