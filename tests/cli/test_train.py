@@ -455,6 +455,32 @@ def test_eval_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     # bad: no, no; good: yes. Wanted: no, yes, yes
     values = {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 2 / 3, "matthews_correlation": 1 / 2}
     assert {name: result["metrics"][name] for name in values} == pytest.approx(values)
+    assert result["confusion_matrix"] == {"label_names": ["no", "yes"], "counts": [[1, 0], [1, 1]]}
+    assert result["class_scores"]["yes"] == pytest.approx(
+        {"precision": 1.0, "recall": 1 / 2, "f1": 2 / 3, "support": 2}
+    )
+    assert good(capsys, "eval", "runs/labels", "--data", "test.jsonl").endswith(
+        "reference ↓  prediction →  no  yes\nno                          1    0\n"
+        "yes                         1    1\n"
+    )
+
+
+def test_columns_and_balanced_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns with usual names are found, also when the run is resumed; the split has every label."""
+    text = LABELS.replace('"train.jsonl"', '"reviews.csv"\nvalidation = 0.2')
+    text = text.replace('classification"\n', 'classification"\nclass_weights = "balanced"\n')
+    Path("labels.toml").write_text(text)
+    rows = ["good film,yes"] * 18 + ["bad film,no"] * 2
+    Path("reviews.csv").write_text("\n".join(["Review,Category", *rows]))
+    out = good(capsys, "train", "labels.toml")
+    assert re.search(r"^no +\S+ +\S+ +\S+ +1$", out, re.MULTILINE)  # support
+    assert re.search(r"^yes +\S+ +\S+ +\S+ +3$", out, re.MULTILINE)
+    assert "reference ↓  prediction →  no  yes" in out
+    assert 'text = "Review"' in Path("runs/labels/recipe.toml").read_text()
+    assert 'class_weights = "balanced"' in Path("runs/labels/recipe.toml").read_text()
+    good(capsys, "train", "labels.toml", "--resume", "auto", "--train.steps", 44)
+    result = json.loads(good(capsys, "eval", "runs/labels", "--data", "reviews.csv", "--json"))
+    assert result["num_records"] == 20
 
 
 @pytest.mark.parametrize(

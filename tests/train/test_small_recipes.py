@@ -134,6 +134,7 @@ def compute_gradients(
         ),
         ("sequence-classification", ["--objective.class_weights", "{ pet = 0.1, other = 4 }"]),
         ("token-classification", ["--objective.class_weights", "[3.0, 0.5, 0.2]"]),
+        ("token-classification", ["--objective.class_weights", "balanced"]),
     ],
 )
 def test_micro_batches_equal_one_batch(
