@@ -22,7 +22,7 @@ from qkv.train.config import TrainConfig, TrainSettings
 from qkv.train.distributed import DistributedContext
 from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT
 from qkv.train.evaluate.evaluation_set import check_without_validation
-from qkv.train.evaluate.evaluators import MetricFunction
+from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.initial_model import check_model_fits
 from qkv.train.label_names import prepare_label_names, set_problem_type
 from qkv.train.loop.activation_checkpointing import restore_block_forwards

@@ -28,7 +28,7 @@ from qkv.train.evaluate.evaluation_set import (
     build_evaluation_set,
     check_without_validation,
 )
-from qkv.train.evaluate.evaluators import MetricFunction
+from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import prepare_model, prepare_tokenizer
 from qkv.train.label_names import resolve_label_names, set_problem_type

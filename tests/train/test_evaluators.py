@@ -24,7 +24,8 @@ from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig
 from qkv.train.evaluate.evaluation_loop import evaluate_batches, list_metric_names
 from qkv.train.evaluate.evaluation_set import build_evaluation_set, select_records
-from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
+from qkv.train.evaluate.evaluator import Evaluator
+from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR
 from qkv.train.evaluate.generation import select_spaced_indices
 from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
 from qkv.train.objectives import VocabularyInfo, build_objective

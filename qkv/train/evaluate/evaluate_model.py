@@ -29,7 +29,7 @@ from qkv.train.evaluate.evaluation_loop import (
     evaluate_batches,
     ignore_progress,
 )
-from qkv.train.evaluate.evaluators import MetricFunction
+from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import check_model_fits
 from qkv.train.label_names import get_label_names

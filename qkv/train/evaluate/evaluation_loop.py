@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from qkv.data.batches.sampler import BatchSampler
 from qkv.train.distributed import DistributedContext
 from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT, ClassReport
-from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
+from qkv.train.evaluate.evaluator import Evaluator
+from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR
 from qkv.train.objectives.objective import Objective
 from qkv.train.sharding import Sharding
 

@@ -24,7 +24,7 @@ from qkv.train.evaluate.evaluation_loop import (
     evaluate_batches,
     list_metric_names,
 )
-from qkv.train.evaluate.evaluators import Evaluator, MetricFunction, add_custom_metrics
+from qkv.train.evaluate.evaluator import Evaluator, MetricFunction, add_custom_metrics
 from qkv.train.evaluate.generation import (
     GenerationExamples,
     TextGenerator,

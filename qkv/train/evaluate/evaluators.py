@@ -1,44 +1,31 @@
-"""Evaluators: metrics of the outputs of a network over a whole dataset, one builder per type of
-objective.
-
-F1 is not a mean over batches, so an evaluator collects values of each batch and computes the metrics at
-the end. Generates no text."""
+"""Evaluators: one builder per type of objective. Generates no text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any
 
 from qkv.batch import IGNORE_INDEX
 from qkv.data.batches.sampler import Indices
-from qkv.data.encode.answer_spans import (
-    MAX_ANSWER_TOKENS,
-    ContextWindow,
-    WindowPrediction,
-    predict_spans,
-    rank_answer_spans,
-)
 from qkv.data.encode.encoder import RecordEncoder
 from qkv.data.encode.labels import (
-    QuestionAnsweringEncoder,
     TokenClassificationEncoder,
     get_label_id,
     map_words_to_first_tokens,
 )
 from qkv.data.read.record import Record
 from qkv.train.evaluate.class_report import (
-    EMPTY_CLASS_REPORT,
     ClassReport,
     build_entity_report,
     build_label_report,
     build_multi_label_report,
 )
+from qkv.train.evaluate.evaluator import Evaluator, Predictions
 from qkv.train.evaluate.metrics import (
     ENTITY_TAG_PATTERN,
     entity_f1_score,
-    exact_match_score,
     fraction_true,
     label_f1_score,
     macro_f1_score,
@@ -47,72 +34,14 @@ from qkv.train.evaluate.metrics import (
     pearsonr,
     precision_recall_f1,
     spearmanr,
-    squad_f1_score,
 )
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
-from qkv.validate import check_number, shorten_repr
 
-ENCODE_BATCH_SIZE = 256  # number of records that are encoded at once
 RecordSource = Callable[[], Iterable[Record]]  # in the order of the sampler's examples
 
 
-class Predictions(NamedTuple):
-    """The predictions of a dataset and their references, in the same order: the arguments of metrics."""
-
-    predictions: list[Any]
-    references: list[Any]
-
-
-class Evaluator(NamedTuple):
-    """Metrics of network outputs.
-
-    `collect` returns the values that are needed of a batch, given the indices of its examples; the
-    other functions receive the values of all batches. They are plain Python values; those of several
-    processes are concatenated in any order."""
-
-    metric_names: tuple[str, ...] = ()
-    collect: Callable[[ForwardOutputs, Indices], list[Any]] = lambda outputs, indices: []
-    compute_metrics: Callable[[list[Any]], dict[str, float]] = lambda collected: {}
-    describe_settings: Callable[[], dict[str, Any]] = dict  # what must be reported with the metrics
-    get_predictions: Callable[[list[Any]], Predictions] | None = None  # None: there are none
-    build_class_report: Callable[[list[Any]], ClassReport] = lambda collected: EMPTY_CLASS_REPORT
-
-
 EvaluatorFactory = Callable[[SetupContext, RecordEncoder, RecordSource], Evaluator]
-MetricFunction = Callable[[list[Any], list[Any]], float]  # of predictions and references
-
-
-def add_custom_metrics(
-    evaluator: Evaluator, metrics: Mapping[str, MetricFunction], objective_name: str
-) -> Evaluator:
-    """Return the evaluator with further metrics, functions of the predictions and the references."""
-    if not metrics:
-        return evaluator
-    get_predictions = evaluator.get_predictions
-    if get_predictions is None:
-        raise ValueError(
-            f"metrics {', '.join(metrics)}: objective {objective_name} has no predictions to compare; "
-            "expected a classification, question-answering or multiple-choice objective"
-        )
-    for name in metrics.keys() & {"loss", *evaluator.metric_names}:
-        raise ValueError(f"metrics {name!r}: the objective has this metric; choose another name")
-
-    def compute_metrics(collected: list[Any]) -> dict[str, float]:
-        predictions = get_predictions(collected)
-        custom = {name: function(*predictions) for name, function in metrics.items()}
-        for name, value in custom.items():
-            try:
-                custom[name] = float(value)
-            except (TypeError, ValueError):
-                raise ValueError(
-                    f"metrics {name!r} returned {shorten_repr(value)}, expected a number"
-                ) from None
-        return evaluator.compute_metrics(collected) | custom
-
-    return evaluator._replace(
-        metric_names=(*evaluator.metric_names, *metrics), compute_metrics=compute_metrics
-    )
 
 
 def build_loss_evaluator(
@@ -392,90 +321,4 @@ def build_token_classification_evaluator(
         describe_settings=describe_settings,
         get_predictions=get_predictions,
         build_class_report=build_class_report,
-    )
-
-
-# --- answers ---
-
-
-class QuestionSet(NamedTuple):
-    """Questions: contexts, reference answers, and the windows of all questions in order."""
-
-    contexts: list[str]
-    references: list[list[str]]
-    windows: list[ContextWindow]
-    question_index: list[int]  # index of the question of each window
-
-    @staticmethod
-    def from_records(encoder: QuestionAnsweringEncoder, records: Iterable[Record]) -> QuestionSet:
-        """Encode the records, ENCODE_BATCH_SIZE at a time."""
-        questions = QuestionSet([], [], [], [])
-        all_records = list(records)
-        for start in range(0, len(all_records), ENCODE_BATCH_SIZE):
-            batch = all_records[start : start + ENCODE_BATCH_SIZE]
-            for record, windows in zip(batch, encoder.encode_windows(batch), strict=True):
-                questions.question_index.extend([len(questions.contexts)] * len(windows))
-                questions.windows.extend(
-                    ContextWindow.from_encoding(window, encoder.find_no_answer_index(window))
-                    for window in windows
-                )
-                questions.contexts.append(record.get_text("context"))
-                questions.references.append([answer.text for answer in record.get_answers()])
-        return questions
-
-
-def build_question_answering_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
-) -> Evaluator:
-    """Return the evaluator of answers: SQuAD's exact match and F1 of the best span over all windows of
-    a question.
-
-    "No answer" is a possible prediction if some questions have no answer."""
-    assert isinstance(encoder, QuestionAnsweringEncoder)
-    max_answer_tokens = context.get_setting("max_answer_tokens", MAX_ANSWER_TOKENS)
-    check_number("objective.max_answer_tokens", max_answer_tokens, integer=True, at_least=1)
-    load_questions = cache(lambda: QuestionSet.from_records(encoder, read_records()))
-
-    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
-        questions = load_questions()
-        predictions = predict_spans(
-            outputs["start_logits"],
-            outputs["end_logits"],
-            [questions.windows[i] for i in indices],
-            pad_left=context.vocab.pad_left,
-            max_answer_tokens=max_answer_tokens,
-        )
-        question_indices = [questions.question_index[i] for i in indices]
-        return list(zip(question_indices, predictions, strict=True))
-
-    def get_predictions(collected: list[Any]) -> Predictions:
-        questions = load_questions()
-        windows_by_question: dict[int, list[WindowPrediction]] = {}
-        for question, prediction in collected:
-            windows_by_question.setdefault(question, []).append(prediction)
-        texts = []
-        for question, windows in windows_by_question.items():
-            spans = rank_answer_spans(windows, allow_no_answer=allows_no_answer())
-            texts.append(spans[0].extract_text(questions.contexts[question]) if spans else "")
-        return Predictions(texts, [questions.references[i] for i in windows_by_question])
-
-    def compute_metrics(collected: list[Any]) -> dict[str, float]:
-        predictions, references = get_predictions(collected)
-        return {
-            name: sum(map(score, predictions, references)) / len(references)
-            for name, score in (("exact_match", exact_match_score), ("f1", squad_f1_score))
-        }
-
-    def allows_no_answer() -> bool:
-        return not all(load_questions().references)
-
-    def describe_settings() -> dict[str, Any]:
-        return {
-            "max_answer_tokens": max_answer_tokens,
-            "stride": encoder.stride,
-            "allow_no_answer": allows_no_answer(),
-        }
-
-    return Evaluator(
-        ("exact_match", "f1"), collect, compute_metrics, describe_settings, get_predictions
     )

@@ -13,7 +13,7 @@ from qkv.data.read.record import TEXT_COLUMNS
 from qkv.hints import find_closest_name
 from qkv.model.model import Model
 from qkv.spec import DualSpec, Spec
-from qkv.train.evaluate import evaluators
+from qkv.train.evaluate import answer_evaluator, evaluators
 from qkv.train.objectives import (
     causal_lm,
     classification,
@@ -196,7 +196,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_objective=classification.build_question_answering_objective,
         build_encoder=encoders.build_answer_span_encoder,
         build_sampler=samplers.build_window_sampler,
-        build_evaluator=evaluators.build_question_answering_evaluator,
+        build_evaluator=answer_evaluator.build_question_answering_evaluator,
         head="question-answering",
         columns=("context", "question", "answers"),
         extra_settings=("stride", "max_answer_tokens"),
