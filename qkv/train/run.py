@@ -69,11 +69,14 @@ def train_recipe(
     `generator` decodes for `train.eval_generate`. Ctrl-C finishes the step, saves everything and
     raises `TrainingInterrupted`; a second Ctrl-C stops immediately."""
     folder = Path(recipe.run)
-    stdin_recipe = stdin.replace_stdin(recipe)
-    has_stdin = stdin_recipe != recipe
-    recipe = stdin_recipe if has_stdin else find_data_columns(recipe, recipe.data.train)
+    original_recipe = recipe
+    recipe = stdin.replace_stdin(original_recipe)
+    has_stdin = recipe != original_recipe
 
     def prepare() -> Setup:
+        nonlocal recipe
+        if not has_stdin:
+            recipe = find_data_columns(recipe, recipe.data.train)
         if distributed.is_main_process:
             lock.enter_context(lock_run_folder(folder))
             write_or_check_recipe(folder, recipe, resume=resume, accept_changes=accept_changes)
