@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 import torch
 
 import qkv
+from qkv.train.config import TrainConfig
+from qkv.train.objectives.registry import find_data_columns
+from qkv.train.recipe import DataConfig, ModelConfig, ObjectiveConfig, Recipe
 from tests.cli.test_cli import good
 from tests.cli.test_train import bad
 
@@ -141,3 +145,18 @@ def test_eval_of_generated_texts(capsys: Capture, tmp_path: Path) -> None:
     result = json.loads(good(capsys, "eval", "builtin:translate", "--data", path, *settings))
     assert result["objective"] == "seq2seq"
     assert {"loss", "accuracy", "bleu", "chrf", "rouge1"} <= {*result["metrics"]}
+
+
+def test_pipes_are_not_read_before_the_evaluation(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.csv")
+    recipe = Recipe(
+        model=ModelConfig(),
+        data=DataConfig(train=""),
+        objective=ObjectiveConfig(name="sequence-classification"),
+        train=TrainConfig(steps=1),
+    )
+    assert (
+        find_data_columns(recipe, str(tmp_path / "pipe.csv")) is recipe
+    )  # would wait for a writer
+    path = str(write_reviews(tmp_path))
+    assert find_data_columns(recipe, path).data.columns == {"text": "review", "label": "sentiment"}

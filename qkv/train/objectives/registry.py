@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from qkv.data.read.columns import find_columns
 from qkv.data.read.lines import STDIN
@@ -307,11 +308,14 @@ def choose_max_length(model: Model, objective_name: str) -> int:
 
 def find_data_columns(recipe: Recipe, paths: str | list[str]) -> Recipe:
     """Return the recipe with `data.columns` set, if the files have other usual names for the columns of
-    the objective."""
+    the objective. Standard input and pipes, which can be read only once, are not inspected."""
     data = recipe.data
     if data.columns is not None or STDIN in as_list(paths):
         return recipe
-    columns = find_columns(data.open_corpus(paths), get_objective_spec(recipe).columns)
+    corpus = data.open_corpus(paths)
+    if any(Path(file).is_fifo() for file in corpus.list_files()):
+        return recipe
+    columns = find_columns(corpus, get_objective_spec(recipe).columns)
     return replace(recipe, data=replace(data, columns=columns)) if columns else recipe
 
 
