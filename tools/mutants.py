@@ -413,6 +413,14 @@ TABLE = [Mutant(*row) for row in (
      "families/names:saved_tensors_and_config_equal_the_originals[xlnet-XLNetModel]"),
     ("alias-written", "weights/names_table.py", 'if operation != "alias"', "if True",
      "families/names:saved_tensors_and_config_equal_the_originals[bert-BertForMaskedLM]"),
+    ("unused-tensor-with-leaf-unknown", "weights/names_table.py", "if parameter == UNUSED:", "if parameter == UNUSED and not match['leaf']:",
+     "model/published:a_published_folder_opens[t5-small]"),
+    ("alias-not-read", "model/parameters.py", "return aliases.get(mapping.parameter_names[0], mapping.checkpoint_name)",
+     "return mapping.checkpoint_name", "model/published:a_published_folder_opens[madlad400-3b-mt]"),
+    ("labels-of-config-json", "model/parameters.py", "if mapping.to_checkpoint(other_parameters).shape == tensor.shape",
+     "if mapping.to_checkpoint(other_parameters).shape != tensor.shape", "model/load:the_tensor_decides_the_number_of_labels[names]"),
+    ("classifier-of-another-head-copied", "model/transforms/heads.py", 'and ".out." not in name', "and True",
+     "model/adapters:classifier_of_another_head_is_not_copied"),
 )]
 # fmt: on
 

@@ -126,6 +126,8 @@ CONFIG = dict(
 )  # fmt: skip
 
 KEYS = """
+    -                                                   model.@.version
+    -                                                   @.version
     @.embedding.norm                                    model.@.layernorm_embedding
     @.layers.{}.attention.(q|k|v|o)                     model.@.layers.{}.self_attn.(q|k|v|out)_proj
     decoder.layers.{}.cross_attention.(q|k|v|o)         model.decoder.layers.{}.encoder_attn.(q|k|v|out)_proj
@@ -163,6 +165,13 @@ def names_table(args: Args) -> str:
     return table + SEPARATE_TOKENS + "encoder.embedding.tokens model.shared copy\n"
 
 
+def upgrade_config(config: Args) -> Args:
+    """Rename the dropout rate of the classifier in the oldest files."""
+    if "classif_dropout" not in config:
+        return config
+    return {"classifier_dropout": config["classif_dropout"]} | config
+
+
 HEADS = "none lm causal-lm sequence-classification question-answering"
 SUPPORTED_VALUES: dict[str, tuple[bool, ...]] = {
     "normalize_before": (False,),
@@ -172,7 +181,7 @@ SUPPORTED_VALUES: dict[str, tuple[bool, ...]] = {
 
 FAMILY = Family(
     name="bart", doc=__doc__, shape="encoder-decoder", build_spec=bart, sizes=SIZES,
-    config=CONFIG, supported_values=SUPPORTED_VALUES,
+    config=CONFIG, supported_values=SUPPORTED_VALUES, upgrade_config=upgrade_config,
     model_types=("bart",), heads=head_classes("Bart", HEADS, lm=CONDITIONAL_GENERATION),
     names_table=names_table, prefixes=("model.",),
 )  # fmt: skip

@@ -138,7 +138,7 @@ CONFIG = COMMON_CONFIG | dict(
 EMBEDDING_KEYS = """
     encoder.embedding.(tokens|positions|token_types)  bert.embeddings.(word|position|token_type)_embeddings
     encoder.embedding.norm                            bert.embeddings.LayerNorm
-    -                                                 bert.embeddings.position_ids
+    (-|-)                                             bert.embeddings.(position|token_type)_ids
 """
 LAYER_KEYS = """
     encoder.layers.{}.attention.(q|k|v)          bert.encoder.layer.{}.attention.self.(query|key|value)
@@ -149,7 +149,6 @@ LAYER_KEYS = """
     encoder.layers.{}.post_cross_attention_norm  bert.encoder.layer.{}.crossattention.output.LayerNorm
     encoder.layers.{}.feed_forward.(up|down)     bert.encoder.layer.{}.(intermediate|output).dense
     encoder.layers.{}.post_feed_forward_norm     bert.encoder.layer.{}.output.LayerNorm
-    -                                            bert.embeddings.token_type_ids
     heads.pooler.dense                           bert.pooler.dense
 """
 HEAD_KEYS = """

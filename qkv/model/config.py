@@ -50,7 +50,7 @@ def find_family(config: Mapping[str, Any], family_name: str | None) -> Family:
         return family
     if model_type is None and isinstance(class_names, list) and class_names:
         for family in list_families():
-            if any(class_names[0] in classes.split() for classes in family.heads.values()):
+            if family.find_head(class_names[0]) is not None:
                 return family
     if not isinstance(model_type, str):
         raise ValueError(
@@ -100,7 +100,8 @@ def parse_hf_config(
     num_labels = num_labels if config.get("id2label") is None else len(config["id2label"])
     if num_labels is not None:
         args["num_labels"] = num_labels
-    head = find_head(family, config) or default_head
+    class_names = config.get("architectures") or [""]
+    head = family.find_head(class_names[0]) or default_head
     if head is not None and "head" in family.defaults:
         args["head"] = head
     elif head is None and config.get("architectures"):
@@ -114,13 +115,6 @@ def parse_hf_config(
     args = family.arguments(None, **args)
     check_argument_combinations(family, args, config_keys)
     return args
-
-
-def find_head(family: Family, config: Mapping[str, Any]) -> str | None:
-    """Return the head of the class in `architectures`; None if the family does not have the class."""
-    class_names = config.get("architectures") or [""]
-    heads = [head for head, classes in family.heads.items() if class_names[0] in classes.split()]
-    return heads[0] if heads else None
 
 
 def is_same_value(left: object, right: object) -> bool:
@@ -148,8 +142,8 @@ def resolve_config_aliases(family: Family, config: Mapping[str, Any]) -> Args:
     return resolved
 
 
-def build_hf_config(family: Family, args: Args) -> Args:
-    """Return Hugging Face's config.json for these arguments."""
+def build_hf_config(family: Family, args: Args, model_type: str | None = None) -> Args:
+    """Return Hugging Face's config.json for these arguments; `model_type` is one of the family."""
     config = {key: args[name] for name, key in family.config.items()}
     for name, (key, tower_keys) in family.nested.items():
         config[key] = {tower_keys[inner]: value for inner, value in (args[name] or {}).items()}
@@ -161,7 +155,12 @@ def build_hf_config(family: Family, args: Args) -> Args:
         [family.heads[args["head"]].split()[0]] if args.get("head") in family.heads else []
     )
     start = {"model_type": family.model_types[0], "architectures": class_names}
-    return family.finish_config({**start, **config}, args)
+    config = family.finish_config({**start, **config}, args)
+    all_class_names = family.heads.get(args.get("head", ""), "").split()
+    if model_type in family.model_types and len(all_class_names) == len(family.model_types):
+        class_name = all_class_names[family.model_types.index(model_type)]
+        config |= {"model_type": model_type, "architectures": [class_name]}
+    return config
 
 
 def detect_prefix(family: Family, tensor_names: Iterable[str], args: Args) -> str | None:
@@ -180,3 +179,16 @@ def detect_prefix(family: Family, tensor_names: Iterable[str], args: Args) -> st
             return None
         return used[0] if used else ""
     return default if default in used or not used else used[0]
+
+
+def find_body_prefixes(
+    family: Family, config: Mapping[str, Any], args: Args, tensor_names: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the prefixes of tensors that must have a row in the names table.
+
+    A class that the family does not have has heads of its own, which have another prefix."""
+    class_names = config.get("architectures") or []
+    if not class_names or family.find_head(class_names[0]) is not None:
+        return ("",)
+    prefix = family.find_prefix(args, detect_prefix(family, tensor_names, args))
+    return family.prefixes if prefix is None else (prefix,)

@@ -13,7 +13,7 @@ from qkv.files import read_json_object
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
-from qkv.model.config import detect_prefix, parse_config
+from qkv.model.config import detect_prefix, find_body_prefixes, parse_config
 from qkv.model.device import pick_device
 from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
 from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
@@ -100,7 +100,7 @@ def warn_about_heads(model: Model, name: str) -> None:
         )
     names_table = model.family.build_names_table(model.args, model.checkpoint_prefix)
     mappings = {name: names_table.find_parameter(name) for name in sorted(model.extra_tensors)}
-    extra = [name for name, row in mappings.items() if row and row[1] not in ("copy", "keep")]
+    extra = [name for name, row in mappings.items() if not row or row[1] not in ("copy", "keep")]
     if extra:
         warnings.warn(
             f"{name}: {list_names(extra)} not used with the head {model.args['head']!r}: kept aside, "
@@ -196,7 +196,8 @@ def load_hf_folder(
             net = build_meta_network(build_model_spec(definition, args, None, pooling))
         checkpoint_prefix = detect_prefix(definition, tensors, args)
         names_table = definition.build_names_table(args, checkpoint_prefix)
-    loaded = load_parameters(net, names_table, tensors, folder)
+    body_prefixes = ("",) if is_native else find_body_prefixes(definition, config, args, tensors)
+    loaded = load_parameters(net, names_table, tensors, folder, body_prefixes)
     for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=4)
     net = net.to(device=target_device, dtype=dtype)

@@ -15,7 +15,7 @@ from qkv.model.build import initialize_weights
 from qkv.model.config import detect_prefix
 from qkv.nn.transformer import DualEncoder, Transformer, build_network
 from qkv.spec import DualSpec, Spec
-from qkv.weights.names_table import UNUSED, NamesTable
+from qkv.weights.names_table import UNUSED, NamesTable, TensorMapping
 from qkv.weights.safetensors import align_tensor
 
 
@@ -48,8 +48,11 @@ def has_untied_weights(
     config.json ties."""
     parameters = dict(net.named_parameters(remove_duplicate=False))
     names_table = family.build_names_table(args, detect_prefix(family, tensors, args))
+    aliases = names_table.find_aliases(tensors)
     tensors_by_parameter = {
-        id(parameters[mapping.parameter_names[0]]): tensors.get(mapping.checkpoint_name)
+        id(parameters[mapping.parameter_names[0]]): tensors.get(
+            find_tensor_name(mapping, tensors, aliases)
+        )
         for mapping in names_table.map_parameters(dict(net.named_parameters()))
     }
     for mapping in names_table.map_parameters(
@@ -65,6 +68,15 @@ def has_untied_weights(
         ):
             return True
     return False
+
+
+def find_tensor_name(
+    mapping: TensorMapping, tensors: Mapping[str, Tensor], aliases: Mapping[str, str]
+) -> str:
+    """Return the name of a tensor in a checkpoint: the current one, or an alias if it is missing."""
+    if mapping.checkpoint_name in tensors:
+        return mapping.checkpoint_name
+    return aliases.get(mapping.parameter_names[0], mapping.checkpoint_name)
 
 
 def count_head_labels(
@@ -106,20 +118,23 @@ def load_parameters(
     names_table: NamesTable,
     tensors: dict[str, Tensor],
     folder: Path,
+    body_prefixes: tuple[str, ...] = ("",),
 ) -> LoadedTensors:
     """Set the parameters of a network; those of a head that the checkpoint lacks are initialized.
 
-    One error lists all problems."""
+    An unknown tensor without one of the `body_prefixes` belongs to a head of an unknown class. One
+    error lists all problems."""
     parameters = dict(net.named_parameters())
     shapes = {name: p.shape for name, p in parameters.items()}
     problems: list[str] = []
     values: dict[str, Tensor] = {}
     missing: dict[tuple[str, ...], str] = {}  # parameters -> problem
+    aliases = names_table.find_aliases(tensors)
     used: set[str] = set()
     for mapping in names_table.map_parameters(parameters):
         if mapping.operation == "copy":
             continue
-        name = mapping.checkpoint_name
+        name = find_tensor_name(mapping, tensors, aliases)
         used.add(name)
         tensor = tensors.get(name)
         expected = mapping.to_checkpoint(parameters).shape
@@ -139,6 +154,9 @@ def load_parameters(
     extra_tensors = {}
     for name in tensors.keys() - used:
         match = names_table.find_parameter(name)
+        if match is None and not name.startswith(body_prefixes):
+            extra_tensors[name] = tensors[name]
+            continue
         if match is None:
             problems.append(f"{name if name.isprintable() else repr(name)} is unknown")
             continue

@@ -9,10 +9,12 @@ the checkpoint. `{}` is a number, `(a|b)` on both sides stands for two rows, `@`
 decoder. `q,k,v` on the left is one fused tensor in the checkpoint. The third column is an invertible
 operation, or one of
 
-    alias   a second name in the checkpoint; must equal the parameter; never written
+    alias   another name in the checkpoint, older or of a tied tensor; must equal the parameter if the
+            checkpoint has both; never written
     copy    a second name that is also written; the parameter is read from another row
 
-`-` on the left is a checkpoint name without a parameter (a buffer); `keep` writes it back."""
+`-` on the left is a checkpoint name without a parameter (a buffer); `keep` writes it back. The first
+row that matches a checkpoint name is used."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -119,6 +121,16 @@ class NamesTable:
                     return UNUSED, operation
                 return fill_name_pattern(parameter.partition(",")[0], match), operation
         return None
+
+    def find_aliases(self, checkpoint_names: Iterable[str]) -> dict[str, str]:
+        """Return the names of a checkpoint that are aliases, by parameter name."""
+        rows = [row for row in self.rows if row[2] == "alias"]
+        return {
+            fill_name_pattern(parameter, match): checkpoint_name
+            for checkpoint_name in checkpoint_names
+            for parameter, pattern, _ in rows
+            if (match := compile_name_pattern(pattern).fullmatch(checkpoint_name))
+        }
 
 
 def expand_row(line: str) -> list[str]:

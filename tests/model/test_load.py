@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 
 import qkv
 from qkv.families import get_family
+from qkv.model.adapters.write import write_adapter
 from tests.support import compare, tiny
+from tests.support.adapters import build_adapted
 from tests.support.limits import get_error_message
 from tests.support.model_folders import FILE, FolderOf, change_config
 
@@ -124,6 +126,34 @@ def test_a_sentence_embedding(tmp_path: Path, get_folder: FolderOf) -> None:
 def test_an_unknown_head_is_an_error(get_folder: FolderOf) -> None:
     message = get_error_message(lambda: qkv.load(get_folder("bert"), head="rocket"))
     assert "bert head is 'rocket': expected one of none, masked-lm" in message
+
+
+def test_another_head_keeps_the_model_type(copy_folder: FolderOf) -> None:
+    folder = change_config(
+        copy_folder("roberta"), model_type="xlm-roberta", architectures=["XLMRobertaForMaskedLM"]
+    )
+    model, _ = load_with_warnings(folder, head="token-classification")
+    assert model.config["model_type"] == "xlm-roberta"
+    assert model.config["architectures"] == ["XLMRobertaForTokenClassification"]
+
+
+def test_a_pooler_kept_aside_is_used_by_another_head(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path, "bert", head="pretraining")
+    change_config(folder, architectures=["BertForMaskedLM"])
+    model, messages = load_with_warnings(folder, head="none")
+    assert not messages
+    assert model.new_parameters == ()
+
+
+def test_the_head_of_an_adapter(tmp_path: Path) -> None:
+    base = save_tiny(tmp_path / "base", "bert", head="none")
+    adapted = build_adapted(base, "sequence-classification")
+    write_adapter(adapted, tmp_path / "adapter", base_model_name=str(base))
+    model, messages = load_with_warnings(tmp_path / "adapter", head="sequence-classification")
+    assert not messages
+    assert model.new_parameters == ()
+    message = get_error_message(lambda: qkv.load(tmp_path / "adapter", head="masked-lm"))
+    assert "the model has adapters of another head" in message
 
 
 # --- label names ---

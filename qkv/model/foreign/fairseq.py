@@ -84,7 +84,7 @@ def read_fairseq_checkpoint(path: Path, head: str | None = None) -> ForeignCheck
     head, other_heads = _choose_head(tensors, head, path)
     if other_heads:
         others = ", ".join(other_heads)
-        warnings.warn(f"{path}: loaded with the head {head}, without {others}", stacklevel=4)
+        warnings.warn(f"{path}: loaded with the head {head}, without {others}", stacklevel=5)
     tensors = _keep_head(tensors, head, other_heads)
     token_embedding = get_matrix(tensors, f"{FAIRSEQ_ENCODER_PREFIX}.embed_tokens.weight", path)
     position_embedding = get_matrix(

@@ -62,7 +62,7 @@ def replace_head(
     initialize_weights(net)
     config = dict(model.config)
     if family.model_types and not model.position_embedding_type:
-        config |= build_hf_config(family, args)
+        config |= build_hf_config(family, args, config.get("model_type"))
     new_model = Model(
         family,
         args,
@@ -88,8 +88,9 @@ def copy_matching_parameters(target: Model, source: Model) -> tuple[str, ...]:
     shapes = {name: p.shape for name, p in parameters.items()}
     values: dict[str, Tensor] = dict(source.net.named_parameters())
     if target.find_hf_incompatibility() is None and source.find_hf_incompatibility() is None:
-        source_table = source.family.build_names_table(source.args, source.checkpoint_prefix)
-        target_table = target.family.build_names_table(target.args, source.checkpoint_prefix)
+        prefix = source.family.find_prefix(source.args, source.checkpoint_prefix)
+        source_table = source.family.build_names_table(source.args, prefix)
+        target_table = target.family.build_names_table(target.args, prefix)
         head_tensors = {}
         for mapping in source_table.map_parameters(values):
             name = mapping.parameter_names[0]

@@ -58,7 +58,7 @@ def read_pooling(folder: Path) -> Pooling | None:
         expected = ", ".join(SUPPORTED_POOLING_MODULES)
         warnings.warn(
             f"{path}: {problem}: expected {expected}; the model is loaded without its sentence embedding",
-            stacklevel=4,
+            stacklevel=5,
         )
         return None
     path = folder / "1_Pooling" / "config.json"
