@@ -26,7 +26,7 @@ from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.initial_model import check_model_fits
 from qkv.train.label_names import prepare_label_names, set_problem_type
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
-from qkv.train.loop.trainer import Report, TrainerState
+from qkv.train.loop.trainer import Report
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
 from qkv.train.objectives.registry import (
@@ -146,19 +146,36 @@ def fit(
         )
         if "log_every" not in train_settings:
             setup = with_default_log_every(setup)
-        history = MetricsHistory()
-        title = f"{model.family.name}, {setup.objective.name}"
-        with (
-            restore_after_training(setup.net),
-            show_fit_progress(title, setup, is_shown=progress) as show_report,
-        ):
-            trainer = setup.build_trainer(
-                distributed=DistributedContext(), callbacks=(history.add, show_report, *callbacks)
-            )
-            state = trainer.train()
-            trainer.apply_final_weights()
-    seconds = time.perf_counter() - start_time
-    return build_fit_report(setup.objective.name, state, history, seconds)
+        return train_with_report(setup, callbacks, is_shown=progress, start_time=start_time)
+
+
+def train_with_report(
+    setup: Setup,
+    callbacks: Sequence[Callable[[Report], None]],
+    *,
+    is_shown: bool,
+    start_time: float,
+) -> FitReport:
+    """Train the model of a setup, show the progress if `is_shown`, and return the report."""
+    history = MetricsHistory()
+    with restore_after_training(setup.net), show_fit_progress(setup, is_shown=is_shown) as show:
+        trainer = setup.build_trainer(
+            distributed=DistributedContext(), callbacks=(history.add, show, *callbacks)
+        )
+        state = trainer.train()
+        trainer.apply_final_weights()
+    reports = history.validation or history.train
+    class_report = reports[-1].class_report if reports else EMPTY_CLASS_REPORT
+    return FitReport(
+        objective=setup.objective.name,
+        metrics=reports[-1].metrics if reports else {},
+        class_scores=class_report.class_scores,
+        confusion_matrix=class_report.confusion_matrix,
+        history=history,
+        steps=state.step,
+        num_tokens=state.num_tokens,
+        seconds=time.perf_counter() - start_time,
+    )
 
 
 def choose_lr(model: Model) -> float:
@@ -178,15 +195,13 @@ def with_default_log_every(setup: Setup) -> Setup:
 
 
 @contextmanager
-def show_fit_progress(
-    title: str, setup: Setup, *, is_shown: bool
-) -> Iterator[Callable[[Report], None]]:
+def show_fit_progress(setup: Setup, *, is_shown: bool) -> Iterator[Callable[[Report], None]]:
     """Show the reports as `qkv train` does: a live panel on a terminal, else lines."""
     if not is_shown:
         yield lambda report: None
         return
     training_progress = TrainingProgress(
-        title=title,
+        title=f"{setup.model.family.name}, {setup.objective.name}",
         train_config=setup.recipe.train,
         flops_per_token=0.0,
         measure_peak_flops=lambda: 0.0,  # measuring takes longer than a small training
@@ -206,24 +221,6 @@ def restore_after_training(net: nn.Module) -> Iterator[None]:
     finally:
         for parameter, requires_grad in trainable:
             parameter.requires_grad_(requires_grad)
-
-
-def build_fit_report(
-    objective_name: str, state: TrainerState, history: MetricsHistory, seconds: float
-) -> FitReport:
-    """Return the report of a finished training."""
-    reports = history.validation or history.train
-    class_report = reports[-1].class_report if reports else EMPTY_CLASS_REPORT
-    return FitReport(
-        objective=objective_name,
-        metrics=reports[-1].metrics if reports else {},
-        class_scores=class_report.class_scores,
-        confusion_matrix=class_report.confusion_matrix,
-        history=history,
-        steps=state.step,
-        num_tokens=state.num_tokens,
-        seconds=seconds,
-    )
 
 
 def build_train_config(
