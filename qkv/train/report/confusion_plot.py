@@ -79,7 +79,7 @@ def render_confusion_svg(matrix: ConfusionMatrix) -> str:
     left = MATRIX_MARGIN + 20 + longest + 10
     space = PLOT_WIDTH - left - MATRIX_MARGIN - longest * MATRIX_HEADING_SLANT
     cell = int(min(max(space / max(len(names), 1), MIN_CELL_SIZE), MAX_CELL_SIZE))
-    top = TITLE_HEIGHT + 20 + longest * MATRIX_HEADING_SLANT
+    top = TITLE_HEIGHT + 30 + longest * MATRIX_HEADING_SLANT
     size = cell * len(names)
     width = round(max(left + size + longest * MATRIX_HEADING_SLANT + MATRIX_MARGIN, PLOT_WIDTH))
     height = round(top + size + MATRIX_MARGIN)
