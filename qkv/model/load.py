@@ -4,16 +4,19 @@ Hugging Face hub. Executes no code of a checkpoint."""
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from qkv.families.family import Args, Family
 from qkv.files import read_json_object
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
-from qkv.model.config import detect_prefix, find_body_prefixes, parse_config
+from qkv.model.config import build_hf_config, detect_prefix, find_body_prefixes, parse_config
 from qkv.model.device import pick_device
 from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
 from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
@@ -150,6 +153,24 @@ def load_folder(
     return model
 
 
+def state_class(
+    config: dict[str, Any],
+    family: Family,
+    args: Args,
+    extra_tensors: Mapping[str, Tensor],
+    names_table: NamesTable,
+) -> dict[str, Any]:
+    """Return the config with the class of the head, if it states no class of the family.
+
+    A class with unknown heads, which `save` writes back, is kept."""
+    class_names = config.get("architectures") or [""]
+    has_unknown_heads = any(names_table.find_parameter(name) is None for name in extra_tensors)
+    if family.find_head(class_names[0]) is not None or has_unknown_heads:
+        return config
+    hf_config = build_hf_config(family, args, config.get("model_type"))
+    return {**config, "architectures": hf_config["architectures"]}
+
+
 def load_hf_folder(
     folder: Path,
     *,
@@ -198,6 +219,8 @@ def load_hf_folder(
         names_table = definition.build_names_table(args, checkpoint_prefix)
     body_prefixes = ("",) if is_native else find_body_prefixes(definition, config, args, tensors)
     loaded = load_parameters(net, names_table, tensors, folder, body_prefixes)
+    if not is_native and head is not None:
+        config = state_class(config, definition, args, loaded.extra_tensors, names_table)
     for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=4)
     net = net.to(device=target_device, dtype=dtype)

@@ -178,6 +178,19 @@ def test_label_names_of_the_same_number_keep_the_head(tmp_path: Path) -> None:
     assert model.config["id2label"] == {"0": "no", "1": "yes"}
 
 
+def test_the_labels_of_another_head(tmp_path: Path) -> None:
+    folder = save_tiny(tmp_path, "bert", head="token-classification", num_labels=3)
+    id2label = {"0": "O", "1": "B-PER", "2": "I-PER"}
+    change_config(folder, id2label=id2label, num_labels=3, problem_type="regression")
+    model, _ = load_with_warnings(folder, head="sequence-classification")
+    assert model.config["id2label"] == id2label
+    assert "problem_type" not in model.config
+    model, _ = load_with_warnings(folder, label_names=["no", "yes"])
+    assert model.config["id2label"] == {"0": "no", "1": "yes"}
+    assert "num_labels" not in model.config
+    assert "problem_type" not in model.config
+
+
 @pytest.mark.parametrize(
     ("label_names", "words"),
     [([], "expected a list"), ("abc", "expected a list"), (["a", 1], "expected a list"),

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import qkv
+from tests.support import compare
 from tests.support.published.bert import BERT, ROBERTA
 from tests.support.published.decoders import DECODERS
 from tests.support.published.encoder_decoders import ENCODER_DECODERS
@@ -38,11 +39,17 @@ def test_a_published_folder_opens(published: PublishedFolder | PublishedXL, tmp_
     ]
     assert not unexpected
     assert bool(messages) == bool(published.warns)
-    with torch.no_grad():
-        outputs = model(**inputs, extra_outputs=())
+    model.save(tmp_path / "saved")
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        reloaded = qkv.load(tmp_path / "saved", **published.reload)
+        outputs = [each(**inputs, extra_outputs=()) for each in (model, reloaded)]
     assert expected
     for name, value in expected.items():
-        torch.testing.assert_close(outputs[name], value, atol=2e-5, rtol=1e-4, msg=name)
+        torch.testing.assert_close(outputs[0][name], value, atol=2e-5, rtol=1e-4, msg=name)
+        compare.assert_bitwise_equal(
+            outputs[1][name], outputs[0][name], because=compare.SAME_KERNELS
+        )
 
 
 def test_every_spelling_is_cited() -> None:

@@ -11,11 +11,13 @@ from torch import Tensor
 
 from qkv.model.build import build_model_spec, initialize_weights
 from qkv.model.config import build_hf_config
+from qkv.model.label_names import LABEL_COUNT_KEYS
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import lora_layers
 from qkv.nn.transformer import build_network
 
+LABEL_KEYS = {"id2label", "label2id", *LABEL_COUNT_KEYS}
 SENTENCE_EMBEDDING = "sentence-embedding"  # the head of a model without one, with pooling
 
 
@@ -60,9 +62,12 @@ def replace_head(
     args = family.arguments(None, **{**model.args, **changes})
     net = build_network(build_model_spec(family, args, model.position_embedding_type, pooling))
     initialize_weights(net)
-    config = dict(model.config)
+    outdated = {"problem_type"} if "head" in changes or "num_labels" in changes else set()
+    outdated |= LABEL_KEYS if "num_labels" in changes else set()
+    config = {key: value for key, value in model.config.items() if key not in outdated}
     if family.model_types and not model.position_embedding_type:
-        config |= build_hf_config(family, args, config.get("model_type"))
+        label_names = {key: config[key] for key in LABEL_KEYS & config.keys()}
+        config |= build_hf_config(family, args, config.get("model_type")) | label_names
     new_model = Model(
         family,
         args,

@@ -139,7 +139,7 @@ BERT = [
             "intent_classifier.linear.weight": (7, 24), "intent_classifier.linear.bias": (7,),
             "slot_classifier.linear.weight": (9, 24), "slot_classifier.linear.bias": (9,),
         },
-        config={"architectures": ["JointBERT"]}, load={"head": "none"},
+        config={"architectures": ["JointBERT"]}, load={"head": "none"}, reload={"head": "none"},
         warns=rf"intent_classifier\.linear\.bias, .*{KEPT_ASIDE}",
     ),
     PublishedFolder(

@@ -57,6 +57,7 @@ class PublishedFolder:
     kept_keys: str = ""
     config: Mapping[str, Any] = field(default_factory=dict)
     load: Mapping[str, Any] = field(default_factory=dict)  # arguments of qkv.load
+    reload: Mapping[str, Any] = field(default_factory=dict)  # the same, after saving
     compared: str = ""  # names of outputs; default: all that the class returns
     warns: str = ""  # a regular expression for the only warning; default: no warning
 

@@ -28,6 +28,7 @@ class PublishedXL:
     removed: str = "(?!)"  # names of tensors: a regular expression
     config: Mapping[str, Any] = field(default_factory=dict)  # None removes a key
     load: Mapping[str, Any] = field(default_factory=dict)
+    reload: Mapping[str, Any] = field(default_factory=dict)
     compared: tuple[str, ...] = ("logits", "last_hidden_state", "mems")
     warns: str = ""
 
