@@ -32,6 +32,10 @@ NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     "max_grad_norm": "grad_clip",
     "gradient_checkpointing": "activation_checkpointing",
     "label_smoothing_factor": "label_smoothing",
+    "eval_dataset": "validation",
+    "eval_steps": "eval_every",
+    "logging_steps": "log_every",
+    "compute_metrics": "metrics",
     "rank": "r",
     # generation and tasks
     "beam": "num_beams",

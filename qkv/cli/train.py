@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 
     from qkv.model.model import Model
     from qkv.train.config import TrainConfig
+    from qkv.train.evaluate.class_report import ClassReport
     from qkv.train.evaluate.evaluation_loop import ProgressReporter
     from qkv.train.loop.trainer import Report, TrainerState
     from qkv.train.recipe import Recipe
     from qkv.train.report.console import ReportCallback, TrainingProgress
+    from qkv.train.report.evaluation_report import EvaluationReport
     from qkv.train.report.history import MetricsHistory
     from qkv.train.setup import Setup
 
@@ -108,6 +110,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
     start_time = time.monotonic()
     interrupted = False
     report_callbacks: list[ReportCallback] = []  # set when training starts
+    evaluations: list[Report] = []
     with ExitStack() as stack:
         reading = stack.enter_context(ExitStack())
         progress: ProgressReporter = ignore_progress
@@ -129,7 +132,10 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
                 recipe,
                 resume=resume is not None,
                 accept_changes=resume == "changed",
-                callbacks=[lambda report: report_callbacks[0](report)],
+                callbacks=[
+                    lambda report: report_callbacks[0](report),
+                    lambda report: evaluations.append(report) if report.phase == "eval" else None,
+                ],
                 on_start=start_panel,
                 generator=TargetGenerator(EvalOptions(num_beams=recipe.train.eval_num_beams)),
                 progress=progress,
@@ -148,6 +154,8 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
             steps = f"step {state.step:,} of {recipe.train.total_steps:,}"
             print_rich(Text(f"stopped at {steps}; continue with --resume auto"))
         print_rich(build_run_result(recipe, state, MetricsHistory.read(Path(recipe.run)), seconds))
+        if evaluations:
+            print_class_report(evaluations[-1].class_report)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -190,7 +198,7 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
     """Build the table of model, data, objective, device and steps."""
     from qkv.data.store.shards import ShardIndex
     from qkv.train.distributed import get_world_size
-    from qkv.train.evaluate.evaluate_run import count_text_tokens
+    from qkv.train.evaluate.evaluate_model import count_text_tokens
 
     parameters = list(prepared.model.net.parameters())
     num_parameters = sum(p.numel() for p in parameters)
@@ -245,50 +253,69 @@ def build_run_result(
 
 
 def eval(
-    run: Path,
+    model: str,
     /,
     *overrides: RecipeOverride,
+    data: Annotated[list[str] | None, Parameter(negative="")] = None,
     search: EvalOptions = DEFAULT_EVAL,
     lowercase: BoolFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Evaluate the best model of a run on test data.
+    """Evaluate a model, or the best model of a run, on labeled data.
 
-    qkv eval runs/imdb --data.test test.jsonl
+    qkv eval builtin:classify --data reviews.csv
 
     Parameters
     ----------
-    run
-        folder of a run
+    model
+        folder, hub id or builtin: name of a model; or folder of a run
     overrides
-        settings that override those of its recipe: --data.test test.jsonl
+        settings of a recipe, which override those of the run: --data.columns.text review
+    data
+        file to evaluate on; of a run, the default is data.test of its recipe
     lowercase
         also compute lowercased BLEU
     as_json
         print JSON
     """
+    from qkv.train.evaluate.evaluate_model import evaluate_checkpoint
     from qkv.train.evaluate.evaluate_run import evaluate_run
 
-    if not (run / "recipe.toml").exists():
-        has_parent_run = (run.parent / "recipe.toml").exists()
-        hint = f", which is {run.parent}" if has_parent_run else ""
-        raise ValueError(f"{run}: no recipe.toml; expected the folder of a run{hint}")
+    is_run = (Path(model) / "recipe.toml").exists()
+    has_test = any(flag.split("=")[0] == "--data.test" for flag in overrides)
+    if data is None and not is_run and not has_test:
+        has_parent_run = (Path(model).parent / "recipe.toml").exists()
+        hint = f", or evaluate the run {Path(model).parent}" if has_parent_run else ""
+        raise ValueError(f"{model}: no data to evaluate on; set --data FILE{hint}")
+    if data is not None:
+        paths = data[0] if len(data) == 1 else data
+        overrides = (*overrides, f"--data.test={json.dumps(paths, ensure_ascii=False)}")
     generator = TargetGenerator(search)
-    with show_progress_bar(f"reading {run}") as progress:
-        result = evaluate_run(run, overrides, generator, lowercase=lowercase, progress=progress)
+    with show_progress_bar(f"reading {model}") as progress:
+        evaluate_files = evaluate_run if is_run else evaluate_checkpoint
+        result = evaluate_files(model, overrides, generator, lowercase=lowercase, progress=progress)
     if as_json:
-        print(json.dumps(asdict(result) | {"checkpoint": str(result.checkpoint)}))
+        print(json.dumps(asdict(result)))
         return
     corpus_size = format_corpus_size(result.num_records, result.num_tokens)
     facts = {
         "checkpoint": str(result.checkpoint),
-        "data": f"{format_paths(result.data)}, {corpus_size}",
+        "data": f"{format_paths(result.data or [])}, {corpus_size}",
     }
     facts |= {name.replace("_", " "): f"{value:.4g}" for name, value in result.metrics.items()}
     if result.settings:
         facts["settings"] = ", ".join(f"{name} {value}" for name, value in result.settings.items())
     facts |= {f"{name.replace('_', ' ')} is": text for name, text in result.signatures.items()}
     print_rich(build_facts_table(**facts))
+    print_class_report(result)
+
+
+def print_class_report(report: ClassReport | EvaluationReport) -> None:
+    """Print the scores of every class and the confusion matrix, if there are classes."""
+    from qkv.train.report.tables import format_evaluation
+
+    if report.class_scores:
+        print(f"\n{format_evaluation({}, report.class_scores, report.confusion_matrix)}")
 
 
 class TargetGenerator:

@@ -103,6 +103,14 @@ class ObjectiveConfig:
         """The problem type of sequence classification."""
         return self.settings.get("problem_type", "single_label_classification")
 
+    @property
+    def has_single_label(self) -> bool:
+        """Whether every text has exactly one label."""
+        return (
+            self.name == "sequence-classification"
+            and self.problem_type == "single_label_classification"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:

@@ -33,6 +33,7 @@ from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import is_tokenizer_stale
 from qkv.train.loop.trainer import Report, Trainer, TrainerState
+from qkv.train.objectives.registry import find_data_columns
 from qkv.train.recipe import Recipe, as_list, format_recipe, parse_recipe, read_recipe
 from qkv.train.report.history import METRICS_FILE
 from qkv.train.report.plot import make_plot_callback, write_loss_plot
@@ -71,13 +72,17 @@ def train_recipe(
     folder = Path(recipe.run)
     original_recipe = recipe
     recipe = stdin.replace_stdin(original_recipe)
+    has_stdin = recipe != original_recipe
 
     def prepare() -> Setup:
+        nonlocal recipe
+        if not has_stdin:
+            recipe = find_data_columns(recipe, recipe.data.train)
         if distributed.is_main_process:
             lock.enter_context(lock_run_folder(folder))
             write_or_check_recipe(folder, recipe, resume=resume, accept_changes=accept_changes)
             if not contains_run(folder):
-                if recipe != original_recipe and not (resume and stdin.has_saved_stdin(folder)):
+                if has_stdin and not (resume and stdin.has_saved_stdin(folder)):
                     stdin.save_stdin(folder)
                 if is_tokenizer_stale(recipe, folder):
                     shutil.rmtree(folder / "tokenizer")
@@ -267,7 +272,8 @@ def make_metrics_callback(folder: Path) -> Callable[[Report], None]:
     """Return a callback that appends every report to metrics.jsonl."""
 
     def write_report(report: Report) -> None:
+        line = {name: value for name, value in asdict(report).items() if name != "class_report"}
         with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(report)) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     return write_report

@@ -420,7 +420,14 @@ def test_eval_of_a_language_model(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(Path("runs").rglob("*")) == before
     assert "gone.txt" in bad(capsys, "eval", "runs/tiny", "--data.test", "gone.txt")
     assert "data.tset is unknown" in bad(capsys, "eval", "runs/tiny", "--data.tset", "test.txt")
-    assert "no recipe.toml; expected the folder of a run" in bad(capsys, "eval", "text.txt")
+    assert "text.txt: no data to evaluate on; set --data FILE" in bad(capsys, "eval", "text.txt")
+    error = bad(capsys, "eval", "runs/tiny/best")
+    assert "set --data FILE, or evaluate the run runs/tiny" in error
+    command = ("eval", "runs/tiny/best", "--data", "test.txt", "--data.unit", "file")
+    assert "data.max_length 16, expected at most" in bad(capsys, *command, "--data.max_length", 16)
+    model_result = json.loads(good(capsys, *command, "--json"))
+    assert model_result["objective"] == "causal-lm"
+    assert model_result["metrics"] == pytest.approx(values)
 
 
 def test_eval_with_another_memory(capsys: pytest.CaptureFixture[str]) -> None:
@@ -468,6 +475,32 @@ def test_eval_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     # bad: no, no; good: yes. Wanted: no, yes, yes
     values = {"accuracy": 2 / 3, "f1": 2 / 3, "macro_f1": 2 / 3, "matthews_correlation": 1 / 2}
     assert {name: result["metrics"][name] for name in values} == pytest.approx(values)
+    assert result["confusion_matrix"] == {"label_names": ["no", "yes"], "counts": [[1, 0], [1, 1]]}
+    assert result["class_scores"]["yes"] == pytest.approx(
+        {"precision": 1.0, "recall": 1 / 2, "f1": 2 / 3, "support": 2}
+    )
+    assert good(capsys, "eval", "runs/labels", "--data", "test.jsonl").endswith(
+        "reference ↓  prediction →  no  yes\nno                          1    0\n"
+        "yes                         1    1\n"
+    )
+
+
+def test_columns_and_balanced_weights(capsys: pytest.CaptureFixture[str]) -> None:
+    """Columns with usual names are found, also when the run is resumed; the split has every label."""
+    text = LABELS.replace('"train.jsonl"', '"reviews.csv"\nvalidation = 0.2')
+    text = text.replace('classification"\n', 'classification"\nclass_weights = "balanced"\n')
+    Path("labels.toml").write_text(text)
+    rows = ["good film,yes"] * 18 + ["bad film,no"] * 2
+    Path("reviews.csv").write_text("\n".join(["Review,Category", *rows]))
+    out = good(capsys, "train", "labels.toml")
+    assert re.search(r"^no +\S+ +\S+ +\S+ +1$", out, re.MULTILINE)  # support
+    assert re.search(r"^yes +\S+ +\S+ +\S+ +3$", out, re.MULTILINE)
+    assert "reference ↓  prediction →  no  yes" in out
+    assert 'text = "Review"' in Path("runs/labels/recipe.toml").read_text()
+    assert 'class_weights = "balanced"' in Path("runs/labels/recipe.toml").read_text()
+    good(capsys, "train", "labels.toml", "--resume", "auto", "--train.steps", 44)
+    result = json.loads(good(capsys, "eval", "runs/labels", "--data", "reviews.csv", "--json"))
+    assert result["num_records"] == 20
 
 
 @pytest.mark.parametrize(

@@ -129,15 +129,15 @@ def test_more_steps_do_not_count_as_a_change(capsys: Capture) -> None:
         ),
         (
             "a.csv",
-            "Text,Label\ngood,1\n",
+            "Phrase,Label\ngood,1\n",
             "masked-lm",
-            "line 2: no column 'text'; the columns are 'Text', 'Label'",
+            "line 2: no column 'text'; the columns are 'Phrase', 'Label'",
         ),
         (
             "a.csv",
-            "Text,Label\ngood,1\n",
+            "Phrase,Label\ngood,1\n",
             "causal-lm",
-            "line 2: no column 'text'; the columns are 'Text', 'Label'",
+            "line 2: no column 'text'; the columns are 'Phrase', 'Label'",
         ),
         (
             "a.csv",

@@ -135,6 +135,7 @@ def compute_gradients(
         ),
         ("sequence-classification", ["--objective.class_weights", "{ pet = 0.1, other = 4 }"]),
         ("token-classification", ["--objective.class_weights", "[3.0, 0.5, 0.2]"]),
+        ("token-classification", ["--objective.class_weights", "balanced"]),
     ],
 )
 def test_micro_batches_equal_one_batch(
@@ -260,8 +261,8 @@ def test_saved_model_has_the_reported_loss(name: str, tmp_path: Path) -> None:
     )
     net, _ = OBJECTIVE_SPECS[recipe.objective.name].build_module(context)
     with torch.no_grad():
-        metrics = evaluate_batches(net.eval(), setup.evaluation_set.sampler, setup.objective)
-    assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        evaluation = evaluate_batches(net.eval(), setup.evaluation_set.sampler, setup.objective)
+    assert evaluation.metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
 
 
 def test_error_for_rows_longer_than_max_positions(tmp_path: Path) -> None:
