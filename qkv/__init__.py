@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from qkv.model.model import Model
     from qkv.tasks.registry import task
     from qkv.text import Tokenizer
+    from qkv.train.evaluate.evaluate_model import evaluate
     from qkv.train.fit import fit
 
 __version__ = "0.3.0"
@@ -21,6 +22,7 @@ __all__ = [
     "Model",
     "Tokenizer",
     "build",
+    "evaluate",
     "fit",
     "list_families",
     "load",
@@ -35,6 +37,7 @@ _MODULES = {
     "Tokenizer": "qkv.text",
     "build": "qkv.model.build",
     "list_families": "qkv.families",
+    "evaluate": "qkv.train.evaluate.evaluate_model",
     "fit": "qkv.train.fit",
     "load": "qkv.model.load",
     "look": "qkv.attention_weights",
