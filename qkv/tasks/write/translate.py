@@ -21,6 +21,7 @@ from qkv.tasks.write.seq2seq import GeneratedText, Seq2SeqTask
 from qkv.text import Encoding
 from qkv.text.sentences import SENTENCE_BOUNDARY
 
+MIN_UPPERCASE_LETTERS = 4
 TRANSLATION_KEY = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
@@ -32,7 +33,8 @@ class TranslateTask(Seq2SeqTask):
     `unit`: unit of translation, "line" or "sentence", None: `unit` in the entry `translation` of the
     folder's `task_specific_params`, else "line".
     Without languages, the source language is detected if `language_detector` of that entry is one of
-    `qkv.builtin.language.LANGUAGE_DETECTORS`."""
+    `qkv.builtin.language.LANGUAGE_DETECTORS`. If `restore_uppercase` of that entry is true, segments in
+    capital letters are translated in lower case, and their translations are uppercased."""
 
     name: ClassVar[str] = "translate"
     src_lang: str | None = None
@@ -230,10 +232,17 @@ class TranslateTask(Seq2SeqTask):
 
     def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
         texts = super().prepare_texts(task_input, input_name)
+        bodies = []
         for text in texts:
             assert isinstance(text, str)
-            self.check_direction(text.removeprefix(self.source_prefix))
-        return texts
+            body = text.removeprefix(self.source_prefix)
+            self.check_direction(body)
+            bodies.append(map_characters(str.lower, body) if self.is_recased(body) else body)
+        return [self.source_prefix + body for body in bodies]
+
+    def is_recased(self, segment: str) -> bool:
+        """Return whether a segment in capital letters is translated in lower case."""
+        return bool(self.translation_params.get("restore_uppercase")) and is_uppercase(segment)
 
     def segment_text(self, task_input: str) -> Iterator[tuple[str, str]]:
         """Yield lines or sentences, in chunks if too long, each after the whitespace before it."""
@@ -252,7 +261,23 @@ class TranslateTask(Seq2SeqTask):
     ) -> list[str]:
         """Return the translations with the whitespace of the segments."""
         remaining = iter(outputs)
-        return [gap + (next(remaining).text if body else "") for gap, body in segments]
+        texts = []
+        for gap, body in segments:
+            text = next(remaining).text if body else ""
+            texts.append(gap + (map_characters(str.upper, text) if self.is_recased(body) else text))
+        return texts
+
+
+def is_uppercase(text: str) -> bool:
+    """Return whether a text is in capital letters, and longer than most abbreviations."""
+    return text.isupper() and sum(map(str.isalpha, text)) >= MIN_UPPERCASE_LETTERS
+
+
+def map_characters(change: Callable[[str], str], text: str) -> str:
+    """Change the characters of a text, except where that would change its length, as with ß."""
+    return "".join(
+        changed if len(changed := change(character)) == 1 else character for character in text
+    )
 
 
 def strip_code_arrows(code: str) -> str:
