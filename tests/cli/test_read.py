@@ -151,7 +151,9 @@ def test_two_dashes_end_the_options(capsys: pytest.CaptureFixture[str]) -> None:
 def test_tag(capsys: pytest.CaptureFixture[str]) -> None:
     result = rows(capsys, "tag", TEXT, "texts.txt", *model("bert-tag"), "--aggregation", "max")
     assert [row["text"] for row in result] == [TEXT, TEXT, "It rained all week."]
-    assert result[0]["entities"] == result[1]["entities"]
+    # The rows of a product may be summed in different orders, depending on the number of threads.
+    for item, repeated in zip(result[0]["entities"], result[1]["entities"], strict=True):
+        assert item == repeated | {"score": pytest.approx(repeated["score"], rel=1e-5)}
     assert all(item["text"] == TEXT[item["start"] : item["end"]] for item in result[0]["entities"])
     assert (
         good(capsys, "tag", "texts.txt", *model("bert-tag")).split()[:6]
