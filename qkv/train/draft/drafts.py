@@ -24,7 +24,7 @@ from qkv.train.draft.settings import (
     choose_duration,
     choose_encoder,
     choose_finetuning,
-    choose_max_length,
+    suggest_max_length,
     choose_precision,
     choose_rows,
     describe_labels,
@@ -137,7 +137,7 @@ def draft_answering(source: DataSource) -> RecipeDraft:
     num_unanswerable = sum(not record.get_answers() for record in table.records)
     facts = describe_table(table, contexts, "contexts")
     facts["questions"] = f"{contexts.count:,}, {num_unanswerable:,} of them without an answer"
-    length = choose_max_length(contexts.long_words + 20, at_most=384)
+    length = suggest_max_length(contexts.long_words + 20, at_most=384)
     rows = [
         Setting("max_length", length, "tokens of question and context"),
         Setting("overflow", "window", "a longer context is read in windows"),
@@ -204,7 +204,7 @@ def draft_translation(source: DataSource) -> RecipeDraft:
             **({} if source.model else {"tokenizer": tokenizer}),
             "data": [
                 *describe_source(source, table),
-                Setting("max_length", choose_max_length(longest), "tokens of a text"),
+                Setting("max_length", suggest_max_length(longest), "tokens of a text"),
                 Setting("overflow", "truncate"),
                 Setting("batch_tokens", batch_tokens, f"for {source.machine}"),
             ],

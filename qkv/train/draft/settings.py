@@ -107,7 +107,7 @@ def choose_encoder(task: str, source: DataSource) -> list[Setting]:
 
 def choose_rows(texts: TextProfile, source: DataSource) -> list[Setting]:
     """Return the length of rows, by the lengths of the texts, and the batch size."""
-    length = choose_max_length(texts.long_words)
+    length = suggest_max_length(texts.long_words)
     num_longer = sum(words * TOKENS_PER_WORD > length for words in texts.lengths)
     share = f"about {num_longer / texts.count:.0%}" if num_longer else "none"
     return [
@@ -117,7 +117,7 @@ def choose_rows(texts: TextProfile, source: DataSource) -> list[Setting]:
     ]
 
 
-def choose_max_length(num_words: int, at_most: int = MAX_LENGTH) -> int:
+def suggest_max_length(num_words: int, at_most: int = MAX_LENGTH) -> int:
     """Return a row length for texts of so many words: a multiple of 32."""
     return min(at_most, 32 * math.ceil((num_words * TOKENS_PER_WORD + 2) / 32))
 
