@@ -146,7 +146,7 @@ TABLE = [Mutant(*row) for row in (
      "nn/relative_position:position_ids_may_be_far_apart"),
     ("max-distance-ignores-cache", "nn/transformer.py", "inputs.max_distance + cached", "inputs.max_distance",
      "nn/cache:decoding_token_by_token_equals_a_full_forward[transformer-xl]"),
-    ("position-ids-shifted-by-cache", "nn/transformer.py", "len(cache) and inputs.offset_by_cache", "len(cache)",
+    ("position-ids-shifted-by-cache", "nn/transformer.py", "inputs.offset_by_cache and len(cache)", "len(cache)",
      "nn/cache:a_cache_does_not_shift_position_ids"),
     ("next-position-counts-padding", "nn/cache.py", "self.positions.amax(dim=1, keepdim=True) + 1",
      "0 * self.positions[:, :1] + len(self)", "nn/cache:prompts_may_have_different_lengths[left-gpt2]"),
