@@ -158,7 +158,7 @@ def ship(
             replace(config, **add_do_sample(generation_settings)), model.generation_config
         )
     with write_atomically(out) as folder:
-        model.save(folder, weights="int8")
+        model.save(folder, quantization="int8")
         data_table = tomllib.loads(recipe.read_text("utf-8")).get("data", {})
         set_model_max_length(folder / "tokenizer_config.json", data_table)
         if unit == "sentence":

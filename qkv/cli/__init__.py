@@ -39,7 +39,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
     ("Train", "qkv train recipes/shakespeare.toml --data.train input.txt"): dict(
         train=train.train, eval=train.eval, tokenizer=tokenizer_app
     ),
-    ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --weights int8"): dict(
+    ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --quantization int8"): dict(
         export=models.export, merge=models.merge
     ),
 }  # fmt: skip

@@ -12,13 +12,14 @@ from qkv.cli.console import make_console, print_rich
 from qkv.cli.flags import BoolFlag, JsonFlag
 from qkv.cli.folders import (
     BASE_COMPANION_FILES,
-    check_new_folder,
+    COMPANION_FILES,
+    RUNTIME_COMPANION_FILES,
     copy_companion_files,
     describe_model,
     list_file_sizes,
     print_summary,
-    write_atomically,
 )
+from qkv.files import check_new_folder, write_folder_atomically
 from qkv.formatting import format_count
 
 if TYPE_CHECKING:
@@ -234,15 +235,19 @@ def export(
     target: Path,
     /,
     *,
-    weights_format: Literal["safetensors", "bin"] = "safetensors",
-    max_shard_size: str = "5GB",
-    format: Literal["auto", "hf", "qkv"] = "auto",
-    weights: Literal["full", "int8"] = "full",
+    to: Literal["auto", "hf", "qkv", "onnx", "ctranslate2", "pt2"] = "auto",
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
+    quantization: Literal[
+        "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
+        "float32",
+    ] | None = None,
+    weights_format: Literal["safetensors", "bin"] | None = None,
+    max_shard_size: str | None = None,
     head: str | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a model in another format; reads Hugging Face, fairseq and CTranslate2 models.
 
-    qkv export Helsinki-NLP/opus-mt-de-en small --weights int8
+    qkv export Helsinki-NLP/opus-mt-de-en small --to onnx
 
     Parameters
     ----------
@@ -250,23 +255,27 @@ def export(
         folder, hub id, builtin:translate, fairseq .pt file, or CTranslate2 folder
     target
         new folder
+    to
+        hf: Hugging Face, qkv: native, onnx, ctranslate2, pt2: torch.export; auto: Hugging Face if
+        it has a class for the model, else qkv
+    dtype
+        dtype of the weights; default: that of the source
+    quantization
+        int8 in qkv's format: readable by qkv only; in CTranslate2's, any of its types
     weights_format
-        file format of the weights
+        file format of Hugging Face's and qkv's weights; default: safetensors
     max_shard_size
-        maximum size of one weights file: 2GB, 500MB
-    format
-        hf: Hugging Face, qkv: native; auto: Hugging Face if it has a class for the model
-    weights
-        int8: weight-only 8-bit quantization, readable by qkv only
+        maximum size of one weights file: 2GB, 500MB; default: 5GB
     head
         head of a fairseq checkpoint with several heads: lm, or its name
     """
-    from qkv.files import read_json_object
+    import torch
+
+    from qkv.export.formats import EXPORT_FORMATS, export_model
     from qkv.model.adapters.config import is_adapter
     from qkv.model.hub import find_model_folder
-    from qkv.weights.tensors import read_tensors, write_tensors
 
-    shard_bytes = parse_byte_size(max_shard_size)
+    shard_bytes = parse_byte_size(max_shard_size or "5GB")
     path = find_model_folder(source, None)
     if is_adapter(path):
         raise ValueError(
@@ -275,27 +284,63 @@ def export(
     if target.exists() and target.samefile(path):
         raise ValueError(f"{target}: the same folder as the source; expected another folder")
     check_new_folder(target)
+    for flag, value in (("--weights-format", weights_format), ("--max-shard-size", max_shard_size)):
+        if value is not None and to in EXPORT_FORMATS:
+            raise ValueError(f"{flag} {value} with --to {to}: expected --to hf or --to qkv")
     model, source_format = _open_model(path, head)
-    with write_atomically(target) as folder:
-        model.save(folder, format=format, weights=weights, max_shard_size=shard_bytes)
-        if weights_format == "bin":
-            write_tensors(
-                folder, read_tensors(folder), file_format="bin", max_shard_size=shard_bytes
+    if dtype is not None:
+        model.to(getattr(torch, dtype))
+    with write_folder_atomically(target) as folder:
+        if to in EXPORT_FORMATS:
+            export_model(model, folder, to=to, quantization=quantization)
+            target_format, patterns = to, RUNTIME_COMPANION_FILES
+        else:
+            target_format = _save_model(
+                model, folder, to, quantization, weights_format or "safetensors", shard_bytes
             )
-        tensors = read_tensors(folder)
+            patterns = COMPANION_FILES
         file_rows = list_file_sizes(folder)
-        is_native = read_json_object(folder / "config.json").get("model_type") == "qkv"
-        copied_files = copy_companion_files(path if path.is_dir() else path.parent, folder)
-    dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
+        source_folder = path if path.is_dir() else path.parent
+        copied_files = copy_companion_files(source_folder, folder, patterns)
     print_summary(
         ("read", str(path)),
         ("", source_format),
         ("model", describe_model(model)),
         ("wrote", str(target)),
-        ("", f"{FORMAT_NAMES[is_native]} format, {len(tensors)} tensors of {dtypes}"),
+        ("", target_format),
         *file_rows,
         copied_files=copied_files,
     )
+
+
+def _save_model(
+    model: Model,
+    folder: Path,
+    to: Literal["auto", "hf", "qkv"],
+    quantization: str | None,
+    weights_format: Literal["safetensors", "bin"],
+    shard_bytes: int,
+) -> str:
+    """Write Hugging Face's or qkv's format and return its description."""
+    from qkv.files import read_json_object
+    from qkv.weights.tensors import read_tensors, write_tensors
+
+    if quantization not in (None, "int8"):
+        raise ValueError(
+            f"--quantization {quantization} with --to {to}: expected int8, or --to ctranslate2"
+        )
+    model.save(
+        folder,
+        format=to,
+        quantization="int8" if quantization else None,
+        max_shard_size=shard_bytes,
+    )
+    if weights_format == "bin":
+        write_tensors(folder, read_tensors(folder), file_format="bin", max_shard_size=shard_bytes)
+    tensors = read_tensors(folder)
+    is_native = read_json_object(folder / "config.json").get("model_type") == "qkv"
+    dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
+    return f"{FORMAT_NAMES[is_native]} format, {len(tensors)} tensors of {dtypes}"
 
 
 def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
@@ -350,7 +395,7 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     base = find_base_model(path)[1] if is_adapter(path) else path
     merged = load(model, adapter=adapter)
     layers = merge_lora(merged.net)
-    with write_atomically(out) as folder:
+    with write_folder_atomically(out) as folder:
         merged.save(folder)
         file_rows = list_file_sizes(folder)
         base_folder = base if base.is_dir() else base.parent

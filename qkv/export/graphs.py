@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from qkv.export.modules import (
     DecoderModule,
@@ -18,7 +18,7 @@ from qkv.export.modules import (
 from qkv.model.inputs import list_accepted_inputs, list_stack_specs
 from qkv.model.model import Model
 from qkv.nn.transformer import Transformer
-from qkv.spec import DualSpec, MixtureOfExpertsSpec, Spec, StackSpec
+from qkv.spec import DualSpec, MixtureOfExpertsSpec, Spec
 
 # Sizes of the example inputs. They differ, so that tracing does not take two axes for one.
 BATCH, IMAGES, CHOICES, LENGTH, CACHED, SOURCE = 3, 2, 4, 5, 7, 11
@@ -28,12 +28,16 @@ TEXT_AXES: Axes = {0: "batch_size", 1: "sequence_length"}
 CHOICE_AXES: Axes = {0: "batch_size", 1: "num_choices", 2: "sequence_length"}
 SOURCE_AXES: Axes = {0: "batch_size", 1: "encoder_sequence_length"}
 TARGET_AXES: Axes = {0: "batch_size", 1: "decoder_sequence_length"}
-PAST_LENGTH = {"": "past_sequence_length", "decoder.": "past_decoder_sequence_length"}
-TOTAL_LENGTH = {
-    "": "past_sequence_length + sequence_length",
-    "decoder.": "past_decoder_sequence_length + decoder_sequence_length",
-}
-ENCODER_KEY_AXES: Axes = {0: "batch_size", 2: "encoder_sequence_length"}
+TOTAL_LENGTH = "past_sequence_length + sequence_length"
+# Cached keys and values (B, H, S, D): of a decoder, of an encoder-decoder, of its cross-attention.
+PAST_AXES: Axes = {0: "batch_size", 2: "past_sequence_length"}
+PRESENT_AXES: Axes = {0: "batch_size", 2: TOTAL_LENGTH}
+PAST_TARGET_AXES: Axes = {0: "batch_size", 2: "past_decoder_sequence_length"}
+FIRST_TARGET_AXES: Axes = {0: "batch_size", 2: "decoder_sequence_length"}
+PRESENT_TARGET_AXES: Axes = {
+    0: "batch_size", 2: "past_decoder_sequence_length + decoder_sequence_length",
+}  # fmt: skip
+PAST_SOURCE_AXES: Axes = {0: "batch_size", 2: "encoder_sequence_length"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +61,9 @@ def build_graphs(model: Model) -> list[Graph]:
     if isinstance(spec, Spec) and isinstance(net, Transformer) and spec.decoder is not None:
         head = model.args.get("head")
         if spec.encoder is not None and head in ("lm", "none"):
-            return build_seq2seq_graphs(net, spec.decoder, "logits" if spec.heads else "")
+            return build_seq2seq_graphs(net, "logits" if spec.heads else "last_hidden_state")
         if spec.encoder is None and head in ("lm", "causal-lm"):
-            return [build_decoder_graph(net, spec.decoder)]
+            return [build_decoder_graph(net)]
     return [build_forward_graph(model)]
 
 
@@ -146,7 +150,7 @@ def find_output_axes(
 # --- decoders with a KV cache ---
 
 
-def build_decoder_graph(net: Transformer, stack: StackSpec) -> Graph:
+def build_decoder_graph(net: Transformer) -> Graph:
     """Return the graph of a decoder; a prompt has a cache of length 0."""
     past = build_cache_examples(net, "", CACHED)
     like = next(iter(past.values()))
@@ -162,26 +166,24 @@ def build_decoder_graph(net: Transformer, stack: StackSpec) -> Graph:
         },
         input_axes={
             "input_ids": TEXT_AXES,
-            "attention_mask": {0: "batch_size", 1: TOTAL_LENGTH[""]},
+            "attention_mask": {0: "batch_size", 1: TOTAL_LENGTH},
             "position_ids": TEXT_AXES,
-            **dict.fromkeys(past, {0: "batch_size", 2: PAST_LENGTH[""]}),
+            **dict.fromkeys(past, PAST_AXES),
         },
         output_axes={
             "logits": TEXT_AXES,
-            **dict.fromkeys(rename_to_present(past), {0: "batch_size", 2: TOTAL_LENGTH[""]}),
+            **dict.fromkeys(rename_to_present(past), PRESENT_AXES),
         },
     )
 
 
-def build_seq2seq_graphs(net: Transformer, stack: StackSpec, output: str) -> list[Graph]:
+def build_seq2seq_graphs(net: Transformer, output: str) -> list[Graph]:
     """Return the graphs of an encoder-decoder: encoder, first tokens, later tokens."""
-    output = output or "last_hidden_state"
     past = build_cache_examples(net, "decoder.", CACHED)
     keys = build_cache_examples(net, "encoder.", SOURCE)
     like = next(iter(past.values()))
     mask = torch.ones(BATCH, SOURCE, dtype=torch.long, device=like.device)
     input_ids = mask.new_zeros(BATCH, LENGTH)
-    new_key_axes = {0: "batch_size", 2: TARGET_AXES[1]}
     decoder_axes = {"input_ids": TARGET_AXES, "encoder_attention_mask": SOURCE_AXES}
     encoder = Graph(
         name="encoder_model",
@@ -196,13 +198,13 @@ def build_seq2seq_graphs(net: Transformer, stack: StackSpec, output: str) -> lis
         example_inputs={
             "input_ids": input_ids,
             "encoder_attention_mask": mask,
-            "encoder_hidden_states": like.new_zeros(BATCH, SOURCE, stack.width),
+            "encoder_hidden_states": like.new_zeros(BATCH, SOURCE, net.last_stack.spec.width),
         },
         input_axes={**decoder_axes, "encoder_hidden_states": SOURCE_AXES},
         output_axes={
             output: TARGET_AXES,
             **{
-                name: ENCODER_KEY_AXES if ".encoder." in name else new_key_axes
+                name: PAST_SOURCE_AXES if ".encoder." in name else FIRST_TARGET_AXES
                 for name in rename_to_present(past | keys)
             },
         },
@@ -213,14 +215,12 @@ def build_seq2seq_graphs(net: Transformer, stack: StackSpec, output: str) -> lis
         example_inputs={"input_ids": input_ids, "encoder_attention_mask": mask, **past, **keys},
         input_axes={
             **decoder_axes,
-            **dict.fromkeys(past, {0: "batch_size", 2: PAST_LENGTH["decoder."]}),
-            **dict.fromkeys(keys, ENCODER_KEY_AXES),
+            **dict.fromkeys(past, PAST_TARGET_AXES),
+            **dict.fromkeys(keys, PAST_SOURCE_AXES),
         },
         output_axes={
             output: TARGET_AXES,
-            **dict.fromkeys(
-                rename_to_present(past), {0: "batch_size", 2: TOTAL_LENGTH["decoder."]}
-            ),
+            **dict.fromkeys(rename_to_present(past), PRESENT_TARGET_AXES),
         },
     )
     return [encoder, first, later]

@@ -16,19 +16,23 @@ from torch.onnx import ONNXProgram
 from qkv.export.graphs import Graph, build_graphs
 from qkv.export.pt2 import eval_mode, trace_graph
 from qkv.model.model import Model
+from qkv.model.transforms.hf_family import convert_to_hf_family
 
 REQUIRED_PACKAGES = ("onnx", "onnxscript")
 
 
 def export_onnx(model: Model, folder: Path) -> None:
-    """Write each graph of a model as an ONNX file."""
+    """Write each graph of a model as an ONNX file, with its config and tokenizer."""
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise ValueError(
             f"export to ONNX needs the package {' and '.join(missing)}: pip install 'qkv[onnx]'"
         )
+    if model.family.hf_family and model.find_hf_incompatibility() is None:
+        model = convert_to_hf_family(model)  # Optimum reads config.json of models that it knows
     with eval_mode(model):
         programs = {graph.name: convert_graph(graph) for graph in build_graphs(model)}
+    model.save_config(folder)
     for name, program in programs.items():
         program.save(folder / f"{name}.onnx")
 

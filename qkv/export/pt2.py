@@ -19,6 +19,7 @@ def export_pt2(model: Model, folder: Path) -> None:
     """Write each graph of a model as a program: `torch.export.load(path).module()(inputs)`."""
     with eval_mode(model):
         programs = {graph.name: trace_graph(graph) for graph in build_graphs(model)}
+    model.save_config(folder)
     for name, program in programs.items():
         torch.export.save(program, folder / f"{name}.pt2")
 

@@ -163,6 +163,11 @@ def names_table(args: Args) -> str:
     return table + SEPARATE_TOKENS + "encoder.embedding.tokens model.shared copy\n"
 
 
+def finish_config(config: Args, args: Args) -> Args:
+    """State that no token is forced at the maximum length: Hugging Face's default is id 2."""
+    return config | {"forced_eos_token_id": None}
+
+
 HEADS = "none lm causal-lm sequence-classification question-answering"
 SUPPORTED_VALUES: dict[str, tuple[bool, ...]] = {
     "normalize_before": (False,),
@@ -174,5 +179,5 @@ FAMILY = Family(
     name="bart", doc=__doc__, shape="encoder-decoder", build_spec=bart, sizes=SIZES,
     config=CONFIG, supported_values=SUPPORTED_VALUES,
     model_types=("bart",), heads=head_classes("Bart", HEADS, lm=CONDITIONAL_GENERATION),
-    names_table=names_table, prefixes=("model.",),
+    names_table=names_table, prefixes=("model.",), finish_config=finish_config,
 )  # fmt: skip

@@ -64,6 +64,7 @@ class Family(SpecPart):
     model_types: tuple[str, ...] = ()
     heads: Mapping[str, str] = field(default_factory=dict)  # head -> class in Hugging Face
     removed_from_hf: bool = False  # Hugging Face no longer has the classes
+    hf_family: str = ""  # a family that Hugging Face has, which can hold this one
     names_table: str | Callable[[Args], str] = ""
     prefixes: tuple[str, ...] = ()  # prefixes of tensor names in the table
     # Heads whose class has another prefix.
