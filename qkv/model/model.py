@@ -88,12 +88,16 @@ class Model:
         self._tokenizer = tokenizer
         self.tokenizer_folder = None
         if tokenizer is not None:
-            roles = list_network_roles(self.spec, self.args)
-            self.config = state_token_ids(self.config, tokenizer, roles)
-            if self.args.get("head") in GENERATION_HEADS:
-                self.generation_config = build_generation_config(
-                    self.config, self.generation_config, self.args
-                )
+            self._state_token_ids(tokenizer)
+
+    def _state_token_ids(self, tokenizer: Tokenizer) -> None:
+        """State the special token ids of the tokenizer in the configs."""
+        roles = list_network_roles(self.spec, self.args)
+        self.config = state_token_ids(self.config, tokenizer, roles)
+        if self.args.get("head") in GENERATION_HEADS:
+            self.generation_config = build_generation_config(
+                self.config, self.generation_config, self.args
+            )
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.net.parameters())
@@ -301,9 +305,12 @@ class Model:
 
     def _build_config(self, is_hf: bool, dtype: torch.dtype) -> dict[str, Any]:
         """Return config.json in Hugging Face's or qkv's format."""
-        if is_hf:
-            is_own = self.config.get("model_type", "qkv") == "qkv"
-            config = self._to_hf_config() if is_own else dict(self.config)
+        if is_hf and self.config.get("model_type", "qkv") != "qkv":
+            config = dict(self.config)
+        elif is_hf:
+            if self.tokenizer is not None:
+                self._state_token_ids(self.tokenizer)
+            config = self._to_hf_config()
         else:
             config = self._to_qkv_config()
         dtype_key = "torch_dtype" if "torch_dtype" in config and "dtype" not in config else "dtype"
@@ -326,9 +333,8 @@ class Model:
         kept."""
         stated = build_hf_config(self.family, self.args)
         replaced = {"format_version", "family", "arguments", "position_embedding_type", *stated} - {
-            "id2label",
-            "label2id",
-        }
+            "id2label", "label2id", "bos_token_id", "eos_token_id", "pad_token_id",
+        }  # fmt: skip
         return stated | {key: value for key, value in self.config.items() if key not in replaced}
 
     def save_tokenizer_and_pooling(self, folder: Path) -> None:
