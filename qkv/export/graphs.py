@@ -18,7 +18,7 @@ from qkv.export.modules import (
 from qkv.model.inputs import list_accepted_inputs, list_stack_specs
 from qkv.model.model import Model
 from qkv.nn.transformer import Transformer
-from qkv.spec import DualSpec, MixtureOfExpertsSpec, Spec
+from qkv.spec import DualSpec, MixtureOfExpertsSpec, SpanBeamSpec, Spec
 
 # Sizes of the example inputs. They differ, so that tracing does not take two axes for one.
 BATCH, IMAGES, CHOICES, LENGTH, CACHED, SOURCE = 3, 2, 4, 5, 7, 11
@@ -72,14 +72,16 @@ def check_exportable(model: Model) -> None:
     spec = model.spec
     stacks = list_stack_specs(spec)
     layers = [layer for stack in stacks for layer in stack.layers]
-    is_decoder = isinstance(spec, Spec) and spec.encoder is None
+    heads = spec.heads if isinstance(spec, Spec) else ()
+    is_alone = isinstance(spec, Spec) and len(stacks) == 1
     unsupported = {
-        "segment memory": is_decoder and any(stack.recurrence for stack in stacks),
+        "segment memory": isinstance(spec, Spec) and bool(spec.decoder and spec.decoder.recurrence),
         "a mixture of experts": any(
             isinstance(layer.feed_forward, MixtureOfExpertsSpec) for layer in layers
         ),
-        "cross-attention without an encoder": is_decoder
+        "cross-attention without an encoder": is_alone
         and any(layer.cross_attention for layer in layers),
+        "an answer head with a beam": any(isinstance(head, SpanBeamSpec) for head in heads),
     }
     for part, is_present in unsupported.items():
         if is_present:

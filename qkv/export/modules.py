@@ -56,7 +56,9 @@ class ForwardModule(nn.Module):
         rows = inputs
         if self.is_multiple_choice:
             rows = {k: x.flatten(0, 1) if k in CHOICE_INPUTS else x for k, x in inputs.items()}
-        out = self.net(self.build_batch(rows))
+        batch = self.build_batch(rows)
+        # Without caches, XLNet neither reads nor returns a memory.
+        out = self.net(batch) if isinstance(self.net, DualEncoder) else self.net(batch, [])
         if "scaled_image_embeds" in out:  # both towers of a dual encoder
             embeds = {name: out[name] for name in ("text_embeds", "image_embeds")}
             logits = {"logits_per_image": out["logits"], "logits_per_text": out["logits"].T}
@@ -124,11 +126,13 @@ class DecoderModule(nn.Module):
     def forward(self, inputs: Tensors) -> Tensors:
         input_ids, position_ids = inputs["input_ids"], inputs["position_ids"]
         mask = inputs["attention_mask"].bool()  # (B, S + T)
-        cached = mask.shape[1] - input_ids.shape[1]
+        # Indices, because slices would bind the length of the mask to those of the other inputs.
+        cached = inputs["past_key_values.0.key"].shape[2]
+        indices = torch.arange(cached + input_ids.shape[1], device=mask.device)
         # Cached tokens have the positions before those of the new tokens, wherever these begin.
         count = mask.long().cumsum(1)
         positions = count + (position_ids[:, -1:] - count[:, -1:])
-        positions = positions.masked_fill(~mask, -1)[:, :cached]
+        positions = positions.masked_fill(~mask, -1)[:, indices[:cached]]
         caches = [
             LayerCache(read_cache(inputs, f"past_key_values.{i}.", positions), KVCache())
             for i in range(self.depth)
@@ -136,7 +140,7 @@ class DecoderModule(nn.Module):
         new = Inputs(
             input_ids=input_ids,
             position_ids=position_ids,
-            attention_mask=mask[:, cached:],
+            attention_mask=mask[:, indices[cached:]],
             contiguous=False,
             offset_by_cache=False,
         )

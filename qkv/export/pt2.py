@@ -29,8 +29,11 @@ def trace_graph(graph: Graph) -> ExportedProgram:
 
     The math kernel is traced, because the layout of the output of a fused kernel depends on the
     device and on the bias."""
+    names = {name for axes in graph.input_axes.values() for name in axes.values()}
+    dims = {name: Dim(name.replace(" + ", "_plus_")) for name in names}
     dynamic_shapes = {
-        name: dict.fromkeys(axes, Dim.DYNAMIC) for name, axes in graph.input_axes.items()
+        name: {axis: dims[axis_name] for axis, axis_name in axes.items()}
+        for name, axes in graph.input_axes.items()
     }
     with warnings.catch_warnings(), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         warnings.simplefilter("ignore")  # deprecated functions that torch calls itself
