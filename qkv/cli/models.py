@@ -291,14 +291,14 @@ def export(
     if dtype is not None:
         model.to(getattr(torch, dtype))
     with write_folder_atomically(target) as folder:
-        if to in EXPORT_FORMATS:
-            export_model(model, folder, to=to, quantization=quantization)
-            target_format, patterns = to, RUNTIME_COMPANION_FILES
-        else:
-            target_format = _save_model(
-                model, folder, to, quantization, weights_format or "safetensors", shard_bytes
-            )
+        if to == "auto" or to == "hf" or to == "qkv":
+            file_format = weights_format or "safetensors"
+            description = _save_model(model, folder, to, quantization, file_format, shard_bytes)
             patterns = COMPANION_FILES
+        else:
+            export_model(model, folder, to=to, quantization=quantization)
+            description = f"{to} format"
+            patterns = RUNTIME_COMPANION_FILES
         file_rows = list_file_sizes(folder)
         source_folder = path if path.is_dir() else path.parent
         copied_files = copy_companion_files(source_folder, folder, patterns)
@@ -307,7 +307,7 @@ def export(
         ("", source_format),
         ("model", describe_model(model)),
         ("wrote", str(target)),
-        ("", target_format),
+        ("", description),
         *file_rows,
         copied_files=copied_files,
     )

@@ -101,7 +101,7 @@ def test_bash_completes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
     for words, expected in (
         ("qkv transl", "translate"),
-        ("qkv export a b --quantization in", "int8"),
+        ("qkv export a b --to ct", "ctranslate2"),
     ):
         at = f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}"
         line = f'source "{script}"; {at}; _qkv; echo ${{COMPREPLY[*]}}'

@@ -28,13 +28,14 @@ IMAGE_SHAPE = (3, 3, 12, 12)
 
 def build(family: str, head: str) -> qkv.Model:
     is_causal = head == "lm" and family in ("bert", "roberta", "electra")
-    return tiny.build(family, head=head, **(dict(is_decoder=True) if is_causal else {}))
+    changes: dict[str, Any] = dict(is_decoder=True) if is_causal else {}
+    return tiny.build(family, head=head, **changes)
 
 
-def make_inputs(graph: Graph, batch_size: int, length: int) -> dict[str, Tensor]:
+def make_inputs(graph: Graph, batch_size: int, length: int) -> dict[str, Any]:
     """Return inputs of another size than the examples; the first rows have padding."""
     names = graph.input_axes
-    shape = (batch_size, length)
+    shape: tuple[int, ...] = (batch_size, length)
     if "num_choices" in names.get("input_ids", {}).values():
         shape = (batch_size, 2, length)
     inputs: dict[str, Tensor] = {}
@@ -193,7 +194,8 @@ def test_graphs_of_an_encoder_decoder_equal_the_model(family: str, head: str) ->
     keys = {"encoder_attention_mask": mask}
     out = first.module({"input_ids": target[:, :3], "encoder_hidden_states": states, **keys})
     assert list(out) == list(first.output_axes)
-    outputs, past = [out[output]], {}
+    outputs = [out[output]]
+    past: dict[str, Tensor] = {}
     for step in (slice(3, 5), slice(5, 6), slice(6, 7)):
         past |= {
             name.replace("present", "past_key_values"): value

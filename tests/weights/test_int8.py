@@ -123,8 +123,8 @@ def test_export_writes_int8_and_full_weights(
 
 def test_int8_that_is_not_supported_is_an_error(tmp_path: Path) -> None:
     model = tiny.build("bert", dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"weights 'int4': expected full or int8"):
-        model.save(tmp_path, weights="int4")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"quantization 'int4': expected int8 or None"):
+        model.save(tmp_path, quantization="int4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="format cannot hold int8 weights"):
         model.save(tmp_path, format="hf", quantization="int8")
     next(model.net.parameters()).data[0, 0] = torch.inf
