@@ -158,22 +158,33 @@ def test_a_decoder_graph_with_its_cache_equals_the_model(family: str) -> None:
         torch.testing.assert_close(logits[row, 6 - len(ids) :], expected, atol=1e-9, rtol=1e-9)
 
 
+@torch.no_grad()
 def test_positions_of_a_decoder_may_begin_anywhere() -> None:
-    """A causal mask holds also if position_ids count the padding on the left."""
-    model = build("llama", "lm")
+    """Cached keys have positions next to those of the new tokens, also if these count padding."""
+    model = build("gpt3", "lm")  # attention to the last three positions
     (graph,) = build_graphs(model)
-    mask = torch.tensor([[0, 0, 1, 1, 1, 1]])
-    ids = tiny.random_ids(1, 6)
-    past = {
-        name: value[:1, :, :0]
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1]])
+    ids = tiny.random_ids(1, 8)
+    positions = torch.arange(8)[None]
+    out = {
+        name.replace("past_key_values", "present"): value[:1, :, :0]
         for name, value in graph.example_inputs.items()
         if name.startswith("past_key_values")
     }
-    common = {"input_ids": ids, "attention_mask": mask}
-    with torch.no_grad():
-        first = graph.module({**common, "position_ids": torch.arange(6)[None], **past})["logits"]
-        expected = model(ids[:, 2:]).logits  # rotary positions are relative
-    torch.testing.assert_close(first[:, 2:], expected, atol=1e-9, rtol=1e-9)
+    logits = []
+    for start, end in ((0, 5), (5, 7), (7, 8)):
+        past = {
+            name.replace("present", "past_key_values"): value
+            for name, value in out.items()
+            if name.startswith("present")
+        }
+        new = slice(start, end)
+        named = {"input_ids": ids[:, new], "position_ids": positions[:, new]}
+        out = graph.module({**named, "attention_mask": mask[:, :end], **past})
+        logits.append(out["logits"])
+    expected = model(ids, attention_mask=mask, position_ids=positions).logits
+    actual = torch.cat(logits, dim=1)
+    torch.testing.assert_close(actual[:, 2:], expected[:, 2:], atol=1e-9, rtol=1e-9)
 
 
 @torch.no_grad()
