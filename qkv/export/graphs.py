@@ -107,7 +107,8 @@ def build_forward_graph(model: Model) -> Graph:
     if "input_ids" in accepted:
         examples["input_ids"] = torch.zeros(shape, dtype=torch.long)
         examples["attention_mask"] = torch.ones(shape, dtype=torch.long)
-        if "token_type_ids" in accepted and model.family.shape == "encoder":
+        has_types = list_stack_specs(spec)[0].embedding.token_types != 1  # RoBERTa has a single one
+        if "token_type_ids" in accepted and has_types and model.family.shape == "encoder":
             examples["token_type_ids"] = torch.zeros(shape, dtype=torch.long)
     input_axes = dict.fromkeys(examples, axes)
     if "mc_token_ids" in accepted:

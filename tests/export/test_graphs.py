@@ -106,6 +106,8 @@ def test_heads_of_encoders_have_optimum_names() -> None:
         graph = build_graphs(build("bert", head))[0]
         assert list(graph.output_axes) == names
         assert list(graph.input_axes) == ["input_ids", "attention_mask", "token_type_ids"]
+    single_type = tiny.build("roberta", type_vocab_size=1)
+    assert list(build_graphs(single_type)[0].input_axes) == ["input_ids", "attention_mask"]
     axes = build_graphs(build("bert", "multiple-choice"))[0].output_axes["logits"]
     assert axes == {0: "batch_size", 1: "num_choices"}
 
