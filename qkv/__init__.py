@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from qkv.model.model import Model
     from qkv.tasks.registry import task
     from qkv.text import Tokenizer
+    from qkv.train.evaluate.evaluate_model import evaluate
     from qkv.train.fit import fit
 
 __version__ = "0.3.0"
@@ -22,6 +23,7 @@ __all__ = [
     "Model",
     "Tokenizer",
     "build",
+    "evaluate",
     "export_model",
     "fit",
     "list_families",
@@ -38,6 +40,7 @@ _MODULES = {
     "build": "qkv.model.build",
     "export_model": "qkv.export.formats",
     "list_families": "qkv.families",
+    "evaluate": "qkv.train.evaluate.evaluate_model",
     "fit": "qkv.train.fit",
     "load": "qkv.model.load",
     "look": "qkv.attention_weights",

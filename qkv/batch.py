@@ -60,11 +60,8 @@ class Inputs:
             documents = (
                 torch.zeros_like(valid, dtype=torch.long) if document_ids is None else document_ids
             )
-            starts = documents != documents.roll(1, dims=1)
-            starts[:, 0] = True
-            count = valid.cumsum(1)  # number of tokens up to each position
-            before = ((count - valid.long()) * starts).cummax(1).values
-            position_ids = (count - 1 - before).clamp(min=0)
+            starts = find_document_starts(documents)
+            position_ids = (count_in_documents(valid, starts) - 1).clamp(min=0)
             # With padding on one side only, a row has no gap between its tokens.
             gaps = (valid != valid.roll(1, dims=1)) & ~starts
             contiguous = mask is None or (document_ids is None and bool((gaps.sum(1) <= 1).all()))
@@ -73,7 +70,7 @@ class Inputs:
             )
             padded_right = contiguous and document_ids is None and bool(valid[:, 0].all())
             if batch_size and padded_right:  # all rows can use the positions of the longest
-                position_ids = position_ids[count[:, -1:].argmax(0)]
+                position_ids = position_ids[valid.sum(1, keepdim=True).argmax(0)]
         return Inputs(
             input_ids=input_ids, inputs_embeds=inputs_embeds, pixel_values=pixel_values,
             token_type_ids=token_type_ids, position_ids=position_ids, attention_mask=mask,
@@ -96,6 +93,19 @@ class Inputs:
         if self.attention_mask is None:
             return self.position_ids
         return self.position_ids.masked_fill(~self.attention_mask, -1)
+
+
+def find_document_starts(document_ids: Tensor) -> Tensor:
+    """Return (B, T) true at the first token of every document."""
+    starts = document_ids != document_ids.roll(1, dims=1)
+    starts[:, 0] = True
+    return starts
+
+
+def count_in_documents(flags: Tensor, starts: Tensor | None = None) -> Tensor:
+    """Return the number of true flags (B, T) up to each token, from the start of its document."""
+    count = flags.cumsum(1)
+    return count if starts is None else count - ((count - flags.long()) * starts).cummax(1).values
 
 
 def cumulative_lengths(starts: Tensor) -> Tensor:

@@ -32,6 +32,10 @@ NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     "max_grad_norm": "grad_clip",
     "gradient_checkpointing": "activation_checkpointing",
     "label_smoothing_factor": "label_smoothing",
+    "eval_dataset": "validation",
+    "eval_steps": "eval_every",
+    "logging_steps": "log_every",
+    "compute_metrics": "metrics",
     "rank": "r",
     # generation and tasks
     "beam": "num_beams",
@@ -70,6 +74,10 @@ NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     "question-answering": "answer",
     "feature-extraction": "embed",
     "zero-shot-image-classification": "match",
+    # constrained and speculative decoding: vLLM
+    "guided_regex": "regex",
+    "guided_json": "json_schema",
+    "draft_model": "assistant_model",
     # outputs of a model
     "output_attentions": "attention weights are recorded by qkv.look(model)",
     "output_hidden_states": 'use extra_outputs=("hidden_states",)',

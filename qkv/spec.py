@@ -27,7 +27,7 @@ class Pattern:
     def __or__(self, other: Pattern) -> Pattern:
         return Or(self, other)
 
-    def with_memory(self, length: int) -> Pattern:
+    def with_memory(self, length: PositionIds) -> Pattern:
         """Return the pattern for a segment that follows a memory of this length."""
         return self
 
@@ -104,7 +104,7 @@ class Prefix(Pattern):
 class MemoryWindow(Pattern):
     """A query attends to at most as many earlier positions as the memory has (XLNet's `same_length`)."""
 
-    def with_memory(self, length: int) -> Pattern:
+    def with_memory(self, length: PositionIds) -> Pattern:
         return Banded(length + 1)
 
 
@@ -210,6 +210,7 @@ class LayerSpec(SpecPart):
 class LearnedPositions(SpecPart):
     count: int
     offset: int = 0
+    padding_idx: int | None = None  # tokens with this id are not counted; their row is offset - 1
 
 
 class SinusoidalPositions(SpecPart):
@@ -287,9 +288,10 @@ class StackSpec(SpecPart):
 class HeadSpec(SpecPart):
     """A head: pool the states, then dense layer, activation, norm and projection.
 
-    BERT's pooler is also a head. `pooling` is "none", "first", "last", "mean", "patch_mean",
-    "mc_token" (at mc_token_ids), "eos" or "first_eos" (at eos_token_id), "max_id" (at the largest
-    id), or the name of an output of an earlier head."""
+    BERT's pooler is also a head. `pooling` is "none", "first", "last", "mean", "max",
+    "mean_sqrt_len_tokens" (the sum divided by the root of the length), "weightedmean" (the n-th token
+    counts n times), "patch_mean", "mc_token" (at mc_token_ids), "eos" or "first_eos" (at
+    eos_token_id), "max_id" (at the largest id), or the name of an output of an earlier head."""
 
     name: str
     outputs: tuple[str, ...] = ("logits",)

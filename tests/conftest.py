@@ -6,6 +6,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import random
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,15 @@ def _create_cuda_context() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             (x @ x).sum().backward()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _use_cpu() -> Iterator[None]:
+    """Make the device `auto` the CPU, or QKV_DEVICE: results are compared with those of a CPU."""
+    name = os.environ.get("QKV_DEVICE", "cpu")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("qkv.model.device.find_fastest_device", lambda: name)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, UnknownOptionError
 
 from qkv import __version__
-from qkv.cli import completion, models, read, tokenizers, train, write
+from qkv.cli import completion, models, new, read, recipes, tokenizers, train, write
 from qkv.cli.console import print_error
 from qkv.hints import NAME_HINTS
 
@@ -36,8 +36,9 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
         embed=read.embed, match=read.match, score=read.score_text, detect=read.detect,
     ),
     ("Inspect", "qkv show gpt2"): dict(families=models.families, show=models.show),
-    ("Train", "qkv train recipes/shakespeare.toml --data.train input.txt"): dict(
-        train=train.train, eval=train.eval, tokenizer=tokenizer_app
+    ("Train", "qkv train shakespeare --data.train input.txt"): dict(
+        new=new.new, recipes=recipes.recipes, train=train.train, eval=train.eval,
+        tokenizer=tokenizer_app,
     ),
     ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --quantization int8"): dict(
         export=models.export, merge=models.merge

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from cyclopts import Parameter
 
-from qkv.cli.flags import StrictInt, StringList
+from qkv.cli.flags import PatternText, StrictInt, StringList
 
 
 @Parameter(name="*")
@@ -62,10 +62,25 @@ class GenerationOptions(SearchOptions):
         number of results, best first
     stop_strings
         end a result with the first of these strings
+    context_overflow
+        when all positions of the model are used: slide (continue with the last tokens) or stop
+    regex
+        regular expression that the result matches
+    json_schema
+        JSON schema of the result: a file, or JSON text
+    force_words
+        words that the result contains, by beam search
+    assistant_model
+        draft model of speculative decoding: a folder or hub id of a model with the same tokenizer
     """
 
     num_return_sequences: StrictInt | None = None
     stop_strings: StringList = ()
+    context_overflow: Literal["slide", "stop"] | None = None
+    regex: PatternText | None = None
+    json_schema: str | None = None
+    force_words: StringList = ()
+    assistant_model: str | None = None
 
 
 @Parameter(name="*")

@@ -20,6 +20,7 @@ StrictInt = Annotated[int, Parameter(converter=parse_int)]
 BoolFlag = Annotated[bool, Parameter(negative="")]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative="")]
 StringList = Annotated[tuple[str, ...], Parameter(consume_multiple=True, negative="")]
+PatternText = Annotated[str, Parameter(allow_leading_hyphen=True)]  # "-?[0-9]+"
 TextArgument = Annotated[str, Parameter(allow_leading_hyphen=True)]  # a single - is standard input
 
 

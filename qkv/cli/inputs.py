@@ -6,8 +6,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from qkv.data.read.corpus import Corpus
+    from qkv.data.read.record import Record
 
 RECORD_SUFFIXES = tuple(
     ".jsonl .ndjson .json .csv .tsv .conll .parquet".split()
@@ -31,13 +36,15 @@ class FileOptions:
     ----------
     column
         column of the texts in a .csv, .tsv, .json, .jsonl or .parquet file; default: text, or the
-        only text column
+        only text column; with it, standard input is CSV, TSV, JSON or JSON lines
     """
 
     column: str | None = None
 
     def read_texts(self, arguments: Sequence[str]) -> list[str]:
-        """Return the texts of arguments: each is a text, or a file with one per line or record."""
+        """Return the texts of arguments: each is a text, or a file with one per line or record.
+
+        Blank lines and records are returned as well; a blank argument is an error."""
         if not arguments and not has_piped_input():
             raise ValueError(
                 "no text; expected a text, a file with one text per line, or - for standard input"
@@ -46,11 +53,11 @@ class FileOptions:
         texts: list[str] = []
         for argument in arguments or ["-"]:
             if not is_text_file(argument):
-                texts.append(argument)
-            elif has_records(argument):
-                texts += self.read_records(argument)
+                texts.append(check_argument(argument))
+            elif self.has_columns(argument):
+                texts += read_text_column(argument, self.column)
             else:
-                texts += check_texts(read_lines_with_places(argument))
+                texts += read_lines(argument)
         return texts
 
     def read_documents(self, arguments: Sequence[str]) -> list[str]:
@@ -58,21 +65,45 @@ class FileOptions:
         self.check_column(arguments)
         texts: list[str] = []
         for argument in arguments or ["-"]:
-            if is_text_file(argument) and has_records(argument):
-                texts += self.read_records(argument)
+            if is_text_file(argument) and self.has_columns(argument):
+                texts += read_text_column(argument, self.column)
             else:
                 texts.append(read_text_argument(argument))
         return texts
 
+    def read_questions(self, question: str, context: str | None) -> list[tuple[str, str]]:
+        """Return questions with their contexts: one question, or a file with one per line or record.
+
+        Without a context, it is the column `context` of the records."""
+        self.check_column([question])
+        context_text = None if context is None else check_argument(read_text_argument(context))
+        if is_text_file(question) and self.has_columns(question):
+            column = self.column or "question"
+            return [
+                (
+                    get_record_text(record, column),
+                    get_record_text(record, "context") if context_text is None else context_text,
+                )
+                for record in open_records(question)
+            ]
+        if context_text is None:
+            raise ValueError(
+                "--context is missing; expected a file or a text; only a file of questions with"
+                f" columns ({' '.join(RECORD_SUFFIXES)}) has contexts of its own"
+            )
+        questions = read_lines(question) if is_text_file(question) else [check_argument(question)]
+        return [(text, context_text) for text in questions]
+
     def check_column(self, arguments: Sequence[str]) -> None:
         """Raise ValueError if there is a column and no file that has columns."""
-        if self.column is not None and not any(map(has_records, arguments)):
+        if self.column is not None and not any(map(self.has_columns, arguments or ["-"])):
             raise ValueError(
                 f"--column {self.column}: expected a file with columns, {' '.join(RECORD_SUFFIXES)}"
             )
 
-    def read_records(self, path: str) -> list[str]:
-        return check_texts(read_text_column(path, self.column))
+    def has_columns(self, argument: str) -> bool:
+        """Return whether an argument is a file with columns, by its suffix or the option `column`."""
+        return has_records(argument) or (argument == "-" and self.column is not None)
 
 
 DEFAULT_FILE = FileOptions()
@@ -83,30 +114,41 @@ def has_records(argument: str) -> bool:
     return strip_compression_suffix(argument).endswith(RECORD_SUFFIXES)
 
 
-def check_texts(located_texts: Iterator[tuple[str, str]]) -> list[str]:
-    """Return texts by their locations; an empty one is an error."""
-    texts = []
-    for location, text in located_texts:
-        if not text.strip():
-            raise ValueError(f"{location}: empty, expected a text; remove it")
-        texts.append(text)
-    return texts
+def check_argument(text: str) -> str:
+    """Return the text of an argument; a blank one is an error."""
+    if not text.strip():
+        problem = "only whitespace" if text else "empty"
+        raise ValueError(f"text is {problem}, expected a text")
+    return text
 
 
-def read_lines_with_places(path: str) -> Iterator[tuple[str, str]]:
-    """Yield (location, line) for the lines of a file."""
+def read_lines(path: str) -> list[str]:
+    """Return the lines of a file."""
     from qkv.data.read.lines import TextFile
 
-    file = TextFile(path)
-    return ((file.location(line_number), line) for line_number, line in file.iter_lines())
+    return [line for _, line in TextFile(path).iter_lines()]
 
 
-def read_text_column(path: str, column: str | None = None) -> Iterator[tuple[str, str]]:
-    """Yield (location, text) of the records of a file; None: `text`, or the only text column."""
+def open_records(path: str) -> Corpus:
+    """Return the records of a file with columns; the format of standard input is guessed."""
     from qkv.data.read.corpus import Corpus
+
+    return Corpus(path, format=guess_stdin_format() if path == "-" else None)
+
+
+def guess_stdin_format() -> str:
+    """Return the format of a table on standard input, by its first bytes."""
+    buffer: Any = sys.stdin.buffer
+    first_line = buffer.peek(4096).lstrip().partition(b"\n")[0]
+    formats = {b"{": "jsonl", b"[": "json"}
+    return formats.get(first_line[:1], "tsv" if b"\t" in first_line else "csv")
+
+
+def read_text_column(path: str, column: str | None = None) -> Iterator[str]:
+    """Yield the texts of the records of a file; None: `text`, or the only text column."""
     from qkv.data.read.record import quote_names
 
-    for record in Corpus(path):
+    for record in open_records(path):
         if column is None:
             text_columns = [name for name, value in record.items() if isinstance(value, str)]
             if "text" not in record and len(text_columns) != 1:
@@ -115,7 +157,12 @@ def read_text_column(path: str, column: str | None = None) -> Iterator[tuple[str
                     " 'text', or a single text column; set --column"
                 )
             column = "text" if "text" in record else text_columns[0]
-        yield record.location, record.get_text(column)
+        yield get_record_text(record, column)
+
+
+def get_record_text(record: Record, column: str) -> str:
+    """Return the text of a column; a missing value (null) is an empty text."""
+    return "" if column in record and record[column] is None else record.get_text(column)
 
 
 def strip_compression_suffix(file_name: str) -> str:
@@ -130,7 +177,9 @@ def read_text_argument(argument: str) -> str:
 
     if argument == "-" and not has_piped_input():
         raise ValueError("no text; expected a text or a file")
-    return TextFile(argument).read_text().removesuffix("\n") if is_text_file(argument) else argument
+    if is_text_file(argument):
+        return TextFile(argument).read_text().removesuffix("\n")
+    return check_argument(argument)
 
 
 def is_text_file(argument: str) -> bool:

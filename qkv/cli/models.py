@@ -185,10 +185,10 @@ def _resolve_model(
     from qkv.model.adapters.config import is_adapter
     from qkv.model.build import build_model_spec
     from qkv.model.config import parse_config
-    from qkv.model.foreign.ctranslate2 import is_ctranslate2
-    from qkv.model.foreign.fairseq import is_fairseq
+    from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
     from qkv.model.load import load
+    from qkv.model.transforms.sentence_transformers import find_transformer_folder
 
     has_config = (Path(model) / "config.json").is_file()
     if model in FAMILY_NAMES and (size is not None or not has_config):
@@ -215,10 +215,10 @@ def _resolve_model(
             "" if "/" in model else f"; and not a family, expected one of {', '.join(FAMILY_NAMES)}"
         )
         raise ValueError(f"{error}{hint}") from None
-    if adapter is not None or is_fairseq(path) or is_ctranslate2(path) or is_adapter(path):
-        loaded = load(model, adapter=adapter)
+    if adapter is not None or is_adapter(path) or find_foreign_format(path):
+        loaded = load(model, adapter=adapter, device="cpu")
         return path.name, loaded.family, loaded.spec, loaded.net
-    config = read_json_object(path / "config.json")
+    config = read_json_object(find_transformer_folder(path) / "config.json")
     try:
         family, arguments, position_embedding_type = parse_config(config)
         spec = build_model_spec(family, arguments, position_embedding_type)
@@ -245,14 +245,14 @@ def export(
     max_shard_size: str | None = None,
     head: str | None = None,
 ) -> None:  # fmt: skip
-    """Write a model in another format; reads Hugging Face, fairseq and CTranslate2 models.
+    """Write a model in another format; reads Hugging Face, fairseq, Marian and CTranslate2 models.
 
     qkv export Helsinki-NLP/opus-mt-de-en small --to onnx
 
     Parameters
     ----------
     source
-        folder, hub id, builtin:translate, fairseq .pt file, or CTranslate2 folder
+        folder, hub id, builtin:translate, fairseq .pt file, Marian .npz file, or CTranslate2 folder
     target
         new folder
     to
@@ -273,7 +273,9 @@ def export(
 
     from qkv.export.formats import EXPORT_FORMATS, export_model
     from qkv.model.adapters.config import is_adapter
+    from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
+    from qkv.model.transforms.sentence_transformers import find_transformer_folder
 
     shard_bytes = parse_byte_size(max_shard_size or "5GB")
     path = find_model_folder(source, None)
@@ -300,8 +302,14 @@ def export(
             description = f"{to} format"
             patterns = RUNTIME_COMPANION_FILES
         file_rows = list_file_sizes(folder)
-        source_folder = path if path.is_dir() else path.parent
-        copied_files = copy_companion_files(source_folder, folder, patterns)
+        # The tokenizer of a foreign format is written by `save`, in another format.
+        patterns = [
+            pattern
+            for pattern in patterns
+            if pattern not in ("*.model", "*.spm") or not find_foreign_format(path)
+        ]
+        companion_folder = find_transformer_folder(path) if path.is_dir() else path.parent
+        copied_files = copy_companion_files(companion_folder, folder, patterns)
     print_summary(
         ("read", str(path)),
         ("", source_format),
@@ -345,19 +353,21 @@ def _save_model(
 
 def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
     """Return the model of a folder or file, and the name of its format."""
-    from qkv.model.foreign.ctranslate2 import is_ctranslate2, load_ctranslate2
     from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
-    from qkv.model.load import load_hf_folder
+    from qkv.model.foreign.formats import find_foreign_format
+    from qkv.model.load import load
+    from qkv.model.transforms.sentence_transformers import find_transformer_folder
     from qkv.weights.tensors import WEIGHT_FILES
 
     if is_fairseq(path):
         return load_fairseq(path, head), "fairseq checkpoint"
     if head is not None:
         raise ValueError(f"--head {head} with {path}: not a fairseq checkpoint; remove --head")
-    if is_ctranslate2(path):
-        return load_ctranslate2(path), "CTranslate2 model"
-    model = load_hf_folder(path)
-    weights_file = next(name for name in WEIGHT_FILES if (path / name).exists())
+    if foreign_format := find_foreign_format(path):
+        return foreign_format.load(path), foreign_format.name
+    model = load(path, device="cpu")
+    folder = find_transformer_folder(path)
+    weights_file = next(name for name in WEIGHT_FILES if (folder / name).exists())
     shards = " in shards" if weights_file.endswith(".index.json") else ""
     is_native = model.config.get("model_type") == "qkv"
     return (
@@ -393,7 +403,7 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     if adapter is None and not is_adapter(path):
         raise ValueError(f"{model}: a model without an adapter; expected --adapter and its folder")
     base = find_base_model(path)[1] if is_adapter(path) else path
-    merged = load(model, adapter=adapter)
+    merged = load(model, adapter=adapter, device="cpu")
     layers = merge_lora(merged.net)
     with write_folder_atomically(out) as folder:
         merged.save(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,6 +12,7 @@ from qkv.builtin import get_builtin_name
 from qkv.cli.card import print_model_card
 from qkv.cli.console import show_progress_bar
 from qkv.cli.flags import BoolFlag, JsonFlag, StrictInt, drop_none
+from qkv.model.device import DEFAULT_DEVICE
 from qkv.validate import check_number
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class ModelOptions:
 
     model: str | None
     adapter: str | None = None
-    device: str = "auto"
+    device: str = DEFAULT_DEVICE
     batch_tokens: StrictInt = 4096
     overflow: Literal["error", "truncate", "window"] | None = None
     as_json: JsonFlag = False
@@ -55,10 +56,22 @@ class ModelOptions:
         settings |= drop_none(overflow=self.overflow)
         return create_task(name, self.model, settings, adapter=self.adapter, device=self.device)
 
-    def run_task(self, task: Task[Any, Any], inputs: Sequence[Any]) -> Any:
-        """Return the results for all inputs, with progress on stderr."""
-        with show_progress_bar(task.name) as report_progress:
-            return task.map(inputs, batch_tokens=self.batch_tokens, progress=report_progress)
+    def run_task(self, task: Task[Any, Any], inputs: Sequence[Any]) -> list[Any]:
+        """Return the results for all inputs, with progress on stderr; None for a blank input."""
+        texts = [task_input for task_input in inputs if not is_blank(task_input)]
+        results: Iterator[Any] = iter(())
+        if texts:
+            with show_progress_bar(task.name) as report_progress:
+                results = iter(
+                    task.map(texts, batch_tokens=self.batch_tokens, progress=report_progress)
+                )
+        return [None if is_blank(task_input) else next(results) for task_input in inputs]
+
+
+def is_blank(task_input: Any) -> bool:
+    """Return whether a text, or one of a pair of texts, has no characters but whitespace."""
+    texts = task_input if isinstance(task_input, tuple) else (task_input,)
+    return any(isinstance(text, str) and not text.strip() for text in texts)
 
 
 @Parameter(name="*")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from qkv.cli.console import print_rich
@@ -19,9 +19,19 @@ def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
         print(json.dumps(row, ensure_ascii=False))
 
 
-def result_to_dict(result: Any) -> dict[str, Any]:
-    """Return a result as a dict; its candidates do not contain candidates."""
+def result_to_dict(result: Any, result_class: type) -> dict[str, Any]:
+    """Return a result as a dict; its candidates do not contain candidates.
+
+    None, the result of a blank text, has empty texts, empty lists, and null for numbers."""
+    if result is None:
+        types = {item.name: str(item.type) for item in fields(result_class)}
+        return {
+            name: [] if name_of_type.startswith("tuple") else "" if name_of_type == "str" else None
+            for name, name_of_type in types.items()
+        }
     row = asdict(result)
+    if "candidates" not in row:
+        return row
     row["candidates"] = [
         {name: value for name, value in candidate.items() if name != "candidates"}
         for candidate in row["candidates"]
@@ -37,7 +47,8 @@ def print_results(
     titles: str,
     make_row: Callable[[Any], Sequence[object]],
 ) -> None:
-    """Print a list of items per text; several texts are numbered."""
+    """Print a list of items per text; several texts are numbered, a blank text has no items."""
+    results = [items or () for items in results]
     if as_json:
         return print_json_lines(
             {"text": text, key: [asdict(item) for item in items]}

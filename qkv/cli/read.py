@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions
 from qkv.cli.flags import BoolFlag, StrictInt, StringList, TextArgument, drop_none
-from qkv.cli.inputs import DEFAULT_FILE, FileOptions, is_text_file, read_text_argument
+from qkv.cli.inputs import DEFAULT_FILE, FileOptions, is_text_file
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import (
     format_score,
@@ -63,12 +62,14 @@ def classify(
     )
     results = options.run_task(task, input_texts)
     if options.as_json:
+        from qkv.tasks.read.classify import Classification
+
         return print_json_lines(
-            {"text": text, **result_to_dict(result)}
+            {"text": text, **result_to_dict(result, Classification)}
             for text, result in zip(input_texts, results, strict=True)
         )
     if len(input_texts) == 1:
-        candidates = results[0].candidates
+        candidates = () if results[0] is None else results[0].candidates
         return print_table(
             "label score",
             [(candidate.label, format_score(candidate.score)) for candidate in candidates],
@@ -76,7 +77,7 @@ def classify(
     print_table(
         "label score text",
         [
-            (result.label, format_score(result.score), text)
+            ("", "", "") if result is None else (result.label, format_score(result.score), text)
             for text, result in zip(input_texts, results, strict=True)
         ],
     )
@@ -144,14 +145,18 @@ def fill(
     input_texts = file.read_texts(texts)
     results = options.run_task(options.make_task("fill", top_k=top_k, targets=targets), input_texts)
     if options.as_json:
+        from qkv.tasks.read.fill import FillResult
+
+        rows_by_text = [result_to_dict(result, FillResult) for result in results]
         return print_json_lines(
-            asdict(result) | {"text": text, "filled": result.text}
-            for text, result in zip(input_texts, results, strict=True)
+            row | {"text": text, "filled": row["text"]}
+            for text, row in zip(input_texts, rows_by_text, strict=True)
         )
-    has_one_mask = all(len(result.masks) == 1 for result in results)
+    filled = [result for result in results if result is not None]
+    has_one_mask = all(len(result.masks) == 1 for result in filled)
     rows = [
         (number, format_score(candidate.score), candidate.token_str, candidate.sequence)
-        for result in results
+        for result in filled
         for number, mask in enumerate(result.masks, 1)
         for candidate in mask.candidates
     ]
@@ -159,15 +164,16 @@ def fill(
         return print_table("score word text", [row[1:] for row in rows])
     print_table("mask score word text", rows)
     for result in results:
-        print(result.text)
+        print("" if result is None else result.text)
 
 
 def answer(
-    question: str,
+    question: TextArgument,
     /,
     *,
-    context: TextArgument,
+    context: TextArgument | None = None,
     options: ModelOptions,
+    file: FileOptions = DEFAULT_FILE,
     generation: GenerationOptions = DEFAULT_GENERATION,
     generative: bool | None = None,
     template: str | None = None,
@@ -183,9 +189,10 @@ def answer(
     Parameters
     ----------
     question
-        question
+        question, or file with one question per line or record
     context
-        file with the context, - for standard input, or the context itself
+        file with the context, - for standard input, or the context itself; default: the column
+        context of a file of questions
     generative
         generate the answer, or extract it; default: determined by the model
     template
@@ -199,25 +206,35 @@ def answer(
     stride
         number of tokens by which the windows of a long context overlap
     """
-    context_text = read_text_argument(context)
+    questions = file.read_questions(question, context)
     settings = drop_none(top_k=top_k, max_answer_tokens=max_answer_tokens, template=template)
     settings |= generation.settings
     task = options.make_task(
         "answer", generative=generative, allow_no_answer=allow_no_answer, stride=stride, **settings
     )
-    (result,) = options.run_task(task, [(question, context_text)])
+    results = options.run_task(task, questions)
     if options.as_json:
-        return print_json_lines([{"question": question, **result_to_dict(result)}])
+        from qkv.tasks.read.answer import AnswerResult
+
+        return print_json_lines(
+            {"question": text, **result_to_dict(result, AnswerResult)}
+            for (text, _), result in zip(questions, results, strict=True)
+        )
     rows = [
         (
+            number,
             format_score(candidate.score),
             "" if candidate.start is None else candidate.start,
             "" if candidate.end is None else candidate.end,
             candidate.text or "(no answer)",
         )
+        for number, result in enumerate(results, 1)
+        if result is not None
         for candidate in result.candidates
     ]
-    print_table("score start end answer", rows)
+    if len(questions) == 1:
+        return print_table("score start end answer", [row[1:] for row in rows])
+    print_table("# score start end answer", rows)
 
 
 def embed(
@@ -225,7 +242,10 @@ def embed(
     options: ModelOptions,
     file: FileOptions = DEFAULT_FILE,
     out: Path | None = None,
-    pooling: Literal["mean", "first", "last", "pooler_output"] | None = None,
+    pooling: Literal[
+        "mean", "first", "last", "max", "mean_sqrt_len_tokens", "weightedmean", "pooler_output"
+    ]
+    | None = None,
     normalize: bool | None = None,
 ) -> None:
     """Embed each text as a vector, and write the vectors as a numpy array.
@@ -237,7 +257,7 @@ def embed(
     texts
         text, file with one text per line, or - for standard input
     out
-        .npy file to write, of shape (texts, width)
+        .npy file to write, of shape (texts, width); the vector of a blank text is zero
     pooling
         pooling of the hidden states; default: that of the model folder
     normalize
@@ -254,14 +274,16 @@ def embed(
             raise ValueError(f"--out {out}: expected a file name that ends with .npy")
     input_texts = file.read_texts(texts)
     task = options.make_task("embed", pooling=pooling, normalize=normalize)
-    vectors = options.run_task(task, input_texts)
+    results = options.run_task(task, input_texts)
     if out is None:
         return print_json_lines(
-            {"text": text, "vector": vector.tolist()}
-            for text, vector in zip(input_texts, vectors, strict=True)
+            {"text": text, "vector": [] if vector is None else vector.tolist()}
+            for text, vector in zip(input_texts, results, strict=True)
         )
     import numpy as np
 
+    width = max((len(vector) for vector in results if vector is not None), default=0)
+    vectors = np.stack([np.zeros(width, np.float32) if row is None else row for row in results])
     with out.open("xb") as stream:
         np.save(stream, vectors)
     print(f"wrote {out}: {vectors.shape[0]:,} × {vectors.shape[1]:,}")
@@ -286,7 +308,7 @@ def match(
     image
         image file
     labels_file
-        file with one text per line
+        file with one text per line or record; blank lines are skipped
     hypothesis_template
         text into which each label is inserted
     top_k
@@ -294,13 +316,15 @@ def match(
     """
     if not is_text_file(str(labels_file)):
         raise ValueError(f"{labels_file}: no such file; expected a file with one text per line")
-    labels = file.read_texts([str(labels_file)])
+    labels = [label for label in file.read_texts([str(labels_file)]) if label.strip()]
     task = options.make_task(
         "match", candidate_labels=labels, hypothesis_template=hypothesis_template, top_k=top_k
     )
     (result,) = options.run_task(task, [image])
     if options.as_json:
-        return print_json_lines([{"image": str(image), **result_to_dict(result)}])
+        from qkv.tasks.read.classify import Classification
+
+        return print_json_lines([{"image": str(image), **result_to_dict(result, Classification)}])
     print_table(
         "label score",
         [(candidate.label, format_score(candidate.score)) for candidate in result.candidates],
@@ -327,7 +351,7 @@ def detect(
     input_texts = file.read_texts(texts)
     results = options.run_task(options.make_task("detect", threshold=threshold), input_texts)
     if not options.as_json:
-        results = [[token for token in tokens if token.is_replaced] for tokens in results]
+        results = [[token for token in tokens or () if token.is_replaced] for tokens in results]
     print_results(
         options.as_json,
         input_texts,
@@ -339,42 +363,53 @@ def detect(
 
 
 def score_text(
-    text: TextArgument | None = None,
-    /,
-    *,
+    *texts: TextArgument,
     options: ModelOptions,
+    file: FileOptions = DEFAULT_FILE,
     stride: StrictInt | None = None,
     show_tokens: BoolFlag = False,
 ) -> None:
-    """Score a text: perplexity and log-probability.
+    """Score texts: perplexity and log-probability; each file is one text.
 
     qkv score text.txt --model gpt2
 
     Parameters
     ----------
-    text
-        file, - for standard input, or the text itself
+    texts
+        file, - for standard input, or the text itself; in a file with columns, each record is one
+        text
     stride
         number of tokens by which the windows of a long text overlap
     show_tokens
         also print the log-probability of each token
     """
-    input_text = read_text_argument("-" if text is None else text)
-    (result,) = options.run_task(options.make_task("score", stride=stride), [input_text])
+    input_texts = file.read_documents(texts)
+    results = options.run_task(options.make_task("score", stride=stride), input_texts)
     if options.as_json:
-        return print_json_lines([asdict(result)])
-    print_table(
-        "perplexity log-probability tokens",
-        [(f"{result.perplexity:.4g}", f"{result.score:.4f}", len(result.tokens))],
-    )
-    if show_tokens:
-        rows = [
+        from qkv.tasks.read.score import TextScore
+
+        return print_json_lines(
+            {"text": text, **result_to_dict(result, TextScore)}
+            for text, result in zip(input_texts, results, strict=True)
+        )
+    rows = [
+        ("", "", "", "")
+        if result is None
+        else (f"{result.perplexity:.4g}", format_score(result.score), len(result.tokens), text)
+        for text, result in zip(input_texts, results, strict=True)
+    ]
+    if len(rows) == 1:
+        print_table("perplexity log-probability tokens", [rows[0][:3]])
+    else:
+        print_table("perplexity log-probability tokens text", rows)
+    for result in results if show_tokens else ():
+        token_rows = [
             (
                 "" if token.score is None else f"{token.score:.4f}",
                 token.start,
                 token.end,
                 token.text,
             )
-            for token in result.tokens
+            for token in (() if result is None else result.tokens)
         ]
-        print_table("log-probability start end token", rows)
+        print_table("log-probability start end token", token_rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -15,16 +16,20 @@ from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.decoding import DEFAULT_EVAL, EvalOptions
 from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
+from qkv.recipes import find_recipe, read_about
 from qkv.validate import check_number
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from qkv.model.model import Model
+    from qkv.train.config import TrainConfig
+    from qkv.train.evaluate.class_report import ClassReport
     from qkv.train.evaluate.evaluation_loop import ProgressReporter
     from qkv.train.loop.trainer import Report, TrainerState
     from qkv.train.recipe import Recipe
     from qkv.train.report.console import ReportCallback, TrainingProgress
+    from qkv.train.report.evaluation_report import EvaluationReport
     from qkv.train.report.history import MetricsHistory
     from qkv.train.setup import Setup
 
@@ -41,12 +46,13 @@ def train(
 ) -> None:
     """Train a model from a recipe: a TOML file whose settings are also flags.
 
-    qkv train recipes/shakespeare.toml --data.train input.txt --run runs/mine --train.steps 500
+    qkv train shakespeare --data.train input.txt --run runs/mine --train.steps 500
 
     Parameters
     ----------
     recipe
-        TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora
+        TOML file with the tables model, tokenizer, data, objective, train and, for adapters, lora;
+        or the name of a recipe of the package: `qkv recipes` lists them
     overrides
         settings that override those of the recipe: --train.lr 3e-4
     run
@@ -64,12 +70,35 @@ def train(
         f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flags.items()
     ]
     # Errors in the recipe are reported before torch is imported.
-    run_training(read_recipe(recipe, [*overrides, *settings]), resume)
+    path = find_recipe(str(recipe))
+    run_recipe = read_recipe(path, [*overrides, *settings])
+    check_files(run_recipe, path)
+    run_training(run_recipe, resume)
+
+
+def check_files(recipe: Recipe, path: Path) -> None:
+    """Raise ValueError if a data file or the model of a run is missing.
+
+    A recipe of the package says where they come from. With several processes, one reports it."""
+    model = recipe.model.load
+    try:
+        for paths in (recipe.data.train, recipe.data.validation):
+            if not isinstance(paths, float):
+                recipe.data.open_corpus(paths).list_files()
+        if model is not None and model.startswith("runs/") and not Path(model).exists():
+            raise ValueError(f"model.load {model}: no such folder")
+    except ValueError as error:
+        if os.environ.get("RANK", "0") != "0":  # set by torchrun
+            raise SystemExit(2) from None
+        about = read_about(path)
+        hint = f"; this recipe needs {about.data}" if about else ""
+        raise ValueError(f"{error}{hint}") from None
 
 
 def run_training(recipe: Recipe, resume: str | None) -> None:
     """Train: print a summary, show the progress panel, print the result."""
     import torch
+    from rich.text import Text
 
     from qkv.train.distributed import is_main_process
     from qkv.train.evaluate.evaluation_loop import ignore_progress
@@ -81,6 +110,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
     start_time = time.monotonic()
     interrupted = False
     report_callbacks: list[ReportCallback] = []  # set when training starts
+    evaluations: list[Report] = []
     with ExitStack() as stack:
         reading = stack.enter_context(ExitStack())
         progress: ProgressReporter = ignore_progress
@@ -102,7 +132,10 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
                 recipe,
                 resume=resume is not None,
                 accept_changes=resume == "changed",
-                callbacks=[lambda report: report_callbacks[0](report)],
+                callbacks=[
+                    lambda report: report_callbacks[0](report),
+                    lambda report: evaluations.append(report) if report.phase == "eval" else None,
+                ],
                 on_start=start_panel,
                 generator=TargetGenerator(EvalOptions(num_beams=recipe.train.eval_num_beams)),
                 progress=progress,
@@ -117,7 +150,12 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
             raise ValueError(f"device {recipe.device}: out of memory; {hint}") from None
     if is_main_process():
         seconds = time.monotonic() - start_time
+        if is_stopped(recipe.train, state):
+            steps = f"step {state.step:,} of {recipe.train.total_steps:,}"
+            print_rich(Text(f"stopped at {steps}; continue with --resume auto"))
         print_rich(build_run_result(recipe, state, MetricsHistory.read(Path(recipe.run)), seconds))
+        if evaluations:
+            print_class_report(evaluations[-1].class_report)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -150,6 +188,7 @@ def build_training_progress(
         train_config=recipe.train,
         flops_per_token=estimate_flops_per_token(prepared.model.net),
         step=state.step,
+        state=state,
         measure_peak_flops=lambda: get_world_size() * measure_peak_flops(device, dtype),
         history=MetricsHistory.read(folder),
     )
@@ -159,7 +198,7 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
     """Build the table of model, data, objective, device and steps."""
     from qkv.data.store.shards import ShardIndex
     from qkv.train.distributed import get_world_size
-    from qkv.train.evaluate.evaluate_run import count_text_tokens
+    from qkv.train.evaluate.evaluate_model import count_text_tokens
 
     parameters = list(prepared.model.net.parameters())
     num_parameters = sum(p.numel() for p in parameters)
@@ -184,21 +223,28 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
     )
 
 
+def is_stopped(config: TrainConfig, state: TrainerState) -> bool:
+    """Return whether a signal ended the run, and not its last step or early stopping."""
+    stopped_early = 0 < config.patience <= state.evals_since_best
+    return state.step < config.total_steps and not stopped_early
+
+
 def build_run_result(
     recipe: Recipe, state: TrainerState, history: MetricsHistory, seconds: float
 ) -> Table:
-    """Build the table of steps done, best metric and saved models."""
+    """Build the table of steps done or time, best metric and saved models."""
     folder = Path(recipe.run)
     config = recipe.train
     metric = config.best_metric
     best: Report | None = history.find_best(metric, higher_is_better=config.maximizes_metric)
-    done = f"{state.step:,} of {config.total_steps:,} steps in {format_duration(seconds)}"
-    if state.step > config.total_steps:
-        done = f"{state.step:,} steps, more than the {config.total_steps:,} of the recipe"
-    elif state.step < config.total_steps:
-        stopped_early = 0 < config.patience <= state.evals_since_best
-        done += f", early stopping on {metric}" if stopped_early else "; --resume auto continues"
-    facts = {"done": done}
+    facts = {"time": format_duration(seconds)}
+    if not is_stopped(config, state):
+        done = f"{state.step:,} of {config.total_steps:,} steps in {format_duration(seconds)}"
+        if state.step > config.total_steps:
+            done = f"{state.step:,} steps, more than the {config.total_steps:,} of the recipe"
+        elif state.step < config.total_steps:
+            done += f", early stopping on {metric}"
+        facts = {"done": done}
     if best is not None:
         facts["best"] = (
             f"{folder / 'best'}, {metric} {best.metrics[metric]:.4g} at step {best.step:,}"
@@ -207,50 +253,69 @@ def build_run_result(
 
 
 def eval(
-    run: Path,
+    model: str,
     /,
     *overrides: RecipeOverride,
+    data: Annotated[list[str] | None, Parameter(negative="")] = None,
     search: EvalOptions = DEFAULT_EVAL,
     lowercase: BoolFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Evaluate the best model of a run on test data.
+    """Evaluate a model, or the best model of a run, on labeled data.
 
-    qkv eval runs/imdb --data.test test.jsonl
+    qkv eval builtin:classify --data reviews.csv
 
     Parameters
     ----------
-    run
-        folder of a run
+    model
+        folder, hub id or builtin: name of a model; or folder of a run
     overrides
-        settings that override those of its recipe: --data.test test.jsonl
+        settings of a recipe, which override those of the run: --data.columns.text review
+    data
+        file to evaluate on; of a run, the default is data.test of its recipe
     lowercase
         also compute lowercased BLEU
     as_json
         print JSON
     """
+    from qkv.train.evaluate.evaluate_model import evaluate_checkpoint
     from qkv.train.evaluate.evaluate_run import evaluate_run
 
-    if not (run / "recipe.toml").exists():
-        has_parent_run = (run.parent / "recipe.toml").exists()
-        hint = f", which is {run.parent}" if has_parent_run else ""
-        raise ValueError(f"{run}: no recipe.toml; expected the folder of a run{hint}")
+    is_run = (Path(model) / "recipe.toml").exists()
+    has_test = any(flag.split("=")[0] == "--data.test" for flag in overrides)
+    if data is None and not is_run and not has_test:
+        has_parent_run = (Path(model).parent / "recipe.toml").exists()
+        hint = f", or evaluate the run {Path(model).parent}" if has_parent_run else ""
+        raise ValueError(f"{model}: no data to evaluate on; set --data FILE{hint}")
+    if data is not None:
+        paths = data[0] if len(data) == 1 else data
+        overrides = (*overrides, f"--data.test={json.dumps(paths, ensure_ascii=False)}")
     generator = TargetGenerator(search)
-    with show_progress_bar(f"reading {run}") as progress:
-        result = evaluate_run(run, overrides, generator, lowercase=lowercase, progress=progress)
+    with show_progress_bar(f"reading {model}") as progress:
+        evaluate_files = evaluate_run if is_run else evaluate_checkpoint
+        result = evaluate_files(model, overrides, generator, lowercase=lowercase, progress=progress)
     if as_json:
-        print(json.dumps(asdict(result) | {"checkpoint": str(result.checkpoint)}))
+        print(json.dumps(asdict(result)))
         return
     corpus_size = format_corpus_size(result.num_records, result.num_tokens)
     facts = {
         "checkpoint": str(result.checkpoint),
-        "data": f"{format_paths(result.data)}, {corpus_size}",
+        "data": f"{format_paths(result.data or [])}, {corpus_size}",
     }
     facts |= {name.replace("_", " "): f"{value:.4g}" for name, value in result.metrics.items()}
     if result.settings:
         facts["settings"] = ", ".join(f"{name} {value}" for name, value in result.settings.items())
     facts |= {f"{name.replace('_', ' ')} is": text for name, text in result.signatures.items()}
     print_rich(build_facts_table(**facts))
+    print_class_report(result)
+
+
+def print_class_report(report: ClassReport | EvaluationReport) -> None:
+    """Print the scores of every class and the confusion matrix, if there are classes."""
+    from qkv.train.report.tables import format_evaluation
+
+    if report.class_scores:
+        print(f"\n{format_evaluation({}, report.class_scores, report.confusion_matrix)}")
 
 
 class TargetGenerator:

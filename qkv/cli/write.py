@@ -8,7 +8,7 @@ from typing import Any, Literal
 from qkv.cli.alignment import NO_ALIGNMENT, AlignmentOptions, print_alignments
 from qkv.cli.decoding import DEFAULT_TEXT_GENERATION, TextGenerationOptions
 from qkv.cli.flags import BoolFlag, StrictInt, TextArgument, drop_none
-from qkv.cli.inputs import DEFAULT_FILE, FileOptions, read_text_argument
+from qkv.cli.inputs import DEFAULT_FILE, FileOptions
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import format_score, print_json_lines, print_table, result_to_dict
 
@@ -87,21 +87,27 @@ def run_text_to_text(
     """Run a text-to-text task; print the results and, if requested, their alignments."""
     results = options.run_task(options.make_task(task_name, **settings), input_texts)
     if options.as_json:
+        from qkv.tasks.write.seq2seq import GeneratedText
+
         print_json_lines(
-            {"source": text, **result_to_dict(result)}
+            {"source": text, **result_to_dict(result, GeneratedText)}
             for text, result in zip(input_texts, results, strict=True)
         )
     else:
         for result in results:
             print_result(result)
-            if alignment.alignment:
+            if alignment.alignment and result is not None:
                 print_alignments(result.alignments)
     title = " · ".join(filter(None, (task_name, options.model)))
-    alignment.write_file(title, [part for result in results for part in result.alignments])
+    alignment.write_file(
+        title, [part for result in filter(None, results) for part in result.alignments]
+    )
 
 
 def print_result(result: Any) -> None:
-    """Print one text, or several candidates with their scores."""
+    """Print one text, or several candidates with their scores; a blank line for None."""
+    if result is None:
+        return print()
     if len(result.candidates) > 1:
         return print_table(
             "score text",
@@ -111,42 +117,50 @@ def print_result(result: Any) -> None:
 
 
 def complete(
-    text: TextArgument | None = None,
-    /,
-    *,
+    *texts: TextArgument,
     options: BuiltinModelOptions = DEFAULT_BUILTIN_MODEL,
+    file: FileOptions = DEFAULT_FILE,
     generation: TextGenerationOptions = DEFAULT_TEXT_GENERATION,
     control_code: str | None = None,
     stream: BoolFlag = False,
 ) -> None:
-    """Complete a text with a language model.
+    """Complete texts with a language model; each file is one text.
 
     qkv complete "Once upon a time" --temperature 0.8 --top-p 0.9 --stream
 
     Parameters
     ----------
-    text
-        text, file, or - for standard input
+    texts
+        text, file, or - for standard input; in a file with columns, each record is one text
     control_code
         control code of CTRL, such as Links or Books
     stream
-        print the text while it is generated
+        print the text while it is generated; for one text
     """
     if options.show_card:
         return options.print_card("complete")
-    prompt = read_text_argument("-" if text is None else text)
+    prompts = file.read_documents(texts)
     settings = drop_none(control_code=control_code) | generation.settings
     task: Any = options.make_task("complete", **settings)
     if stream:
         if options.as_json:
             raise ValueError("--stream and --json cannot be combined: expected one of them")
+        if len(prompts) != 1:
+            raise ValueError(f"--stream with {len(prompts)} texts; expected one text")
+        (prompt,) = prompts
         parts = task.stream(prompt)
         first_part = next(parts, "")  # raises errors before anything is printed
         print(prompt + first_part, end="", flush=True)
         for part in parts:
             print(part, end="", flush=True)
         return print()
-    (result,) = options.run_task(task, [prompt])
+    results = options.run_task(task, prompts)
     if options.as_json:
-        return print_json_lines([{"prompt": prompt, **result_to_dict(result)}])
-    print_result(result)
+        from qkv.tasks.write.complete import Completion
+
+        return print_json_lines(
+            {"prompt": prompt, **result_to_dict(result, Completion)}
+            for prompt, result in zip(prompts, results, strict=True)
+        )
+    for result in results:
+        print_result(result)

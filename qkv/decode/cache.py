@@ -37,7 +37,7 @@ class CacheLayout:
         self.max_length = 0
         self.device_lengths = torch.zeros(0, dtype=torch.long, device=device)  # (capacity[0],)
         self.capacity = (0, 0)  # rows and columns of the buffers
-        self.active_rows = slice(0, 0)  # rows of the next step
+        self.active_rows: slice | Tensor = slice(0, 0)  # rows of the next step, or their indices
         self.start = 0  # its new columns, if they are the same in all rows
         self.stop = 0
         self.write_index: Tensor | None = None  # (B * T,) otherwise: flat indices
@@ -78,13 +78,20 @@ class CacheLayout:
         self.reserve(len(self) + len(lengths), 0)
         self.set_lengths([*self.lengths, *lengths])
 
-    def begin_prefill(self, rows: slice, length: int) -> None:
-        """Prepare a forward pass that writes the first `length` columns of new rows."""
+    def begin_prefill(self, rows: slice | Tensor, length: int) -> None:
+        """Prepare a forward pass that writes the first `length` columns of new rows, or of given ones."""
         self.active_rows = rows
         self.start = 0
         self.stop = length
         self.write_index = None
-        self.reserve(rows.stop, length)
+        self.reserve(rows.stop if isinstance(rows, slice) else 0, length)
+
+    def begin_read(self, rows: Tensor) -> Tensor:
+        """Prepare a forward pass that reads some rows; return the positions of their keys (B, S)."""
+        self.active_rows = rows
+        self.stop = self.max_length
+        columns = torch.arange(self.stop, device=self.device)
+        return torch.where(columns < self.device_lengths[rows, None], columns, -1)
 
     def set_static_shape(self, num_new_tokens: int) -> tuple[int, int]:
         """Set and return the rows and columns of a static step."""

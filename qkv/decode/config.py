@@ -1,6 +1,6 @@
 """GenerationConfig: the settings of decoding, validated on creation. Does not depend on networks.
 
-The fields are the keys of generation_config.json, and `best_of`."""
+The fields are the keys of generation_config.json, `best_of` and `context_overflow`."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ class GenerationConfig:
     max_length: int | None = None
     min_new_tokens: int | None = None
     max_new_tokens: int | None = None
+    # When all positions of the model are used: continue with the last tokens, or stop.
+    context_overflow: Literal["slide", "stop"] = "slide"
     exponential_decay_length_penalty: tuple[int, float] | None = None  # start, factor of EOS
     # Applied by tasks and Model.generate, which have a tokenizer. A sequence ends with the token
     # that completes a stop string.
@@ -192,6 +194,8 @@ def find_field_problem(name: str, value: Any) -> str | None:
         return None if isinstance(value, bool) else "true or false"
     if name == "early_stopping":
         return None if isinstance(value, bool) or value == "never" else 'true, false or "never"'
+    if name == "context_overflow":
+        return None if value in ("slide", "stop") else '"slide" or "stop"'
     if name in TOKEN_ID_FIELDS:
         return (
             None if _is_token_id_tuple(value, allow_empty=True) else "token ids (integers from 0)"

@@ -99,7 +99,8 @@ class Engine:
                 " without a tokenizer: use Model.generate or a task, or pass stopping_criteria"
             )
         prompt_ids = self.prepare_prompt(list(prompt), source, generation_config)
-        max_length = self.compute_max_length(prompt_ids, generation_config)
+        max_length, limit_reason = self.compute_max_length(prompt_ids, generation_config)
+        has_start_token = self.is_encoder_decoder or prompt_ids[0] == generation_config.bos_token_id
         self.last_request_id += 1
         self.waiting_requests += [
             Request(
@@ -107,6 +108,8 @@ class Engine:
                 config=generation_config,
                 prompt=prompt_ids,
                 max_length=max_length,
+                limit_reason=limit_reason,
+                num_start_tokens=int(has_start_token),
                 seed=seed + (sample_index << 32),
                 sample_index=sample_index,
                 source=list(source) if isinstance(source, Sequence) else source,
@@ -169,31 +172,34 @@ class Engine:
         max_positions = self.assistant_model.last_stack.spec.max_positions
         check_sequence_length("prompt", len(prompt), max_positions, "assistant_model")
 
-    def compute_max_length(self, token_ids: list[int], config: GenerationConfig) -> int:
-        """Return the maximum length of a sequence, prompt included."""
+    def compute_max_length(self, token_ids: list[int], config: GenerationConfig) -> tuple[int, str]:
+        """Return the maximum length of a sequence, prompt included, and its finish reason."""
         if config.max_new_tokens is not None:
             requested = len(token_ids) + config.max_new_tokens
         elif config.max_length is not None:
             requested = config.max_length
         else:
             requested = len(token_ids) + DEFAULT_MAX_NEW_TOKENS
-        max_length = requested if self.max_positions is None else min(requested, self.max_positions)
-        if len(token_ids) >= max_length:
+        max_positions = requested if self.max_positions is None else self.max_positions
+        is_beyond = requested > max_positions
+        if len(token_ids) >= min(requested, max_positions):
             limit = (
-                f"max_length is {requested}"
-                if max_length == requested
-                else f"the model has {self.max_positions} positions"
+                f"the model has {max_positions} positions"
+                if is_beyond
+                else f"max_length is {requested}"
             )
             raise ValueError(
                 f"prompt has {len(token_ids)} tokens and leaves no room for new tokens: {limit}"
             )
+        stops = is_beyond and config.context_overflow == "stop"
+        max_length, limit_reason = (max_positions, "context") if stops else (requested, "length")
         num_forced = count_forced_tokens(config.force_words_ids)
         if num_forced > max_length - len(token_ids):
             raise ValueError(
                 f"force_words_ids needs {num_forced} tokens, "
                 f"and {max_length - len(token_ids)} are left: set max_new_tokens higher"
             )
-        return max_length
+        return max_length, limit_reason
 
     @torch.inference_mode()
     @without_cudnn()

@@ -32,7 +32,7 @@ class Result(NamedTuple):
     token_ids: list[int]  # new tokens, EOS included
     score: float  # sum of log_probs / len(token_ids) ** length_penalty
     log_probs: list[float]  # one per token
-    finish_reason: str  # end (EOS), stop (criteria), length, nothing (no token allowed)
+    finish_reason: str  # eos, stop (criteria), length, context (no position), nothing (no token)
 
 
 class RequestOutput(NamedTuple):
@@ -52,18 +52,26 @@ class Request:
     config: GenerationConfig
     prompt: list[int]
     max_length: int  # tokens of the prompt and new tokens
+    limit_reason: str = "length"  # finish reason at the maximum length
     source: list[int] | Tensor | None = None
     seed: int = 0
     sample_index: int = 0
     prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None
     stopping_criteria: StoppingCriteria | None = None
     batch_index: int = 0
+    num_start_tokens: int = 0  # of the prompt, kept in every context window
+    num_dropped: int = 0  # tokens after these that the context window has left behind
     length: int = field(init=False)
     new_token_ids: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.length = len(self.prompt)
+
+    @property
+    def window_length(self) -> int:
+        """Number of tokens in the context window of the row."""
+        return self.length - self.num_dropped
 
     @property
     def num_input_tokens(self) -> int:
@@ -97,10 +105,11 @@ class Request:
 def get_finish_reason(request: Request, new_token_ids: list[int]) -> str | None:
     """Return why a sequence with these new tokens is finished, or None if it is not."""
     if new_token_ids[-1] in request.config.eos_token_id:
-        return "end"
+        return "eos"
     if request.stopping_criteria is not None and request.stopping_criteria(new_token_ids):
         return "stop"
-    return "length" if len(request.prompt) + len(new_token_ids) >= request.max_length else None
+    is_full = len(request.prompt) + len(new_token_ids) >= request.max_length
+    return request.limit_reason if is_full else None
 
 
 def compute_sequence_score(log_probs: list[float], length_penalty: float) -> float:

@@ -35,12 +35,15 @@ class Runner(Protocol):
 
     rows_per_prompt: int
     device: torch.device
+    max_positions: int | None
 
     def prefill(self, prompts: Prompts, sources: Sources) -> RunnerOutput: ...
     def duplicate_prompts(self, prompt_indices: list[int]) -> None: ...
     def step(self, input_ids: Tensor) -> RunnerOutput: ...
     def reorder_rows(self, parents: Tensor, token_ids: Tensor, shared_length: int) -> None: ...
     def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None: ...
+    def find_full_rows(self) -> list[int]: ...
+    def replace_rows(self, rows: list[int], token_ids: Tensor) -> None: ...
 
 
 class ModelRunner:
@@ -85,7 +88,7 @@ class ModelRunner:
         needs_mask = self.has_lookahead and len({*map(len, prompts)}) > 1
         inputs = Inputs(
             input_ids=input_ids,
-            position_ids=positions[None],
+            position_ids=self.clamp_positions(positions[None]),
             attention_mask=positions < lengths[:, None] if needs_mask else None,
             max_distance=max_length - 1,
         )
@@ -149,8 +152,6 @@ class ModelRunner:
 
         With static shapes, values that differ between rows are read from device tensors only."""
         positions, key_positions, has_no_padding = self.cache_layout.begin_step(input_ids.shape[1])
-        if self.max_positions is not None:  # draft tokens may go beyond the last position
-            positions = positions.clamp(max=self.max_positions - 1)
         attention_cache = self.attention_caches[0]
         attention_cache.positions = key_positions
         attention_cache.has_no_padding = has_no_padding
@@ -160,7 +161,10 @@ class ModelRunner:
             cross_attention_cache.positions = source_positions
             cross_attention_cache.has_no_padding = source_has_no_padding
         inputs = Inputs(
-            input_ids=input_ids, position_ids=positions, offset_by_cache=False, contiguous=False
+            input_ids=input_ids,
+            position_ids=self.clamp_positions(positions),
+            offset_by_cache=False,
+            contiguous=False,
         )
         output = self.net(Batch(decoder=inputs), self.caches)
         return output["logits"], output["last_hidden_state"]
@@ -228,6 +232,44 @@ class ModelRunner:
 
     def truncate(self, lengths: list[int]) -> None:
         """Truncate the cached rows to these lengths."""
+        self.cache_layout.set_lengths(lengths)
+
+    def clamp_positions(self, positions: Tensor) -> Tensor:
+        """Return valid positions: draft tokens may go beyond the last one."""
+        return (
+            positions if self.max_positions is None else positions.clamp(max=self.max_positions - 1)
+        )
+
+    def find_full_rows(self) -> list[int]:
+        """Return the rows whose cached tokens use all positions of the network."""
+        if self.max_positions is None or self.cache_layout.max_length < self.max_positions:
+            return []
+        lengths = enumerate(self.cache_layout.lengths)
+        return [row for row, length in lengths if length >= self.max_positions]
+
+    def replace_rows(self, rows: list[int], token_ids: Tensor) -> None:
+        """Replace the cached tokens of these rows by others (N, T), which are processed from position 0.
+
+        The rows of a prompt are replaced together; the encoder does not run again."""
+        num_tokens = token_ids.shape[1]
+        self.cache_layout.begin_prefill(copy_to_device(rows, self.device), num_tokens)
+        self.attention_caches[0].positions = None
+        if self.source_layout:
+            prompt_indices = [row // self.rows_per_prompt for row in rows[:: self.rows_per_prompt]]
+            source_rows = copy_to_device(prompt_indices, self.device)
+            cross_attention_cache = self.cross_attention_caches[0]
+            cross_attention_cache.positions = self.source_layout.begin_read(source_rows)
+            cross_attention_cache.has_no_padding = False
+        inputs = Inputs(
+            input_ids=token_ids,
+            position_ids=self.clamp_positions(torch.arange(num_tokens, device=self.device)[None]),
+            max_distance=num_tokens - 1,
+        )
+        no_logits = torch.zeros(1, dtype=torch.long, device=self.device)  # only those of one token
+        self.net(Batch(decoder=inputs, logit_positions=no_logits), self.caches)
+        lengths = self.cache_layout.lengths
+        for row in rows:
+            lengths[row] = num_tokens
         self.cache_layout.set_lengths(lengths)
 
 

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.decode.config import GenerationConfig
+from qkv.decode.context_window import select_window_tokens, slide_windows
 from qkv.decode.logits.processors import LogitsContext
 from qkv.decode.request import (
     ContextFn,
@@ -95,6 +96,7 @@ class RunningBatch:
 
     def step(self) -> BatchOutcome:
         """Run the network on the next token of all rows, and select the next tokens per group."""
+        slide_windows(self.runner, self.requests, self.row_tensors["token_ids"])
         output = self.runner.step(self.row_tensors["next_input_ids"][:, None])
         if len(self.groups) == 1:
             (group,) = self.groups.values()
@@ -220,9 +222,12 @@ class RunningBatch:
                 )
             parents[rows] = rows[step_output.parents]
         if parents is not None:
-            shared_length = min(len(request.prompt) for request in self.requests)
-            self.runner.reorder_rows(parents, self.row_tensors["token_ids"], shared_length)
-            self.row_tensors["token_ids"] = self.row_tensors["token_ids"].index_select(0, parents)
+            has_dropped = any(request.num_dropped for request in self.requests)
+            shared = 0 if has_dropped else min(len(request.prompt) for request in self.requests)
+            token_ids = self.row_tensors["token_ids"]
+            window_ids = select_window_tokens(token_ids, self.requests, self.rows_per_prompt)
+            self.runner.reorder_rows(parents, window_ids, shared)
+            self.row_tensors["token_ids"] = token_ids.index_select(0, parents)
 
     def remove_requests(self, requests: set[Request]) -> None:
         """Remove requests; the last requests of the batch move to the free indices."""

@@ -28,6 +28,8 @@ SEGMENT_LENGTH = 1024
 class SegmentRunner:
     """Runner that keeps the hidden states of earlier tokens as memory."""
 
+    max_positions: int | None = None  # positions are relative
+
     def __init__(self, net: Transformer, rows_per_prompt: int = 1) -> None:
         self.net = net
         self.rows_per_prompt = rows_per_prompt
@@ -114,6 +116,13 @@ class SegmentRunner:
         self.select_rows(
             copy_to_device(expand_prompt_indices(order, self.rows_per_prompt), self.device)
         )
+
+    def find_full_rows(self) -> list[int]:
+        """Return no rows: the memory has a limited length, and positions have no limit."""
+        return []
+
+    def replace_rows(self, rows: list[int], token_ids: Tensor) -> None:
+        raise NotImplementedError("no row of a segment memory is full")
 
     def select_rows(self, row_indices: Tensor) -> None:
         """Keep the rows at these indices, in this order."""

@@ -41,6 +41,7 @@ class GenerationSettings(TypedDict, total=False):
     max_length: int | None
     min_new_tokens: int | None
     max_new_tokens: int | None
+    context_overflow: Literal["slide", "stop"]
     exponential_decay_length_penalty: tuple[int, float] | None
     stop_strings: str | Sequence[str] | None
     # Logits processors.

@@ -17,8 +17,8 @@ def bart(
     decoder_heads: int = 16, decoder_ffn_width: int = 4096, activation: str = "gelu",
     max_positions: int = 1024, scale_embedding: bool = False, norm_position: str = "post",
     embedding_norm: bool = True, final_norm: bool = False, sinusoidal: str | None = None,
-    position_offset: int = 2, dropout: float = 0.1, attention_dropout: float = 0.0,
-    activation_dropout: float = 0.0, classifier_dropout: float = 0.0,
+    position_offset: int = 2, norm_eps: float = 1e-5, dropout: float = 0.1,
+    attention_dropout: float = 0.0, activation_dropout: float = 0.0, classifier_dropout: float = 0.0,
     init_std: float | Literal["xavier"] = 0.02, tie_embeddings: bool = True,
     share_embeddings: bool = True, lm_bias: bool | Literal["fixed"] = "fixed",
     shift_right: str | None = "start", decoder_start_token_id: int | None = 2,
@@ -28,7 +28,7 @@ def bart(
     """Return the spec. `sinusoidal`: the layout of sinusoidal positions; None: learned positions.
 
     `shift_right`: how decoder inputs are computed from input_ids by default (see ShiftRight)."""
-    norm = s.NormSpec()
+    norm = s.NormSpec(eps=norm_eps)
     positions = (
         s.SinusoidalPositions(layout=sinusoidal, offset=position_offset)
         if sinusoidal
@@ -126,6 +126,8 @@ CONFIG = dict(
 )  # fmt: skip
 
 KEYS = """
+    -                                                   model.@.version
+    -                                                   @.version
     @.embedding.norm                                    model.@.layernorm_embedding
     @.layers.{}.attention.(q|k|v|o)                     model.@.layers.{}.self_attn.(q|k|v|out)_proj
     decoder.layers.{}.cross_attention.(q|k|v|o)         model.decoder.layers.{}.encoder_attn.(q|k|v|out)_proj
@@ -168,6 +170,13 @@ def finish_config(config: Args, args: Args) -> Args:
     return config | {"forced_eos_token_id": None}
 
 
+def upgrade_config(config: Args) -> Args:
+    """Rename the dropout rate of the classifier in the oldest files."""
+    if "classif_dropout" not in config:
+        return config
+    return {"classifier_dropout": config["classif_dropout"]} | config
+
+
 HEADS = "none lm causal-lm sequence-classification question-answering"
 SUPPORTED_VALUES: dict[str, tuple[bool, ...]] = {
     "normalize_before": (False,),
@@ -177,7 +186,7 @@ SUPPORTED_VALUES: dict[str, tuple[bool, ...]] = {
 
 FAMILY = Family(
     name="bart", doc=__doc__, shape="encoder-decoder", build_spec=bart, sizes=SIZES,
-    config=CONFIG, supported_values=SUPPORTED_VALUES,
+    config=CONFIG, supported_values=SUPPORTED_VALUES, upgrade_config=upgrade_config,
     model_types=("bart",), heads=head_classes("Bart", HEADS, lm=CONDITIONAL_GENERATION),
     names_table=names_table, prefixes=("model.",), finish_config=finish_config,
 )  # fmt: skip

@@ -24,7 +24,8 @@ def bert(
     positions_after_pad: bool = False, lm_activation: str | None = None,
     classifier_pooling: str | None = None,
 ) -> s.Spec:  # fmt: skip
-    """Return the spec. `positions_after_pad`: positions start at pad_token_id + 1.
+    """Return the spec. `positions_after_pad`: positions start at pad_token_id + 1, and tokens with
+    this id are not counted.
 
     `classifier_pooling`: pooling of sequence classification ("mean"), instead of the pooler."""
     norm = s.NormSpec(eps=norm_eps)
@@ -48,7 +49,11 @@ def bert(
     embedding = s.EmbeddingSpec(
         vocab_size=vocab_size,
         width=None if embedding_width == width else embedding_width,
-        positions=s.LearnedPositions(count=max_positions, offset=position_offset),
+        positions=s.LearnedPositions(
+            count=max_positions,
+            offset=position_offset,
+            padding_idx=pad_token_id if positions_after_pad else None,
+        ),
         token_types=type_vocab_size,
         norm=norm,
         dropout=dropout,
@@ -138,7 +143,7 @@ CONFIG = COMMON_CONFIG | dict(
 EMBEDDING_KEYS = """
     encoder.embedding.(tokens|positions|token_types)  bert.embeddings.(word|position|token_type)_embeddings
     encoder.embedding.norm                            bert.embeddings.LayerNorm
-    -                                                 bert.embeddings.position_ids
+    (-|-)                                             bert.embeddings.(position|token_type)_ids
 """
 LAYER_KEYS = """
     encoder.layers.{}.attention.(q|k|v)          bert.encoder.layer.{}.attention.self.(query|key|value)
@@ -149,7 +154,6 @@ LAYER_KEYS = """
     encoder.layers.{}.post_cross_attention_norm  bert.encoder.layer.{}.crossattention.output.LayerNorm
     encoder.layers.{}.feed_forward.(up|down)     bert.encoder.layer.{}.(intermediate|output).dense
     encoder.layers.{}.post_feed_forward_norm     bert.encoder.layer.{}.output.LayerNorm
-    -                                            bert.embeddings.token_type_ids
     heads.pooler.dense                           bert.pooler.dense
 """
 HEAD_KEYS = """

@@ -66,7 +66,6 @@ SIZES: dict[str, Args] = {
 }  # fmt: skip
 
 KEYS = """
-    encoder.embedding.projection               electra.embeddings_project
     heads.sequence_classification.(dense|out)  classifier.(dense|out_proj)
     heads.token_classification.out             classifier
     heads.multiple_choice.out                  classifier
@@ -77,6 +76,15 @@ KEYS = """
     heads.lm.out                               generator_lm_head
     heads.summary.dense                        sequence_summary.summary
 """
+
+
+def names_table(args: Args) -> str:
+    """Return the names table; some checkpoints have a projection between equal widths, which no class
+    uses."""
+    projection = "-" if args["embedding_width"] == args["width"] else "encoder.embedding.projection"
+    table = (EMBEDDING_KEYS + LAYER_KEYS).replace(" bert.", " electra.") + KEYS
+    return f"{table}{projection} electra.embeddings_project\n"
+
 
 HEADS = """
     none replaced-token-detection masked-lm lm sequence-classification multiple-choice
@@ -96,6 +104,6 @@ FAMILY = Family(
     ),
     supported_values={"summary_proj_to_labels": (False,), "position_embedding_type": ("absolute",)},
     model_types=("electra",), heads=head_classes("Electra", HEADS, **CLASSES),
-    names_table=(EMBEDDING_KEYS + LAYER_KEYS).replace(" bert.", " electra.") + KEYS,
+    names_table=names_table,
     prefixes=("electra.",),
 )  # fmt: skip

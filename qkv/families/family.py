@@ -18,6 +18,8 @@ COMMON_CONFIG = dict(  # argument = key of config.json, in most families
     max_positions="max_position_embeddings", attention_dropout="attention_dropout",
     pad_token_id="pad_token_id", init_std="initializer_range", tie_embeddings="tie_word_embeddings",
 )  # fmt: skip
+# sentence-transformers' linear layer after pooling, which any family may have.
+SENTENCE_DENSE_NAMES = "\nheads.sentence_dense.dense 2_Dense.linear\n"
 CONDITIONAL_GENERATION = "ForConditionalGeneration"
 CLASS_SUFFIXES = {  # head: the suffix of its class name in Hugging Face
     "none": "Model",
@@ -62,7 +64,10 @@ class Family(SpecPart):
     finish_config: Callable[[Args, Args], Args] = lambda config, args: config
 
     model_types: tuple[str, ...] = ()
-    heads: Mapping[str, str] = field(default_factory=dict)  # head -> class in Hugging Face
+    # Head -> class in Hugging Face, or one class per `model_type`.
+    heads: Mapping[str, str] = field(default_factory=dict)
+    # Names that classes had before -> head.
+    former_classes: Mapping[str, str] = field(default_factory=dict)
     removed_from_hf: bool = False  # Hugging Face no longer has the classes
     hf_family: str = ""  # a family that Hugging Face has, which can hold this one
     names_table: str | Callable[[Args], str] = ""
@@ -94,11 +99,26 @@ class Family(SpecPart):
             lookup(f"{self.name} head", args["head"], self.heads)
         return args
 
+    def find_head(self, class_name: str) -> str | None:
+        """Return the head of a class of Hugging Face; None if the family does not have the class."""
+        heads = [head for head, names in self.heads.items() if class_name in names.split()]
+        return heads[0] if heads else self.former_classes.get(class_name)
+
     def build_names_table(self, args: Args, prefix: str | None = None) -> NamesTable:
         """Return the names table for these arguments; `prefix` defaults to that of the head's class."""
         table = self.names_table if isinstance(self.names_table, str) else self.names_table(args)
-        prefix = self.head_prefixes.get(args.get("head", "")) if prefix is None else prefix
+        table += SENTENCE_DENSE_NAMES
+        prefix = self.find_prefix(args, prefix)
         return NamesTable(table) if prefix is None else NamesTable(table, self.prefixes, prefix)
+
+    def find_prefix(self, args: Args, prefix: str | None) -> str | None:
+        """Return the prefix of tensor names: the given one, else that of the head's class.
+
+        None means those of the table, if it has several."""
+        if prefix is not None:
+            return prefix
+        table_prefix = self.prefixes[0] if len(self.prefixes) == 1 else None
+        return self.head_prefixes.get(args.get("head", ""), table_prefix)
 
 
 def lookup(what: str, value: Any, options: Mapping[Any, Any]) -> Any:

@@ -105,6 +105,8 @@ SHARED_KEYS = """
     decoder.layers.{}.attention.o             transformer.h.{}.attn.c_proj        conv1d
     decoder.layers.{}.feed_forward.(up|down)  transformer.h.{}.mlp.(c_fc|c_proj)  conv1d
     heads.summary.dense                       multiple_choice_head.summary
+    heads.summary.dense                       multiple_choice_head.linear         alias
+    heads.lm.out                              lm_head.decoder                     alias
     heads.sequence_classification.out         score
     heads.token_classification.out            classifier
     heads.question_answering.out              qa_outputs
@@ -121,6 +123,7 @@ KEYS = """
     decoder.final_norm                          transformer.ln_f
     (-|-)                                       transformer.h.{}.(attn|crossattention).masked_bias
     -                                           transformer.h.{}.crossattention.bias
+    heads.value.out                             v_head.summary
     heads.lm.out                                lm_head
 """
 

@@ -64,6 +64,7 @@ KEYS = """
     decoder.embedding.tokens                       model.embed_tokens
     decoder.layers.{}.attention.(q|k|v|o)          model.layers.{}.self_attn.(q|k|v|o)_proj
     -                                              model.layers.{}.self_attn.rotary_emb.inv_freq
+    -                                              model.rotary_emb.inv_freq
     decoder.layers.{}.feed_forward.(gate|up|down)  model.layers.{}.mlp.(gate|up|down)_proj
     decoder.layers.{}.pre_attention_norm           model.layers.{}.input_layernorm
     decoder.layers.{}.pre_feed_forward_norm        model.layers.{}.post_attention_layernorm
@@ -94,6 +95,6 @@ FAMILY = Family(
     ),
     supported_values={"pretraining_tp": (1,)}, upgrade_config=upgrade_config,
     model_types=("llama",), heads=head_classes("Llama", HEADS, lm="ForCausalLM"),
-    names_table=KEYS, prefixes=("model.",),
+    former_classes={"LLaMAForCausalLM": "lm"}, names_table=KEYS, prefixes=("model.",),
     head_prefixes={"none": "", "question-answering": "transformer."},
 )  # fmt: skip

@@ -53,6 +53,7 @@ KEYS = """
     heads.question_answering.out               qa_outputs
     heads.lm.(dense|norm)                      lm_head.(dense|layer_norm)
     heads.lm.out.weight                        lm_head.decoder.weight
+    heads.lm.out.weight                        lm_head.weight  alias
 """
 
 FAIRSEQ = """
@@ -83,6 +84,7 @@ FAMILY = Family(
         family="roberta",
     ),
     config=CONFIG, supported_values={"position_embedding_type": ("absolute",)},
-    model_types=("roberta",), heads=head_classes("Roberta", HEADS, lm="ForCausalLM"),
+    model_types=("roberta", "xlm-roberta", "camembert"),
+    heads=head_classes("Roberta XLMRoberta Camembert", HEADS, lm="ForCausalLM"),
     names_table=names_table, prefixes=("roberta.",),
 )  # fmt: skip

@@ -126,6 +126,8 @@ CONFIG = dict(
 )  # fmt: skip
 
 KEYS = """
+    -                                              transformer.@.block.{}.layer.{}.layer_norm.bias
+    -                                              transformer.@.final_layer_norm.bias
     encoder.embedding.tokens                       transformer.shared
     encoder.embedding.tokens                       transformer.@.embed_tokens  alias
     @.position_bias.table                          transformer.@.block.0.layer.0.SelfAttention.relative_attention_bias
@@ -189,6 +191,7 @@ FAMILY = Family(
     ),
     upgrade_config=upgrade_config, derive_config=derive_config, finish_config=finish_config,
     model_types=("t5", "mt5"), heads=head_classes("T5 MT5", HEADS, lm=CONDITIONAL_GENERATION),
+    former_classes={"T5WithLMHeadModel": "lm"},
     names_table=names_table, prefixes=("transformer.",),
     head_prefixes=dict.fromkeys(("none", "lm", "encoder", "question-answering"), ""),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections.abc import Collection
 from typing import Unpack, cast
 
 import torch
@@ -13,7 +14,7 @@ from qkv.families.arguments import FamilyArguments
 from qkv.families.family import Args, Family
 from qkv.hints import describe_unknown_name
 from qkv.model.config import build_hf_config
-from qkv.model.device import pick_device
+from qkv.model.device import DEFAULT_DEVICE, pick_device
 from qkv.model.limits import check_argument_combinations, check_argument_types
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling, add_pooling
@@ -28,14 +29,14 @@ def build(
     *,
     position_embedding_type: str | None = None,
     pooling: str | None = None,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     **arguments: Unpack[FamilyArguments],
 ) -> Model:
     """Return a new model of a family, with weights initialized as in its paper.
 
     `size` is one of the family's `sizes`, by default the first; `arguments` of the family override
     single values. `pooling` (mean, first or last) adds a normalized sentence embedding. `device` is
-    "cpu", "cuda", "mps" or "auto": the fastest there is. The weights are the same on every device."""
+    "auto" (the fastest there is), "cpu", "cuda" or "mps". The weights are the same on every device."""
     target_device = pick_device(device)
     definition = get_family(family)
     changes = cast(Args, arguments)
@@ -48,7 +49,7 @@ def build(
     pooling_config = None if pooling is None else Pooling(pooling)
     net = build_network(build_model_spec(definition, args, position_embedding_type, pooling_config))
     initialize_weights(net)
-    if device != "cpu":
+    if target_device != "cpu":
         net.to(target_device)
     has_hf_config = not position_embedding_type and definition.model_types
     return Model(
@@ -74,12 +75,18 @@ def build_model_spec(
 
 
 @torch.no_grad()
-def initialize_weights(net: Transformer | DualEncoder) -> None:
+def initialize_weights(
+    net: Transformer | DualEncoder, names: Collection[str] | None = None
+) -> None:
     """Set norms to one and biases to zero; sample other tensors with the standard deviation of the
-    spec."""
-    towers = [net] if isinstance(net, Transformer) else [net.text, net.image]
-    for tower in [tower for tower in towers if tower is not None]:
+    spec. `names`: only these parameters."""
+    towers = {"": net} if isinstance(net, Transformer) else {"text.": net.text, "image.": net.image}
+    for prefix, tower in towers.items():
+        if tower is None:
+            continue
         for name, tensor in tower.named_parameters():
+            if names is not None and prefix + name not in names:
+                continue
             module = tower.get_submodule(name.rpartition(".")[0])
             std = next(
                 value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
@@ -102,6 +109,7 @@ def initialize_weights(net: Transformer | DualEncoder) -> None:
         isinstance(net, DualEncoder)
         and net.logit_scale is not None
         and net.spec.logit_scale is not None
+        and (names is None or "logit_scale" in names)
     ):
         net.logit_scale.fill_(net.spec.logit_scale)
 

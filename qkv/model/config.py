@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from qkv.families import family_of_model_type, get_family
+from qkv.families import family_of_model_type, get_family, list_families
 from qkv.families.family import Args, Family
 from qkv.model.limits import check_argument_combinations, check_argument_types, check_config_json
 
 MODEL_FORMAT_VERSION = 2  # format version of config.json with model_type "qkv"
 
 
-def parse_config(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
-    """Return the family, the arguments and the position embedding type of a config.json."""
-    model_type = config.get("model_type")
-    if model_type == "qkv":
+def parse_config(
+    config: Mapping[str, Any], family_name: str | None = None, head: str | None = None
+) -> tuple[Family, Args, str | None]:
+    """Return the family, the arguments and the position embedding type of a config.json.
+
+    `family_name` and `head` are used if config.json does not state them."""
+    if config.get("model_type") == "qkv":
         _check_format_version(config)
         family = get_family(str(config.get("family")))
+        check_family(family, family_name)
         args = config.get("arguments", {})
         if not isinstance(args, dict):
             raise ValueError(f"arguments is {args!r}, expected an object")
@@ -29,12 +33,37 @@ def parse_config(config: Mapping[str, Any]) -> tuple[Family, Args, str | None]:
         args = family.arguments(None, **args)
         check_argument_combinations(family, args)
         return family, args, config.get("position_embedding_type")
+    family = find_family(config, family_name)
+    return family, parse_hf_config(family, config, head), None
+
+
+def find_family(config: Mapping[str, Any], family_name: str | None) -> Family:
+    """Return the family of a Hugging Face config.json: that of its `model_type`, else that of its
+    class, else the given one."""
+    model_type = config.get("model_type")
+    class_names = config.get("architectures")
+    if family_name is not None:
+        family = get_family(family_name)
+        known_types = {name for known in list_families() for name in known.model_types}
+        if isinstance(model_type, str) and model_type in known_types:
+            check_family(family_of_model_type(model_type), family_name)
+        return family
+    if model_type is None and isinstance(class_names, list) and class_names:
+        for family in list_families():
+            if family.find_head(class_names[0]) is not None:
+                return family
     if not isinstance(model_type, str):
         raise ValueError(
-            f"model_type is {model_type!r}, expected the name of a model, such as 'bert'"
+            f"model_type is {model_type!r}, expected the name of a model, such as 'bert'; "
+            "if the file has none, load it with family=..."
         )
-    family = family_of_model_type(model_type)
-    return family, parse_hf_config(family, config), None
+    return family_of_model_type(model_type)
+
+
+def check_family(family: Family, family_name: str | None) -> None:
+    """Raise ValueError if the given family is not that of config.json."""
+    if family_name not in (None, family.name):
+        raise ValueError(f"family {family_name!r}, but this is a {family.name} model; remove it")
 
 
 def _check_format_version(config: Mapping[str, Any]) -> None:
@@ -47,8 +76,12 @@ def _check_format_version(config: Mapping[str, Any]) -> None:
         )
 
 
-def parse_hf_config(family: Family, config: Mapping[str, Any]) -> Args:
-    """Return the arguments of a Hugging Face config.json; an unsupported value is an error."""
+def parse_hf_config(
+    family: Family, config: Mapping[str, Any], default_head: str | None = None
+) -> Args:
+    """Return the arguments of a Hugging Face config.json; an unsupported value is an error.
+
+    `default_head` is used if `architectures` has no class of the family."""
     config = resolve_config_aliases(family, config)
     check_config_json(family, config)
     config = family.upgrade_config(config)
@@ -63,20 +96,20 @@ def parse_hf_config(family: Family, config: Mapping[str, Any]) -> Args:
         args[name] = {
             inner: tower[inner_key] for inner, inner_key in tower_keys.items() if inner_key in tower
         }
-    num_labels = (
-        config.get("num_labels") if config.get("id2label") is None else len(config["id2label"])
-    )
+    num_labels = config.get("num_labels", config.get("_num_labels"))
+    num_labels = num_labels if config.get("id2label") is None else len(config["id2label"])
     if num_labels is not None:
         args["num_labels"] = num_labels
-    class_names = config.get("architectures") or []
-    if class_names and "head" in family.defaults:
-        heads = [
-            head for head, classes in family.heads.items() if class_names[0] in classes.split()
-        ]
-        if not heads:
-            known = ", ".join(family.heads.values())
-            raise ValueError(f"architectures is {class_names!r}, expected one of {known}")
-        args["head"] = heads[0]
+    class_names = config.get("architectures") or [""]
+    head = family.find_head(class_names[0]) or default_head
+    if head is not None and "head" in family.defaults:
+        args["head"] = head
+    elif head is None and config.get("architectures"):
+        known = ", ".join(family.heads.values())
+        raise ValueError(
+            f"architectures is {config['architectures']!r}, expected one of {known}; "
+            "for a class of its own, load it with head=..."
+        )
     config_keys = {**family.config, "num_labels": "id2label"}
     check_argument_types(family, args, config_keys)
     args = family.arguments(None, **args)
@@ -109,8 +142,8 @@ def resolve_config_aliases(family: Family, config: Mapping[str, Any]) -> Args:
     return resolved
 
 
-def build_hf_config(family: Family, args: Args) -> Args:
-    """Return Hugging Face's config.json for these arguments."""
+def build_hf_config(family: Family, args: Args, model_type: str | None = None) -> Args:
+    """Return Hugging Face's config.json for these arguments; `model_type` is one of the family."""
     config = {key: args[name] for name, key in family.config.items()}
     for name, (key, tower_keys) in family.nested.items():
         config[key] = {tower_keys[inner]: value for inner, value in (args[name] or {}).items()}
@@ -122,7 +155,12 @@ def build_hf_config(family: Family, args: Args) -> Args:
         [family.heads[args["head"]].split()[0]] if args.get("head") in family.heads else []
     )
     start = {"model_type": family.model_types[0], "architectures": class_names}
-    return family.finish_config({**start, **config}, args)
+    config = family.finish_config({**start, **config}, args)
+    all_class_names = family.heads.get(args.get("head", ""), "").split()
+    if model_type in family.model_types and len(all_class_names) == len(family.model_types):
+        class_name = all_class_names[family.model_types.index(model_type)]
+        config |= {"model_type": model_type, "architectures": [class_name]}
+    return config
 
 
 def detect_prefix(family: Family, tensor_names: Iterable[str], args: Args) -> str | None:
@@ -141,3 +179,16 @@ def detect_prefix(family: Family, tensor_names: Iterable[str], args: Args) -> st
             return None
         return used[0] if used else ""
     return default if default in used or not used else used[0]
+
+
+def find_body_prefixes(
+    family: Family, config: Mapping[str, Any], args: Args, tensor_names: Iterable[str]
+) -> tuple[str, ...]:
+    """Return the prefixes of tensors that must have a row in the names table.
+
+    A class that the family does not have has heads of its own, which have another prefix."""
+    class_names = config.get("architectures") or []
+    if not class_names or family.find_head(class_names[0]) is not None:
+        return ("",)
+    prefix = family.find_prefix(args, detect_prefix(family, tensor_names, args))
+    return family.prefixes if prefix is None else (prefix,)

@@ -31,6 +31,7 @@ def find_model_folder(
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     patterns = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*/config.json"]
+    patterns.append("*_Dense/pytorch_model.bin")  # of sentence-transformers
     snapshot = partial(
         snapshot_download, str(name_or_path), revision=revision, local_files_only=not download
     )
@@ -44,3 +45,10 @@ def find_model_folder(
         raise ValueError(
             f"{name_or_path}: no such folder, and the download from the hub failed ({cause})"
         ) from None
+
+
+def is_offline() -> bool:
+    """Return whether HF_HUB_OFFLINE forbids downloads."""
+    from huggingface_hub.constants import HF_HUB_OFFLINE
+
+    return bool(HF_HUB_OFFLINE)

@@ -24,7 +24,8 @@ from qkv.model.token_ids import (
     list_network_roles,
     state_token_ids,
 )
-from qkv.model.transforms.pooling import Pooling, write_pooling
+from qkv.model.transforms.pooling import Pooling
+from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sentence_transformer
 from qkv.nn.lora import lora_layers
 from qkv.nn.transformer import DualEncoder, Transformer
 from qkv.spec import DualSpec, ShiftRight, Spec
@@ -35,10 +36,11 @@ from qkv.weights.tensors import write_tensors
 
 VOCABULARY_FILES = """
     tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model
-    tokenizer.model source.spm bpe_simple_vocab_16e6.txt.gz
+    tokenizer.model source.spm vocab-src.json bpe_simple_vocab_16e6.txt.gz
 """.split()
 TOKENIZER_CONFIG_FILES = """
     tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt vocab.bpe target.spm
+    target_vocab.json vocab-tgt.json
 """.split()
 # Inputs (B, C, ...) of multiple choice that are flattened to (B * C, ...).
 CHOICE_INPUTS = {
@@ -55,6 +57,7 @@ class Model:
         position_embedding_type: str | None = None, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
         tokenizer_folder: Path | None = None, generation_config: Mapping[str, Any] | None = None,
+        new_parameters: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.family = family
         self.args = args
@@ -65,6 +68,7 @@ class Model:
         self.generation_config = None if generation_config is None else dict(generation_config)
         self.checkpoint_prefix = checkpoint_prefix  # prefix of tensor names in the checkpoint
         self.extra_tensors = extra_tensors or {}  # checkpoint tensors that the network does not use
+        self.new_parameters = new_parameters  # those that the checkpoint lacks
         self.tokenizer_folder = tokenizer_folder
         self.base_model_name: str | None = None  # the base model of its adapters
         self.adapter_parameters_to_save: tuple[str, ...] = ()  # those that the base lacks
@@ -282,7 +286,11 @@ class Model:
         is_hf = incompatibility is None and format != "qkv" and not self.family.hf_family
         if is_hf:
             mappings = self._build_names_table().map_parameters(tensors)
-            tensors = {m.checkpoint_name: m.to_checkpoint(tensors) for m in mappings}
+            tensors = {
+                mapping.checkpoint_name: mapping.to_checkpoint(tensors)
+                for mapping in mappings
+                if not mapping.checkpoint_name.startswith(DENSE_PREFIX)  # written with the pooling
+            }
             tensors |= self.extra_tensors
         config = self._build_config(is_hf, torch.float32 if quantization else self.dtype)
         if quantization:
@@ -346,7 +354,14 @@ class Model:
         elif self._tokenizer is not None:
             self._tokenizer.save(folder)
         if self.pooling is not None and isinstance(self.net, Transformer):
-            write_pooling(folder, self.pooling, self.net.last_stack.spec.width)
+            prefix = "heads.sentence_dense.dense."
+            dense_tensors = {
+                name.removeprefix(prefix): p.detach()
+                for name, p in self.net.named_parameters()
+                if name.startswith(prefix)
+            }
+            width = self.net.last_stack.spec.width
+            write_sentence_transformer(folder, self.pooling, width, dense_tensors)
 
     def find_hf_incompatibility(self) -> str | None:
         """Return the part of this model that Hugging Face's format does not support, or None."""

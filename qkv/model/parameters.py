@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.families.family import Args, Family
+from qkv.model.build import initialize_weights
 from qkv.model.config import detect_prefix
 from qkv.nn.transformer import DualEncoder, Transformer, build_network
 from qkv.spec import DualSpec, Spec
-from qkv.weights.names_table import NamesTable
+from qkv.weights.names_table import UNUSED, NamesTable, TensorMapping
 from qkv.weights.safetensors import align_tensor
 
 
@@ -47,8 +48,11 @@ def has_untied_weights(
     config.json ties."""
     parameters = dict(net.named_parameters(remove_duplicate=False))
     names_table = family.build_names_table(args, detect_prefix(family, tensors, args))
+    aliases = names_table.find_aliases(tensors)
     tensors_by_parameter = {
-        id(parameters[mapping.parameter_names[0]]): tensors.get(mapping.checkpoint_name)
+        id(parameters[mapping.parameter_names[0]]): tensors.get(
+            find_tensor_name(mapping, tensors, aliases)
+        )
         for mapping in names_table.map_parameters(dict(net.named_parameters()))
     }
     for mapping in names_table.map_parameters(
@@ -66,26 +70,76 @@ def has_untied_weights(
     return False
 
 
-def load_parameters(
-    net: nn.Module, names_table: NamesTable, tensors: dict[str, Tensor], folder: Path
-) -> dict[str, Tensor]:
-    """Set the parameters of a network and return the tensors of heads that it does not have.
+def find_tensor_name(
+    mapping: TensorMapping, tensors: Mapping[str, Tensor], aliases: Mapping[str, str]
+) -> str:
+    """Return the name of a tensor in a checkpoint: the current one, or an alias if it is missing."""
+    if mapping.checkpoint_name in tensors:
+        return mapping.checkpoint_name
+    return aliases.get(mapping.parameter_names[0], mapping.checkpoint_name)
 
-    One error lists all problems."""
+
+def count_head_labels(
+    family: Family, args: Args, net: nn.Module, tensors: Mapping[str, Tensor]
+) -> int | None:
+    """Return the number of labels that the tensors of the head have; None if it is that of `args`.
+
+    The names in config.json may be fewer or more than the labels of the head."""
+    parameters = {name: p for name, p in net.named_parameters() if is_head_parameter(name)}
+    names_table = family.build_names_table(args, detect_prefix(family, tensors, args))
+    for mapping in names_table.map_parameters(parameters):
+        tensor = tensors.get(mapping.checkpoint_name)
+        expected = mapping.to_checkpoint(parameters).shape
+        if tensor is None or not tensor.dim() or tensor.shape == expected:
+            continue
+        num_labels = len(tensor)
+        if num_labels and tensor.shape == (num_labels, *expected[1:]):
+            other_net = build_meta_network(family.build_spec(**args | {"num_labels": num_labels}))
+            other_parameters = dict(other_net.named_parameters())
+            if mapping.to_checkpoint(other_parameters).shape == tensor.shape:
+                return num_labels
+    return None
+
+
+def is_head_parameter(name: str) -> bool:
+    """Return whether a parameter belongs to a head, of a model or of one encoder of two."""
+    return name.startswith("heads.") or ".heads." in name
+
+
+class LoadedTensors(NamedTuple):
+    """What a checkpoint has beside the parameters of the network, and what it lacks."""
+
+    extra_tensors: dict[str, Tensor]  # of heads and stacks that the network does not have
+    new_parameters: tuple[str, ...]  # of heads that the checkpoint does not have: initialized
+
+
+def load_parameters(
+    net: Transformer | DualEncoder,
+    names_table: NamesTable,
+    tensors: dict[str, Tensor],
+    folder: Path,
+    body_prefixes: tuple[str, ...] = ("",),
+) -> LoadedTensors:
+    """Set the parameters of a network; those of a head that the checkpoint lacks are initialized.
+
+    An unknown tensor without one of the `body_prefixes` belongs to a head of an unknown class. One
+    error lists all problems."""
     parameters = dict(net.named_parameters())
     shapes = {name: p.shape for name, p in parameters.items()}
     problems: list[str] = []
     values: dict[str, Tensor] = {}
+    missing: dict[tuple[str, ...], str] = {}  # parameters -> problem
+    aliases = names_table.find_aliases(tensors)
     used: set[str] = set()
     for mapping in names_table.map_parameters(parameters):
         if mapping.operation == "copy":
             continue
-        name = mapping.checkpoint_name
+        name = find_tensor_name(mapping, tensors, aliases)
         used.add(name)
         tensor = tensors.get(name)
         expected = mapping.to_checkpoint(parameters).shape
         if tensor is None:
-            problems.append(f"{name} is missing, expected {list(expected)}")
+            missing[mapping.parameter_names] = f"{name} is missing, expected {list(expected)}"
         elif not tensor.dtype.is_floating_point or tensor.element_size() < 2:
             problems.append(
                 f"{name} is {str(tensor.dtype).removeprefix('torch.')}, expected floating point"
@@ -96,31 +150,57 @@ def load_parameters(
             values |= mapping.to_parameters(tensor, shapes)
     all_parameters = dict(net.named_parameters(remove_duplicate=False))
     first_names = {id(p): name for name, p in parameters.items()}
+    parts = {name for name, _ in net.named_children()}
     extra_tensors = {}
     for name in tensors.keys() - used:
         match = names_table.find_parameter(name)
+        if match is None and not name.startswith(body_prefixes):
+            extra_tensors[name] = tensors[name]
+            continue
         if match is None:
             problems.append(f"{name if name.isprintable() else repr(name)} is unknown")
             continue
         parameter_name, operation = match
-        if match == ("-", ""):
+        if match == (UNUSED, ""):
             continue
         if operation in ("copy", "keep"):
             extra_tensors[name] = tensors[name]
         elif parameter_name in all_parameters:
             value = values.get(first_names[id(all_parameters[parameter_name])])
-            if value is not None and not torch.equal(tensors[name], value):
+            mapping = TensorMapping(name, (parameter_name,), operation)
+            tied = mapping.to_parameters(tensors[name], shapes)[parameter_name]
+            if value is not None and not torch.equal(tied, value):
                 problems.append(f"{name} differs from the tensor to which it is tied")
-        elif parameter_name.startswith("heads."):
+        elif is_head_parameter(parameter_name) or parameter_name.partition(".")[0] not in parts:
             extra_tensors[name] = tensors[name]
         else:
             problems.append(f"{name} has no parameter in this model")
+    is_initialized = has_only_heads(missing, shapes, values)
+    problems += [] if is_initialized else missing.values()
     if problems:
         raise ValueError(
             f"{folder}: weights do not match config.json: " + "; ".join(sorted(problems))
         )
-    set_parameters(net, values)
-    return extra_tensors
+    new_parameters = [name for names in missing for name in names]
+    dtype = next(iter(values.values())).dtype
+    set_parameters(net, values | {name: torch.empty(shapes[name]) for name in new_parameters})
+    initialize_weights(net, new_parameters)
+    for name in new_parameters:
+        net.get_parameter(name).data = net.get_parameter(name).data.to(dtype)
+    return LoadedTensors(extra_tensors, tuple(new_parameters))
+
+
+def has_only_heads(
+    missing: Iterable[tuple[str, ...]],
+    shapes: Mapping[str, torch.Size],
+    values: Mapping[str, Tensor],
+) -> bool:
+    """Return whether missing parameters are heads, and smaller than the weights in the files.
+
+    A config.json cannot cause an allocation larger than those."""
+    names = [name for group in missing for name in group]
+    size = sum(shapes[name].numel() for name in names)
+    return all(map(is_head_parameter, names)) and size <= sum(x.numel() for x in values.values())
 
 
 def set_parameters(net: nn.Module, tensors: Mapping[str, Tensor]) -> None:

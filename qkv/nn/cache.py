@@ -74,12 +74,14 @@ class KVCache:
 
 class SegmentMemory(KVCache):
     """The hidden states of earlier segments (Transformer-XL, XLNet). Keys and values are recomputed
-    from them, so that gradients reach the key and value projections."""
+    from them, so that gradients reach the key and value projections.
 
-    def __init__(self, states: Tensor | None = None) -> None:
+    Rows are aligned on the right, where the next segment follows; `mask` (B, M) is false for the
+    padding of rows with fewer states."""
+
+    def __init__(self, states: Tensor | None = None, mask: Tensor | None = None) -> None:
         super().__init__()
         if states is not None:  # (B, M, W)
+            positions = torch.arange(states.shape[1], device=states.device).expand(len(states), -1)
             self.tensors = {"states": states}
-            self.positions = torch.arange(states.shape[1], device=states.device).expand(
-                len(states), -1
-            )
+            self.positions = positions if mask is None else positions.masked_fill(~mask, -1)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.batch import Inputs
+from qkv.batch import Inputs, count_in_documents, find_document_starts
 from qkv.spec import EmbeddingSpec, LearnedPositions, NormSpec, SinusoidalPositions, StackSpec
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
@@ -108,7 +108,12 @@ class Embedding(nn.Module):
         else:
             self.tokens = nn.Embedding(spec.vocab_size, width, padding_idx=spec.padding_idx)
         if isinstance(spec.positions, LearnedPositions):
-            self.positions = nn.Embedding(spec.positions.count, width)
+            is_padded = spec.positions.padding_idx is not None
+            self.positions = nn.Embedding(
+                spec.positions.count,
+                width,
+                padding_idx=spec.positions.offset - 1 if is_padded else None,
+            )
         num_types = 0 if spec.token_types == "tokens" else spec.token_types
         self.token_types = nn.Embedding(num_types, width) if num_types else None
         self.norm = build_norm(spec.norm, width)
@@ -139,9 +144,25 @@ class Embedding(nn.Module):
             types = inputs.token_type_ids
             x = x + (self.token_types(types) if types is not None else self.token_types.weight[0])
         if spec.positions is not None:
-            positions = inputs.position_ids + spec.positions.offset
             if isinstance(spec.positions, SinusoidalPositions):
+                positions = inputs.position_ids + spec.positions.offset
                 x = x + sinusoids(positions, x.shape[-1], spec.positions.layout).to(x.dtype)
             else:
-                x = x + self.positions(positions)
+                positions = skip_padding_idx(inputs, spec.positions.padding_idx)
+                x = x + self.positions(positions + spec.positions.offset)
         return self.projection(self.dropout(self.norm(x)))
+
+
+def skip_padding_idx(inputs: Inputs, padding_idx: int | None) -> Tensor:
+    """Return the positions without those of tokens with the id `padding_idx`, which have -1.
+
+    Given positions are not changed, and cached tokens are all counted, as in transformers."""
+    if padding_idx is None or inputs.input_ids is None or not inputs.offset_by_cache:
+        return inputs.position_ids
+    is_skipped = inputs.input_ids == padding_idx
+    if inputs.attention_mask is not None:  # padding is not counted in any case
+        is_skipped = is_skipped & inputs.attention_mask
+    documents = inputs.document_ids
+    starts = None if documents is None else find_document_starts(documents)
+    num_skipped = count_in_documents(is_skipped, starts)
+    return torch.where(is_skipped, -1, inputs.position_ids - num_skipped)

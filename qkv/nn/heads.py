@@ -60,8 +60,15 @@ def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:
     if spec.pooling == "patch_mean":
         return hidden[:, 1:].mean(1)
     mask = mask_or_ones(batch.last_stack_inputs, hidden)
-    if spec.pooling == "mean":
-        return (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+    if spec.pooling in ("mean", "mean_sqrt_len_tokens"):
+        length = mask.sum(1, keepdim=True)
+        divisor = length if spec.pooling == "mean" else length.to(hidden.dtype).sqrt()
+        return (hidden * mask[..., None]).sum(1) / divisor
+    if spec.pooling == "weightedmean":
+        weights = mask.cumsum(1) * mask  # the n-th token counts n times
+        return (hidden * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+    if spec.pooling == "max":
+        return hidden.masked_fill(~mask[..., None].bool(), torch.finfo(hidden.dtype).min).amax(1)
     if spec.pooling == "first":
         return gather_states(hidden, mask.int().argmax(1))
     if spec.pooling == "mc_token" and batch.mc_token_ids is not None:

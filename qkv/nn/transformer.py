@@ -20,7 +20,16 @@ from qkv.nn.embedding import Embedding, build_norm
 from qkv.nn.feed_forward import FeedForward, MixtureOfExperts
 from qkv.nn.heads import HEAD_MODULES
 from qkv.nn.relative_position import POSITION_BIASES
-from qkv.spec import DualSpec, FeedForwardSpec, LayerSpec, Pattern, Spec, StackSpec, full
+from qkv.spec import (
+    DualSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    Pattern,
+    PositionIds,
+    Spec,
+    StackSpec,
+    full,
+)
 
 
 class LayerCache(NamedTuple):
@@ -139,7 +148,7 @@ class Stack(nn.Module):
                 positions = inputs.masked_position_ids.expand(len(x), -1)
                 layer_cache.attention.update({"states": x[:, : inputs.length]}, positions)
                 key_states = layer_cache.attention.read("states")
-                mems.append(self.update_mems(key_states, inputs.length))
+                mems.append(self.update_mems(key_states, inputs))
             bias = biases[self.spec.layers[index].attention.pattern]
             x, logits = self.layers[index](x, bias, key_states, cross, layer_cache)
             hidden_states.append(x)
@@ -164,6 +173,9 @@ class Stack(nn.Module):
         q = inputs.position_ids
         if targets is not None:
             q = append_targets(q.expand(len(x), -1), targets)
+        memory_length: PositionIds = cached
+        if self.spec.recurrence is not None and cached:  # of each row, without padding
+            memory_length = (k[:, :cached] >= 0).sum(1)[:, None, None, None]
         permutation_mask = batch.permutation_mask
         if permutation_mask is not None:  # all queries may attend to cached tokens
             ones = permutation_mask.new_ones(*permutation_mask.shape[:2], cached)
@@ -180,7 +192,7 @@ class Stack(nn.Module):
         is_uncached = cache.positions is None
         has_no_targets = targets is None  # no query stream
         return AttentionBias(
-            pattern=pattern.with_memory(cached),
+            pattern=pattern.with_memory(memory_length),
             q_positions=q,
             k_positions=k,
             new_k_positions=new,
@@ -230,7 +242,9 @@ class Stack(nn.Module):
         )  # fmt: skip
 
     def create_caches(self, batch_size: int, mems: Tensor | None = None) -> list[LayerCache]:
-        """Return an empty cache per layer; with segment recurrence, it holds `mems` or zeros."""
+        """Return an empty cache per layer; with segment recurrence, it holds `mems` or zeros.
+
+        States that are zero in all layers are padding, except where the first memory is of zeros."""
         recurrence = self.spec.recurrence
         if recurrence is None:
             return [LayerCache(KVCache(), KVCache()) for _ in self.layer_order]
@@ -240,15 +254,25 @@ class Stack(nn.Module):
             mems = like.new_zeros(len(self.layer_order), batch_size, length, self.spec.width)
         if mems is None or not mems.shape[2]:
             return [LayerCache(SegmentMemory(), KVCache()) for _ in self.layer_order]
-        return [LayerCache(SegmentMemory(states), KVCache()) for states in mems]
+        mask = None if recurrence.starts_with_zeros else (mems != 0).any(-1).any(0)
+        return [LayerCache(SegmentMemory(states, mask), KVCache()) for states in mems]
 
-    def update_mems(self, states: Tensor, segment_length: int) -> Tensor:
+    def update_mems(self, states: Tensor, inputs: Inputs) -> Tensor:
         """Return the memory for the next segment: the last states, with only the first `reuse_length`
-        states of this segment."""
+        states of this segment. Rows with padding are moved to the right, after zeros."""
         recurrence = self.spec.recurrence
         assert recurrence is not None
-        if recurrence.reuse_length:
-            states = states[:, : states.shape[1] - segment_length + recurrence.reuse_length]
+        is_token = inputs.attention_mask
+        length = inputs.length
+        reuse_length = min(recurrence.reuse_length or length, length)
+        if is_token is None:
+            states = states[:, : states.shape[1] - length + reuse_length]
+        else:
+            is_token = is_token & (is_token.cumsum(1) <= reuse_length)
+            is_kept = F.pad(is_token, (states.shape[1] - length, 0), value=True)
+            order = is_kept.int().argsort(dim=1, stable=True)[:, length - reuse_length :]
+            states = states.masked_fill(~is_kept[..., None], 0)
+            states = states.gather(1, order[..., None].expand(-1, -1, states.shape[2]))
         is_unlimited = not recurrence.memory_length and not recurrence.starts_with_zeros
         if not is_unlimited:
             states = states[:, max(states.shape[1] - (recurrence.memory_length or 0), 0) :]

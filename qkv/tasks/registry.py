@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from qkv.builtin import BUILTIN_TASKS, get_builtin_name
 from qkv.hints import describe_unknown_name
+from qkv.model.device import DEFAULT_DEVICE
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.tasks.base import Task
@@ -124,7 +125,7 @@ def task(
     name: str,
     model: ModelSource = None,
     *,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     adapter: str | Path | None = None,
     **settings: Any,
 ) -> Task[Any, Any]:
@@ -140,7 +141,7 @@ def create_task(
     model: ModelSource,
     settings: Mapping[str, Any],
     *,
-    device: str = "cpu",
+    device: str = DEFAULT_DEVICE,
     adapter: str | Path | None = None,
 ) -> Task[Any, Any]:
     """Return the task of a name that is known at run time; `task` is the typed form."""
@@ -150,7 +151,7 @@ def create_task(
         model = get_builtin_name(name)
     if model is None:
         raise ValueError(f"`{name}` has no model; expected model=: a folder, a hub id or a Model")
-    if isinstance(model, Model) and (adapter is not None or device != "cpu"):
+    if isinstance(model, Model) and (adapter is not None or device != DEFAULT_DEVICE):
         raise ValueError(
             "device and adapter apply to a model that is loaded here; "
             "expected model to be a folder or a hub id"

@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 from qkv.decode.settings import GenerationSettings
+from qkv.model.model import Model
+from qkv.tasks.write.constraints import JsonSchema
 
 
 class TaskSettings(TypedDict, total=False):
@@ -58,6 +61,10 @@ class ScoreSettings(TaskSettings, total=False):
 class TextGenerationSettings(TaskSettings, GenerationSettings, total=False):
     """Settings of every task that generates text."""
 
+    regex: str | None
+    json_schema: JsonSchema | None
+    force_words: Sequence[str | Sequence[str]]
+    assistant_model: Model | str | Path | None
     seed: int
     generate_kwargs: Mapping[str, Any]
 

@@ -175,6 +175,11 @@ TOKENIZER_FAMILIES = {
         special_tokens="- </s> <unk> - <pad> - -",
         model_max_length=512,
     ),
+    "fsmt": TokenizerFamily(
+        tokenizer_class="FSMTTokenizer",
+        special_tokens="<s> </s> <unk> </s> <pad> - -",
+        model_max_length=1024,
+    ),
     "llama": TokenizerFamily(
         tokenizer_class="LlamaTokenizer",
         special_tokens="<s> </s> <unk> - - - -",

@@ -10,6 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from qkv.text import detect, pipelines, sentencepiece_model
 from qkv.text.backends.ctrl import CtrlBackend
+from qkv.text.backends.fsmt import FsmtBackend, from_fsmt_token
 from qkv.text.backends.marian import MarianBackend
 from qkv.text.backends.protocol import TokenizerBackend
 from qkv.text.backends.rust import RustBackend
@@ -215,6 +216,7 @@ def read_bpe_tokenizer(folder: TokenizerFolder, vocabulary: Path, merges: Path) 
             bpe.merges,
             special_tokens["unk"],
             collect_added_tokens(folder, special_tokens),
+            folder.config.clean_up_tokenization_spaces,
         )
     files = folder.read_files(vocabulary.name, merges.name, ADDED_TOKENS_FILE)
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
@@ -281,7 +283,47 @@ def read_marian_tokenizer(
             token.content: token.special for token in collect_added_tokens(folder, special_tokens)
         }
         models = [files[source.name], files[target.name]]
-        backend = MarianBackend.build(models, vocabularies, added_tokens, special_tokens)
+        backend = MarianBackend.build(
+            models,
+            vocabularies,
+            added_tokens,
+            special_tokens,
+            add_source_eos=folder.config.get_bool("add_source_eos", True),
+            clean_up_tokenization_spaces=folder.config.clean_up_tokenization_spaces,
+        )
+    return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
+
+
+def read_fsmt_tokenizer(
+    folder: TokenizerFolder, source: Path, target: Path, merges: Path | None = None
+) -> TokenizerParts:
+    """Read the vocabularies of both sides; without merges, the words of a text are tokens.
+
+    With merges, texts are tokenized as by Moses, unless `moses_tokenization` is false."""
+    family = TOKENIZER_FAMILIES[folder.choose_family(("fsmt",), "fsmt")]
+    special_tokens = family.get_special_tokens(folder.config)
+    names = [*special_tokens.values()]
+    vocabularies = [
+        {
+            from_fsmt_token(token, names): token_id
+            for token, token_id in read_vocab_json(path).items()
+        }
+        for path in (source, target)
+    ]
+    for path, vocabulary in zip((source, target), vocabularies, strict=True):
+        if missing := [name for name in names if name not in vocabulary]:
+            raise ValueError(f"{path}: no {', '.join(missing)}, expected the special tokens")
+    with reraise_as_value_error(source):
+        languages = (folder.config.get_str_list("langs") or ["en", "en"])[:2]
+        uses_moses = merges is not None and folder.config.get_bool("moses_tokenization", True)
+        backend = FsmtBackend.build(
+            vocabularies,
+            None if merges is None else read_merges(merges),
+            special_tokens,
+            moses_languages=(languages[0], languages[-1]) if uses_moses else None,
+            add_source_eos=folder.config.get_bool("add_source_eos", True),
+        )
+    files = folder.read_files(source.name, target.name, "merges.txt")
     return finalize_tokenizer_parts(folder, backend, family, special_tokens, files)
 
 
@@ -357,6 +399,8 @@ def finalize_tokenizer_parts(
 TOKENIZER_FORMATS: dict[tuple[str, ...], Callable[..., TokenizerParts]] = {
     (TOKENIZER_FILE,): read_tokenizer_json,
     ("source.spm", "target.spm", "vocab.json"): read_marian_tokenizer,
+    ("vocab-src.json", "vocab-tgt.json", "merges.txt"): read_fsmt_tokenizer,
+    ("vocab-src.json", "vocab-tgt.json"): read_fsmt_tokenizer,
     ("vocab.txt",): read_bert_tokenizer,
     ("vocab.json", "merges.txt"): read_bpe_tokenizer,
     ("encoder.json", "vocab.bpe"): read_bpe_tokenizer,

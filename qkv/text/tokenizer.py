@@ -263,6 +263,17 @@ class Tokenizer:
         """Return the ids of all tokens, added tokens included."""
         return self._backend.get_vocab()
 
+    def get_token_bytes(self) -> list[bytes]:
+        """Return the UTF-8 bytes that each token adds to a text, with its space; none for special tokens."""
+        special_ids = {*self.all_special_ids, *self._backend.get_special_tokens().values()}
+        tokens = [self._backend.id_to_token(token_id) for token_id in range(len(self))]
+        return [
+            b""
+            if token is None or token_id in special_ids
+            else self._backend.convert_token_to_bytes(token)
+            for token_id, token in enumerate(tokens)
+        ]
+
     @property
     def special_token_ids(self) -> dict[str, int]:
         """Ids of the special tokens by role: bos, eos, unk, sep, pad, cls and mask."""

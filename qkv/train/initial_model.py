@@ -15,13 +15,13 @@ from qkv.model.adapters.names import find_default_target_modules
 from qkv.model.adapters.write import build_adapter_files
 from qkv.model.build import build
 from qkv.model.hub import find_model_folder
-from qkv.model.load import load
+from qkv.model.label_names import set_label_names
+from qkv.model.load import load_folder
 from qkv.model.model import Model, list_tokenizer_files
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers
 from qkv.text import Tokenizer
-from qkv.train.label_names import set_label_names
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
@@ -111,7 +111,9 @@ def prepare_model(
     config = recipe.model
     overrides = dict(config.overrides)
     if config.load:
-        model = load(config.load, adapter=config.adapter)
+        model = load_folder(
+            config.load, adapter=config.adapter, family=config.family, head=head, device="cpu"
+        )
         model, new_parameters = replace_head(
             model, head, len(label_names), Pooling(pooling) if pooling else None, overrides
         )
@@ -133,6 +135,7 @@ def prepare_model(
             config.size,
             position_embedding_type=config.position_embedding_type,
             pooling=pooling,
+            device="cpu",
             **inferred_args | overrides,
         )
     model.tokenizer = tokenizer

@@ -1,5 +1,4 @@
-"""Label names of a classification head: read from the data or from the model, and stored in its
-config."""
+"""Label names of a training run: those of the recipe, the data or the model."""
 
 from __future__ import annotations
 
@@ -8,7 +7,9 @@ from collections.abc import Iterable
 
 from qkv.data.encode.labels import collect_label_names
 from qkv.data.read.record import Record
+from qkv.model.label_names import set_label_names
 from qkv.model.model import Model
+from qkv.train.objectives.classification import PROBLEM_TYPES
 from qkv.train.objectives.registry import ObjectiveSpec
 from qkv.train.recipe import Recipe
 
@@ -19,12 +20,6 @@ def get_label_names(model: Model) -> tuple[str, ...]:
     """Return the label names in the model's config, by label id."""
     id2label: dict[str, str] = model.config.get("id2label") or {}
     return tuple(id2label[number] for number in sorted(id2label, key=int))
-
-
-def set_label_names(model: Model, label_names: tuple[str, ...]) -> None:
-    """Store label names in the model's config."""
-    model.config["id2label"] = {str(number): name for number, name in enumerate(label_names)}
-    model.config["label2id"] = {name: number for number, name in enumerate(label_names)}
 
 
 def has_default_label_names(model: Model) -> bool:
@@ -41,6 +36,24 @@ def adopt_label_names(model: Model, label_names: tuple[str, ...]) -> None:
             f"has {num_labels}: build it with num_labels={len(label_names)}"
         )
     set_label_names(model, label_names)
+
+
+def prepare_label_names(
+    model: Model, recipe: Recipe, spec: ObjectiveSpec, records: Iterable[Record]
+) -> tuple[str, ...]:
+    """Return the label names of the model; default ones are first replaced by those of the data."""
+    if spec.label_column is None:
+        return ()
+    if has_default_label_names(model):
+        adopt_label_names(model, resolve_label_names(recipe, spec, records))
+    return get_label_names(model)
+
+
+def set_problem_type(model: Model, recipe: Recipe) -> None:
+    """Store the problem type of sequence classification in the model's config."""
+    problem_type = recipe.objective.problem_type
+    if recipe.objective.name == "sequence-classification" and problem_type in PROBLEM_TYPES:
+        model.config["problem_type"] = problem_type
 
 
 def resolve_label_names(
@@ -65,11 +78,7 @@ def resolve_label_names(
     label_names = label_names or collect_label_names(records, spec.label_column, problem_type)
     if not label_names:
         raise ValueError("the training data has no records: is the file empty?")
-    if (
-        recipe.objective.name == "sequence-classification"
-        and problem_type == "single_label_classification"
-        and len(label_names) == 1
-    ):
+    if recipe.objective.has_single_label and len(label_names) == 1:
         source = "model.label_names" if recipe.model.label_names else "the training data"
         raise ValueError(f"{source} has only one label, {label_names[0]!r}; expected two or more")
     return label_names

@@ -14,6 +14,8 @@ import tomlkit
 
 from qkv.data.read.corpus import Corpus
 from qkv.hints import NAME_HINTS, find_known_name
+from qkv.model.device import DEFAULT_DEVICE
+from qkv.recipes import About
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number
 
@@ -101,6 +103,14 @@ class ObjectiveConfig:
         """The problem type of sequence classification."""
         return self.settings.get("problem_type", "single_label_classification")
 
+    @property
+    def has_single_label(self) -> bool:
+        """Whether every text has exactly one label."""
+        return (
+            self.name == "sequence-classification"
+            and self.problem_type == "single_label_classification"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
@@ -128,7 +138,7 @@ class Recipe:
     tokenizer: TokenizerConfig = TokenizerConfig()
     lora: LoraConfig | None = None  # None: the full model is trained
     run: str = "runs/unnamed"  # output folder
-    device: str = "auto"
+    device: str = DEFAULT_DEVICE
 
     def __post_init__(self) -> None:
         if (self.lora or self.model.adapter) and not self.model.load:
@@ -191,7 +201,10 @@ def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
                 raise ValueError(f"--{name}: {part} is not a table of the recipe")
         table[key] = value
     tables.setdefault("run", f"runs/{path.stem}")
+    about = tables.pop("about", None)  # describes the recipe; a run of other settings differs
     try:
+        if about is not None:
+            build_dataclass(About, about, "about.")
         return build_dataclass(Recipe, tables, "")
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None

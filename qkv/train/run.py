@@ -33,6 +33,7 @@ from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import is_tokenizer_stale
 from qkv.train.loop.trainer import Report, Trainer, TrainerState
+from qkv.train.objectives.registry import find_data_columns
 from qkv.train.recipe import Recipe, as_list, format_recipe, parse_recipe, read_recipe
 from qkv.train.report.history import METRICS_FILE
 from qkv.train.report.plot import make_plot_callback, write_loss_plot
@@ -48,6 +49,7 @@ CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
 )
 EXTENDABLE_KEYS = ("train.steps", "train.epochs")  # settings that may increase
 RECIPE_FILE = "recipe.toml"
+LOCK_FILE = "lock"  # contains the id of the process that uses the folder
 SIGNAL_ECHO_SECONDS = 0.5  # torchrun forwards Ctrl-C to processes that have already received it
 
 
@@ -70,13 +72,17 @@ def train_recipe(
     folder = Path(recipe.run)
     original_recipe = recipe
     recipe = stdin.replace_stdin(original_recipe)
+    has_stdin = recipe != original_recipe
 
     def prepare() -> Setup:
+        nonlocal recipe
+        if not has_stdin:
+            recipe = find_data_columns(recipe, recipe.data.train)
         if distributed.is_main_process:
             lock.enter_context(lock_run_folder(folder))
             write_or_check_recipe(folder, recipe, resume=resume, accept_changes=accept_changes)
             if not contains_run(folder):
-                if recipe != original_recipe and not (resume and stdin.has_saved_stdin(folder)):
+                if has_stdin and not (resume and stdin.has_saved_stdin(folder)):
                     stdin.save_stdin(folder)
                 if is_tokenizer_stale(recipe, folder):
                     shutil.rmtree(folder / "tokenizer")
@@ -85,32 +91,33 @@ def train_recipe(
         )
 
     with init_distributed(recipe.device) as distributed, ExitStack() as lock:
-        setup = distributed.run_main_process_first(prepare)
-        trainer = setup.build_trainer(
-            distributed=distributed,
-            folder=folder,
-            callbacks=(
-                make_metrics_callback(folder),
-                make_plot_callback(folder),
-                make_tensorboard_callback(folder),
-                *callbacks,
-            ),
-            generator=generator,
-        )
-        if (
-            resume
-            and not trainer.restore_checkpoint()
-            and distributed.is_main_process
-            and contains_run(folder)
-        ):
-            warnings.warn(
-                f"{folder}: no checkpoint to resume from; training starts from the beginning",
-                stacklevel=2,
+        with remove_failed_start(folder):
+            setup = distributed.run_main_process_first(prepare)
+            trainer = setup.build_trainer(
+                distributed=distributed,
+                folder=folder,
+                callbacks=(
+                    make_metrics_callback(folder),
+                    make_plot_callback(folder),
+                    make_tensorboard_callback(folder),
+                    *callbacks,
+                ),
+                generator=generator,
             )
-            (folder / METRICS_FILE).unlink(missing_ok=True)
-        if distributed.is_main_process:
-            (folder / RECIPE_FILE).write_text(format_recipe(recipe), encoding="utf-8")
-            on_start(setup, trainer.state)
+            if (
+                resume
+                and not trainer.restore_checkpoint()
+                and distributed.is_main_process
+                and contains_run(folder)
+            ):
+                warnings.warn(
+                    f"{folder}: no checkpoint to resume from; training starts from the beginning",
+                    stacklevel=2,
+                )
+                (folder / METRICS_FILE).unlink(missing_ok=True)
+            if distributed.is_main_process:
+                (folder / RECIPE_FILE).write_text(format_recipe(recipe), encoding="utf-8")
+                on_start(setup, trainer.state)
         with stop_on_signals(trainer) as interrupts:
             try:
                 state = trainer.train()
@@ -132,7 +139,7 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
     """Lock the run folder, which only one process may use at a time."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise ValueError(f"{folder}: {error.strerror}; expected a writable folder") from None
     try:
@@ -149,6 +156,24 @@ def lock_run_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def remove_failed_start(folder: Path) -> Iterator[None]:
+    """After an error in the block, remove the run folder if this process created or filled it."""
+    was_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        yield
+    except Exception:  # Ctrl-C keeps the data that is encoded
+        lock_file = folder / LOCK_FILE
+        if was_empty and lock_file.is_file() and lock_file.read_text().strip() == str(os.getpid()):
+            for path in folder.iterdir():
+                path.unlink() if path.is_file() else shutil.rmtree(path)
+            for path in new_folders:
+                with suppress(OSError):  # others have written into it
+                    path.rmdir()
+        raise
 
 
 def write_or_check_recipe(
@@ -247,7 +272,8 @@ def make_metrics_callback(folder: Path) -> Callable[[Report], None]:
     """Return a callback that appends every report to metrics.jsonl."""
 
     def write_report(report: Report) -> None:
+        line = {name: value for name, value in asdict(report).items() if name != "class_report"}
         with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(asdict(report)) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     return write_report

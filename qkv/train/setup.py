@@ -7,12 +7,14 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from qkv.data.batches.sampler import BatchSampler
 from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.labels import count_label_ids
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
@@ -26,12 +28,17 @@ from qkv.train.evaluate.evaluation_set import (
     build_evaluation_set,
     check_without_validation,
 )
+from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import prepare_model, prepare_tokenizer
-from qkv.train.label_names import resolve_label_names
+from qkv.train.label_names import resolve_label_names, set_problem_type
 from qkv.train.loop.trainer import Report, Trainer, check_grad_accum
 from qkv.train.objectives import build_objective
-from qkv.train.objectives.classification import PROBLEM_TYPES
+from qkv.train.objectives.classification import (
+    BALANCED,
+    check_weighted_problem_type,
+    compute_balanced_weights,
+)
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs, Objective, wrap_loss_function
 from qkv.train.objectives.registry import (
@@ -111,7 +118,7 @@ class Setup:
             num_workers=self.recipe.data.num_workers,
         )
         if self.evaluation_set is not None:
-            trainer.evaluate = self.evaluation_set.build_metrics_function(
+            trainer.evaluate = self.evaluation_set.build_evaluation_function(
                 self.model, self.recipe.train, generator, trainer.sharding
             )
         return trainer
@@ -122,14 +129,16 @@ def build_setup(
     evaluation: SplitSource | None = None, validation_fraction: float = 0.0,
     loss_fn: Callable[[ForwardOutputs], Tensor] | None = None, device: str | None = None,
     generator: TextGenerator | None = None,
+    metrics: Mapping[str, MetricFunction] = MappingProxyType({}),
 ) -> Setup:  # fmt: skip
     """Build the setup of a training or evaluation.
 
     The evaluation set is that of `evaluation`, or the `validation_fraction` held out from `train`.
-    `loss_fn` replaces the loss of the objective. The model is moved to `device` after the data is
-    encoded."""
+    `loss_fn` replaces the loss of the objective, `metrics` are further metrics by name. The model is
+    moved to `device` after the data is encoded."""
+    spec = get_objective_spec(context.recipe)
+    context = resolve_class_weights(context, spec.label_column)
     recipe = context.recipe
-    spec = get_objective_spec(recipe)
     objective = build_context_objective(context)
     if loss_fn is not None:
         objective = wrap_loss_function(loss_fn, objective)
@@ -155,7 +164,7 @@ def build_setup(
     if evaluation is not None and evaluation_shards is not None:
         split = DataSplit(is_train=False, validation_fraction=validation_fraction)
         evaluation_set = build_evaluation_set(
-            context, objective, encoder, evaluation_shards, evaluation.records, split
+            context, objective, encoder, evaluation_shards, evaluation.records, split, metrics
         )
         if train is not None:
             evaluation_set.check_settings(recipe.train, generator)
@@ -168,6 +177,24 @@ def build_setup(
         train_sampler=sampler,
         evaluation_set=evaluation_set,
     )
+
+
+def resolve_class_weights(context: SetupContext, label_column: str | None) -> SetupContext:
+    """Replace "balanced" class weights by those of the labels in the records."""
+    objective = context.recipe.objective
+    setting = objective.settings.get("class_weights")
+    if label_column is None or not isinstance(setting, str):
+        return context
+    if setting != BALANCED:
+        raise ValueError(
+            f"objective.class_weights {setting!r}, expected {BALANCED!r}, a list of weights by label "
+            "id, or a table of weights by label"
+        )
+    check_weighted_problem_type(objective.problem_type)
+    counts = count_label_ids(context.records, label_column, context.label_names)
+    weights = compute_balanced_weights(counts, len(context.label_names))
+    objective = replace(objective, settings={**objective.settings, "class_weights": weights})
+    return replace(context, recipe=replace(context.recipe, objective=objective))
 
 
 def build_context_objective(context: SetupContext) -> Objective:
@@ -187,6 +214,7 @@ def prepare_training(
     """Prepare the tokenizer, the model and the shards of a run in its folder."""
     data = recipe.data
     spec = get_objective_spec(recipe)
+    pick_device(recipe.device)  # an error before the data is encoded
     if not data.batch_size and not data.batch_tokens:
         raise ValueError(
             "data.batch_size or data.batch_tokens is missing; set the number of rows or tokens of a batch"
@@ -237,9 +265,7 @@ def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupC
         head=recipe.model.head or spec.head,
         pooling=recipe.model.pooling or spec.pooling,
     )
-    problem_type = recipe.objective.problem_type
-    if recipe.objective.name == "sequence-classification" and problem_type in PROBLEM_TYPES:
-        model.config["problem_type"] = problem_type
+    set_problem_type(model, recipe)
     return SetupContext.from_recipe(
         recipe, folder / "tokenizer", model, records, label_names=label_names
     )

@@ -35,7 +35,9 @@ POOLING_DESCRIPTIONS = dict(
     none="every state", first="the first state", last="the last state", mean="the mean state",
     patch_mean="the mean state of the patches", mc_token="the state at mc_token_ids",
     eos="the state at the last end token", first_eos="the state at the first end token",
-    max_id="the state at the largest token id",
+    max_id="the state at the largest token id", max="the maximum of the states",
+    mean_sqrt_len_tokens="the sum of the states divided by the root of their number",
+    weightedmean="the mean state, weighted by position",
 )  # fmt: skip
 
 

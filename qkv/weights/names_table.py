@@ -9,10 +9,12 @@ the checkpoint. `{}` is a number, `(a|b)` on both sides stands for two rows, `@`
 decoder. `q,k,v` on the left is one fused tensor in the checkpoint. The third column is an invertible
 operation, or one of
 
-    alias   a second name in the checkpoint; must equal the parameter; never written
+    alias   another name in the checkpoint, older or of a tied tensor; must equal the parameter if the
+            checkpoint has both; never written
     copy    a second name that is also written; the parameter is read from another row
 
-`-` on the left is a checkpoint name without a parameter (a buffer); `keep` writes it back."""
+`-` on the left is a checkpoint name without a parameter (a buffer); `keep` writes it back. The first
+row that matches a checkpoint name is used."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +22,10 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+UNUSED = "-"  # stands for the parameter in the row of a tensor that no parameter is read from
 
 TensorOperation = Callable[[Tensor, int], Tensor]
 # Checkpoint -> parameter, parameter -> checkpoint; `n` is the number after the colon.
@@ -36,6 +41,10 @@ TENSOR_OPERATIONS: dict[str, tuple[TensorOperation, TensorOperation]] = {
         lambda x, n: x.flatten(1),
         lambda x, n: x.unflatten(1, (n, -1)),
     ),  # (W, H, D) <-> (W, H*D)
+    # The first or last n rows are not in the checkpoint: zero, or no probability for n tokens.
+    "without_first": (lambda x, n: F.pad(x, (0, 0, n, 0)), lambda x, n: x[n:]),
+    "without_last": (lambda x, n: F.pad(x, (0, 0, 0, n)), lambda x, n: x[:-n]),
+    "without_last_bias": (lambda x, n: F.pad(x, (0, n), value=-1e4), lambda x, n: x[:-n]),
 }
 
 
@@ -108,11 +117,25 @@ class NamesTable:
         ]
 
     def find_parameter(self, checkpoint_name: str) -> tuple[str, str] | None:
-        """Return the parameter name and operation of a checkpoint name; None if it has no row."""
+        """Return the parameter name and operation of a checkpoint name; None if it has no row.
+
+        The parameter name of a tensor without a parameter is UNUSED."""
         for parameter, name, operation in self.rows:
             if match := compile_name_pattern(name).fullmatch(checkpoint_name):
+                if parameter == UNUSED:
+                    return UNUSED, operation
                 return fill_name_pattern(parameter.partition(",")[0], match), operation
         return None
+
+    def find_aliases(self, checkpoint_names: Iterable[str]) -> dict[str, str]:
+        """Return the names of a checkpoint that are aliases, by parameter name."""
+        rows = [row for row in self.rows if row[2] == "alias"]
+        return {
+            fill_name_pattern(parameter, match): checkpoint_name
+            for checkpoint_name in checkpoint_names
+            for parameter, pattern, _ in rows
+            if (match := compile_name_pattern(pattern).fullmatch(checkpoint_name))
+        }
 
 
 def expand_row(line: str) -> list[str]:

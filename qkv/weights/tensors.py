@@ -27,6 +27,7 @@ from qkv.files import (
     save_json,
     write_files_atomically,
 )
+from qkv.weights.formats.unsupported import check_supported_format
 from qkv.weights.safetensors import read_safetensors, write_safetensors
 
 # The weight files or indices of a folder, in order of preference.
@@ -39,13 +40,14 @@ WEIGHT_FILES = (
 SHARD_PATTERN = re.compile(r"(pytorch_)?model(-\d+)?-\d{5}-of-\d{5}\.(safetensors|bin)")
 
 
-def read_torch_file(path: Path, allowed_types: tuple[type, ...] = ()) -> object:
+def read_torch_file(path: Path, allowed_types: tuple[type | tuple[type, str], ...] = ()) -> object:
     """Read a file of `torch.save` that contains only tensors, plain containers and objects of
-    `allowed_types`.
+    `allowed_types`: types, or pairs of a type and the full name of the type that it replaces.
 
     No code in the file is executed; other contents raise a ValueError."""
     file_type = _detect_file_type(path)
     if file_type not in ("a zip file", "a pickle"):
+        check_supported_format(path)
         fix = _suggest_fix(file_type)
         raise ValueError(f"{path}: {file_type}, expected a file written by torch.save; {fix}")
     try:
@@ -62,6 +64,7 @@ def read_torch_file(path: Path, allowed_types: tuple[type, ...] = ()) -> object:
             "tensors as safetensors, or copy the file again if it should contain only tensors"
         ) from None
     except Exception as error:  # a damaged pickle can raise any exception
+        check_supported_format(path)
         raise ValueError(f"{path}: {format_error(error)}; {DAMAGED_FILE_HINT}") from None
     return value
 
@@ -74,6 +77,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         path = folder / name
         if os.path.lexists(path):
             return _read_index(path) if name.endswith(".json") else _read_tensor_file(path)
+    check_supported_format(folder)
     entries = ", ".join(sorted(entry.name for entry in folder.iterdir())) or "nothing"
     expected = ", ".join(WEIGHT_FILES)
     raise ValueError(
@@ -183,6 +187,7 @@ def _read_tensor_file(path: Path) -> dict[str, Tensor]:
         ".npz": _read_npz,
     }
     if path.suffix not in readers:
+        check_supported_format(path)
         suffixes = ", ".join(readers)
         raise ValueError(
             f"{path}: neither a folder nor a file of weights ({suffixes}); is the path right?"

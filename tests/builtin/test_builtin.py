@@ -23,7 +23,7 @@ from tools import ship
 GERMAN, ENGLISH = "Wo ist der Bahnhof?", "Where is the station?"
 CARD: dict[str, Any] = dict(
     title="A stand-in", purpose="It has learned nothing.", data="Four sentences.", license="CC BY 2.0 FR",
-    attribution="By nobody.", command="qkv train recipes/builtin.toml", date="2026-11-16",
+    attribution="By nobody.", command="qkv train builtin", date="2026-11-16",
     scores={"BLEU, German to English": "0.1"}, limits=["Everything.", "All else."],
 )  # fmt: skip
 

@@ -17,9 +17,11 @@ FLAGS = {  # flag: commands in which a user expects it
     "--do-sample --temperature --top-p --seed": f"{WRITE} answer eval",
     "--num-return-sequences --stop-strings": f"{WRITE} answer",
     "--top-k": f"{WRITE} answer eval classify fill match",
-    "--batch-tokens --overflow --device --model --adapter": f"{READ} {WRITE} answer match score",
-    "--json": f"{READ} {WRITE} answer match score families eval",
-    "--column": f"{READ} translate summarize match",
+    "--batch-tokens --overflow --device --adapter": f"{READ} {WRITE} answer match score",
+    "--model": f"{READ} {WRITE} answer match score new",
+    "--columns": "new",
+    "--json": f"{READ} {WRITE} answer match score families recipes eval",
+    "--column": f"{READ} {WRITE} answer match score",
     "--src-lang --tgt-lang --unit": "translate",
     "--alignment --alignment-layer --save": "translate summarize",
     "--context --max-answer-tokens --allow-no-answer": "answer",
@@ -76,7 +78,7 @@ def test_generation_flags_are_settings_of_the_library() -> None:
     fields = {*GenerationConfig.__dataclass_fields__} - {"top_k"}
     flags = {flag.removeprefix("--").replace("-", "_") for flag in list_flags("translate")}
     expected = "num_beams length_penalty max_new_tokens do_sample temperature top_p stop_strings"
-    assert fields & flags == {*expected.split(), "num_return_sequences"}
+    assert fields & flags == {*expected.split(), "num_return_sequences", "context_overflow"}
 
 
 @pytest.mark.parametrize(

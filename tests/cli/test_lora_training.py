@@ -40,13 +40,12 @@ FEW = [
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model `bert`, labeled texts and the recipes, as the documentation names them."""
+    """A model `bert` and labeled texts, as the documentation names them."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     small_data.write_data("lora", tmp_path)
     (tmp_path / "base").rename("bert")
     shutil.copyfile("train.tsv", "test.tsv")
-    (tmp_path / "recipes").symlink_to(ROOT / "recipes")
 
 
 def once(*flags: object) -> list[str]:
@@ -59,7 +58,7 @@ def once(*flags: object) -> list[str]:
 
 def trained(capsys: pytest.CaptureFixture[str], run: str = "run", *flags: object) -> str:
     flags_before = ["--data.train", "train.tsv", "--model.load", "bert", "--run", run]
-    return good(capsys, "train", "recipes/small/lora.toml", *once(*flags_before, *FEW, *flags))
+    return good(capsys, "train", "small/lora", *once(*flags_before, *FEW, *flags))
 
 
 def logits(model: qkv.Model) -> torch.Tensor:
@@ -194,7 +193,7 @@ def test_a_killed_run_resumes_exactly(capsys: pytest.CaptureFixture[str], tmp_pa
         "-m",
         "qkv",
         "train",
-        "recipes/small/lora.toml",
+        "small/lora",
         "--data.train",
         "train.tsv",
     ]
@@ -390,7 +389,7 @@ def test_errors_in_a_recipe(
         "--device",
         "cpu",
     ]
-    assert message in bad(capsys, "train", "recipes/small/lora.toml", *once(*flags_before, *flags))
+    assert message in bad(capsys, "train", "small/lora", *once(*flags_before, *flags))
 
 
 def test_errors_in_the_table_need_no_torch() -> None:
@@ -398,7 +397,7 @@ def test_errors_in_the_table_need_no_torch() -> None:
         "import sys; from qkv.cli import main\n"
         "assert main(sys.argv[1:]) == 2 and 'torch' not in sys.modules"
     )
-    flags = ["train", "recipes/small/lora.toml", "--lora.r", "0"]
+    flags = ["train", "small/lora", "--lora.r", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code, *flags], env=environment, capture_output=True, check=False

@@ -21,7 +21,7 @@ from qkv.cli import main
 from qkv.cli.inputs import COMPRESSION_SUFFIXES, RECORD_SUFFIXES
 from qkv.data.read import lines
 from qkv.data.read.corpus import FORMAT_BY_SUFFIX
-from qkv.tasks.write.base import GeneratedText
+from qkv.tasks.write.seq2seq import GeneratedText
 from tests.conftest import ROOT
 
 MODELS = ROOT / "tests" / "goldens" / "pipelines"
@@ -111,8 +111,6 @@ def test_the_text_column_of_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--column review: expected a file with columns, .jsonl" in message
     Path("none.jsonl").write_text('{"n": 1}\n')
     assert "the columns are 'n'" in bad(capsys, "classify", "none.jsonl", *model("bert-label"))
-    Path("blank.csv").write_text("text,label\n ,1\n")
-    assert "blank.csv, line 2: empty" in bad(capsys, "classify", "blank.csv", *model("bert-label"))
     assert {*RECORD_SUFFIXES, ".txt"} == {*FORMAT_BY_SUFFIX}
     assert {*COMPRESSION_SUFFIXES} == {*lines.COMPRESSION_OPENERS}
 
@@ -296,7 +294,6 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
     (["classify", "none.txt"], "none.txt: no such file"),
     (["classify", "a", "--overflwo", "truncate"],
      "Unknown option: --overflwo. Did you mean --overflow?"),
-    (["classify", "blank.txt"], "blank.txt, line 2: empty"),
     (["classify", "nul.txt"], "nul.txt, line 1: a NUL byte"),
     (["classify", "latin.txt"], "latin.txt, line 1: byte 0xe9"),
     (["classify", "a\udcffb"], "a lone surrogate"),
@@ -316,7 +313,6 @@ def test_detect(capsys: pytest.CaptureFixture[str]) -> None:
 def test_errors_are_one_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
-    Path("blank.txt").write_text("one\n\ntwo\n")
     Path("nul.txt").write_bytes(b"a\0b\n")
     Path("latin.txt").write_bytes("é".encode("latin-1"))
     assert words in bad(capsys, *arguments, *model("bert-label"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,35 @@ def test_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(cut) < len(expected.text)
 
 
+def test_constraints(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("llguidance", reason="--regex needs llguidance: pip install qkv[guide]")
+    task = qkv.task("complete", "gpt", max_new_tokens=40)
+    more = ["--model", "gpt", "--device", "cpu", "--max-new-tokens", "40"]
+    expected = task("Clara", regex="-?[a-z]{3,9}")
+    assert re.fullmatch("-?[a-z]{3,9}", expected.new_text.strip())
+    for extra in ([], ["--stream"]):
+        flags = ["--regex", "-?[a-z]{3,9}", *extra]
+        assert good(capsys, "complete", "Clara", *more, *flags) == expected.text + "\n"
+    schema = '{"enum": ["lives", "plays"]}'
+    Path("schema.json").write_text(schema, encoding="utf-8")
+    expected = task("Clara", json_schema=schema)
+    for value in (schema, "schema.json"):
+        flags = ["--json-schema", value]
+        assert good(capsys, "complete", "Clara", *more, *flags) == expected.text + "\n"
+    text = good(capsys, "translate", TEXT, *model("marian"), "--force-words", "harp", "Anna")
+    expected_text = qkv.task("translate", MODELS / "marian", force_words=["harp", "Anna"])(TEXT)
+    assert text == expected_text.text + "\n"
+    flags = ["--assistant-model", "gpt"]
+    assert good(capsys, "complete", "Clara", *more, *flags) == task("Clara").text + "\n"
+
+
 @pytest.mark.parametrize(("arguments", "wrong"), [
+    (["--regex", "[a-"], "regex is '[a-': unclosed character class"),
+    (["--json-schema", "{a"], "json_schema is not JSON"),
+    (["--json-schema", "none.json"], "json_schema is 'none.json', expected a JSON object or a file"),
+    (["--force-words", ""], "force_words contains ('',), expected words"),
+    (["--assistant-model", str(MODELS / "bart")], "assistant_model has another"),
+    (["--draft-model", "gpt"], "Did you mean --assistant-model?"),
     (["--temperature", "0"], "use --no-do-sample"),
     (["--temperature", "-1"], "temperature is -1"), (["--temperature", "nan"], "temperature is nan"),
     (["--top-p", "2"], "top_p is 2"), (["--stop-strings", ""], "stop_strings is ('',)"),

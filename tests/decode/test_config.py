@@ -51,6 +51,7 @@ INVALID: list[tuple[dict[str, Any], str]] = [
         dict(exponential_decay_length_penalty=(3, -1.0)),
         "exponential_decay_length_penalty is (3, -1.0), expected a pair of a start from 0 and a factor",
     ),
+    (dict(context_overflow="shift"), 'context_overflow is \'shift\', expected "slide" or "stop"'),
     (
         dict(exponential_decay_length_penalty=(3,)),
         "exponential_decay_length_penalty is (3,), expected",
@@ -116,7 +117,7 @@ def test_invalid_settings(settings: dict[str, Any], message: str) -> None:
 
 
 def test_fields_are_the_keys_of_the_file() -> None:
-    additions = {"best_of"}  # unknown to transformers, which keeps it
+    additions = {"best_of", "context_overflow"}  # unknown to transformers, which keeps them
     names = {field.name for field in fields(GenerationConfig)}
     assert names - additions <= vars(transformers.GenerationConfig()).keys()
 
@@ -139,6 +140,7 @@ FULL = GenerationConfig(
     max_length=30,
     min_new_tokens=2,
     max_new_tokens=9,
+    context_overflow="stop",
     exponential_decay_length_penalty=(3, 1.2),
     repetition_penalty=1.2,
     no_repeat_ngram_size=3,

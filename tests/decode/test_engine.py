@@ -437,13 +437,6 @@ def test_row_without_allowed_tokens_is_finished() -> None:
     assert results[0].finish_reason == "nothing"
 
 
-def test_row_ends_at_the_last_position() -> None:
-    config = GenerationConfig(max_new_tokens=20)
-    (results,) = generate(build_net("gpt2"), [[5] * 60], generation_config=config)
-    assert results[0].finish_reason == "length"
-    assert len(results[0].token_ids) == 4
-
-
 @pytest.mark.parametrize("name", RECURRENT)
 @torch.no_grad()
 def test_long_prompt_is_processed_in_segments(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

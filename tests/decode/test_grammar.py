@@ -30,6 +30,9 @@ class AlternatingMatcher:
         self.token_ids = (*self.token_ids, sampled_token)
         return True
 
+    def is_error(self) -> bool:
+        return False
+
     def compute_logit_bias(self) -> bytes:
         if len(self.token_ids) == 3:
             return bytes([1] + [0] * 20)

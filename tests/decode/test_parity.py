@@ -40,6 +40,8 @@ SETTINGS: list[dict[str, Any]] = [
     GREEDY | dict(forced_eos_token_id=[EOS, 8]), BEST | dict(forced_eos_token_id=EOS),
     GREEDY | dict(exponential_decay_length_penalty=(2, 1.6)),
     BEAMS | dict(exponential_decay_length_penalty=(1, 1.2)),
+    GREEDY | dict(remove_invalid_values=True, exponential_decay_length_penalty=(1, 1.7), min_new_tokens=6),
+    BEAMS | dict(remove_invalid_values=True, exponential_decay_length_penalty=(1, 1.2), min_new_tokens=3),
     GREEDY | dict(suppress_tokens=[4, 5, 6, 7, 8, 9, 10]),
     BEAMS | dict(suppress_tokens=[11, 12, 13]),
     GREEDY | dict(begin_suppress_tokens=[*range(4, 20)]),

@@ -128,8 +128,8 @@ def initialize_reference(case: Case) -> Any:
     return model_class(model_class.config_class(**sizes, attn_implementation="eager"))
 
 
-# Tables with a row that no token reads: zero in one of the two models only.
-UNREAD = ("embeddings.position_embeddings.weight", "embeddings.tok_embeddings.weight")
+# A table with a row that no token reads: zero in one of the two models only.
+UNREAD = "embeddings.tok_embeddings.weight"
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=str)
@@ -151,7 +151,7 @@ def test_initialization_matches_the_reference(case: Case, tmp_path: Path) -> Non
                 problems.append(f"{name}: not all {expected.flatten()[0]:.3g}")
             continue
         empty = expected.dim() == 2 and (expected == 0).all(1)
-        unread = name.endswith(UNREAD) and case.family in ("roberta", "modernbert")
+        unread = name.endswith(UNREAD) and case.family == "modernbert"
         if (
             isinstance(empty, Tensor)
             and not unread
@@ -343,10 +343,5 @@ def test_dropout_acts_only_in_training(family: str) -> None:
 
 
 def test_build_moves_a_model_to_a_device() -> None:
-    assert qkv.build("gpt2", **tiny.change_sizes("gpt2"), device="auto").device.type in (
-        "cpu",
-        "cuda",
-        "mps",
-    )
     with pytest.raises(ValueError, match=r"device 'gpu7': expected auto, cpu, cuda or mps"):
         qkv.build("gpt2", **tiny.change_sizes("gpt2"), device="gpu7")

@@ -216,7 +216,7 @@ def test_tensors_and_settings_that_do_not_fit_are_errors(tmp_path: Path) -> None
     ]
     for saved in others:
         torch.save(saved, path)
-        assert_error(lambda: load_fairseq(path), "not a RoBERTa of fairseq")
+        assert_error(lambda: load_fairseq(path), "not a fairseq checkpoint")
 
 
 def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:

@@ -9,7 +9,10 @@ import torch.nn.functional as F
 import transformers
 
 import qkv
+from qkv.model.transforms.pooling import Pooling
 from tests.support import compare, tiny
+
+MODES = ["mean", "first", "last", "max", "mean_sqrt_len_tokens", "weightedmean"]
 
 
 def build_bert(mode: str) -> qkv.Model:
@@ -22,7 +25,7 @@ IDS = torch.tensor([[3, 4, 5, 6, 7], [8, 9, 10, 0, 0]])
 MASK = IDS > 0
 
 
-@pytest.mark.parametrize("mode", ["mean", "first", "last"])
+@pytest.mark.parametrize("mode", MODES)
 def test_embedding_is_pooled_over_tokens_and_normalized(mode: str) -> None:
     out = build_bert(mode)(IDS, attention_mask=MASK)
     h, n = out["last_hidden_state"], (5, 3)
@@ -30,6 +33,14 @@ def test_embedding_is_pooled_over_tokens_and_normalized(mode: str) -> None:
         "mean": torch.stack([h[i, : n[i]].mean(0) for i in range(2)]),
         "first": h[:, 0],
         "last": torch.stack([h[i, n[i] - 1] for i in range(2)]),
+        "max": torch.stack([h[i, : n[i]].amax(0) for i in range(2)]),
+        "mean_sqrt_len_tokens": torch.stack([h[i, : n[i]].sum(0) / n[i] ** 0.5 for i in range(2)]),
+        "weightedmean": torch.stack(
+            [
+                sum((k + 1) * h[i, k] for k in range(n[i])) / sum(range(1, n[i] + 1))  # type: ignore[misc]
+                for i in range(2)
+            ]
+        ),
     }
     compare.assert_close(
         {"embedding": out["sentence_embedding"]},
@@ -38,7 +49,7 @@ def test_embedding_is_pooled_over_tokens_and_normalized(mode: str) -> None:
     )
 
 
-@pytest.mark.parametrize("mode", ["mean", "first", "last"])
+@pytest.mark.parametrize("mode", MODES)
 def test_a_saved_model_loads_with_its_pooling(mode: str, tmp_path: Path) -> None:
     model = build_bert(mode)
     model.save(tmp_path)
@@ -65,23 +76,24 @@ def test_an_embedding_may_be_without_normalization(tmp_path: Path) -> None:
     modules = json.loads((tmp_path / "modules.json").read_text())
     (tmp_path / "modules.json").write_text(json.dumps(modules[:2]))
     model = qkv.load(tmp_path)
-    assert model.pooling == ("mean", False)
+    assert model.pooling == Pooling("mean", normalize=False)
     assert (model(IDS)["sentence_embedding"].norm(dim=-1) - 1).abs().min() > 1e-3
 
 
 def test_an_unsupported_module_gives_a_warning(tmp_path: Path) -> None:
     build_bert("mean").save(tmp_path)
     modules = json.loads((tmp_path / "modules.json").read_text())
-    modules[2]["type"] = "sentence_transformers.models.Dense"
+    modules[2]["type"] = "sentence_transformers.models.LSTM"
     (tmp_path / "modules.json").write_text(json.dumps(modules))
-    with pytest.warns(UserWarning, match="Dense"):
+    with pytest.warns(UserWarning, match=r"LSTM: expected .* without its sentence embedding"):
         assert "sentence_embedding" not in qkv.load(tmp_path)(IDS)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "word"),
     [
-        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}', "pooling_mode_max_tokens"),
+        ("1_Pooling/config.json", '{"pooling_mode_median": true}', "pooling_mode_median"),
+        ("1_Pooling/config.json", '{"pooling_mode": ["cls", "mean"]}', "pooling_mode is"),
         (
             "1_Pooling/config.json",
             '{"pooling_mode_mean_tokens": true, "pooling_mode_cls_token": true}',

@@ -30,7 +30,6 @@ def _no_log_records() -> Iterator[None]:
     transformers.utils.logging.disable_progress_bar()
     yield
     logger.removeHandler(handler)
-    transformers.utils.logging.enable_progress_bar()
     assert [record.getMessage() for record in records] == []
 
 

@@ -25,6 +25,18 @@ CASES: dict[str, Case] = {name: (name, {}) for name in tiny.FAMILIES} | tiny.CAU
 CASES = {name: case for name, case in CASES.items() if not case[1].get("add_cross_attention")}
 
 
+def test_the_pad_id_of_a_packed_document_is_not_counted() -> None:
+    """RoBERTa: the positions after the pad id are counted within the document."""
+    model = tiny.build("roberta", pad_token_id=5)
+    ids = tiny.random_ids(2, sum(LENGTHS[0]))
+    ids[:, [1, 3, 8]] = 5
+    together = model.net(tiny.build_batch(model, ids, document_ids=build_document_ids(LENGTHS)))
+    for n, a, b in list_spans(LENGTHS):
+        alone = model.net(tiny.build_batch(model, ids[n, None, a:b]))
+        difference = together["last_hidden_state"][n, a:b] - alone["last_hidden_state"][0]
+        assert difference.abs().max() < 1e-5
+
+
 def build_document_ids(lengths: tuple[tuple[int, ...], ...]) -> Tensor:
     return torch.stack([DOCUMENT_IDS.repeat_interleave(torch.tensor(row)) for row in lengths])
 

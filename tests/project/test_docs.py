@@ -27,7 +27,7 @@ from tools.pages.page import split_sections
 WITH_CODE = (
     "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
     "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
-    "docs/command-line.md", "docs/export.md",
+    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
 EXTENSIONS = ("Add an objective", "Add a task", "Add a metric", "Add a logits processor")
@@ -46,6 +46,7 @@ DOCUMENTS = (
     "docs/export.md",
     "docs/tasks.md",
     "docs/long-texts.md",
+    "docs/fine-tuning.md",
     "docs/training.md",
     "docs/results.md",
 )
@@ -93,6 +94,7 @@ def families(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(f"qkv.families.{file.stem}", None)
 
 
+@pytest.mark.filterwarnings("ignore:.* newly initialized")  # a new head, which the code trains
 @pytest.mark.parametrize("name", WITH_CODE)
 def test_code_runs_and_commands_print_what_is_shown(
     name: str,

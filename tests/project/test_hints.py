@@ -32,6 +32,10 @@ CALLS: list[tuple[Callable[[Any], object], str]] = [
         "learning_rate is unknown; did you mean lr?",
     ),
     (
+        lambda model: fit(model, ["a"], steps=1, compute_metrics=len),
+        "compute_metrics is unknown; did you mean metrics?",
+    ),
+    (
         lambda model: fit(model, ["a"], steps=1, batch=1),
         "batch is unknown; did you mean batch_size?",
     ),

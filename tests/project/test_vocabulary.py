@@ -51,7 +51,7 @@ BRITISH = re.compile(
     rf"|\w*(?:{STEMS.replace(' ', '|')})is(?:e|ed|er|ers|es|ing|ation|ations)\b|\w*analys(?:e|ed|ing)\b",
     re.IGNORECASE,
 )
-TEXT_FOLDERS = ("qkv", "docs", "tests", "tools", "bench", "recipes", ".")
+TEXT_FOLDERS = ("qkv", "docs", "tests", "tools", "bench", ".")
 
 
 def identifiers(tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -225,7 +225,7 @@ def write_model(path: Path, folder: Path) -> None:
     model.save(folder)
 
 
-# By the name of the recipe in recipes/small.
+# By the name of the recipe in qkv/recipes/small.
 WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "causal-lm":                     write_texts,
     "control-code-lm":               write_control_codes,

@@ -122,7 +122,7 @@ def test_equal_answers_of_windows_are_merged() -> None:
     )
 
     def build_result(ids: list[int], score: float) -> Result:
-        return Result(ids, score, [score], "end")
+        return Result(ids, score, [score], "eos")
 
     predictions: list[list[Result]] = [
         [build_result(anna, -2.0), build_result([], -0.1)] for _ in rows

@@ -10,6 +10,7 @@ import torch
 
 import qkv
 from qkv.decode import GenerationConfig, generate
+from qkv.spec import Spec
 from qkv.tasks.chunking import chunk_text
 from qkv.tasks.registry import create_task
 from qkv.tasks.write.translate import split_segments
@@ -359,7 +360,8 @@ def test_window_leaves_room_for_max_new_tokens() -> None:
     ids = build_decoder().tokenizer.encode(text)  # type: ignore[union-attr]
     prompt = build_decoder().tokenizer.decode(ids[:28], skip_special_tokens=True)  # type: ignore[union-attr]
     task = qkv.task("complete", build_decoder(), max_new_tokens=10, min_new_tokens=10)
-    assert len(task(prompt, overflow="truncate").tokens) == 4
+    stopped = task(prompt, overflow="truncate", context_overflow="stop")
+    assert (len(stopped.tokens), stopped.finish_reason) == (4, "context")
     result = task(prompt, overflow="window")
     assert len(result.tokens) == 10
     net: Any = build_decoder().net
@@ -649,3 +651,38 @@ def test_max_length_setting_overrides_the_folder() -> None:
         assert len(qkv.task("complete", model, max_length=12)("ab").tokens) <= 12
     finally:
         model.generation_config = None
+
+
+# --- past the context ---
+
+
+def test_completions_continue_past_the_context() -> None:
+    model = build_decoder()
+    assert isinstance(model.spec, Spec)
+    assert model.spec.decoder is not None
+    max_positions = model.spec.decoder.max_positions
+    assert max_positions is not None
+    task = qkv.task("complete", model, max_new_tokens=2 * max_positions, eos_token_id=[])
+    result = task("Clara lives")
+    assert (len(result.tokens), result.finish_reason) == (2 * max_positions, "length")
+    assert "".join(task.stream("Clara lives")) == result.new_text
+    assert len(task("Clara lives", num_beams=2).tokens) == 2 * max_positions
+    stopped = task("Clara lives", context_overflow="stop")
+    num_prompt_tokens = len(model.tokenizer.encode("Clara lives"))  # type: ignore[union-attr]
+    assert stopped.finish_reason == "context"
+    assert len(stopped.tokens) == max_positions - num_prompt_tokens
+    assert result.new_text.startswith(stopped.new_text)
+
+
+def test_alignments_are_of_one_context() -> None:
+    tokenizer = build_seq2seq().tokenizer
+    assert tokenizer is not None
+    sizes: dict[str, Any] = dict(width=16, depth=2, heads=2, decoder_heads=2, max_positions=24)
+    model = qkv.build("bart", **sizes, vocab_size=len(tokenizer), head="lm")
+    model.tokenizer = tokenizer
+    task = qkv.task("summarize", randomize(model), max_new_tokens=40, eos_token_id=[])
+    assert len(task("Ein Zug").tokens) == 40
+    (alignment,) = task("Ein Zug", alignment_layer=-1).alignments
+    assert len(alignment.weights) == 23  # all positions but that of the start token
+    with pytest.raises(ValueError, match="context_overflow is 'slide' with alignment_layer"):
+        task("Ein Zug", alignment_layer=-1, context_overflow="slide")

@@ -6,7 +6,7 @@ import pytest
 
 import qkv
 from qkv.tasks.write import decoding
-from qkv.tasks.write.base import GeneratedText
+from qkv.tasks.write.seq2seq import GeneratedText
 from tests.tasks.test_goldens import calls, model
 
 SETTINGS = (

@@ -303,6 +303,29 @@ def test_sides_of_marian(folders: dict[str, Path]) -> None:
         assert encoding.offset_mapping[encoding.word_ids.index(0)][0] == 2
 
 
+@pytest.mark.parametrize("clean_up", [None, False, True])
+@pytest.mark.parametrize("name", ["marian", "ctrl"])
+def test_clean_up_of_tokenization_spaces(name: str, clean_up: bool | None, tmp_path: Path) -> None:
+    write, kind = TOKENIZERS[name]
+    write(tmp_path)
+    if clean_up is not None:
+        config = {"clean_up_tokenization_spaces": clean_up}
+        write_file(tmp_path, "tokenizer_config.json", config)
+    ours, other = Tokenizer.load(tmp_path), load_reference(kind, tmp_path)
+    texts = ["the dog , the fox .", "do n't ' you ' ? we 've it 's !"]
+    for text in [*texts, *DIFFICULT_TEXTS]:
+        token_ids = other(text)["input_ids"]
+        for skip in (False, True):
+            expected = other.decode(token_ids, skip_special_tokens=skip)
+            assert ours.decode(token_ids, skip_special_tokens=skip) == expected
+    decoded = [ours.decode(ours.encode(text), skip_special_tokens=True) for text in texts]
+    # CTRL's small vocabulary lacks some of these, not all.
+    assert any(f" {mark}" in text for text in decoded for mark in ".,?!") is not bool(clean_up)
+    ours.save(tmp_path / "saved")
+    saved = Tokenizer.load(tmp_path / "saved")
+    assert [saved.decode(ours.encode(text), skip_special_tokens=True) for text in texts] == decoded
+
+
 def test_offsets_of_sentencepiece_cover_the_letters(folders: dict[str, Path]) -> None:
     ours = Tokenizer.load(folder_of("marian", folders))
     for text in DIFFICULT_TEXTS:

@@ -15,7 +15,7 @@ from rich.console import Console
 import qkv
 from qkv.formatting import format_duration
 from qkv.train.config import TrainConfig
-from qkv.train.loop.trainer import Report
+from qkv.train.loop.trainer import Report, TrainerState
 from qkv.train.report.console import (
     BRAILLE_BLANK,
     TrainingProgress,
@@ -26,7 +26,11 @@ from qkv.train.report.console import (
     show_progress,
 )
 from qkv.train.report.history import MetricsHistory
-from qkv.train.report.throughput import estimate_flops_per_token, measure_peak_flops
+from qkv.train.report.throughput import (
+    estimate_flops_per_token,
+    measure_matmul_flops,
+    measure_peak_flops,
+)
 
 
 def make_train_report(step: int, loss: float, **extra: float) -> Report:
@@ -74,7 +78,7 @@ def test_panel_shows_metrics_and_curve() -> None:
     progress.add(make_eval_report(1000, 1.4, accuracy=0.5))
     seconds[0] = 60.0
     lines = draw_panel(progress, make_console())
-    assert {len(line) for line in lines} == {100}
+    assert {len(line) for line in lines} == {98}
     text = "\n".join(lines)
     for expected in (
         "runs/x", "loss 1.027", "lr 3.00e-04", "grad_norm 0.5000", "20.0K tokens/s", "30% MFU",
@@ -84,14 +88,34 @@ def test_panel_shows_metrics_and_curve() -> None:
     assert sum(bool(re.search("[\u2801-\u28ff]", line)) for line in lines) >= 8  # rows of the curve
 
 
-@pytest.mark.parametrize(("width", "height"), [(40, 12), (60, 24), (300, 80)])
+@pytest.mark.parametrize(
+    ("width", "height"), [(12, 20), (20, 8), (40, 12), (40, 20), (80, 24), (60, 24), (300, 80)]
+)
 def test_panel_fits_the_terminal(width: int, height: int) -> None:
+    """Two columns stay free for the `^C` that a terminal prints: it must not begin another line."""
     progress = make_progress()
     for step in (10, 20, 30):
         progress.add(make_train_report(step, 3.0 - step / 100))
+    progress.add(make_eval_report(30, 2.5, accuracy=0.25))
     lines = draw_panel(progress, make_console(width, height))
-    assert max(map(len, lines)) <= width
-    assert len(lines) <= max(height, 14)
+    assert max(map(len, lines)) <= width - len("^C")
+    assert len(lines) <= height
+    text = "\n".join(lines)
+    assert "30" in text
+    assert "loss 2.7" in text
+
+
+def test_the_bar_moves_between_reports() -> None:
+    seconds = [0.0]
+    progress = make_progress(lambda: seconds[0])
+    state = TrainerState()
+    progress.state = state
+    assert "0 of 2,000" in "\n".join(draw_panel(progress, make_console()))
+    state.step = 7
+    seconds[0] = 7.0
+    text = "\n".join(draw_panel(progress, make_console()))
+    assert "7 of 2,000, 33:13 left" in text
+    assert "waiting for the first report" in text
 
 
 def test_panel_without_reports_and_with_non_finite_losses() -> None:
@@ -117,6 +141,14 @@ def test_no_mfu_without_a_peak() -> None:
     progress.add(make_train_report(2, 1.0))
     assert "MFU" not in "\n".join(draw_panel(progress, make_console()))
     assert "MFU" not in format_report(progress, make_train_report(2, 1.0))
+
+
+def test_no_mfu_above_the_peak() -> None:
+    progress = make_progress()
+    progress.flops_per_token = 4e11 / 20_000 * 1.21
+    assert "MFU" not in format_report(progress, make_train_report(2, 1.0))
+    progress.flops_per_token = 4e11 / 20_000
+    assert "100% MFU" in format_report(progress, make_train_report(2, 1.0))
 
 
 def test_render_braille() -> None:
@@ -215,8 +247,10 @@ def test_measuring_the_peak_keeps_the_random_state(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("qkv.train.report.throughput.MEASURE_SECONDS", 0.02)
     torch.manual_seed(7)
     before = torch.get_rng_state()
-    assert 1e8 < measure_peak_flops(torch.device("cpu"), torch.float32) < 1e15
+    cpu = torch.device("cpu")
+    assert 1e8 < measure_matmul_flops(cpu, torch.float32, size=256) < 1e15
     assert torch.get_rng_state().tolist() == before.tolist()
+    assert measure_peak_flops(cpu, torch.float32) == 0
 
 
 def test_flops_per_token() -> None:

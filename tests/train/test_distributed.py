@@ -37,7 +37,7 @@ from qkv.model.adapters.write import write_adapter
 from qkv.nn.lora import add_lora
 from qkv.train.config import TrainConfig
 from qkv.train.distributed import DistributedContext, init_distributed
-from qkv.train.evaluate.evaluation_loop import evaluate_batches
+from qkv.train.evaluate.evaluation_loop import Evaluation, evaluate_batches
 from qkv.train.evaluate.evaluators import build_single_label_evaluator
 from qkv.train.evaluate.generation import GenerationExamples
 from qkv.train.loop.checkpoint import list_checkpoints
@@ -316,7 +316,7 @@ def check_stop(team: DistributedContext) -> None:
     evaluate = run.evaluate
     assert evaluate is not None
 
-    def evaluate_and_stop(net: nn.Module) -> dict[str, float]:
+    def evaluate_and_stop(net: nn.Module) -> Evaluation:
         run.should_stop = team.rank == team.world_size - 1
         return evaluate(net)
 
@@ -417,10 +417,11 @@ def check_evaluation(team: DistributedContext) -> None:
         with torch.no_grad():
             expected = evaluate_batches(model, sampler, objective, evaluator)
             sharding = parallelize(model, parallelism, team)
-            metrics = evaluate_batches(
+            evaluation = evaluate_batches(
                 model, sampler, objective, evaluator, sharding=sharding, progress=progress
             )
-        assert metrics == pytest.approx(expected, abs=1e-6)
+        assert evaluation.metrics == pytest.approx(expected.metrics, abs=1e-6)
+        assert evaluation.class_report == expected.class_report
         assert done_counts[-1] == (num_batches if parallelism == "tp" else -(-num_batches // 2))
     examples = GenerationExamples(
         [[i, i + 1] for i in range(200)], [[f"w{i + 1} w{i}"] for i in range(200)], False
@@ -562,7 +563,7 @@ def test_command_line_with_two_processes(tmp_path: Path) -> None:
     processes.processes[1].send_signal(signal.SIGTERM)
     (status, output, errors), other = processes.wait()
     assert (status, errors) == (0, "")
-    assert "--resume auto continues" in output
+    assert "continue with --resume auto" in output
     assert "cpu, fp32, 2 processes" in output
     assert other == (0, "", "")
     old_metrics = metrics.read_text()

@@ -24,7 +24,8 @@ from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig
 from qkv.train.evaluate.evaluation_loop import evaluate_batches, list_metric_names
 from qkv.train.evaluate.evaluation_set import build_evaluation_set, select_records
-from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
+from qkv.train.evaluate.evaluator import Evaluator
+from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR
 from qkv.train.evaluate.generation import select_spaced_indices
 from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
 from qkv.train.objectives import VocabularyInfo, build_objective
@@ -368,9 +369,9 @@ def test_metric_names_are_those_of_the_computed_metrics() -> None:
         count_targets=lambda batch: dict.fromkeys("ab", 7),
     )
     with torch.no_grad():
-        metrics = evaluate_batches(net, sampler, objective)
+        metrics = evaluate_batches(net, sampler, objective).metrics
         assert list_metric_names(sampler, objective, TOKEN_EVALUATOR) == [*metrics]
-        metrics = evaluate_batches(net, sampler, two_terms, Evaluator())
+        metrics = evaluate_batches(net, sampler, two_terms, Evaluator()).metrics
         assert list_metric_names(sampler, two_terms, Evaluator()) == [*metrics]
     names = list_metric_names(sampler, objective, TOKEN_EVALUATOR)
     assert names == "loss accuracy perplexity bits_per_token".split()

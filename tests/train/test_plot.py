@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import xml.etree.ElementTree as ET
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,14 @@ from qkv.train.report.plot import (
     write_loss_plot,
 )
 from qkv.train.report.tensorboard import make_tensorboard_callback
+from qkv.train.run import make_metrics_callback
 from tests.train.test_console import make_eval_report, make_train_report
 
 
 def append_reports(folder: Path, *reports: Report) -> None:
-    with (folder / METRICS_FILE).open("a") as file:
-        file.writelines(json.dumps(asdict(report)) + "\n" for report in reports)
+    write_report = make_metrics_callback(folder)
+    for report in reports:
+        write_report(report)
 
 
 def read_lines(svg: str) -> dict[str, list[tuple[float, float]]]:

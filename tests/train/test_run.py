@@ -129,15 +129,15 @@ def test_more_steps_do_not_count_as_a_change(capsys: Capture) -> None:
         ),
         (
             "a.csv",
-            "Text,Label\ngood,1\n",
+            "Phrase,Label\ngood,1\n",
             "masked-lm",
-            "line 2: no column 'text'; the columns are 'Text', 'Label'",
+            "line 2: no column 'text'; the columns are 'Phrase', 'Label'",
         ),
         (
             "a.csv",
-            "Text,Label\ngood,1\n",
+            "Phrase,Label\ngood,1\n",
             "causal-lm",
-            "line 2: no column 'text'; the columns are 'Text', 'Label'",
+            "line 2: no column 'text'; the columns are 'Phrase', 'Label'",
         ),
         (
             "a.csv",
@@ -342,6 +342,8 @@ def test_saved_standard_input_of_an_unstarted_run_is_kept(
 
 
 def test_stale_tokenizer_is_trained_again(capsys: Capture) -> None:
+    Path("runs/tiny").mkdir(parents=True)
+    Path("runs/tiny/notes.txt").write_text("with this file, a failed start leaves the others")
     for letter in "ab":
         Path("text.txt").write_text(letter * 9)  # too short for a row
         assert "runs/tiny" not in bad(capsys, "train", "tiny.toml", "--data.max_length", 1000)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import qkv
 from qkv.data.batches.sampler import Indices, SamplerState
 from qkv.model.build import build
+from qkv.recipes import RECIPES_FOLDER
 from qkv.text import Tokenizer
 from qkv.train.evaluate.evaluation_loop import evaluate_batches
 from qkv.train.loop.checkpoint import list_checkpoints
@@ -32,7 +33,7 @@ from qkv.train.run import train_recipe
 from qkv.train.setup import Setup, prepare_training
 from tests.support import compare, small_data
 
-RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes" / "small"
+RECIPES = RECIPES_FOLDER / "small"
 
 # Upper bounds of the mean losses of the last ten steps; token frequencies alone do not reach them.
 # fmt: off
@@ -87,7 +88,7 @@ def test_every_objective_has_a_small_recipe() -> None:
     flags = ["--data.train", "x"]
     objective_names = {read_recipe(path, flags).objective.name for path in RECIPES.glob("*.toml")}
     assert objective_names == OBJECTIVE_SPECS.keys()
-    assert all(path.read_text().startswith("# ") for path in RECIPES.glob("*.toml"))
+    assert all(path.read_text().startswith("[about]\n") for path in RECIPES.glob("*.toml"))
 
 
 @pytest.mark.parametrize("name", MAX_LOSSES)
@@ -134,6 +135,7 @@ def compute_gradients(
         ),
         ("sequence-classification", ["--objective.class_weights", "{ pet = 0.1, other = 4 }"]),
         ("token-classification", ["--objective.class_weights", "[3.0, 0.5, 0.2]"]),
+        ("token-classification", ["--objective.class_weights", "balanced"]),
     ],
 )
 def test_micro_batches_equal_one_batch(
@@ -259,8 +261,8 @@ def test_saved_model_has_the_reported_loss(name: str, tmp_path: Path) -> None:
     )
     net, _ = OBJECTIVE_SPECS[recipe.objective.name].build_module(context)
     with torch.no_grad():
-        metrics = evaluate_batches(net.eval(), setup.evaluation_set.sampler, setup.objective)
-    assert metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
+        evaluation = evaluate_batches(net.eval(), setup.evaluation_set.sampler, setup.objective)
+    assert evaluation.metrics["loss"] == pytest.approx(expected["loss"], rel=1e-6)
 
 
 def test_error_for_rows_longer_than_max_positions(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from qkv.data.batches.sampler import (
     build_recurrent_sampler,
 )
 from qkv.train.config import TrainConfig
-from qkv.train.evaluate.evaluation_loop import evaluate_batches
+from qkv.train.evaluate.evaluation_loop import Evaluation, evaluate_batches
 from qkv.train.loop import checkpoint
 from qkv.train.loop.ema import average_checkpoints
 from qkv.train.loop.trainer import Report, Trainer
@@ -378,12 +378,12 @@ def test_final_weights_are_the_mean_of_the_last_checkpoints(steps: int, tmp_path
     assert trainer.evaluate is not None
     with trainer.use_final_weights(), torch.no_grad():
         assert (
-            trainer.evaluate(trainer.net)["loss"]
+            trainer.evaluate(trainer.net).metrics["loss"]
             == eval_losses[steps]
-            != trainer.evaluate(make_trainer().net)["loss"]
+            != trainer.evaluate(make_trainer().net).metrics["loss"]
         )
     with torch.no_grad():
-        assert trainer.evaluate(trainer.net)["loss"] != eval_losses[steps]
+        assert trainer.evaluate(trainer.net).metrics["loss"] != eval_losses[steps]
 
 
 @pytest.mark.parametrize("steps", [12, 11])
@@ -621,7 +621,7 @@ def test_nan_and_equal_values_are_not_better(
 ) -> None:
     trainer = make_trainer(best_metric="score", higher_is_better=higher_is_better)
     scores = iter(values)
-    trainer.evaluate = lambda net: {"score": next(scores)}
+    trainer.evaluate = lambda net: Evaluation(metrics={"score": next(scores)})
     assert [trainer.run_validation() for _ in values] == improved
 
 

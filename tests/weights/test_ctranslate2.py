@@ -22,7 +22,7 @@ SCORES = [-0.106023, -0.065411, -0.056003, -0.447953, -0.230714, -0.092183, -0.0
 
 def read_variables(folder: Path, data: bytes) -> dict[str, Tensor]:
     (folder / "model.bin").write_bytes(data)
-    return read_ctranslate2(folder)[2]
+    return read_ctranslate2(folder).tensors
 
 
 @pytest.mark.parametrize("version", [2, 3, 4, 5, 6])
@@ -38,9 +38,10 @@ def test_every_version_is_read(tmp_path: Path, version: int) -> None:
             "int32": torch.tensor([3], dtype=torch.int32),
         }
     (tmp_path / "model.bin").write_bytes(encode_model(tensors, version=version))
-    spec, revision, variables, vocabularies = read_ctranslate2(tmp_path)
-    assert (spec, revision, vocabularies) == ("TransformerSpec", 7, {})
-    compare.assert_bitwise_equal(variables, tensors, because=compare.COPIED)
+    data = read_ctranslate2(tmp_path)
+    assert data.config == {"spec": "TransformerSpec", "revision": 7}
+    assert not data.vocabularies
+    compare.assert_bitwise_equal(data.tensors, tensors, because=compare.COPIED)
 
 
 def test_aliases_are_the_same_tensor(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ def test_vocabularies_are_read(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(encode_model({}))
 
     def vocabularies() -> dict[str, list[str]]:
-        return read_ctranslate2(tmp_path)[3]
+        return read_ctranslate2(tmp_path).vocabularies
 
     (tmp_path / "vmap.txt").write_text("")
     (tmp_path / "source_vocabulary.txt").write_bytes("<unk>\na\u2028\n\x85\n\nb\r\n".encode())
@@ -213,8 +214,10 @@ def test_a_real_model_is_read(shared: Path) -> None:
     folder = shared / "weights" / "ct2-aren-transliteration"
     if not folder.is_dir():
         pytest.skip(f"needs {folder}")
-    spec, revision, variables, vocabularies = read_ctranslate2(folder)
-    assert (spec, revision, len(variables)) == ("TransformerBase", 2, 200)
+    data = read_ctranslate2(folder)
+    variables, vocabularies = data.tensors, data.vocabularies
+    assert data.config == {"spec": "TransformerBase", "revision": 2}
+    assert len(variables) == 200
     assert all(tensor.dtype == torch.float32 for tensor in variables.values())
     assert variables["encoder/embeddings/weight"].shape == (len(vocabularies["source"]), 32)
     assert variables["decoder/projection/weight"].shape == (len(vocabularies["target"]), 32)

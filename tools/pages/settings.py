@@ -64,7 +64,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "alpha_ce": "weight of the distillation loss",
         "alpha_cos": "weight of the cosine loss of the hidden states",
         "alpha_mlm": "weight of the masked LM loss",
-        "class_weights": "weights of the cross-entropy: a list by label id, or `{ label = weight }`",
+        "class_weights": "weights of the cross-entropy: balanced, a list by label id, `{ label = weight }`",
         "delete_prob": "fraction of deleted tokens",
         "discriminator_weight": "weight of the discriminator's loss",
         "generator": "sizes of the generator, or folder of a trained masked LM",
@@ -242,6 +242,8 @@ def field_settings(dataclass_type: type, section: str) -> list[Setting]:
             continue
         name = field.target.id
         default = ast.get_source_segment(source, field.value) if field.value else REQUIRED
+        if isinstance(field.value, ast.Name):  # a constant
+            default = repr(getattr(dataclass_type, name))
         if default and default.startswith("field("):
             default = ""
         meaning = MEANINGS.get(section, {}).get(name) or find_comment(lines, field)

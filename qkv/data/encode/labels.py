@@ -4,6 +4,7 @@ answering, multiple choice."""
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -243,9 +244,13 @@ def split_labels(value: object) -> list[object]:
 
 
 def get_label_id(label: object, label_names: Sequence[str], record: Record) -> int:
-    """Return the index of a label among the label names."""
-    if str(label) in label_names:
-        return label_names.index(str(label))
+    """Return the index of a label among the label names; a number is an index if no name is one."""
+    name = str(label)
+    if name in label_names:
+        return label_names.index(name)
+    has_numbers = any(name.isdecimal() for name in label_names)
+    if name.isdecimal() and not has_numbers and int(name) < len(label_names):
+        return int(name)
     raise ValueError(
         f"{record.location}: label {label!r}, expected one of {', '.join(label_names[:20])}"
     )
@@ -272,6 +277,18 @@ def collect_label_names(
             label_names, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)
         )
     )
+
+
+def count_label_ids(
+    records: Iterable[Record], column: str, label_names: Sequence[str]
+) -> Counter[int]:
+    """Return the number of occurrences of every label, or of every tag in lists of tags, by id."""
+    counts: Counter[int] = Counter()
+    for record in records:
+        value = get_column(record, column)
+        labels = value if isinstance(value, list) else [value]
+        counts.update(get_label_id(label, label_names, record) for label in labels)
+    return counts
 
 
 def map_words_to_first_tokens(encoding: Encoding) -> dict[int, int]:

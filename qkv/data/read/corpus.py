@@ -88,7 +88,7 @@ class Corpus:
 
     def __iter__(self) -> Iterator[Record]:
         for record in self._read_records():
-            yield record if self.columns is None else _select_columns(record, self.columns)
+            yield record if self.columns is None else select_columns(record, self.columns)
 
     def fingerprint(self) -> str:
         """Return a hash of the files (name, size, modification time) and the options."""
@@ -261,7 +261,8 @@ def _load_hub_dataset(path: str) -> Any:
         ) from None
 
 
-def _select_columns(record: Record, columns: Mapping[str, str]) -> Record:
+def select_columns(record: Record, columns: Mapping[str, str]) -> Record:
+    """Return the selected columns of a record under their new names; `a.b` is key b of column a."""
     selected: dict[str, object] = {}
     missing = []
     for new_name, column in columns.items():

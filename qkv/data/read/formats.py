@@ -78,8 +78,9 @@ def read_delimited_table(
         rows = _read_csv_rows(file, separator)
     else:
         rows = ((number, line.split(separator)) for number, line in file.iter_lines())
+    blank_line: list[str] = [] if has_quotes else [""]  # in CSV, [""] is a quoted empty field
     for line_number, row in rows:
-        if row in ([], [""]):  # a blank line
+        if row == blank_line:
             continue
         if not column_names:
             column_names = _parse_header(file, line_number, row)

@@ -32,9 +32,11 @@ class Record(dict[str, object]):
 
     def missing_column_error(self, column: str) -> ValueError:
         """Return the error for a missing column, which lists the columns that exist."""
-        picks = f"; data.columns selects {quote_names(self)}" if self.source_columns else ""
+        hint = f"; data.columns selects {quote_names(self)}"
+        if not self.source_columns:
+            hint = f"; columns={{{column!r}: ...}} selects another one"
         names = quote_names(self.source_columns or self)
-        return ValueError(f"{self.location}: no column {column!r}; the columns are {names}{picks}")
+        return ValueError(f"{self.location}: no column {column!r}; the columns are {names}{hint}")
 
     def get_text(self, column: str) -> str:
         """Return the text of a column; raise ValueError if it is missing or not a text."""

@@ -350,16 +350,17 @@ def remove_invalid_values(scores: Tensor, context: LogitsContext) -> Tensor:
 
 
 def build_exponential_decay(start: int, factor: float, eos_token_id: TokenIds) -> LogitsProcessor:
-    """Increase the EOS score exponentially after `start` new tokens."""
+    """Increase the EOS score exponentially after `start` new tokens, up to the largest number."""
     eos_index = list(eos_token_id)
 
     def process(scores: Tensor, context: LogitsContext) -> Tensor:
         num_steps = (context.lengths - context.prompt_lengths - start).clamp(min=0)
         eos_scores = scores[:, eos_index]
-        growth = torch.pow(float(factor), num_steps.to(scores.dtype)) - 1
-        increase = (eos_scores.abs() * growth[:, None]).masked_fill(~eos_scores.isfinite(), 0.0)
+        largest = torch.finfo(scores.dtype).max  # infinity would give NaN in the softmax
+        growth = (torch.pow(float(factor), num_steps.to(scores.dtype)) - 1).clamp(max=largest)
+        increased = (eos_scores + eos_scores.abs() * growth[:, None]).clamp(max=largest)
         output = scores.clone()
-        output[:, eos_index] = eos_scores + increase
+        output[:, eos_index] = torch.where(eos_scores.isfinite(), increased, eos_scores)
         return output
 
     return process

@@ -395,8 +395,8 @@ def rank_hypotheses(
     for k in valid[: request.config.num_return_sequences]:
         new_token_ids = token_ids[k][len(request.prompt) : lengths[k]]
         if new_token_ids[-1] in request.config.eos_token_id:
-            reason = "end"
+            reason = "eos"
         else:
-            reason = "length" if lengths[k] >= request.max_length else "stop"
+            reason = request.limit_reason if lengths[k] >= request.max_length else "stop"
         results.append(Result(new_token_ids, scores[k], log_probs[k][: len(new_token_ids)], reason))
     return results

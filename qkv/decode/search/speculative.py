@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from qkv.decode.context_window import slide_windows
 from qkv.decode.logits.processors import LogitsContext
 from qkv.decode.logits.sampling import hash_uniform, sample_tokens
 from qkv.decode.request import Request, RequestGroup, RequestOutput, Result
@@ -30,6 +31,7 @@ class SpeculativeRunner:
         self.target_runner = target_runner
         self.draft_runner = draft_runner
         self.device = target_runner.device
+        self.max_positions = target_runner.max_positions
 
     def prefill(self, prompts: Prompts, sources: Sources) -> RunnerOutput:
         """Run both models on new prompts; the output is the target's."""
@@ -51,6 +53,13 @@ class SpeculativeRunner:
         self.draft_runner.remove_prompts(moves, num_remaining)
         self.target_runner.remove_prompts(moves, num_remaining)
 
+    def find_full_rows(self) -> list[int]:
+        return self.target_runner.find_full_rows()
+
+    def replace_rows(self, rows: list[int], token_ids: Tensor) -> None:
+        self.draft_runner.replace_rows(rows, token_ids)
+        self.target_runner.replace_rows(rows, token_ids)
+
 
 class SpeculativeBatch(RunningBatch):
     """A batch of one group, whose rows may get several tokens in a step."""
@@ -62,6 +71,7 @@ class SpeculativeBatch(RunningBatch):
     def step(self) -> BatchOutcome:
         """Propose draft tokens; append those that the target accepts, and one token of the target."""
         (group,) = self.groups.values()
+        slide_windows(self.speculative_runner, group.requests, self.row_tensors["token_ids"])
         draft = self.propose_draft(group, self.build_context(group, None))
         input_ids = torch.cat([self.row_tensors["next_input_ids"][:, None], draft.token_ids], dim=1)
         output = self.speculative_runner.target_runner.step(input_ids)
@@ -81,7 +91,7 @@ class SpeculativeBatch(RunningBatch):
         Its cache may lack the last token but one, so the last two tokens are processed again."""
         runner = self.speculative_runner.draft_runner
         draft = DraftTokens(context)
-        runner.truncate([request.length - 2 for request in group.requests])
+        runner.truncate([request.window_length - 2 for request in group.requests])
         input_ids = context.get_last_token_ids(2)
         for i in range(group.config.num_assistant_tokens):
             logits = runner.step(input_ids).logits
@@ -109,7 +119,8 @@ class SpeculativeBatch(RunningBatch):
         finished: list[tuple[Request, list[Result]]] = []
         for request, row, count in zip(group.requests, rows, num_accepted.tolist(), strict=True):
             num_before = len(request.new_token_ids)
-            for token_id, log_prob in row[: count + 1]:
+            num_valid = self.count_valid_tokens(request)
+            for token_id, log_prob in row[: min(count + 1, num_valid)]:
                 reason = request.append_token(int(token_id), log_prob)
                 if reason is not None:
                     finished.append((request, [request.build_result(reason)]))
@@ -126,11 +137,18 @@ class SpeculativeBatch(RunningBatch):
         last_columns = tensors["length"][:, None] - 1
         tensors["next_input_ids"] = tensors["token_ids"].gather(1, last_columns)[:, 0]
         self.speculative_runner.target_runner.truncate(
-            [request.length - 1 for request in group.requests]
+            [request.window_length - 1 for request in group.requests]
         )
         if finished:
             self.remove_requests({request for request, _ in finished})
         return outputs, finished
+
+    def count_valid_tokens(self, request: Request) -> int:
+        """Return the number of tokens of a step that the positions of the target model allow."""
+        max_positions = self.speculative_runner.max_positions
+        if max_positions is None:
+            return request.config.num_assistant_tokens + 1
+        return max_positions - (request.window_length - 1)
 
 
 class DraftTokens:

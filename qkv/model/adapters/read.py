@@ -26,7 +26,7 @@ from qkv.model.build import build_model_spec
 from qkv.model.model import Model
 from qkv.model.parameters import build_meta_network
 from qkv.model.transforms.heads import replace_head
-from qkv.model.transforms.pooling import read_pooling
+from qkv.model.transforms.sentence_transformers import read_pooling
 from qkv.nn.lora import AdapterGroup, insert_adapters, linear_layers, lora_layers
 from qkv.validate import summarize_problems
 from qkv.weights.tensors import find_nonfinite, read_tensors
@@ -96,6 +96,7 @@ def read_adapter(model: Model, folder: str | Path) -> Model:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     copy_adapter_tensors(adapted, groups, values)
+    adapted.new_parameters = ()  # the adapter has all of them
     trained = {name: p.detach() for name, p in adapted.net.named_parameters() if p.requires_grad}
     for name in find_nonfinite(trained):
         warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=2)

@@ -1,1 +1,1 @@
-"""Loading of fairseq and CTranslate2 checkpoints."""
+"""Loading of models of other libraries: fairseq, Marian and CTranslate2."""

@@ -13,6 +13,7 @@ from qkv.families.family import Args, Family
 from qkv.model.build import build_model_spec
 from qkv.model.model import Model
 from qkv.model.parameters import build_meta_network, load_parameters
+from qkv.text import Tokenizer
 from qkv.weights.names_table import NamesTable
 from qkv.weights.tensors import find_nonfinite
 
@@ -27,19 +28,30 @@ class ForeignCheckpoint(NamedTuple):
     config: dict[str, Any]
     names_table: str
     tensors: dict[str, Tensor]
+    tokenizer: Tokenizer | None = None
+    generation_config: dict[str, Any] | None = None
 
 
 def build_foreign_model(checkpoint: ForeignCheckpoint) -> Model:
     """Return the model of a checkpoint."""
-    path, family, args, config, names_table, tensors = checkpoint
+    path, family, args, config, names_table, tensors, tokenizer, generation_config = checkpoint
     try:
         net = build_meta_network(build_model_spec(family, args))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
-    load_parameters(net, NamesTable(names_table), tensors, path)
+    loaded = load_parameters(net, NamesTable(names_table), tensors, path)
     for name in find_nonfinite(dict(net.named_parameters())):
         warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=3)
-    return Model(family, args, net.eval(), config)
+    model = Model(
+        family,
+        args,
+        net.eval(),
+        config,
+        generation_config=generation_config,
+        new_parameters=loaded.new_parameters,
+    )
+    model.tokenizer = tokenizer
+    return model
 
 
 def get_matrix(tensors: Mapping[str, Tensor], name: str, path: Path) -> Tensor:

@@ -1,27 +1,57 @@
-"""Loading of encoder-decoder models in CTranslate2's format."""
+"""Loading of models in CTranslate2's format: encoder-decoders, decoders and encoders.
+
+A file does not name its family. The arguments are found from its variables; then its scalars and names
+must be those that CTranslate2 has for the resulting Spec."""
 
 from __future__ import annotations
 
-import re
+import warnings
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from qkv.families import get_family
-from qkv.families.family import Args
-from qkv.files import read_json_object
+from qkv.model.build import build_model_spec
+from qkv.model.config import build_hf_config
 from qkv.model.foreign.checkpoint import (
     ForeignCheckpoint,
     build_foreign_model,
-    check_heads,
     complete_arguments,
-    get_matrix,
 )
+from qkv.model.foreign.ctranslate2_arguments import CTranslate2File, infer_arguments
+from qkv.model.foreign.ctranslate2_spec import (
+    describe_spec,
+    find_scalar_problems,
+    from_variable_name,
+)
+from qkv.model.foreign.tokenizer import build_tokenizer, build_word_tokenizer
+from qkv.model.limits import check_argument_combinations, check_argument_types
 from qkv.model.model import Model
+from qkv.spec import Spec
+from qkv.text import Tokenizer
+from qkv.text.load import TOKENIZER_FORMATS
+from qkv.weights.formats.checkpoint import CheckpointData
 from qkv.weights.formats.ctranslate2 import read_ctranslate2
+
+# The first revision of each spec that is read, and the number of heads if the file has none.
+CTRANSLATE2_SPECS = {
+    "TransformerBase": (2, 8),
+    "TransformerBig": (2, 16),
+    "TransformerSpec": (2, 8),
+    "TransformerDecoderSpec": (1, 8),
+    "TransformerEncoderSpec": (1, 8),
+}
+STACK_SCALARS = ("num_heads", "pre_norm", "activation")  # before revision 5, one for both stacks
+# The special tokens of config.json, with their defaults.
+CTRANSLATE2_SPECIAL_TOKENS = dict(
+    unk_token="<unk>", bos_token="<s>", eos_token="</s>", decoder_start_token="<s>"
+)
+ZERO_START_TOKEN = "<pad>"  # the token of a decoder that starts from zero
+PAD_TOKENS = ("<pad>", "[PAD]", "<blank>")
 
 
 def is_ctranslate2(path: str | Path) -> bool:
@@ -37,187 +67,167 @@ def is_ctranslate2(path: str | Path) -> bool:
 
 
 def load_ctranslate2(folder: str | Path) -> Model:
-    """Load an encoder-decoder of CTranslate2 as a model of the `transformer` family."""
-    return build_foreign_model(read_ctranslate2_checkpoint(Path(folder)))
+    """Load a model of CTranslate2."""
+    return build_foreign_model(map_ctranslate2(read_ctranslate2(Path(folder))))
 
 
-# CTranslate2's names, with dots instead of slashes, and weight and bias instead of gamma and beta.
-CTRANSLATE2_NAMES = """
-    @.embedding.tokens                           @.embeddings
-    @.embedding.positions.weight                 @.position_encodings.encodings
-    @.embedding.norm                             @.layernorm_embedding
-    @.layers.{}.attention.q,k,v                  @.layer_{}.self_attention.linear_0
-    @.layers.{}.attention.o                      @.layer_{}.self_attention.linear_1
-    @.layers.{}.SIDE_attention_norm              @.layer_{}.self_attention.layer_norm
-    decoder.layers.{}.cross_attention.q          decoder.layer_{}.attention.linear_0
-    decoder.layers.{}.cross_attention.k,v        decoder.layer_{}.attention.linear_1
-    decoder.layers.{}.cross_attention.o          decoder.layer_{}.attention.linear_2
-    decoder.layers.{}.SIDE_cross_attention_norm  decoder.layer_{}.attention.layer_norm
-    @.layers.{}.feed_forward.(up|down)           @.layer_{}.ffn.(linear_0|linear_1)
-    @.layers.{}.SIDE_feed_forward_norm           @.layer_{}.ffn.layer_norm
-    @.final_norm                                 @.layer_norm
-    heads.lm.out                                 decoder.projection
-"""
-
-# The number of heads by spec, if the file does not contain it.
-CTRANSLATE2_DEFAULT_HEADS = dict(TransformerBase=8, TransformerBig=16, TransformerSpec=8)
-
-CTRANSLATE2_ACTIVATIONS = ("relu", "gelu_new", "silu", "gelu", "quick_gelu", "tanh", "sigmoid")
-
-# Scalars: those with one supported value, and those that do not change the outputs.
-CTRANSLATE2_SUPPORTED_VALUES = dict(
-    alibi=0, layer_norm_use_residual=0, multi_query_attention=0, scale_outputs=1, sliding_window=0,
-    start_from_zero_embedding=0,
-)  # fmt: skip
-CTRANSLATE2_IGNORED_KEYS = {
-    "alibi_use_positive_positions", "alignment_heads", "alignment_layer", "embeddings_merge",
-    "keep_in_float32", "scale_alibi",
-}  # fmt: skip
-CTRANSLATE2_SUPPORTED_CONFIG = dict(
-    layer_norm_epsilon=(None, 1e-5), multi_query_attention=(None, False)
-)
-
-# The special tokens of a newer config.json, with their defaults.
-CTRANSLATE2_SPECIAL_TOKENS = dict(
-    bos_token="<s>", eos_token="</s>", unk_token="<unk>", decoder_start_token="<s>"
-)
-
-
-def read_ctranslate2_checkpoint(folder: Path) -> ForeignCheckpoint:
-    """Read the arguments and the tensors of an encoder-decoder of CTranslate2."""
-    spec, revision, variables, vocabularies = read_ctranslate2(folder)
-    path = folder / "model.bin"
-    if spec not in CTRANSLATE2_DEFAULT_HEADS or revision < 2:
-        known = ", ".join(CTRANSLATE2_DEFAULT_HEADS)
-        raise ValueError(
-            f"{path}: {spec!r}, revision {revision}; supported: {known}, revision 2 or later"
-        )
-    config = read_json_object(folder / "config.json") if (folder / "config.json").exists() else {}
-    problems = [
-        f"{key} is {config[key]!r}, supported: {' or '.join(map(repr, supported))}"
-        for key, supported in CTRANSLATE2_SUPPORTED_CONFIG.items()
-        if key in config and config[key] not in supported
-    ]
-    tensors, scalars = _split_variables(variables)
-    default_heads = CTRANSLATE2_DEFAULT_HEADS[spec]
-    encoder = _read_stack_arguments("encoder", tensors, scalars, default_heads, path)
-    decoder = _read_stack_arguments("decoder", tensors, scalars, default_heads, path)
-    may_differ = ("depth", "heads", "ffn_width")
-    problems += [
-        f"{name} is {value!r} in the encoder and {decoder[name]!r} in the decoder, expected the same"
-        for name, value in encoder.items()
-        if name not in may_differ and decoder[name] != value
-    ]
-    problems += _find_unsupported(scalars)
+def map_ctranslate2(data: CheckpointData) -> ForeignCheckpoint:
+    """Return the family, the arguments and the tensors of a CTranslate2 model."""
+    path = data.path
+    file = _parse_variables(data)
+    family_name, args = infer_arguments(file)
+    family = get_family(family_name)
+    token_ids = _find_token_ids(data, file)
+    args |= {name: i for name, i in token_ids.items() if name in family.defaults}
+    args = complete_arguments(family, path, **args)
+    try:
+        check_argument_types(family, args)
+        check_argument_combinations(family, args)
+        spec = build_model_spec(family, args)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    assert isinstance(spec, Spec)
+    description = describe_spec(spec, starts_from_zero=file.starts_from_zero)
+    problems = find_scalar_problems(file.scalars, description.scalars)
     if problems:
         raise ValueError(f"{path}: {'; '.join(problems)}")
-    source = tensors["encoder.embeddings.weight"]
-    target = tensors["decoder.embeddings.weight"]
-    is_tied = torch.equal(get_matrix(tensors, "decoder.projection.weight", path), target)
-    family = get_family("transformer")
-    args = complete_arguments(
-        family,
+    tensors = dict(file.tensors)
+    if args.get("lm_bias") == "fixed":  # BART's final_logits_bias, which is not stored if zero
+        projection = tensors["decoder.projection.weight"]
+        tensors.setdefault("decoder.projection.bias", projection.new_zeros(len(projection)))
+    config = build_hf_config(family, args) if family.model_types else {}
+    config |= {name: i for name, i in token_ids.items() if i is not None}
+    # Copies of a tensor must be equal when they are read.
+    names_table = description.names_table.replace(" copy", " alias")
+    return ForeignCheckpoint(
         path,
-        vocab_size=len(source),
-        decoder_vocab_size=len(target),
-        tie_embeddings=is_tied,
-        share_embeddings=is_tied and torch.equal(source, target),
-        lm_bias="decoder.projection.bias" in tensors,
-        **encoder,
-        **{f"decoder_{name}": decoder[name] for name in may_differ},
-    )
-    names_table = CTRANSLATE2_NAMES.replace("SIDE", args["norm_position"])
-    token_ids = _find_special_token_ids(config, vocabularies)
-    return ForeignCheckpoint(path, family, args, {**config, **token_ids}, names_table, tensors)
-
-
-def _split_variables(variables: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, float]]:
-    """Split variables into tensors, all of the widest dtype, and scalars, with the names of the names
-    table."""
-    tensors: dict[str, Tensor] = {}
-    scalars: dict[str, float] = {}
-    dtype = torch.float16
-    for variable_name, x in variables.items():
-        name = variable_name.replace("/embeddings_0/", "/embeddings/").replace("/", ".")
-        name = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if x.dim() == 0:
-            scalars[name] = x.item()
-        elif name != "unk_token":
-            tensors[name] = x
-            dtype = torch.promote_types(dtype, x.dtype)
-    return {name: x.to(dtype) for name, x in tensors.items()}, scalars
-
-
-def _read_stack_arguments(
-    stack: str,
-    tensors: Mapping[str, Tensor],
-    scalars: dict[str, float],
-    default_heads: int,
-    path: Path,
-) -> Args:
-    """Return the arguments of the encoder or the decoder, and remove the scalars that were used."""
-
-    def pop_scalar(name: str, default: float) -> float:
-        return scalars.pop(
-            f"{stack}.{name}", scalars.get(name, default)
-        )  # before revision 5, one for both
-
-    width = get_matrix(tensors, f"{stack}.embeddings.weight", path).shape[1]
-    activation = pop_scalar("activation", 0)
-    scale = pop_scalar("embeddings.multiply_by_sqrt_depth", 1)
-    scale = pop_scalar("scale_embeddings", scale)
-    if activation not in range(len(CTRANSLATE2_ACTIVATIONS)):
-        last = len(CTRANSLATE2_ACTIVATIONS) - 1
-        raise ValueError(f"{path}: {stack}/activation is {activation}, expected 0 to {last}")
-    if isinstance(scale, float) and scale != 1 and abs(scale - width**0.5) > 1e-3:
-        raise ValueError(
-            f"{path}: {stack}/scale_embeddings is {scale}, supported: 1 or {width}**0.5"
-        )
-    heads = int(pop_scalar("num_heads", default_heads))
-    check_heads(width, heads, path)
-    layers = {match[1] for name in tensors if (match := re.match(rf"{stack}\.layer_(\d+)\.", name))}
-    positions = tensors.get(f"{stack}.position_encodings.encodings")
-    is_sinusoidal = positions is None
-    return dict(
-        width=width,
-        depth=len(layers),
-        ffn_width=len(get_matrix(tensors, f"{stack}.layer_0.ffn.linear_0.weight", path)),
-        heads=heads,
-        activation=CTRANSLATE2_ACTIVATIONS[int(activation)],
-        scale_embedding=scale != 1
-        if isinstance(scale, float)
-        else bool(scale),  # the factor, or a flag
-        norm_position="pre" if pop_scalar("pre_norm", 1) else "post",
-        embedding_norm=f"{stack}.layernorm_embedding.weight" in tensors,
-        final_norm=f"{stack}.layer_norm.weight" in tensors,
-        sinusoidal="ends" if is_sinusoidal else None,
-        position_offset=1 if is_sinusoidal else 0,
-        max_positions=1 if positions is None else len(positions),
+        family,
+        args,
+        config,
+        names_table,
+        tensors,
+        tokenizer=_load_tokenizer(data, file),
+        generation_config=data.generation_config or None,
     )
 
 
-def _find_unsupported(scalars: Mapping[str, float]) -> list[str]:
-    """Return a problem for each scalar with an unsupported name or value."""
-    problems = []
-    read_keys = {"num_heads", "pre_norm", "activation"}
-    for name, value in scalars.items():
-        key = name.rpartition(".")[2]
-        if key in CTRANSLATE2_SUPPORTED_VALUES:
-            supported = CTRANSLATE2_SUPPORTED_VALUES[key]
-            if value != supported:
-                problems.append(f"{name} is {value}, supported: {supported}")
-        elif key not in CTRANSLATE2_IGNORED_KEYS | read_keys:
-            problems.append(f"{name} is {value}, which is not supported")
-    return problems
-
-
-def _find_special_token_ids(
-    config: Mapping[str, Any], vocabularies: Mapping[str, list[str]]
-) -> dict[str, int]:
-    """Return the ids of the special tokens in the target vocabulary."""
-    vocabulary = vocabularies.get("target", vocabularies.get("shared", []))
-    tokens = {
-        f"{name}_id": config.get(name, default)
-        for name, default in CTRANSLATE2_SPECIAL_TOKENS.items()
+def _load_tokenizer(data: CheckpointData, file: CTranslate2File) -> Tokenizer | None:
+    """Return the tokenizer of the files beside a model; without files, texts are tokens of the
+    vocabulary, separated by spaces."""
+    folder = data.path.parent
+    if any(all((folder / name).is_file() for name in names) for names in TOKENIZER_FORMATS):
+        return Tokenizer.load(folder)
+    sizes = [len(file.get_tokens(stack)) for stack in file.stacks]
+    start = [ZERO_START_TOKEN] if file.starts_from_zero else []
+    vocabularies = {
+        side: [*vocabulary[:size], *start]
+        for side, size in (("source", sizes[0]), ("target", sizes[-1]))
+        if (vocabulary := data.get_vocabulary(side)) is not None
     }
-    return {name: vocabulary.index(token) for name, token in tokens.items() if token in vocabulary}
+    tokens = _find_special_tokens(data, file)
+    special_tokens = {
+        name.removesuffix("_token"): token
+        for name, token in tokens.items()
+        if token is not None and name != "decoder_start_token"
+    }
+    if len(sizes) == 2:
+        if data.config.get("add_source_bos"):
+            warnings.warn(
+                f"{folder}: add_source_bos is set; begin every source with {tokens['bos_token']}",
+                stacklevel=5,
+            )
+        return build_tokenizer(
+            replace(data, vocabularies=vocabularies),
+            (sizes[0] + len(start), sizes[1] + len(start)),
+            special_tokens=special_tokens,
+            add_source_eos=bool(data.config.get("add_source_eos") or start),
+        )
+    if not vocabularies:
+        return None
+    return build_word_tokenizer(data.path, vocabularies["target"], special_tokens)
+
+
+def _parse_variables(data: CheckpointData) -> CTranslate2File:
+    """Return tensors, all of the widest dtype, and scalars, with the names of the names table."""
+    path, spec, revision = data.path, data.config["spec"], data.config["revision"]
+    first_revision, default_heads = CTRANSLATE2_SPECS.get(spec, (0, 0))
+    if not first_revision or revision < first_revision:
+        known = ", ".join(f"{name} ({first})" for name, (first, _) in CTRANSLATE2_SPECS.items())
+        raise ValueError(
+            f"{path}: {spec!r}, revision {revision}; supported, with the first revision: {known}"
+        )
+    variables = {from_variable_name(name): x for name, x in data.tensors.items()}
+    variables.pop("unk_token", None)
+    tensors = {name: x for name, x in variables.items() if x.dim()}
+    scalars = {name: x for name, x in variables.items() if not x.dim()}
+    stacks = dict.fromkeys(name.partition(".")[0] for name in tensors if ".layer_0." in name)
+    numbers: dict[str, float] = {}
+    for stack in stacks:
+        numbers |= {f"{stack}.num_heads": default_heads, f"{stack}.pre_norm": 1}
+        numbers[f"{stack}.activation"] = 0
+        for key in STACK_SCALARS:
+            if key in scalars:
+                numbers[f"{stack}.{key}"] = scalars[key].item()
+        numbers[f"{stack}.scale_embeddings"] = _find_embedding_scale(stack, tensors, scalars)
+    for key in STACK_SCALARS:
+        scalars.pop(key, None)
+    numbers |= {
+        name: x.item()
+        for name, x in scalars.items()
+        if not name.endswith(("multiply_by_sqrt_depth", "scale_embeddings"))
+    }
+    dtype = reduce(torch.promote_types, {x.dtype for x in tensors.values()} or {torch.float32})
+    eps = data.config.get("layer_norm_epsilon")
+    if eps is not None and (not isinstance(eps, int | float) or isinstance(eps, bool)):
+        raise ValueError(f"{path}: layer_norm_epsilon is {eps!r}, expected a number")
+    return CTranslate2File(
+        path=path,
+        tensors={name: x.to(dtype) for name, x in tensors.items()},
+        scalars=numbers,
+        norm_eps=None if eps is None else float(eps),
+    )
+
+
+def _find_embedding_scale(
+    stack: str, tensors: Mapping[str, Tensor], scalars: Mapping[str, Tensor]
+) -> float:
+    """Return the factor of token embeddings, which files have as a factor or a flag."""
+    names = (f"{stack}.embeddings_0.weight", f"{stack}.embeddings.weight")
+    table = next((tensors[name] for name in names if name in tensors), None)
+    root = 1.0 if table is None else table.shape[-1] ** 0.5
+    flag = "multiply_by_sqrt_depth"
+    keys = ("scale_embeddings", f"embeddings.{flag}", f"embeddings_0.{flag}")
+    scale = next((scalars[f"{stack}.{key}"] for key in keys if f"{stack}.{key}" in scalars), None)
+    if scale is None:
+        return root
+    return float(scale) if scale.is_floating_point() else (root if scale else 1.0)
+
+
+def _find_special_tokens(data: CheckpointData, file: CTranslate2File) -> dict[str, str | None]:
+    """Return the special tokens that config.json and the vocabulary have for these stacks."""
+    names = ["unk_token"]
+    if "decoder" in file.stacks:
+        names += ["bos_token", "eos_token"]
+    if len(file.stacks) == 2:
+        names.append("decoder_start_token")
+    tokens = {name: data.config.get(name, CTRANSLATE2_SPECIAL_TOKENS[name]) for name in names}
+    for name, token in tokens.items():
+        if token is not None and not isinstance(token, str):
+            raise ValueError(f"{data.path.parent}: {name} is {token!r}, expected a token")
+    vocabulary = {*(data.get_vocabulary("target") or [])}
+    pad_token = next((token for token in PAD_TOKENS if token in vocabulary), None)
+    return tokens | {"pad_token": ZERO_START_TOKEN if file.starts_from_zero else pad_token}
+
+
+def _find_token_ids(data: CheckpointData, file: CTranslate2File) -> dict[str, int | None]:
+    """Return the ids of the special tokens in the target vocabulary.
+
+    A decoder that starts from zero has an additional last token, with which it starts."""
+    count = len(file.get_tokens(file.stacks[-1]))
+    vocabulary = (data.get_vocabulary("target") or [])[:count]
+    first_ids = {token: i for i, token in reversed([*enumerate(vocabulary)])}
+    tokens = _find_special_tokens(data, file)
+    token_ids = {f"{name}_id": first_ids.get(token or "") for name, token in tokens.items()}
+    if file.starts_from_zero:
+        token_ids |= {"decoder_start_token_id": count, "pad_token_id": count}
+    return token_ids

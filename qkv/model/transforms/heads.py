@@ -11,10 +11,14 @@ from torch import Tensor
 
 from qkv.model.build import build_model_spec, initialize_weights
 from qkv.model.config import build_hf_config
+from qkv.model.label_names import LABEL_COUNT_KEYS
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import lora_layers
 from qkv.nn.transformer import build_network
+
+LABEL_KEYS = {"id2label", "label2id", *LABEL_COUNT_KEYS}
+SENTENCE_EMBEDDING = "sentence-embedding"  # the head of a model without one, with pooling
 
 
 def replace_head(
@@ -27,8 +31,11 @@ def replace_head(
     """Return the model with another head, and the names of its new parameters.
 
     None and 0 keep the head and the number of labels; `overrides` may change dropout rates and
-    `mem_len`."""
+    `mem_len`. The head "sentence-embedding" is that of the model's pooling, by default the mean."""
     family = model.family
+    if head == SENTENCE_EMBEDDING and "none" in family.heads:
+        head = "none"
+        pooling = pooling or model.pooling or Pooling()
     for name in overrides:
         if not name.endswith("dropout") and name != "mem_len":
             raise ValueError(f"model.{name}: the sizes of a loaded model cannot change; remove it")
@@ -39,9 +46,10 @@ def replace_head(
         changes["head"] = head
     if num_labels and model.args.get("num_labels") != num_labels:
         changes["num_labels"] = num_labels
-    pooling = pooling or model.pooling
+    if pooling is None and "head" not in changes:
+        pooling = model.pooling
     if not changes and pooling == model.pooling:
-        return model, ()
+        return model, model.new_parameters
     if lora_layers(model.net):
         requested = (
             ", ".join(f"{name} {value!r}" for name, value in changes.items())
@@ -54,9 +62,12 @@ def replace_head(
     args = family.arguments(None, **{**model.args, **changes})
     net = build_network(build_model_spec(family, args, model.position_embedding_type, pooling))
     initialize_weights(net)
-    config = dict(model.config)
+    outdated = {"problem_type"} if "head" in changes or "num_labels" in changes else set()
+    outdated |= LABEL_KEYS if "num_labels" in changes else set()
+    config = {key: value for key, value in model.config.items() if key not in outdated}
     if family.model_types and not model.position_embedding_type:
-        config |= build_hf_config(family, args)
+        label_names = {key: config[key] for key in LABEL_KEYS & config.keys()}
+        config |= build_hf_config(family, args, config.get("model_type")) | label_names
     new_model = Model(
         family,
         args,
@@ -65,8 +76,10 @@ def replace_head(
         position_embedding_type=model.position_embedding_type,
         pooling=pooling,
         tokenizer_folder=model.tokenizer_folder,
+        generation_config=None if "head" in changes else model.generation_config,
     )
-    return new_model, copy_matching_parameters(new_model, model)
+    new_model.new_parameters = copy_matching_parameters(new_model, model)
+    return new_model, new_model.new_parameters
 
 
 @torch.no_grad()
@@ -80,8 +93,9 @@ def copy_matching_parameters(target: Model, source: Model) -> tuple[str, ...]:
     shapes = {name: p.shape for name, p in parameters.items()}
     values: dict[str, Tensor] = dict(source.net.named_parameters())
     if target.find_hf_incompatibility() is None and source.find_hf_incompatibility() is None:
-        source_table = source.family.build_names_table(source.args, source.checkpoint_prefix)
-        target_table = target.family.build_names_table(target.args, source.checkpoint_prefix)
+        prefix = source.family.find_prefix(source.args, source.checkpoint_prefix)
+        source_table = source.family.build_names_table(source.args, prefix)
+        target_table = target.family.build_names_table(target.args, prefix)
         head_tensors = {}
         for mapping in source_table.map_parameters(values):
             name = mapping.parameter_names[0]
@@ -98,9 +112,11 @@ def copy_matching_parameters(target: Model, source: Model) -> tuple[str, ...]:
             ):
                 values |= mapping.to_parameters(tensor, shapes)
     new_names = []
+    values = dict(source.net.named_parameters(remove_duplicate=False)) | values
     for name, parameter in parameters.items():
-        if name in values and values[name].shape == parameter.shape:
+        has_value = name in values and values[name].shape == parameter.shape
+        if has_value:
             parameter.copy_(values[name])
-        else:
+        if not has_value or name in source.new_parameters:
             new_names.append(name)
     return tuple(new_names)

@@ -18,7 +18,7 @@ from qkv.nn.transformer import build_network
 # Arguments that the conversion sets to those of the other family: the layout of the sinusoids, by a
 # permutation of the features; the bias of the logits, by zeros; those without an effect on outputs.
 CONVERTED_ARGUMENTS = ("sinusoidal", "lm_bias", "init_std", "family")
-SINUSOIDAL_LAYOUTS = ("pairs", "halves")
+PERMUTABLE_LAYOUTS = ("pairs", "halves")
 # Parameters with the features of the residual stream on their last or first axis.
 READS_FEATURES = re.compile(r"\.(tokens|q|k|v|up|gate|out)\.weight$")
 WRITES_FEATURES = re.compile(r"(\.(o|down)\.(weight|bias)|_norm\.(weight|bias))$")
@@ -35,7 +35,7 @@ def convert_arguments(family: Family, args: Args) -> tuple[Args, list[str]]:
         for name, value in converted.items()
         if name not in known and value != target.defaults[name]
     }
-    if args["sinusoidal"] not in SINUSOIDAL_LAYOUTS:
+    if args["sinusoidal"] not in PERMUTABLE_LAYOUTS:
         unsupported["sinusoidal"] = args["sinusoidal"]
     return converted, [f"{name}={value!r}" for name, value in unsupported.items()]
 

@@ -1,90 +1,69 @@
-"""Pooling: one sentence embedding per text, and its files in sentence-transformers' format."""
+"""Pooling: one sentence embedding per text, as a part of a Spec.
+
+`qkv.model.transforms.sentence_transformers` reads and writes its files."""
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from qkv.families.family import lookup
-from qkv.files import read_json_object, read_json_value, write_json
 from qkv.spec import DualSpec, HeadSpec, Spec
 
-POOLING_CONFIG_KEYS = {
+POOLING_CONFIG_KEYS = {  # mode: its key in 1_Pooling/config.json
     "mean": "pooling_mode_mean_tokens",
     "first": "pooling_mode_cls_token",
     "last": "pooling_mode_lasttoken",
+    "max": "pooling_mode_max_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
 }
-SUPPORTED_POOLING_MODULES = ("Transformer", "Pooling", "Normalize")
+
+
+class DenseLayer(NamedTuple):
+    """A linear layer after pooling: its width, whether it has a bias, and its activation."""
+
+    width: int
+    bias: bool = True
+    activation: str = "tanh"
 
 
 class Pooling(NamedTuple):
-    """The pooling mode of hidden states (mean, first or last), and whether the result is normalized."""
+    """The pooling mode of hidden states, whether the result is normalized, and a linear layer between
+    both."""
 
     mode: str = "mean"
     normalize: bool = True
+    dense: DenseLayer | None = None
 
 
 def add_pooling(spec: Spec | DualSpec, pooling: Pooling) -> Spec:
-    """Return the spec with the output `sentence_embedding` (B, W)."""
+    """Return the spec with the output `sentence_embedding` (B, W).
+
+    With a linear layer, its output before normalization is `sentence_dense`."""
     lookup("pooling", pooling.mode, dict.fromkeys(POOLING_CONFIG_KEYS))
     if isinstance(spec, DualSpec):
         raise ValueError(
             f"pooling {pooling.mode!r} in {spec.family}: the outputs text_embeds and image_embeds "
             "are already pooled"
         )
+    source = pooling.mode
+    heads = spec.heads
+    if pooling.dense is not None:
+        source = "sentence_dense"
+        dense = HeadSpec(
+            name=source,
+            outputs=(source,),
+            pooling=pooling.mode,
+            dense_width=pooling.dense.width,
+            dense_bias=pooling.dense.bias,
+            activation=pooling.dense.activation,
+        )
+        heads = (*heads, dense)
     head = HeadSpec(
         name="sentence_embedding",
         outputs=("sentence_embedding",),
-        pooling=pooling.mode,
+        pooling=source,
         activation="unit" if pooling.normalize else "linear",
     )
-    return replace(spec, heads=(*spec.heads, head))
-
-
-def read_pooling(folder: Path) -> Pooling | None:
-    """Read modules.json and 1_Pooling; return None if they are absent or a module is not supported."""
-    path = folder / "modules.json"
-    if not path.is_file():
-        return None
-    modules = read_json_value(path)
-    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
-        raise ValueError(f"{path}: expected a JSON list of modules, each with a type")
-    types = {str(module.get("type", "")).rpartition(".")[2] for module in modules}
-    unsupported = sorted(types - {*SUPPORTED_POOLING_MODULES})
-    if unsupported or "Pooling" not in types:
-        problem = ", ".join(unsupported) or "no Pooling"
-        expected = ", ".join(SUPPORTED_POOLING_MODULES)
-        warnings.warn(
-            f"{path}: {problem}: expected {expected}; the model is loaded without its sentence embedding",
-            stacklevel=4,
-        )
-        return None
-    path = folder / "1_Pooling" / "config.json"
-    config = read_json_object(path)
-    keys = [
-        key for key, value in config.items() if key.startswith("pooling_mode_") and value is True
-    ]
-    modes = [mode for mode, key in POOLING_CONFIG_KEYS.items() if [key] == keys]
-    if not modes:
-        problem = " and ".join(keys) or "no pooling mode"
-        raise ValueError(
-            f"{path}: {problem}: expected one of {', '.join(POOLING_CONFIG_KEYS.values())}"
-        )
-    return Pooling(modes[0], "Normalize" in types)
-
-
-def write_pooling(folder: Path, pooling: Pooling, width: int) -> None:
-    """Write modules.json and 1_Pooling as sentence-transformers does."""
-    keys = {key: mode == pooling.mode for mode, key in POOLING_CONFIG_KEYS.items()}
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **keys})
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
-    if pooling.normalize:
-        modules.append(("Normalize", "2_Normalize"))
-    rows = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
-        for i, (name, path) in enumerate(modules)
-    ]
-    write_json(folder / "modules.json", rows)
+    return replace(spec, heads=(*heads, head))

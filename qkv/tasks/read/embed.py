@@ -13,22 +13,30 @@ from numpy.typing import NDArray
 
 from qkv.batch import Batch
 from qkv.files import read_json_object
+from qkv.model.transforms.pooling import POOLING_CONFIG_KEYS
+from qkv.model.transforms.sentence_transformers import find_transformer_folder, read_modules
 from qkv.nn.heads import pool_states
 from qkv.spec import DualSpec, HeadSpec
-from qkv.tasks.base import InputRow, OutputTensors, Task
+from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair
 from qkv.tasks.batching import TaskProgress, evaluation_mode
-from qkv.tasks.checks import check_choice
+from qkv.tasks.checks import check_choice, check_input_text
 from qkv.tasks.requirements import TaskRequirement
 
 EmbeddingArray: TypeAlias = NDArray[np.float32]
-EMBED_POOLING_MODES = ("mean", "first", "last", "pooler_output")
+EMBED_POOLING_MODES = (*POOLING_CONFIG_KEYS, "pooler_output")
+# The settings of sentence-transformers' first module; the first versions named them by the model.
+SENTENCE_CONFIG_FILES = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedTask(Task[str, EmbeddingArray]):
     """Text embeddings.
 
-    `pooling`: the mean, first or last hidden state, or the pooler's output.
+    `pooling`: the mean, first, last or another pooling of the hidden states, or the pooler's output;
+    without the linear layer of the folder.
     `normalize`: scale embeddings to length 1.
     The defaults come from 1_Pooling of the folder, else they are the mean without normalization.
     CLIP has its own text embeddings, of unit length."""
@@ -67,13 +75,48 @@ class EmbedTask(Task[str, EmbeddingArray]):
         return min(super().input_token_limit, self.max_seq_length or super().input_token_limit)
 
     @cached_property
-    def max_seq_length(self) -> int | None:
-        """Token limit of sentence-transformers, from sentence_bert_config.json."""
+    def sentence_config(self) -> dict[str, object]:
+        """sentence-transformers' settings of the folder: max_seq_length and do_lower_case."""
         folder = self.model.tokenizer_folder
-        if folder is None or not (folder / "sentence_bert_config.json").is_file():
-            return None
-        value = read_json_object(folder / "sentence_bert_config.json").get("max_seq_length")
+        paths = [folder / name for name in SENTENCE_CONFIG_FILES] if folder is not None else []
+        return next((read_json_object(path) for path in paths if path.is_file()), {})
+
+    @property
+    def max_seq_length(self) -> int | None:
+        """Token limit of sentence-transformers."""
+        value = self.sentence_config.get("max_seq_length")
         return value if isinstance(value, int) and value > 0 else None
+
+    @cached_property
+    def default_prompt(self) -> str:
+        """The text that sentence-transformers adds before every text; empty if there is none."""
+        folder = self.model.tokenizer_folder
+        path = None if folder is None else folder / "config_sentence_transformers.json"
+        if path is None or not path.is_file():
+            return ""
+        config = read_json_object(path)
+        prompts = config.get("prompts")
+        name = config.get("default_prompt_name")
+        return str(prompts.get(name, "")) if name and isinstance(prompts, dict) else ""
+
+    def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
+        if self.pooling is None and self.model.pooling is None and self.has_unread_modules:
+            raise ValueError(
+                f"{self.model.tokenizer_folder}: its modules.json has modules that qkv does not read; "
+                "set pooling, such as 'mean', for another embedding"
+            )
+        text = self.default_prompt + check_input_text(task_input, input_name)
+        return [text.lower() if self.sentence_config.get("do_lower_case") is True else text]
+
+    @cached_property
+    def has_unread_modules(self) -> bool:
+        """Whether the folder is of sentence-transformers, with modules other than its first."""
+        folder = self.model.tokenizer_folder
+        roots = [] if folder is None else [folder, folder.parent]
+        return any(
+            find_transformer_folder(root) == folder and len(read_modules(root)) > 1
+            for root in roots
+        )
 
     @property
     def has_pooler(self) -> bool:
@@ -106,6 +149,8 @@ class EmbedTask(Task[str, EmbeddingArray]):
             default_normalize = True
         else:
             mode = self.pooling or (model_pooling.mode if model_pooling else "mean")
+            if self.pooling is None and model_pooling and model_pooling.dense:
+                mode = "sentence_dense"
             embeddings = pool_states(HeadSpec(name="embedding", pooling=mode), outputs, batch)
             default_normalize = bool(model_pooling and model_pooling.normalize)
         embeddings = embeddings.float()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from qkv.data.encode.overflow import OVERFLOW_MODES
-from qkv.decode import Engine, GenerationConfig, Result
+from qkv.decode import GenerationConfig, Result
 from qkv.decode.engine import DEFAULT_MAX_NEW_TOKENS
 from qkv.nn.transformer import Transformer
 from qkv.tasks.base import InputRow, TextOrPair
@@ -29,7 +29,7 @@ class Completion:
     """A prompt with its continuation.
 
     `new_text`: the continuation only. `score`: its log-probability divided by its length to the
-    power of `length_penalty`. `finish_reason`: "end" (EOS), "stop" or "length".
+    power of `length_penalty`. `finish_reason`: "eos", "stop", "length" or "context".
     `candidates`: the best completions, this one first."""
 
     text: str
@@ -174,7 +174,7 @@ class CompleteTask(GenerationTask[str, Completion]):
         streamed_ids: list[int] = []
         streamed_text = ""
         with evaluation_mode(self.model):
-            engine = Engine(self.model.net)
+            engine = task.create_engine(self.model.net)
             task.add_request(engine, row)
         while engine.has_unfinished_requests:
             with evaluation_mode(self.model):

@@ -1,4 +1,4 @@
-"""Selection of the network for generation: that of the model, or a copy optimized for inference.
+"""The networks of generation: that of the model, or a copy optimized for inference, and a draft model.
 
 On a CPU, an optimized copy (`decode.optimize_model`) is faster for several rows, with the same
 results. Building it takes as long as it saves in `MIN_STEPS_FOR_COPY` steps, so that it is built after
@@ -7,15 +7,19 @@ adapter changes the network later, the copy is discarded."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from qkv.decode import Engine, optimize_model
+from qkv.decode.engine import check_assistant_model
+from qkv.model.load import load
+from qkv.model.model import Model
 from qkv.nn.transformer import Transformer
 from qkv.torch_compat import get_compiled_call
 
@@ -37,10 +41,12 @@ _copies: WeakKeyDictionary[Transformer, OptimizedCopy] = WeakKeyDictionary()
 
 
 @contextmanager
-def select_engine(net: Transformer, num_rows: int) -> Iterator[Engine]:
+def select_engine(
+    net: Transformer, num_rows: int, create_engine: Callable[[Transformer], Engine] = Engine
+) -> Iterator[Engine]:
     """Yield an engine for a number of rows that decode together."""
     if num_rows < MIN_ROWS_FOR_COPY or not can_use_copy(net):
-        yield Engine(net)
+        yield create_engine(net)
         return
     versions = [(tensor.data_ptr(), tensor._version) for tensor in list_tensors(net)]
     entry = _copies.get(net)
@@ -49,7 +55,7 @@ def select_engine(net: Transformer, num_rows: int) -> Iterator[Engine]:
         _copies[net] = entry
     if entry.copy is None and entry.num_steps >= MIN_STEPS_FOR_COPY:
         entry.copy = optimize_model(net)
-    engine = Engine(entry.copy or net)
+    engine = create_engine(entry.copy or net)
     yield engine
     entry.num_steps += engine.num_steps
 
@@ -68,4 +74,41 @@ def can_use_copy(net: nn.Module) -> bool:
         and sum(tensor.nbytes for tensor in tensors) <= MAX_COPY_BYTES
         and get_compiled_call(net) is None
         and not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())
+    )
+
+
+def load_assistant_model(model: Model, assistant_model: Model | str | Path) -> Model:
+    """Return the draft model of a model, loaded if it is a folder or a hub id."""
+    if not isinstance(assistant_model, str | Path | Model):
+        raise ValueError(
+            f"assistant_model is a {type(assistant_model).__name__}, "
+            "expected a Model, a folder or a hub id"
+        )
+    if not isinstance(assistant_model, Model):
+        assistant_model = load(assistant_model, device=str(model.device))
+    assistant = assistant_model
+    if not isinstance(assistant.net, Transformer) or not isinstance(model.net, Transformer):
+        raise ValueError("assistant_model is not a model that generates text, expected one")
+    if assistant.device != model.device:
+        raise ValueError(
+            f"assistant_model is on {assistant.device}, expected {model.device}, as the model: "
+            "move it with assistant_model.to(...)"
+        )
+    if assistant.tokenizer is not None and model.tokenizer is not None:
+        check_vocabularies(model.tokenizer.get_vocab(), assistant.tokenizer.get_vocab())
+    check_assistant_model(model.net, assistant.net)
+    assistant.net.eval()
+    return assistant
+
+
+def check_vocabularies(vocabulary: dict[str, int], draft_vocabulary: dict[str, int]) -> None:
+    """Raise an error that names a token if the vocabulary of a draft model is another one."""
+    if draft_vocabulary == vocabulary:
+        return
+    tokens = [*vocabulary, *draft_vocabulary]
+    token = next(token for token in tokens if draft_vocabulary.get(token) != vocabulary.get(token))
+    raise ValueError(
+        f"assistant_model has another vocabulary: token {token!r} has the id "
+        f"{draft_vocabulary.get(token)}, expected {vocabulary.get(token)}; "
+        "use a model with the same tokenizer"
     )

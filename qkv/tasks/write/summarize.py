@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from qkv.tasks.batching import TaskProgress
-from qkv.tasks.write.base import GeneratedText, Seq2SeqTask
+from qkv.tasks.write.seq2seq import GeneratedText, Seq2SeqTask
 
 
 @dataclass(frozen=True, kw_only=True)

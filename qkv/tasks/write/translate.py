@@ -17,7 +17,7 @@ from qkv.builtin.language import LANGUAGE_DETECTORS
 from qkv.decode import GenerationConfig
 from qkv.tasks.base import InputRow, TextOrPair
 from qkv.tasks.checks import check_choice, check_input_text, check_string_settings
-from qkv.tasks.write.base import GeneratedText, Seq2SeqTask
+from qkv.tasks.write.seq2seq import GeneratedText, Seq2SeqTask
 from qkv.text import Encoding
 from qkv.text.sentences import SENTENCE_BOUNDARY
 
@@ -131,14 +131,15 @@ class TranslateTask(Seq2SeqTask):
 
     def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
         """Set the target code as forced first token, or as start token if that is a language code."""
+        settings = super().derive_generation_settings(defaults)
         _, target = self.language_codes
         languages = self.tokenizer.languages
         if target is None or self.uses_target_prefix_codes or not languages:
-            return {}
+            return settings
         target_id = languages[target]
         if defaults.decoder_start_token_id in languages.values():
-            return {"decoder_start_token_id": target_id, "forced_bos_token_id": None}
-        return {"forced_bos_token_id": target_id}
+            return settings | {"decoder_start_token_id": target_id, "forced_bos_token_id": None}
+        return settings | {"forced_bos_token_id": target_id}
 
     def encode(self, texts: Sequence[TextOrPair]) -> list[Encoding]:
         source, target = self.language_codes

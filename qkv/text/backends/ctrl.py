@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
 
-from qkv.text.backends.protocol import TextPair
+from qkv.text.backends.protocol import TextPair, clean_up_tokenization
 from qkv.text.backends.rust import RustBackend
 from qkv.text.encoding import Encoding
 
@@ -25,6 +25,7 @@ class CtrlBackend:
     tokens_by_id: dict[int, str]
     token_ids_by_bpe_id: list[int]  # Rust's id -> CTRL's id
     unk_token: str
+    clean_up_tokenization_spaces: bool = False
 
     languages: ClassVar[Mapping[str, int]] = {}
     continuing_subword_prefix: ClassVar[str] = ""
@@ -33,11 +34,29 @@ class CtrlBackend:
     def build(
         cls,
         vocabulary: dict[str, int],
-        merges: list[tuple[str, str]],
+        merges: list[tuple[str, str]] | None,
         unk_token: str,
         added_tokens: Sequence[AddedToken],
+        clean_up_tokenization_spaces: bool = False,
+        *,
+        word_pattern: str = r"\S+\n?",
     ) -> CtrlBackend:
-        """Build the backend; the vocabulary marks continued pieces, the merges mark word ends."""
+        """Build the backend; the vocabulary marks continued pieces, the merges mark word ends.
+
+        Without merges, every word is looked up in the vocabulary. `word_pattern` is the regular
+        expression of a word."""
+        if merges is None:
+            word_ids = {word: index for index, word in enumerate(vocabulary)}
+            tokenizer = Tokenizer(models.WordLevel(word_ids, unk_token))
+            tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+            tokenizer.add_tokens(list(added_tokens))
+            return cls(
+                RustBackend(tokenizer),
+                vocabulary,
+                {token_id: token for token, token_id in vocabulary.items()},
+                list(vocabulary.values()),
+                unk_token,
+            )
         # Merges may produce pieces without an id, which are unknown tokens.
         piece_names = [
             name[:-2]
@@ -53,7 +72,7 @@ class CtrlBackend:
         tokenizer = Tokenizer(
             models.BPE(pieces, merges, unk_token=unk_token, end_of_word_suffix=END_OF_WORD_SUFFIX)
         )
-        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\S+\n?"), "removed", invert=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(word_pattern), "removed", invert=True)
         tokenizer.add_tokens(list(added_tokens))
         new_tokens = [token.content for token in added_tokens if token.content not in vocabulary]
         vocabulary = vocabulary | {
@@ -70,7 +89,14 @@ class CtrlBackend:
         for token in added_tokens:
             token_ids_by_bpe_id[tokenizer.get_vocab()[token.content]] = vocabulary[token.content]
         tokens_by_id = {token_id: token for token, token_id in vocabulary.items()}
-        return cls(RustBackend(tokenizer), vocabulary, tokens_by_id, token_ids_by_bpe_id, unk_token)
+        return cls(
+            RustBackend(tokenizer),
+            vocabulary,
+            tokens_by_id,
+            token_ids_by_bpe_id,
+            unk_token,
+            clean_up_tokenization_spaces,
+        )
 
     def encode(
         self,
@@ -110,7 +136,8 @@ class CtrlBackend:
             for token_id in token_ids
             if token_id not in skipped_ids
         ]
-        return " ".join(tokens).replace(f"{CONTINUATION_SUFFIX} ", "").strip()
+        text = " ".join(tokens).replace(f"{CONTINUATION_SUFFIX} ", "").strip()
+        return clean_up_tokenization(text) if self.clean_up_tokenization_spaces else text
 
     def id_to_token(self, token_id: int) -> str | None:
         return self.tokens_by_id.get(token_id)
@@ -123,6 +150,10 @@ class CtrlBackend:
 
     def get_special_tokens(self) -> dict[str, int]:
         return {token: self.vocabulary[token] for token in self.bpe_backend.get_special_tokens()}
+
+    def convert_token_to_bytes(self, token: str) -> bytes:
+        is_continued = token.endswith(CONTINUATION_SUFFIX) and len(token) > 2
+        return (token[:-2] if is_continued else f"{token} ").encode()
 
     def serialize(self) -> bytes | None:
         return None

@@ -13,10 +13,16 @@ from typing import ClassVar
 
 from sentencepiece import SentencePieceProcessor
 
-from qkv.text.backends.protocol import TextInput, TextPair, check_language, check_text_input
+from qkv.text.backends.protocol import (
+    TextInput,
+    TextPair,
+    check_language,
+    check_text_input,
+    clean_up_tokenization,
+)
 from qkv.text.encoding import Encoding
+from qkv.text.token_bytes import SPACE_SYMBOL, convert_piece
 
-SPACE_SYMBOL = "▁"
 LANGUAGE_CODE_PATTERN = re.compile(r">>.*?<<", re.DOTALL)
 BYTE_PIECE_PATTERN = re.compile(r"<0x[0-9A-F]{2}>")
 
@@ -38,6 +44,8 @@ class MarianBackend:
     added_tokens: dict[str, bool]  # tokens matched before the text is split -> is special
     unk_token: str
     eos_token: str
+    add_source_eos: bool = True  # a target always ends with EOS
+    clean_up_tokenization_spaces: bool = False
     continuing_subword_prefix: ClassVar[str] = ""
 
     @classmethod
@@ -47,6 +55,9 @@ class MarianBackend:
         vocabularies: Sequence[dict[str, int]],  # one for both sides, or one each
         added_tokens: dict[str, bool],
         special_tokens: Mapping[str, str],
+        *,
+        add_source_eos: bool = True,
+        clean_up_tokenization_spaces: bool = False,
     ) -> MarianBackend:
         for vocabulary in vocabularies:
             if special_tokens["unk"] not in vocabulary:
@@ -65,6 +76,8 @@ class MarianBackend:
             added_tokens=added_tokens,
             unk_token=special_tokens["unk"],
             eos_token=special_tokens["eos"],
+            add_source_eos=add_source_eos,
+            clean_up_tokenization_spaces=clean_up_tokenization_spaces,
         )
 
     @cached_property
@@ -98,7 +111,8 @@ class MarianBackend:
             language = language.removeprefix(">>").removesuffix("<<")
             check_language(language, self.languages)
         prefix_ids = [self.languages[language]] if language and add_special_tokens else []
-        suffix_ids = [side.vocabulary[self.eos_token]] if add_special_tokens else []
+        has_eos = add_special_tokens and (is_target or self.add_source_eos)
+        suffix_ids = [side.vocabulary[self.eos_token]] if has_eos else []
         return [
             self._encode_pair(text_pair, side, prefix_ids, suffix_ids) for text_pair in text_pairs
         ]
@@ -131,7 +145,8 @@ class MarianBackend:
                 text += side.processor.decode_pieces(pieces) + token + " "
                 pieces = []
         text += side.processor.decode_pieces(pieces)
-        return text.replace(SPACE_SYMBOL, " ").strip()
+        text = text.replace(SPACE_SYMBOL, " ").strip()
+        return clean_up_tokenization(text) if self.clean_up_tokenization_spaces else text
 
     def id_to_token(self, token_id: int) -> str | None:
         return self.tokens_by_id.get(token_id)
@@ -149,11 +164,14 @@ class MarianBackend:
             if is_special
         }
 
+    def convert_token_to_bytes(self, token: str) -> bytes:
+        return convert_piece(token)
+
     def serialize(self) -> bytes | None:
         return None
 
     def __len__(self) -> int:
-        return len(self.source.vocabulary)
+        return max(len(self.source.vocabulary), len(self.target.vocabulary))
 
     def _encode_pair(
         self, text_pair: TextPair, side: MarianSide, prefix_ids: list[int], suffix_ids: list[int]

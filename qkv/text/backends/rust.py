@@ -20,6 +20,7 @@ from qkv.text.backends.protocol import (
 from qkv.text.encoding import Encoding
 from qkv.text.files import encode_json, reraise_as_value_error
 from qkv.text.special_tokens import SpecialTokens
+from qkv.text.token_bytes import build_token_converter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,7 @@ class RustBackend:
         self._cleans_up_spaces = self.clean_up_tokenization_spaces and not isinstance(
             self.tokenizer.model, models.BPE
         )
+        self._convert_token = build_token_converter(self.tokenizer)
         # With languages there is one post-processor per language, applied in _encode_batch.
         self._post_processors: dict[str | None, processors.PostProcessor] = {}
         if self.language_templates:
@@ -156,6 +158,9 @@ class RustBackend:
     def get_special_tokens(self) -> dict[str, int]:
         added_tokens = sorted(self.tokenizer.get_added_tokens_decoder().items())
         return {token.content: token_id for token_id, token in added_tokens if token.special}
+
+    def convert_token_to_bytes(self, token: str) -> bytes:
+        return self._convert_token(token)
 
     def serialize(self) -> bytes | None:
         if not self.language_templates:

@@ -5,19 +5,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from qkv.data.batches.sampler import BatchSampler
 from qkv.train.distributed import DistributedContext
-from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR, Evaluator
+from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT, ClassReport
+from qkv.train.evaluate.evaluator import Evaluator
+from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR
 from qkv.train.objectives.objective import Objective
 from qkv.train.sharding import Sharding
 
-MetricsFunction = Callable[[nn.Module], dict[str, float]]
 ProgressReporter = Callable[[str, int, int | None], None]  # message, done, total
 SINGLE_PROCESS = Sharding("ddp", DistributedContext(), 0, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """The metrics of a network on a dataset, and the scores of every class."""
+
+    metrics: dict[str, float]
+    class_report: ClassReport = EMPTY_CLASS_REPORT
+
+
+EvaluationFunction = Callable[[nn.Module], Evaluation]
 
 
 def ignore_progress(message: str, done: int, total: int | None) -> None:
@@ -33,7 +45,7 @@ def evaluate_batches(
     max_batches: int = 0,
     sharding: Sharding = SINGLE_PROCESS,
     progress: ProgressReporter = ignore_progress,
-) -> dict[str, float]:
+) -> Evaluation:
     """Return the mean losses and the metrics of a network over the sampler's batches.
 
     The noise is the same every time; `max_batches` 0 means all batches. Processes share the batches,
@@ -68,7 +80,10 @@ def evaluate_batches(
     losses = average_losses([sums for sums, _, _ in results], [counts for _, counts, _ in results])
     all_collected = [value for _, _, collected in results for value in collected]
     metrics = evaluator.compute_metrics(all_collected)
-    return losses | metrics | compute_language_model_metrics(losses, objective)
+    return Evaluation(
+        metrics=losses | metrics | compute_language_model_metrics(losses, objective),
+        class_report=evaluator.build_class_report(all_collected),
+    )
 
 
 def average_losses(

@@ -3,9 +3,10 @@ examples for text generation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 from torch import nn
@@ -18,11 +19,12 @@ from qkv.model.model import Model
 from qkv.train.config import TrainConfig
 from qkv.train.evaluate.evaluation_loop import (
     SINGLE_PROCESS,
-    MetricsFunction,
+    Evaluation,
+    EvaluationFunction,
     evaluate_batches,
     list_metric_names,
 )
-from qkv.train.evaluate.evaluators import Evaluator
+from qkv.train.evaluate.evaluator import Evaluator, MetricFunction, add_custom_metrics
 from qkv.train.evaluate.generation import (
     GenerationExamples,
     TextGenerator,
@@ -73,14 +75,14 @@ class EvaluationSet:
                 f"expected one of the metrics: {', '.join(names)}{hint}"
             )
 
-    def build_metrics_function(
+    def build_evaluation_function(
         self,
         model: Model,
         train_config: TrainConfig,
         generator: TextGenerator | None = None,
         sharding: Sharding = SINGLE_PROCESS,
-    ) -> MetricsFunction:
-        """Return the metrics function of a training run, which generates texts for a sample."""
+    ) -> EvaluationFunction:
+        """Return the evaluation of a training run, which generates texts for a sample."""
         evaluate = partial(
             evaluate_batches,
             sampler=self.sampler,
@@ -97,12 +99,13 @@ class EvaluationSet:
             )
         examples = self.build_generation_examples(train_config.eval_generate)
 
-        def compute_metrics(net: nn.Module) -> dict[str, float]:
+        def evaluate_with_texts(net: nn.Module) -> Evaluation:
             texts = examples.generate(model, generator, sharding=sharding)
             generation_metrics, _ = examples.compute_metrics(texts)
-            return evaluate(net) | generation_metrics
+            evaluation = evaluate(net)
+            return replace(evaluation, metrics=evaluation.metrics | generation_metrics)
 
-        return compute_metrics
+        return evaluate_with_texts
 
 
 def build_evaluation_set(
@@ -112,10 +115,13 @@ def build_evaluation_set(
     shards: Shards,
     records: Iterable[Record],
     split: DataSplit,
+    metrics: Mapping[str, MetricFunction] = MappingProxyType({}),
 ) -> EvaluationSet:
-    """Build the evaluation set of a split of the shards of these records."""
+    """Build the evaluation set of a split of the shards of these records, with custom `metrics`."""
     spec = get_objective_spec(context.recipe)
-    indices = split.select_documents(shards, context.recipe.train.seed).indices
+    seed = context.recipe.train.seed
+    indices = split.select_documents(shards, seed, context.stratify_field).indices
+    evaluator = spec.build_evaluator(context, encoder, lambda: select_records(records, indices))
 
     def build_generation_examples(max_count: int) -> GenerationExamples:
         assert isinstance(encoder, SourceTargetEncoder)
@@ -132,7 +138,7 @@ def build_evaluation_set(
         objective=objective,
         shards=shards,
         sampler=spec.build_sampler(context, shards, split),
-        evaluator=spec.build_evaluator(context, encoder, lambda: select_records(records, indices)),
+        evaluator=add_custom_metrics(evaluator, metrics, context.recipe.objective.name),
         generation_metrics=generation_metrics,
         build_generation_examples=build_generation_examples,
     )

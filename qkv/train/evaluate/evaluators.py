@@ -1,35 +1,31 @@
-"""Evaluators: metrics of the outputs of a network over a whole dataset, one builder per type of
-objective.
-
-F1 is not a mean over batches, so an evaluator collects values of each batch and computes the metrics at
-the end. Generates no text."""
+"""Evaluators: one builder per type of objective. Generates no text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from itertools import chain
+from typing import Any
 
 from qkv.batch import IGNORE_INDEX
 from qkv.data.batches.sampler import Indices
-from qkv.data.encode.answer_spans import (
-    MAX_ANSWER_TOKENS,
-    ContextWindow,
-    WindowPrediction,
-    predict_spans,
-    rank_answer_spans,
-)
 from qkv.data.encode.encoder import RecordEncoder
 from qkv.data.encode.labels import (
-    QuestionAnsweringEncoder,
     TokenClassificationEncoder,
+    get_label_id,
     map_words_to_first_tokens,
 )
 from qkv.data.read.record import Record
+from qkv.train.evaluate.class_report import (
+    ClassReport,
+    build_entity_report,
+    build_label_report,
+    build_multi_label_report,
+)
+from qkv.train.evaluate.evaluator import Evaluator, Predictions
 from qkv.train.evaluate.metrics import (
     ENTITY_TAG_PATTERN,
     entity_f1_score,
-    exact_match_score,
     fraction_true,
     label_f1_score,
     macro_f1_score,
@@ -38,27 +34,11 @@ from qkv.train.evaluate.metrics import (
     pearsonr,
     precision_recall_f1,
     spearmanr,
-    squad_f1_score,
 )
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
-from qkv.validate import check_number
 
-ENCODE_BATCH_SIZE = 256  # number of records that are encoded at once
 RecordSource = Callable[[], Iterable[Record]]  # in the order of the sampler's examples
-
-
-class Evaluator(NamedTuple):
-    """Metrics of network outputs.
-
-    `collect` returns the values that are needed of a batch, given the indices of its examples;
-    `compute_metrics` receives the values of all batches. They are plain Python values; those of
-    several processes are concatenated in any order."""
-
-    metric_names: tuple[str, ...] = ()
-    collect: Callable[[ForwardOutputs, Indices], list[Any]] = lambda outputs, indices: []
-    compute_metrics: Callable[[list[Any]], dict[str, float]] = lambda collected: {}
-    describe_settings: Callable[[], dict[str, Any]] = dict  # what must be reported with the metrics
 
 
 EvaluatorFactory = Callable[[SetupContext, RecordEncoder, RecordSource], Evaluator]
@@ -156,7 +136,8 @@ def build_sequence_classification_evaluator(
 def build_single_label_evaluator(context: SetupContext) -> Evaluator:
     """Return the evaluator of one label per text; `f1` is that of the second of two labels, as in
     GLUE."""
-    is_binary = len(context.label_names) == 2
+    label_names = context.label_names
+    is_binary = len(label_names) == 2
 
     def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
         return list(
@@ -173,10 +154,24 @@ def build_single_label_evaluator(context: SetupContext) -> Evaluator:
         return metrics
 
     def describe_settings() -> dict[str, Any]:
-        return {"f1": f"of {context.label_names[1]}"} if is_binary else {}
+        return {"f1": f"of {label_names[1]}"} if is_binary else {}
 
-    metric_names = ("accuracy", *(("f1",) if is_binary else ()), "macro_f1", "matthews_correlation")
-    return Evaluator(metric_names, collect, compute_metrics, describe_settings)
+    def get_predictions(collected: list[Any]) -> Predictions:
+        return Predictions(
+            [label_names[prediction] for prediction, _ in collected],
+            [label_names[reference] for _, reference in collected],
+        )
+
+    return Evaluator(
+        metric_names=("accuracy", *["f1"] * is_binary, "macro_f1", "matthews_correlation"),
+        collect=collect,
+        compute_metrics=compute_metrics,
+        describe_settings=describe_settings,
+        get_predictions=get_predictions,
+        build_class_report=lambda collected: build_label_report(
+            label_names, *get_predictions(collected)
+        ),
+    )
 
 
 def build_multi_label_evaluator(context: SetupContext) -> Evaluator:
@@ -197,7 +192,22 @@ def build_multi_label_evaluator(context: SetupContext) -> Evaluator:
             "macro_f1": averages.macro,
         }
 
-    return Evaluator(("accuracy", "f1", "macro_f1"), collect, compute_metrics)
+    def get_predictions(collected: list[Any]) -> Predictions:
+        def name_labels(label_ids: frozenset[int]) -> frozenset[str]:
+            return frozenset(context.label_names[i] for i in label_ids)
+
+        predictions, references = zip(*collected, strict=True)
+        return Predictions([*map(name_labels, predictions)], [*map(name_labels, references)])
+
+    return Evaluator(
+        metric_names=("accuracy", "f1", "macro_f1"),
+        collect=collect,
+        compute_metrics=compute_metrics,
+        get_predictions=get_predictions,
+        build_class_report=lambda collected: build_multi_label_report(
+            context.label_names, *get_predictions(collected)
+        ),
+    )
 
 
 def convert_to_label_sets(rows: list[list[bool]]) -> list[frozenset[int]]:
@@ -220,7 +230,13 @@ def build_regression_evaluator(context: SetupContext) -> Evaluator:
             "spearman": spearmanr(predictions, references),
         }
 
-    return Evaluator(("pearson", "spearman"), collect, compute_metrics)
+    metric_names = ("pearson", "spearman")
+    return Evaluator(metric_names, collect, compute_metrics, get_predictions=split_pairs)
+
+
+def split_pairs(collected: list[Any]) -> Predictions:
+    """Return predictions and references that were collected in pairs."""
+    return Predictions([a for a, _ in collected], [b for _, b in collected])
 
 
 def build_multiple_choice_evaluator(
@@ -232,11 +248,12 @@ def build_multiple_choice_evaluator(
         labels = outputs["labels"]
         # (B * C, 1) -> (B, C)
         scores = outputs["mc_logits"].flatten().unflatten(0, (len(labels), -1))
-        return (scores.argmax(-1) == labels).tolist()
+        return list(zip(scores.argmax(-1).tolist(), labels.tolist(), strict=True))
 
-    return Evaluator(
-        ("accuracy",), collect, lambda collected: {"accuracy": fraction_true(collected)}
-    )
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        return {"accuracy": fraction_true(a == b for a, b in collected)}
+
+    return Evaluator(("accuracy",), collect, compute_metrics, get_predictions=split_pairs)
 
 
 # --- words ---
@@ -257,7 +274,7 @@ def build_token_classification_evaluator(
         rows = zip(indices.tolist(), outputs["logits"].argmax(-1), outputs["labels"], strict=True)
         return [(index, row[labels != IGNORE_INDEX].tolist()) for index, row, labels in rows]
 
-    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+    def get_predictions(collected: list[Any]) -> Predictions:
         predictions: list[list[str]] = []
         references: list[list[str]] = []
         for index, label_ids in collected:
@@ -268,9 +285,13 @@ def build_token_classification_evaluator(
                 words = map_words_to_first_tokens(encoder.encode_words(record))
             predicted = dict(zip(words, (label_names[i] for i in label_ids), strict=True))
             predictions.append([predicted.get(word, "O") for word in range(len(tags))])
-            references.append(list(map(str, tags)))
-        flat_predictions = [tag for row in predictions for tag in row]
-        flat_references = [tag for row in references for tag in row]
+            references.append([label_names[get_label_id(tag, label_names, record)] for tag in tags])
+        return Predictions(predictions, references)
+
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        predictions, references = get_predictions(collected)
+        flat_predictions = [*chain.from_iterable(predictions)]
+        flat_references = [*chain.from_iterable(references)]
         pairs = zip(flat_predictions, flat_references, strict=True)
         metrics = {"accuracy": fraction_true(a == b for a, b in pairs)}
         if has_entities:
@@ -279,93 +300,25 @@ def build_token_classification_evaluator(
             "macro_f1": macro_f1_score(flat_predictions, flat_references, label_names)
         }
 
+    def build_class_report(collected: list[Any]) -> ClassReport:
+        predictions, references = get_predictions(collected)
+        if has_entities:
+            return build_entity_report(predictions, references)
+        return build_label_report(
+            label_names, [*chain.from_iterable(predictions)], [*chain.from_iterable(references)]
+        )
+
     def describe_settings() -> dict[str, Any]:
         return (
             {"f1": "of entities, type and boundaries correct (conlleval)"} if has_entities else {}
         )
 
     f1_names = ("precision", "recall", "f1") if has_entities else ("macro_f1",)
-    return Evaluator(("accuracy", *f1_names), collect, compute_metrics, describe_settings)
-
-
-# --- answers ---
-
-
-class QuestionSet(NamedTuple):
-    """Questions: contexts, reference answers, and the windows of all questions in order."""
-
-    contexts: list[str]
-    references: list[list[str]]
-    windows: list[ContextWindow]
-    question_index: list[int]  # index of the question of each window
-
-    @staticmethod
-    def from_records(encoder: QuestionAnsweringEncoder, records: Iterable[Record]) -> QuestionSet:
-        """Encode the records, ENCODE_BATCH_SIZE at a time."""
-        questions = QuestionSet([], [], [], [])
-        all_records = list(records)
-        for start in range(0, len(all_records), ENCODE_BATCH_SIZE):
-            batch = all_records[start : start + ENCODE_BATCH_SIZE]
-            for record, windows in zip(batch, encoder.encode_windows(batch), strict=True):
-                questions.question_index.extend([len(questions.contexts)] * len(windows))
-                questions.windows.extend(
-                    ContextWindow.from_encoding(window, encoder.find_no_answer_index(window))
-                    for window in windows
-                )
-                questions.contexts.append(record.get_text("context"))
-                questions.references.append([answer.text for answer in record.get_answers()])
-        return questions
-
-
-def build_question_answering_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
-) -> Evaluator:
-    """Return the evaluator of answers: SQuAD's exact match and F1 of the best span over all windows of
-    a question.
-
-    "No answer" is a possible prediction if some questions have no answer."""
-    assert isinstance(encoder, QuestionAnsweringEncoder)
-    max_answer_tokens = context.get_setting("max_answer_tokens", MAX_ANSWER_TOKENS)
-    check_number("objective.max_answer_tokens", max_answer_tokens, integer=True, at_least=1)
-    load_questions = cache(lambda: QuestionSet.from_records(encoder, read_records()))
-
-    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
-        questions = load_questions()
-        predictions = predict_spans(
-            outputs["start_logits"],
-            outputs["end_logits"],
-            [questions.windows[i] for i in indices],
-            pad_left=context.vocab.pad_left,
-            max_answer_tokens=max_answer_tokens,
-        )
-        question_indices = [questions.question_index[i] for i in indices]
-        return list(zip(question_indices, predictions, strict=True))
-
-    def compute_metrics(collected: list[Any]) -> dict[str, float]:
-        questions = load_questions()
-        predictions: dict[int, list[WindowPrediction]] = {}
-        for question, prediction in collected:
-            predictions.setdefault(question, []).append(prediction)
-        exact_scores = []
-        f1_scores = []
-        for question, windows in predictions.items():
-            spans = rank_answer_spans(windows, allow_no_answer=allows_no_answer())
-            text = spans[0].extract_text(questions.contexts[question]) if spans else ""
-            exact_scores.append(exact_match_score(text, questions.references[question]))
-            f1_scores.append(squad_f1_score(text, questions.references[question]))
-        return {
-            "exact_match": sum(exact_scores) / len(exact_scores),
-            "f1": sum(f1_scores) / len(f1_scores),
-        }
-
-    def allows_no_answer() -> bool:
-        return not all(load_questions().references)
-
-    def describe_settings() -> dict[str, Any]:
-        return {
-            "max_answer_tokens": max_answer_tokens,
-            "stride": encoder.stride,
-            "allow_no_answer": allows_no_answer(),
-        }
-
-    return Evaluator(("exact_match", "f1"), collect, compute_metrics, describe_settings)
+    return Evaluator(
+        metric_names=("accuracy", *f1_names),
+        collect=collect,
+        compute_metrics=compute_metrics,
+        describe_settings=describe_settings,
+        get_predictions=get_predictions,
+        build_class_report=build_class_report,
+    )

@@ -23,12 +23,13 @@ from qkv.data.batches.sampler import BatchSampler, SamplerState
 from qkv.kernels.attention import without_cudnn
 from qkv.train.config import TrainConfig, is_better
 from qkv.train.distributed import DistributedContext
-from qkv.train.evaluate.evaluation_loop import MetricsFunction
+from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT, ClassReport
+from qkv.train.evaluate.evaluation_loop import EvaluationFunction
 from qkv.train.loop import checkpoint
 from qkv.train.loop.activation_checkpointing import apply_activation_checkpointing
 from qkv.train.loop.checkpoint import read_previous_weights
 from qkv.train.loop.compile import add_attention_masks, compile_blocks, compile_objective
-from qkv.train.loop.ema import WeightEMA, average_with_checkpoints
+from qkv.train.loop.ema import WeightEMA, average_with_checkpoints, copy_values
 from qkv.train.loop.nonfinite import NonFiniteMonitor, step_if_finite, update_loss_scale
 from qkv.train.loop.optim import build_optimizer, clip_grad_norm, freeze_parameters
 from qkv.train.loop.prefetch import MicroBatch, MicroBatchIndices, prefetch_batches
@@ -54,7 +55,7 @@ class TrainerState:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """A line of metrics.jsonl, and the argument of callbacks."""
+    """A line of metrics.jsonl, without the class report, and the argument of callbacks."""
 
     step: int
     phase: str  # "train" or "eval"
@@ -62,6 +63,7 @@ class Report:
     seconds: float
     tokens_per_second: float = 0.0
     lr: float = 0.0
+    class_report: ClassReport = EMPTY_CLASS_REPORT  # of an evaluation
 
 
 @dataclass(kw_only=True)
@@ -71,7 +73,7 @@ class Trainer:
     objective: Objective
     train_config: TrainConfig
     folder: Path | None = None  # None: nothing is written
-    evaluate: MetricsFunction | None = None
+    evaluate: EvaluationFunction | None = None
     callbacks: Sequence[Callable[[Report], None]] = ()
     save_model: Callable[[Path], None] | None = None  # writes the model into a folder
     state: TrainerState = field(default_factory=TrainerState)
@@ -316,6 +318,11 @@ class Trainer:
         )
         return average_with_checkpoints(self.net, previous_weights)
 
+    def apply_final_weights(self) -> None:
+        """Set the network to the weights of the final model if they are a moving average."""
+        if self.ema is not None:
+            copy_values(dict(self.net.named_parameters()), self.ema.averaged_weights)
+
     def run_validation(self) -> bool:
         """Evaluate the network with its current weights; return whether it is the best, and save it if so."""
         if self.evaluate is None:
@@ -327,7 +334,8 @@ class Trainer:
             torch.compiler.set_stance("force_eager") if self.train_config.compile else nullcontext()
         )
         with torch.no_grad(), self.autocast(), eager:
-            metrics = self.distributed.broadcast_object(self.evaluate(self.net))
+            evaluation = self.distributed.broadcast_object(self.evaluate(self.net))
+        metrics = evaluation.metrics
         best_metric = self.train_config.best_metric
         if best_metric not in metrics:
             raise ValueError(
@@ -342,7 +350,12 @@ class Trainer:
             if self.folder is not None and self.save_model is not None:
                 self.write_model(self.save_model, self.folder / "best")
         self.net.train()
-        self.report_metrics("eval", metrics, time.perf_counter() - start_time)
+        self.report_metrics(
+            "eval",
+            metrics,
+            time.perf_counter() - start_time,
+            class_report=evaluation.class_report,
+        )
         return improved
 
     def report_metrics(
@@ -352,6 +365,7 @@ class Trainer:
         seconds: float,
         tokens_per_second: float = 0.0,
         lr: float = 0.0,
+        class_report: ClassReport = EMPTY_CLASS_REPORT,
     ) -> None:
         report = Report(
             step=self.state.step,
@@ -360,6 +374,7 @@ class Trainer:
             seconds=seconds,
             tokens_per_second=tokens_per_second,
             lr=lr,
+            class_report=class_report,
         )
         for callback in self.callbacks if self.distributed.is_main_process else ():
             callback(report)

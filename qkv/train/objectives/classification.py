@@ -29,6 +29,7 @@ from qkv.validate import check_number
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 SPAN_BOUNDARIES = ("start", "end")
+BALANCED = "balanced"  # class weights that are computed from the data
 
 
 def collate_labeled_texts(
@@ -46,6 +47,25 @@ def collate_labeled_texts(
 def count_labeled_examples(batch: Batch) -> dict[str, int]:
     """Return the number of examples, each of which has one label."""
     return {"loss": len(batch.labels["labels"])}
+
+
+def check_weighted_problem_type(problem_type: str) -> None:
+    """Raise ValueError if class weights do not apply to the problem type."""
+    if problem_type != "single_label_classification":
+        raise ValueError(
+            f"objective.class_weights with problem_type {problem_type!r}, "
+            "expected single_label_classification: they weight a cross-entropy"
+        )
+
+
+def compute_balanced_weights(label_counts: Mapping[int, int], num_labels: int) -> list[float]:
+    """Return weights by label id with which all labels that occur have the same total weight.
+
+    The mean weight of the examples is 1, as with scikit-learn's class_weight="balanced"."""
+    total = sum(label_counts.values())
+    counts = [label_counts.get(label_id, 0) for label_id in range(num_labels)]
+    num_present = sum(count > 0 for count in counts)
+    return [total / (num_present * count) if count else 1.0 for count in counts]
 
 
 def parse_class_weights(
@@ -90,11 +110,8 @@ def build_sequence_classification_objective(
         raise ValueError(
             f"objective.problem_type {problem_type!r}, expected one of {', '.join(PROBLEM_TYPES)}"
         )
-    if class_weights and problem_type != "single_label_classification":
-        raise ValueError(
-            f"objective.class_weights with problem_type {problem_type!r}, "
-            "expected single_label_classification: they weight a cross-entropy"
-        )
+    if class_weights:
+        check_weighted_problem_type(problem_type)
     weights = parse_class_weights(class_weights, vocab)
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:

@@ -92,6 +92,11 @@ class SetupContext:
         )
 
     @property
+    def stratify_field(self) -> str | None:
+        """The field of the shards with the label of a record, if every record has exactly one."""
+        return "label" if self.recipe.objective.has_single_label else None
+
+    @property
     def is_single_document(self) -> bool:
         """Whether the records are consecutive parts of one long document."""
         return self.recipe.data.unit == "file"

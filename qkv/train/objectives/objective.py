@@ -57,15 +57,28 @@ class Objective:
 
 
 def wrap_loss_function(loss_fn: Callable[[ForwardOutputs], Tensor], base: Objective) -> Objective:
-    """Return `base` with a custom loss function `outputs -> loss` as its only loss."""
+    """Return `base` with a custom loss function `outputs -> loss` as its only loss.
+
+    The function returns a scalar, a mean over the targets of the batch."""
+    name = getattr(loss_fn, "__name__", "custom")
+
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        loss = loss_fn(outputs)
+        if not isinstance(loss, Tensor) or loss.dim():
+            value = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else loss
+            raise ValueError(
+                f"the loss function {name} returned {value}, expected a scalar tensor: return the "
+                "mean over the targets, such as loss.mean()"
+            )
+        return {"loss": loss}
 
     def count_targets(batch: Batch) -> dict[str, float]:
         return {"loss": next(iter(base.count_targets(batch).values()))}
 
     return replace(
         base,
-        name=getattr(loss_fn, "__name__", "custom"),
-        compute_losses=lambda outputs: {"loss": loss_fn(outputs)},
+        name=name,
+        compute_losses=compute_losses,
         count_targets=count_targets,
         is_language_model=False,
         rebuild=None,

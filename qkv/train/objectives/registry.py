@@ -5,12 +5,16 @@ A new objective needs a row of OBJECTIVE_SPECS and a function that builds its Ob
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
+from qkv.data.read.columns import find_columns
+from qkv.data.read.lines import STDIN
+from qkv.data.read.record import TEXT_COLUMNS
 from qkv.hints import find_closest_name
 from qkv.model.model import Model
-from qkv.spec import Spec
-from qkv.train.evaluate import evaluators
+from qkv.spec import DualSpec, Spec
+from qkv.train.evaluate import answer_evaluator, evaluators
 from qkv.train.objectives import (
     causal_lm,
     classification,
@@ -22,10 +26,12 @@ from qkv.train.objectives import (
     wrappers,
 )
 from qkv.train.objectives.objective import Objective
-from qkv.train.recipe import Recipe
+from qkv.train.objectives.vocabulary import get_max_positions
+from qkv.train.recipe import Recipe, as_list
 
 TEXT_PAIR_FIELDS = ("source", "target")
 STRING_SETTINGS = {*TEXT_PAIR_FIELDS, "teacher"}  # extra settings that are strings
+DEFAULT_MAX_LENGTH = 512  # upper limit of the default row length, in tokens
 NEXT_TOKEN_HEADS = ("lm", "causal-lm", "double-heads")  # heads that predict the next token
 # Heads that an objective accepts, by the head of its row; None is the default head of a family.
 COMPATIBLE_HEADS = {None: NEXT_TOKEN_HEADS, "masked-lm": ("masked-lm", "pretraining")}
@@ -43,12 +49,17 @@ class ObjectiveSpec:
     head: str | None = None  # None: the default of the family
     pooling: str | None = None  # for models that return one embedding per text
     tokenizer_template: str = "bert"  # template of a tokenizer that is trained for the run
-    text_column: str = "text"  # column of the training texts of a tokenizer
+    columns: tuple[str, ...] = ("text",)  # required columns of a record, in the order of a tuple
     label_column: str | None = None
     extra_settings: tuple[str, ...] = ()  # settings that build_objective does not take
     variable_length: bool = False  # rows have the length of their texts, not a fixed length
     predicts_every_token: bool = False  # the loss covers every token of the text exactly once
     generates_text: bool = False  # generated targets can be evaluated
+
+    @property
+    def text_column(self) -> str:
+        """The column of the training texts of a tokenizer."""
+        return next(name for name in self.columns if name in TEXT_COLUMNS)
 
 
 OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
@@ -71,6 +82,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_encoder=encoders.build_control_code_encoder,
         build_sampler=samplers.build_control_code_sampler,
         tokenizer_template="gpt",
+        columns=("text", "code"),
     ),
     "permutation-lm": ObjectiveSpec(  # XLNet
         build_objective=causal_lm.build_permutation_lm_objective,
@@ -114,7 +126,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_sampler=samplers.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
         head="lm",
         tokenizer_template="seq2seq",
-        text_column="source",
+        columns=TEXT_PAIR_FIELDS,
         extra_settings=TEXT_PAIR_FIELDS,
         variable_length=True,
         generates_text=True,
@@ -132,6 +144,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_sampler=samplers.build_document_chunk_sampler,
         head="lm",
         tokenizer_template="roberta",
+        columns=("text", "language"),
     ),
     "span-corruption": ObjectiveSpec(  # T5, Switch
         build_objective=seq2seq.build_span_corruption_objective,
@@ -146,7 +159,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_sampler=samplers.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
         build_evaluator=evaluators.build_loss_evaluator,
         pooling="mean",
-        text_column="source",
+        columns=TEXT_PAIR_FIELDS,
         extra_settings=TEXT_PAIR_FIELDS,
         variable_length=True,
     ),
@@ -157,7 +170,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_module=wrappers.build_contrastive_module,
         build_evaluator=evaluators.build_loss_evaluator,
         tokenizer_template="bos-eos",
-        text_column="caption",
+        columns=("image", "caption"),
         variable_length=True,
     ),
     "sequence-classification": ObjectiveSpec(
@@ -166,6 +179,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_evaluator=evaluators.build_sequence_classification_evaluator,
         head="sequence-classification",
+        columns=("text", "label"),
         label_column="label",
         variable_length=True,
     ),
@@ -175,7 +189,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_evaluator=evaluators.build_token_classification_evaluator,
         head="token-classification",
-        text_column="words",
+        columns=("words", "tags"),
         label_column="tags",
         variable_length=True,
     ),
@@ -183,9 +197,9 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_objective=classification.build_question_answering_objective,
         build_encoder=encoders.build_answer_span_encoder,
         build_sampler=samplers.build_window_sampler,
-        build_evaluator=evaluators.build_question_answering_evaluator,
+        build_evaluator=answer_evaluator.build_question_answering_evaluator,
         head="question-answering",
-        text_column="context",
+        columns=("context", "question", "answers"),
         extra_settings=("stride", "max_answer_tokens"),
         variable_length=True,
     ),
@@ -195,6 +209,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_evaluator=evaluators.build_multiple_choice_evaluator,
         head="multiple-choice",
+        columns=("text", "choices", "label"),
         variable_length=True,
     ),
 }
@@ -246,18 +261,73 @@ def check_head(spec: ObjectiveSpec, model: Model, objective_name: str) -> None:
         )
 
 
-def find_base_objective(model: Model) -> str:
-    """Return the objective that trains the head of the model, for a loss function on its batches."""
-    head = model.args["head"]
+def find_default_objective(model: Model) -> str | None:
+    """Return the objective that trains the head of the model; None if the head does not determine it."""
+    head = model.args.get("head")
     if head in OBJECTIVE_SPECS:  # such as masked-lm or sequence-classification
         return str(head)
-    is_decoder = isinstance(model.spec, Spec) and model.spec.encoder is None
-    if is_decoder and head in NEXT_TOKEN_HEADS:
-        return "causal-lm"
-    raise ValueError(
-        f"a loss function with a {model.family.name} model of head {head!r}: set base_objective to the "
-        "objective whose batches it uses"
-    )
+    if head == "pretraining":
+        return "masked-lm-sentence-pair"
+    if isinstance(model.spec, DualSpec):
+        return "image-text-contrastive" if model.spec.text and model.spec.image else None
+    if head in NEXT_TOKEN_HEADS:
+        return find_language_model_objective(model.spec)
+    return "sentence-contrastive" if model.pooling else None
+
+
+def find_language_model_objective(spec: Spec) -> str | None:
+    """Return the objective of a language model head; None for an encoder that predicts no text."""
+    if spec.encoder is not None and spec.encoder.embedding.query_stream:
+        return "permutation-lm"
+    if spec.decoder is None:
+        return None
+    if spec.encoder is not None:
+        return "seq2seq"
+    return "causal-lm" if spec.decoder.recurrence is None else "segment-recurrent-lm"
+
+
+def choose_objective(model: Model, name: str | None, argument: str = "objective") -> str:
+    """Return the name, or else the objective that trains the head of the model; `argument` sets it."""
+    name = name or find_default_objective(model)
+    if name is None:
+        raise ValueError(
+            f"{argument}: the head {model.args.get('head')!r} of this {model.family.name} model does "
+            f"not determine it; set {argument}, or load the model with another head, such as "
+            "head='sequence-classification'"
+        )
+    find_objective_spec(name)
+    return name
+
+
+def choose_max_length(model: Model, objective_name: str) -> int:
+    """Return the default row length of an objective with rows of equal length; 0 for others."""
+    if objective_name in VARIABLE_LENGTH_OBJECTIVES:
+        return 0
+    return min(get_max_positions(model.spec) or DEFAULT_MAX_LENGTH, DEFAULT_MAX_LENGTH)
+
+
+def find_data_columns(recipe: Recipe, paths: str | list[str]) -> Recipe:
+    """Return the recipe with `data.columns` set, if the files have other usual names for the columns of
+    the objective. Standard input and pipes, which can be read only once, are not inspected."""
+    data = recipe.data
+    if data.columns is not None or STDIN in as_list(paths):
+        return recipe
+    corpus = data.open_corpus(paths)
+    if any(Path(file).is_fifo() for file in corpus.list_files()):
+        return recipe
+    columns = find_columns(corpus, get_objective_spec(recipe).columns)
+    return replace(recipe, data=replace(data, columns=columns)) if columns else recipe
+
+
+def infer_objective_settings(model: Model, objective_name: str) -> dict[str, str]:
+    """Return the settings of an objective that follow from the model: the problem type of a sequence
+    classification head, which is a regression if it has one label."""
+    if objective_name != "sequence-classification":
+        return {}
+    problem_type = model.config.get("problem_type")
+    if problem_type is None and model.args.get("num_labels") == 1:
+        problem_type = "regression"
+    return {"problem_type": problem_type} if problem_type in classification.PROBLEM_TYPES else {}
 
 
 def check_head_setting(spec: ObjectiveSpec, recipe: Recipe) -> None:

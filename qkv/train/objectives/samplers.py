@@ -25,6 +25,7 @@ from qkv.data.batches.sampler import (
     build_recurrent_sampler,
     build_stream_sampler,
 )
+from qkv.data.batches.stratify import select_stratified
 from qkv.data.noise.span_corruption import compute_input_and_target_lengths
 from qkv.data.store.shards import Shards
 from qkv.train.objectives.context import SetupContext
@@ -49,8 +50,19 @@ class DataSplit(NamedTuple):
             return 0, boundary
         return (boundary if self.validation_fraction else 0), total
 
-    def select_documents(self, shards: Shards, seed: int) -> DocumentDataset:
+    def select_documents(
+        self, shards: Shards, seed: int, stratify_field: str | None = None
+    ) -> DocumentDataset:
+        """Return the documents of this split; `stratify_field` has one label per document, whose shares
+        the held-out documents keep."""
         order = np.arange(len(shards))
+        if self.validation_fraction and stratify_field:
+            start, stop = DataSplit(False, self.validation_fraction).compute_bounds(len(shards))
+            labels = shards.get_token_range(0, len(shards), stratify_field)
+            held_out = select_stratified(labels, stop - start, seed)
+            return DocumentDataset(
+                shards, np.setdiff1d(order, held_out) if self.is_train else held_out
+            )
         if self.validation_fraction:
             order = np.random.default_rng(seed).permutation(order)
         return DocumentDataset(shards, np.sort(order[slice(*self.compute_bounds(len(shards)))]))
@@ -226,7 +238,9 @@ def build_record_sampler_factory(*fields: str) -> SamplerFactory:
     """Return a builder that samples records; these fields determine their length."""
 
     def build_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
-        documents = split.select_documents(shards, context.recipe.train.seed)
+        documents = split.select_documents(
+            shards, context.recipe.train.seed, context.stratify_field
+        )
         return build_indexed_sampler(context, documents, split, documents.lengths(*fields))
 
     return build_sampler

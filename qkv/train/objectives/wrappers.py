@@ -195,15 +195,16 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
 
     `objective.generator` is the sizes of the generator, or the folder of a trained generator."""
     model = context.model
+    device = str(model.device)
     setting = context.get_setting("generator", {})
     if not isinstance(setting, str | dict):
         raise ValueError(
             f"objective.generator is {setting!r}, expected sizes, {{ width = 64 }}, or a folder"
         )
     if context.trained_model_folder is not None:
-        generator = load(context.trained_model_folder / GENERATOR_FOLDER)
+        generator = load(context.trained_model_folder / GENERATOR_FOLDER, device=device)
     elif isinstance(setting, str):
-        generator = load(setting)
+        generator = load(setting, device=device)
         if not isinstance(generator.net, Transformer) or "lm" not in generator.net.heads:
             raise ValueError(
                 f"objective.generator {setting}: expected a model with the head masked-lm"
@@ -211,9 +212,8 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
     else:
         sizes = compute_generator_sizes(model.args) | setting
         arguments = {**model.args, **sizes, "family": model.family.name, "head": "masked-lm"}
-        generator = build(**arguments)
+        generator = build(**arguments, device=device)
         generator.tokenizer = model.tokenizer
-    generator.net.to(model.device)
     assert isinstance(model.net, Transformer)
     assert isinstance(generator.net, Transformer)
 

@@ -30,12 +30,15 @@ from rich.text import Text
 from qkv.formatting import format_count, format_duration
 from qkv.terminal import refresh_periodically
 from qkv.train.config import TrainConfig
-from qkv.train.loop.trainer import Report
+from qkv.train.loop.trainer import Report, TrainerState
 from qkv.train.report.history import MetricsHistory, Points, downsample_points, extract_points
 
 BRAILLE_BLANK = 0x2800  # a braille character is 2 x 4 dots, one bit each
 BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column]
 NUMBER_WIDTH = 9  # characters of the longest number, 1.235e-05
+ECHO_WIDTH = 2  # columns of a `^C` that the terminal prints
+MIN_PANEL_WIDTH = 30  # columns inside the panel
+MIN_CURVE_HEIGHT = 3  # lines
 TRAIN_STYLE = "cyan"
 VALIDATION_STYLE = "bold yellow"
 FloatArray = NDArray[np.float64]
@@ -51,7 +54,8 @@ class TrainingProgress:
     flops_per_token: float
     measure_peak_flops: Callable[[], float]  # FLOPs per second of the device
     history: MetricsHistory = field(default_factory=MetricsHistory)
-    step: int = 0  # the first step of this process, then the current one
+    step: int = 0  # the first step of this process, then that of the last report
+    state: TrainerState | None = None  # of a running trainer: its step is known between reports
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -69,16 +73,23 @@ class TrainingProgress:
         """Return the model FLOPs utilization, as a fraction of the peak."""
         if not self.peak_flops:
             return None
-        return self.flops_per_token * report.tokens_per_second / self.peak_flops
+        mfu = self.flops_per_token * report.tokens_per_second / self.peak_flops
+        return mfu if mfu <= 1 else None  # the estimate of FLOPs is too high for this objective
+
+    @property
+    def current_step(self) -> int:
+        """The step of the running trainer, else that of the last report."""
+        return self.step if self.state is None else max(self.step, self.state.step)
 
     @property
     def remaining_seconds(self) -> float | None:
         """Remaining time at the average speed so far, including evaluation and checkpoints."""
         start_step, start_time = self._start
-        if self.step <= start_step:
+        step = self.current_step
+        if step <= start_step:
             return None
-        seconds_per_step = (self.clock() - start_time) / (self.step - start_step)
-        return seconds_per_step * (self.train_config.total_steps - self.step)
+        seconds_per_step = (self.clock() - start_time) / (step - start_step)
+        return seconds_per_step * (self.train_config.total_steps - step)
 
     @property
     def best_report(self) -> Report | None:
@@ -149,16 +160,32 @@ def format_metric(value: float) -> str:
 
 
 def render_panel(progress: TrainingProgress, console: Console) -> RenderableType:
-    width = min(console.width, 120) - 4
-    height = max(3, min(10, console.height - 9))
-    body: list[RenderableType] = [
-        render_loss_curve(progress, width, height),
-        render_metrics(progress),
-        render_progress_bar(progress, width),
-    ]
+    """Return the panel in the size of the terminal; a narrow terminal has room for a few words only.
+
+    The last column stays free: a `^C` that the terminal prints at the end of a full line would begin
+    another line, and the next drawing would leave the first line of this one behind."""
+    width = min(console.width - ECHO_WIDTH, 120) - 4
+    if width < MIN_PANEL_WIDTH:
+        return render_words(progress, console.width - ECHO_WIDTH)
+    metrics = render_metrics(progress)
+    num_metric_lines = len(console.render_lines(metrics, console.options.update_width(width)))
+    height = min(10, console.height - num_metric_lines - 4)  # beside the border and the bar
+    body: list[RenderableType] = [metrics, render_progress_bar(progress, width)]
+    if height >= MIN_CURVE_HEIGHT:
+        body.insert(0, render_loss_curve(progress, width, height))
     return Panel(
         Group(*body), title=Text(progress.title, "bold"), title_align="left", width=width + 4
     )
+
+
+def render_words(progress: TrainingProgress, width: int) -> Text:
+    """Return the step, the loss and the remaining time, one per line."""
+    words = [f"{progress.current_step:,}/{progress.train_config.total_steps:,}"]
+    if progress.history.train:
+        words.append(f"loss {format_metric(progress.history.train[-1].metrics['loss'])}")
+    if progress.remaining_seconds is not None:
+        words.append(f"{format_duration(progress.remaining_seconds)} left")
+    return Text("\n".join(word[: max(width, 1)] for word in words))
 
 
 def render_metrics(progress: TrainingProgress) -> Table:
@@ -199,12 +226,12 @@ def render_metric_pairs(metrics: Mapping[str, float], extra: Sequence[str] = ())
 def render_progress_bar(progress: TrainingProgress, width: int) -> Table:
     """Return the bar of the completed steps, with the remaining time."""
     steps = progress.train_config.total_steps
-    label = f"{progress.step:,} of {steps:,}"
+    label = f"{progress.current_step:,} of {steps:,}"
     if progress.remaining_seconds is not None:
         label += f", {format_duration(progress.remaining_seconds)} left"
     bar = ProgressBar(
         total=steps,
-        completed=progress.step,
+        completed=progress.current_step,
         width=max(width - len(label) - 2, 8),
         complete_style=TRAIN_STYLE,
     )

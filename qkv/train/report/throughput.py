@@ -39,8 +39,12 @@ def estimate_flops_per_token(net: nn.Module) -> float:
 
 
 def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Measure the FLOPs per second of a large matrix product; 0 if there is not enough memory."""
-    size = 1024 if device.type == "cpu" else 4096
+    """Measure the peak FLOPs per second of a GPU; 0 on a CPU, whose peak depends on its other load."""
+    return 0.0 if device.type == "cpu" else measure_matmul_flops(device, dtype, size=4096)
+
+
+def measure_matmul_flops(device: torch.device, dtype: torch.dtype, *, size: int) -> float:
+    """Measure the FLOPs per second of a matrix product; 0 if there is not enough memory."""
     generator = torch.Generator(device).manual_seed(0)  # does not change the global generator
     try:
         x = torch.randn(size, size, device=device, dtype=torch.float32, generator=generator).to(
@@ -54,7 +58,7 @@ def measure_peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     wait_for_tensor(out)
     start_time = time.perf_counter()
     while seconds < MEASURE_SECONDS:
-        for _ in range(1 if device.type == "cpu" else 20):
+        for _ in range(20):
             torch.mm(x, x, out=out)
             num_products += 1
         wait_for_tensor(out)

@@ -45,6 +45,9 @@ def build_inputs(case: Case, padding: str, dtype: torch.dtype = torch.float32) -
             input_ids[rows, ends] = config.eos_token_id
             if "text" in case.traits:
                 input_ids[0, ends[0] - 3] = config.eos_token_id  # the first one counts
+        if "pad-inside" in case.traits:
+            input_ids[rows, ends - 2] = config.pad_token_id
+            input_ids[0, (ends - lengths + 1)[0]] = config.pad_token_id  # the first token
         inputs["input_ids"] = input_ids
         num_types = getattr(config, "type_vocab_size", 0) or ("types" in case.traits and 2)
         if num_types:

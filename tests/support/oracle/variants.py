@@ -8,6 +8,7 @@ from tests.support.oracle.classes import TEXT_SIZES
 
 # Each variant: class, label, config keys, and further traits:
 #   source      with encoder_hidden_states      types    with token_type_ids
+#   pad-inside  the pad id is also a token of the texts
 #   memory      with mems                       permute  with perm_mask and target_mapping
 #   loose       lm_head is a tensor of its own whatever the config says
 #   bare        config.json without the keys that have their default value
@@ -60,6 +61,8 @@ VARIANTS: list[tuple[str, str, Config, str] | tuple[str, str, Config, str, Confi
     ("BertForTokenClassification", "count", dict(num_labels=4), "", _NAMELESS | dict(num_labels=4)),
     ("BertForMaskedLM", "bare", {}, "bare"),
     ("RobertaModel", "pad", dict(pad_token_id=6, type_vocab_size=1, max_position_embeddings=24), ""),
+    ("RobertaModel", "pad-inside", dict(pad_token_id=6), "pad-inside"),
+    ("RobertaForCausalLM", "pad-inside", dict(is_decoder=True), "pad-inside"),
     ("RobertaForMaskedLM", "untied", _UNTIED | dict(hidden_act="relu", layer_norm_eps=0.01), ""),
     ("RobertaForCausalLM", "cross", _CROSS, "source"),
     ("RobertaForSequenceClassification", "bare", dict(pad_token_id=0), "bare"),

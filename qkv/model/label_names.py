@@ -1,0 +1,39 @@
+"""Label names of a classification head: `id2label` and `label2id` in config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from qkv.model.model import Model
+
+LABEL_COUNT_KEYS = ("num_labels", "_num_labels")  # in older files, beside `id2label`
+
+
+def set_label_names(model: Model, label_names: Sequence[str]) -> None:
+    """Store label names in the model's config."""
+    model.config = replace_label_names(model.config, label_names)
+
+
+def replace_label_names(config: Mapping[str, Any], label_names: Sequence[str]) -> dict[str, Any]:
+    """Return the config with these label names."""
+    other_keys = {key: value for key, value in config.items() if key not in LABEL_COUNT_KEYS}
+    id2label = {str(number): name for number, name in enumerate(label_names)}
+    label2id = {name: number for number, name in enumerate(label_names)}
+    return {**other_keys, "id2label": id2label, "label2id": label2id}
+
+
+def complete_label_names(config: Mapping[str, Any], num_labels: int) -> dict[str, Any]:
+    """Return the config with a name for each label: its own names, then LABEL_2, LABEL_3 ..."""
+    id2label = config.get("id2label") or {}
+    names = [str(id2label.get(str(number), f"LABEL_{number}")) for number in range(num_labels)]
+    return replace_label_names(config, names)
+
+
+def check_label_names(label_names: object) -> None:
+    """Raise ValueError unless label names are a list of different strings, at least one."""
+    is_list = isinstance(label_names, list | tuple)
+    if not is_list or not label_names or not all(isinstance(name, str) for name in label_names):  # type: ignore[attr-defined]
+        raise ValueError(f"label_names is {label_names!r}, expected a list of strings, one a label")
+    if len({*label_names}) < len(label_names):  # type: ignore[misc, arg-type]
+        raise ValueError(f"label_names is {label_names!r}, expected each name once")

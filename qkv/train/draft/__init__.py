@@ -1,0 +1,1 @@
+"""Drafts of recipes for data files, written by `qkv new`."""

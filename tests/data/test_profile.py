@@ -1,0 +1,65 @@
+"""Profiles of data files: lengths, duplicates, columns by role, tables without a header."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from qkv.data.profile import (
+    count_label_values,
+    is_header,
+    profile_plain_text,
+    profile_texts,
+    read_table,
+)
+
+
+def test_profile_of_texts() -> None:
+    profile = profile_texts(["a b c", "a", "", "a", " ", "one two"])
+    assert (profile.count, profile.num_empty, profile.num_duplicates) == (6, 2, 1)
+    assert (profile.median_words, profile.long_words, profile.max_words) == (1, 3, 3)
+    assert profile.lengths == [0, 0, 1, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["text", "label"], True),
+        (["text", "text"], False),
+        (["text", ""], False),
+        (["text", "0"], False),
+        (["a long text that is no name", "label"], False),
+    ],
+)
+def test_a_header_has_names(cells: list[str], expected: bool) -> None:
+    assert is_header(cells) == expected
+
+
+def test_columns_by_role(tmp_path: Path) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("id,title,body,topic\n" + "1,A title,A body of words,a\n2,B,More words,b\n" * 6)
+    table = read_table(str(path), ("label", "text"), {})
+    assert table.columns == {"label": "topic", "text": "body"}
+    assert table.get_texts("text")[:2] == ["A body of words", "More words"]
+    assert count_label_values(table.get_values("label")) == {"a": 6, "b": 6}
+    assert count_label_values([["a", "b"], ["a"]]) == {"a": 2, "b": 1}
+    with pytest.raises(ValueError, match="no column 'words'"):
+        read_table(str(path), ("label", "text"), {"text": "words"})
+
+
+def test_a_value_in_the_first_row_is_no_name(tmp_path: Path) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text("good\tA film\nbad\tA book\n" * 6)
+    table = read_table(str(path), ("label", "text"), {})
+    assert table.column_names == ("label", "text")
+    assert len(table.records) == 12
+    assert table.get_texts("text")[0] == "A film"
+
+
+def test_profile_of_plain_text(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("ab\nba\n")
+    profile = profile_plain_text(str(path))
+    assert (profile.num_characters, profile.num_lines, profile.num_distinct) == (6, 2, 3)
+    assert profile.num_chunks == 1
