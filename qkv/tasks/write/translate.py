@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from qkv.builtin.language import LANGUAGE_DETECTORS
+from qkv.builtin.language import LANGUAGE_DETECTORS, LanguageDetector
 from qkv.decode import GenerationConfig
 from qkv.tasks.base import InputRow, TextOrPair
 from qkv.tasks.checks import check_choice, check_input_text, check_string_settings
@@ -33,7 +33,8 @@ class TranslateTask(Seq2SeqTask):
     `unit`: unit of translation, "line" or "sentence", None: `unit` in the entry `translation` of the
     folder's `task_specific_params`, else "line".
     Without languages, the source language is detected if `language_detector` of that entry is one of
-    `qkv.builtin.language.LANGUAGE_DETECTORS`. If `restore_uppercase` of that entry is true, segments in
+    `qkv.builtin.language.LANGUAGE_DETECTORS`; segments that are certainly in the target language are left
+    as they are. If `restore_uppercase` of that entry is true, segments in
     capital letters are translated in lower case, and their translations are uppercased."""
 
     name: ClassVar[str] = "translate"
@@ -177,8 +178,8 @@ class TranslateTask(Seq2SeqTask):
     # --- languages by detection ---
 
     @property
-    def language_detector(self) -> Callable[[str], str] | None:
-        """The language detector of the folder, which returns the source language of a text."""
+    def language_detector(self) -> LanguageDetector | None:
+        """The language detector of the folder."""
         name = self.translation_params.get("language_detector")
         if name is None:
             return None
@@ -198,6 +199,13 @@ class TranslateTask(Seq2SeqTask):
         languages = map(get_base_language, self.tokenizer.languages)
         return {language: replace(self, src_lang=language) for language in languages}
 
+    def is_in_target_language(self, segment: str) -> bool:
+        """Return whether the folder's detector is certain that a segment is in the target language."""
+        target = self.language_codes[1]
+        if target is None or self.language_detector is None:
+            return False
+        return self.language_detector.is_certainly(segment, get_base_language(target))
+
     def resolve_direction(self, text: str) -> tuple[TranslateTask, str]:
         """Return the task in the direction of a text, and the text without a language code.
 
@@ -210,7 +218,7 @@ class TranslateTask(Seq2SeqTask):
                     return task, text.lstrip().removeprefix(mark).lstrip()
         if self.needs_language_detection:
             assert self.language_detector is not None
-            return self.tasks_by_source[self.language_detector(text)], text
+            return self.tasks_by_source[self.language_detector.detect(text)], text
         return self, text
 
     def preprocess(self, inputs: Sequence[str], input_names: Sequence[str]) -> list[list[InputRow]]:
@@ -245,10 +253,17 @@ class TranslateTask(Seq2SeqTask):
         return bool(self.translation_params.get("restore_uppercase")) and is_uppercase(segment)
 
     def segment_text(self, task_input: str) -> Iterator[tuple[str, str]]:
-        """Yield lines or sentences, in chunks if too long, each after the whitespace before it."""
+        """Yield lines or sentences, in chunks if too long, each after the whitespace before it.
+
+        A segment in the target language is not translated: it is part of the whitespace."""
         task, text = self.resolve_direction(task_input)  # the code is a token of every chunk
+        unchanged = ""
         for gap, body in split_segments(text, self.segment_unit):
-            segment_gap = gap
+            if body and task.is_in_target_language(body):
+                unchanged += gap + body
+                continue
+            segment_gap = unchanged + gap
+            unchanged = ""
             for chunk_gap, chunk in task.chunk_long_text(body) if body else [("", "")]:
                 yield segment_gap + chunk_gap, chunk
                 segment_gap = ""
