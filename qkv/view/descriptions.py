@@ -16,29 +16,33 @@ POOLING_DESCRIPTIONS = dict(
 
 
 def describe_positions(stack: StackSpec) -> str:
-    absolute = stack.embedding.positions
-    relative = stack.layers[0].attention.relative_position
-    bias = stack.position_bias
+    """Return the absolute and the relative positions of a stack, or "none"."""
     descriptions = []
-    match absolute:
-        case spec.LearnedPositions():
-            offset = f", the first at {absolute.offset}" if absolute.offset else ""
-            descriptions.append(f"learned, a table of {absolute.count:,}{offset}")
-        case spec.SinusoidalPositions():
-            offset = f", counted from {absolute.offset}" if absolute.offset else ""
-            descriptions.append(f"sines and cosines{offset}")
-    match relative:
+    match stack.embedding.positions:
+        case spec.LearnedPositions(count=count, offset=offset):
+            first = f", the first at {offset}" if offset else ""
+            descriptions.append(f"learned, a table of {count:,}{first}")
+        case spec.SinusoidalPositions(offset=offset):
+            first = f", counted from {offset}" if offset else ""
+            descriptions.append(f"sines and cosines{first}")
+    return "; ".join([*descriptions, *describe_relative_positions(stack)]) or "none"
+
+
+def describe_relative_positions(stack: StackSpec) -> list[str]:
+    descriptions = []
+    match stack.layers[0].attention.relative_position:
         case spec.RelativeXLSpec():
             descriptions.append("learned distances, added to the scores of every layer (XL)")
         case spec.RotarySpec():
             descriptions.append("rotary, in every layer")
+    bias = stack.position_bias
     match bias:
         case spec.RelativeBucketsSpec():
             buckets = f"{bias.num_buckets} buckets of distance up to {bias.max_distance}"
             descriptions.append(f"{buckets}, added to the scores")
         case spec.AlibiSpec():
             descriptions.append("scores decrease with distance (ALiBi)")
-    return "; ".join(descriptions) or "none"
+    return descriptions
 
 
 def describe_attention(attention: spec.AttentionSpec) -> str:
