@@ -435,7 +435,7 @@ def measure_block(block: Block, width: float) -> float:
 
 def wrap_details(block: Block, width: float) -> list[str]:
     """Return the details of a block as lines that fit beside its grids."""
-    space = width - measure_grids(block) - 8
+    space = width - measure_grids(block) - 4
     characters = int(space / estimate_text_width("x", DETAIL_SIZE))
     return [line for detail in block.details for line in textwrap.wrap(detail, characters)]
 

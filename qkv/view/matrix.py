@@ -19,7 +19,7 @@ from qkv.view.svg import (
 
 CELL_SIZE = 32  # pixels, including the gap around a cell
 CELL_GAP = 2
-AXIS_HEIGHT = 22  # of the name of an axis
+AXIS_HEIGHT = 26  # of the name of an axis
 MAX_WORD_CHARACTERS = 24
 HEADING_SLANT = 0.71  # height and width of a heading at 45 degrees, as a fraction of its length
 LEGEND_WEIGHTS = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

@@ -8,7 +8,7 @@ from html import escape
 from typing import NamedTuple
 
 PAGE_MARGIN = 24  # pixels
-RELATIVE_CHARACTER_WIDTH = 0.6  # of the font size, an upper estimate
+RELATIVE_CHARACTER_WIDTH = 0.615  # of the font size, an upper estimate
 SYSTEM_FONTS = 'system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif'
 INVALID_XML_CHARACTERS = re.compile(  # and control characters
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]"
