@@ -10,8 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 import qkv
 from qkv.families import get_family
 from qkv.model.build import build_model_spec
@@ -34,14 +32,15 @@ def draw_transformer() -> str:
 def draw_attention() -> str:
     """Draw the head of the encoder in which the query has the largest weight on the key."""
     task = load_translate_task()
-    with torch.no_grad(), qkv.look(task.model, paths=r"encoder\..*") as weights:
+    with qkv.look(task.model, paths=r"encoder\..*") as attention_weights:
         result = task(ATTENTION_TEXT)
     tokens = [span.text for span in result.alignments[0].source]
     query, key = tokens.index(QUERY), tokens.index(KEY)
-    heads = [(path, head) for path, layer in weights.items() for head in range(layer.shape[1])]
-    path, head = max(heads, key=lambda place: weights[place[0]][0, place[1], query, key].item())
-    rows = weights[path][0, head].tolist()
-    return render_attention_svg(f"“{ATTENTION_TEXT}”", rows, tokens, tokens, path, head)
+    heads = {path: weights[0, :, query, key] for path, weights in attention_weights.items()}
+    path = max(heads, key=lambda path: heads[path].max().item())
+    head = int(heads[path].argmax())
+    weights = attention_weights[path][0, head].tolist()
+    return render_attention_svg(f"“{ATTENTION_TEXT}”", weights, tokens, tokens, path, head)
 
 
 def draw_alignment() -> str:
