@@ -12,7 +12,9 @@ from qkv.cli.inputs import DEFAULT_FILE, FileOptions
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import format_score, print_json_lines, print_table, result_to_dict
 
-TARGET_NAMES = dict(translate="translation", summarize="summary")  # in pictures of alignments
+ALIGNMENT_TARGET_NAMES = dict(
+    translate="translation", summarize="summary"
+)  # in pictures of alignments
 
 
 def translate(
@@ -102,7 +104,7 @@ def run_text_to_text(
                 print_alignments(result.alignments)
     title = " · ".join(filter(None, ("Word alignment", task_name, options.model)))
     alignments = [part for result in filter(None, results) for part in result.alignments]
-    alignment.write_file(title, alignments, TARGET_NAMES[task_name])
+    alignment.write_file(title, alignments, ALIGNMENT_TARGET_NAMES[task_name])
 
 
 def print_result(result: Any) -> None:

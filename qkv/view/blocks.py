@@ -33,12 +33,12 @@ class Block:
 
 
 class Sublayer(NamedTuple):
-    """Attention, cross-attention or feed-forward, and its norm before or after the sum."""
+    """Attention, cross-attention or feed-forward, and the norm before it or after the sum."""
 
     block: Block
-    pre_norm: Block | None = None
-    post_norm: Block | None = None
-    is_cross: bool = False
+    pre_norm: Block | None
+    post_norm: Block | None
+    is_cross: bool
 
 
 @dataclass(frozen=True)
@@ -62,25 +62,24 @@ def list_input_blocks(stack: StackSpec, is_shared: bool) -> list[Block]:
     """Return the embeddings that are added up; `is_shared`: the table is that of the encoder."""
     embedding = stack.embedding
     width = embedding.width or stack.width
+    details = [f"{embedding.vocab_size:,} × {width:,}", *describe_scale(embedding.scale, width)]
     if embedding.patches:
         size = embedding.patches.patch_size
-        details = (f"{size} × {size} pixels → {width:,}", "and a class token")
-        blocks = [Block("embedding", "Patches", details)]
-    else:
-        details = (f"{embedding.vocab_size:,} × {width:,}", *describe_scale(embedding.scale, width))
-        if embedding.cutoffs:
-            details = (*details, "narrower for rare tokens") if embedding.div_val > 1 else details
-        if is_shared:
-            details = (*details, "shared with the encoder")
-        blocks = [Block("embedding", "Tokens", details)]
+        details = [f"{size} × {size} pixels → {width:,}", "and a class token"]
+    if embedding.cutoffs and embedding.div_val > 1:
+        details.append("narrower for rare tokens")
+    if is_shared:
+        details.append("shared with the encoder")
+    title = "Patches" if embedding.patches else "Tokens"
+    blocks = [Block("embedding", title, tuple(details))]
     match embedding.positions:
         case spec.LearnedPositions(count=count):
             blocks.append(Block("embedding", "Positions", (f"{count:,} × {width:,}", "learned")))
         case spec.SinusoidalPositions():
             blocks.append(Block("embedding", "Positions", ("sines and cosines",)))
     if embedding.token_types and embedding.token_types != "tokens":
-        details = (f"{embedding.token_types:,} × {width:,}",)
-        blocks.append(Block("embedding", "Token types", details))
+        shape = f"{embedding.token_types:,} × {width:,}"
+        blocks.append(Block("embedding", "Token types", (shape,)))
     return blocks
 
 
@@ -115,13 +114,20 @@ def group_layers(stack: StackSpec) -> list[LayerGroup]:
 
 
 def list_sublayers(stack: StackSpec, layer: LayerSpec) -> Iterator[Sublayer]:
-    norms = {f"{layer.norm_position}_norm": build_norm_block(layer.norm)}
+    norm = build_norm_block(layer.norm)
+    pre_norm = norm if layer.norm_position == "pre" else None
+    post_norm = norm if layer.norm_position == "post" else None
     attention = build_attention_block(stack, layer.attention)
-    yield Sublayer(attention, **({} if layer.skip_first_norm else norms))
+    if layer.skip_first_norm:
+        yield Sublayer(attention, None, None, is_cross=False)
+    else:
+        yield Sublayer(attention, pre_norm, post_norm, is_cross=False)
     if layer.cross_attention:
         details = (describe_attention(layer.cross_attention), "keys and values from the encoder")
-        yield Sublayer(Block("attention", "Cross-attention", details), **norms, is_cross=True)
-    yield Sublayer(build_feed_forward_block(stack.width, layer.feed_forward), **norms)
+        cross_attention = Block("attention", "Cross-attention", details)
+        yield Sublayer(cross_attention, pre_norm, post_norm, is_cross=True)
+    feed_forward = build_feed_forward_block(stack.width, layer.feed_forward)
+    yield Sublayer(feed_forward, pre_norm, post_norm, is_cross=False)
 
 
 def build_attention_block(stack: StackSpec, attention: spec.AttentionSpec) -> Block:
@@ -133,17 +139,18 @@ def build_attention_block(stack: StackSpec, attention: spec.AttentionSpec) -> Bl
         details[-1] += f", and to a memory of {stack.recurrence.memory_length:,} tokens"
     if not isinstance(attention.relative_position, spec.RotarySpec):
         details += describe_relative_positions(stack)
-    drawn = tuple(patterns.group_heads_by_pattern(attention.pattern))
-    return Block("attention", "Self-attention", tuple(details), drawn)
+    distinct_patterns = tuple(patterns.group_heads_by_pattern(attention.pattern))
+    return Block("attention", "Self-attention", tuple(details), distinct_patterns)
 
 
 def build_feed_forward_block(
     width: int, feed_forward: spec.FeedForwardSpec | spec.MixtureOfExpertsSpec
 ) -> Block:
-    is_mixture = isinstance(feed_forward, spec.MixtureOfExpertsSpec)
-    expert = feed_forward.expert if is_mixture else feed_forward
+    expert, title = feed_forward, "Feed-forward"
+    if isinstance(feed_forward, spec.MixtureOfExpertsSpec):
+        expert, title = feed_forward.expert, "Mixture of experts"
+    assert isinstance(expert, spec.FeedForwardSpec)
     widths = f"{width:,} → {expert.width:,} → {width:,}"
-    title = "Mixture of experts" if is_mixture else "Feed-forward"
     return Block("feed-forward", title, (f"{widths}, {describe_feed_forward(feed_forward)}",))
 
 

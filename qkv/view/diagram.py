@@ -180,11 +180,11 @@ def render_diagram_svg(title: str, spec: Spec | DualSpec) -> str:
     page = f'<rect class="page" width="{width:.0f}" height="{height:.0f}" rx="8"/>'
     content = "\n".join(canvas.parts)
     body = f'<style>{DIAGRAM_STYLE}</style>\n{page}\n{heading}\n<g transform="{shift}">\n{content}\n</g>'
-    drawing = SvgDrawing(width, height, body, describe_model(spec))
+    drawing = SvgDrawing(width, height, body, describe_stacks(spec))
     return format_svg_element(drawing, title, "diagram") + "\n"
 
 
-def describe_model(spec: Spec | DualSpec) -> str:
+def describe_stacks(spec: Spec | DualSpec) -> str:
     """Return the stacks and their blocks in words, from the bottom to the top."""
     stacks = (
         [("text", spec.text and spec.text.encoder), ("image", spec.image and spec.image.encoder)]
@@ -423,7 +423,7 @@ def draw_block(
         canvas.draw_text(center, y, line)
     x = top.x + width / 2 - grids_width
     for pattern in grids:
-        draw_grid(canvas, Point(x, top.y + (height - GRID_CELL * GRID_CELLS) / 2), pattern)
+        draw_pattern_grid(canvas, Point(x, top.y + (height - GRID_CELL * GRID_CELLS) / 2), pattern)
         x += GRID_CELL * GRID_CELLS + BOX_GAP
     return top
 
@@ -445,7 +445,7 @@ def measure_grids(block: Block) -> float:
     return (GRID_CELL * GRID_CELLS + BOX_GAP) * len(block.patterns[:MAX_GRIDS])
 
 
-def draw_grid(canvas: Canvas, corner: Point, pattern: Pattern) -> None:
+def draw_pattern_grid(canvas: Canvas, corner: Point, pattern: Pattern) -> None:
     """Draw which of the first keys each of the first queries attends to."""
     visibility, _ = compute_visibility(pattern, GRID_CELLS)
     for css_class, is_drawn in (("masked", False), ("visible", True)):

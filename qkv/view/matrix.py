@@ -59,7 +59,7 @@ def render_matrices_svg(title: str, subtitle: str, matrices: Sequence[WeightMatr
     """Return the text of an SVG file: a title, one matrix below the other, and a legend."""
     heading = f'<text class="title" x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 14}">'
     parts = [f"{heading}{escape_xml(title)}</text>"]
-    widths = [estimate_text_width(title, 17), float(LEGEND_WIDTH)]
+    widths = [estimate_text_width(title, 15), float(LEGEND_WIDTH)]
     top = PAGE_MARGIN + 34.0
     if subtitle:
         parts.append(f'<text x="{PAGE_MARGIN}" y="{top + 4:.0f}">{escape_xml(subtitle)}</text>')

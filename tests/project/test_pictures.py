@@ -16,10 +16,10 @@ NUMBER = re.compile(r"\d*\.\d+|\d+")
 def test_pictures_are_up_to_date(name: str) -> None:
     """Numbers may differ in their last digit: sums depend on the instruction set."""
     committed = (DOCS / name).read_text(encoding="utf-8")
-    drawn = PICTURES[name]()
+    svg = PICTURES[name]()
     hint = f"docs/{name} is out of date: run python -m tools.pictures"
-    assert NUMBER.sub("#", committed) == NUMBER.sub("#", drawn), hint
-    numbers = [[float(number) for number in NUMBER.findall(svg)] for svg in (committed, drawn)]
+    assert NUMBER.sub("#", committed) == NUMBER.sub("#", svg), hint
+    numbers = [[float(number) for number in NUMBER.findall(text)] for text in (committed, svg)]
     assert numbers[0] == pytest.approx(numbers[1], rel=0, abs=0.0101), hint
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,18 +19,18 @@ SVG = "{http://www.w3.org/2000/svg}"
 KINDS = ("embedding", "attention", "feed-forward", "norm", "head")
 
 
-def build_spec(name: str, size: str | None = None, **changes: object) -> Spec | DualSpec:
+def build_spec(name: str, size: str | None = None, **changes: Any) -> Spec | DualSpec:
     family = get_family(name)
     return build_model_spec(family, family.arguments(size, **changes))
 
 
-def build_transformer_spec(name: str, **changes: object) -> Spec:
+def build_transformer_spec(name: str, **changes: Any) -> Spec:
     spec = build_spec(name, **changes)
     assert isinstance(spec, Spec)
     return spec
 
 
-def draw(name: str, **changes: object) -> ET.Element:
+def draw(name: str, **changes: Any) -> ET.Element:
     return ET.fromstring(render_diagram_svg(name, build_spec(name, **changes)))
 
 
