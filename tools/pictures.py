@@ -19,7 +19,7 @@ from qkv.view.pictures import render_attention_svg, render_svg
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ATTENTION_TEXT = "The animal didn't cross the street because it was too tired."
-QUERY, KEY = "it", "animal"  # the head with the largest weight between these two is drawn
+QUERY, KEY = "it", "animal"
 ALIGNMENT_TEXT = "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."
 
 
@@ -30,13 +30,17 @@ def draw_transformer() -> str:
 
 
 def draw_attention() -> str:
-    """Draw the head of the encoder in which the query has the largest weight on the key."""
+    """Draw the head of the encoder in which the query attends to the key most, compared with the mean
+    of all queries."""
     task = load_translate_task()
     with qkv.look(task.model, paths=r"encoder\..*") as attention_weights:
         result = task(ATTENTION_TEXT)
     tokens = [span.text for span in result.alignments[0].source]
     query, key = tokens.index(QUERY), tokens.index(KEY)
-    heads = {path: weights[0, :, query, key] for path, weights in attention_weights.items()}
+    heads = {
+        path: weights[0, :, query, key] - weights[0, :, :, key].mean(-1)
+        for path, weights in attention_weights.items()
+    }
     path = max(heads, key=lambda path: heads[path].max().item())
     head = int(heads[path].argmax())
     weights = attention_weights[path][0, head].tolist()

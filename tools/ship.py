@@ -1,7 +1,7 @@
 """Export the model of a run as a built-in model: int8 weights, compact files and a model card.
 
     python tools/ship.py runs/builtin/last OUT --card translate.json --num-beams 5 --max-new-tokens 128 \\
-        --unit sentence --language-detector german-english
+        --unit sentence --language-detector german-english --restore-uppercase
 
 OUT/model.safetensors, config.json   the weights as int8, and the config
 OUT/tokenizer.json ...               the tokenizer, without whitespace in the JSON
@@ -27,9 +27,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
 from qkv.builtin.language import LANGUAGE_DETECTORS
-from qkv.cli.folders import check_new_folder, describe_model, write_atomically
+from qkv.cli.folders import describe_model
 from qkv.decode.config import add_do_sample
 from qkv.decode.config_file import read_generation_config, write_generation_config
+from qkv.files import check_new_folder, write_folder_atomically
 from qkv.text.files import read_tokenizer_json_object
 
 TEXTS = ("title", "purpose", "data", "license", "attribution", "command", "date")
@@ -138,6 +139,7 @@ def ship(
     labels: list[str] | None = None,
     unit: str | None = None,
     language_detector: str | None = None,
+    restore_uppercase: bool = False,
 ) -> None:
     """Write the folder of a built-in model."""
     recipe = run.parent / "recipe.toml"
@@ -148,7 +150,11 @@ def ship(
         raise ValueError(f"{run}: no tokenizer; expected its files next to the weights")
     if labels is not None:
         set_label_names(model, labels)
-    params = {"unit": unit, "language_detector": language_detector}
+    params = {
+        "unit": unit,
+        "language_detector": language_detector,
+        "restore_uppercase": restore_uppercase or None,
+    }
     translation = {name: value for name, value in params.items() if value is not None}
     if translation:
         model.config["task_specific_params"] = {"translation": translation}
@@ -157,8 +163,8 @@ def ship(
         model.generation_config = write_generation_config(
             replace(config, **add_do_sample(generation_settings)), model.generation_config
         )
-    with write_atomically(out) as folder:
-        model.save(folder, weights="int8")
+    with write_folder_atomically(out) as folder:
+        model.save(folder, quantization="int8")
         data_table = tomllib.loads(recipe.read_text("utf-8")).get("data", {})
         set_model_max_length(folder / "tokenizer_config.json", data_table)
         if unit == "sentence":
@@ -206,6 +212,11 @@ def main() -> None:
     parser.add_argument(
         "--language-detector", choices=[*LANGUAGE_DETECTORS], help="detector of the source language"
     )
+    parser.add_argument(
+        "--restore-uppercase",
+        action="store_true",
+        help="translate text in capital letters in lower case, and uppercase its translation",
+    )
     parser.add_argument("--labels", nargs="+", help="label names of a classifier")
     for name, type_ in GENERATION_FLAGS.items():
         flag = f"--{name.replace('_', '-')}"
@@ -223,6 +234,7 @@ def main() -> None:
             options.labels,
             options.unit,
             options.language_detector,
+            options.restore_uppercase,
         )
     except (ValueError, OSError) as error:
         sys.exit(f"ship: {error}")
