@@ -18,8 +18,8 @@ from qkv.view.diagram import render_diagram_svg
 from qkv.view.pictures import render_attention_svg, render_svg
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-ATTENTION_TEXT = "The animal didn't cross the street because it was too tired."
-QUERY, KEY = "it", "animal"
+ATTENTION_TEXT = "She gave the book back to him because he had already read it."
+QUERY, KEY = "it", "book"
 ALIGNMENT_TEXT = "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."
 
 
