@@ -342,10 +342,9 @@ def draw_block(
     grids_width = measure_grids(block)
     center = top.x - grids_width / 2
     y = top.y + (height - needed) / 2 + LINE_HEIGHT + 2
-    canvas.draw_text(center, y, block.title, "name")
-    for line in wrap_details(block, width):
+    for css_class, line in wrap_block(block, width):
+        canvas.draw_text(center, y, line, css_class)
         y += LINE_HEIGHT
-        canvas.draw_text(center, y, line)
     x = top.x + width / 2 - grids_width
     for pattern in grids:
         draw_pattern_grid(canvas, Point(x, top.y + (height - GRID_CELL * GRID_CELLS) / 2), pattern)
@@ -355,14 +354,19 @@ def draw_block(
 
 def measure_block(block: Block, width: float) -> float:
     """Return the height of a block."""
-    return LINE_HEIGHT * (1 + len(wrap_details(block, width))) + 11
+    return LINE_HEIGHT * len(wrap_block(block, width)) + 11
 
 
-def wrap_details(block: Block, width: float) -> list[str]:
-    """Return the details of a block as lines that fit beside its grids."""
+def wrap_block(block: Block, width: float) -> list[tuple[str, str]]:
+    """Return the class and text of lines that fit beside the grids of a block."""
     space = width - measure_grids(block) - 4
-    characters = int(space / estimate_text_width("x", DETAIL_SIZE))
-    return [line for detail in block.details for line in textwrap.wrap(detail, characters)]
+    texts = [("name", TITLE_SIZE + 1, block.title)]  # bold letters are wider
+    texts += [("", DETAIL_SIZE, detail) for detail in block.details]
+    return [
+        (css_class, line)
+        for css_class, size, text in texts
+        for line in textwrap.wrap(text, int(space / estimate_text_width("x", size)))
+    ]
 
 
 def measure_grids(block: Block) -> float:

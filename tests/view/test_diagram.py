@@ -13,7 +13,9 @@ from qkv.families import FAMILY_NAMES, get_family
 from qkv.model.build import build_model_spec
 from qkv.spec import DualSpec, Spec
 from qkv.view.blocks import group_layers
+from qkv.view.canvas import DETAIL_SIZE, TITLE_SIZE
 from qkv.view.diagram import MAX_GROUPS, render_diagram_svg
+from qkv.view.svg import estimate_text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 KINDS = ("embedding", "attention", "feed-forward", "norm", "head")
@@ -147,6 +149,7 @@ def test_every_family_and_head_is_drawn_inside_the_page(name: str) -> None:
             assert 0 < x + float(match[1]) < x + w + float(match[1]) < width
             assert 0 < y + float(match[2]) < y + h + float(match[2]) < height
         assert_no_overlap(boxes)
+        assert_texts_fit(group)
 
 
 def assert_no_overlap(boxes: list[ET.Element]) -> None:
@@ -159,3 +162,16 @@ def assert_no_overlap(boxes: list[ET.Element]) -> None:
     for i, a in enumerate(corners):
         for b in corners[:i]:
             assert a[2] <= b[0] or b[2] <= a[0] or a[3] <= b[1] or b[3] <= a[1]
+
+
+def assert_texts_fit(group: ET.Element) -> None:
+    """Assert that the texts of a box, which follow it, are not wider."""
+    width = 0.0
+    for element in group:
+        if element.get("class") in KINDS:
+            width = float(element.attrib["width"])
+        elif element.tag == f"{SVG}text" and width:
+            size = TITLE_SIZE if element.get("class") == "name" else DETAIL_SIZE
+            assert estimate_text_width(element.text or "", size) <= width
+        elif element.tag != f"{SVG}text":
+            width = 0.0
