@@ -13,6 +13,7 @@ from cyclopts import Parameter
 
 from qkv.cli.console import make_console, print_rich
 from qkv.cli.flags import BoolFlag
+from qkv.cli.folders import check_picture_file
 from qkv.cli.tokenizers import show_control_characters
 
 if TYPE_CHECKING:
@@ -48,16 +49,7 @@ class AlignmentOptions:
     def settings(self) -> dict[str, Any]:
         """Return the settings for the task; raise ValueError if the file cannot be written."""
         if self.save is not None:
-            if self.save.suffix == ".png":
-                raise ValueError(
-                    f"--save {self.save}: PNG is not supported; expected .html or .svg"
-                )
-            if self.save.suffix not in (".html", ".svg"):
-                raise ValueError(
-                    f"--save {self.save}: expected a file name that ends with .html or .svg"
-                )
-            if self.save.is_dir() or not self.save.parent.is_dir():
-                raise ValueError(f"--save {self.save}: expected a file in an existing folder")
+            check_picture_file(self.save, (".html", ".svg"))
         if not self.alignment and self.save is None:
             if self.alignment_layer is not None:
                 raise ValueError(
@@ -68,7 +60,7 @@ class AlignmentOptions:
         is_number = layer.removeprefix("-").isdecimal()
         return {"alignment_layer": int(layer) if is_number else layer}
 
-    def write_file(self, title: str, alignments: Iterable[Alignment]) -> None:
+    def write_file(self, title: str, alignments: Iterable[Alignment], target_name: str) -> None:
         """Write the alignments to the file of --save, if any; report it on stderr."""
         if self.save is None:
             return
@@ -77,7 +69,7 @@ class AlignmentOptions:
 
         render = render_html if self.save.suffix == ".html" else render_svg
         words = [alignment.merge_into_words() for alignment in alignments]
-        self.save.write_text(render(title, words), encoding="utf-8")
+        self.save.write_text(render(title, words, target_name), encoding="utf-8")
         print(f"wrote {self.save}", file=sys.stderr)
 
 

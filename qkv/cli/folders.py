@@ -29,6 +29,17 @@ BASE_COMPANION_FILES = (
 )
 
 
+def check_picture_file(save: Path, suffixes: Sequence[str]) -> None:
+    """Raise ValueError if the file of --save cannot be written, or ends with another suffix."""
+    if save.suffix not in suffixes:
+        expected = " or ".join(suffixes)
+        if save.suffix == ".png":
+            raise ValueError(f"--save {save}: PNG is not supported; expected {expected}")
+        raise ValueError(f"--save {save}: expected a file name that ends with {expected}")
+    if save.is_dir() or not save.parent.is_dir():
+        raise ValueError(f"--save {save}: expected a file in an existing folder")
+
+
 def describe_model(model: Model) -> str:
     """Return the family, number of parameters and heads of a model."""
     from qkv.spec import Spec

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -14,6 +15,7 @@ from qkv.cli.folders import (
     BASE_COMPANION_FILES,
     COMPANION_FILES,
     RUNTIME_COMPANION_FILES,
+    check_picture_file,
     copy_companion_files,
     describe_model,
     list_file_sizes,
@@ -135,7 +137,7 @@ def get_family_facts(family: Family) -> dict[str, str]:
 
 def show(
     model: str, /, *, adapter: str | None = None, size: str | None = None,
-    all_layers: BoolFlag = False,
+    all_layers: BoolFlag = False, save: Path | None = None,
 ) -> None:  # fmt: skip
     """Show a model as a tree: modules, shapes, parameters, and the attention pattern of each layer.
 
@@ -151,14 +153,19 @@ def show(
         size of the family; default: the first
     all_layers
         show all layers, including identical ones
+    save
+        write a diagram of the model to this file: .svg
     """
     from rich.table import Table
     from rich.text import Text
 
     from qkv.model.parameters import build_meta_network
+    from qkv.view.diagram import render_diagram_svg
     from qkv.view.patterns import MASKED_MARK, VISIBLE_MARK
     from qkv.view.tree import build_module_tree, count_layers, render_tree
 
+    if save is not None:
+        check_picture_file(save, (".svg",))
     title, family, spec, net = _resolve_model(model, size, adapter)
     num_layers = count_layers(spec)
     if num_layers > MAX_DRAWN_LAYERS:
@@ -174,6 +181,9 @@ def show(
         (title, "bold"), f": {family.shape}, {root.num_parameters:,} parameters"
     )
     print_rich(heading, facts, "", render_tree(root, make_console().width), Text(legend, "dim"))
+    if save is not None:
+        save.write_text(render_diagram_svg(f"{title}: {family.shape}", spec), encoding="utf-8")
+        print(f"wrote {save}", file=sys.stderr)
 
 
 def _resolve_model(

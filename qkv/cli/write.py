@@ -12,6 +12,10 @@ from qkv.cli.inputs import DEFAULT_FILE, FileOptions
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import format_score, print_json_lines, print_table, result_to_dict
 
+ALIGNMENT_TARGET_NAMES = dict(
+    translate="translation", summarize="summary"
+)  # in pictures of alignments
+
 
 def translate(
     *texts: TextArgument,
@@ -98,10 +102,9 @@ def run_text_to_text(
             print_result(result)
             if alignment.alignment and result is not None:
                 print_alignments(result.alignments)
-    title = " · ".join(filter(None, (task_name, options.model)))
-    alignment.write_file(
-        title, [part for result in filter(None, results) for part in result.alignments]
-    )
+    title = " · ".join(filter(None, ("Word alignment", task_name, options.model)))
+    alignments = [part for result in filter(None, results) for part in result.alignments]
+    alignment.write_file(title, alignments, ALIGNMENT_TARGET_NAMES[task_name])
 
 
 def print_result(result: Any) -> None:

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise, takewhile
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from qkv.tasks.base import trim_span
 from qkv.text import Encoding, Tokenizer
@@ -39,11 +39,13 @@ class TextSpan:
 class Alignment:
     """Attention weights between two texts: a row per target span, a column per source span.
 
-    A row sums to 1. Offsets refer to the user's text and to the generated text."""
+    A row sums to 1. Offsets refer to the user's text and to the generated text. `layer` is the
+    decoder layer of the weights, counted from 0, or "mean" for the mean of all layers."""
 
     source: tuple[TextSpan, ...]
     target: tuple[TextSpan, ...]
     weights: tuple[tuple[float, ...], ...]
+    layer: int | Literal["mean"] | None = None
 
     def merge_into_words(self) -> Alignment:
         """Return the alignment of words: the sum over source tokens, the mean over target tokens.
@@ -62,6 +64,7 @@ class Alignment:
             tuple(word for word, _ in source_words),
             tuple(word for word, _ in target_words),
             weights,
+            self.layer,
         )
 
     def argmax(self) -> tuple[int | None, ...]:

@@ -7,7 +7,7 @@ usually aligns best (Garg et al. 2019, arXiv:1909.02074)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -38,16 +38,14 @@ def check_alignment_layer(alignment_layer: str | int | None, depth: int) -> None
         check_number(name, alignment_layer, integer=True, at_least=-depth, less_than=depth)
 
 
-def build_cross_attention_path(alignment_layer: str | int, depth: int) -> str:
-    """Return the pattern of paths for `look`."""
+def resolve_alignment_layer(alignment_layer: str | int, depth: int) -> int | Literal["mean"]:
+    """Return the index of the decoder layer, or "mean" for all layers."""
     if alignment_layer == "mean":
-        layer = r"\d+"
-    elif alignment_layer == "penultimate":
-        layer = str(max(depth - 2, 0))
-    else:
-        assert isinstance(alignment_layer, int)
-        layer = str(alignment_layer % depth)
-    return rf"decoder\.layers\.{layer}\.cross_attention"
+        return "mean"
+    if alignment_layer == "penultimate":
+        return max(depth - 2, 0)
+    assert isinstance(alignment_layer, int)
+    return alignment_layer % depth
 
 
 def compute_cross_attention(
@@ -55,10 +53,9 @@ def compute_cross_attention(
     sources: Sequence[IdSequence],
     results: Sequence[Result],
     generation_config: GenerationConfig,
-    alignment_layer: str | int,
+    layer: int | Literal["mean"],
 ) -> list[AttentionResult]:
     """Return the results with their cross-attention weights, averaged over heads."""
-    assert net.decoder is not None
     prompt = Engine(net).prepare_prompt([], sources[0], generation_config)
     decoder_ids = [[*prompt, *result.token_ids[:-1]] for result in results]
     batch = Batch(
@@ -66,8 +63,8 @@ def compute_cross_attention(
         decoder=build_padded_inputs(decoder_ids),
         logit_positions=torch.zeros(0, dtype=torch.long),  # no logits, which need much memory
     )
-    path = build_cross_attention_path(alignment_layer, len(net.decoder.layer_order))
-    with look(net, path) as attention_weights:
+    index = r"\d+" if layer == "mean" else str(layer)
+    with look(net, rf"decoder\.layers\.{index}\.cross_attention") as attention_weights:
         net(batch.to(next(net.parameters()).device))
     layer_means = [weights.float().mean(1) for weights in attention_weights.values()]
     mean_weights = torch.stack(layer_means).mean(0)  # (B, T, S)

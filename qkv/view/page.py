@@ -9,25 +9,35 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qkv.tasks.alignment import Alignment, TextSpan
-from qkv.view.pictures import ALIGNMENT_STYLE, draw_alignment, escape_xml, format_svg_element
+from qkv.view.matrix import MATRIX_STYLE, draw_legend, draw_matrix
+from qkv.view.pictures import build_alignment_matrix, describe_alignment_layers
+from qkv.view.svg import escape_xml, format_svg_element
 
 
-def render_html(title: str, alignments: Sequence[Alignment]) -> str:
+def render_html(title: str, alignments: Sequence[Alignment], target_name: str = "target") -> str:
     """Return the text of an HTML file with both texts and the matrix of every alignment."""
     html = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     sections = "\n".join(
-        f"<section>\n{render_alignment_html(alignment)}\n</section>" for alignment in alignments
+        f"<section>\n{render_alignment_html(alignment, target_name)}\n</section>"
+        for alignment in alignments
     )
-    contents = {"style": ALIGNMENT_STYLE, "title": escape_xml(title), "pairs": sections}
+    contents = {
+        "style": MATRIX_STYLE,
+        "title": escape_xml(title),
+        "layers": escape_xml(describe_alignment_layers(alignments)),
+        "legend": format_svg_element(draw_legend(), "Legend", "weights"),
+        "pairs": sections,
+    }
     for name, content in contents.items():
         html = html.replace(f"<!-- {name} -->", content)
     return html
 
 
-def render_alignment_html(alignment: Alignment) -> str:
+def render_alignment_html(alignment: Alignment, target_name: str) -> str:
     """Return both texts, a status line for the highlighted word, the SVG matrix and the weights."""
     weights = json.dumps([[round(weight, 4) for weight in row] for row in alignment.weights])
-    svg = format_svg_element(draw_alignment(alignment), "Attention weights between the words")
+    drawing = draw_matrix(build_alignment_matrix(alignment, target_name))
+    svg = format_svg_element(drawing, "Attention weights between the words", "weights")
     return "\n".join(
         [
             f'<p class="words source" dir="auto">{render_words_html(alignment.source)}</p>',

@@ -20,8 +20,14 @@ from qkv import spec
 from qkv.model.parameters import build_meta_network
 from qkv.nn.lora import LoraLinear
 from qkv.nn.transformer import DualEncoder, Layer, Stack, Transformer
-from qkv.spec import DualSpec, Spec, StackSpec
+from qkv.spec import DualSpec, Spec
 from qkv.view import patterns
+from qkv.view.descriptions import (
+    describe_attention,
+    describe_feed_forward,
+    describe_head,
+    describe_positions,
+)
 
 MODULE_ORDER = """
     pre_attention_norm attention post_attention_norm
@@ -31,14 +37,6 @@ MODULE_ORDER = """
 NORM_CLASSES = (nn.LayerNorm, nn.RMSNorm)
 MIN_NOTE_WIDTH = 12  # characters
 LEAF_CLASSES = (nn.Linear, LoraLinear, nn.Embedding, nn.Conv2d, *NORM_CLASSES)
-POOLING_DESCRIPTIONS = dict(
-    none="every state", first="the first state", last="the last state", mean="the mean state",
-    patch_mean="the mean state of the patches", mc_token="the state at mc_token_ids",
-    eos="the state at the last end token", first_eos="the state at the first end token",
-    max_id="the state at the largest token id", max="the maximum of the states",
-    mean_sqrt_len_tokens="the sum of the states divided by the root of their number",
-    weightedmean="the mean state, weighted by position",
-)  # fmt: skip
 
 
 @dataclass
@@ -256,32 +254,6 @@ def describe_tower(tower: Stack) -> list[str]:
     return descriptions
 
 
-def describe_positions(stack: StackSpec) -> str:
-    absolute = stack.embedding.positions
-    relative = stack.layers[0].attention.relative_position
-    bias = stack.position_bias
-    descriptions = []
-    match absolute:
-        case spec.LearnedPositions():
-            offset = f", the first at {absolute.offset}" if absolute.offset else ""
-            descriptions.append(f"learned, a table of {absolute.count:,}{offset}")
-        case spec.SinusoidalPositions():
-            offset = f", counted from {absolute.offset}" if absolute.offset else ""
-            descriptions.append(f"sines and cosines{offset}")
-    match relative:
-        case spec.RelativeXLSpec():
-            descriptions.append("learned distances, added to the scores of every layer (XL)")
-        case spec.RotarySpec():
-            descriptions.append("rotary, in every layer")
-    match bias:
-        case spec.RelativeBucketsSpec():
-            buckets = f"{bias.num_buckets} buckets of distance up to {bias.max_distance}"
-            descriptions.append(f"{buckets}, added to the scores")
-        case spec.AlibiSpec():
-            descriptions.append("scores decrease with distance (ALiBi)")
-    return "; ".join(descriptions) or "none"
-
-
 def describe_norms(tower: Stack) -> str:
     """Describe the norms of the layers; an Identity is not a norm."""
     names = ("pre_attention_norm", "pre_feed_forward_norm", "post_feed_forward_norm")
@@ -308,35 +280,6 @@ def describe_norms(tower: Stack) -> str:
         return "none"
     has_rms_norm = any(isinstance(module, nn.RMSNorm) for module in tower.modules())
     return f"{'RMS' if has_rms_norm else 'layer'} norm {', and '.join(descriptions)}"
-
-
-def describe_attention(attention: spec.AttentionSpec) -> str:
-    heads = f"{attention.heads} head{'s' * (attention.heads > 1)} of {attention.head_dim}"
-    if attention.kv_heads and attention.kv_heads != attention.heads:
-        heads += f" sharing {attention.kv_heads} key-value heads"
-    if isinstance(attention.relative_position, spec.RotarySpec):
-        heads += f", rotary with base {attention.relative_position.theta:,.0f}"
-    return heads
-
-
-def describe_feed_forward(feed_forward: spec.FeedForwardSpec | spec.MixtureOfExpertsSpec) -> str:
-    if isinstance(feed_forward, spec.MixtureOfExpertsSpec):
-        experts = f"{feed_forward.num_experts} experts, one per token"
-        capacity = f"at most {feed_forward.capacity} tokens of a row per expert"
-        return f"{experts}, {capacity}; {describe_feed_forward(feed_forward.expert)}"
-    if feed_forward.is_gated:
-        return f"gated by {feed_forward.activation}"
-    return feed_forward.activation
-
-
-def describe_head(head: spec.HeadSpec | spec.AdaptiveSoftmaxSpec | spec.SpanBeamSpec) -> str:
-    match head:
-        case spec.AdaptiveSoftmaxSpec():
-            return "adaptive softmax: frequent tokens first, then each cluster of rarer tokens"
-        case spec.SpanBeamSpec():
-            return f"start, end for each of the best {head.num_starts} starts, answerability"
-    states = POOLING_DESCRIPTIONS.get(head.pooling, head.pooling)
-    return f"{', '.join(head.outputs)} from {states}"
 
 
 # --- rendering ---

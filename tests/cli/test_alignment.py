@@ -124,6 +124,7 @@ def test_json_has_the_weights(capsys: pytest.CaptureFixture[str]) -> None:
         [1.0] * len(row["tokens"])
     )
     assert len(alignment["source"]) == len(alignment["weights"][0])
+    assert alignment["layer"] == 0  # the penultimate of two
     for side, text in (("source", row["source"]), ("target", row["text"])):
         spans = [span for span in alignment[side] if span["start"] < span["end"]]
         assert spans
@@ -140,7 +141,10 @@ def test_files(capsys: pytest.CaptureFixture[str]) -> None:
             assert "██" not in out
         rows(capsys, *arguments)
     assert Path("a.html").read_text(encoding="utf-8").count("<section>") == 2
-    ET.parse("a.svg")
+    texts = [element.text for element in ET.parse("a.svg").iter()]
+    assert texts.count("← translation") == texts.count("source →") == 2
+    assert any((text or "").startswith("Word alignment · translate · ") for text in texts)
+    assert "Cross-attention of decoder layer 0 (counted from 0), mean of the heads" in texts
 
 
 @pytest.mark.parametrize(("arguments", "wrong"), [

@@ -286,6 +286,25 @@ def test_show_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert "'word2vec'" in bad(capsys, "show", tmp_path / "mine")
 
 
+def test_show_saves_a_diagram(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", "bert", "--save", "bert.svg"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("bert tiny: encoder, ")
+    assert err == "wrote bert.svg\n"
+    assert "<title>bert tiny: encoder</title>" in Path("bert.svg").read_text(encoding="utf-8")
+    wrong = {
+        "bert.png": "PNG is not supported; expected .svg",
+        "bert.html": "expected a file name that ends with .svg",
+        "none/bert.svg": "expected a file in an existing folder",
+    }
+    for file, message in wrong.items():
+        assert f"--save {file}: {message}" in bad(capsys, "show", "bert", "--save", file)
+    assert [file.name for file in tmp_path.iterdir()] == ["bert.svg"]
+
+
 def test_show_takes_a_folder_then_a_family_then_a_hub_id(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -93,9 +93,13 @@ def test_penultimate_of_three_layers() -> None:
     task = build_translate_task("deep")
     # Equal to the bit: the same kernels run on the same shapes.
     assert task(TEXTS[0], alignment_layer="penultimate") == task(TEXTS[0], alignment_layer=1)
-    by_layer = [task(TEXTS[0], alignment_layer=layer).alignments for layer in (0, 1, 2)]
+    alignments = [task(TEXTS[0], alignment_layer=layer).alignments[0] for layer in (0, 1, 2)]
+    assert [alignment.layer for alignment in alignments] == [0, 1, 2]
+    by_layer = [alignment.weights for alignment in alignments]
     assert by_layer[0] != by_layer[1] != by_layer[2] != by_layer[0]
-    assert task(TEXTS[0], alignment_layer=-3).alignments == by_layer[0]
+    assert task(TEXTS[0], alignment_layer=-3).alignments == (alignments[0],)
+    (mean,) = task(TEXTS[0], alignment_layer="mean").alignments
+    assert mean.layer == mean.merge_into_words().layer == "mean"
 
 
 def test_every_candidate_has_an_alignment() -> None:

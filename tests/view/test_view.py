@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from qkv.tasks.alignment import Alignment, TextSpan
+from qkv.view.matrix import LEGEND_WEIGHTS, MAX_WORD_CHARACTERS
 from qkv.view.page import render_html
-from qkv.view.pictures import MAX_WORD_CHARACTERS, draw_alignment, render_svg
+from qkv.view.pictures import render_attention_svg, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID_TAGS = ("meta",)
@@ -102,7 +104,7 @@ def test_cell_opacity_is_the_weight() -> None:
         assert any(rect.get("class") == "best" for rect in cell) == (row == column)
         words = f"{PLAIN.target[row].text} ← {PLAIN.source[column].text} "
         assert (cell.findtext(f"{SVG}title") or "").startswith(words)
-    assert draw_alignment(PLAIN).description.startswith("Where ← Wo 0.80; is ← ist 0.80;")
+    assert (root.findtext(f"{SVG}desc") or "").startswith("Where ← Wo 0.80; is ← ist 0.80;")
     assert ".80" in [element.text for element in root.iter(f"{SVG}text")]
 
 
@@ -115,6 +117,50 @@ def test_unusual_words_are_escaped() -> None:
     assert not list(root.iter(f"{SVG}script"))
     assert "<script" not in svg
     assert "می\u200cخواهم" in render_svg("x", [build_alignment(["می\u200cخواهم"], ["I"])])
+
+
+def list_texts(svg: str, css_class: str | None = None) -> list[str]:
+    return [
+        element.text or ""
+        for element in ET.fromstring(svg).iter(f"{SVG}text")
+        if css_class in (None, element.get("class"))
+    ]
+
+
+def test_axes_layer_and_legend_are_named() -> None:
+    svg = render_svg("fine", [replace(PLAIN, layer=4), replace(PLAIN, layer=4)], "translation")
+    assert list_texts(svg, "title") == ["fine"]
+    assert list_texts(svg, "axis") == ["source →", "← translation"] * 2
+    assert list_texts(svg, "legend") == ["attention weight", "largest of its row"]
+    layer = "Cross-attention of decoder layer 4 (counted from 0), mean of the heads"
+    assert list_texts(svg).count(layer) == 1
+    both = render_svg("fine", [replace(PLAIN, layer=0), replace(PLAIN, layer="mean")])
+    assert any(
+        "decoder layer 0" in text and "mean of all decoder layers" in text
+        for text in list_texts(both)
+    )
+    assert "Cross-attention" not in render_svg("fine", [PLAIN])
+
+
+def test_legend_cells_have_the_color_of_their_number() -> None:
+    root = ET.fromstring(render_svg("fine", []))
+    legend = root.findall(f"{SVG}g")[-1]
+    opacities = [rect.attrib["fill-opacity"] for rect in legend if rect.get("class") == "full"]
+    numbers = [item.text for item in legend if (item.get("class") or "").startswith("number")]
+    assert opacities == [f"{weight:.2f}" for weight in LEGEND_WEIGHTS[1:]]
+    assert numbers == ["0", *(text.removeprefix("0") for text in opacities)]
+
+
+def test_attention_of_a_head() -> None:
+    weights = [[0.9, 0.1], [0.3, 0.7]]
+    tokens = ["<s>", "a"]
+    svg = render_attention_svg("One", weights, tokens, tokens, "encoder.layers.3.attention", 2)
+    assert "Encoder self-attention, layer 3, head 2 (counted from 0)" in list_texts(svg)
+    assert list_texts(svg, "axis") == ["keys →", "← queries"]
+    cross = "decoder.layers.0.cross_attention"
+    svg = render_attention_svg("One", weights, ["x", "y"], tokens, cross, 0)
+    assert "Decoder cross-attention, layer 0, head 0 (counted from 0)" in list_texts(svg)
+    assert "y ← a 0.70" in (ET.fromstring(svg).findtext(f"{SVG}desc") or "")
 
 
 # --- HTML ---
@@ -134,8 +180,15 @@ def test_page_contains_both_texts_and_the_weights() -> None:
     assert data == [
         [[round(weight, 4) for weight in row] for row in one.weights] for one in (PLAIN, UNUSUAL)
     ]
-    assert [tag for tag, _ in page.tags].count("svg") == 2
+    assert [tag for tag, _ in page.tags].count("svg") == 3  # and the legend
     assert [tag for tag, _ in page.tags].count("script") == 3
+
+
+def test_page_names_axes_and_layer() -> None:
+    page = PageParser(render_html("x", [replace(PLAIN, layer="mean")], target_name="summary"))
+    texts = [text for _, text in page.texts]
+    assert "Cross-attention, mean of all decoder layers and heads" in texts
+    assert {"source →", "← summary", "attention weight"} <= {*texts}
 
 
 def test_whitespace_is_kept() -> None:

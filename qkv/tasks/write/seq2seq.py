@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import GenerationConfig, Result
@@ -21,6 +21,7 @@ from qkv.tasks.cross_attention import (
     AttentionResult,
     check_alignment_layer,
     compute_cross_attention,
+    resolve_alignment_layer,
 )
 from qkv.tasks.requirements import SEQ2SEQ_REQUIREMENT, TaskRequirement
 from qkv.tasks.write.base import GenerationTask
@@ -70,6 +71,15 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         return {} if self.alignment_layer is None else {"context_overflow": "stop"}
 
     @property
+    def resolved_alignment_layer(self) -> int | Literal["mean"] | None:
+        """The decoder layer of `alignment_layer`, counted from 0."""
+        if self.alignment_layer is None:
+            return None
+        assert isinstance(self.model.net, Transformer)
+        depth = len(self.model.net.last_stack.layer_order)
+        return resolve_alignment_layer(self.alignment_layer, depth)
+
+    @property
     def input_token_limit(self) -> int:
         """Maximum number of source tokens.
 
@@ -107,7 +117,8 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
 
     def predict(self, rows: Sequence[InputRow]) -> list[list[Result]]:
         row_results = super().predict(rows)
-        if self.alignment_layer is None:
+        layer = self.resolved_alignment_layer
+        if layer is None:
             return row_results
         net = self.model.net
         assert isinstance(net, Transformer)
@@ -118,9 +129,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
             for _ in results
         ]
         attention_results = iter(
-            compute_cross_attention(
-                net, sources, flat_results, self.generation_config, self.alignment_layer
-            )
+            compute_cross_attention(net, sources, flat_results, self.generation_config, layer)
         )
         return [[next(attention_results) for _ in results] for results in row_results]
 
@@ -147,7 +156,8 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
             )
             if self.filter_vocabulary_ids([token_id])
         )
-        return replace(output, alignments=(Alignment(source, target, weights),))
+        alignment = Alignment(source, target, weights, self.resolved_alignment_layer)
+        return replace(output, alignments=(alignment,))
 
     def segment_text(self, task_input: str) -> Iterator[tuple[str, str]]:
         """Yield the segments that are processed separately, each after its whitespace."""

@@ -1,0 +1,77 @@
+"""Draw the pictures of docs/: `python -m tools.pictures`.
+
+transformer.svg   the original Transformer, from its Spec
+attention.svg     one attention head of the built-in translation model
+alignment.svg     the word alignment of a translation by that model"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import qkv
+from qkv.families import get_family
+from qkv.model.build import build_model_spec
+from qkv.tasks.write.translate import TranslateTask
+from qkv.view.diagram import render_diagram_svg
+from qkv.view.pictures import render_attention_svg, render_svg
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+ATTENTION_TEXT = "She gave the book back to him because he had already read it."
+QUERY, KEY = "it", "book"
+ALIGNMENT_TEXT = "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."
+
+
+def draw_transformer() -> str:
+    family = get_family("transformer")
+    spec = build_model_spec(family, family.arguments("base"))
+    return render_diagram_svg("The Transformer, base model", spec)
+
+
+def draw_attention() -> str:
+    """Draw the head of the encoder in which the query attends to the key most, compared with the mean
+    of all queries."""
+    task = load_translate_task()
+    with qkv.look(task.model, paths=r"encoder\..*") as attention_weights:
+        result = task(ATTENTION_TEXT)
+    tokens = [span.text for span in result.alignments[0].source]
+    query, key = tokens.index(QUERY), tokens.index(KEY)
+    heads = {
+        path: weights[0, :, query, key] - weights[0, :, :, key].mean(-1)
+        for path, weights in attention_weights.items()
+    }
+    path = max(heads, key=lambda path: heads[path].max().item())
+    head = int(heads[path].argmax())
+    weights = attention_weights[path][0, head].tolist()
+    return render_attention_svg(f"“{ATTENTION_TEXT}”", weights, tokens, tokens, path, head)
+
+
+def draw_alignment() -> str:
+    result = load_translate_task()(ALIGNMENT_TEXT)
+    words = [alignment.merge_into_words() for alignment in result.alignments]
+    return render_svg("Word alignment of a translation", words, target_name="translation")
+
+
+def load_translate_task() -> TranslateTask:
+    task = qkv.task("translate", device="cpu", alignment_layer="penultimate")
+    assert isinstance(task, TranslateTask)
+    return task
+
+
+PICTURES: dict[str, Callable[[], str]] = {
+    "transformer.svg": draw_transformer,
+    "attention.svg": draw_attention,
+    "alignment.svg": draw_alignment,
+}
+
+
+def main() -> int:
+    for name, draw in PICTURES.items():
+        (DOCS / name).write_text(draw(), encoding="utf-8")
+        print(f"wrote docs/{name}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
