@@ -106,4 +106,9 @@ def test_threads_share_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(results[number] == expected for number in range(4))
+    # The scores are equal up to rounding: torch.set_num_threads does not apply to other threads.
+    for number in range(4):
+        for result, item in zip(results[number], expected, strict=True):
+            assert result.candidates[0].tokens == item.candidates[0].tokens
+            assert result.text == item.text
+            assert result.score == pytest.approx(item.score, rel=1e-5)

@@ -94,7 +94,9 @@ def flatten_result(result: Any) -> tuple[list[Any], Any]:
 
 @pytest.mark.parametrize("name", [name for name in TASK_CLASSES if name != "match"])
 def test_results_do_not_depend_on_the_batch(name: str) -> None:
-    settings = {"overflow": "truncate"} if name == "complete" else {}
+    settings: dict[str, Any] = {"overflow": "truncate"} if name == "complete" else {}
+    if name in ("complete", "summarize", "translate"):
+        settings["max_new_tokens"] = 24
     task = build_task(name, **settings)
     inputs = [build_input(name, text) for text in TEXTS if name != "score" or text != "x"]
     single = [task(*text) if name == "answer" else task(text) for text in inputs]
