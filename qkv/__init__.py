@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from qkv.attention_weights import look
     from qkv.batch import Batch, Inputs
+    from qkv.export.formats import export_model
     from qkv.families import list_families
     from qkv.model.build import build
     from qkv.model.load import load
@@ -23,6 +24,7 @@ __all__ = [
     "Tokenizer",
     "build",
     "evaluate",
+    "export_model",
     "fit",
     "list_families",
     "load",
@@ -36,6 +38,7 @@ _MODULES = {
     "Model": "qkv.model.model",
     "Tokenizer": "qkv.text",
     "build": "qkv.model.build",
+    "export_model": "qkv.export.formats",
     "list_families": "qkv.families",
     "evaluate": "qkv.train.evaluate.evaluate_model",
     "fit": "qkv.train.fit",

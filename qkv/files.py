@@ -3,8 +3,9 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -103,6 +104,27 @@ def write_files_atomically(files: Mapping[Path, WriteFunction]) -> None:
         for path in temporary.values():
             with suppress(OSError):
                 path.unlink()
+
+
+def check_new_folder(target: Path) -> None:
+    """Raise ValueError unless `target` is missing or an empty folder."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"{target}: already exists; expected a new or an empty folder")
+
+
+@contextmanager
+def write_folder_atomically(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder that is renamed to `target`, or removed after an error."""
+    parent = next(folder for folder in target.absolute().parents if folder.is_dir())
+    if not os.access(parent, os.W_OK):
+        raise ValueError(f"{target}: {parent} is not writable; expected a writable folder")
+    with tempfile.TemporaryDirectory(prefix=".qkv-", dir=parent) as temporary:
+        folder = Path(temporary) / "model"
+        yield folder
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            target.rmdir()
+        folder.rename(target)
 
 
 def sync_file(path: Path) -> None:

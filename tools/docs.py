@@ -31,7 +31,8 @@ PAGES, SITE = ROOT / "build" / "pages", ROOT / "site"
 
 # The order of the navigation; other files of docs/ come after these, and LAST at the end.
 ORDER = (
-    "index transformer tasks long-texts command-line library families decoding fine-tuning training results "
+    "index transformer tasks long-texts command-line library families decoding fine-tuning training "
+    "export results "
     "architecture checks reference"
 ).split()
 LAST = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}

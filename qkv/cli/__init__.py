@@ -40,7 +40,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
         new=new.new, recipes=recipes.recipes, train=train.train, eval=train.eval,
         tokenizer=tokenizer_app,
     ),
-    ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --weights int8"): dict(
+    ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --quantization int8"): dict(
         export=models.export, merge=models.merge
     ),
 }  # fmt: skip

@@ -1,12 +1,9 @@
-"""Model folders that commands write atomically, and their printed summary. Does not depend on commands."""
+"""Model folders that commands write, and their printed summary. Does not depend on commands."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +19,14 @@ COMPANION_FILES = """
     generation_config.json preprocessor_config.json processor_config.json modules.json
     *sentence*.json *_*/config.json LICENSE* README.md
 """.split()
+# Files that are copied with a model for another runtime, whose format has its own config and tokenizer.
+RUNTIME_COMPANION_FILES = (
+    "preprocessor_config.json processor_config.json *.jinja LICENSE* README.md".split()
+)
 # Files of the base model that are copied when an adapter is merged into it.
 BASE_COMPANION_FILES = (
     "generation_config.json preprocessor_config.json processor_config.json LICENSE*".split()
 )
-
-
-def check_new_folder(target: Path) -> None:
-    """Raise ValueError unless `target` is missing or an empty folder."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target}: already exists; expected a new or an empty folder")
 
 
 def describe_model(model: Model) -> str:
@@ -69,21 +64,6 @@ def print_summary(*rows: tuple[str, str], copied_files: list[str]) -> None:
     if copied_files:
         table.add_row("copied", ", ".join(copied_files))
     print_rich(table)
-
-
-@contextmanager
-def write_atomically(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `target`, or removed after an error."""
-    parent = next(folder for folder in target.absolute().parents if folder.is_dir())
-    if not os.access(parent, os.W_OK):
-        raise ValueError(f"{target}: {parent} is not writable; expected a writable folder")
-    with tempfile.TemporaryDirectory(prefix=".qkv-", dir=parent) as temporary:
-        folder = Path(temporary) / "model"
-        yield folder
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
 
 
 def copy_companion_files(

@@ -13,13 +13,13 @@ from qkv.cli.flags import BoolFlag, JsonFlag
 from qkv.cli.folders import (
     BASE_COMPANION_FILES,
     COMPANION_FILES,
-    check_new_folder,
+    RUNTIME_COMPANION_FILES,
     copy_companion_files,
     describe_model,
     list_file_sizes,
     print_summary,
-    write_atomically,
 )
+from qkv.files import check_new_folder, write_folder_atomically
 from qkv.formatting import format_count
 
 if TYPE_CHECKING:
@@ -235,15 +235,19 @@ def export(
     target: Path,
     /,
     *,
-    weights_format: Literal["safetensors", "bin"] = "safetensors",
-    max_shard_size: str = "5GB",
-    format: Literal["auto", "hf", "qkv"] = "auto",
-    weights: Literal["full", "int8"] = "full",
+    to: Literal["auto", "hf", "qkv", "onnx", "ctranslate2", "pt2"] = "auto",
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
+    quantization: Literal[
+        "int8", "int8_float32", "int8_float16", "int8_bfloat16", "int16", "float16", "bfloat16",
+        "float32",
+    ] | None = None,
+    weights_format: Literal["safetensors", "bin"] | None = None,
+    max_shard_size: str | None = None,
     head: str | None = None,
-) -> None:
+) -> None:  # fmt: skip
     """Write a model in another format; reads Hugging Face, fairseq, Marian and CTranslate2 models.
 
-    qkv export Helsinki-NLP/opus-mt-de-en small --weights int8
+    qkv export Helsinki-NLP/opus-mt-de-en small --to onnx
 
     Parameters
     ----------
@@ -251,25 +255,29 @@ def export(
         folder, hub id, builtin:translate, fairseq .pt file, Marian .npz file, or CTranslate2 folder
     target
         new folder
+    to
+        hf: Hugging Face, qkv: native, onnx, ctranslate2, pt2: torch.export; auto: Hugging Face if
+        it has a class for the model, else qkv
+    dtype
+        dtype of the weights; default: that of the source
+    quantization
+        int8 in qkv's format: readable by qkv only; in CTranslate2's, any of its types
     weights_format
-        file format of the weights
+        file format of Hugging Face's and qkv's weights; default: safetensors
     max_shard_size
-        maximum size of one weights file: 2GB, 500MB
-    format
-        hf: Hugging Face, qkv: native; auto: Hugging Face if it has a class for the model
-    weights
-        int8: weight-only 8-bit quantization, readable by qkv only
+        maximum size of one weights file: 2GB, 500MB; default: 5GB
     head
         head of a fairseq checkpoint with several heads: lm, or its name
     """
-    from qkv.files import read_json_object
+    import torch
+
+    from qkv.export.formats import EXPORT_FORMATS, export_model
     from qkv.model.adapters.config import is_adapter
     from qkv.model.foreign.formats import find_foreign_format
     from qkv.model.hub import find_model_folder
     from qkv.model.transforms.sentence_transformers import find_transformer_folder
-    from qkv.weights.tensors import read_tensors, write_tensors
 
-    shard_bytes = parse_byte_size(max_shard_size)
+    shard_bytes = parse_byte_size(max_shard_size or "5GB")
     path = find_model_folder(source, None)
     if is_adapter(path):
         raise ValueError(
@@ -278,34 +286,69 @@ def export(
     if target.exists() and target.samefile(path):
         raise ValueError(f"{target}: the same folder as the source; expected another folder")
     check_new_folder(target)
+    for flag, value in (("--weights-format", weights_format), ("--max-shard-size", max_shard_size)):
+        if value is not None and to in EXPORT_FORMATS:
+            raise ValueError(f"{flag} {value} with --to {to}: expected --to hf or --to qkv")
     model, source_format = _open_model(path, head)
-    with write_atomically(target) as folder:
-        model.save(folder, format=format, weights=weights, max_shard_size=shard_bytes)
-        if weights_format == "bin":
-            write_tensors(
-                folder, read_tensors(folder), file_format="bin", max_shard_size=shard_bytes
-            )
-        tensors = read_tensors(folder)
+    if dtype is not None:
+        model.to(getattr(torch, dtype))
+    with write_folder_atomically(target) as folder:
+        if to == "auto" or to == "hf" or to == "qkv":
+            file_format = weights_format or "safetensors"
+            description = _save_model(model, folder, to, quantization, file_format, shard_bytes)
+            patterns = COMPANION_FILES
+        else:
+            export_model(model, folder, to=to, quantization=quantization)
+            description = f"{to} format"
+            patterns = RUNTIME_COMPANION_FILES
         file_rows = list_file_sizes(folder)
-        is_native = read_json_object(folder / "config.json").get("model_type") == "qkv"
         # The tokenizer of a foreign format is written by `save`, in another format.
         patterns = [
             pattern
-            for pattern in COMPANION_FILES
+            for pattern in patterns
             if pattern not in ("*.model", "*.spm") or not find_foreign_format(path)
         ]
         companion_folder = find_transformer_folder(path) if path.is_dir() else path.parent
         copied_files = copy_companion_files(companion_folder, folder, patterns)
-    dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
     print_summary(
         ("read", str(path)),
         ("", source_format),
         ("model", describe_model(model)),
         ("wrote", str(target)),
-        ("", f"{FORMAT_NAMES[is_native]} format, {len(tensors)} tensors of {dtypes}"),
+        ("", description),
         *file_rows,
         copied_files=copied_files,
     )
+
+
+def _save_model(
+    model: Model,
+    folder: Path,
+    to: Literal["auto", "hf", "qkv"],
+    quantization: str | None,
+    weights_format: Literal["safetensors", "bin"],
+    shard_bytes: int,
+) -> str:
+    """Write Hugging Face's or qkv's format and return its description."""
+    from qkv.files import read_json_object
+    from qkv.weights.tensors import read_tensors, write_tensors
+
+    if quantization not in (None, "int8"):
+        raise ValueError(
+            f"--quantization {quantization} with --to {to}: expected int8, or --to ctranslate2"
+        )
+    model.save(
+        folder,
+        format=to,
+        quantization="int8" if quantization else None,
+        max_shard_size=shard_bytes,
+    )
+    if weights_format == "bin":
+        write_tensors(folder, read_tensors(folder), file_format="bin", max_shard_size=shard_bytes)
+    tensors = read_tensors(folder)
+    is_native = read_json_object(folder / "config.json").get("model_type") == "qkv"
+    dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
+    return f"{FORMAT_NAMES[is_native]} format, {len(tensors)} tensors of {dtypes}"
 
 
 def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
@@ -362,7 +405,7 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     base = find_base_model(path)[1] if is_adapter(path) else path
     merged = load(model, adapter=adapter, device="cpu")
     layers = merge_lora(merged.net)
-    with write_atomically(out) as folder:
+    with write_folder_atomically(out) as folder:
         merged.save(folder)
         file_rows = list_file_sizes(folder)
         base_folder = base if base.is_dir() else base.parent

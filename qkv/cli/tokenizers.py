@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.flags import BoolFlag, JsonFlag, StrictInt, StringList, TextArgument
-from qkv.cli.folders import check_new_folder
+from qkv.files import check_new_folder
 from qkv.formatting import format_count
 
 if TYPE_CHECKING:

@@ -165,6 +165,11 @@ def names_table(args: Args) -> str:
     return table + SEPARATE_TOKENS + "encoder.embedding.tokens model.shared copy\n"
 
 
+def finish_config(config: Args, args: Args) -> Args:
+    """State that no token is forced at the maximum length: Hugging Face's default is id 2."""
+    return config | {"forced_eos_token_id": None}
+
+
 def upgrade_config(config: Args) -> Args:
     """Rename the dropout rate of the classifier in the oldest files."""
     if "classif_dropout" not in config:
@@ -183,5 +188,5 @@ FAMILY = Family(
     name="bart", doc=__doc__, shape="encoder-decoder", build_spec=bart, sizes=SIZES,
     config=CONFIG, supported_values=SUPPORTED_VALUES, upgrade_config=upgrade_config,
     model_types=("bart",), heads=head_classes("Bart", HEADS, lm=CONDITIONAL_GENERATION),
-    names_table=names_table, prefixes=("model.",),
+    names_table=names_table, prefixes=("model.",), finish_config=finish_config,
 )  # fmt: skip

@@ -69,6 +69,7 @@ class Family(SpecPart):
     # Names that classes had before -> head.
     former_classes: Mapping[str, str] = field(default_factory=dict)
     removed_from_hf: bool = False  # Hugging Face no longer has the classes
+    hf_family: str = ""  # a family that Hugging Face has, which can hold this one
     names_table: str | Callable[[Args], str] = ""
     prefixes: tuple[str, ...] = ()  # prefixes of tensor names in the table
     # Heads whose class has another prefix.

@@ -4,7 +4,14 @@ paper    Junczys-Dowmunt et al. 2018, arXiv:1804.00344
 purpose  translate between two languages, fast
 differs  the original Transformer with swish and, optionally, two vocabularies"""
 
-from qkv.families.bart import CONFIG, SUPPORTED_VALUES, bart, names_table, upgrade_config
+from qkv.families.bart import (
+    CONFIG,
+    SUPPORTED_VALUES,
+    bart,
+    finish_config,
+    names_table,
+    upgrade_config,
+)
 from qkv.families.family import Family, head_classes
 from qkv.families.transformer import BASE
 
@@ -24,5 +31,5 @@ FAMILY = Family(
     },
     upgrade_config=upgrade_config,
     model_types=("marian",), heads=head_classes("Marian", "none lm causal-lm", lm="MTModel"),
-    names_table=names_table, prefixes=("model.",),
+    names_table=names_table, prefixes=("model.",), finish_config=finish_config,
 )  # fmt: skip

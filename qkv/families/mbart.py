@@ -4,7 +4,15 @@ paper    Liu et al. 2020, arXiv:2001.08210
 purpose  translate between many languages
 differs  pre-norm BART; the language code ends a target and is the first input of the decoder"""
 
-from qkv.families.bart import CONFIG, HEADS, SUPPORTED_VALUES, bart, names_table, upgrade_config
+from qkv.families.bart import (
+    CONFIG,
+    HEADS,
+    SUPPORTED_VALUES,
+    bart,
+    finish_config,
+    names_table,
+    upgrade_config,
+)
 from qkv.families.family import CONDITIONAL_GENERATION, Family, head_classes
 
 FAMILY = Family(
@@ -20,5 +28,5 @@ FAMILY = Family(
     },
     upgrade_config=upgrade_config,
     model_types=("mbart",), heads=head_classes("MBart", HEADS, lm=CONDITIONAL_GENERATION),
-    names_table=names_table, prefixes=("model.",),
+    names_table=names_table, prefixes=("model.",), finish_config=finish_config,
 )  # fmt: skip

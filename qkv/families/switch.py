@@ -104,6 +104,7 @@ FAMILY = Family(
         expert_capacity="expert_capacity", num_sparse_encoder_layers="num_sparse_encoder_layers",
         num_sparse_decoder_layers="num_sparse_decoder_layers", router_bias="router_bias",
         router_jitter_noise="router_jitter_noise",
+        decoder_start_token_id="decoder_start_token_id", eos_token_id="eos_token_id",
     ),
     supported_values={"router_dtype": ("float32", "float64")},
     derive_config=derive_config, finish_config=finish_config,

@@ -23,5 +23,5 @@ FAMILY = Family(
         sinusoidal="pairs", position_offset=0, init_std="xavier", lm_bias=False, shift_right=None,
         decoder_start_token_id=0, pad_token_id=None, eos_token_id=None, family="transformer",
     ),
-    heads={"none": "", "lm": ""},
+    heads={"none": "", "lm": ""}, hf_family="marian",
 )  # fmt: skip

@@ -54,8 +54,10 @@ class AttentionBias:
             return "causal" if isinstance(self.pattern, Causal) else "full"
         if is_pattern_only and is_plain and self.cu_seqlens is not None:
             return "packed"
-        is_long = self.q_positions.shape[1] >= MIN_BLOCK_SPARSE_LENGTH
-        return "blocks" if is_pattern_only and is_long and is_block_sparse(self.pattern) else "mask"
+        if is_pattern_only and is_block_sparse(self.pattern):
+            is_long = self.q_positions.shape[1] >= MIN_BLOCK_SPARSE_LENGTH
+            return "blocks" if is_long else "mask"
+        return "mask"
 
     def block_layout(self, pattern: Pattern) -> BlockLayout:
         """Return the blocks of the pattern, or of the pattern of one head."""

@@ -18,6 +18,12 @@ from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
 from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
 from qkv.model.loss import compute_loss, shift_labels_right
 from qkv.model.output import ModelOutput
+from qkv.model.token_ids import (
+    GENERATION_HEADS,
+    build_generation_config,
+    list_network_roles,
+    state_token_ids,
+)
 from qkv.model.transforms.pooling import Pooling
 from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sentence_transformer
 from qkv.nn.lora import lora_layers
@@ -85,6 +91,17 @@ class Model:
     def tokenizer(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
         self.tokenizer_folder = None
+        if tokenizer is not None:
+            self._state_token_ids(tokenizer)
+
+    def _state_token_ids(self, tokenizer: Tokenizer) -> None:
+        """State the special token ids of the tokenizer in the configs."""
+        roles = list_network_roles(self.spec, self.args)
+        self.config = state_token_ids(self.config, tokenizer, roles)
+        if self.args.get("head") in GENERATION_HEADS:
+            self.generation_config = build_generation_config(
+                self.config, self.generation_config, self.args
+            )
 
     def __repr__(self) -> str:
         count = sum(p.numel() for p in self.net.parameters())
@@ -238,18 +255,19 @@ class Model:
 
     def save(
         self, folder: str | Path, *, format: Literal["auto", "hf", "qkv"] = "auto",
-        weights: Literal["full", "int8"] = "full", max_shard_size: int = 5_000_000_000,
+        quantization: Literal["int8"] | None = None, max_shard_size: int = 5_000_000_000,
     ) -> None:  # fmt: skip
         """Write config.json, the weights and the tokenizer.
 
-        `format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it supports the model. `weights` is
-        "full", or "int8" for a quarter of the size, which only qkv can load."""
+        `format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it supports the model. A
+        Transformer is saved as Marian if `format` is "hf". `quantization` is None, or "int8" for a
+        quarter of the size, which only qkv can load."""
         if format not in ("auto", "hf", "qkv"):
             raise ValueError(f"format {format!r}: expected auto, hf or qkv")
-        if weights not in ("full", "int8"):
-            raise ValueError(f"weights {weights!r}: expected full or int8")
+        if quantization not in (None, "int8"):
+            raise ValueError(f"quantization {quantization!r}: expected int8 or None")
         folder = Path(folder)
-        incompatibility = "int8 weights" if weights == "int8" else self.find_hf_incompatibility()
+        incompatibility = "int8 weights" if quantization else self.find_hf_incompatibility()
         if lora_layers(self.net):
             raise ValueError(
                 f"{folder}: not written, because the model has adapters; "
@@ -259,9 +277,14 @@ class Model:
             raise ValueError(
                 f"Hugging Face's format cannot hold {incompatibility}: save with format='qkv'"
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        if format == "hf" and self.family.hf_family:
+            from qkv.model.transforms.hf_family import convert_to_hf_family
+
+            convert_to_hf_family(self).save(folder, max_shard_size=max_shard_size)
+            return
         tensors = {name: p.detach() for name, p in self.net.named_parameters()}
-        if incompatibility is None and format != "qkv":
+        is_hf = incompatibility is None and format != "qkv" and not self.family.hf_family
+        if is_hf:
             mappings = self._build_names_table().map_parameters(tensors)
             tensors = {
                 mapping.checkpoint_name: mapping.to_checkpoint(tensors)
@@ -269,21 +292,37 @@ class Model:
                 if not mapping.checkpoint_name.startswith(DENSE_PREFIX)  # written with the pooling
             }
             tensors |= self.extra_tensors
-            is_own = self.config.get("model_type", "qkv") == "qkv"
-            config = self._to_hf_config() if is_own else self.config
-        else:
-            config = self._to_qkv_config()
-        dtype = str(self.dtype).removeprefix("torch.")
-        dtype_key = "torch_dtype" if "torch_dtype" in config and "dtype" not in config else "dtype"
-        if weights == "int8":
+        config = self._build_config(is_hf, torch.float32 if quantization else self.dtype)
+        if quantization:
             tensors = quantize_int8(tensors)
-            dtype = "float32"
-            config = {**config, "weights": "int8"}
+            config["weights"] = quantization
+        folder.mkdir(parents=True, exist_ok=True)
         write_tensors(folder, tensors, max_shard_size=max_shard_size)
-        write_json(folder / "config.json", {**config, dtype_key: dtype})
+        self._write_config(folder, config)
+
+    def save_config(self, folder: str | Path) -> None:
+        """Write everything but the weights: config.json, generation_config.json and the tokenizer."""
+        is_hf = self.find_hf_incompatibility() is None and not self.family.hf_family
+        self._write_config(Path(folder), self._build_config(is_hf, self.dtype))
+
+    def _write_config(self, folder: Path, config: Mapping[str, Any]) -> None:
+        write_json(folder / "config.json", config)
         if self.generation_config is not None:
             write_json(folder / "generation_config.json", self.generation_config)
         self.save_tokenizer_and_pooling(folder)
+
+    def _build_config(self, is_hf: bool, dtype: torch.dtype) -> dict[str, Any]:
+        """Return config.json in Hugging Face's or qkv's format."""
+        if is_hf and self.config.get("model_type", "qkv") != "qkv":
+            config = dict(self.config)
+        elif is_hf:
+            if self.tokenizer is not None:
+                self._state_token_ids(self.tokenizer)
+            config = self._to_hf_config()
+        else:
+            config = self._to_qkv_config()
+        dtype_key = "torch_dtype" if "torch_dtype" in config and "dtype" not in config else "dtype"
+        return {**config, dtype_key: str(dtype).removeprefix("torch.")}
 
     def _to_qkv_config(self) -> dict[str, Any]:
         """Return the config of qkv's format: the family and its arguments that are not defaults."""
@@ -302,9 +341,8 @@ class Model:
         kept."""
         stated = build_hf_config(self.family, self.args)
         replaced = {"format_version", "family", "arguments", "position_embedding_type", *stated} - {
-            "id2label",
-            "label2id",
-        }
+            "id2label", "label2id", "bos_token_id", "eos_token_id", "pad_token_id",
+        }  # fmt: skip
         return stated | {key: value for key, value in self.config.items() if key not in replaced}
 
     def save_tokenizer_and_pooling(self, folder: Path) -> None:
@@ -328,10 +366,15 @@ class Model:
     def find_hf_incompatibility(self) -> str | None:
         """Return the part of this model that Hugging Face's format does not support, or None."""
         family = self.family
-        if not family.model_types or family.removed_from_hf:
+        if family.removed_from_hf or not (family.model_types or family.hf_family):
             return f"the {family.name} family"
         if self.position_embedding_type:
             return f"position_embedding_type={self.position_embedding_type!r} in {family.name}"
+        if family.hf_family:
+            from qkv.model.transforms.hf_family import convert_arguments
+
+            _, unsupported = convert_arguments(family, self.args)
+            return f"{', '.join(unsupported)} in {family.name}" if unsupported else None
         known = {*family.config, *family.nested, "num_labels", "head"}
         unknown = [
             f"{name}={value!r}"

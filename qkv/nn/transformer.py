@@ -128,7 +128,7 @@ class Stack(nn.Module):
         if is_recurrent and caches is None:
             caches = self.create_caches(inputs.batch_size, batch.mems)
         cache: Cache = caches[0].attention if caches else KVCache()
-        if len(cache) and inputs.offset_by_cache:
+        if inputs.offset_by_cache and len(cache):
             has_no_mask = inputs.attention_mask is None and inputs.document_ids is None
             contiguous = inputs.contiguous and not has_caches and has_no_mask
             position_ids = inputs.position_ids + cache.get_next_positions()

@@ -84,9 +84,9 @@ def test_the_exported_files_are_complete(home: Path) -> None:
     names += " special_tokens_map.json tokenizer.json tokenizer_config.json"
     assert sorted(path.name for path in folder.iterdir()) == names.split()
     assert json.loads((folder / "config.json").read_text())["weights"] == "int8"
-    assert json.loads((folder / "generation_config.json").read_text()) == dict(
-        num_beams=2, max_new_tokens=6
-    )
+    settings = json.loads((folder / "generation_config.json").read_text())
+    assert (settings["num_beams"], settings["max_new_tokens"]) == (2, 6)
+    assert settings["eos_token_id"] == qkv.Tokenizer.load(folder).eos_token_id
     assert (folder / "recipe.toml").read_text() == '[model]\nfamily = "transformer"\n'
     assert (folder / "tokenizer.json").read_text(encoding="utf-8").count("\n") == 1
     sampling = json.loads((home / "complete" / "generation_config.json").read_text())

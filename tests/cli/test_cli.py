@@ -97,7 +97,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(
             name in good(capsys, *arguments) for name in ("families", "show", "export", "--version")
         )
-    words = ("--weights-format", "--max-shard-size", "--format", "fairseq")
+    words = ("--weights-format", "--max-shard-size", "--to", "fairseq")
     assert all(word in good(capsys, "export", "--help") for word in words)
 
 
@@ -130,7 +130,7 @@ else: raise AssertionError
         (["show", "gpt2", "--size", "huge"], "'huge': expected one of small, medium, large, xl"),
         (["show", "."], "config.json"),
         (["show", "./none/here"], "no such folder"),
-        (["families", "--format", "x"], "--format"),
+        (["families", "--to", "x"], "--to"),
         (["export", "only"], "TARGET"),
         (["export", "./none/here", "out"], "no such folder"),
         (["export", ".", "out", "--weights-format", "npz"], "npz"),
@@ -142,7 +142,7 @@ else: raise AssertionError
             ["export", ".", "out", "--max-shard-size", "0GB"],
             "--max-shard-size 0GB: expected a size",
         ),
-        (["export", ".", "out", "--format", "onnx"], "onnx"),
+        (["export", ".", "out", "--to", "gguf"], "gguf"),
         (["export", ".", "out", "--head", "lm"], "--head lm with ."),
     ],
 )
@@ -377,11 +377,11 @@ def test_export_there_and_back(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 def test_export_to_qkv_format_and_back(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     a = tiny(tmp_path / "a", "gpt2")
-    out = good(capsys, "export", a, tmp_path / "own", "--format", "qkv")
+    out = good(capsys, "export", a, tmp_path / "own", "--to", "qkv")
     assert "qkv format" in out
     assert json.loads((tmp_path / "own" / "config.json").read_bytes())["model_type"] == "qkv"
     for to in ("hf", "auto"):
-        good(capsys, "export", tmp_path / "own", tmp_path / to, "--format", to)
+        good(capsys, "export", tmp_path / "own", tmp_path / to, "--to", to)
         assert equal(a, tmp_path / to)
         assert json.loads((tmp_path / to / "config.json").read_bytes())["model_type"] == "gpt2"
         transformers.GPT2LMHeadModel.from_pretrained(tmp_path / to)
@@ -394,7 +394,7 @@ def test_export_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     (tmp_path / "source" / "dict.txt").write_text("a 1\n")
     for source in (path, path.parent):
         target = tmp_path / f"of {source.name}"
-        out = good(capsys, "export", source, target, "--format", "hf")
+        out = good(capsys, "export", source, target, "--to", "hf")
         assert f"read    {source}\n        fairseq checkpoint\n" in out
         assert "model   roberta, " in out
         assert "copied  dict.txt" in out
@@ -428,8 +428,8 @@ def test_export_a_head_of_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: 
 def test_export_ctranslate2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source = write_model(tmp_path / "ct2", *build_translator())
     (source / "source_vocabulary.txt").write_text("a\nb\n")
-    message = bad(capsys, "export", source, tmp_path / "hf", "--format", "hf")
-    assert "Hugging Face's format cannot hold the transformer family" in message
+    message = bad(capsys, "export", source, tmp_path / "hf", "--to", "hf")
+    assert "Hugging Face's format cannot hold norm_position='pre', final_norm=True" in message
     assert {path.name for path in tmp_path.iterdir()} == {"ct2"}  # nothing half-written
     out = good(capsys, "export", source, tmp_path / "own")
     assert f"read    {source}\n        CTranslate2 model\n" in out

@@ -99,7 +99,10 @@ def test_bash_completes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         .splitlines()[0]
         .removeprefix("wrote ")
     )
-    for words, expected in (("qkv transl", "translate"), ("qkv export a b --weights in", "int8")):
+    for words, expected in (
+        ("qkv transl", "translate"),
+        ("qkv export a b --to ct", "ctranslate2"),
+    ):
         at = f"COMP_WORDS=({words}); COMP_CWORD={len(words.split()) - 1}"
         line = f'source "{script}"; {at}; _qkv; echo ${{COMPREPLY[*]}}'
         done = subprocess.run(

@@ -171,7 +171,9 @@ def test_the_builtin_translation_model_translates_in_ctranslate2(tmp_path: Path)
             assert [tokens.index(token) for token in result.hypotheses[0]] == ids
     loaded = qkv.load(tmp_path)
     assert loaded.tokenizer is not None
-    assert loaded.generation_config == model.generation_config
+    assert model.generation_config is not None
+    assert loaded.generation_config is not None
+    assert loaded.generation_config.items() >= model.generation_config.items()  # and token ids
     assert loaded.tokenizer.encode(texts[0], language=">>en<<") == rows[0]
 
 

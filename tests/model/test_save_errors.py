@@ -44,8 +44,12 @@ def test_an_unknown_format_is_an_error(file_format: Any, tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("family", "changes", "word"),
-    [("gpt3", {}, "gpt3"), ("sparse", {}, "sparse"), ("transformer", {}, "transformer"),
-     ("transformer-xl", {}, "transformer-xl"), ("gpt2", {"positions": "alibi"}, "alibi")],
+    [
+        ("gpt3", {}, "gpt3"), ("sparse", {}, "sparse"), ("transformer-xl", {}, "transformer-xl"),
+        ("transformer", {"norm_position": "pre"}, "norm_position='pre'"),
+        ("transformer", {"sinusoidal": None}, "sinusoidal=None"),
+        ("transformer", {"positions": "alibi"}, "alibi"), ("gpt2", {"positions": "alibi"}, "alibi"),
+    ],
 )  # fmt: skip
 def test_a_model_without_hf_class_is_not_saved_in_hf_format(
     family: str, changes: Any, word: str, tmp_path: Path

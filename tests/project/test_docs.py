@@ -27,7 +27,7 @@ from tools.pages.page import split_sections
 WITH_CODE = (
     "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
     "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
-    "docs/command-line.md", "docs/fine-tuning.md",
+    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
 EXTENSIONS = ("Add an objective", "Add a task", "Add a metric", "Add a logits processor")
@@ -43,6 +43,7 @@ DOCUMENTS = (
     "docs/command-line.md",
     "docs/families.md",
     "docs/decoding.md",
+    "docs/export.md",
     "docs/tasks.md",
     "docs/long-texts.md",
     "docs/fine-tuning.md",

@@ -27,7 +27,7 @@ def get_weights(model: qkv.Model) -> dict[str, Tensor]:
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_the_error_is_at_most_half_a_scale(family: str, tmp_path: Path) -> None:
     model = tiny.build(family, dtype=torch.float32)
-    model.save(tmp_path, weights="int8")
+    model.save(tmp_path, quantization="int8")
     loaded = qkv.load(tmp_path)
     before, after = get_weights(model), get_weights(loaded)
     assert before.keys() == after.keys()
@@ -49,9 +49,9 @@ def test_a_file_saved_again_is_equal_to_the_bit(tmp_path: Path) -> None:
             if x.dim() == 2:
                 x *= torch.logspace(-30, 30, len(x))[:, None]
                 x[0] = 0
-    model.save(tmp_path / "first", weights="int8")
+    model.save(tmp_path / "first", quantization="int8")
     first = qkv.load(tmp_path / "first")
-    first.save(tmp_path / "second", weights="int8")
+    first.save(tmp_path / "second", quantization="int8")
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("first", "second")]
     assert files[0] == files[1]
     assert read_json_object(tmp_path / "first" / "config.json") == read_json_object(
@@ -64,7 +64,7 @@ def test_a_file_saved_again_is_equal_to_the_bit(tmp_path: Path) -> None:
 def test_a_file_is_a_third_as_large_and_holds_tied_weights_once(tmp_path: Path) -> None:
     model = tiny.build("gpt2", dtype=torch.float32, width=128)  # its head is tied to its embedding
     model.save(tmp_path / "full")
-    model.save(tmp_path / "int8", weights="int8")
+    model.save(tmp_path / "int8", quantization="int8")
     stored = load_file(tmp_path / "int8" / "model.safetensors")
     assert {name for name in stored if not name.endswith(".scale")} == get_weights(model).keys()
     assert "heads.lm.out.weight" not in stored
@@ -81,7 +81,7 @@ def test_a_file_is_a_third_as_large_and_holds_tied_weights_once(tmp_path: Path) 
 
 def test_loaded_weights_have_any_dtype_and_are_saved_in_full(tmp_path: Path) -> None:
     model = tiny.build("bert", dtype=torch.bfloat16)
-    model.save(tmp_path / "int8", weights="int8")
+    model.save(tmp_path / "int8", quantization="int8")
     assert {x.dtype for x in get_weights(qkv.load(tmp_path / "int8")).values()} == {torch.float32}
     half = qkv.load(tmp_path / "int8", dtype=torch.float16)
     assert {x.dtype for x in get_weights(half).values()} == {torch.float16}
@@ -97,7 +97,7 @@ def test_label_names_are_kept(tmp_path: Path) -> None:
     model = tiny.build("bert", dtype=torch.float32, head="sequence-classification", num_labels=3)
     label_names = model.config["id2label"] = {"0": "bad", "1": "so-so", "2": "good"}
     model.config["problem_type"] = "single_label_classification"
-    model.save(tmp_path / "int8", weights="int8")
+    model.save(tmp_path / "int8", quantization="int8")
     qkv.load(tmp_path / "int8").save(tmp_path / "full")
     config = read_json_object(tmp_path / "full" / "config.json")
     assert (config["model_type"], config["id2label"]) == ("bert", label_names)
@@ -110,7 +110,7 @@ def test_export_writes_int8_and_full_weights(
 ) -> None:
     source, target = tmp_path / "bert", tmp_path / "small"
     tiny.build("bert", dtype=torch.float32).save(source)
-    assert main(["export", str(source), str(target), "--weights", "int8"]) == 0
+    assert main(["export", str(source), str(target), "--quantization", "int8"]) == 0
     dtypes = capsys.readouterr().out.split("tensors of ")[1].splitlines()[0]
     assert {*dtypes.split(", ")} == {"int8", "bfloat16", "float32"}
     assert main(["export", str(target), str(tmp_path / "full")]) == 0
@@ -123,13 +123,13 @@ def test_export_writes_int8_and_full_weights(
 
 def test_int8_that_is_not_supported_is_an_error(tmp_path: Path) -> None:
     model = tiny.build("bert", dtype=torch.float32)
-    with pytest.raises(ValueError, match=r"weights 'int4': expected full or int8"):
-        model.save(tmp_path, weights="int4")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"quantization 'int4': expected int8 or None"):
+        model.save(tmp_path, quantization="int4")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="format cannot hold int8 weights"):
-        model.save(tmp_path, format="hf", weights="int8")
+        model.save(tmp_path, format="hf", quantization="int8")
     next(model.net.parameters()).data[0, 0] = torch.inf
     with pytest.raises(ValueError, match=r"tokens\.weight: values that are not finite"):
-        model.save(tmp_path, weights="int8")
+        model.save(tmp_path, quantization="int8")
 
 
 def test_quantization_is_idempotent() -> None:
@@ -148,7 +148,7 @@ SCALE = get_scale_name(NAME)
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    tiny.build("bert", dtype=torch.float32).save(tmp_path, weights="int8")
+    tiny.build("bert", dtype=torch.float32).save(tmp_path, quantization="int8")
     return tmp_path
 
 
