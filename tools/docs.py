@@ -1,6 +1,6 @@
 """Build the documentation site: Markdown pages in build/pages, then HTML in site/.
 
-    docs/index.md ...                 copied
+    docs/index.md ...                 copied, with the pictures docs/*.svg
     docs/tasks.md, docs/families.md   one page per task and family
     qkv                               the reference, and the source excerpts of pages
 
@@ -23,6 +23,7 @@ from tools.pages.excerpt import insert_excerpts
 from tools.pages.families import family_pages
 from tools.pages.page import Page, list_headings, resolve_links
 from tools.pages.reference import reference_pages
+from tools.pages.tabs import insert_tabs
 from tools.pages.tasks import task_pages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,9 +32,8 @@ PAGES, SITE = ROOT / "build" / "pages", ROOT / "site"
 
 # The order of the navigation; other files of docs/ come after these, and LAST at the end.
 ORDER = (
-    "index transformer tasks long-texts command-line library families decoding fine-tuning training "
-    "export results "
-    "architecture checks reference"
+    "index coming-from tasks command-line library fine-tuning training export transformer families decoding "
+    "long-texts results architecture checks reference"
 ).split()
 LAST = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EQUATION = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -70,8 +70,8 @@ def make_page(source: str, path: str) -> Page:
 
 
 def render_page(page: Page, paths: dict[str, str]) -> str:
-    """Return the text of a page with links, excerpts, equations and file names resolved."""
-    text = resolve_links(replace(page, text=insert_excerpts(page)), paths).text
+    """Return the text of a page with links, excerpts, tabs, equations and file names resolved."""
+    text = insert_tabs(resolve_links(replace(page, text=insert_excerpts(page)), paths).text)
     text = EQUATION.sub(
         lambda match: f'<div class="equation">{render_mathml(match[1])}</div>', text
     )
@@ -108,6 +108,8 @@ def write_pages(folder: Path) -> list[Page]:
         file.write_text(render_page(page, paths), encoding="utf-8")
     for name in ("theme.css", "iframe-worker.js"):
         shutil.copy(THEME / name, folder / "docs" / name)
+    for picture in (ROOT / "docs").glob("*.svg"):
+        shutil.copy(picture, folder / "docs" / picture.name)
     settings = (THEME / "zensical.toml").read_text(encoding="utf-8")
     settings = settings.replace("[project]", f"[project]\nnav = {format_navigation(parts)}", 1)
     (folder / "zensical.toml").write_text(settings, encoding="utf-8")

@@ -1,5 +1,6 @@
 """The documents are correct: code runs, commands print what is shown, links resolve."""
 
+import doctest
 import inspect
 import os
 import re
@@ -27,7 +28,7 @@ from tools.pages.page import split_sections
 WITH_CODE = (
     "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
     "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
-    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md",
+    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md", "docs/coming-from.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
 EXTENSIONS = ("Add an objective", "Add a task", "Add a metric", "Add a logits processor")
@@ -36,6 +37,7 @@ DOCUMENTS = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/index.md",
+    "docs/coming-from.md",
     "docs/library.md",
     "docs/transformer.md",
     "docs/architecture.md",
@@ -113,6 +115,8 @@ def test_code_runs_and_commands_print_what_is_shown(
         elif block.kind == "python":
             code = "\n" * (block.line - 1) + block.text  # errors then name the line of the document
             exec(compile(code, ROOT / name, "exec"), namespace)
+        elif block.kind == "pycon":
+            run_session(block, namespace, name)
         elif block.kind == "console":
             command, *expected_lines = block.text.splitlines()
             capsys.readouterr()
@@ -120,6 +124,19 @@ def test_code_runs_and_commands_print_what_is_shown(
             printed = iter("".join(capsys.readouterr()).splitlines())
             for line in expected_lines:  # in this order; … stands for lines that are left out
                 assert line == "…" or line in printed, f"{name}: {command} does not print: {line}"
+
+
+def run_session(block: Block, namespace: dict[str, object], name: str) -> None:
+    """Run the code after >>> in a namespace and compare its outputs with those of the block."""
+    parser = doctest.DocTestParser()
+    session = parser.get_doctest(block.text, namespace, name, name, block.line - 1)
+    messages: list[str] = []
+    results = doctest.DocTestRunner(verbose=False).run(
+        session, out=messages.append, clear_globs=False
+    )
+    assert results.attempted > 0
+    assert results.failed == 0, "".join(messages)
+    namespace.update(session.globs)
 
 
 def apply_diff(text: str, diff: str) -> str:

@@ -41,6 +41,7 @@ from tools.pages.settings import (
     settings_pages,
     table_settings,
 )
+from tools.pages.tabs import insert_tabs
 
 TEXT = """# Pets
 
@@ -116,6 +117,26 @@ def test_a_link_to_no_file_is_an_error() -> None:
         ValueError, match=r"docs/pets.md: the target of the link ../setup.py does not exist"
     ):
         resolve_links(make_page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
+
+
+def test_pictures_keep_their_files() -> None:
+    text = "![A picture](alignment.svg)"
+    page = make_page(text, "pets/dog.md", "docs/pets.md#dog")
+    assert resolve_links(page, {}).text == "![A picture](../alignment.svg)"
+    assert list_links(text) == []
+    with pytest.raises(ValueError, match=r"docs/pets.md: the picture dog.svg does not exist"):
+        resolve_links(make_page("![A dog](dog.svg)"), {})
+
+
+# --- tabs ---
+
+
+def test_sections_between_comments_become_tabs() -> None:
+    text = "a\n\n<!-- tabs -->\n\n### Use\n\n```sh\n### b\n```\n\n### Look\n\nc\n\n<!-- end tabs -->\n\nd\n"
+    expected = 'a\n\n=== "Use"\n\n    ```sh\n    ### b\n    ```\n\n=== "Look"\n\n    c\n\nd\n'
+    assert insert_tabs(text) == expected
+    with pytest.raises(ValueError, match="tabs begin with 'a'"):
+        insert_tabs("<!-- tabs -->\na\n<!-- end tabs -->\n")
 
 
 # --- equations ---
