@@ -238,7 +238,7 @@ def test_the_signatures_of_the_public_interface_are_those_of_the_code() -> None:
 
 
 def test_names_beside_those_of_other_libraries_exist() -> None:
-    """The last column of the first table has recipe keys and fields of GenerationConfig; of the second, tasks."""
+    """The last column of the first table has settings, that of the second has tasks."""
     section = read("docs/coming-from.md").partition("## Names")[2]
     tables = [
         re.findall(r"`(\w+)", "".join(re.findall(r"\|([^|]+)\|$", table, re.MULTILINE)))
