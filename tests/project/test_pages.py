@@ -1,5 +1,6 @@
 """The pages of the site: headings, links, equations, excerpts, pictures, the reference."""
 
+import inspect
 import re
 import tomllib
 from dataclasses import fields
@@ -20,6 +21,7 @@ from qkv.train.recipe import TABLES
 from tools.pages.equation import render_mathml
 from tools.pages.excerpt import find_excerpt, insert_excerpts
 from tools.pages.families import DESCRIPTIONS, supported_tasks, supporting_families
+from tools.pages.meanings import ARGUMENT_MEANINGS, MEANINGS
 from tools.pages.page import (
     Page,
     list_headings,
@@ -31,8 +33,8 @@ from tools.pages.page import (
 from tools.pages.picture import GRID_SIZE, list_views, render_picture, render_view
 from tools.pages.reference import format_signature, reference_pages
 from tools.pages.settings import (
-    MEANINGS,
     Setting,
+    argument_settings,
     command_settings,
     generation_settings,
     list_commands,
@@ -380,3 +382,31 @@ def test_meanings_are_of_settings_that_exist() -> None:
         if name not in names[table]
     ]
     assert unknown == []
+
+
+PUBLIC_FUNCTIONS = {
+    **{f"qkv.{name}": getattr(qkv, name) for name in qkv.__all__ if name.islower()},
+    "Model.save": qkv.Model.save,
+    "Model.generate": qkv.Model.generate,
+    "Tokenizer.train": qkv.Tokenizer.train,
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC_FUNCTIONS)
+def test_every_argument_has_a_meaning(name: str) -> None:
+    """Every function with arguments has a table of them in the reference."""
+    parameters = inspect.signature(PUBLIC_FUNCTIONS[name]).parameters.keys() - {"self"}
+    assert {*ARGUMENT_MEANINGS.get(name, {})} == parameters
+    if parameters:
+        rows = argument_settings(name, PUBLIC_FUNCTIONS[name])
+        assert all(row.meaning for row in rows)
+        page = reference_pages()[0].text
+        assert all(f"| `{row.name}` |" in page for row in rows)
+
+
+def test_arguments_have_types_and_defaults() -> None:
+    rows = {row.name: row for row in argument_settings("qkv.fit", qkv.fit)}
+    assert rows["batch_size"][:3] == ("batch_size", "int", "16")
+    assert rows["model"].default == "required"
+    assert rows["steps"].default == "None"
+    assert rows["**train_settings"].default == ""
