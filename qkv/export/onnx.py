@@ -16,7 +16,7 @@ from torch.onnx import ONNXProgram
 from qkv.export.graphs import Graph, build_graphs
 from qkv.export.pt2 import eval_mode, trace_graph
 from qkv.model.model import Model
-from qkv.model.transforms.hf_family import convert_to_hf_family
+from qkv.model.transforms.hf_family import convert_to_hf_family, find_unsupported_part
 
 REQUIRED_PACKAGES = ("onnx", "onnxscript")
 
@@ -28,7 +28,7 @@ def export_onnx(model: Model, folder: Path) -> None:
         raise ValueError(
             f"export to ONNX needs the package {' and '.join(missing)}: pip install 'qkv[onnx]'"
         )
-    if model.family.hf_family and model.find_hf_incompatibility() is None:
+    if model.family.hf_family and find_unsupported_part(model) is None:
         model = convert_to_hf_family(model)  # Optimum reads config.json of models that it knows
     with eval_mode(model):
         programs = {graph.name: convert_graph(graph) for graph in build_graphs(model)}

@@ -273,17 +273,17 @@ class Model:
                 f"{folder}: not written, because the model has adapters; "
                 "call merge_lora or write_adapter"
             )
-        if format == "hf" and incompatibility is not None:
-            raise ValueError(
-                f"Hugging Face's format cannot hold {incompatibility}: save with format='qkv'"
-            )
-        if format == "hf" and self.family.hf_family:
+        if format == "hf" and self.family.hf_family and not quantization:
             from qkv.model.transforms.hf_family import convert_to_hf_family
 
             convert_to_hf_family(self).save(folder, max_shard_size=max_shard_size)
             return
+        if format == "hf" and incompatibility is not None:
+            raise ValueError(
+                f"Hugging Face's format cannot hold {incompatibility}: save with format='qkv'"
+            )
         tensors = {name: p.detach() for name, p in self.net.named_parameters()}
-        is_hf = incompatibility is None and format != "qkv" and not self.family.hf_family
+        is_hf = incompatibility is None and format != "qkv"
         if is_hf:
             mappings = self._build_names_table().map_parameters(tensors)
             tensors = {
@@ -302,7 +302,7 @@ class Model:
 
     def save_config(self, folder: str | Path) -> None:
         """Write everything but the weights: config.json, generation_config.json and the tokenizer."""
-        is_hf = self.find_hf_incompatibility() is None and not self.family.hf_family
+        is_hf = self.find_hf_incompatibility() is None
         self._write_config(Path(folder), self._build_config(is_hf, self.dtype))
 
     def _write_config(self, folder: Path, config: Mapping[str, Any]) -> None:
@@ -366,15 +366,10 @@ class Model:
     def find_hf_incompatibility(self) -> str | None:
         """Return the part of this model that Hugging Face's format does not support, or None."""
         family = self.family
-        if family.removed_from_hf or not (family.model_types or family.hf_family):
+        if not family.model_types or family.removed_from_hf:
             return f"the {family.name} family"
         if self.position_embedding_type:
             return f"position_embedding_type={self.position_embedding_type!r} in {family.name}"
-        if family.hf_family:
-            from qkv.model.transforms.hf_family import convert_arguments
-
-            _, unsupported = convert_arguments(family, self.args)
-            return f"{', '.join(unsupported)} in {family.name}" if unsupported else None
         known = {*family.config, *family.nested, "num_labels", "head"}
         unknown = [
             f"{name}={value!r}"

@@ -309,6 +309,7 @@ def test_show_refuses_too_many_layers(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "layers and experts, expected at most 50,000" in bad(capsys, "show", tmp_path)
 
 
+@pytest.mark.filterwarnings("ignore:.*loaded without a tokenizer")
 def test_show_fairseq_and_ctranslate2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = write_fairseq(tmp_path / "model.pt", to_fairseq(build_roberta()))
     assert good(capsys, "show", path).startswith("model.pt: encoder, ")
@@ -425,6 +426,7 @@ def test_export_a_head_of_fairseq(capsys: pytest.CaptureFixture[str], tmp_path: 
     assert len(json.loads((tmp_path / "out" / "config.json").read_bytes())["id2label"]) == 4
 
 
+@pytest.mark.filterwarnings("ignore:.*loaded without a tokenizer")
 def test_export_ctranslate2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source = write_model(tmp_path / "ct2", *build_translator())
     (source / "source_vocabulary.txt").write_text("a\nb\n")

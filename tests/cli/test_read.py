@@ -353,8 +353,9 @@ def test_the_folder_of_a_run_is_not_a_model(capsys: pytest.CaptureFixture[str]) 
         message = bad(capsys, "classify", "a", "--model", str(run))
         assert f"{run}: the folder of a run, expected that of a model; its model is in" in message
         assert str(run / name) in message
-    assert f"expected the folder of a run, which is {run}" in bad(capsys, "eval", str(run / "best"))
-    assert "no recipe.toml; expected the folder of a run\n" in bad(capsys, "eval", "runs")
+    message = bad(capsys, "eval", str(run / "best"))
+    assert f"no data to evaluate on; set --data FILE, or evaluate the run {run}" in message
+    assert "runs: no data to evaluate on; set --data FILE" in bad(capsys, "eval", "runs")
 
 
 def test_an_empty_model_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,9 +41,9 @@ def test_a_prompt_without_room_for_new_tokens_is_an_error() -> None:
 def test_generation_stops_at_the_last_position_or_slides_its_window() -> None:
     model = build_model()
     prompt = torch.ones(1, 3, dtype=torch.long)
-    settings = dict(max_new_tokens=40, min_new_tokens=40)
-    assert model.generate(prompt, **settings, context_overflow="stop").shape[1] == LIMIT
-    assert model.generate(prompt, **settings).shape[1] == 43
+    stopped = model.generate(prompt, max_new_tokens=40, min_new_tokens=40, context_overflow="stop")
+    assert stopped.shape[1] == LIMIT
+    assert model.generate(prompt, max_new_tokens=40, min_new_tokens=40).shape[1] == 43
 
 
 def test_a_tokenizer_truncates_only_if_asked_to() -> None:

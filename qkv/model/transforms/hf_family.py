@@ -40,11 +40,22 @@ def convert_arguments(family: Family, args: Args) -> tuple[Args, list[str]]:
     return converted, [f"{name}={value!r}" for name, value in unsupported.items()]
 
 
+def find_unsupported_part(model: Model) -> str | None:
+    """Return the part of a model that the other family cannot hold, or None."""
+    if model.position_embedding_type:
+        return f"position_embedding_type={model.position_embedding_type!r}"
+    return ", ".join(convert_arguments(model.family, model.args)[1]) or None
+
+
 def convert_to_hf_family(model: Model) -> Model:
     """Return the same model in the family that Hugging Face has; outputs differ by rounding only."""
+    if part := find_unsupported_part(model):
+        raise ValueError(
+            f"Hugging Face's format cannot hold {part} in {model.family.name}: "
+            "save with format='qkv'"
+        )
     family = get_family(model.family.hf_family)
-    args, unsupported = convert_arguments(model.family, model.args)
-    assert not unsupported
+    args, _ = convert_arguments(model.family, model.args)
     net = build_network(build_model_spec(family, args))
     order = sort_features(args["width"], str(model.args["sinusoidal"]))
     parameters = {

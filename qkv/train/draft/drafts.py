@@ -24,7 +24,6 @@ from qkv.train.draft.settings import (
     choose_duration,
     choose_encoder,
     choose_finetuning,
-    suggest_max_length,
     choose_precision,
     choose_rows,
     describe_labels,
@@ -33,6 +32,7 @@ from qkv.train.draft.settings import (
     describe_table,
     is_imbalanced,
     suggest_class_weights,
+    suggest_max_length,
 )
 from qkv.train.evaluate.metrics import ENTITY_TAG_PATTERN
 
