@@ -114,20 +114,21 @@ def test_other_files_are_named_and_not_linked() -> None:
     assert resolve_links(make_page(text), {"docs/index.md": "index.md"}).text == expected
 
 
+def test_pictures_of_docs_are_found_from_every_page() -> None:
+    text = "![an alignment](alignment.svg)"
+    assert resolve_links(make_page(text), {}).text == "![an alignment](../alignment.svg)"
+    assert resolve_links(make_page(text, path="pets.md"), {}).text == text
+    assert list_links(text) == []
+    for name in ("none.svg", "../pyproject.toml"):
+        with pytest.raises(ValueError, match=f"the picture {name} does not exist in docs/"):
+            resolve_links(make_page(f"![none]({name})"), {})
+
+
 def test_a_link_to_no_file_is_an_error() -> None:
     with pytest.raises(
         ValueError, match=r"docs/pets.md: the target of the link ../setup.py does not exist"
     ):
         resolve_links(make_page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
-
-
-def test_pictures_keep_their_files() -> None:
-    text = "![A picture](alignment.svg)"
-    page = make_page(text, "pets/dog.md", "docs/pets.md#dog")
-    assert resolve_links(page, {}).text == "![A picture](../alignment.svg)"
-    assert list_links(text) == []
-    with pytest.raises(ValueError, match=r"docs/pets.md: the picture dog.svg does not exist"):
-        resolve_links(make_page("![A dog](dog.svg)"), {})
 
 
 # --- tabs ---

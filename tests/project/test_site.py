@@ -14,7 +14,7 @@ import qkv
 from qkv.tasks.registry import TASK_CLASSES
 from tests.conftest import ROOT
 from tools import docs
-from tools.pages.page import list_headings, list_links, make_anchor
+from tools.pages.page import IMAGE, list_headings, list_links, make_anchor
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +76,16 @@ def test_links_between_pages_resolve(pages: Path) -> None:
                 broken.append(f"{path}: {link}#{anchor}")
     assert broken == []
     assert sum(len(list_links(text)) for text in texts.values()) > 200
+
+
+def test_pictures_are_in_the_site(pages: Path) -> None:
+    pictures = [
+        normpath(join(dirname(path), match[2]))
+        for path, text in read_texts(pages).items()
+        for match in IMAGE.finditer(text)
+    ]
+    assert pictures
+    assert all((pages / "docs" / picture).is_file() for picture in pictures)
 
 
 def test_every_section_of_docs_tasks_is_on_a_page(pages: Path) -> None:

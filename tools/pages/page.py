@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 REPLACED_FILES = {"README.md": "docs/index.md"}  # files that another page of the site replaces
 FENCED = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[([^][]*)\]\((?!\w+://)([^)#\s]*)(#[^)\s]*)?\)")
-PICTURE = re.compile(r"!\[([^][]*)\]\(([^)\s]+)\)")
+IMAGE = re.compile(r"!\[([^][]*)\]\((?!\w+://)([^)\s]+)\)")
 HEADING = re.compile(r"^(#+) +(.+)$", re.MULTILINE)
 
 
@@ -82,8 +82,8 @@ def list_links(text: str) -> list[tuple[str, str]]:
 def resolve_links(page: Page, paths: Mapping[str, str]) -> Page:
     """Return the page with links to other pages, given the page path of each source.
 
-    A link to a file without a page is replaced by its label and the file name. Pictures are files of
-    docs/, which keep their names in the site."""
+    A link to a file without a page is replaced by its label and the file name. A picture of docs/
+    has the same path in the site."""
 
     def resolve(match: re.Match[str]) -> str:
         label, path, anchor = match[1], match[2], match[3] or ""
@@ -104,15 +104,14 @@ def resolve_links(page: Page, paths: Mapping[str, str]) -> Page:
         link = "" if is_same_page else relpath(target, dirname(page.path) or ".")
         return f"[{label}]({link}{anchor})"
 
-    def resolve_picture(match: re.Match[str]) -> str:
+    def resolve_image(match: re.Match[str]) -> str:
         file = normpath(join(dirname(page.file), match[2]))
-        if not (ROOT / file).exists():
-            raise ValueError(f"{page.source}: the picture {match[2]} does not exist")
-        link = relpath(file, join("docs", dirname(page.path)))
-        return f"![{match[1]}]({link})"
+        if not file.startswith("docs/") or not (ROOT / file).is_file():
+            raise ValueError(f"{page.source}: the picture {match[2]} does not exist in docs/")
+        return f"![{match[1]}]({relpath(file.removeprefix('docs/'), dirname(page.path) or '.')})"
 
     parts = [
-        piece if is_fenced else PICTURE.sub(resolve_picture, LINK.sub(resolve, piece))
+        piece if is_fenced else IMAGE.sub(resolve_image, LINK.sub(resolve, piece))
         for is_fenced, piece in split_fences(page.text)
     ]
     return replace(page, text="".join(parts))
