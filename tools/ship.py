@@ -1,7 +1,7 @@
 """Export the model of a run as a built-in model: int8 weights, compact files and a model card.
 
     python tools/ship.py runs/builtin/last OUT --card translate.json --num-beams 5 --max-new-tokens 128 \\
-        --unit sentence --language-detector german-english
+        --unit sentence --language-detector german-english --restore-uppercase
 
 OUT/model.safetensors, config.json   the weights as int8, and the config
 OUT/tokenizer.json ...               the tokenizer, without whitespace in the JSON
@@ -139,6 +139,7 @@ def ship(
     labels: list[str] | None = None,
     unit: str | None = None,
     language_detector: str | None = None,
+    restore_uppercase: bool = False,
 ) -> None:
     """Write the folder of a built-in model."""
     recipe = run.parent / "recipe.toml"
@@ -149,7 +150,11 @@ def ship(
         raise ValueError(f"{run}: no tokenizer; expected its files next to the weights")
     if labels is not None:
         set_label_names(model, labels)
-    params = {"unit": unit, "language_detector": language_detector}
+    params = {
+        "unit": unit,
+        "language_detector": language_detector,
+        "restore_uppercase": restore_uppercase or None,
+    }
     translation = {name: value for name, value in params.items() if value is not None}
     if translation:
         model.config["task_specific_params"] = {"translation": translation}
@@ -207,6 +212,11 @@ def main() -> None:
     parser.add_argument(
         "--language-detector", choices=[*LANGUAGE_DETECTORS], help="detector of the source language"
     )
+    parser.add_argument(
+        "--restore-uppercase",
+        action="store_true",
+        help="translate text in capital letters in lower case, and uppercase its translation",
+    )
     parser.add_argument("--labels", nargs="+", help="label names of a classifier")
     for name, type_ in GENERATION_FLAGS.items():
         flag = f"--{name.replace('_', '-')}"
@@ -224,6 +234,7 @@ def main() -> None:
             options.labels,
             options.unit,
             options.language_detector,
+            options.restore_uppercase,
         )
     except (ValueError, OSError) as error:
         sys.exit(f"ship: {error}")

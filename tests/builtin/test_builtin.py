@@ -242,7 +242,7 @@ def test_other_languages_are_not_detected() -> None:
 
 @pytest.mark.parametrize(("language", "text"), [
     ("de", GERMAN), ("en", ENGLISH), ("de", "Süß!"), ("de", "WIR GEHEN NICHT"), ("en", "I’m tired."),
-    ("en", "Everybody smiled."), ("en", "Don't!"), ("de", "Hotel"), ("de", "42"), ("de", ""), ("de", "東京"),
+    ("en", "Everybody smiled."), ("en", "Don't!"), ("de", "42"), ("de", ""), ("de", "Katze"), ("en", "cat"),
     ("en", "Hello world!"), ("en", "Yes."), ("en", "Thanks!"),
     ("de", "Was war das?"), ("en", "What was that?"), ("de", "So ist er: The Beatles hört er gern."),
 ])  # fmt: skip
@@ -361,6 +361,33 @@ def test_german_and_english_are_translated() -> None:
     assert "Tatoeba" in (builtin.BUILTIN_FOLDER / "translate" / "README.md").read_text(
         encoding="utf-8"
     )
+
+
+def test_words_and_phrases_are_translated() -> None:
+    translate = qkv.task("translate")
+    pairs = {
+        "Hallo Welt": "Hello world", "Good morning": "Guten Morgen", "Katze": "cat", "cat": "Katze",
+        "Ja": "Yes", "Danke": "Thanks", "wo ist der bahnhof": "Where is the station",
+    }  # fmt: skip
+    assert [item.text for item in translate.map(pairs)] == [*pairs.values()]
+    assert translate("WO IST DER BAHNHOF?").text == "WHERE IS THE STATION?"
+
+
+def test_text_in_the_target_language_is_left_as_it_is() -> None:
+    text = "The children are playing in the garden.\n\nWhere is the station?  I do not know."
+    result = qkv.task("translate", tgt_lang="en")(text)
+    assert (result.text, result.candidates[0].text, result.tokens) == (text, text, ())
+    translate = qkv.task("translate", tgt_lang="de")
+    mixed = translate("Wir haben den Zug verpasst. Where is the station?", num_return_sequences=2)
+    assert mixed.text == "Wir haben den Zug verpasst. Wo ist der Bahnhof?"
+    assert len(mixed.candidates) == 2
+    aligned = translate(
+        "Wir haben den Zug verpasst. Where is the station?", alignment_layer="penultimate"
+    )
+    (alignment,) = aligned.alignments
+    words = alignment.merge_into_words()
+    assert [piece.text for piece in words.source] == ["Where", "is", "the", "station", "?"]
+    assert aligned.text[words.target[0].start : words.target[0].end] == "Wo"
 
 
 def test_reviews_are_classified() -> None:

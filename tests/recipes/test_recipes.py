@@ -49,10 +49,9 @@ def test_results_are_those_of_the_document() -> None:
             assert len(matches) == 1, name
             assert about.run in matches[0][0], name
             described |= {*matches}
-    # SST-2 was also fine-tuned from another model than that of the recipe, and the recipe of the
-    # built-in translation model has changed since its result was measured.
+    # SST-2 was also fine-tuned from another model than that of the recipe.
     others = {cell.partition(":")[0] for cell, *_ in {*rows} - described}
-    assert others <= {"`sst2` from `wiki-bert`", "`builtin`, then `builtin-end`"}
+    assert others <= {"`sst2` from `wiki-bert`"}
 
 
 def test_a_file_takes_precedence_over_a_name(

@@ -161,6 +161,9 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[list[Result]]
     ) -> GeneratedText:
         segments = [*self.segment_text(task_input)]
+        if not rows:  # nothing to change
+            unchanged = GeneratedText("".join(gap for gap, _ in segments), 0.0, ())
+            return replace(unchanged, candidates=(unchanged,))
         source_offset = self.get_source_offset(task_input)
         segment_outputs = [
             [

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
-from qkv.builtin.language import LANGUAGE_DETECTORS
+from qkv.builtin.language import LANGUAGE_DETECTORS, LanguageDetector
 from qkv.decode import GenerationConfig
 from qkv.tasks.base import InputRow, TextOrPair
 from qkv.tasks.checks import check_choice, check_input_text, check_string_settings
@@ -21,6 +21,7 @@ from qkv.tasks.write.seq2seq import GeneratedText, Seq2SeqTask
 from qkv.text import Encoding
 from qkv.text.sentences import SENTENCE_BOUNDARY
 
+MIN_UPPERCASE_LETTERS = 4
 TRANSLATION_KEY = re.compile(r"translation_(\w+)_to_(\w+)")
 
 
@@ -32,7 +33,9 @@ class TranslateTask(Seq2SeqTask):
     `unit`: unit of translation, "line" or "sentence", None: `unit` in the entry `translation` of the
     folder's `task_specific_params`, else "line".
     Without languages, the source language is detected if `language_detector` of that entry is one of
-    `qkv.builtin.language.LANGUAGE_DETECTORS`."""
+    `qkv.builtin.language.LANGUAGE_DETECTORS`; segments that are certainly in the target language are left
+    as they are. If `restore_uppercase` of that entry is true, segments in
+    capital letters are translated in lower case, and their translations are uppercased."""
 
     name: ClassVar[str] = "translate"
     src_lang: str | None = None
@@ -175,8 +178,8 @@ class TranslateTask(Seq2SeqTask):
     # --- languages by detection ---
 
     @property
-    def language_detector(self) -> Callable[[str], str] | None:
-        """The language detector of the folder, which returns the source language of a text."""
+    def language_detector(self) -> LanguageDetector | None:
+        """The language detector of the folder."""
         name = self.translation_params.get("language_detector")
         if name is None:
             return None
@@ -196,6 +199,13 @@ class TranslateTask(Seq2SeqTask):
         languages = map(get_base_language, self.tokenizer.languages)
         return {language: replace(self, src_lang=language) for language in languages}
 
+    def is_in_target_language(self, segment: str) -> bool:
+        """Return whether the folder's detector is certain that a segment is in the target language."""
+        target = self.language_codes[1]
+        if target is None or self.language_detector is None:
+            return False
+        return self.language_detector.is_certainly(segment, get_base_language(target))
+
     def resolve_direction(self, text: str) -> tuple[TranslateTask, str]:
         """Return the task in the direction of a text, and the text without a language code.
 
@@ -208,7 +218,7 @@ class TranslateTask(Seq2SeqTask):
                     return task, text.lstrip().removeprefix(mark).lstrip()
         if self.needs_language_detection:
             assert self.language_detector is not None
-            return self.tasks_by_source[self.language_detector(text)], text
+            return self.tasks_by_source[self.language_detector.detect(text)], text
         return self, text
 
     def preprocess(self, inputs: Sequence[str], input_names: Sequence[str]) -> list[list[InputRow]]:
@@ -230,16 +240,30 @@ class TranslateTask(Seq2SeqTask):
 
     def prepare_texts(self, task_input: str, input_name: str) -> list[TextOrPair]:
         texts = super().prepare_texts(task_input, input_name)
+        bodies = []
         for text in texts:
             assert isinstance(text, str)
-            self.check_direction(text.removeprefix(self.source_prefix))
-        return texts
+            body = text.removeprefix(self.source_prefix)
+            self.check_direction(body)
+            bodies.append(map_characters(str.lower, body) if self.is_recased(body) else body)
+        return [self.source_prefix + body for body in bodies]
+
+    def is_recased(self, segment: str) -> bool:
+        """Return whether a segment in capital letters is translated in lower case."""
+        return bool(self.translation_params.get("restore_uppercase")) and is_uppercase(segment)
 
     def segment_text(self, task_input: str) -> Iterator[tuple[str, str]]:
-        """Yield lines or sentences, in chunks if too long, each after the whitespace before it."""
+        """Yield lines or sentences, in chunks if too long, each after the whitespace before it.
+
+        A segment in the target language is not translated: it is part of the whitespace."""
         task, text = self.resolve_direction(task_input)  # the code is a token of every chunk
+        unchanged = ""
         for gap, body in split_segments(text, self.segment_unit):
-            segment_gap = gap
+            if body and task.is_in_target_language(body):
+                unchanged += gap + body
+                continue
+            segment_gap = unchanged + gap
+            unchanged = ""
             for chunk_gap, chunk in task.chunk_long_text(body) if body else [("", "")]:
                 yield segment_gap + chunk_gap, chunk
                 segment_gap = ""
@@ -252,7 +276,23 @@ class TranslateTask(Seq2SeqTask):
     ) -> list[str]:
         """Return the translations with the whitespace of the segments."""
         remaining = iter(outputs)
-        return [gap + (next(remaining).text if body else "") for gap, body in segments]
+        texts = []
+        for gap, body in segments:
+            text = next(remaining).text if body else ""
+            texts.append(gap + (map_characters(str.upper, text) if self.is_recased(body) else text))
+        return texts
+
+
+def is_uppercase(text: str) -> bool:
+    """Return whether a text is in capital letters, and longer than most abbreviations."""
+    return text.isupper() and sum(map(str.isalpha, text)) >= MIN_UPPERCASE_LETTERS
+
+
+def map_characters(change: Callable[[str], str], text: str) -> str:
+    """Change the characters of a text, except where that would change its length, as with ß."""
+    return "".join(
+        changed if len(changed := change(character)) == 1 else character for character in text
+    )
 
 
 def strip_code_arrows(code: str) -> str:
