@@ -37,6 +37,8 @@ ORDER = (
 ).split()
 LAST = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EQUATION = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+CODE_SPAN = re.compile(r"`[^`]+`")
 FILE_FENCE = re.compile(r"^```(\w+) file=(\S+)$", re.MULTILINE)
 EXTERNAL = re.compile(
     r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]+)"
@@ -70,12 +72,18 @@ def make_page(source: str, path: str) -> Page:
 
 
 def render_page(page: Page, paths: dict[str, str]) -> str:
-    """Return the text of a page with links, excerpts, tabs, equations and file names resolved."""
-    text = insert_tabs(resolve_links(replace(page, text=insert_excerpts(page)), paths).text)
+    """Return the text of a page with links, excerpts, equations, file names and tabs resolved."""
+    text = resolve_links(replace(page, text=insert_excerpts(page)), paths).text
     text = EQUATION.sub(
         lambda match: f'<div class="equation">{render_mathml(match[1])}</div>', text
     )
-    return FILE_FENCE.sub(r'```\1 title="\2"', text)
+    text = TABLE_ROW.sub(lambda row: CODE_SPAN.sub(unescape_pipes, row[0]), text)
+    return insert_tabs(FILE_FENCE.sub(r'```\1 title="\2"', text))
+
+
+def unescape_pipes(match: re.Match[str]) -> str:
+    """Return a code span of a table without the backslashes that GitHub needs, and the site shows."""
+    return match[0].replace(r"\|", "|")
 
 
 def format_navigation(parts: Parts) -> str:

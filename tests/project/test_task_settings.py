@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import MISSING, fields
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -44,14 +43,10 @@ def list_defaults(task_class: Any) -> dict[str, object]:
     """Return the settings of a class with their defaults."""
     if task_class is object:
         return {}
-    defaults = {
-        field.name: field.default_factory() if field.default is MISSING else field.default  # type: ignore[misc]
+    return {
+        field.name: {} if field.default is MISSING else field.default  # a mapping has a factory
         for field in fields(task_class)
         if field.name != "model"
-    }
-    return {
-        name: {} if isinstance(value, MappingProxyType) else value
-        for name, value in defaults.items()
     }
 
 

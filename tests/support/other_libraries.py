@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import qkv
 from tests.support.fairseq_translation import (
@@ -15,7 +16,7 @@ from tests.support.fairseq_translation import (
     write_dictionary,
 )
 
-SIZES = dict(width=32, depth=1, heads=2, max_positions=64)
+SIZES: dict[str, Any] = dict(width=32, depth=1, heads=2, max_positions=64)
 SUBJECTS = [("Der Hund", "The dog"), ("Die Katze", "The cat"), ("Das Kind", "The child")]
 VERBS = [("schläft", "sleeps"), ("spielt", "plays"), ("lacht", "laughs"), ("wartet", "waits")]
 TICKETS = [
@@ -62,7 +63,7 @@ def write_fairseq_model(folder: Path) -> None:
 def write_ctranslate2_model(folder: Path) -> None:
     texts = ["Wo ist der Bahnhof?", "Where is the station?"] * 9
     tokenizer = qkv.Tokenizer.train(texts, type="bpe", vocab_size=80, template="seq2seq")
-    token_ids = dict(
+    token_ids: dict[str, Any] = dict(
         decoder_start_token_id=tokenizer.bos_token_id,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -205,10 +205,9 @@ def format_family_arguments() -> str:
 def argument_settings(name: str, function: Callable[..., Any]) -> list[Setting]:
     """Return the arguments of a public function, such as `qkv.fit`, with the annotations of the source."""
     meanings = ARGUMENT_MEANINGS[name]
-    prefixes = {inspect.Parameter.VAR_KEYWORD: "**", inspect.Parameter.VAR_POSITIONAL: "*"}
     return [
         Setting(
-            prefixes.get(parameter.kind, "") + parameter.name,
+            f"**{parameter.name}" if parameter.kind is parameter.VAR_KEYWORD else parameter.name,
             str(parameter.annotation),
             REQUIRED if is_required(parameter) else repr_default(parameter),
             meanings.get(parameter.name, ""),
@@ -219,8 +218,7 @@ def argument_settings(name: str, function: Callable[..., Any]) -> list[Setting]:
 
 
 def is_required(parameter: inspect.Parameter) -> bool:
-    is_variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-    return parameter.default is parameter.empty and not is_variable
+    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
 
 
 def repr_default(parameter: inspect.Parameter) -> str:
