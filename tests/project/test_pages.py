@@ -36,6 +36,7 @@ from tools.pages.settings import (
     Setting,
     argument_settings,
     command_settings,
+    format_settings,
     generation_settings,
     list_commands,
     objective_settings,
@@ -399,13 +400,14 @@ def test_every_argument_has_a_meaning(name: str) -> None:
     parameters = inspect.signature(PUBLIC_FUNCTIONS[name]).parameters.keys() - {"self"}
     assert {*ARGUMENT_MEANINGS.get(name, {})} == parameters
     if parameters:
-        rows = argument_settings(name, PUBLIC_FUNCTIONS[name])
-        assert all(row.meaning for row in rows)
-        page = reference_pages()[0].text
-        assert all(f"| `{row.name}` |" in page for row in rows)
+        assert all(row.meaning for row in argument_settings(name, PUBLIC_FUNCTIONS[name]))
 
 
 def test_arguments_have_types_and_defaults() -> None:
+    page = reference_pages()[0].text
+    for name in ARGUMENT_MEANINGS:
+        table = format_settings(argument_settings(name, PUBLIC_FUNCTIONS[name]))
+        assert page.count(table) == 1, name
     rows = {row.name: row for row in argument_settings("qkv.fit", qkv.fit)}
     assert rows["batch_size"][:3] == ("batch_size", "int", "16")
     assert rows["model"].default == "required"
