@@ -213,7 +213,7 @@ def argument_settings(name: str, function: Callable[..., Any]) -> list[Setting]:
             meanings.get(parameter.name, ""),
         )
         for parameter in inspect.signature(function).parameters.values()
-        if parameter.name != "self"
+        if parameter.name not in ("self", "cls")
     ]
 
 
