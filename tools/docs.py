@@ -23,6 +23,7 @@ from tools.pages.excerpt import insert_excerpts
 from tools.pages.families import family_pages
 from tools.pages.page import Page, list_headings, resolve_links
 from tools.pages.reference import reference_pages
+from tools.pages.tabs import insert_tabs
 from tools.pages.tasks import task_pages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,12 +32,13 @@ PAGES, SITE = ROOT / "build" / "pages", ROOT / "site"
 
 # The order of the navigation; other files of docs/ come after these, and LAST at the end.
 ORDER = (
-    "index transformer tasks long-texts command-line library families decoding fine-tuning training "
-    "export results "
-    "architecture checks reference"
+    "index coming-from tasks command-line library fine-tuning training export transformer families decoding "
+    "long-texts results architecture checks reference"
 ).split()
 LAST = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 EQUATION = re.compile(r"^```math\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TABLE_ROW = re.compile(r"^\|.*\|$", re.MULTILINE)
+CODE_SPAN = re.compile(r"`[^`]+`")
 FILE_FENCE = re.compile(r"^```(\w+) file=(\S+)$", re.MULTILINE)
 EXTERNAL = re.compile(
     r"<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=[\"']?((?:https?:)?//[^\s\"'>]+)"
@@ -70,12 +72,18 @@ def make_page(source: str, path: str) -> Page:
 
 
 def render_page(page: Page, paths: dict[str, str]) -> str:
-    """Return the text of a page with links, excerpts, equations and file names resolved."""
+    """Return the text of a page with links, excerpts, equations, file names and tabs resolved."""
     text = resolve_links(replace(page, text=insert_excerpts(page)), paths).text
     text = EQUATION.sub(
         lambda match: f'<div class="equation">{render_mathml(match[1])}</div>', text
     )
-    return FILE_FENCE.sub(r'```\1 title="\2"', text)
+    text = TABLE_ROW.sub(lambda row: CODE_SPAN.sub(unescape_pipes, row[0]), text)
+    return insert_tabs(FILE_FENCE.sub(r'```\1 title="\2"', text))
+
+
+def unescape_pipes(match: re.Match[str]) -> str:
+    """Return a code span of a table without the backslashes that GitHub needs, and the site shows."""
+    return match[0].replace(r"\|", "|")
 
 
 def format_navigation(parts: Parts) -> str:

@@ -1,5 +1,6 @@
 """The documents are correct: code runs, commands print what is shown, links resolve."""
 
+import doctest
 import inspect
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from importlib import import_module, invalidate_caches
 from importlib.util import find_spec
 from operator import attrgetter
@@ -19,15 +21,19 @@ import pytest
 
 import qkv
 from qkv.cli import main
+from qkv.decode import GenerationConfig
+from qkv.tasks.registry import TASK_CLASSES
+from qkv.train.recipe import TABLES, read_recipe
 from tests.conftest import ROOT
 from tests.project.test_imports import ALLOWED_IMPORTS, PACKAGE, package_of
+from tests.support.other_libraries import write_examples
 from tools.pages.families import supported_tasks
 from tools.pages.page import split_sections
 
 WITH_CODE = (
     "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
     "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
-    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md",
+    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md", "docs/coming-from.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
 EXTENSIONS = ("Add an objective", "Add a task", "Add a metric", "Add a logits processor")
@@ -36,6 +42,7 @@ DOCUMENTS = (
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "docs/index.md",
+    "docs/coming-from.md",
     "docs/library.md",
     "docs/transformer.md",
     "docs/architecture.md",
@@ -105,21 +112,43 @@ def test_code_runs_and_commands_print_what_is_shown(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
+    if name == "docs/coming-from.md":
+        write_examples(tmp_path)
     namespace: dict[str, object] = {"__name__": "document"}
     for block in blocks(name):
         if block.file is not None:
             (tmp_path / block.file).write_text(block.text, encoding="utf-8")
             invalidate_caches()
+            if block.kind == "toml":
+                read_recipe(tmp_path / block.file)
         elif block.kind == "python":
             code = "\n" * (block.line - 1) + block.text  # errors then name the line of the document
             exec(compile(code, ROOT / name, "exec"), namespace)
+        elif block.kind == "pycon":
+            run_session(block, namespace, name)
         elif block.kind == "console":
             command, *expected_lines = block.text.splitlines()
             capsys.readouterr()
-            main(shlex.split(command.removeprefix("$ qkv ")))
-            printed = iter("".join(capsys.readouterr()).splitlines())
+            status = main(shlex.split(command.removeprefix("$ qkv ")))
+            output = "".join(capsys.readouterr())
+            shows_error = any(line.startswith("qkv: ") for line in expected_lines)
+            assert status == (2 if shows_error else 0), output
+            printed = iter(output.splitlines())
             for line in expected_lines:  # in this order; … stands for lines that are left out
                 assert line == "…" or line in printed, f"{name}: {command} does not print: {line}"
+
+
+def run_session(block: Block, namespace: dict[str, object], name: str) -> None:
+    """Run the code after >>> in a namespace and compare its outputs with those of the block."""
+    parser = doctest.DocTestParser()
+    session = parser.get_doctest(block.text, namespace, name, name, block.line - 1)
+    messages: list[str] = []
+    results = doctest.DocTestRunner(verbose=False).run(
+        session, out=messages.append, clear_globs=False
+    )
+    assert results.attempted > 0
+    assert results.failed == 0, "".join(messages)
+    namespace.update(session.globs)
 
 
 def apply_diff(text: str, diff: str) -> str:
@@ -206,6 +235,21 @@ def test_the_signatures_of_the_public_interface_are_those_of_the_code() -> None:
         scope: dict[str, Any] = {}
         exec(f"def documented({parameters}): ...", scope)
         assert inspect.signature(scope["documented"]) == signature, name
+
+
+def test_names_beside_those_of_other_libraries_exist() -> None:
+    """The last column of the first table has settings, that of the second has tasks."""
+    section = read("docs/coming-from.md").partition("## Names")[2]
+    tables = [
+        re.findall(r"`(\w+)", "".join(re.findall(r"\|([^|]+)\|$", table, re.MULTILINE)))
+        for table in section.strip().split("\n\n")
+    ]
+    configs = (*TABLES.values(), GenerationConfig)
+    names = {field.name for config in configs for field in fields(config)}
+    names |= {name for family in qkv.list_families() for name in family.defaults}
+    assert len(tables[0]) > 20
+    assert {*tables[0]} - names == {"label_smoothing"}  # a setting of an objective
+    assert {*tables[1]} < {*TASK_CLASSES}
 
 
 def test_every_family_has_a_row_in_the_readme() -> None:

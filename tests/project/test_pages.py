@@ -1,5 +1,6 @@
 """The pages of the site: headings, links, equations, excerpts, pictures, the reference."""
 
+import inspect
 import re
 import tomllib
 from dataclasses import fields
@@ -20,6 +21,7 @@ from qkv.train.recipe import TABLES
 from tools.pages.equation import render_mathml
 from tools.pages.excerpt import find_excerpt, insert_excerpts
 from tools.pages.families import DESCRIPTIONS, supported_tasks, supporting_families
+from tools.pages.meanings import ARGUMENT_MEANINGS, MEANINGS
 from tools.pages.page import (
     Page,
     list_headings,
@@ -31,9 +33,10 @@ from tools.pages.page import (
 from tools.pages.picture import GRID_SIZE, list_views, render_picture, render_view
 from tools.pages.reference import format_signature, reference_pages
 from tools.pages.settings import (
-    MEANINGS,
     Setting,
+    argument_settings,
     command_settings,
+    format_settings,
     generation_settings,
     list_commands,
     objective_settings,
@@ -41,6 +44,7 @@ from tools.pages.settings import (
     settings_pages,
     table_settings,
 )
+from tools.pages.tabs import insert_tabs
 
 TEXT = """# Pets
 
@@ -126,6 +130,17 @@ def test_a_link_to_no_file_is_an_error() -> None:
         ValueError, match=r"docs/pets.md: the target of the link ../setup.py does not exist"
     ):
         resolve_links(make_page("[this](../setup.py)"), {"docs/pets.md": "pets.md"})
+
+
+# --- tabs ---
+
+
+def test_sections_between_comments_become_tabs() -> None:
+    text = "a\n\n<!-- tabs -->\n\n### Use\n\n```sh\n### b\n```\n\n### Look\n\nc\n\n<!-- end tabs -->\n\nd\n"
+    expected = 'a\n\n=== "Use"\n\n    ```sh\n    ### b\n    ```\n\n=== "Look"\n\n    c\n\nd\n'
+    assert insert_tabs(text) == expected
+    with pytest.raises(ValueError, match="tabs begin with 'a'"):
+        insert_tabs("<!-- tabs -->\na\n<!-- end tabs -->\n")
 
 
 # --- equations ---
@@ -369,3 +384,32 @@ def test_meanings_are_of_settings_that_exist() -> None:
         if name not in names[table]
     ]
     assert unknown == []
+
+
+PUBLIC_FUNCTIONS = {
+    **{f"qkv.{name}": getattr(qkv, name) for name in qkv.__all__ if name.islower()},
+    "Model.save": qkv.Model.save,
+    "Model.generate": qkv.Model.generate,
+    "Tokenizer.train": qkv.Tokenizer.train,
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC_FUNCTIONS)
+def test_every_argument_has_a_meaning(name: str) -> None:
+    """Every function with arguments has a table of them in the reference."""
+    parameters = inspect.signature(PUBLIC_FUNCTIONS[name]).parameters.keys() - {"self"}
+    assert {*ARGUMENT_MEANINGS.get(name, {})} == parameters
+    if parameters:
+        assert all(row.meaning for row in argument_settings(name, PUBLIC_FUNCTIONS[name]))
+
+
+def test_arguments_have_types_and_defaults() -> None:
+    page = reference_pages()[0].text
+    for name in ARGUMENT_MEANINGS:
+        table = format_settings(argument_settings(name, PUBLIC_FUNCTIONS[name]))
+        assert page.count(table) == 1, name
+    rows = {row.name: row for row in argument_settings("qkv.fit", qkv.fit)}
+    assert rows["batch_size"][:3] == ("batch_size", "int", "16")
+    assert rows["model"].default == "required"
+    assert rows["steps"].default == "None"
+    assert rows["**train_settings"].default == ""

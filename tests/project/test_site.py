@@ -108,6 +108,14 @@ def test_the_page_on_the_transformer_has_excerpts_and_equations(pages: Path) -> 
     assert "](../qkv" not in text
 
 
+def test_tabs_and_tables_are_those_of_the_site_generator(pages: Path) -> None:
+    texts = read_texts(pages)
+    assert texts["index.md"].count('\n=== "') == 3
+    assert '    ```csv title="tickets.csv"' in texts["index.md"]
+    assert "<!--" not in texts["index.md"]
+    assert "| `str | None` |" in texts["reference/qkv.md"]
+
+
 def test_a_new_document_is_included(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(ROOT / "docs", tmp_path / "docs")
     for name in docs.LAST:

@@ -16,8 +16,9 @@ from qkv import decode
 from qkv.families.family import Family
 from qkv.tasks.base import Task
 from qkv.tasks.registry import TASK_CLASSES
+from tools.pages.meanings import ARGUMENT_MEANINGS
 from tools.pages.page import Page
-from tools.pages.settings import settings_pages
+from tools.pages.settings import argument_settings, format_settings, settings_pages
 
 MAX_SIGNATURE_WIDTH = 84  # of a signature in one line
 PUBLIC_METHODS = {  # of these classes; of others, all methods without an underscore
@@ -77,13 +78,23 @@ def make_page(name: str, title: str, introduction: str, entries: dict[str, Any])
 def format_entry(name: str, value: Any) -> str:
     """Return a heading, the signature and the docstring; for a class, its fields and methods."""
     if not inspect.isclass(value):
-        return f"## {name}\n\n{format_code(format_signature(value, name))}\n\n{inspect.getdoc(value) or ''}"
+        return "\n\n".join([f"## {name}", *format_function(value, name)])
     docstring = inspect.cleandoc(value.__doc__ or "")
     is_generated = docstring.startswith(f"{value.__name__}(")  # by `dataclass`
     parts = [f"## {name}", "" if is_generated else docstring, format_code(format_fields(value))]
     for method in list_methods(value):
-        parts += [format_code(format_signature(*method)), inspect.cleandoc(method[0].__doc__ or "")]
+        parts += format_function(*method)
     return "\n\n".join(part for part in parts if part)
+
+
+def format_function(
+    function: Callable[..., Any], name: str, is_property: bool = False
+) -> list[str]:
+    """Return the signature, the docstring, and the table of the arguments if they have meanings."""
+    parts = [format_code(format_signature(function, name, is_property)), inspect.getdoc(function)]
+    if name in ARGUMENT_MEANINGS:
+        parts.append(format_settings(argument_settings(name, function)))
+    return [part for part in parts if part]
 
 
 def list_methods(class_: type) -> Iterator[tuple[Callable[..., Any], str, bool]]:

@@ -1,4 +1,4 @@
-"""Reference pages of recipe keys, GenerationConfig fields and command flags, from their definitions.
+"""Reference tables of recipe keys, GenerationConfig fields, command flags and function arguments.
 
 The meaning of a dataclass field is the comment next to it or above it, or an entry of MEANINGS."""
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -20,120 +20,11 @@ from qkv.families import list_families
 from qkv.train.config import TRAIN_CHOICES
 from qkv.train.objectives.registry import OBJECTIVE_SPECS
 from qkv.train.recipe import OPEN_TABLES, TABLES, Recipe
+from tools.pages.meanings import ARGUMENT_MEANINGS, MEANINGS
 from tools.pages.page import Page, format_table
 
 REQUIRED = "required"
 INTERNAL_ARGUMENTS = {"family"}  # of spec functions that several families share
-
-# Meanings of keys whose definition has no comment. The keys of "objective" are those of all objectives.
-MEANINGS: dict[str, dict[str, str]] = {
-    "recipe": {
-        "run": "output folder; default: `runs/` and the name of the recipe",
-        "device": "`auto`, `cpu`, `cuda` or `mps`",
-    },
-    "model": {
-        "family": "family of a new model",
-        "size": "preset of the family; default: the first",
-        "position_embedding_type": "position embeddings: none, sinusoid, learned, t5, alibi, rotary or xl",
-    },
-    "tokenizer": {
-        "load": "folder of a pretrained tokenizer",
-        "type": "char, word, wordpiece, bpe, byte (byte-level BPE) or unigram",
-        "vocab_size": "vocabulary size, with special tokens",
-        "lowercase": "lowercase the texts",
-        "num_sentinels": "number of T5 sentinel tokens",
-        "extra_tokens": "language or control codes, each one token",
-    },
-    "data": {
-        "train": "training files, `-` for standard input, or `hf:owner/name:split`",
-        "validation": "validation files, or the fraction of the training data to hold out",
-        "test": "files for `qkv eval`",
-        "format": "file format, if the file names do not show it: txt, jsonl, csv ...",
-        "columns": "column names of qkv and of the file: `{ text = \"review\" }`",
-        "column_names": "names of the columns of files without a header",
-        "unit": "one text of a text file: line, document (between blank lines) or file",
-        "max_length": "maximum number of tokens per row; 0: the maximum of the model",
-        "batch_size": "rows per batch",
-        "batch_tokens": "tokens per batch, including padding",
-        "languages": "language codes of source and target",
-        "fixed_noise": "use the same masks and noise in every epoch",
-        "num_workers": "processes that encode texts and build batches",
-    },
-    "objective": {
-        "name": "the objective",
-        "alpha_ce": "weight of the distillation loss",
-        "alpha_cos": "weight of the cosine loss of the hidden states",
-        "alpha_mlm": "weight of the masked LM loss",
-        "class_weights": "weights of the cross-entropy: balanced, a list by label id, `{ label = weight }`",
-        "delete_prob": "fraction of deleted tokens",
-        "discriminator_weight": "weight of the discriminator's loss",
-        "generator": "sizes of the generator, or folder of a trained masked LM",
-        "label_smoothing": "label smoothing of the cross-entropy",
-        "mask_alpha": "one token in this many is predicted",
-        "mask_prob": "fraction of tokens that are masked",
-        "mask_token_prob": "fraction of masked positions that are replaced by the mask token",
-        "max_answer_tokens": "maximum length of an answer in evaluation",
-        "max_ngram": "longest masked run of words",
-        "max_span_length": "longest predicted span",
-        "mean_span_length": "mean length of a masked span",
-        "noise_density": "fraction of corrupted tokens",
-        "pair_task": "next (next sentence prediction) or order (sentence order prediction)",
-        "permute_sentences": "shuffle the sentences",
-        "problem_type": "single_label_classification, multi_label_classification or regression",
-        "r_drop": "weight of R-Drop's divergence between two dropout masks",
-        "random_token_prob": "fraction of masked positions that are replaced by a random token",
-        "rotate_document": "start the text at a random token",
-        "router_aux_loss_coef": "weight of the load balancing loss of a mixture of experts",
-        "router_z_loss_coef": "weight of the router z-loss",
-        "short_seq_prob": "fraction of pairs that are shorter than the maximum",
-        "source": "template of the source, with column names: `{to} {source}`",
-        "stride": "tokens by which windows of a long context overlap",
-        "target": "template of the target",
-        "teacher": "folder or hub id of the teacher",
-        "temperature": "softmax temperature",
-        "use_mems": "use the memory of the previous batch",
-        "whole_word": "mask whole words",
-    },
-    "train": {
-        "lr_schedule": "learning rate schedule",
-        "warmup_steps": "steps of the linear warmup of the learning rate",
-        "optimizer": "optimizer",
-        "betas": "betas of AdamW",
-        "eps": "epsilon of AdamW",
-        "weight_decay": "weight decay of matrices",
-        "precision": "autocast precision",
-        "compile": "compile the layers and the loss",
-        "seed": "random seed",
-    },
-    "lora": {
-        "r": "rank",
-        "lora_alpha": "scale of the update: lora_alpha / r",
-        "lora_dropout": "dropout of the adapter's input",
-    },
-    "GenerationConfig": {
-        "num_return_sequences": "number of results of a prompt, from beam search or sampling",
-        "exponential_decay_length_penalty": "(n, factor): the EOS score grows by the factor after n tokens",
-        "forced_bos_token_id": "the second token of a sequence, such as a language code",
-        "decoder_start_token_id": "first token of the decoder; default: that of the model",
-        "stop_strings": "strings that end a sequence when they are generated (tasks, `Model.generate`)",
-        "num_beams": "number of beams; 1: no beam search",
-        "do_sample": "sample instead of taking the most likely token",
-        "temperature": "sampling temperature",
-        "min_length": "minimum length of prompt and new tokens",
-        "max_length": "maximum length of prompt and new tokens",
-        "min_new_tokens": "minimum number of new tokens; takes precedence over min_length",
-        "max_new_tokens": "maximum number of new tokens; takes precedence over max_length",
-        "repetition_penalty": "penalty for tokens of the row; 1: none",
-        "encoder_repetition_penalty": "penalty for tokens that are not in the source; 1: none",
-        "bad_words_ids": "phrases that are never generated",
-        "sequence_bias": "phrases and the bias that is added to their scores",
-        "suppress_tokens": "tokens that are never generated",
-        "renormalize_logits": "normalize the scores after all processors",
-        "eos_token_id": "end-of-sequence tokens",
-        "pad_token_id": "padding token",
-        "bos_token_id": "beginning-of-sequence token",
-    },
-}  # fmt: skip
 
 
 class Setting(NamedTuple):
@@ -306,6 +197,32 @@ def format_family_arguments() -> str:
         for name, users in sorted(families.items())
     ]
     return format_table("argument|keys in config.json|families", rows)
+
+
+# --- functions ---
+
+
+def argument_settings(name: str, function: Callable[..., Any]) -> list[Setting]:
+    """Return the arguments of a public function, such as `qkv.fit`, with the annotations of the source."""
+    meanings = ARGUMENT_MEANINGS[name]
+    return [
+        Setting(
+            f"**{parameter.name}" if parameter.kind is parameter.VAR_KEYWORD else parameter.name,
+            str(parameter.annotation),
+            REQUIRED if is_required(parameter) else repr_default(parameter),
+            meanings.get(parameter.name, ""),
+        )
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in ("self", "cls")
+    ]
+
+
+def is_required(parameter: inspect.Parameter) -> bool:
+    return parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+
+
+def repr_default(parameter: inspect.Parameter) -> str:
+    return "" if parameter.default is parameter.empty else repr(parameter.default)
 
 
 # --- commands ---
