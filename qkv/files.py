@@ -114,7 +114,9 @@ def check_new_folder(target: Path) -> None:
 
 @contextmanager
 def write_folder_atomically(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `target`, or removed after an error."""
+    """Yield a temporary folder that is renamed to `target`, or removed after an error.
+
+    The files of an existing, empty `target` are renamed one by one."""
     parent = next(folder for folder in target.absolute().parents if folder.is_dir())
     if not os.access(parent, os.W_OK):
         raise ValueError(f"{target}: {parent} is not writable; expected a writable folder")
@@ -122,9 +124,11 @@ def write_folder_atomically(target: Path) -> Iterator[Path]:
         folder = Path(temporary) / "model"
         yield folder
         target.parent.mkdir(parents=True, exist_ok=True)
-        if target.exists():
-            target.rmdir()
-        folder.rename(target)
+        if target.is_dir():  # empty; perhaps a link, a mount point or the current folder
+            for path in sorted(folder.iterdir()):
+                path.rename(target / path.name)
+        else:
+            folder.rename(target)
 
 
 def sync_file(path: Path) -> None:

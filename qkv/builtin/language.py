@@ -46,7 +46,11 @@ def detect_german_or_english(text: str) -> str:
 
 
 def is_certainly_german_or_english(text: str, language: str) -> bool:
-    """Return whether a text is in the language `de` or `en` with near certainty; a few words are not."""
+    """Return whether a text is in the language `de` or `en` with near certainty; a few words are not.
+
+    A text without letters, such as a date, is in every language."""
+    if not any(map(str.isalpha, text)):
+        return True
     odds = compute_german_english_odds(text)
     return abs(odds) >= CERTAIN_ODDS and language == ("en" if odds < 0 else "de")
 

@@ -37,3 +37,13 @@ def check_label_names(label_names: object) -> None:
         raise ValueError(f"label_names is {label_names!r}, expected a list of strings, one a label")
     if len({*label_names}) < len(label_names):  # type: ignore[misc, arg-type]
         raise ValueError(f"label_names is {label_names!r}, expected each name once")
+
+
+def check_label_order(config: Mapping[str, Any], label_names: Sequence[str]) -> None:
+    """Raise ValueError if label names are those of a trained head in another order."""
+    names = [str(name) for name in (config.get("id2label") or {}).values()]
+    if sorted(names) == sorted(label_names) and names != list(label_names):
+        raise ValueError(
+            f"label_names are {', '.join(label_names)}, expected the order of the label ids: "
+            f"{', '.join(names)}; the head would give wrong names"
+        )

@@ -20,7 +20,12 @@ from qkv.model.config import build_hf_config, detect_prefix, find_body_prefixes,
 from qkv.model.device import DEFAULT_DEVICE, pick_device
 from qkv.model.foreign.formats import find_foreign_format
 from qkv.model.hub import find_model_folder
-from qkv.model.label_names import check_label_names, complete_label_names, set_label_names
+from qkv.model.label_names import (
+    check_label_names,
+    check_label_order,
+    complete_label_names,
+    set_label_names,
+)
 from qkv.model.limits import check_layer_count
 from qkv.model.model import Model, list_tokenizer_files
 from qkv.model.parameters import (
@@ -72,6 +77,8 @@ def load(
     )
     try:
         loaded = model
+        if label_names is not None and head in (None, loaded.args.get("head")):
+            check_label_order(loaded.config, label_names)
         model, _ = replace_head(loaded, head, len(label_names or ()))
         if model is not loaded:
             model.to(device=loaded.device, dtype=loaded.dtype)

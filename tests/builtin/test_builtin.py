@@ -390,6 +390,18 @@ def test_text_in_the_target_language_is_left_as_it_is() -> None:
     assert aligned.text[words.target[0].start : words.target[0].end] == "Wo"
 
 
+def test_text_without_letters_is_left_as_it_is() -> None:
+    translate = qkv.task("translate")
+    for text in ("-----", "* * *", "2024-01-05", "😀", "!!!"):
+        assert translate(text).text == text
+    assert translate("STRAßE").text.isupper()
+
+
+def test_label_names_in_another_order_are_an_error() -> None:
+    with pytest.raises(ValueError, match="expected the order of the label ids: negative, positive"):
+        qkv.load("builtin:classify", label_names=["positive", "negative"])
+
+
 def test_reviews_are_classified() -> None:
     classify = qkv.task("classify")
     praise = [

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from qkv.data.read.columns import find_columns
@@ -126,3 +127,14 @@ def test_columns_that_are_not_certain(names: tuple[str, ...]) -> None:
 def test_errors(data: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(data)
+
+
+def test_arrays_of_numpy_and_pandas_are_lists() -> None:
+    words = np.array(["a", "b"], dtype=object)
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"text": [words, words], "label": [0, float("nan")]})
+    first, second = read_examples(table, column_names=("text", "label"))
+    assert (first.get("text"), second.get("label")) == (["a", "b"], None)
+    columns = {"text": np.array(["x", "y"]), "label": (1, 2)}
+    records = [*read_examples(columns, column_names=("text", "label"))]
+    assert [(record.get("text"), record.get("label")) for record in records] == [("x", 1), ("y", 2)]

@@ -266,3 +266,15 @@ def test_old_files_are_kept_if_writing_fails(
         lambda: export_ctranslate2(model, tmp_path), "its files are unchanged", error=OSError
     )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_new_head_keeps_the_tokenizer(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="newly initialized"):
+        source = qkv.load("builtin:classify", head="none")
+    export_ctranslate2(source, tmp_path / "ct2")
+    labels = ["good", "bad"]
+    with pytest.warns(UserWarning, match="newly initialized"):
+        model = qkv.load(tmp_path / "ct2", head="sequence-classification", label_names=labels)
+    assert source.tokenizer is not None
+    assert model.tokenizer is not None
+    assert model.tokenizer.encode("a film") == source.tokenizer.encode("a film")

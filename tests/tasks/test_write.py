@@ -118,7 +118,7 @@ def test_target_code_before_the_source() -> None:
         decoder_start_token_id=text.bos_token_id,
     )
     results = {}
-    words = "7 1"  # in no language, so that it is translated into both
+    words = "Tom"  # in either language, so that it is translated into both
     for target, source in (("en", "de"), ("de", "en")):
         result = qkv.task("translate", model, tgt_lang=target, num_beams=2, max_new_tokens=8)(words)
         ids = text.encode(f">>{target}<< {words}")  # as the recipe's "{to} {source}"

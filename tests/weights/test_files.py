@@ -7,7 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkv.files import MAX_TEXT_BYTES, read_json_object, read_text_file, write_json
+from qkv.files import (
+    MAX_TEXT_BYTES,
+    read_json_object,
+    read_text_file,
+    write_folder_atomically,
+    write_json,
+)
 from qkv.weights.tensors import write_tensors
 from tests.support.errors import assert_error
 from tests.support.weight_files import list_names
@@ -91,3 +97,21 @@ def test_a_full_disk_keeps_the_old_json(tmp_path: Path) -> None:
         write_json(tmp_path / "config.json", {"a": object()})
     assert read_json_object(tmp_path / "config.json") == {"a": 1}
     assert list_names(tmp_path) == ["config.json"]
+
+
+def test_an_empty_folder_is_filled_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    with write_folder_atomically(tmp_path / "link") as folder:
+        folder.mkdir()
+        (folder / "a").write_text("1")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "folder" / "a").read_text() == "1"
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with write_folder_atomically(Path(".")) as folder:
+        folder.mkdir()
+        (folder / "b").write_text("2")
+    assert [path.name for path in Path().iterdir()] == ["b"]

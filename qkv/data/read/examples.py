@@ -50,7 +50,7 @@ def _iter_items(data: Any) -> Iterator[Any]:
     """Yield every example: a row of a table as a dict, other items as they are."""
     if hasattr(data, "to_dict") and hasattr(data, "itertuples"):  # pandas
         for row in data.to_dict("records"):
-            yield {str(name): _replace_nan(value) for name, value in row.items()}
+            yield {str(name): _to_plain_value(value) for name, value in row.items()}
     elif isinstance(data, Mapping):
         yield from _iter_column_rows(data)
     elif class_names := _get_class_names(getattr(data, "features", None)):  # Hugging Face
@@ -61,14 +61,19 @@ def _iter_items(data: Any) -> Iterator[Any]:
         yield from data
 
 
-def _replace_nan(value: object) -> object:
-    """Return None for NaN, with which pandas marks a missing value."""
+def _to_plain_value(value: Any) -> Any:
+    """Return an array as a list, and None for NaN, with which pandas marks a missing value."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, tuple):
+        return list(value)
     return None if isinstance(value, float) and value != value else value
 
 
 def _iter_column_rows(data: Mapping[str, Any]) -> Iterator[dict[str, object]]:
     """Yield the rows of a dict of columns, which are lists of the same length."""
-    if not data or not all(isinstance(column, list | tuple) for column in data.values()):
+    data = {str(name): _to_plain_value(column) for name, column in data.items()}
+    if not data or not all(isinstance(column, list) for column in data.values()):
         raise ValueError(
             f"a dict of {quote_names(map(str, data))}, expected lists by column; "
             "of a dict of splits, pass one split, such as data['train']"

@@ -78,6 +78,8 @@ def replace_head(
         tokenizer_folder=model.tokenizer_folder,
         generation_config=None if "head" in changes else model.generation_config,
     )
+    if model.tokenizer_folder is None:
+        new_model.tokenizer = model.tokenizer
     new_model.new_parameters = copy_matching_parameters(new_model, model)
     return new_model, new_model.new_parameters
 

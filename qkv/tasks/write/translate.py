@@ -285,7 +285,7 @@ class TranslateTask(Seq2SeqTask):
 
 def is_uppercase(text: str) -> bool:
     """Return whether a text is in capital letters, and longer than most abbreviations."""
-    return text.isupper() and sum(map(str.isalpha, text)) >= MIN_UPPERCASE_LETTERS
+    return text.replace("ß", "").isupper() and sum(map(str.isalpha, text)) >= MIN_UPPERCASE_LETTERS
 
 
 def map_characters(change: Callable[[str], str], text: str) -> str:
