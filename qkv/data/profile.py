@@ -210,8 +210,11 @@ def find_pair_column(records: Sequence[Record], taken: Sequence[str]) -> str | N
 
 
 def find_label_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
-    """Return the column of labels: one with a usual name, else the one with the fewest values."""
+    """Return the column of labels: `label`, one with a usual name, or that with the fewest values."""
     names = [name for name in records[0] if name not in taken]
+    for name in names:
+        if name.lower() == "label":
+            return name
     counts = {name: len({str(record.get(name)) for record in records}) for name in names}
     max_count = min(MAX_LABELS, len(records) // 2)
     usual_names = [

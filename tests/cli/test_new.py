@@ -143,6 +143,14 @@ def test_problems_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 records; expected at least 10" in bad(capsys, "new", "classify", "in.csv")
     Path("in.jsonl").write_text('{"text": "a text", "label": 1}\n' * 12)
     assert "has only the label '1'" in bad(capsys, "new", "classify", "in.jsonl")
+    Path("in.csv").write_text("text,label,lang\n" + "a text,a,en\nb text,a,de\n" * 9)
+    assert "column 'label' has only the label 'a'" in bad(capsys, "new", "classify", "in.csv")
+    rows = [f"a text,label {n},{'de' if n % 2 else 'en'}\n" for n in range(20)]
+    Path("in.csv").write_text("text,label,lang\n" + "".join(rows))
+    message = bad(capsys, "new", "classify", "in.csv")
+    assert "column 'label' has 20 labels in 20 records; expected at most 10" in message
+    tables, _ = draft(capsys, "classify", "in.csv", "--columns", "label=label")
+    assert len(tables["model"]["label_names"]) == 20
 
 
 def test_several_labels_and_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

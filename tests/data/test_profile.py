@@ -58,6 +58,14 @@ def test_a_value_in_the_first_row_is_no_name(tmp_path: Path) -> None:
     assert table.get_texts("text")[0] == "A film"
 
 
+@pytest.mark.parametrize("label", ["same", "label {}"])
+def test_a_column_named_label_wins(tmp_path: Path, label: str) -> None:
+    path = tmp_path / "in.csv"
+    rows = [f"A film,{label.format(n)},{'de' if n % 2 else 'en'}\n" for n in range(12)]
+    path.write_text("text,Label,lang\n" + "".join(rows))
+    assert read_table(str(path), ("label", "text"), {}).columns["label"] == "Label"
+
+
 LONG_NAME = "How old are you in years?"
 
 

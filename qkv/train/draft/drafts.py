@@ -54,6 +54,7 @@ def draft_classification(source: DataSource) -> RecipeDraft:
                 f" ({count:,} such records); remove them, or set --columns label=NAME"
             )
     counts = count_label_values(labels)
+    max_labels = min(MAX_LABELS, texts.count // 2)
     objective = [Setting("name", "sequence-classification")]
     model = [*choose_encoder("classify", source)]
     facts = describe_table(table, texts)
@@ -62,16 +63,23 @@ def draft_classification(source: DataSource) -> RecipeDraft:
         objective.append(Setting("problem_type", "multi_label_classification"))
         facts["labels"] = f"{describe_labels(counts)}; a text may have several"
         best_metric = "macro_f1"
-    elif len(counts) > min(MAX_LABELS, texts.count // 2) and all(map(is_number, counts)):
+    elif len(counts) > max_labels and all(map(is_number, counts)):
         objective.append(Setting("problem_type", "regression", "the labels are numbers"))
         facts["labels"] = f"numbers from {min(map(float, counts)):g} to {max(map(float, counts)):g}"
         best_metric = "pearson"
     else:
         facts["labels"] = describe_labels(counts)
+        column = table.columns["label"]
         if len(counts) < 2:
             raise ValueError(
-                f"{source.name}: column {table.columns['label']!r} has only the label"
+                f"{source.name}: column {column!r} has only the label"
                 f" {next(iter(counts))!r}; expected two or more; set --columns label=NAME"
+            )
+        if len(counts) > max_labels and "label" not in source.columns:
+            raise ValueError(
+                f"{source.name}: column {column!r} has {len(counts):,} labels in {texts.count:,}"
+                f" records; expected at most {max_labels:,}; set --columns label=NAME, or"
+                f" label={column} if these are the labels"
             )
         if len(counts) <= MAX_LISTED_LABELS:
             model.append(Setting("label_names", sorted(counts), "by label id"))
