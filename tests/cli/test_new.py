@@ -11,6 +11,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from qkv.cli.new import new
+from qkv.data import profile
 from qkv.train.draft import machine
 from qkv.train.draft.drafts import DRAFT_SPECS
 from qkv.train.draft.machine import GIGABYTE, Machine, select_encoder
@@ -151,6 +152,20 @@ def test_problems_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert "column 'label' has 20 labels in 20 records; expected at most 10" in message
     tables, _ = draft(capsys, "classify", "in.csv", "--columns", "label=label")
     assert len(tables["model"]["label_names"]) == 20
+
+
+def test_labels_of_the_records_that_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "MAX_RECORDS", 18)
+    Path("in.csv").write_text("text,label\n" + "a text,a\nb text,b\n" * 9)
+    tables, _ = draft(capsys, "classify", "in.csv", "--out", "all.toml")
+    assert tables["model"]["label_names"] == ["a", "b"]
+    with Path("in.csv").open("a") as file:
+        file.write("c text,c\n")
+    tables, _ = draft(capsys, "classify", "in.csv", "--out", "first.toml")
+    assert "label_names" not in tables["model"]
+    train(capsys, "first", "--train.epochs", "1")
 
 
 def test_several_labels_and_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

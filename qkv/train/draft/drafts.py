@@ -81,7 +81,7 @@ def draft_classification(source: DataSource) -> RecipeDraft:
                 f" records; expected at most {max_labels:,}; set --columns label=NAME, or"
                 f" label={column} if these are the labels"
             )
-        if len(counts) <= MAX_LISTED_LABELS:
+        if table.is_complete and len(counts) <= MAX_LISTED_LABELS:
             model.append(Setting("label_names", sorted(counts), "by label id"))
         objective += suggest_class_weights(counts)
         if is_imbalanced(counts):
