@@ -12,6 +12,8 @@ import pytest
 
 from qkv.cli.new import new
 from qkv.data import profile
+from qkv.data.encode.labels import collect_label_names
+from qkv.data.read.corpus import Corpus
 from qkv.train.draft import machine
 from qkv.train.draft.drafts import DRAFT_SPECS
 from qkv.train.draft.machine import GIGABYTE, Machine, select_encoder
@@ -152,6 +154,17 @@ def test_problems_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert "column 'label' has 20 labels in 20 records; expected at most 10" in message
     tables, _ = draft(capsys, "classify", "in.csv", "--columns", "label=label")
     assert len(tables["model"]["label_names"]) == 20
+
+
+def test_labels_have_the_order_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["10", "9", "b", "2", "a"]
+    Path("in.csv").write_text(
+        "text,label\n" + "".join(f"text {n},{n}\n" for n in names * 4 + ["9"] * 8)
+    )
+    tables, _ = draft(capsys, "classify", "in.csv")
+    assert tables["model"]["label_names"] == ["2", "9", "10", "a", "b"]
+    assert tuple(tables["model"]["label_names"]) == collect_label_names(Corpus("in.csv"))
+    assert "class_weights = { 2 = 1.4, 9 = 0.467, 10 = 1.4, a" in Path("in.toml").read_text()
 
 
 def test_labels_of_the_records_that_are_read(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from qkv.data.encode.labels import sort_label_names
 from qkv.data.profile import (
     MAX_LABELS,
     Table,
@@ -82,7 +83,7 @@ def draft_classification(source: DataSource) -> RecipeDraft:
                 f" label={column} if these are the labels"
             )
         if table.is_complete and len(counts) <= MAX_LISTED_LABELS:
-            model.append(Setting("label_names", sorted(counts), "by label id"))
+            model.append(Setting("label_names", sort_label_names(counts), "by label id"))
         objective += suggest_class_weights(counts)
         if is_imbalanced(counts):
             best_metric = "macro_f1"
