@@ -302,7 +302,10 @@ def test_a_gpu_recipe_can_be_read(
         "complete": small_data.write_texts,
     }  # fmt: skip
     path = writers[task](tmp_path, random.Random(RNG_SEED))
-    tables, _ = draft(capsys, task, str(path))
+    # the title of the recipe, a comment, holds the name of the file
+    path = path.rename(path.with_name(f"line\nbreak{path.suffix}"))
+    tables, _ = draft(capsys, task, str(path), "--out", "train.toml")
     assert tables["train"]["precision"] == "bf16"
+    assert tables["data"]["train"] == str(path)
     recipe = read_recipe(Path("train.toml"))
     assert recipe.train.precision == "bf16"

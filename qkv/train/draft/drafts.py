@@ -88,7 +88,7 @@ def draft_classification(source: DataSource) -> RecipeDraft:
         if is_imbalanced(counts):
             best_metric = "macro_f1"
     return RecipeDraft(
-        title=f"Classification of texts, drafted from {source.name} by `qkv new classify`",
+        title=f"Classification of texts, drafted from {source.name!r} by `qkv new classify`",
         facts=facts,
         tables={
             "model": model,
@@ -121,7 +121,7 @@ def draft_tagging(source: DataSource) -> RecipeDraft:
     if data_format:
         data.insert(1, Setting("format", data_format, "a word and its tag on each line"))
     return RecipeDraft(
-        title=f"Tags of words, drafted from {source.name} by `qkv new tag`",
+        title=f"Tags of words, drafted from {source.name!r} by `qkv new tag`",
         facts=facts,
         tables={
             "model": choose_encoder("tag", source),
@@ -153,7 +153,7 @@ def draft_answering(source: DataSource) -> RecipeDraft:
         Setting("batch_size", 32 if source.machine.has_gpu else 8),
     ]
     return RecipeDraft(
-        title=f"Extractive question answering, drafted from {source.name} by `qkv new answer`",
+        title=f"Extractive question answering, drafted from {source.name!r} by `qkv new answer`",
         facts=facts,
         tables={
             "model": choose_encoder("answer", source),
@@ -206,7 +206,7 @@ def draft_translation(source: DataSource) -> RecipeDraft:
         model = [Setting("load", source.model)]
     tokenizer = [Setting("type", "bpe"), Setting("vocab_size", vocab_size)]
     return RecipeDraft(
-        title=f"Translation, drafted from {source.name} by `qkv new translate`",
+        title=f"Translation, drafted from {source.name!r} by `qkv new translate`",
         facts=facts,
         tables={
             "model": model,
@@ -269,7 +269,7 @@ def draft_language_model(source: DataSource) -> RecipeDraft:
     if source.model is not None:
         model = [Setting("load", source.model)]
     return RecipeDraft(
-        title=f"A language model, drafted from {source.name} by `qkv new complete`",
+        title=f"A language model, drafted from {source.name!r} by `qkv new complete`",
         facts={
             "data": f"{format_count(text.num_characters)} characters, {text.num_lines:,} lines,"
             f" {text.num_distinct:,} different characters"
