@@ -93,6 +93,8 @@ def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     ("content", "columns", "column_names"),
     [
         ("text,label\nA fine film.,pos\nA bad film.,neg\n", None, None),
+        (",text,label\n0,A fine film.,pos\n1,A bad film.,neg\n", None, None),
+        ("text,label,lang\ntext,pos,en\nA bad film.,neg,en\nGood.,mixed,de\n", None, None),
         ("sentence\tlabel\nA fine film.\t1\nA bad film.\t0\n", {"text": "sentence"}, None),
         ("pos\tA fine film.\nneg\tA bad film.\n", None, ["label", "text"]),
         ("1,A fine film.\n0,A bad film.\n", None, ["label", "text"]),
