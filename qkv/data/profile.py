@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from qkv.data.read.columns import COLUMN_SYNONYMS
 from qkv.data.read.corpus import Corpus
 from qkv.data.read.lines import TextFile
 from qkv.data.read.record import Record, quote_names
@@ -89,9 +90,14 @@ def read_table(
     """Read a file and find the columns of the roles; `columns` are those that the user gave."""
     column_names: tuple[str, ...] = ()
     first_row = read_first_row(path)
-    if first_row is None or is_header(first_row):
+    is_named = first_row is not None and has_usual_names(first_row, roles, columns)
+    if first_row is None or is_named or is_header(first_row):
         records = [*islice(Corpus(path, format=format), MAX_RECORDS + 1)]
-    if first_row is not None and not (is_header(first_row) and has_header(records)):
+    if (
+        first_row is not None
+        and not is_named
+        and not (is_header(first_row) and has_header(records))
+    ):
         column_names = tuple(f"column{number}" for number in range(1, len(first_row) + 1))
         corpus = Corpus(path, format=format, column_names=column_names)
         records = [*islice(corpus, MAX_RECORDS + 1)]
@@ -148,11 +154,26 @@ def read_first_row(path: str | list[str]) -> list[str] | None:
     return line.split("\t") if suffix[1] == "tsv" else next(csv.reader([line]), [])
 
 
+def has_usual_names(cells: Sequence[str], roles: Sequence[str], columns: dict[str, str]) -> bool:
+    """Return whether each role has a cell with its name, a synonym, or the name the user gave."""
+    names = {cell.strip() for cell in cells}
+    lower_names = {name.lower() for name in names}
+    return all(
+        columns[role] in names
+        if role in columns
+        else lower_names & {role, *COLUMN_SYNONYMS.get(role, ())}
+        for role in roles
+        if role != "pair"
+    )
+
+
 def is_header(cells: Sequence[str]) -> bool:
-    """Return whether the cells of a row may be column names: different, short, and not numbers."""
-    return len({*cells}) == len(cells) and all(
-        cell.strip() and len(cell.split()) <= MAX_HEADER_WORDS and not is_number(cell)
-        for cell in cells
+    """Return whether the cells of a row may be column names: short or empty, and not numbers.
+
+    The reader refuses a header with the same name twice."""
+    names = [cell for cell in cells if cell.strip()]
+    return bool(names) and all(
+        len(name.split()) <= MAX_HEADER_WORDS and not is_number(name) for name in names
     )
 
 
@@ -189,8 +210,11 @@ def find_pair_column(records: Sequence[Record], taken: Sequence[str]) -> str | N
 
 
 def find_label_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
-    """Return the column of labels: one with a usual name, else the one with the fewest values."""
+    """Return the column of labels: `label`, one with a usual name, or that with the fewest values."""
     names = [name for name in records[0] if name not in taken]
+    for name in names:
+        if name.lower() == "label":
+            return name
     counts = {name: len({str(record.get(name)) for record in records}) for name in names}
     max_count = min(MAX_LABELS, len(records) // 2)
     usual_names = [

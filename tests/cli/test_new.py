@@ -11,6 +11,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from qkv.cli.new import new
+from qkv.data import profile
+from qkv.data.encode.labels import collect_label_names
+from qkv.data.read.corpus import Corpus
 from qkv.train.draft import machine
 from qkv.train.draft.drafts import DRAFT_SPECS
 from qkv.train.draft.machine import GIGABYTE, Machine, select_encoder
@@ -90,6 +93,8 @@ def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:
     ("content", "columns", "column_names"),
     [
         ("text,label\nA fine film.,pos\nA bad film.,neg\n", None, None),
+        (",text,label\n0,A fine film.,pos\n1,A bad film.,neg\n", None, None),
+        ("text,label,lang\ntext,pos,en\nA bad film.,neg,en\nGood.,mixed,de\n", None, None),
         ("sentence\tlabel\nA fine film.\t1\nA bad film.\t0\n", {"text": "sentence"}, None),
         ("pos\tA fine film.\nneg\tA bad film.\n", None, ["label", "text"]),
         ("1,A fine film.\n0,A bad film.\n", None, ["label", "text"]),
@@ -143,6 +148,39 @@ def test_problems_of_labels(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 records; expected at least 10" in bad(capsys, "new", "classify", "in.csv")
     Path("in.jsonl").write_text('{"text": "a text", "label": 1}\n' * 12)
     assert "has only the label '1'" in bad(capsys, "new", "classify", "in.jsonl")
+    Path("in.csv").write_text("text,label,lang\n" + "a text,a,en\nb text,a,de\n" * 9)
+    assert "column 'label' has only the label 'a'" in bad(capsys, "new", "classify", "in.csv")
+    rows = [f"a text,label {n},{'de' if n % 2 else 'en'}\n" for n in range(20)]
+    Path("in.csv").write_text("text,label,lang\n" + "".join(rows))
+    message = bad(capsys, "new", "classify", "in.csv")
+    assert "column 'label' has 20 labels in 20 records; expected at most 10" in message
+    tables, _ = draft(capsys, "classify", "in.csv", "--columns", "label=label")
+    assert len(tables["model"]["label_names"]) == 20
+
+
+def test_labels_have_the_order_of_training(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["10", "9", "b", "2", "a"]
+    Path("in.csv").write_text(
+        "text,label\n" + "".join(f"text {n},{n}\n" for n in names * 4 + ["9"] * 8)
+    )
+    tables, _ = draft(capsys, "classify", "in.csv")
+    assert tables["model"]["label_names"] == ["2", "9", "10", "a", "b"]
+    assert tuple(tables["model"]["label_names"]) == collect_label_names(Corpus("in.csv"))
+    assert "class_weights = { 2 = 1.4, 9 = 0.467, 10 = 1.4, a" in Path("in.toml").read_text()
+
+
+def test_labels_of_the_records_that_are_read(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(profile, "MAX_RECORDS", 18)
+    Path("in.csv").write_text("text,label\n" + "a text,a\nb text,b\n" * 9)
+    tables, _ = draft(capsys, "classify", "in.csv", "--out", "all.toml")
+    assert tables["model"]["label_names"] == ["a", "b"]
+    with Path("in.csv").open("a") as file:
+        file.write("c text,c\n")
+    tables, _ = draft(capsys, "classify", "in.csv", "--out", "first.toml")
+    assert "label_names" not in tables["model"]
+    train(capsys, "first", "--train.epochs", "1")
 
 
 def test_several_labels_and_numbers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -266,7 +304,10 @@ def test_a_gpu_recipe_can_be_read(
         "complete": small_data.write_texts,
     }  # fmt: skip
     path = writers[task](tmp_path, random.Random(RNG_SEED))
-    tables, _ = draft(capsys, task, str(path))
+    # the title of the recipe, a comment, holds the name of the file
+    path = path.rename(path.with_name(f"line\nbreak{path.suffix}"))
+    tables, _ = draft(capsys, task, str(path), "--out", "train.toml")
     assert tables["train"]["precision"] == "bf16"
+    assert tables["data"]["train"] == str(path)
     recipe = read_recipe(Path("train.toml"))
     assert recipe.train.precision == "bf16"

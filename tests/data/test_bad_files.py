@@ -58,7 +58,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "open quote":        ("x.csv", 'a,b\n1,2\n"1,2\n1,2\n', {}, "line~3 CSV quote"),
     "quote inside":      ("x.csv", 'a,b\n"1"2,2\n', {}, "line~2 CSV quote tsv"),
     "no header":         ("x.csv", "1,1\n2,2\n", {}, "line~1 header '1' column_names"),
-    "blank name":        ("x.tsv", "a\t\n1\t2\n", {}, "line~1 header names"),
+    "same names":        ("x.tsv", "a\t\ta\n1\t2\t3\n", {}, "line~1 header different~names"),
     "no label":          ("x", "rocket\n", dict(format="labeled"), "line~1 'rocket' label"),
     "no tag":            ("x.conll", "EU B\n\nrejects\n", {}, "line~3 'rejects' 2~columns"),
     "ragged sentence":   ("x.conll", "EU N B\nrejects O\n", {}, "line~2 'rejects~O' 3~columns"),

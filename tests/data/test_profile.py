@@ -26,8 +26,9 @@ def test_profile_of_texts() -> None:
     ("cells", "expected"),
     [
         (["text", "label"], True),
-        (["text", "text"], False),
-        (["text", ""], False),
+        (["text", "text"], True),  # which the reader refuses
+        (["", "text"], True),  # an index that pandas wrote
+        (["", ""], False),
         (["text", "0"], False),
         (["a long text that is no name", "label"], False),
     ],
@@ -55,6 +56,48 @@ def test_a_value_in_the_first_row_is_no_name(tmp_path: Path) -> None:
     assert table.column_names == ("label", "text")
     assert len(table.records) == 12
     assert table.get_texts("text")[0] == "A film"
+
+
+@pytest.mark.parametrize("label", ["same", "label {}"])
+def test_a_column_named_label_wins(tmp_path: Path, label: str) -> None:
+    path = tmp_path / "in.csv"
+    rows = [f"A film,{label.format(n)},{'de' if n % 2 else 'en'}\n" for n in range(12)]
+    path.write_text("text,Label,lang\n" + "".join(rows))
+    assert read_table(str(path), ("label", "text"), {}).columns["label"] == "Label"
+
+
+LONG_NAME = "How old are you in years?"
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "columns"),
+    [
+        (",text,label", "7,A film,{}", {}),  # an index that pandas wrote
+        (",kind,remark", "7,{},A film", {}),
+        ("text,label,", "A film,{},", {}),
+        ("text,label", "text,{}", {}),  # a text that is also the name of its column
+        ("Review,Sentiment", "Review,{}", {}),
+        (f"text,label,{LONG_NAME}", "A film,{},30", {}),
+        (f"{LONG_NAME},label", "I am thirty,{}", {"text": LONG_NAME}),
+    ],
+)
+def test_the_first_row_is_a_header(
+    tmp_path: Path, header: str, row: str, columns: dict[str, str]
+) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text("\n".join([header, *(row.format("ab"[n % 2]) for n in range(12))]) + "\n")
+    table = read_table(str(path), ("label", "text"), columns)
+    assert table.column_names == ()
+    assert len(table.records) == 12
+    assert count_label_values(table.get_values("label")) == {"a": 6, "b": 6}
+
+
+@pytest.mark.parametrize("header", ["text,text,label", "kind,kind,remark"])
+def test_a_header_with_the_same_name_twice(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "in.csv"
+    path.write_text(f"{header}\n" + "a,b,c d\n" * 12)
+    with pytest.raises(ValueError, match=r"line 1: header .*expected different names"):
+        read_table(str(path), ("label", "text"), {})
 
 
 def test_profile_of_plain_text(tmp_path: Path) -> None:

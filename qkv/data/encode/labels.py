@@ -272,10 +272,13 @@ def collect_label_names(
                 f"{record.location}: column {column!r} holds {shorten_repr(value)}, expected a label"
             )
         label_names.update(map(str, labels))
+    return sort_label_names(label_names)
+
+
+def sort_label_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return label names in the order of their ids: numbers by value, before names."""
     return tuple(
-        sorted(
-            label_names, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name)
-        )
+        sorted(names, key=lambda name: (int(name), "") if name.isdecimal() else (1 << 62, name))
     )
 
 

@@ -95,8 +95,9 @@ def read_delimited_table(
 
 
 def _parse_header(file: TextFile, line_number: int, row: list[str]) -> list[str]:
-    names = [name.strip() for name in row]
-    if len(set(names)) < len(names) or "" in names:
+    # a column without a name is an index that pandas wrote, or follows a comma at the end of lines
+    names = [name.strip() or f"column{number}" for number, name in enumerate(row, 1)]
+    if len(set(names)) < len(names):
         raise ValueError(
             f"{file.location(line_number)}: header {shorten_repr(row)}, expected different names; "
             "if the file has no header, set `column_names`"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from qkv.data.encode.labels import sort_label_names
 from qkv.data.profile import (
     MAX_LABELS,
     Table,
@@ -54,6 +55,7 @@ def draft_classification(source: DataSource) -> RecipeDraft:
                 f" ({count:,} such records); remove them, or set --columns label=NAME"
             )
     counts = count_label_values(labels)
+    max_labels = min(MAX_LABELS, texts.count // 2)
     objective = [Setting("name", "sequence-classification")]
     model = [*choose_encoder("classify", source)]
     facts = describe_table(table, texts)
@@ -62,24 +64,31 @@ def draft_classification(source: DataSource) -> RecipeDraft:
         objective.append(Setting("problem_type", "multi_label_classification"))
         facts["labels"] = f"{describe_labels(counts)}; a text may have several"
         best_metric = "macro_f1"
-    elif len(counts) > min(MAX_LABELS, texts.count // 2) and all(map(is_number, counts)):
+    elif len(counts) > max_labels and all(map(is_number, counts)):
         objective.append(Setting("problem_type", "regression", "the labels are numbers"))
         facts["labels"] = f"numbers from {min(map(float, counts)):g} to {max(map(float, counts)):g}"
         best_metric = "pearson"
     else:
         facts["labels"] = describe_labels(counts)
+        column = table.columns["label"]
         if len(counts) < 2:
             raise ValueError(
-                f"{source.name}: column {table.columns['label']!r} has only the label"
+                f"{source.name}: column {column!r} has only the label"
                 f" {next(iter(counts))!r}; expected two or more; set --columns label=NAME"
             )
-        if len(counts) <= MAX_LISTED_LABELS:
-            model.append(Setting("label_names", sorted(counts), "by label id"))
+        if len(counts) > max_labels and "label" not in source.columns:
+            raise ValueError(
+                f"{source.name}: column {column!r} has {len(counts):,} labels in {texts.count:,}"
+                f" records; expected at most {max_labels:,}; set --columns label=NAME, or"
+                f" label={column} if these are the labels"
+            )
+        if table.is_complete and len(counts) <= MAX_LISTED_LABELS:
+            model.append(Setting("label_names", sort_label_names(counts), "by label id"))
         objective += suggest_class_weights(counts)
         if is_imbalanced(counts):
             best_metric = "macro_f1"
     return RecipeDraft(
-        title=f"Classification of texts, drafted from {source.name} by `qkv new classify`",
+        title=f"Classification of texts, drafted from {source.name!r} by `qkv new classify`",
         facts=facts,
         tables={
             "model": model,
@@ -112,7 +121,7 @@ def draft_tagging(source: DataSource) -> RecipeDraft:
     if data_format:
         data.insert(1, Setting("format", data_format, "a word and its tag on each line"))
     return RecipeDraft(
-        title=f"Tags of words, drafted from {source.name} by `qkv new tag`",
+        title=f"Tags of words, drafted from {source.name!r} by `qkv new tag`",
         facts=facts,
         tables={
             "model": choose_encoder("tag", source),
@@ -144,7 +153,7 @@ def draft_answering(source: DataSource) -> RecipeDraft:
         Setting("batch_size", 32 if source.machine.has_gpu else 8),
     ]
     return RecipeDraft(
-        title=f"Extractive question answering, drafted from {source.name} by `qkv new answer`",
+        title=f"Extractive question answering, drafted from {source.name!r} by `qkv new answer`",
         facts=facts,
         tables={
             "model": choose_encoder("answer", source),
@@ -197,7 +206,7 @@ def draft_translation(source: DataSource) -> RecipeDraft:
         model = [Setting("load", source.model)]
     tokenizer = [Setting("type", "bpe"), Setting("vocab_size", vocab_size)]
     return RecipeDraft(
-        title=f"Translation, drafted from {source.name} by `qkv new translate`",
+        title=f"Translation, drafted from {source.name!r} by `qkv new translate`",
         facts=facts,
         tables={
             "model": model,
@@ -260,7 +269,7 @@ def draft_language_model(source: DataSource) -> RecipeDraft:
     if source.model is not None:
         model = [Setting("load", source.model)]
     return RecipeDraft(
-        title=f"A language model, drafted from {source.name} by `qkv new complete`",
+        title=f"A language model, drafted from {source.name!r} by `qkv new complete`",
         facts={
             "data": f"{format_count(text.num_characters)} characters, {text.num_lines:,} lines,"
             f" {text.num_distinct:,} different characters"

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from qkv.data.encode.labels import sort_label_names
 from qkv.data.profile import MAX_RECORDS, Table, TextProfile
 from qkv.model.hub import is_offline
 from qkv.train.draft.document import Setting, format_setting
@@ -131,7 +132,9 @@ def suggest_class_weights(counts: Counter[str]) -> list[Setting]:
     if not is_imbalanced(counts) or len(counts) > MAX_LISTED_LABELS:
         return []
     total = sum(counts.values())
-    weights = {name: round(total / len(counts) / counts[name], 3) for name in sorted(counts)}
+    weights = {
+        name: round(total / len(counts) / counts[name], 3) for name in sort_label_names(counts)
+    }
     ratio = max(counts.values()) / min(counts.values())
     line = Setting("class_weights", weights)
     return [
