@@ -72,7 +72,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(onnx, "find_spec", lambda name: None)
     model = tiny.build("bert", dtype=torch.float32)
     message = get_error_message(lambda: qkv.export_model(model, tmp_path / "out", to="onnx"))
-    assert "needs the package onnx and onnxscript: pip install 'qkv[onnx]'" in message
+    assert "needs the packages onnx and onnxscript: pip install 'qkv[onnx]'" in message
 
 
 # --- command line ---
