@@ -34,7 +34,7 @@ FLAGS = {  # flag: commands in which a user expects it
 SEVERAL_MEANINGS = {  # flags whose help names the things of their command
     "--top-k",  # number of results, or of candidate tokens in sampling
     "--model", "--adapter", "--device", "--overflow", "--json", "--stride", "--hypothesis-template",
-    "--size", "--head", "--lowercase", "--out",
+    "--size", "--head", "--lowercase", "--out", "--save",
 }  # fmt: skip
 COMMANDS = [
     name for commands in COMMAND_GROUPS.values() for name in commands if name != "tokenizer"
