@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -432,10 +433,24 @@ def check_evaluation(team: DistributedContext) -> None:
     assert texts == [f"w{i + 1} w{i + 1}" for i in range(200)]
 
 
+# A crash of the C library in a worker, which was seen once: "malloc(): unaligned tcache chunk detected".
+NATIVE_CRASH = re.compile(r"^(malloc|free|double free|corrupted)|SIGABRT|SIGSEGV", re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the results of two processes, which also resumed runs of one process."""
     folder = tmp_path_factory.mktemp("distributed")
+    process = run_two_processes(folder)
+    if process.returncode and NATIVE_CRASH.search(process.stderr):
+        folder = tmp_path_factory.mktemp("distributed")
+        process = run_two_processes(folder)
+    assert process.returncode == 0, process.stderr
+    return folder
+
+
+def run_two_processes(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run `worker` in two processes."""
     for name, parallelism in RESUMED:
         run_training(
             make_trainer(
@@ -451,16 +466,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--nproc-per-node",
         "2",
     ]
-    process = subprocess.run(
+    return subprocess.run(
         [*torchrun, "-m", "tests.train.test_distributed", str(folder)],
         cwd=ROOT,
         env=make_environment(),
         text=True,
         capture_output=True,
         timeout=240,
+        check=False,
     )
-    assert process.returncode == 0, process.stderr
-    return folder
 
 
 def make_environment(**variables: str) -> dict[str, str]:
