@@ -26,7 +26,7 @@ def export_onnx(model: Model, folder: Path) -> None:
     missing = [name for name in REQUIRED_PACKAGES if find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"export to ONNX needs the package {' and '.join(missing)}: pip install 'qkv[onnx]'"
+            f"export to ONNX needs the packages {' and '.join(missing)}: pip install 'qkv[onnx]'"
         )
     if model.family.hf_family and find_unsupported_part(model) is None:
         model = convert_to_hf_family(model)  # Optimum reads config.json of models that it knows
