@@ -20,6 +20,7 @@ from torch import Tensor
 import qkv
 from qkv.model.foreign.fairseq import load_fairseq
 from tests.support.errors import assert_error
+from tests.support.fairseq_files import fuse_projections
 from tests.support.fairseq_translation import (
     CODES,
     SETTINGS,
@@ -62,18 +63,6 @@ def write_joined(folder: Path) -> Any:
         write_dictionary(folder / f"dict.{language}.txt", WORDS)
     write_codes(folder / "bpecodes")
     return reference
-
-
-def fuse_projections(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Fuse q, k and v, as files of 2018 have them."""
-    tensors = {
-        key: x for key, x in state.items() if ".q_proj." not in key and ".k_proj." not in key
-    }
-    for key in [key for key in tensors if ".v_proj." in key]:
-        parts = [state[key.replace("v_proj", f"{name}_proj")] for name in "qkv"]
-        tensors[key.replace("v_proj.", "in_proj_")] = torch.cat(parts)
-        del tensors[key]
-    return tensors
 
 
 def number_norms(state: dict[str, Tensor]) -> dict[str, Tensor]:

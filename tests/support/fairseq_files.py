@@ -1,4 +1,4 @@
-"""Random RoBERTa checkpoints in the format of fairseq."""
+"""Random RoBERTa checkpoints in the format of fairseq; older names of its tensors."""
 
 from __future__ import annotations
 
@@ -63,6 +63,18 @@ def to_fairseq(model: Any) -> dict[str, Tensor]:
         if "token_type" not in key and key != "lm_head.bias":
             tensors[name.replace("lm_head.decoder", "lm_head")] = tensor.clone()
     tensors["encoder.sentence_encoder.version"] = torch.tensor([3.0])
+    return tensors
+
+
+def fuse_projections(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Fuse q, k and v, as the oldest versions (2018) did."""
+    tensors = {
+        key: x for key, x in state.items() if ".q_proj." not in key and ".k_proj." not in key
+    }
+    for key in [key for key in tensors if ".v_proj." in key]:
+        parts = [state[key.replace("v_proj", f"{name}_proj")] for name in "qkv"]
+        tensors[key.replace("v_proj.", "in_proj_")] = torch.cat(parts)
+        del tensors[key]
     return tensors
 
 
