@@ -23,7 +23,7 @@ from qkv.train.distributed import DistributedContext
 from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT
 from qkv.train.evaluate.evaluation_set import check_without_validation
 from qkv.train.evaluate.evaluator import MetricFunction
-from qkv.train.initial_model import check_model_fits
+from qkv.train.initial_model import check_model_fits, get_tokenizer
 from qkv.train.label_names import prepare_label_names, set_problem_type
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
 from qkv.train.loop.trainer import Report
@@ -84,11 +84,7 @@ def fit(
     For objectives with rows of equal length, `max_length` defaults to the maximum of the model, at most
     512. `overflow` is the mode for longer texts: "error" (the default), "truncate" or "window"; see
     docs/long-texts.md."""
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise ValueError(
-            "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
-        )
+    tokenizer = get_tokenizer(model)
     name = objective if isinstance(objective, str) else base_objective
     name = choose_objective(model, name, "objective" if objective is None else "base_objective")
     if "lr" not in train_settings:

@@ -216,6 +216,15 @@ def add_lora_adapters(
         raise ValueError(f"lora: {error}") from None
 
 
+def get_tokenizer(model: Model) -> Tokenizer:
+    """Return the tokenizer of a model; raise ValueError if it has none."""
+    if model.tokenizer is None:
+        raise ValueError(
+            "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
+        )
+    return model.tokenizer
+
+
 def check_model_fits(model: Model, tokenizer: Tokenizer, max_length: int) -> None:
     """Check that the model has every token and every position that the data needs."""
     vocab_size = model.args.get("vocab_size")
