@@ -39,7 +39,8 @@ NAMES = {
 def build_roberta(class_name: str = "RobertaForMaskedLM", **changes: Any) -> Any:
     """Return a random RoBERTa of Hugging Face, with zero token types, which fairseq lacks."""
     config = transformers.RobertaConfig(
-        vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=HEADS,
+        vocab_size=changes.pop("vocab_size", VOCAB), hidden_size=WIDTH, num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS,
         intermediate_size=FFN_WIDTH, max_position_embeddings=MAX_POSITIONS, type_vocab_size=1, layer_norm_eps=1e-5,
         pad_token_id=1, **changes,
     )  # fmt: skip

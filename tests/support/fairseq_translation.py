@@ -79,7 +79,7 @@ def write_checkpoint(folder: Path, state: dict[str, Tensor], **changes: Any) -> 
 
 def write_dictionary(path: Path, words: list[str]) -> None:
     """Write dict.txt: a token and its count a line, without special tokens."""
-    path.write_text("".join(f"{word} {100 - i}\n" for i, word in enumerate(words)))
+    path.write_text("".join(f"{word} {len(words) - i}\n" for i, word in enumerate(words)))
 
 
 def write_codes(path: Path) -> None:
