@@ -22,6 +22,7 @@ from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers
 from qkv.text import Tokenizer
+from qkv.train.label_names import match_label_names
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
@@ -114,6 +115,8 @@ def prepare_model(
         model = load_folder(
             config.load, adapter=config.adapter, family=config.family, head=head, device="cpu"
         )
+        if label_names and head in (None, model.args.get("head")):
+            label_names = match_label_names(model, recipe, label_names)
         model, new_parameters = replace_head(
             model, head, len(label_names), Pooling(pooling) if pooling else None, overrides
         )

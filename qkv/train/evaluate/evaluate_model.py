@@ -20,6 +20,7 @@ from qkv.data.store.shards import ShardIndex
 from qkv.kernels.attention import without_cudnn
 from qkv.model.device import pick_device
 from qkv.model.hub import find_model_folder
+from qkv.model.label_names import get_label_names
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
@@ -32,7 +33,6 @@ from qkv.train.evaluate.evaluation_loop import (
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import check_model_fits, get_tokenizer
-from qkv.train.label_names import get_label_names
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import (
     check_head,
@@ -114,7 +114,7 @@ def evaluate_loaded_model(
             "objective.generator to its folder"
         )
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
-        model.tokenizer.save(temporary)
+        tokenizer.save(temporary)
         context = SetupContext.from_recipe(
             recipe,
             temporary,
