@@ -4,7 +4,6 @@ Does not depend on tokenizers: lengths are counted in words."""
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -13,6 +12,7 @@ from itertools import islice
 
 from qkv.data.read.columns import COLUMN_SYNONYMS, list_usual_names
 from qkv.data.read.corpus import Corpus
+from qkv.data.read.formats import read_csv_rows
 from qkv.data.read.lines import TextFile
 from qkv.data.read.record import Record, quote_names
 
@@ -139,9 +139,10 @@ def read_first_row(path: str | list[str]) -> list[str] | None:
     suffix = re.search(r"\.(csv|tsv)(\.\w+)?$", path.lower()) if isinstance(path, str) else None
     if suffix is None:
         return None
-    file = Corpus(path).list_files()[0]
-    _, line = next(TextFile(file).iter_lines())
-    return line.split("\t") if suffix[1] == "tsv" else next(csv.reader([line]), [])
+    file = TextFile(Corpus(path).list_files()[0])
+    if suffix[1] == "tsv":
+        return next(file.iter_lines())[1].split("\t")
+    return next(read_csv_rows(file))[1]
 
 
 def has_usual_names(cells: Sequence[str], roles: Sequence[str], columns: dict[str, str]) -> bool:
