@@ -23,6 +23,7 @@ from qkv.train.distributed import DistributedContext
 from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT
 from qkv.train.evaluate.evaluation_set import check_without_validation
 from qkv.train.evaluate.evaluator import MetricFunction
+from qkv.train.evaluate.target_generator import TargetGenerator
 from qkv.train.initial_model import check_model_fits, get_tokenizer
 from qkv.train.label_names import prepare_label_names, set_problem_type
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
@@ -139,6 +140,7 @@ def fit(
             validation_fraction=fraction,
             loss_fn=None if isinstance(objective, str) else objective,
             metrics=metrics or {},
+            generator=build_generator(recipe),
         )
         if "log_every" not in train_settings:
             setup = with_default_log_every(setup)
@@ -156,7 +158,9 @@ def train_with_report(
     history = MetricsHistory()
     with restore_after_training(setup.net), show_fit_progress(setup, is_shown=is_shown) as show:
         trainer = setup.build_trainer(
-            distributed=DistributedContext(), callbacks=(history.add, show, *callbacks)
+            distributed=DistributedContext(),
+            callbacks=(history.add, show, *callbacks),
+            generator=build_generator(setup.recipe),
         )
         state = trainer.train()
         trainer.apply_final_weights()
@@ -172,6 +176,11 @@ def train_with_report(
         num_tokens=state.num_tokens,
         seconds=time.perf_counter() - start_time,
     )
+
+
+def build_generator(recipe: Recipe) -> TargetGenerator:
+    """Return the generator of the texts that `eval_generate` asks for."""
+    return TargetGenerator({"num_beams": recipe.train.eval_num_beams})
 
 
 def choose_lr(model: Model) -> float:

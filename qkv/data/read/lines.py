@@ -14,10 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import TYPE_CHECKING, BinaryIO, cast
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from typing import Any, BinaryIO, cast
 
 STDIN = "-"
 COMPRESSION_OPENERS: dict[str, Callable[[BinaryIO], object]] = {
@@ -56,7 +53,7 @@ class Utf16Reader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int:
+    def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)
         while not self._pending:
             raw = self._stream.read(CHUNK_CHARACTERS)
