@@ -14,7 +14,13 @@ import transformers
 import qkv
 from tests.support.errors import assert_error
 from tests.support.fairseq_files import build_roberta, to_fairseq, write_fairseq
-from tests.support.fairseq_translation import WIDTH, write_checkpoint, write_dictionary
+from tests.support.fairseq_translation import (
+    BART_SETTINGS,
+    WIDTH,
+    to_fairseq_bart_state,
+    write_checkpoint,
+    write_dictionary,
+)
 from tests.support.text_oracle import DIFFICULT_TEXTS, load_reference, write_bpe, write_gpt2
 
 NUM_UNUSED_WORDS = 3  # of the published dictionaries, which a multiple of 8 makes faster
@@ -54,15 +60,8 @@ def write_bart(folder: Path, vocab_size: int, **changes: Any) -> Any:
     with torch.no_grad():
         for parameter in reference.parameters():
             parameter.normal_(0.0, 0.3)
-    state = {
-        name.removeprefix("model.").replace("lm_head.", "decoder.output_projection."): x.clone()
-        for name, x in reference.state_dict().items()
-        if name not in ("final_logits_bias", "model.shared.weight")
-    }
-    write_checkpoint(
-        folder, state, arch="bart_base", activation_fn="gelu", no_scale_embedding=True,
-        encoder_learned_pos=True, decoder_learned_pos=True, layernorm_embedding=True, **changes,
-    )  # fmt: skip
+    state = to_fairseq_bart_state(reference)
+    write_checkpoint(folder, state, arch="bart_base", **BART_SETTINGS, **changes)
     return reference
 
 

@@ -29,6 +29,10 @@ LETTERS = "abcdefghilmnorstuwy.,!"
 WORDS = [
     *(f"{letter}@@" for letter in LETTERS), *LETTERS, "lo@@", "low", "er", "ne@@", "new@@", "ow",
 ]  # fmt: skip
+BART_SETTINGS: dict[str, Any] = dict(
+    activation_fn="gelu", no_scale_embedding=True, encoder_learned_pos=True, decoder_learned_pos=True,
+    layernorm_embedding=True,
+)  # fmt: skip
 
 
 def build_fsmt(src_words: list[str], tgt_words: list[str], **changes: Any) -> Any:
@@ -60,6 +64,15 @@ def to_fairseq_state(model: Any) -> dict[str, Tensor]:
         state[f"{stack}.version"] = torch.tensor([3.0])
         state[f"{stack}.embed_positions._float_tensor"] = torch.zeros(1)
     return state
+
+
+def to_fairseq_bart_state(model: Any) -> dict[str, Tensor]:
+    """Return the state dict of BART or mBART under fairseq's names."""
+    return {
+        name.removeprefix("model.").replace("lm_head.", "decoder.output_projection."): x.clone()
+        for name, x in model.state_dict().items()
+        if name not in ("final_logits_bias", "model.shared.weight")
+    }
 
 
 def write_checkpoint(folder: Path, state: dict[str, Tensor], **changes: Any) -> Path:
