@@ -37,7 +37,7 @@ class TargetGenerator:
         self.generation_config = GenerationConfig(**add_do_sample(fields))
 
     def __call__(self, model: Model, source_ids: list[list[int]], /) -> list[list[int]]:
-        """Return the best generated ids of each source, without EOS."""
+        """Return the best generated ids of each source, without EOS and ids that have no token."""
         tokenizer = model.tokenizer
         assert tokenizer is not None
         assert isinstance(model.net, Transformer)
@@ -62,6 +62,6 @@ class TargetGenerator:
             batch_size=GENERATION_BATCH_SIZE,
         )
         return [
-            [token_id for token_id in best.token_ids if token_id != eos_token_id]
+            [i for i in best.token_ids if i != eos_token_id and i < len(tokenizer)]
             for best, *_ in results
         ]
