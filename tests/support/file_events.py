@@ -61,10 +61,10 @@ class FileEvents:
         sys.addaudithook(self._audit)
         original = os.fsync
 
-        def fsync(descriptor: Any) -> None:
-            number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        def fsync(fd: Any) -> None:
+            number = fd if isinstance(fd, int) else fd.fileno()
             self._report("os.fsync", [os.readlink(f"/proc/self/fd/{number}")])
-            original(descriptor)
+            original(fd)
 
         os.fsync = fsync
 
