@@ -260,8 +260,7 @@ class Engine:
             self.put_back([request for request in scheduled if request not in running])
             raise
         self.remove_empty_batches()
-        aborted = self.remove_aborted_requests()
-        self.outputs = [output for output in self.outputs if output.request_id not in aborted]
+        self.remove_aborted_requests()
         if not self.unfinished:
             self.queue.row_limit = None
 
@@ -353,7 +352,6 @@ class Engine:
         self.outputs += [
             output._replace(results=ready.get((output.request_id, output.sample_index)))
             for output in outcome.request_outputs
-            if output.request_id not in failed_ids
         ]
         for request_id, _ in ready:
             del self.unfinished[request_id]
@@ -414,14 +412,12 @@ class Engine:
             finally:
                 self._step_lock.release()
 
-    def remove_aborted_requests(self) -> set[int]:
-        """Remove aborted requests and return their ids."""
-        aborted: set[int] = set()
+    def remove_aborted_requests(self) -> None:
+        """Remove aborted requests and their outputs of this step."""
         while self.aborted_ids:
-            aborted.add(self.aborted_ids.pop())
-        for request_id in aborted:
+            request_id = self.aborted_ids.pop()
             self.remove_request(request_id)
-        return aborted
+            self.outputs = [output for output in self.outputs if output.request_id != request_id]
 
     def remove_request(self, request_id: int) -> bool:
         """Remove a request; return False if it has ended before."""
