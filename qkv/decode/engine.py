@@ -357,7 +357,7 @@ class Engine:
             del self.unfinished[request_id]
             del self.partial_results[request_id]
             self.queue.raise_row_limit()
-        for request in outcome.failed:
+        for request in sorted(outcome.failed, key=lambda request: request.sample_index):
             assert request.error is not None
             self.fail_request(request, request.error)
 

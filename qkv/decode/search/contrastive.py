@@ -43,6 +43,7 @@ def contrastive_search_step(
     penalty = similarity.masked_fill(~is_valid[:, None], -torch.inf).amax(2)
     scores = (1 - alpha) * state["candidate_probs"] - alpha * penalty
     scores = scores.masked_fill(state["candidate_probs"] == 0, -torch.inf)
+    group.record_invalid_scores(scores)
     selected = scores.argmax(1, keepdim=True)  # (P, 1)
     token_ids = state["candidate_ids"].gather(1, selected)[:, 0]
     probs = state["candidate_probs"].gather(1, selected)[:, 0]

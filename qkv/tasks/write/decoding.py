@@ -97,7 +97,6 @@ def load_assistant_model(model: Model, assistant_model: Model | str | Path) -> M
     if assistant.tokenizer is not None and model.tokenizer is not None:
         check_vocabularies(model.tokenizer.get_vocab(), assistant.tokenizer.get_vocab())
     check_assistant_model(model.net, assistant.net)
-    assistant.net.eval()
     return assistant
 
 
