@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import GenerationConfig, Result
-from qkv.decode.engine import DEFAULT_MAX_NEW_TOKENS
+from qkv.decode.request_checks import DEFAULT_MAX_NEW_TOKENS
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.transformer import Transformer
 from qkv.tasks.base import InputRow, TextOrPair

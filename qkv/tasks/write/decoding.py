@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode import Engine, optimize_model
-from qkv.decode.engine import check_assistant_model
+from qkv.decode.request_checks import check_assistant_model
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.nn.transformer import Transformer
