@@ -175,7 +175,10 @@ def test_cached_nan_does_not_reach_later_rows(method: str, static_shapes: bool) 
     results = take_step(engine)
     results |= take_step(engine)
     prompts = ([7, 8], [9, 8, 7, 6] * 3)
-    request_ids = [engine.add_request(prompt, generation_config=config) for prompt in prompts]
+    request_ids = []
+    for prompt in prompts:
+        request_ids.append(engine.add_request(prompt, generation_config=config))
+        results |= take_step(engine)
     results |= run_to_end(engine)
     assert results[invalid][0].finish_reason == "error"
     for request_id, prompt in zip(request_ids, prompts, strict=True):
