@@ -153,5 +153,5 @@ def test_pseudo_labels() -> None:
     assert len(spans) == 20
     assert all(span in "a b c d e f g h" and 2 <= len(span.split()) <= 6 for span in spans)
     assert sample_spans("too short", 3, random.Random(0)) == []
-    kept = balance_labels({"a": 0, "b": 0, "c": 1}, random.Random(0))
-    assert sorted(label for _, label in kept) == [0, 1]
+    balanced = balance_labels({"a": 0, "b": 0, "c": 1}, random.Random(0))
+    assert sorted(label for _, label in balanced) == [0, 1]

@@ -41,12 +41,14 @@ def contrastive_search_step(
     positions = torch.arange(similarity.shape[2], device=group.device)
     is_valid = positions < state["num_context_states"][:, None]
     penalty = similarity.masked_fill(~is_valid[:, None], -torch.inf).amax(2)
+    is_banned = state["candidate_probs"] == 0
+    group.record_invalid_scores(penalty.masked_fill(is_banned, -torch.inf))
     scores = (1 - alpha) * state["candidate_probs"] - alpha * penalty
-    scores = scores.masked_fill(state["candidate_probs"] == 0, -torch.inf)
+    scores = scores.masked_fill(is_banned, -torch.inf)
     selected = scores.argmax(1, keepdim=True)  # (P, 1)
     token_ids = state["candidate_ids"].gather(1, selected)[:, 0]
     probs = state["candidate_probs"].gather(1, selected)[:, 0]
-    host_copy = copy_tokens_to_host(token_ids, probs.double().log())
+    host_copy = copy_tokens_to_host(group, token_ids, probs.double().log())
     append_context_states(
         group, hidden.gather(1, selected[..., None].expand(-1, -1, hidden.shape[2]))
     )
@@ -59,7 +61,7 @@ def contrastive_search_step(
         next_input_ids,
         token_ids.repeat_interleave(num_candidates),
         rows.repeat_interleave(num_candidates),
-        partial(append_new_tokens, group.requests, host_copy),
+        partial(append_new_tokens, group, host_copy),
     )
 
 

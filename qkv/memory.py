@@ -1,0 +1,29 @@
+"""Errors of torch and Python that mean that there is not enough memory."""
+
+from __future__ import annotations
+
+import torch
+
+# In the messages of RuntimeError: the allocators of the CPU on Linux, macOS and Windows, and CUDA's
+# libraries, which allocate work space of their own.
+MEMORY_ERROR_PHRASES = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Return whether an error is, or follows from, a lack of memory of the CPU or of a GPU."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError | torch.OutOfMemoryError):
+            return True
+        if isinstance(cause, RuntimeError) and any(
+            phrase in str(cause) for phrase in MEMORY_ERROR_PHRASES
+        ):
+            return True
+        cause = cause.__cause__ or cause.__context__  # such as the end of a failed CUDA graph
+    return False
