@@ -1,11 +1,11 @@
 """Label the sentences of texts with a trained classifier, as training data for a smaller one.
 
-    python tools/pseudo_labels.py MODEL texts.jsonl labelled.jsonl [--more FILE ...]
+    python tools/pseudo_labels.py MODEL texts.jsonl labeled.jsonl [--more FILE ...]
         [--min-score 0.95] [--max-words 20] [--num-spans 2]
 
 `texts.jsonl` is the data of the classifier, with the fields `text`, which is split into sentences, and
 `label`; `--more` are files with one sentence per line. `--num-spans` random spans of 2 to 6 words of each
-sentence are labelled too. A distinct text is written with its label if the score of the label is at
+sentence are labeled too. A distinct text is written with its label if the score of the label is at
 least `--min-score`, and equally many texts of each label are written."""
 
 from __future__ import annotations
