@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 MAX_TEXT_BYTES = 64 * 2**20
+MAX_TOML_DEPTH = 100
 DAMAGED_FILE_HINT = "the file is truncated or damaged; download or copy it again"
 TEMPORARY_SUFFIX = ".tmp"
 WriteFunction = Callable[[Path], object]  # writes a file at a path
@@ -49,13 +53,29 @@ def read_text_file(path: Path) -> str:
         ) from None
 
 
+class DuplicateKeyError(ValueError):
+    """A JSON object has a key twice."""
+
+
+def merge_equal_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object; raise DuplicateKeyError if a key has two different values."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        for key, value in pairs:
+            if value != values[key]:
+                raise DuplicateKeyError(f"the key {key[:80]!r} occurs twice, with different values")
+    return values
+
+
 def read_json_value(path: Path) -> object:
-    """Return the JSON value in a file."""
+    """Return the JSON value in a file; a key with two different values is an error."""
     text = read_text_file(path)
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(text, object_pairs_hook=merge_equal_keys)
     except RecursionError:
         raise ValueError(f"{path}: JSON nested too deep to read; is this the right file?") from None
+    except DuplicateKeyError as error:
+        raise ValueError(f"{path}: {error}; remove one of them") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({format_error(error)}); {DAMAGED_FILE_HINT}") from None
     return value
@@ -70,6 +90,30 @@ def read_json_object(path: Path) -> dict[str, object]:
             f"{path}: a JSON {type_name}, expected an object {{...}}; is this the right file?"
         )
     return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; raise ValueError if it is not TOML or nested too deep."""
+    too_deep = ValueError(f"nested deeper than {MAX_TOML_DEPTH} levels")
+    # The parser needs time proportional to the parts of a key, for every line below its table.
+    headers = re.findall(r"^[ \t]*\[[^\]\n]*|^[^=\n]*=", text, re.MULTILINE)
+    if max((key.count(".") for key in headers), default=0) * len(headers) > 10**7:
+        raise too_deep
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    level: list[object] = [tables]
+    for _ in range(MAX_TOML_DEPTH):
+        level = [
+            item
+            for value in level
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    if level:
+        raise too_deep
+    return tables
 
 
 def write_json(path: Path, data: object) -> None:
@@ -157,6 +201,15 @@ def resolve_inside(folder: Path, name: str) -> Path:
     if not any(target.is_relative_to(allowed) for allowed in (root, *blobs)):
         raise ValueError(f"{path}: leads out of the folder, to {target}; not opened")
     return path
+
+
+def join_problems(problems: Iterable[str], max_listed: int = 20) -> str:
+    """Return the first problems, each of at most 300 characters, and the number of the others."""
+    problems = list(problems)
+    listed = [problem[:300] for problem in problems[:max_listed]]
+    if num_others := len(problems) - len(listed):
+        listed.append(f"and {num_others:,} more")
+    return "; ".join(listed)
 
 
 def format_error(error: Exception) -> str:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from qkv.files import DuplicateKeyError, merge_equal_keys
+
 MAX_TOKENIZER_FILE_BYTES = 256 * 2**20  # the largest published vocabularies have a tenth
 DAMAGED_TOKENIZER_HINT = "the file is truncated or damaged; download or copy it again"
 
@@ -61,20 +63,20 @@ def read_utf8_text(path: Path) -> str:
 
 
 def read_tokenizer_json_object(path: Path, *, reject_duplicates: bool = False) -> JsonObject:
-    """Read a file with a JSON object; with `reject_duplicates`, duplicate keys are an error."""
+    """Read a file with a JSON object; a key with two different values is an error, and with
+    `reject_duplicates` any duplicate key."""
+    text = read_utf8_text(path)
     try:
         value = json.loads(
-            read_utf8_text(path),
-            object_pairs_hook=_reject_duplicate_keys if reject_duplicates else None,
+            text,
+            object_pairs_hook=_reject_duplicate_keys if reject_duplicates else merge_equal_keys,
         )
     except RecursionError:
         raise ValueError(f"{path}: JSON nested too deep to read; is this the right file?") from None
-    except json.JSONDecodeError as error:
+    except DuplicateKeyError as error:
+        raise ValueError(f"{path}: {error}; expected each key once") from None
+    except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); {DAMAGED_TOKENIZER_HINT}") from None
-    except KeyError as error:
-        raise ValueError(
-            f"{path}: {error.args[0]!r} is a duplicate key; expected each key once"
-        ) from None
     if not isinstance(value, dict):
         raise ValueError(f"{path}: a JSON {type(value).__name__}, expected an object {{...}}")
     return value
@@ -84,7 +86,7 @@ def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> JsonObject:
     result: JsonObject = {}
     for key, value in pairs:
         if key in result:
-            raise KeyError(key)
+            raise DuplicateKeyError(f"{key[:80]!r} is a duplicate key")
         result[key] = value
     return result
 
