@@ -203,7 +203,7 @@ def resolve_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def join_problems(problems: Iterable[str], max_listed: int = 20) -> str:
+def join_problems(problems: Iterable[str], max_listed: int = 10) -> str:
     """Return the first problems, each of at most 300 characters, and the number of the others."""
     problems = list(problems)
     listed = [problem[:300] for problem in problems[:max_listed]]

@@ -89,13 +89,14 @@ def test_a_pickle_of_shared_tuples_is_refused(tmp_path: Path) -> None:
 
 def test_a_compressed_npz_file_is_limited(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
-    # A view of one number: the compressed file is written without the memory of the array.
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        with archive.open("weight.npy", "w") as member:
-            header = {"descr": "<f4", "fortran_order": False, "shape": (2**26,)}
-            np.lib.format.write_array_header_1_0(member, header)
-            for _ in range(2**8):
-                member.write(bytes(2**20))
+    header = {"descr": "<f4", "fortran_order": False, "shape": (2**26,)}
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive,
+        archive.open("weight.npy", "w") as member,
+    ):
+        np.lib.format.write_array_header_1_0(member, header)
+        for _ in range(2**8):
+            member.write(bytes(2**20))
     assert path.stat().st_size < 300_000
     message = get_error_message(lambda: read_tensors(path))
     assert "bytes of unpacked data in a file of" in message

@@ -134,11 +134,8 @@ def read_marian_vocabulary(path: Path) -> list[str]:
     text = read_text_file(path)
     if path.suffix not in (".yml", ".yaml", ".json"):
         return text.removesuffix("\n").split("\n")
-    ids: Mapping[str, Any]
-    if text.lstrip().startswith("{"):
-        ids = read_json_object(path)
-    else:
-        ids = _read_yaml(path)
+    is_json = text.lstrip().startswith("{")
+    ids: Mapping[str, Any] = read_json_object(path) if is_json else _read_yaml(path)
     tokens = sorted(ids, key=lambda token: str(ids[token]).zfill(20))
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(
