@@ -20,7 +20,7 @@ EXTRA_SPECIAL_TOKENS_KEYS = (
 )  # older, newer key
 MODEL_INPUT_NAMES = ["input_ids", "attention_mask"]  # for a model without token types
 MODEL_INPUT_NAMES_WITH_TYPES = ["input_ids", "token_type_ids", "attention_mask"]
-NO_MAX_LENGTH = 10**9  # Hugging Face writes 10**30 for no maximum
+NO_MAX_LENGTH = 2**24  # more means no maximum; Hugging Face writes 10**30
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 

@@ -26,6 +26,7 @@ from qkv.text.files import (
     read_utf8_text,
     reraise_as_value_error,
 )
+from qkv.text.patterns import check_patterns
 from qkv.text.pipelines import BpeVocabulary
 from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 from qkv.text.vocab import (
@@ -152,6 +153,7 @@ def read_tokenizer_json(folder: TokenizerFolder, path: Path) -> TokenizerParts:
     added_tokens = data.get("added_tokens")
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
         check_token_ids(model["vocab"], path)
+    check_patterns(data, path)
     with reraise_as_value_error(path):
         tokenizer = Tokenizer.from_str(read_utf8_text(path))
     for token in added_tokens if isinstance(added_tokens, list) else []:
