@@ -206,12 +206,19 @@ def resolve_inside(folder: Path, name: str) -> Path:
 def join_problems(problems: Iterable[str], max_listed: int = 10) -> str:
     """Return the first problems, each of at most 300 characters, and the number of the others."""
     problems = list(problems)
-    listed = [problem[:300] for problem in problems[:max_listed]]
+    listed = [escape_unprintable(problem[:300]) for problem in problems[:max_listed]]
     if num_others := len(problems) - len(listed):
         listed.append(f"and {num_others:,} more")
     return "; ".join(listed)
 
 
-def format_error(error: Exception) -> str:
+def format_error(error: BaseException) -> str:
     """Return the message of an error on one line of at most 200 characters."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return escape_unprintable(" ".join(str(error).split())[:200]) or type(error).__name__
+
+
+def escape_unprintable(text: str) -> str:
+    """Return a text with escapes in place of control characters, such as \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

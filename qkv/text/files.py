@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
-from qkv.files import DuplicateKeyError, merge_equal_keys
+from qkv.files import DuplicateKeyError, format_error, merge_equal_keys
 
 MAX_TOKENIZER_FILE_BYTES = 256 * 2**20  # the largest published vocabularies have a tenth
 DAMAGED_TOKENIZER_HINT = "the file is truncated or damaged; download or copy it again"
@@ -28,7 +28,7 @@ def reraise_as_value_error(source: Path | str) -> Iterator[None]:
     except BaseException as error:  # a panic in Rust is not an Exception
         if isinstance(error, ValueError) and str(error).startswith(str(prefix)):
             raise  # its message contains the file name
-        cause = " ".join(str(error).split())[:200] or type(error).__name__
+        cause = format_error(error)
         raise ValueError(f"{source}: {cause}") from None
 
 
@@ -89,6 +89,12 @@ def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> JsonObject:
             raise DuplicateKeyError(f"{key[:80]!r} is a duplicate key")
         result[key] = value
     return result
+
+
+def shorten(value: object) -> str:
+    """Return the beginning of the repr of a value, for an error message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:70]}..."
 
 
 def encode_json(value: object) -> bytes:

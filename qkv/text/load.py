@@ -25,6 +25,7 @@ from qkv.text.files import (
     read_tokenizer_json_object,
     read_utf8_text,
     reraise_as_value_error,
+    shorten,
 )
 from qkv.text.patterns import check_patterns
 from qkv.text.pipelines import BpeVocabulary
@@ -100,7 +101,7 @@ class TokenizerFolder:
         if name not in allowed:
             known = ", ".join(allowed)
             raise ValueError(
-                f"{self.path}: declares {self.declared_type}, but its files are of {known};"
+                f"{self.path}: declares {shorten(self.declared_type)}, but its files are of {known};"
                 f" expected {TOKENIZER_FILE} for any other"
             )
         return name
@@ -160,7 +161,7 @@ def read_tokenizer_json(folder: TokenizerFolder, path: Path) -> TokenizerParts:
         token_id = tokenizer.token_to_id(token["content"])
         if token_id != token["id"]:
             raise ValueError(
-                f"{path}: {token['content']!r} has id {token_id}, expected {token['id']}"
+                f"{path}: {shorten(token['content'])} has id {token_id}, expected {token['id']}"
             )
     declared = [token for role in SPECIAL_TOKEN_ROLES if (token := config.get_special_token(role))]
     declared += config.get_extra_special_tokens()

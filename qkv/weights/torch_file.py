@@ -14,7 +14,7 @@ from typing import BinaryIO
 import torch
 from torch import Tensor
 
-from qkv.files import DAMAGED_FILE_HINT, format_error
+from qkv.files import DAMAGED_FILE_HINT, escape_unprintable, format_error
 from qkv.weights.file_type import (
     PICKLE,
     ZIP,
@@ -50,7 +50,7 @@ def read_torch_file(path: Path, allowed_types: tuple[type | tuple[type, str], ..
             value: object = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     except pickle.UnpicklingError as error:
         match = re.search(r"(GLOBAL|operand) \S+", str(error))
-        cause = match[0] if match else format_error(error)
+        cause = escape_unprintable(match[0][:200]) if match else format_error(error)
         raise ValueError(
             f"{path}: contains objects other than tensors ({cause}) and was not loaded; save the "
             "tensors as safetensors, or copy the file again if it should contain only tensors"
@@ -70,7 +70,7 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
         raise ValueError(f"{path}: contains a {type(value).__name__}, expected a state dict")
     others = [str(name) for name, item in value.items() if not isinstance(item, Tensor)]
     if others:
-        names = ", ".join(others)[:200]
+        names = escape_unprintable(", ".join(others)[:200])
         raise ValueError(
             f"{path}: values that are not tensors ({names}), expected a state dict; is it a checkpoint?"
         )
@@ -91,7 +91,7 @@ def check_dense_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
         )  # fmt: skip
         if kind:
             raise ValueError(
-                f"{path}: {name[:80]} is {kind}, expected a dense tensor; "
+                f"{path}: {escape_unprintable(name[:80])} is {kind}, expected a dense tensor; "
                 "convert it before torch.save, or save the model as safetensors"
             )
     check_expansion(path, sum(tensor.nbytes for tensor in tensors.values()), "tensors")
