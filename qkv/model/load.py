@@ -25,6 +25,7 @@ from qkv.model.label_names import (
     check_label_order,
     complete_label_names,
     set_label_names,
+    warn_about_renamed_labels,
 )
 from qkv.model.limits import check_layer_count
 from qkv.model.model import Model, list_tokenizer_files
@@ -80,6 +81,7 @@ def load(
         loaded = model
         if label_names is not None and head in (None, loaded.args.get("head")):
             check_label_order(loaded.config, label_names)
+            warn_about_renamed_labels(loaded, label_names, str(name_or_path))
         model, _ = replace_head(loaded, head, len(label_names or ()))
         if model is not loaded:
             model.to(device=loaded.device, dtype=loaded.dtype)
