@@ -144,7 +144,7 @@ def write_weight_targets(root: Path) -> Iterator[Target]:
 
 def write_tokenizer_targets(root: Path) -> Iterator[Target]:
     """Yield tokenizers in the formats of older files, and trained ones."""
-    for name, kept in (
+    for name, file_names in (
         ("bert-label", ("vocab.txt", "tokenizer_config.json")),
         ("roberta", ("vocab.json", "merges.txt", "tokenizer_config.json")),
         ("t5", ("spiece.model", "tokenizer_config.json")),
@@ -152,9 +152,9 @@ def write_tokenizer_targets(root: Path) -> Iterator[Target]:
         ("marian", ("source.spm", "target.spm", "vocab.json", "tokenizer_config.json")),
     ):
         folder = _make_folder(root / f"tokenizer {name}")
-        for file in kept:
+        for file in file_names:
             shutil.copy(GOLDENS / name / file, folder)
-        yield Target(f"tokenizer {kept[0]}", folder, use_tokenizer)
+        yield Target(f"tokenizer {file_names[0]}", folder, use_tokenizer)
     for tokenizer_type in ("bpe", "byte", "unigram", "wordpiece"):
         folder = root / f"tokenizer {tokenizer_type}"
         qkv.Tokenizer.train(TEXTS * 5, type=tokenizer_type, vocab_size=300, template="bert").save(
