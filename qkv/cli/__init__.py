@@ -14,7 +14,9 @@ from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, Unk
 from qkv import __version__
 from qkv.cli import completion, models, new, read, recipes, tokenizers, train, write
 from qkv.cli.console import print_error
+from qkv.files import format_error
 from qkv.hints import NAME_HINTS
+from qkv.model.memory import is_out_of_memory
 
 app = App(
     name="qkv", version=__version__, help="Every classic Transformer from one readable core.",
@@ -80,6 +82,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
     except KeyboardInterrupt:
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print_error(
+            f"out of memory ({format_error(error)}); use smaller batches, or a smaller model"
+        )
+        return 2
     except (CycloptsError, ValueError, OSError) as error:
         message = str(error) or type(error).__name__
         if isinstance(error, UnknownOptionError):

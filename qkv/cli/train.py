@@ -16,6 +16,7 @@ from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.decoding import DEFAULT_EVAL, EvalOptions
 from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
+from qkv.model.memory import is_out_of_memory
 from qkv.recipes import find_recipe, read_about
 from qkv.validate import check_number
 
@@ -97,7 +98,6 @@ def check_files(recipe: Recipe, path: Path) -> None:
 
 def run_training(recipe: Recipe, resume: str | None) -> None:
     """Train: print a summary, show the progress panel, print the result."""
-    import torch
     from rich.text import Text
 
     from qkv.train.distributed import is_main_process
@@ -143,7 +143,9 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
         except TrainingInterrupted as interruption:
             (state,) = interruption.args
             interrupted = True
-        except (torch.OutOfMemoryError, MemoryError):
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             hint = (
                 "use a smaller data.batch_size or data.batch_tokens, or a larger train.grad_accum"
             )
