@@ -77,9 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             app(arguments, exit_on_error=False, print_error=False)
             sys.stdout.flush()
     except BrokenPipeError:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())  # receives Python's flush at exit
+        discard_output()
         return 141
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich replaces it
+            return 141
+        raise
     except KeyboardInterrupt:
         return 130
     except (MemoryError, RuntimeError) as error:
@@ -91,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (CycloptsError, ValueError, OSError) as error:
         message = str(error) or type(error).__name__
+        if isinstance(error, OSError) and has_failed_output():
+            message = f"standard output: {error.strerror}; the output is not complete"
         if isinstance(error, UnknownOptionError):
             message = suggest_option(error) or message
         if isinstance(error, MissingArgumentError) and "--model" in message:
@@ -101,6 +106,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(message)
         return 2
     return 0
+
+
+def discard_output() -> None:
+    """Let the null device receive what Python writes to standard output at exit."""
+    with open(os.devnull, "wb") as devnull:
+        os.dup2(devnull.fileno(), sys.stdout.fileno())
+
+
+def has_failed_output() -> bool:
+    """Return whether standard output cannot be written, such as on a full disk."""
+    try:
+        sys.stdout.write("")
+        sys.stdout.flush()
+        if sys.stdout.fileno() >= 0:
+            os.write(sys.stdout.fileno(), b"")
+    except (OSError, ValueError):
+        return True
+    return False
 
 
 def suggest_option(error: UnknownOptionError) -> str | None:

@@ -85,7 +85,8 @@ def check_files(recipe: Recipe, path: Path) -> None:
     try:
         for paths in (recipe.data.train, recipe.data.validation):
             if not isinstance(paths, float):
-                recipe.data.open_corpus(paths).list_files()
+                for file in recipe.data.open_corpus(paths).list_files():
+                    check_can_be_read_again(Path(file))
         if model is not None and model.startswith("runs/") and not Path(model).exists():
             raise ValueError(f"model.load {model}: no such folder")
     except ValueError as error:
@@ -94,6 +95,14 @@ def check_files(recipe: Recipe, path: Path) -> None:
         about = read_about(path)
         hint = f"; this recipe needs {about.data}" if about else ""
         raise ValueError(f"{error}{hint}") from None
+
+
+def check_can_be_read_again(path: Path) -> None:
+    """Raise ValueError for a pipe or device, which training cannot read several times."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(
+            f"{path}: a pipe or device; expected a file; a pipe can be standard input, -"
+        )
 
 
 def run_training(recipe: Recipe, resume: str | None) -> None:

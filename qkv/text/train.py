@@ -37,7 +37,7 @@ from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 MAX_ALPHABET_SIZE = 1000  # most frequent characters that become tokens; others are unknown
 # Punctuation or a symbol, with the space before it, but not an apostrophe inside a word.
 PUNCTUATION_PATTERN = r"▁?(?:(?!(?<=\p{L})['’](?=\p{L}))\p{P}|(?!▁)\p{S})"
-MAX_TRAINED_VOCAB_SIZE = 10**9
+MAX_TRAINED_VOCAB_SIZE = 5_000_000  # the trainer allocates memory for all tokens at first
 SPECIAL_TOKEN_ORDER = (
     "pad",
     "unk",
