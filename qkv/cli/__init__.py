@@ -117,11 +117,8 @@ def discard_output() -> None:
 def has_failed_output() -> bool:
     """Return whether standard output cannot be written, such as on a full disk."""
     try:
-        sys.stdout.write("")
-        sys.stdout.flush()
-        if sys.stdout.fileno() >= 0:
-            os.write(sys.stdout.fileno(), b"")
-    except (OSError, ValueError):
+        sys.stdout.flush()  # what could not be written is still in its buffer
+    except OSError:
         return True
     return False
 

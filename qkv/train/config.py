@@ -11,7 +11,8 @@ from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
 from qkv.train.loop.schedule import DECAY_FUNCTIONS, LRSchedule
 from qkv.validate import check_number
 
-OPTIMIZERS = ("adamw", "muon", "adafactor")
+OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "adafactor": 0}  # least state per parameter, in fp32
+OPTIMIZERS = tuple(OPTIMIZER_BYTES)
 TRAIN_CHOICES = {
     "lr_schedule": tuple(DECAY_FUNCTIONS),
     "optimizer": OPTIMIZERS,
