@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except (CycloptsError, ValueError, OSError) as error:
         message = str(error) or type(error).__name__
-        if isinstance(error, OSError) and has_failed_output():
-            message = f"standard output: {error.strerror}; the output is not complete"
+        if isinstance(error, OSError) and error.strerror and error.filename is None:
+            message = f"the output is not complete: {error.strerror}"  # such as a full disk
         if isinstance(error, UnknownOptionError):
             message = suggest_option(error) or message
         if isinstance(error, MissingArgumentError) and "--model" in message:
@@ -112,15 +112,6 @@ def discard_output() -> None:
     """Let the null device receive what Python writes to standard output at exit."""
     with open(os.devnull, "wb") as devnull:
         os.dup2(devnull.fileno(), sys.stdout.fileno())
-
-
-def has_failed_output() -> bool:
-    """Return whether standard output cannot be written, such as on a full disk."""
-    try:
-        sys.stdout.flush()  # what could not be written is still in its buffer
-    except OSError:
-        return True
-    return False
 
 
 def suggest_option(error: UnknownOptionError) -> str | None:

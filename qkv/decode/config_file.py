@@ -96,17 +96,18 @@ def write_generation_config(
 ) -> dict[str, Any]:
     """Return the JSON object of a config; keys of `raw` that it does not change are kept."""
     output = dict(raw or {})
-    previous = {**GENERATION_DEFAULTS, **read_generation_fields(output)}
-    for name, previous_value in previous.items():
-        value = getattr(config, name)
-        if value == previous_value:
-            continue
-        if value in (None, ()):
-            output.pop(name, None)
-        else:
-            output[name] = serialize_field_value(name, value)
-    if config.do_sample and config.top_k == 0:
-        output["top_k"] = 0  # readers use DEFAULT_TOP_K if the key is missing
+    for _ in range(2):  # a change can give an old value of the file an effect
+        previous = vars(read_generation_config(output))
+        for name, previous_value in previous.items():
+            value = getattr(config, name)
+            if value == previous_value:
+                continue
+            if value in (None, ()):
+                output.pop(name, None)
+            else:
+                output[name] = serialize_field_value(name, value)
+        if config.do_sample and config.top_k == 0:
+            output["top_k"] = 0  # readers use DEFAULT_TOP_K if the key is missing
     return output
 
 

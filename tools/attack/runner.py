@@ -104,9 +104,7 @@ def _run_cases(
                 num_failures += 1
                 progress.print(_describe_failure(name, num_cases, case.name, reason))
             num_cases += 1
-    result = AttackResult(
-        name, num_cases, time.monotonic() - start, num_failures, is_complete
-    )
+    result = AttackResult(name, num_cases, time.monotonic() - start, num_failures, is_complete)
     return asdict(result)
 
 
