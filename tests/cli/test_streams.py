@@ -77,7 +77,7 @@ def test_output_paths_with_control_characters(
 def run(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "qkv", *arguments]
     options = {"env": {**os.environ, "PYTHONPATH": str(ROOT)}, **options}
-    return subprocess.Popen(command, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload]
 
 
 def test_a_full_disk(tmp_path: Path) -> None:

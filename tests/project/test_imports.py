@@ -28,7 +28,7 @@ ALLOWED_IMPORTS = {
     "decode":     "validate torch_compat spec batch kernels nn torch",
     "builtin":    "",
     "recipes":    "hints",
-    "model":      "files validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
+    "model":      "formatting files validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
     "export":     "files batch nn spec weights families text model torch",
     "data":       "validate files spec batch text torch numpy",
     "train":      "formatting terminal validate hints files torch_compat spec batch kernels nn weights families text recipes model data torch safetensors numpy rich msgspec tomlkit",

@@ -12,6 +12,7 @@ import pytest
 import tomlkit
 
 import qkv
+from qkv.model.transforms.heads import replace_head
 from qkv.train.config import TrainConfig
 from qkv.train.objectives.registry import OBJECTIVE_SPECS, get_objective_spec
 from qkv.train.recipe import OPEN_TABLES, TABLES, Recipe, parse_recipe
@@ -140,3 +141,20 @@ def test_settings_of_fit() -> None:
             ),
             problem,
         )
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (
+            {"attention_dropout": 1e300},
+            "attention_dropout is 1e+300, expected a number from 0 to 1",
+        ),
+        ({"attention_dropout": "x"}, "attention_dropout is 'x', expected a number from 0 to 1"),
+        ({"no_dropout": 0.1}, "model.no_dropout: bert has no such argument"),
+        ({"width": 8}, "model.width: the sizes of a loaded model cannot change"),
+    ],
+)
+def test_arguments_of_a_loaded_model(settings: dict[str, Any], problem: str) -> None:
+    model = qkv.build("bert", "tiny", vocab_size=60, device="cpu")
+    assert_error(lambda: replace_head(model, None, 0, overrides=settings), problem)

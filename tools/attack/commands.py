@@ -414,7 +414,7 @@ def run_command(shared: Path, arguments: list[str], stdin: str, folder: Path) ->
         sys.stderr.flush()
         for number, descriptor in saved.items():
             os.dup2(descriptor, number)
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__  # type: ignore[assignment]
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
     error_text = outputs[2].read_text("utf-8", errors="replace")
     print(f"status {status}\n{error_text}")
     new_files = sorted(str(path.relative_to(folder)) for path in {*folder.iterdir()} - before)
