@@ -9,7 +9,7 @@ from qkv.formatting import format_count
 from qkv.spec import DualSpec, Spec
 
 BYTES_PER_PARAMETER = 4  # fp32
-BYTE_UNITS = (" B", " kB", " MB", " GB", " TB")
+MEMORY_UNITS = (" B", " kB", " MB", " GB", " TB")
 # Limit and use of the memory of a container, by version of cgroups.
 CGROUP_FILES = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -68,7 +68,7 @@ def check_memory(num_bytes: int, purpose: str, advice: str) -> None:
     """Raise ValueError if this process cannot allocate so much memory."""
     available = get_available_memory()
     if available is not None and num_bytes > available:
-        needed, rest = (format_count(size, BYTE_UNITS) for size in (num_bytes, available))
+        needed, rest = (format_count(size, MEMORY_UNITS) for size in (num_bytes, available))
         raise ValueError(
             f"{purpose}: {needed} of memory, expected at most the {rest} that are available; {advice}"
         )

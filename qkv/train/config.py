@@ -19,9 +19,9 @@ TRAIN_CHOICES = {
     "precision": ("fp32", "bf16", "fp16"),
     "parallelism": ("auto", "ddp", "fsdp", "tp"),
 }
-MAX_COUNT = 10**12  # upper limit of whole numbers
-NON_NEGATIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=0, at_most=MAX_COUNT)
-POSITIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=1, at_most=MAX_COUNT)
+MAX_INTEGER = 10**12  # upper limit of whole numbers
+NON_NEGATIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=0, at_most=MAX_INTEGER)
+POSITIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=1, at_most=MAX_INTEGER)
 POSITIVE_NUMBER: dict[str, Any] = dict(more_than=0)
 FRACTION: dict[str, Any] = dict(at_least=0, less_than=1)
 NUMBER_BOUNDS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,7 @@ from qkv.recipes import About
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number, shorten_repr
 
-MAX_LENGTH = 2**31 - 1  # upper limit of rows and tokens
+MAX_BATCH_TOKENS = 2**31 - 1  # upper limit of rows and tokens
 MIN_WORKERS_LIMIT = 64  # processes; the limit is higher with more than 32 cores
 
 
@@ -82,7 +82,11 @@ class DataConfig:
             )
         for name in ("max_length", "batch_size", "batch_tokens"):
             check_number(
-                f"data.{name}", getattr(self, name), integer=True, at_least=0, at_most=MAX_LENGTH
+                f"data.{name}",
+                getattr(self, name),
+                integer=True,
+                at_least=0,
+                at_most=MAX_BATCH_TOKENS,
             )
         limit = max(MIN_WORKERS_LIMIT, 2 * (os.cpu_count() or 1))
         check_number("data.num_workers", self.num_workers, integer=True, at_least=0, at_most=limit)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tools.attack.case import run_case
-from tools.attack.commands import attack_commands, attack_recipes, judge
+from tools.attack.commands import attack_commands, attack_recipes, find_problem
 
 COUNT = 20  # cases of each kind; `make attack` runs thousands
 
@@ -25,10 +25,10 @@ def test_hostile_settings_end_with_one_line(tmp_path: Path, attack: object) -> N
         assert reason is None, f"{case.name}: {reason}"
 
 
-def test_judge() -> None:
-    assert judge(0, "", []) is None
-    assert judge(0, "wrote out.svg\n", ["out.svg"]) is None
-    assert judge(2, "qkv: warning: slow\nqkv: --x: unknown\n", []) is None
+def test_find_problem() -> None:
+    assert find_problem(0, "", []) is None
+    assert find_problem(0, "wrote out.svg\n", ["out.svg"]) is None
+    assert find_problem(2, "qkv: warning: slow\nqkv: --x: unknown\n", []) is None
     for status, text, files in (
         (1, "", []),
         (-6, "", []),
@@ -40,4 +40,4 @@ def test_judge() -> None:
         (2, "qkv: \x1b[31m\n", []),
         (2, "qkv: a\n", ["half.npy"]),
     ):
-        assert judge(status, text, files), (status, text, files)
+        assert find_problem(status, text, files), (status, text, files)

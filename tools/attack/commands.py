@@ -56,7 +56,7 @@ HOSTILE_VALUES: tuple[Any, ...] = (
     "missing", "folder", "lines.txt", "fifo.txt", "meta", "cuda", "x" * 300, "\x1b[31m", "a\nb", "\x00",
 )  # fmt: skip
 PLAUSIBLE_VALUES: dict[Any, tuple[Any, ...]] = {
-    int: (0, 1, 2, 3, 5, 7, 16, 100, -1, 2**20, 2**31, 2**63 - 1, 2**63),
+    int: (0, 1, 2, 3, 5, 7, 16, 100, 5000, -1, 2**31, 2**63 - 1, 2**63),
     float: (0.0, 0.1, 0.5, 0.999, 1.0, 2.0, 1e-12, 1e12, 1e300, -0.1),
     bool: (True, False),
     str: ("mean", "first", "error", "window", "file", "document", "csv", "jsonl", "lm", "masked-lm", "bpe",
@@ -220,6 +220,9 @@ def make_command_line(rng: random.Random, commands: dict[str, App]) -> list[str]
         names = [flag for flag in argument.names if flag.startswith("--")]
         if names and (names[0] not in arguments or rng.random() < 0.02):
             arguments += make_flag(rng, rng.choice(names), argument.hint)
+    flags_of_command = {flag for argument in flags for flag in argument.names}
+    if "--max-new-tokens" in flags_of_command and not any("max-new" in word for word in arguments):
+        arguments += ["--max-new-tokens", "8"]
     if rng.random() < 0.05:
         rng.shuffle(arguments)
     if rng.random() < 0.03:
@@ -422,7 +425,7 @@ def run_command(shared: Path, arguments: list[str], stdin: str, folder: Path) ->
         new_files = [name for name in new_files if name.endswith(".tmp") or name.startswith(".")]
     if list_file_states(shared) != shared_before:
         return "a file outside of the current folder was written"
-    return judge(status, error_text, new_files)
+    return find_problem(status, error_text, new_files)
 
 
 def list_file_states(folder: Path) -> dict[str, tuple[int, int]]:
@@ -431,7 +434,7 @@ def list_file_states(folder: Path) -> dict[str, tuple[int, int]]:
     return {str(path): (state.st_size, state.st_mtime_ns) for path, state in states.items()}
 
 
-def judge(status: int, error_text: str, new_files: Sequence[str]) -> str | None:
+def find_problem(status: int, error_text: str, new_files: Sequence[str]) -> str | None:
     """Return what is wrong with the end of a command, or None."""
     if status not in EXIT_STATUSES:
         return f"exit status {status}, expected one of {EXIT_STATUSES}"
