@@ -22,9 +22,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
 from qkv.tasks.write.translate import TranslateTask
+from tools.tatoeba import ENGLISH, GERMAN, HEADER, Row, read_held_out, write_table
 
-HEADER = "to\tsource\ttarget"
-GERMAN, ENGLISH = ">>de<<", ">>en<<"  # codes of the target language
 MAX_NEW_TOKENS = 128
 
 
@@ -38,16 +37,6 @@ def read_sources(path: Path) -> dict[str, list[str]]:
         code, source, _ = row.split("\t")
         sources.setdefault(code, {})[source] = None
     return {code: [*texts] for code, texts in sources.items()}
-
-
-def read_held_out(paths: list[Path]) -> set[str]:
-    """Return every sentence of text files and of tables."""
-    return {
-        field
-        for path in paths
-        for line in path.read_text("utf-8").splitlines()
-        for field in line.split("\t")
-    }
 
 
 def translate_texts(
@@ -84,7 +73,7 @@ def main() -> None:
     texts: dict[str, list[str]] = {GERMAN: [], ENGLISH: [], **read_sources(options.table)}
     if options.more:
         texts[GERMAN] += options.more.read_text("utf-8").splitlines()
-    rows: dict[tuple[str, str, str], None] = {}
+    rows: dict[Row, None] = {}
     for name in options.models:
         model = qkv.load(name, device=options.device)
         model.net.to(torch.float32 if options.device == "cpu" else torch.bfloat16)
@@ -100,8 +89,7 @@ def main() -> None:
         for row in rows
         if all(row) and not held_out.intersection(row[1:]) and "\t".join(row) not in table_lines
     ]
-    lines = [HEADER, *("\t".join(row) for row in kept)]
-    options.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_table(options.out, kept)
     num_dropped = len(rows) - len(kept)
     print(
         f"{options.out}: {len(kept):,} pairs, {num_dropped:,} omitted (known, held out, or empty)"

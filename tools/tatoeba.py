@@ -14,11 +14,14 @@ from __future__ import annotations
 import lzma
 import random
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 VALID, TEST = 1000, 2000
+HEADER = "to\tsource\ttarget"
+GERMAN, ENGLISH = ">>de<<", ">>en<<"  # codes of the target language
 Pair = tuple[str, str]  # English, German
+Row = tuple[str, str, str]  # code of the target language, source, target
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -44,9 +47,25 @@ def split_pairs(pairs: list[Pair], rng: random.Random) -> tuple[list[Pair], list
     return train, held_out[:VALID], held_out[VALID:]
 
 
-def format_both_directions(pairs: Iterable[Pair]) -> str:
-    rows = (row for a, b in pairs for row in ((">>en<<", b, a), (">>de<<", a, b)))
-    return "to\tsource\ttarget\n" + "".join("\t".join(row) + "\n" for row in rows)
+def read_held_out(paths: Iterable[Path]) -> set[str]:
+    """Return every sentence of text files and of tables."""
+    return {
+        field
+        for path in paths
+        for line in path.read_text("utf-8").splitlines()
+        for field in line.split("\t")
+    }
+
+
+def both_directions(pairs: Iterable[Pair]) -> Iterator[Row]:
+    for english, german in pairs:
+        yield ENGLISH, german, english
+        yield GERMAN, english, german
+
+
+def write_table(path: Path, rows: Iterable[Row]) -> None:
+    lines = [HEADER, *("\t".join(row) for row in rows)]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def main() -> None:
@@ -57,8 +76,8 @@ def main() -> None:
     more = sys.argv[3:]
     train, valid, test = split_pairs(pairs, random.Random(0))
     out.mkdir(parents=True, exist_ok=True)
-    (out / "train.tsv").write_text(format_both_directions(train), encoding="utf-8")
-    (out / "valid.tsv").write_text(format_both_directions(valid), encoding="utf-8")
+    write_table(out / "train.tsv", both_directions(train))
+    write_table(out / "valid.tsv", both_directions(valid))
     for name, side in (("en", 0), ("de", 1)):
         (out / f"test.{name}").write_text(
             "".join(pair[side] + "\n" for pair in test), encoding="utf-8"

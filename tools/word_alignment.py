@@ -24,6 +24,7 @@ class Links:
     """All candidate links of a corpus: one entry per pair of words of a sentence pair."""
 
     pair: Ids  # index of the word pair in the translation table
+    source_word: Ids  # id of the source word; 0: no counterpart
     word: Ids  # index of the target word in the corpus; the links of a word are competitors
     sentence: Ids
     source_position: Ids  # -1: no counterpart
@@ -52,7 +53,7 @@ def align_one_direction(
     num_pairs = int(links.pair.max()) + 1
     num_words = int(links.word.max()) + 1
     source_of_pair = np.zeros(num_pairs, np.int64)
-    source_of_pair[links.pair] = _source_ids(sources, links)
+    source_of_pair[links.pair] = links.source_word
     table = np.ones(num_pairs)
     for _ in range(iterations):
         posterior = table[links.pair] * links.prior
@@ -97,7 +98,7 @@ def list_links(sources: Sequence[Sentence], targets: Sequence[Sentence]) -> Link
         np.concatenate(column) for column in zip(*parts, strict=True)
     )
     _, pair = np.unique(source_word * (target_word.max() + 1) + target_word, return_inverse=True)
-    return Links(pair, word, sentence, i_all, j_all, np.concatenate(priors))
+    return Links(pair, source_word, word, sentence, i_all, j_all, np.concatenate(priors))
 
 
 def extract_phrases(links: set[tuple[int, int]], max_length: int) -> Iterator[tuple[Span, Span]]:
@@ -122,12 +123,3 @@ def _number_words(sentences: Sequence[Sentence]) -> list[Ids]:
         np.array([numbers.setdefault(word, len(numbers) + 1) for word in sentence], np.int64)
         for sentence in sentences
     ]
-
-
-def _source_ids(sources: Sequence[Sentence], links: Links) -> Ids:
-    """Return the id of the source word of every link; 0 is no word."""
-    ids = _number_words(sources)
-    starts = np.cumsum([0, *map(len, ids)])
-    flat = np.concatenate(ids)
-    index = starts[links.sentence] + np.maximum(links.source_position, 0)
-    return np.where(links.source_position < 0, 0, flat[index])

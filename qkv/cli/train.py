@@ -6,9 +6,9 @@ import json
 import os
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -18,12 +18,10 @@ from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
 from qkv.model.memory import is_out_of_memory
 from qkv.recipes import find_recipe, read_about
-from qkv.validate import check_number
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from qkv.model.model import Model
     from qkv.train.config import TrainConfig
     from qkv.train.evaluate.class_report import ClassReport
     from qkv.train.evaluate.evaluation_loop import ProgressReporter
@@ -111,6 +109,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
 
     from qkv.train.distributed import is_main_process
     from qkv.train.evaluate.evaluation_loop import ignore_progress
+    from qkv.train.evaluate.target_generator import TargetGenerator
     from qkv.train.report.console import show_progress
     from qkv.train.report.history import MetricsHistory
     from qkv.train.run import TrainingInterrupted, train_recipe
@@ -146,7 +145,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
                     lambda report: evaluations.append(report) if report.phase == "eval" else None,
                 ],
                 on_start=start_panel,
-                generator=TargetGenerator(EvalOptions(num_beams=recipe.train.eval_num_beams)),
+                generator=TargetGenerator({"num_beams": recipe.train.eval_num_beams}),
                 progress=progress,
             )
         except TrainingInterrupted as interruption:
@@ -291,6 +290,7 @@ def eval(
     """
     from qkv.train.evaluate.evaluate_model import evaluate_checkpoint
     from qkv.train.evaluate.evaluate_run import evaluate_run
+    from qkv.train.evaluate.target_generator import TargetGenerator
 
     is_run = (Path(model) / "recipe.toml").exists()
     has_test = any(flag.split("=")[0] == "--data.test" for flag in overrides)
@@ -301,7 +301,7 @@ def eval(
     if data is not None:
         paths = data[0] if len(data) == 1 else data
         overrides = (*overrides, f"--data.test={json.dumps(paths, ensure_ascii=False)}")
-    generator = TargetGenerator(search)
+    generator = TargetGenerator(search.settings)
     with show_progress_bar(f"reading {model}") as progress:
         evaluate_files = evaluate_run if is_run else evaluate_checkpoint
         result = evaluate_files(model, overrides, generator, lowercase=lowercase, progress=progress)
@@ -327,49 +327,6 @@ def print_class_report(report: ClassReport | EvaluationReport) -> None:
 
     if report.class_scores:
         print(f"\n{format_evaluation({}, report.class_scores, report.confusion_matrix)}")
-
-
-class TargetGenerator:
-    """Generates the targets of source sequences, for evaluation."""
-
-    def __init__(self, options: EvalOptions) -> None:
-        from qkv.decode import GenerationConfig
-        from qkv.decode.config import add_do_sample
-
-        self.settings: dict[str, Any] = options.settings
-        self.seed = options.seed or 0
-        check_number("seed", self.seed, integer=True, at_least=0, less_than=2**32)
-        fields = {name: value for name, value in self.settings.items() if name != "seed"}
-        self.generation_config = GenerationConfig(**add_do_sample(fields))
-
-    def __call__(self, model: Model, source_ids: list[list[int]], /) -> list[list[int]]:
-        """Return the best generated ids of each source, without EOS."""
-        from qkv.decode import generate
-        from qkv.nn.transformer import Transformer
-
-        tokenizer = model.tokenizer
-        assert tokenizer is not None
-        assert isinstance(model.net, Transformer)
-        start_token_id = model.args.get("decoder_start_token_id")
-        eos_token_id = tokenizer.eos_token_id
-        if start_token_id is None or eos_token_id is None:
-            raise ValueError(
-                f"{model.family.name}: no start or end token;"
-                " expected decoder_start_token_id and eos_token"
-            )
-        config = replace(
-            self.generation_config,
-            decoder_start_token_id=start_token_id,
-            eos_token_id=(eos_token_id,),
-        )
-        sources = [source or [tokenizer.pad_token_id or 0] for source in source_ids]
-        results = generate(
-            model.net, sources=sources, generation_config=config, seed=self.seed, batch_size=64
-        )
-        return [
-            [token_id for token_id in best.token_ids if token_id != eos_token_id]
-            for best, *_ in results
-        ]
 
 
 def build_facts_table(**facts: str) -> Table:

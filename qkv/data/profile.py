@@ -4,15 +4,15 @@ Does not depend on tokenizers: lengths are counted in words."""
 
 from __future__ import annotations
 
-import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from qkv.data.read.columns import COLUMN_SYNONYMS
+from qkv.data.read.columns import COLUMN_SYNONYMS, list_usual_names
 from qkv.data.read.corpus import Corpus
+from qkv.data.read.formats import read_csv_rows
 from qkv.data.read.lines import TextFile
 from qkv.data.read.record import Record, quote_names
 
@@ -20,16 +20,6 @@ MAX_RECORDS = 200_000  # records that are read for a profile
 MIN_RECORDS = 10  # of training data
 MAX_HEADER_WORDS = 4  # a longer cell of the first row is a text and not a column name
 MAX_LABELS = 500
-TEXT_NAMES = """
-    text sentence review body message content comment description question tweet document utterance
-    sentence1 premise question1 text1 text_a title subject
-""".split()
-PAIR_NAMES = "pair sentence2 hypothesis question2 text2 text_b".split()
-LABEL_NAMES = """
-    label labels class category topic sentiment intent queue tag tags type target rating stars score y
-""".split()
-SOURCE_NAMES = "source src input".split()
-TARGET_NAMES = "target tgt trg output translation".split()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,9 +139,10 @@ def read_first_row(path: str | list[str]) -> list[str] | None:
     suffix = re.search(r"\.(csv|tsv)(\.\w+)?$", path.lower()) if isinstance(path, str) else None
     if suffix is None:
         return None
-    file = Corpus(path).list_files()[0]
-    _, line = next(TextFile(file).iter_lines())
-    return line.split("\t") if suffix[1] == "tsv" else next(csv.reader([line]), [])
+    file = TextFile(Corpus(path).list_files()[0])
+    if suffix[1] == "tsv":
+        return next(file.iter_lines())[1].split("\t")
+    return next(read_csv_rows(file))[1]
 
 
 def has_usual_names(cells: Sequence[str], roles: Sequence[str], columns: dict[str, str]) -> bool:
@@ -196,7 +187,7 @@ def find_text_column(records: Sequence[Record], taken: Sequence[str]) -> str | N
     """Return the column of texts: one with a usual name and several words, else the longest."""
     names = [name for name in list_text_columns(records) if name not in taken]
     words = {name: count_mean_words(records, name) for name in names}
-    for name in TEXT_NAMES:
+    for name in list_usual_names("text"):
         match = next((column for column in names if column.lower() == name), None)
         if match is not None and words[match] >= max(words.values()) / 4:
             return match
@@ -206,7 +197,7 @@ def find_text_column(records: Sequence[Record], taken: Sequence[str]) -> str | N
 def find_pair_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
     """Return the column of the second text of a pair, by its name."""
     names = [name for name in list_text_columns(records) if name not in taken]
-    return next((name for name in names if name.lower() in PAIR_NAMES), None)
+    return next((name for name in names if name.lower() in list_usual_names("pair")), None)
 
 
 def find_label_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
@@ -215,16 +206,17 @@ def find_label_column(records: Sequence[Record], taken: Sequence[str]) -> str | 
     for name in names:
         if name.lower() == "label":
             return name
+    label_names = list_usual_names("label")
     counts = {name: len({str(record.get(name)) for record in records}) for name in names}
     max_count = min(MAX_LABELS, len(records) // 2)
     usual_names = [
         name
         for name in names
-        if name.lower() in LABEL_NAMES
+        if name.lower() in label_names
         and (1 < counts[name] <= max_count or is_numeric_or_list(records, name))
     ]
     if usual_names:
-        return min(usual_names, key=lambda name: LABEL_NAMES.index(name.lower()))
+        return min(usual_names, key=lambda name: label_names.index(name.lower()))
     candidates = [name for name in names if 1 < counts[name] <= max_count]
     return min(candidates, key=lambda name: counts[name], default=None)
 
@@ -237,23 +229,20 @@ def is_numeric_or_list(records: Sequence[Record], column: str) -> bool:
 
 def find_source_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
     """Return the column of the source: one with a usual name, else the first text column."""
-    return find_side_column(records, taken, SOURCE_NAMES, TARGET_NAMES)
+    return find_side_column(records, taken, "source", "target")
 
 
 def find_target_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
     """Return the column of the target: one with a usual name, else the first text column left."""
-    return find_side_column(records, taken, TARGET_NAMES, SOURCE_NAMES)
+    return find_side_column(records, taken, "target", "source")
 
 
 def find_side_column(
-    records: Sequence[Record],
-    taken: Sequence[str],
-    usual_names: Sequence[str],
-    other_names: Sequence[str],
+    records: Sequence[Record], taken: Sequence[str], side: str, other_side: str
 ) -> str | None:
     names = [name for name in list_text_columns(records) if name not in taken]
-    usual = [name for name in names if name.lower() in usual_names]
-    others = [name for name in names if name.lower() not in other_names]
+    usual = [name for name in names if name.lower() in list_usual_names(side)]
+    others = [name for name in names if name.lower() not in list_usual_names(other_side)]
     return next(iter([*usual, *others]), None)
 
 
@@ -273,22 +262,22 @@ def count_mean_words(records: Sequence[Record], column: str) -> float:
     return sum(len(str(record.get(column) or "").split()) for record in sample) / len(sample)
 
 
-def find_list_column(
-    records: Sequence[Record], taken: Sequence[str], usual_names: Sequence[str]
-) -> str | None:
-    """Return the first column of lists with one of these names."""
+def find_list_column(records: Sequence[Record], taken: Sequence[str], role: str) -> str | None:
+    """Return the column of lists with the most usual name of a role."""
     names = [
         name for name, value in records[0].items() if isinstance(value, list) and name not in taken
     ]
-    return next((name for usual in usual_names for name in names if name.lower() == usual), None)
+    return next(
+        (name for usual in list_usual_names(role) for name in names if name.lower() == usual), None
+    )
 
 
 def find_words_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
-    return find_list_column(records, taken, ("words", "tokens"))
+    return find_list_column(records, taken, "words")
 
 
 def find_tags_column(records: Sequence[Record], taken: Sequence[str]) -> str | None:
-    return find_list_column(records, taken, ("tags", "ner_tags", "labels", "pos_tags"))
+    return find_list_column(records, taken, "tags")
 
 
 COLUMN_FINDERS: dict[str, Callable[[Sequence[Record], Sequence[str]], str | None]] = {

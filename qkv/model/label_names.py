@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qkv.model.model import Model
 
+DEFAULT_LABEL_PATTERN = re.compile(r"LABEL_\d+")  # Hugging Face's default label names
 LABEL_COUNT_KEYS = ("num_labels", "_num_labels")  # in older files, beside `id2label`
 
 
@@ -21,6 +24,30 @@ def replace_label_names(config: Mapping[str, Any], label_names: Sequence[str]) -
     id2label = {str(number): name for number, name in enumerate(label_names)}
     label2id = {name: number for number, name in enumerate(label_names)}
     return {**other_keys, "id2label": id2label, "label2id": label2id}
+
+
+def get_label_names(model: Model) -> tuple[str, ...]:
+    """Return the label names in the model's config, by label id."""
+    id2label: dict[str, str] = model.config.get("id2label") or {}
+    return tuple(id2label[number] for number in sorted(id2label, key=int))
+
+
+def has_default_label_names(model: Model) -> bool:
+    """Return whether the model's config has no label names, or only LABEL_0, LABEL_1 ..."""
+    return all(DEFAULT_LABEL_PATTERN.fullmatch(name) for name in get_label_names(model))
+
+
+def warn_about_renamed_labels(model: Model, label_names: Sequence[str], name: str) -> None:
+    """Warn if the labels of a trained head get other names: the head keeps its weights."""
+    old_names = get_label_names(model)
+    is_trained = not model.new_parameters and not has_default_label_names(model)
+    if is_trained and len(old_names) == len(label_names) and old_names != tuple(label_names):
+        warnings.warn(
+            f"{name}: the labels {', '.join(old_names[:10])} are renamed to "
+            f"{', '.join(label_names[:10])}, and the head keeps its weights: train the model if the "
+            "meaning of a label changes",
+            stacklevel=3,
+        )
 
 
 def complete_label_names(config: Mapping[str, Any], num_labels: int) -> dict[str, Any]:

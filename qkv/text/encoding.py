@@ -24,6 +24,21 @@ class Encoding:
     def __len__(self) -> int:
         return len(self.input_ids)
 
+    def append(
+        self,
+        token_id: int,
+        offsets: tuple[int, int] = (0, 0),
+        sequence_id: int | None = None,
+        word_id: int | None = None,
+    ) -> None:
+        """Append a token of segment 0; without a sequence id, it is special."""
+        self.input_ids.append(token_id)
+        self.offset_mapping.append(offsets)
+        self.token_type_ids.append(0)
+        self.special_tokens_mask.append(sequence_id is None)
+        self.sequence_ids.append(sequence_id)
+        self.word_ids.append(word_id)
+
     def truncate(
         self, max_length: int, *, strategy: str = "longest_first", truncation_side: str = "right"
     ) -> Encoding:

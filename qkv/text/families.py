@@ -20,6 +20,10 @@ PostProcessorFactory: TypeAlias = Callable[
 # Templates of a text and of a pair: special tokens by role and texts, each with its token type.
 BERT_TEMPLATES = ("{cls}:0 $A:0 {sep}:0", "{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1")
 XLNET_TEMPLATES = ("$A:0 {sep}:0 {cls}:2", "$A:0 {sep}:0 $B:1 {sep}:1 {cls}:2")
+FAIRSEQ_TEMPLATES = (
+    "{bos}:0 $A:0 {eos}:0",
+    "{bos}:0 $A:0 {eos}:0 {eos}:0 $B:0 {eos}:0",
+)
 T5_TEMPLATES = ("$A:0 {eos}:0", "$A:0 {eos}:0 $B:0 {eos}:0")
 MBART_TEMPLATES = ("$A:0 {eos}:0 {language}:0", "$A:0 $B:0 {eos}:0 {language}:0")
 MBART50_TEMPLATES = ("{language}:0 $A:0 {eos}:0", "{language}:0 $A:0 $B:0 {eos}:0")
@@ -119,6 +123,17 @@ TOKENIZER_FAMILIES = {
         tokenizer_class="RobertaTokenizer",
         special_tokens="<s> </s> <unk> </s> <pad> <s> <mask>",
         build_post_processor=build_roberta_post_processor,
+    ),
+    "xlm-roberta": TokenizerFamily(
+        tokenizer_class="XLMRobertaTokenizer",
+        special_tokens="<s> </s> <unk> </s> <pad> <s> <mask>",
+        build_post_processor=make_template_factory(FAIRSEQ_TEMPLATES),
+    ),
+    "camembert": TokenizerFamily(
+        tokenizer_class="CamembertTokenizer",
+        special_tokens="<s> </s> <unk> </s> <pad> <s> <mask>",
+        build_post_processor=make_template_factory(FAIRSEQ_TEMPLATES),
+        lstrip_mask_token=True,
     ),
     "gpt2": TokenizerFamily(
         tokenizer_class="GPT2Tokenizer",

@@ -64,6 +64,8 @@ SENTENCEPIECE_PIPELINES = {
     "albert": pipelines.build_albert_pipeline,
     "xlnet": pipelines.build_xlnet_pipeline,
     "t5": pipelines.build_t5_pipeline,
+    "xlm-roberta": pipelines.build_xlm_roberta_pipeline,
+    "camembert": pipelines.build_camembert_pipeline,
     "mbart": pipelines.build_mbart_pipeline,
     "mbart50": pipelines.build_mbart50_pipeline,
     "llama": pipelines.build_llama_pipeline,

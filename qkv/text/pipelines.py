@@ -157,6 +157,35 @@ def list_sentinel_tokens(config: TokenizerFileConfig) -> list[str]:
     return [f"<extra_id_{i}>" for i in range(count)]
 
 
+def build_xlm_roberta_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    return build_unigram_pipeline(
+        _order_fairseq_vocabulary(model, special_tokens, "bos", ()),
+        3,
+        _get_precompiled_normalizers(model),
+        add_prefix_space=config.get_bool("add_prefix_space", True),
+    )
+
+
+def build_camembert_pipeline(
+    model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
+) -> Tokenizer:
+    # fairseq's special tokens, of which CamemBERT uses two, precede the pieces, which have their own.
+    before = ["<s>NOTUSED", special_tokens["pad"], "</s>NOTUSED", special_tokens["unk"]]
+    return build_unigram_pipeline(
+        [
+            *((name, 0.0) for name in before),
+            ("<unk>NOTUSED", -100.0),
+            *_get_scores(model)[1:],
+            (special_tokens["mask"], 0.0),
+        ],
+        3,
+        _get_precompiled_normalizers(model),
+        add_prefix_space=config.get_bool("add_prefix_space", True),
+    )
+
+
 def build_mbart_pipeline(
     model: SentencePieceModel, special_tokens: SpecialTokens, config: TokenizerFileConfig
 ) -> Tokenizer:

@@ -23,7 +23,8 @@ from qkv.train.distributed import DistributedContext
 from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT
 from qkv.train.evaluate.evaluation_set import check_without_validation
 from qkv.train.evaluate.evaluator import MetricFunction
-from qkv.train.initial_model import check_model_fits
+from qkv.train.evaluate.target_generator import TargetGenerator
+from qkv.train.initial_model import check_model_fits, get_tokenizer
 from qkv.train.label_names import prepare_label_names, set_problem_type
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
 from qkv.train.loop.trainer import Report
@@ -84,11 +85,7 @@ def fit(
     For objectives with rows of equal length, `max_length` defaults to the maximum of the model, at most
     512. `overflow` is the mode for longer texts: "error" (the default), "truncate" or "window"; see
     docs/long-texts.md."""
-    tokenizer = model.tokenizer
-    if tokenizer is None:
-        raise ValueError(
-            "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
-        )
+    tokenizer = get_tokenizer(model)
     name = objective if isinstance(objective, str) else base_objective
     name = choose_objective(model, name, "objective" if objective is None else "base_objective")
     if "lr" not in train_settings:
@@ -143,6 +140,7 @@ def fit(
             validation_fraction=fraction,
             loss_fn=None if isinstance(objective, str) else objective,
             metrics=metrics or {},
+            generator=build_generator(recipe),
         )
         if "log_every" not in train_settings:
             setup = with_default_log_every(setup)
@@ -160,7 +158,9 @@ def train_with_report(
     history = MetricsHistory()
     with restore_after_training(setup.net), show_fit_progress(setup, is_shown=is_shown) as show:
         trainer = setup.build_trainer(
-            distributed=DistributedContext(), callbacks=(history.add, show, *callbacks)
+            distributed=DistributedContext(),
+            callbacks=(history.add, show, *callbacks),
+            generator=build_generator(setup.recipe),
         )
         state = trainer.train()
         trainer.apply_final_weights()
@@ -176,6 +176,11 @@ def train_with_report(
         num_tokens=state.num_tokens,
         seconds=time.perf_counter() - start_time,
     )
+
+
+def build_generator(recipe: Recipe) -> TargetGenerator:
+    """Return the generator of the texts that `eval_generate` asks for."""
+    return TargetGenerator({"num_beams": recipe.train.eval_num_beams})
 
 
 def choose_lr(model: Model) -> float:

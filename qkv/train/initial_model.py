@@ -17,11 +17,13 @@ from qkv.model.build import build
 from qkv.model.hub import find_model_folder
 from qkv.model.label_names import set_label_names
 from qkv.model.load import load_folder
-from qkv.model.model import Model, list_tokenizer_files
+from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers
 from qkv.text import Tokenizer
+from qkv.text.files import list_tokenizer_files
+from qkv.train.label_names import match_label_names
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
@@ -114,6 +116,8 @@ def prepare_model(
         model = load_folder(
             config.load, adapter=config.adapter, family=config.family, head=head, device="cpu"
         )
+        if label_names and head in (None, model.args.get("head")):
+            label_names = match_label_names(model, recipe, label_names)
         model, new_parameters = replace_head(
             model, head, len(label_names), Pooling(pooling) if pooling else None, overrides
         )
@@ -214,6 +218,15 @@ def add_lora_adapters(
         build_adapter_files(model)
     except ValueError as error:
         raise ValueError(f"lora: {error}") from None
+
+
+def get_tokenizer(model: Model) -> Tokenizer:
+    """Return the tokenizer of a model; raise ValueError if it has none."""
+    if model.tokenizer is None:
+        raise ValueError(
+            "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
+        )
+    return model.tokenizer
 
 
 def check_model_fits(model: Model, tokenizer: Tokenizer, max_length: int) -> None:

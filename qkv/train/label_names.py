@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from qkv.data.encode.labels import collect_label_names
 from qkv.data.read.record import Record
-from qkv.model.label_names import set_label_names
+from qkv.model.label_names import (
+    check_label_order,
+    get_label_names,
+    has_default_label_names,
+    set_label_names,
+    warn_about_renamed_labels,
+)
 from qkv.model.model import Model
 from qkv.train.objectives.classification import PROBLEM_TYPES
 from qkv.train.objectives.registry import ObjectiveSpec
 from qkv.train.recipe import Recipe
-
-DEFAULT_LABEL_PATTERN = re.compile(r"LABEL_\d+")  # Hugging Face's default label names
-
-
-def get_label_names(model: Model) -> tuple[str, ...]:
-    """Return the label names in the model's config, by label id."""
-    id2label: dict[str, str] = model.config.get("id2label") or {}
-    return tuple(id2label[number] for number in sorted(id2label, key=int))
-
-
-def has_default_label_names(model: Model) -> bool:
-    """Return whether the model's config has no label names, or only LABEL_0, LABEL_1 ..."""
-    return all(DEFAULT_LABEL_PATTERN.fullmatch(name) for name in get_label_names(model))
 
 
 def adopt_label_names(model: Model, label_names: tuple[str, ...]) -> None:
@@ -47,6 +39,21 @@ def prepare_label_names(
     if has_default_label_names(model):
         adopt_label_names(model, resolve_label_names(recipe, spec, records))
     return get_label_names(model)
+
+
+def match_label_names(
+    model: Model, recipe: Recipe, label_names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the label names of a loaded head that is trained further, in the order of its ids.
+
+    The order of the same labels is that of the model, unless the recipe states another one, which is
+    an error. Other names for as many labels give a warning."""
+    if recipe.model.label_names:
+        check_label_order(model.config, label_names)
+    if {*label_names} == {*get_label_names(model)}:
+        return get_label_names(model)
+    warn_about_renamed_labels(model, label_names, str(recipe.model.load))
+    return label_names
 
 
 def set_problem_type(model: Model, recipe: Recipe) -> None:

@@ -20,6 +20,7 @@ from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
 from qkv.formatting import format_count
 from qkv.model.device import pick_device
+from qkv.model.label_names import get_label_names
 from qkv.model.memory import check_memory
 from qkv.model.model import Model
 from qkv.train.config import OPTIMIZER_BYTES, TrainConfig
@@ -287,6 +288,8 @@ def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupC
         head=recipe.model.head or spec.head,
         pooling=recipe.model.pooling or spec.pooling,
     )
+    if label_names:
+        label_names = get_label_names(model)  # a loaded head has an order of its own
     set_problem_type(model, recipe)
     return SetupContext.from_recipe(
         recipe, folder / "tokenizer", model, records, label_names=label_names

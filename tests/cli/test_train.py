@@ -588,7 +588,8 @@ def test_eval_of_generated_texts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_eval_of_generative_answers(capsys: pytest.CaptureFixture[str]) -> None:
     run, path = run_small(capsys, "generative-question-answering", "--train.steps", 20)
     result = evaluated(capsys, run, path, "--num-beams", 1)
-    assert [*result["metrics"]] == ["loss", "accuracy", "exact_match", "f1"]
+    names = "loss accuracy perplexity bits_per_token exact_match f1"
+    assert [*result["metrics"]] == names.split()
     assert 0 < result["metrics"]["exact_match"] <= result["metrics"]["f1"] < 1
 
 

@@ -1,6 +1,7 @@
 """Every format is read as records, compressed or not."""
 
 import bz2
+import codecs
 import gzip
 import json
 import lzma
@@ -58,6 +59,17 @@ FORMATS: dict[str, tuple[str, str, dict[str, Any], list[dict[str, Any]]]] = {
     "csv, quoted":       ("x.csv", 'text,n\n"a, ""b""\nc",1\n', {}, [{"text": 'a, "b"\nc', "n": "1"}]),
     "csv, no header":    ("x.csv", "a,1\nü,0\n", dict(column_names=("text", "label")), CELLS),
     "csv, semicolons":   ("x.csv", "text;label\na;1\nü;0\n", dict(separator=";"), CELLS),
+    "csv of Excel":      ("x.csv", '\ufefftext;label\r\n"a\n;b, c";1,5\r\n', {},
+                          [{"text": "a\n;b, c", "label": "1,5"}]),
+    "csv, commas; no header": ("x.csv", "a, b;1\nc;0\n", dict(column_names=("text", "label")),
+                               [{"text": "a, b", "label": "1"}, {"text": "c", "label": "0"}]),
+    "csv, tabs":         ("x.csv", "text\tlabel\na\t1\nü\t0\n", {}, CELLS),
+    "csv, bars":         ("x.csv", "text|label\na|1\nü|0\n", {}, CELLS),
+    "csv, marks in text": ("x.csv", "text,n\na; b | c,1\nd; e | f,2\n", {},
+                           [{"text": "a; b | c", "n": "1"}, {"text": "d; e | f", "n": "2"}]),
+    "csv, one column":   ("x.csv", "text\na; b\nc; d\n", {}, [{"text": "a; b"}, {"text": "c; d"}]),
+    "csv, one, no header": ("x.csv", "a; b\nc; d\n", dict(column_names=("text",)),
+                            [{"text": "a; b"}, {"text": "c; d"}]),
     "csv, long field":   ("x.csv", f"text\n{'a' * 200_000}\n", {}, [{"text": "a" * 200_000}]),
     "csv, empty fields": ("x.csv", "text,label\n,\n", {}, [{"text": "", "label": ""}]),
     "csv, index":        ("x.csv", ",text\n0,a\n", {}, [{"column1": "0", "text": "a"}]),
@@ -98,6 +110,34 @@ def test_a_format_is_read(case: str, suffix: str, write: Write) -> None:
     path = write(name + suffix, COMPRESSORS[suffix](content.encode()))
     assert read(path, **options) == records
     assert read(str(path), **options) == records
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("mark", [codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE])
+@pytest.mark.parametrize(
+    "case", ["csv, quoted", "csv of Excel", "tsv", "json", "odd line ends", "a file"]
+)
+def test_utf_16_is_read(case: str, mark: bytes, suffix: str, write: Write) -> None:
+    name, content, options, records = FORMATS[case]
+    encoding = "utf-16-le" if mark == codecs.BOM_UTF16_LE else "utf-16-be"
+    data = mark + content.removeprefix("\ufeff").encode(encoding)
+    path = write(name + suffix, COMPRESSORS[suffix](data))
+    assert read(path, **options) == records
+
+
+def test_a_long_file_of_utf_16_is_read(write: Write) -> None:
+    texts = ["a😀ü" * 70_000, "", "b" * 200_000, "\u2028"]
+    path = write("x.txt", "\n".join(texts).encode("utf-16"))
+    assert [record["text"] for record in read(path)] == texts
+
+
+def test_a_separator_is_detected_by_the_first_rows(write: Write) -> None:
+    """A field that continues after the lines of the sample does not count."""
+    rows = "".join(f"text {i};{i}\n" for i in range(18))
+    path = write("x.csv", f'text;label\n{rows}"a\n{"x;y" * 9}";9\n')
+    records = read(path)
+    assert len(records) == 19
+    assert records[-1] == {"text": "a\n" + "x;y" * 9, "label": "9"}
 
 
 @pytest.mark.parametrize("suffix", COMPRESSORS)

@@ -49,6 +49,20 @@ def test_columns_by_role(tmp_path: Path) -> None:
         read_table(str(path), ("label", "text"), {"text": "words"})
 
 
+@pytest.mark.parametrize("header", ["id;titel;body;topic\n", ""])
+def test_a_table_of_excel(tmp_path: Path, header: str) -> None:
+    path = tmp_path / "in.csv"
+    rows = "".join(
+        f'{i};"A; title {i}";A body{", " * (i % 2)} of words {i};{"ab"[i % 2]}\r\n'
+        for i in range(12)
+    )
+    path.write_bytes(f"{header}{rows}".encode("utf-8-sig"))
+    table = read_table(str(path), ("label", "text"), {})
+    assert table.column_names == (() if header else ("column1", "column2", "text", "label"))
+    assert table.get_texts("text")[:2] == ["A body of words 0", "A body,  of words 1"]
+    assert table.get_values("label")[:2] == ["a", "b"]
+
+
 def test_a_value_in_the_first_row_is_no_name(tmp_path: Path) -> None:
     path = tmp_path / "in.tsv"
     path.write_text("good\tA film\nbad\tA book\n" * 6)

@@ -21,24 +21,13 @@ from tests.support.fairseq_files import (
     SETTINGS,
     VOCAB,
     build_roberta,
+    fuse_projections,
     to_fairseq,
     write_fairseq,
 )
 
 TOLERANCE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)
 IDS = torch.tensor([[0, 9, 4, 30, 12, 7, 2], [0, 17, 28, 2, 1, 1, 1]])  # 1 is the pad
-
-
-def fuse_projections(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Fuse q, k and v, as the oldest versions did."""
-    tensors = {
-        key: x for key, x in state.items() if ".q_proj." not in key and ".k_proj." not in key
-    }
-    for key in [key for key in tensors if ".v_proj." in key]:
-        parts = [state[key.replace("v_proj", f"{name}_proj")] for name in "qkv"]
-        tensors[key.replace("v_proj.", "in_proj_")] = torch.cat(parts)
-        del tensors[key]
-    return tensors
 
 
 def use_older_names(state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -20,12 +20,15 @@ from torch import Tensor
 import qkv
 from qkv.model.foreign.fairseq import load_fairseq
 from tests.support.errors import assert_error
+from tests.support.fairseq_files import fuse_projections
 from tests.support.fairseq_translation import (
+    BART_SETTINGS,
     CODES,
     SETTINGS,
     WIDTH,
     WORDS,
     build_fsmt,
+    to_fairseq_bart_state,
     to_fairseq_state,
     write_checkpoint,
     write_codes,
@@ -62,18 +65,6 @@ def write_joined(folder: Path) -> Any:
         write_dictionary(folder / f"dict.{language}.txt", WORDS)
     write_codes(folder / "bpecodes")
     return reference
-
-
-def fuse_projections(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Fuse q, k and v, as files of 2018 have them."""
-    tensors = {
-        key: x for key, x in state.items() if ".q_proj." not in key and ".k_proj." not in key
-    }
-    for key in [key for key in tensors if ".v_proj." in key]:
-        parts = [state[key.replace("v_proj", f"{name}_proj")] for name in "qkv"]
-        tensors[key.replace("v_proj.", "in_proj_")] = torch.cat(parts)
-        del tensors[key]
-    return tensors
 
 
 def number_norms(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -251,16 +242,10 @@ def test_learned_positions_norm_first_and_bart(tmp_path: Path) -> None:
         with torch.no_grad():
             for parameter in reference.parameters():
                 parameter.normal_(0.0, 0.3)
-        state = {
-            name.removeprefix("model.").replace("lm_head.", "decoder.output_projection."): x.clone()
-            for name, x in reference.state_dict().items()
-            if name not in ("final_logits_bias", "model.shared.weight")
-        }
         is_pre_norm = family_name == "mbart"
         folder = write_checkpoint(
-            tmp_path / family_name, state, arch=arch, activation_fn="gelu", no_scale_embedding=True,
-            encoder_normalize_before=is_pre_norm, decoder_normalize_before=is_pre_norm,
-            encoder_learned_pos=True, decoder_learned_pos=True, layernorm_embedding=True,
+            tmp_path / family_name, to_fairseq_bart_state(reference), arch=arch,
+            encoder_normalize_before=is_pre_norm, decoder_normalize_before=is_pre_norm, **BART_SETTINGS,
         )  # fmt: skip
         write_dictionary(folder / "dict.txt", [f"w{i}" for i in range(36)])
         with pytest.warns(UserWarning, match="no BPE codes"):

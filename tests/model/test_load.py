@@ -171,11 +171,21 @@ def test_label_names_resize_the_head(tmp_path: Path) -> None:
 
 
 def test_label_names_of_the_same_number_keep_the_head(tmp_path: Path) -> None:
-    folder = save_tiny(tmp_path, "bert", head="sequence-classification")
+    folder = save_tiny(tmp_path / "a", "bert", head="sequence-classification")
     model, messages = load_with_warnings(folder, label_names=["no", "yes"])
     assert not messages
     assert model.new_parameters == ()
     assert model.config["id2label"] == {"0": "no", "1": "yes"}
+    model.save(tmp_path / "b")
+    logits = qkv.load(tmp_path / "b")(tiny.random_ids(2, 9)).logits
+    model, (message,) = load_with_warnings(tmp_path / "b", label_names=["ham", "spam"])
+    assert "the labels no, yes are renamed to ham, spam, and the head keeps its weights" in message
+    compare.assert_bitwise_equal(
+        model(tiny.random_ids(2, 9)).logits, logits, because=compare.SAME_KERNELS
+    )
+    assert model.config["id2label"] == {"0": "ham", "1": "spam"}
+    _, messages = load_with_warnings(tmp_path / "b", label_names=["no", "yes"])
+    assert not messages
 
 
 def test_the_labels_of_another_head(tmp_path: Path) -> None:

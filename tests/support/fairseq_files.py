@@ -1,4 +1,4 @@
-"""Random RoBERTa checkpoints in the format of fairseq."""
+"""Random RoBERTa checkpoints in the format of fairseq; older names of its tensors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ NAMES = {
 def build_roberta(class_name: str = "RobertaForMaskedLM", **changes: Any) -> Any:
     """Return a random RoBERTa of Hugging Face, with zero token types, which fairseq lacks."""
     config = transformers.RobertaConfig(
-        vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=DEPTH, num_attention_heads=HEADS,
+        vocab_size=changes.pop("vocab_size", VOCAB), hidden_size=WIDTH, num_hidden_layers=DEPTH,
+        num_attention_heads=HEADS,
         intermediate_size=FFN_WIDTH, max_position_embeddings=MAX_POSITIONS, type_vocab_size=1, layer_norm_eps=1e-5,
         pad_token_id=1, **changes,
     )  # fmt: skip
@@ -63,6 +64,18 @@ def to_fairseq(model: Any) -> dict[str, Tensor]:
         if "token_type" not in key and key != "lm_head.bias":
             tensors[name.replace("lm_head.decoder", "lm_head")] = tensor.clone()
     tensors["encoder.sentence_encoder.version"] = torch.tensor([3.0])
+    return tensors
+
+
+def fuse_projections(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Fuse q, k and v, as the oldest versions (2018) did."""
+    tensors = {
+        key: x for key, x in state.items() if ".q_proj." not in key and ".k_proj." not in key
+    }
+    for key in [key for key in tensors if ".v_proj." in key]:
+        parts = [state[key.replace("v_proj", f"{name}_proj")] for name in "qkv"]
+        tensors[key.replace("v_proj.", "in_proj_")] = torch.cat(parts)
+        del tensors[key]
     return tensors
 
 

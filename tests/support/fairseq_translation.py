@@ -29,6 +29,10 @@ LETTERS = "abcdefghilmnorstuwy.,!"
 WORDS = [
     *(f"{letter}@@" for letter in LETTERS), *LETTERS, "lo@@", "low", "er", "ne@@", "new@@", "ow",
 ]  # fmt: skip
+BART_SETTINGS: dict[str, Any] = dict(
+    activation_fn="gelu", no_scale_embedding=True, encoder_learned_pos=True, decoder_learned_pos=True,
+    layernorm_embedding=True,
+)  # fmt: skip
 
 
 def build_fsmt(src_words: list[str], tgt_words: list[str], **changes: Any) -> Any:
@@ -62,6 +66,15 @@ def to_fairseq_state(model: Any) -> dict[str, Tensor]:
     return state
 
 
+def to_fairseq_bart_state(model: Any) -> dict[str, Tensor]:
+    """Return the state dict of BART or mBART under fairseq's names."""
+    return {
+        name.removeprefix("model.").replace("lm_head.", "decoder.output_projection."): x.clone()
+        for name, x in model.state_dict().items()
+        if name not in ("final_logits_bias", "model.shared.weight")
+    }
+
+
 def write_checkpoint(folder: Path, state: dict[str, Tensor], **changes: Any) -> Path:
     """Write model.pt as fairseq's trainer does; "absent" removes a setting."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +92,7 @@ def write_checkpoint(folder: Path, state: dict[str, Tensor], **changes: Any) -> 
 
 def write_dictionary(path: Path, words: list[str]) -> None:
     """Write dict.txt: a token and its count a line, without special tokens."""
-    path.write_text("".join(f"{word} {100 - i}\n" for i, word in enumerate(words)))
+    path.write_text("".join(f"{word} {len(words) - i}\n" for i, word in enumerate(words)))
 
 
 def write_codes(path: Path) -> None:

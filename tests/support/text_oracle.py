@@ -225,8 +225,8 @@ def write_t5(folder: Path, **config: object) -> None:
         write_file(folder, "tokenizer_config.json", config)
 
 
-def write_mbart(folder: Path, **config: object) -> None:
-    write_file(folder, "config.json", {"model_type": "mbart"})
+def write_mbart(folder: Path, kind: str = "mbart", **config: object) -> None:
+    write_file(folder, "config.json", {"model_type": kind})
     (folder / "sentencepiece.bpe.model").write_bytes(train_sentencepiece())
     if config:
         write_file(folder, "tokenizer_config.json", config)
@@ -338,6 +338,12 @@ TOKENIZERS: dict[str, tuple[Callable[[Path], None], str]] = {
     "xlnet": (write_xlnet, "XLNetTokenizer"),
     "t5": (write_t5, "T5Tokenizer"),
     "t5-few": (lambda f: write_t5(f, extra_ids=5), "T5Tokenizer"),
+    "xlm-roberta": (lambda f: write_mbart(f, "xlm-roberta"), "XLMRobertaTokenizer"),
+    "xlm-roberta-joined": (
+        lambda f: write_mbart(f, "xlm-roberta", add_prefix_space=False),
+        "XLMRobertaTokenizer",
+    ),
+    "camembert": (lambda f: write_mbart(f, "camembert"), "CamembertTokenizer"),
     "mbart": (write_mbart, "MBartTokenizer"),
     "mbart-de": (lambda f: write_mbart(f, src_lang="de_DE", tgt_lang="ro_RO"), "MBartTokenizer"),
     "mbart50": (write_mbart50, "MBart50Tokenizer"),

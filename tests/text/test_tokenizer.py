@@ -1,5 +1,6 @@
 """Tokenizer: encode, decode, tokens and ids equal transformers'; models read what a call returns."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 
+import qkv
 from qkv.text import Tokenizer
 from tests.support import compare, tiny
 from tests.support.text_oracle import TOKENIZERS, load_reference
@@ -146,6 +149,36 @@ def test_models_read_what_both_tokenizers_return(family: str, load_both: LoadBot
         assert outputs[0]
         for field, output in outputs[0].items():
             compare.assert_bitwise_equal(output, outputs[1][field], because=compare.SAME_KERNELS)
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta", "camembert"])
+def test_a_folder_with_only_a_sentencepiece_model_opens(
+    name: str, load_both: LoadBoth, tmp_path: Path
+) -> None:
+    _, reference = load_both(name)
+    config = transformers.AutoConfig.for_model(
+        name, vocab_size=len(reference), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=32, max_position_embeddings=64, pad_token_id=reference.pad_token_id,
+        bos_token_id=reference.bos_token_id, eos_token_id=reference.eos_token_id,
+    )  # fmt: skip
+    network = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in network.parameters():
+            parameter.normal_(0.0, 0.3)
+    network.save_pretrained(tmp_path)
+    shutil.copy(Path(reference.name_or_path) / "sentencepiece.bpe.model", tmp_path)
+    model = qkv.load(tmp_path)
+    assert model.tokenizer is not None
+    inputs = model.tokenizer(TEXTS[1:], SECOND_TEXTS[1:], padding=True, return_tensors="pt")
+    with torch.no_grad():
+        expected = network(
+            **reference(TEXTS[1:], SECOND_TEXTS[1:], padding=True, return_tensors="pt")
+        )
+    mask = inputs.attention_mask.bool()
+    torch.testing.assert_close(
+        model(**inputs).logits[mask], expected.logits[mask], atol=2e-5, rtol=1e-4
+    )
+    assert qkv.task("fill", model)(f"a {model.tokenizer.mask_token} b").candidates
 
 
 def test_pairs_of_a_model_without_token_types(load_both: LoadBoth) -> None:

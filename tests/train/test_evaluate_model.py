@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 import qkv
+from qkv.cli.decoding import EvalOptions
 from qkv.train.config import TrainConfig
+from qkv.train.evaluate.target_generator import EVAL_GENERATION_SETTINGS
 from qkv.train.objectives.registry import find_data_columns
 from qkv.train.recipe import DataConfig, ModelConfig, ObjectiveConfig, Recipe
 from tests.cli.test_cli import good
@@ -145,6 +148,44 @@ def test_eval_of_generated_texts(capsys: Capture, tmp_path: Path) -> None:
     result = json.loads(good(capsys, "eval", "builtin:translate", "--data", path, *settings))
     assert result["objective"] == "seq2seq"
     assert {"loss", "accuracy", "bleu", "chrf", "rouge1"} <= {*result["metrics"]}
+
+
+def test_evaluate_generates_texts(capsys: Capture, tmp_path: Path) -> None:
+    sacrebleu = pytest.importorskip("sacrebleu")
+    model = qkv.load("builtin:translate")
+    pairs = [("Guten Morgen!", "Good morning!"), ("Wo ist das Haus?", "Where is the house?")]
+    settings: dict[str, Any] = dict(num_beams=2, max_new_tokens=8)
+    texts: list[str] = []
+
+    def keep_texts(predictions: list[str], references: list[str]) -> float:
+        assert references == [target for _, target in pairs]
+        texts.extend(predictions)
+        return len(texts)
+
+    report = qkv.evaluate(model, pairs, generation_settings=settings, metrics={"n": keep_texts})
+    assert report.metrics["n"] == 2
+    references = [[target for _, target in pairs]]
+    assert report.metrics["bleu"] == sacrebleu.metrics.BLEU().corpus_score(texts, references).score
+    assert report.metrics["chrf"] == sacrebleu.metrics.CHRF().corpus_score(texts, references).score
+    assert report.settings == {"num_beams": 2, "length_penalty": 1.0, "max_new_tokens": 8}
+    assert report.signatures["bleu"].startswith("nrefs:1")
+    assert report.metrics["perplexity"] == pytest.approx(math.exp(report.metrics["loss"]))
+    path = tmp_path / "pairs.tsv"
+    path.write_text("source\ttarget\n" + "".join(f"{a}\t{b}\n" for a, b in pairs))
+    flags: list[Any] = ["--num-beams", 2, "--max-new-tokens", 8, "--json"]
+    result = json.loads(good(capsys, "eval", "builtin:translate", "--data", path, *flags))
+    del report.metrics["n"]
+    assert result["metrics"] == pytest.approx(report.metrics)
+    without_texts = qkv.evaluate(model, pairs, generate=False)
+    assert {*without_texts.metrics} == {"loss", "accuracy", "perplexity", "bits_per_token"}
+    with pytest.raises(ValueError, match="computed from generated texts; set generate=True"):
+        qkv.evaluate(model, pairs, generate=False, metrics={"n": keep_texts})
+    with pytest.raises(ValueError, match="did you mean num_beams"):
+        qkv.evaluate(model, pairs, generation_settings={"num_beam": 2})
+
+
+def test_defaults_of_the_search_are_those_of_the_command() -> None:
+    assert EvalOptions().settings == EVAL_GENERATION_SETTINGS
 
 
 def test_pipes_are_not_read_before_the_evaluation(tmp_path: Path) -> None:

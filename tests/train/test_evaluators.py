@@ -22,9 +22,10 @@ from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.text import Tokenizer
 from qkv.train.config import TrainConfig
+from qkv.train.evaluate import retrieval_evaluator
 from qkv.train.evaluate.evaluation_loop import evaluate_batches, list_metric_names
 from qkv.train.evaluate.evaluation_set import build_evaluation_set, select_records
-from qkv.train.evaluate.evaluator import Evaluator
+from qkv.train.evaluate.evaluator import Evaluator, add_custom_metrics
 from qkv.train.evaluate.evaluators import TOKEN_EVALUATOR
 from qkv.train.evaluate.generation import select_spaced_indices
 from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
@@ -196,6 +197,94 @@ def test_replaced_token_detection() -> None:
         {"accuracy": 1 / 2, "replaced_accuracy": 4 / 6, "replaced_f1": 2 * 2 / (3 + 3)}
     )
     assert {*metrics} <= HIGHER_IS_BETTER_METRICS | LOWER_IS_BETTER_METRICS
+
+
+def test_sentence_pairs() -> None:
+    spec = OBJECTIVE_SPECS["masked-lm-sentence-pair"]
+    evaluator = spec.build_evaluator(None, None, list)  # type: ignore[arg-type]
+    outputs = {
+        "logits": torch.eye(4)[[0, 1, 2]],
+        "labels": torch.tensor([0, 3, IGNORE_INDEX]),
+        "seq_relationship_logits": torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]]),
+        "pair_label": torch.tensor([0, 1, 1]),
+    }
+    metrics = evaluator.compute_metrics(evaluator.collect(outputs, np.arange(3)) * 2)
+    assert metrics == pytest.approx({"accuracy": 1 / 2, "pair_accuracy": 2 / 3})
+    assert tuple(metrics) == evaluator.metric_names
+    assert {*metrics} <= HIGHER_IS_BETTER_METRICS
+
+
+def test_predicted_tokens_are_compared_by_custom_metrics() -> None:
+    def collect_lists(predictions: list[Any], references: list[Any]) -> float:
+        lists.extend([predictions, references])
+        return sum(a == b for a, b in zip(predictions, references, strict=True))
+
+    lists: list[Any] = []
+    evaluator = add_custom_metrics(TOKEN_EVALUATOR, {"correct": collect_lists}, "causal-lm")
+    collected = []
+    for labels in ([[0, 3, IGNORE_INDEX]], [[IGNORE_INDEX, 1, 1]]):
+        outputs = {"logits": torch.eye(4)[[0, 1, 2]][None], "labels": torch.tensor(labels)}
+        collected += evaluator.collect(outputs, np.arange(1))
+    assert evaluator.compute_metrics(collected) == {"accuracy": 2 / 4, "correct": 2.0}
+    assert lists == [[0, 1, 1, 2], [0, 3, 1, 1]]
+
+
+# --- embeddings ---
+
+
+@pytest.mark.parametrize("max_candidates", [7, 100])
+def test_retrieval_equals_a_search_one_by_one(
+    max_candidates: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrieval_evaluator, "MAX_CANDIDATES", max_candidates)
+    monkeypatch.setattr(retrieval_evaluator, "RANK_CHUNK_SIZE", 3)
+    generator = torch.Generator().manual_seed(0)
+    sources = torch.randn(20, 4, generator=generator)
+    targets = sources + 0.9 * torch.randn(20, 4, generator=generator)
+    targets[5] = targets[4]  # the same text: not nearer than its twin
+
+    def rank_one_by_one(queries: Tensor, candidates: Tensor) -> list[int]:
+        ranks = []
+        for i, query in enumerate(queries):
+            start = i // max_candidates * max_candidates
+            part = candidates[start : start + max_candidates]
+            scores = torch.nn.functional.cosine_similarity(query[None], part)
+            ranks.append(
+                1 + sum(float(score) > float(scores[i - start]) + 1e-6 for score in scores)
+            )
+        return ranks
+
+    ranks = rank_one_by_one(sources, targets)
+    assert len({*ranks}) > 3
+    evaluator = OBJECTIVE_SPECS["sentence-contrastive"].build_evaluator(None, None, list)  # type: ignore[arg-type]
+    pairs = torch.stack([sources, targets], 1).flatten(0, 1)  # (2N, W)
+    collected = [
+        *evaluator.collect({"sentence_embedding": pairs[:12]}, np.arange(6)),
+        *evaluator.collect({"sentence_embedding": pairs[12:]}, np.arange(6, 20)),
+    ]
+    metrics = evaluator.compute_metrics(collected)
+    assert metrics == pytest.approx(
+        {
+            "recall_1": ranks.count(1) / 20,
+            "recall_5": sum(rank <= 5 for rank in ranks) / 20,
+            "mrr": sum(1 / rank for rank in ranks) / 20,
+        }
+    )
+    assert tuple(metrics) == evaluator.metric_names
+    evaluator = OBJECTIVE_SPECS["image-text-contrastive"].build_evaluator(None, None, list)  # type: ignore[arg-type]
+    outputs = {"scaled_image_embeds": 50 * sources, "text_embeds": targets}
+    metrics = evaluator.compute_metrics(evaluator.collect(outputs, np.arange(20)))
+    reverse = rank_one_by_one(targets, sources)
+    assert metrics == pytest.approx(
+        {
+            "text_recall_1": ranks.count(1) / 20,
+            "text_recall_5": sum(rank <= 5 for rank in ranks) / 20,
+            "image_recall_1": reverse.count(1) / 20,
+            "image_recall_5": sum(rank <= 5 for rank in reverse) / 20,
+        }
+    )
+    assert tuple(metrics) == evaluator.metric_names
+    assert {*metrics} <= HIGHER_IS_BETTER_METRICS
 
 
 # --- tags ---

@@ -468,12 +468,49 @@ def test_errors_of_custom_metrics(settings: dict[str, Any], message: str) -> Non
         fit_classifier(**options)
 
 
+def test_custom_metrics_of_predicted_tokens() -> None:
+    def compute_accuracy(predictions: list[int], references: list[int]) -> float:
+        return sum(a == b for a, b in zip(predictions, references, strict=True)) / len(references)
+
+    report = qkv.fit(
+        build_model(),
+        TEXTS,
+        steps=1,
+        validation=0.5,
+        max_length=8,
+        metrics={"mine": compute_accuracy},
+    )
+    assert report.metrics["mine"] == report.metrics["accuracy"]
+
+
+def test_custom_metrics_of_generated_texts() -> None:
+    def count_texts(predictions: list[str], references: list[str]) -> float:
+        assert all(isinstance(text, str) for text in predictions)
+        assert {*references} <= {*TEXTS}
+        return len(predictions)
+
+    def fit(**settings: Any) -> FitReport:
+        model = build_model("bart", decoder_heads=2, decoder_depth=2)
+        model.tokenizer = Tokenizer.train(TEXTS, type="word", vocab_size=20, template="seq2seq")
+        pairs = [(text, text) for text in TEXTS]
+        metrics = {"texts": count_texts}
+        return qkv.fit(
+            model, pairs, steps=1, validation=pairs, metrics=metrics, progress=False, **settings
+        )
+
+    report = fit(eval_generate=3, best_metric="rougeL")
+    assert report.metrics["texts"] == 3
+    assert "rougeL" in report.metrics
+    with pytest.raises(ValueError, match="computed from generated texts; set eval_generate"):
+        fit()
+
+
 def test_error_for_custom_metrics_without_predictions() -> None:
     metric: Any = len
-    with pytest.raises(ValueError, match="metrics mine: objective causal-lm has no predictions"):
-        qkv.fit(
-            build_model(), TEXTS, steps=1, validation=0.5, max_length=8, metrics={"mine": metric}
-        )
+    model = build_model("bert", ffn_width=64, pooling="mean")
+    pairs = [(text, text) for text in TEXTS]
+    with pytest.raises(ValueError, match="metrics mine: objective sentence-contrastive has no pre"):
+        qkv.fit(model, pairs, steps=1, validation=pairs, metrics={"mine": metric})
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """The initial model of a run: a pretrained body with the head and the labels of the recipe."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from qkv.model.label_names import get_label_names, set_label_names
+from qkv.model.model import Model
 from qkv.text import Tokenizer
 from qkv.train.initial_model import prepare_model
-from qkv.train.recipe import Recipe, parse_recipe
+from qkv.train.recipe import ModelConfig, Recipe, parse_recipe
 from tests.support import compare, tiny
 
 LABEL_NAMES = ("billing", "bug", "praise")
@@ -65,3 +68,26 @@ def test_a_config_without_family_is_an_error(folder: Path) -> None:
         prepare_model(
             read(folder), tokenizer, LABEL_NAMES, head="sequence-classification", pooling=None
         )
+
+
+def test_labels_of_a_trained_head(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["a bug"], type="char", vocab_size=20, template="bert")
+    classifier = tiny.build(
+        "bert", dtype=torch.float32, head="sequence-classification", num_labels=3
+    )
+    set_label_names(classifier, ("praise", "bug", "billing"))
+    classifier.save(tmp_path)
+
+    def prepare(recipe: Recipe, *label_names: str) -> Model:
+        return prepare_model(
+            recipe, tokenizer, label_names, head="sequence-classification", pooling=None
+        )
+
+    without_names = replace(read(tmp_path), model=ModelConfig(load=str(tmp_path)))
+    model = prepare(without_names, *LABEL_NAMES)  # those of the data, sorted
+    assert model.new_parameters == ()
+    assert get_label_names(model) == ("praise", "bug", "billing")
+    with pytest.warns(UserWarning, match="labels praise, bug, billing are renamed to a, b, c, and"):
+        assert get_label_names(prepare(without_names, "a", "b", "c")) == ("a", "b", "c")
+    with pytest.raises(ValueError, match="expected the order of the label ids: praise, bug"):
+        prepare(read(tmp_path), *LABEL_NAMES)

@@ -123,9 +123,9 @@ def test_more_steps_do_not_count_as_a_change(capsys: Capture) -> None:
         ),
         (
             "a.csv",
-            "text;label\ngood;1\n",
+            "text:label\ngood:1\n",
             "sequence-classification",
-            "line 2: no column 'text'; the columns are 'text;label'",
+            "line 2: no column 'text'; the columns are 'text:label'",
         ),
         (
             "a.csv",

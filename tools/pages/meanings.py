@@ -178,6 +178,8 @@ ARGUMENT_MEANINGS: dict[str, dict[str, str]] = {
         "overflow": _OVERFLOW,
         "metrics": "functions `(predictions, references) -> number` by name",
         "objective_settings": _OBJECTIVE_SETTINGS,
+        "generate": "whether a seq2seq model generates texts, for BLEU, chrF and ROUGE",
+        "generation_settings": "settings of `Model.generate` by name; defaults: 5 beams, at most 200 tokens",
     },
     "qkv.export_model": {
         "model": "the model",

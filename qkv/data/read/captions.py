@@ -56,7 +56,7 @@ def _read_captions(file: TextFile) -> Iterator[Record]:
         case "jsonl":
             return formats.read_jsonl(file)
         case "csv":
-            return formats.read_delimited_table(file, (), ",", has_quotes=True)
+            return formats.read_delimited_table(file, (), None, has_quotes=True)
         case "tsv":
             return formats.read_delimited_table(file, (), "\t", has_quotes=False)
         case _:

@@ -55,7 +55,7 @@ class Corpus:
     columns: Mapping[str, str] | None = None  # new name: column of the file
     column_names: Sequence[str] = ()  # column names of a file without a header
     unit: Literal["line", "document", "file"] = "line"  # unit of plain text
-    separator: str | None = None  # None: a comma in CSV, a tab in TSV
+    separator: str | None = None  # None: a tab in TSV; of CSV, the one that splits the first rows
     encoding: str = "utf-8"
 
     def __post_init__(self) -> None:
@@ -183,11 +183,11 @@ class Corpus:
                 return formats.read_json_records(file)
             case "csv":
                 return formats.read_delimited_table(
-                    file, self.column_names, self.separator or ",", has_quotes=True
+                    file, self.column_names, self.separator, has_quotes=True
                 )
             case "tsv":
                 return formats.read_delimited_table(
-                    file, self.column_names, self.separator or "\t", has_quotes=False
+                    file, self.column_names, self.separator, has_quotes=False
                 )
             case "txt":
                 return UNIT_READERS[self.unit](file)

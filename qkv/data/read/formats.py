@@ -6,15 +6,17 @@ import csv
 import json
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from itertools import groupby, zip_longest
+from itertools import chain, groupby, islice, zip_longest
 from types import ModuleType
 from typing import Any
 
-from qkv.data.read.lines import DAMAGED_FILE_ADVICE, MAX_LINE_BYTES, TextFile
+from qkv.data.read.lines import DAMAGED_FILE_ADVICE, MAX_LINE_BYTES, STDIN, TextFile
 from qkv.data.read.record import Record, quote_names
 from qkv.validate import shorten_repr
 
 PARQUET_BATCH_SIZE = 1024
+SEPARATORS = (",", ";", "\t", "|")  # of CSV; a semicolon where a comma is the decimal mark
+MAX_SAMPLE_LINES = 20  # by which the separator is detected
 
 
 def import_optional(name: str, needed_for: str) -> ModuleType:
@@ -67,17 +69,17 @@ def read_labeled_lines(file: TextFile) -> Iterator[Record]:
 
 
 def read_delimited_table(
-    file: TextFile, column_names: Sequence[str], separator: str, has_quotes: bool
+    file: TextFile, column_names: Sequence[str], separator: str | None, has_quotes: bool
 ) -> Iterator[Record]:
     """Read the rows of a table; without `column_names`, the first row is the header.
 
     With `has_quotes` (CSV), a quoted field may contain separators and line ends; without it (TSV), a
-    quote is an ordinary character.
+    quote is an ordinary character. The default separator is a tab in TSV and is detected in CSV.
     """
     if has_quotes:
-        rows = _read_csv_rows(file, separator)
+        rows = read_csv_rows(file, separator, len(column_names))
     else:
-        rows = ((number, line.split(separator)) for number, line in file.iter_lines())
+        rows = ((number, line.split(separator or "\t")) for number, line in file.iter_lines())
     blank_line: list[str] = [] if has_quotes else [""]  # in CSV, [""] is a quoted empty field
     for line_number, row in rows:
         if row == blank_line:
@@ -105,9 +107,17 @@ def _parse_header(file: TextFile, line_number: int, row: list[str]) -> list[str]
     return names
 
 
-def _read_csv_rows(file: TextFile, separator: str) -> Iterator[tuple[int, list[str]]]:
+def read_csv_rows(
+    file: TextFile, separator: str | None = None, num_columns: int = 0
+) -> Iterator[tuple[int, list[str]]]:
+    """Read the rows of CSV with the numbers of their first lines; the default separator is detected."""
     csv.field_size_limit(MAX_LINE_BYTES)  # a global setting; the default rejects long texts
-    lines = (f"{line}\n" for _, line in file.iter_lines())
+    lines: Iterator[str] = (f"{line}\n" for _, line in file.iter_lines())
+    if separator is None:
+        # standard input may be a stream, whose first rows must not wait for others
+        sample = [*islice(lines, 1 if file.path == STDIN else MAX_SAMPLE_LINES)]
+        separator = detect_separator(sample, num_columns)
+        lines = chain(sample, lines)
     reader = csv.reader(lines, delimiter=separator, strict=True)
     first_line = 1
     try:
@@ -119,6 +129,32 @@ def _read_csv_rows(file: TextFile, separator: str) -> Iterator[tuple[int, list[s
             f"{file.location(first_line)}: not CSV ({error}); is a quote not closed? "
             f"(a {separator!r} file without quotes has the format 'tsv')"
         ) from None
+
+
+def detect_separator(sample: Sequence[str], num_columns: int = 0) -> str:
+    """Return the separator of CSV by its first lines: a comma, unless only one other splits all rows, or
+    else the first row, into the same number of columns: at least two, or `num_columns`."""
+    for lines in (sample, sample[:1]):
+        counts = {separator: _count_columns(lines, separator) for separator in SEPARATORS}
+        candidates = [
+            separator
+            for separator, count in counts.items()
+            if (count == num_columns if num_columns else count > 1)
+        ]
+        if "," in candidates or len(candidates) > 1:
+            return ","
+        if candidates:
+            return candidates[0]
+    return ","
+
+
+def _count_columns(lines: Sequence[str], separator: str) -> int:
+    """Return the number of columns of all rows; 0 if it differs."""
+    rows = [row for row in csv.reader(lines, delimiter=separator) if row]
+    if len(rows) > 1 and len(lines) == MAX_SAMPLE_LINES:
+        rows.pop()  # a quoted field may continue after the sample
+    counts = {len(row) for row in rows}
+    return counts.pop() if len(counts) == 1 else 0
 
 
 def read_jsonl(file: TextFile) -> Iterator[Record]:

@@ -1,6 +1,9 @@
 """TextFile: a text file, compressed or not, as numbered lines. Does not depend on file formats."""
 
+from __future__ import annotations
+
 import bz2
+import codecs
 import errno
 import gzip
 import io
@@ -14,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 STDIN = "-"
 COMPRESSION_OPENERS: dict[str, Callable[[BinaryIO], object]] = {
@@ -26,7 +29,10 @@ MAX_LINE_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 2**30
 CHUNK_CHARACTERS = 2**16
 PIPE_WAIT_SECONDS = 10.0  # for a writer of a pipe
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DAMAGED_FILE_ADVICE = "the file is truncated or damaged; copy it again"
+
+UTF16_ADVICE = "UTF-16 text; convert it with `iconv -f utf-16 -t utf-8`"
 
 # File types by their first bytes, for files with another suffix.
 MAGIC_BYTES = {
@@ -35,14 +41,40 @@ MAGIC_BYTES = {
     b"BZh":          "compressed with bzip2; give it the suffix .bz2",
     b"PK\x03\x04":   "a zip file; unzip it",
     b"PAR1":         "a Parquet file; give it the suffix .parquet",
-    b"\xff\xfe":     "UTF-16 text; convert it with `iconv -f utf-16 -t utf-8`",
-    b"\xfe\xff":     "UTF-16 text; convert it with `iconv -f utf-16 -t utf-8`",
+    codecs.BOM_UTF16_LE: UTF16_ADVICE,
+    codecs.BOM_UTF16_BE: UTF16_ADVICE,
 }  # fmt: skip
+
+
+class Utf16Reader(io.RawIOBase):
+    """A stream of UTF-16 bytes as UTF-8."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._decoder = codecs.getincrementaldecoder("utf-16")()
+        self._pending = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        view = memoryview(buffer)
+        while not self._pending:
+            raw = self._stream.read(CHUNK_CHARACTERS)
+            self._pending = self._decoder.decode(raw, final=not raw).encode()
+            if not raw:
+                break
+        count = min(len(view), len(self._pending))
+        view[:count] = self._pending[:count]
+        self._pending = self._pending[count:]
+        return count
 
 
 @dataclass(frozen=True)
 class TextFile:
-    """A file, compressed or not; the path `-` is standard input."""
+    """A file, compressed or not; the path `-` is standard input.
+
+    With the encoding utf-8, a file that begins with the byte order mark of UTF-16 is read as such."""
 
     path: str
     encoding: str = "utf-8"
@@ -73,9 +105,18 @@ class TextFile:
                 io.BufferedReader(cast(io.RawIOBase, decompress(raw)), 2**18) if decompress else raw
             )
 
+    @contextmanager
+    def _open_text(self) -> Iterator[BinaryIO]:
+        """Open the file for reading as text in its encoding."""
+        with self.open() as stream:
+            with self._locate_errors(1):
+                start = stream.peek(2)[:2] if isinstance(stream, io.BufferedReader) else b""
+            is_utf16 = self.encoding == "utf-8" and start in UTF16_MARKS
+            yield io.BufferedReader(Utf16Reader(stream)) if is_utf16 else stream
+
     def iter_lines(self) -> Iterator[tuple[int, str]]:
         """Iterate over line numbers and lines, without line ends and without a byte order mark."""
-        with self.open() as file:
+        with self._open_text() as file:
             for line_number in count(1):
                 raw = self._read_bytes(file.readline, MAX_LINE_BYTES, line_number)
                 if not raw:
@@ -90,7 +131,7 @@ class TextFile:
 
         Lines end with \\n. Chunks are split only where a line end is the only whitespace, so that the
         tokens of the chunks are the tokens of the whole text."""
-        with self.open() as file:
+        with self._open_text() as file:
             lines: list[str] = []
             length = 0
             first_line = 1
@@ -117,18 +158,29 @@ class TextFile:
 
     def read_text(self) -> str:
         """Return the whole text, with lines that end with \\n."""
-        with self.open() as file:
+        with self._open_text() as file:
             return self._decode(self._read_bytes(file.read, MAX_FILE_BYTES, 1), 1).replace(
                 "\r\n", "\n"
             )
 
-    def _read_bytes(self, read: Callable[[int], bytes], max_bytes: int, line_number: int) -> bytes:
+    @contextmanager
+    def _locate_errors(self, line_number: int) -> Iterator[None]:
+        """Convert errors of reading to a ValueError with the location."""
         try:
-            raw = read(max_bytes + 1)
+            yield
         except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
             raise ValueError(
                 f"{self.location(line_number)}: {error}; {DAMAGED_FILE_ADVICE}"
             ) from None
+        except UnicodeDecodeError as error:
+            raise ValueError(
+                f"{self.location(line_number)}: not UTF-16 ({error.reason}), as its byte order mark "
+                f"says; {DAMAGED_FILE_ADVICE}"
+            ) from None
+
+    def _read_bytes(self, read: Callable[[int], bytes], max_bytes: int, line_number: int) -> bytes:
+        with self._locate_errors(line_number):
+            raw = read(max_bytes + 1)
         if line_number == 1:
             self._check_magic_bytes(raw)
         if b"\0" in raw:

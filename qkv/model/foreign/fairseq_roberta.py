@@ -20,6 +20,7 @@ from qkv.model.foreign.checkpoint import (
     complete_arguments,
     get_matrix,
 )
+from qkv.model.foreign.tokenizer import build_gpt2_bpe_tokenizer, has_gpt2_bpe
 from qkv.weights.formats.checkpoint import CheckpointData
 
 # Settings that change the outputs, with the only value that the family supports.
@@ -107,8 +108,9 @@ def map_roberta(data: CheckpointData, head: str | None = None) -> ForeignCheckpo
     tensors["token_types.weight"] = token_embedding.new_zeros(1, args["width"])
     rows = [row for row in FAIRSEQ.splitlines() if "in_proj" not in row]
     names_table = "\n".join(rows) + FAIRSEQ_EXTRA_NAMES
+    tokenizer = build_gpt2_bpe_tokenizer(data, len(token_embedding)) if has_gpt2_bpe(data) else None
     return ForeignCheckpoint(
-        path, family, args, build_hf_config(family, args), names_table, tensors
+        path, family, args, build_hf_config(family, args), names_table, tensors, tokenizer
     )
 
 

@@ -1,10 +1,9 @@
-"""Tokenizers of translation models of other libraries: a dictionary for each side, with BPE codes or
-SentencePiece models."""
+"""Tokenizers of models of other libraries: a dictionary for each side, with BPE codes or SentencePiece
+models, or fairseq's dictionary with the BPE of GPT-2."""
 
 from __future__ import annotations
 
 import json
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +12,12 @@ from typing import Any
 from qkv.files import read_text_file
 from qkv.text import Tokenizer
 from qkv.text.backends.fsmt import to_fsmt_token
+from qkv.text.files import TokenizerFiles
+from qkv.text.vocab import read_vocab_json
 from qkv.weights.formats.checkpoint import CheckpointData
 
 SPECIAL_TOKENS_BY_ROLE = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
+MASK_TOKEN = "<mask>"
 ADDED_TOKEN_DEFAULTS = dict(single_word=False, lstrip=False, rstrip=False, normalized=False)
 MOSES_TOKENS = {
     "@-@",
@@ -38,6 +40,8 @@ def build_tokenizer(
 
     `vocab_sizes` are the rows of the token embeddings of source and target. A warning says what is
     missing. `add_source_eos`: a source ends with the end token; a target always does."""
+    if has_gpt2_bpe(data):
+        return build_gpt2_bpe_tokenizer(data, vocab_sizes[0])
     sides = ("source", "target")
     vocabularies = [data.get_vocabulary(side) for side in sides]
     problems = [
@@ -97,7 +101,49 @@ def build_tokenizer(
         else:
             warn_about_tokens(data.path)
     files["tokenizer_config.json"] = _encode(config)
-    return _load_files(files, data.path)
+    return Tokenizer.from_files(TokenizerFiles(data.path.parent, files))
+
+
+def has_gpt2_bpe(data: CheckpointData) -> bool:
+    """Return whether the files of GPT-2's BPE, encoder.json and vocab.bpe, lie beside a checkpoint."""
+    return {"gpt2_vocabulary", "gpt2_merges"} <= data.tokenizer_files.keys()
+
+
+def build_gpt2_bpe_tokenizer(data: CheckpointData, vocab_size: int) -> Tokenizer | None:
+    """Return the tokenizer of RoBERTa and BART in fairseq, or None, with a warning, if files differ.
+
+    encoder.json and vocab.bpe are those of GPT-2; the words of dict.txt are GPT-2's token ids. A
+    pretrained model has one more token than its dictionary, the mask."""
+    path = data.tokenizer_files["gpt2_vocabulary"]
+    tokens_by_word = {str(i): token for token, i in read_vocab_json(path).items()}
+    words = data.vocabularies.get("shared", [])
+    tokens = [tokens_by_word.get(word, word) for word in words]
+    if len(tokens) + 1 == vocab_size:
+        tokens.append(MASK_TOKEN)
+    problem = None
+    if not words:
+        problem = "no dictionary, or several that differ,"
+    elif len(tokens) != vocab_size:
+        problem = f"a dictionary of {len(tokens)} tokens, expected {vocab_size}"
+    elif missing := len(tokens_by_word.keys() - {*words}):
+        problem = f"a dictionary without {missing} of the {len(tokens_by_word)} ids of {path.name}"
+    if problem is not None:
+        warnings.warn(
+            f"{data.path}: loaded without a tokenizer: {problem} beside it; expected dict.txt of the "
+            "model",
+            stacklevel=7,
+        )
+        return None
+    config = {
+        "tokenizer_class": "RobertaTokenizer",
+        "mask_token": MASK_TOKEN if MASK_TOKEN in tokens else None,
+    }
+    files = {
+        "vocab.json": _encode({token: i for i, token in enumerate(tokens)}),
+        "merges.txt": data.tokenizer_files["gpt2_merges"].read_bytes(),
+        "tokenizer_config.json": _encode(config),
+    }
+    return Tokenizer.from_files(TokenizerFiles(data.path.parent, files))
 
 
 def build_word_tokenizer(
@@ -119,7 +165,7 @@ def build_word_tokenizer(
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     files = {"tokenizer.json": _encode(tokenizer), "tokenizer_config.json": _encode(config)}
     warn_about_tokens(path)
-    return _load_files(files, path)
+    return Tokenizer.from_files(TokenizerFiles(path.parent, files))
 
 
 def warn_about_tokens(path: Path) -> None:
@@ -149,17 +195,6 @@ def read_bpe_codes(path: Path) -> list[tuple[str, str]]:
             "0.2: convert them with `subword-nmt learn-bpe` of 0.2 or later"
         )
     return merges
-
-
-def _load_files(files: dict[str, bytes], path: Path) -> Tokenizer:
-    """Return the tokenizer of files in Hugging Face's format; errors contain the path."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in files.items():
-            (Path(folder) / name).write_bytes(content)
-        try:
-            return Tokenizer.load(folder)
-        except ValueError as error:
-            raise ValueError(str(error).replace(folder, str(path.parent))) from None
 
 
 def _encode(value: object) -> bytes:

@@ -10,7 +10,12 @@ from typing import ClassVar
 from tokenizers import AddedToken
 
 from qkv.text.backends.ctrl import CONTINUATION_SUFFIX, END_OF_WORD_SUFFIX, CtrlBackend
-from qkv.text.backends.protocol import TextPair, check_language, check_text_input
+from qkv.text.backends.protocol import (
+    TextPair,
+    TokenizerBackend,
+    check_language,
+    check_text_input,
+)
 from qkv.text.backends.rust import is_split_into_words
 from qkv.text.encoding import Encoding
 from qkv.text.moses import detokenize_moses, locate_moses_tokens, tokenize_moses
@@ -19,7 +24,7 @@ FSMT_WORD_PATTERN = r"\S+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FsmtBackend:
+class FsmtBackend(TokenizerBackend):
     """Backend of two vocabularies; a text is split into words and ends with EOS.
 
     `moses_languages` are those of source and target for Moses tokenization; None: words are
@@ -82,29 +87,8 @@ class FsmtBackend:
             encodings = [_encode_moses(pair, side, moses_language) for pair in text_pairs]
         if add_special_tokens and (is_target or self.add_source_eos):
             for encoding in encodings:
-                encoding.input_ids.append(side.vocabulary[self.eos_token])
-                encoding.offset_mapping.append((0, 0))
-                encoding.token_type_ids.append(0)
-                encoding.special_tokens_mask.append(True)
-                encoding.sequence_ids.append(None)
-                encoding.word_ids.append(None)
+                encoding.append(side.vocabulary[self.eos_token])
         return encodings
-
-    def encode_ids(
-        self,
-        text_pairs: Sequence[TextPair],
-        *,
-        add_special_tokens: bool = True,
-        is_target: bool = False,
-        language: str | None = None,
-    ) -> list[list[int]]:
-        encodings = self.encode(
-            text_pairs,
-            add_special_tokens=add_special_tokens,
-            is_target=is_target,
-            language=language,
-        )
-        return [encoding.input_ids for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         text = self.target.decode(token_ids, skip_special_tokens=skip_special_tokens)

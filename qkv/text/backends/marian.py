@@ -16,6 +16,7 @@ from sentencepiece import SentencePieceProcessor
 from qkv.text.backends.protocol import (
     TextInput,
     TextPair,
+    TokenizerBackend,
     check_language,
     check_text_input,
     clean_up_tokenization,
@@ -36,7 +37,7 @@ class MarianSide:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarianBackend:
+class MarianBackend(TokenizerBackend):
     """Backend of two SentencePiece models."""
 
     source: MarianSide
@@ -117,22 +118,6 @@ class MarianBackend:
             self._encode_pair(text_pair, side, prefix_ids, suffix_ids) for text_pair in text_pairs
         ]
 
-    def encode_ids(
-        self,
-        text_pairs: Sequence[TextPair],
-        *,
-        add_special_tokens: bool = True,
-        is_target: bool = False,
-        language: str | None = None,
-    ) -> list[list[int]]:
-        encodings = self.encode(
-            text_pairs,
-            add_special_tokens=add_special_tokens,
-            is_target=is_target,
-            language=language,
-        )
-        return [encoding.input_ids for encoding in encodings]
-
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         # With a shared vocabulary, Hugging Face decodes with the source model.
         side = self.source if self.source.vocabulary is self.target.vocabulary else self.target
@@ -180,23 +165,14 @@ class MarianBackend:
         encoding = Encoding([], [], [], [], [], [])
         unk_token_id = side.vocabulary[self.unk_token]
 
-        def append(
-            token_id: int, offsets: tuple[int, int], sequence_id: int | None, word_id: int | None
-        ) -> None:
-            encoding.input_ids.append(token_id)
-            encoding.offset_mapping.append(offsets)
-            encoding.token_type_ids.append(0)
-            encoding.special_tokens_mask.append(sequence_id is None)
-            encoding.sequence_ids.append(sequence_id)
-            encoding.word_ids.append(word_id)
-
         for token_id in prefix_ids:
-            append(token_id, (0, 0), None, None)
+            encoding.append(token_id)
         for sequence_id, text in enumerate(text_pair):
             for piece, offsets, word_id in self._tokenize_words(text, side):
-                append(side.vocabulary.get(piece, unk_token_id), offsets, sequence_id, word_id)
+                token_id = side.vocabulary.get(piece, unk_token_id)
+                encoding.append(token_id, offsets, sequence_id, word_id)
         for token_id in suffix_ids:
-            append(token_id, (0, 0), None, None)
+            encoding.append(token_id)
         return encoding
 
     def _tokenize_words(

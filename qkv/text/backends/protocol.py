@@ -37,7 +37,14 @@ class TokenizerBackend(Protocol):
         add_special_tokens: bool,
         is_target: bool,
         language: str | None,
-    ) -> list[list[int]]: ...
+    ) -> list[list[int]]:
+        encodings = self.encode(
+            text_pairs,
+            add_special_tokens=add_special_tokens,
+            is_target=is_target,
+            language=language,
+        )
+        return [encoding.input_ids for encoding in encodings]
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str: ...
 

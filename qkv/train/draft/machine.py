@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qkv.formatting import format_count
 from qkv.model.hub import find_model_folder, is_offline
@@ -49,62 +49,41 @@ class PretrainedEncoder:
         return has_memory and (machine.has_gpu or not self.needs_gpu)
 
 
-# By task, the best first; the last one needs no network.
+BERT_UNCASED = PretrainedEncoder(
+    name="google-bert/bert-base-uncased",
+    description="110M parameters, English",
+    lr=5e-5,
+    min_memory=8,
+    needs_gpu=True,
+)
+BERT_CASED = replace(BERT_UNCASED, name="google-bert/bert-base-cased")
+MINILM = PretrainedEncoder(
+    name="sentence-transformers/all-MiniLM-L6-v2",
+    description="22.7M parameters, English",
+    lr=2e-4,
+    min_memory=2,
+)
+DISTILBERT_UNCASED = PretrainedEncoder(
+    name="distilbert/distilbert-base-uncased",
+    description="66M parameters, English",
+    lr=1e-4,
+    min_memory=4,
+)
+DISTILBERT_CASED = replace(
+    DISTILBERT_UNCASED,
+    name="distilbert/distilbert-base-cased",
+    description="65M parameters, English",
+)
 BUILTIN_ENCODER = PretrainedEncoder(
     name="builtin:classify",
     description="2.3M parameters, one layer, English; in the package, no download",
     lr=1e-3,
 )
-BERT_DESCRIPTION = "110M parameters, English"
+# By task, the best first; the last one needs no network.
 ENCODERS: dict[str, tuple[PretrainedEncoder, ...]] = {
-    "classify": (
-        PretrainedEncoder(
-            name="google-bert/bert-base-uncased",
-            description=BERT_DESCRIPTION,
-            lr=5e-5,
-            min_memory=8,
-            needs_gpu=True,
-        ),
-        PretrainedEncoder(
-            name="sentence-transformers/all-MiniLM-L6-v2",
-            description="22.7M parameters, English",
-            lr=2e-4,
-            min_memory=2,
-        ),
-        BUILTIN_ENCODER,
-    ),
-    "tag": (
-        PretrainedEncoder(
-            name="google-bert/bert-base-cased",
-            description=BERT_DESCRIPTION,
-            lr=5e-5,
-            min_memory=8,
-            needs_gpu=True,
-        ),
-        PretrainedEncoder(
-            name="distilbert/distilbert-base-cased",
-            description="65M parameters, English",
-            lr=1e-4,
-            min_memory=4,
-        ),
-        BUILTIN_ENCODER,
-    ),
-    "answer": (
-        PretrainedEncoder(
-            name="google-bert/bert-base-uncased",
-            description=BERT_DESCRIPTION,
-            lr=5e-5,
-            min_memory=8,
-            needs_gpu=True,
-        ),
-        PretrainedEncoder(
-            name="distilbert/distilbert-base-uncased",
-            description="66M parameters, English",
-            lr=1e-4,
-            min_memory=4,
-        ),
-        BUILTIN_ENCODER,
-    ),
+    "classify": (BERT_UNCASED, MINILM, BUILTIN_ENCODER),
+    "tag": (BERT_CASED, DISTILBERT_CASED, BUILTIN_ENCODER),
+    "answer": (BERT_UNCASED, DISTILBERT_UNCASED, BUILTIN_ENCODER),
 }
 
 

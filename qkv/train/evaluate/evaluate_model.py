@@ -20,6 +20,7 @@ from qkv.data.store.shards import ShardIndex
 from qkv.kernels.attention import without_cudnn
 from qkv.model.device import pick_device
 from qkv.model.hub import find_model_folder
+from qkv.model.label_names import get_label_names
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
@@ -31,8 +32,8 @@ from qkv.train.evaluate.evaluation_loop import (
 )
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
-from qkv.train.initial_model import check_model_fits
-from qkv.train.label_names import get_label_names
+from qkv.train.evaluate.target_generator import TargetGenerator
+from qkv.train.initial_model import check_model_fits, get_tokenizer
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import (
     check_head,
@@ -63,12 +64,15 @@ def evaluate(
     columns: Mapping[str, str] | None = None, batch_size: int = DEFAULT_BATCH_SIZE,
     max_length: int = 0, overflow: str | None = None,
     metrics: Mapping[str, MetricFunction] | None = None,
-    objective_settings: Mapping[str, Any] | None = None,
+    objective_settings: Mapping[str, Any] | None = None, generate: bool = True,
+    generation_settings: Mapping[str, Any] | None = None,
 ) -> EvaluationReport:  # fmt: skip
     """Compute the metrics of a model on labeled data.
 
     The arguments are those of `qkv.fit`; `objective` is by default the one that trains the head of the
-    model. Metrics of generated texts, such as BLEU, are computed by the command `qkv eval`."""
+    model. A seq2seq model generates the texts of all sources for metrics such as BLEU, unless `generate`
+    is false; `generation_settings` are those of `model.generate`, by default a search with 5 beams."""
+    generator = TargetGenerator(generation_settings or {}) if generate else None
     name = choose_objective(model, objective)
     recipe = Recipe(
         model=ModelConfig(load="memory"),  # a student is not initialized from its teacher
@@ -88,7 +92,7 @@ def evaluate(
     records = read_examples(data, column_names=spec.columns, columns=columns)
     is_training = model.net.training
     try:
-        return evaluate_loaded_model(model, recipe, records, metrics=metrics or {})
+        return evaluate_loaded_model(model, recipe, records, generator, metrics=metrics or {})
     finally:
         model.train(is_training)
 
@@ -104,20 +108,17 @@ def evaluate_loaded_model(
     progress: ProgressReporter = ignore_progress,
 ) -> EvaluationReport:
     """Evaluate a model with its own tokenizer and label names."""
-    if model.tokenizer is None:
-        raise ValueError(
-            "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
-        )
+    tokenizer = get_tokenizer(model)
     spec = get_objective_spec(recipe)
     check_head(spec, model, recipe.objective.name)
-    check_model_fits(model, model.tokenizer, recipe.data.max_length)
+    check_model_fits(model, tokenizer, recipe.data.max_length)
     if "generator" in spec.extra_settings and "generator" not in recipe.objective.settings:
         raise ValueError(
             f"objective {recipe.objective.name}: the evaluation needs the trained generator; set "
             "objective.generator to its folder"
         )
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
-        model.tokenizer.save(temporary)
+        tokenizer.save(temporary)
         context = SetupContext.from_recipe(
             recipe,
             temporary,
@@ -203,6 +204,11 @@ def evaluate_context(
         evaluation_set = setup.evaluation_set
         assert evaluation_set is not None
         shards = evaluation_set.shards
+        if generator is None and (names := evaluation_set.custom_generation_metrics):
+            raise ValueError(
+                f"metrics {', '.join(names)}: those of {setup.objective.name} are computed from "
+                "generated texts; set generate=True"
+            )
         with torch.no_grad(), without_cudnn():
             evaluation = evaluate_batches(
                 setup.net.eval(),
@@ -221,7 +227,11 @@ def evaluate_context(
         if evaluation_set.generation_metrics and generator is not None:
             examples = evaluation_set.build_generation_examples(len(shards))
             texts = examples.generate(context.model, generator, progress=progress)
-            generation_metrics, signatures = examples.compute_metrics(texts, lowercase=lowercase)
+            generation_metrics, signatures = examples.compute_metrics(
+                texts,
+                lowercase=lowercase,
+                custom_metrics=evaluation_set.custom_generation_metrics,
+            )
             results |= generation_metrics
             settings |= generator.settings
         return EvaluationReport(

@@ -9,6 +9,7 @@ from pathlib import Path
 from qkv.model.adapters.config import is_adapter
 from qkv.model.device import pick_device
 from qkv.model.hub import find_model_folder
+from qkv.model.label_names import get_label_names, has_default_label_names
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.text import Tokenizer
@@ -19,11 +20,7 @@ from qkv.train.evaluate.evaluate_model import (
 )
 from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.generation import TextGenerator
-from qkv.train.label_names import (
-    get_label_names,
-    has_default_label_names,
-    resolve_label_names,
-)
+from qkv.train.label_names import resolve_label_names
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import ObjectiveSpec, get_objective_spec
 from qkv.train.recipe import Recipe, read_recipe

@@ -24,7 +24,12 @@ from qkv.train.evaluate.evaluation_loop import (
     evaluate_batches,
     list_metric_names,
 )
-from qkv.train.evaluate.evaluator import Evaluator, MetricFunction, add_custom_metrics
+from qkv.train.evaluate.evaluator import (
+    Evaluator,
+    MetricFunction,
+    add_custom_metrics,
+    check_metric_names,
+)
 from qkv.train.evaluate.generation import (
     GenerationExamples,
     TextGenerator,
@@ -52,6 +57,7 @@ class EvaluationSet:
     evaluator: Evaluator
     generation_metrics: tuple[str, ...]  # empty: the model generates no texts
     build_generation_examples: Callable[[int], GenerationExamples]  # given the maximum number
+    custom_generation_metrics: Mapping[str, MetricFunction]  # of generated texts
 
     def check_settings(self, train_config: TrainConfig, generator: TextGenerator | None) -> None:
         """Raise ValueError if a setting requires a metric that is not computed."""
@@ -66,9 +72,15 @@ class EvaluationSet:
                 f"train.eval_generate {num_generated}: there is no text generator, expected 0; "
                 "qkv train has one"
             )
+        custom_names = [*self.custom_generation_metrics]
+        if custom_names and not num_generated:
+            raise ValueError(
+                f"metrics {', '.join(custom_names)}: those of {self.objective.name} are computed from "
+                "generated texts; set eval_generate to the number of texts"
+            )
         names = list_metric_names(self.sampler, self.objective, self.evaluator)
         if num_generated:
-            names += self.generation_metrics
+            names += [*self.generation_metrics, *custom_names]
         if train_config.best_metric not in names:
             hint = ""
             if self.generation_metrics and not num_generated:
@@ -104,7 +116,9 @@ class EvaluationSet:
 
         def evaluate_with_texts(net: nn.Module) -> Evaluation:
             texts = examples.generate(model, generator, sharding=sharding)
-            generation_metrics, _ = examples.compute_metrics(texts)
+            generation_metrics, _ = examples.compute_metrics(
+                texts, custom_metrics=self.custom_generation_metrics
+            )
             evaluation = evaluate(net)
             return replace(evaluation, metrics=evaluation.metrics | generation_metrics)
 
@@ -137,13 +151,17 @@ def build_evaluation_set(
     generation_metrics: tuple[str, ...] = ()
     if spec.generates_text and isinstance(encoder, SourceTargetEncoder):
         generation_metrics = list_generation_metrics(encoder)
+        check_metric_names(metrics, (*evaluator.metric_names, *generation_metrics))
+    else:
+        evaluator = add_custom_metrics(evaluator, metrics, context.recipe.objective.name)
     return EvaluationSet(
         objective=objective,
         shards=shards,
         sampler=spec.build_sampler(context, shards, split),
-        evaluator=add_custom_metrics(evaluator, metrics, context.recipe.objective.name),
+        evaluator=evaluator,
         generation_metrics=generation_metrics,
         build_generation_examples=build_generation_examples,
+        custom_generation_metrics=metrics if generation_metrics else {},
     )
 
 

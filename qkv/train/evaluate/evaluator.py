@@ -6,7 +6,7 @@ the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qkv.data.batches.sampler import Indices
@@ -28,14 +28,16 @@ class Evaluator(NamedTuple):
     """Metrics of network outputs.
 
     `collect` returns the values that are needed of a batch, given the indices of its examples; the
-    other functions receive the values of all batches. They are plain Python values; those of several
-    processes are concatenated in any order."""
+    other functions receive the values of all batches. They are plain Python values or arrays; those of
+    several processes are concatenated in any order."""
 
     metric_names: tuple[str, ...] = ()
     collect: Callable[[ForwardOutputs, Indices], list[Any]] = lambda outputs, indices: []
     compute_metrics: Callable[[list[Any]], dict[str, float]] = lambda collected: {}
     describe_settings: Callable[[], dict[str, Any]] = dict  # what must be reported with the metrics
     get_predictions: Callable[[list[Any]], Predictions] | None = None  # None: there are none
+    # As `collect`, with what `get_predictions` needs; None: `collect` returns it.
+    collect_predictions: Callable[[ForwardOutputs, Indices], list[Any]] | None = None
     build_class_report: Callable[[list[Any]], ClassReport] = lambda collected: EMPTY_CLASS_REPORT
 
 
@@ -49,23 +51,38 @@ def add_custom_metrics(
     if get_predictions is None:
         raise ValueError(
             f"metrics {', '.join(metrics)}: objective {objective_name} has no predictions to compare; "
-            "expected a classification, question-answering or multiple-choice objective"
+            "expected one that predicts labels, answers, choices or tokens"
         )
-    for name in metrics.keys() & {"loss", *evaluator.metric_names}:
-        raise ValueError(f"metrics {name!r}: the objective has this metric; choose another name")
+    check_metric_names(metrics, evaluator.metric_names)
 
     def compute_metrics(collected: list[Any]) -> dict[str, float]:
-        predictions = get_predictions(collected)
-        custom = {name: function(*predictions) for name, function in metrics.items()}
-        for name, value in custom.items():
-            try:
-                custom[name] = float(value)
-            except (TypeError, ValueError):
-                raise ValueError(
-                    f"metrics {name!r} returned {shorten_repr(value)}, expected a number"
-                ) from None
+        custom = compute_custom_metrics(metrics, get_predictions(collected))
         return evaluator.compute_metrics(collected) | custom
 
     return evaluator._replace(
-        metric_names=(*evaluator.metric_names, *metrics), compute_metrics=compute_metrics
+        metric_names=(*evaluator.metric_names, *metrics),
+        collect=evaluator.collect_predictions or evaluator.collect,
+        compute_metrics=compute_metrics,
     )
+
+
+def check_metric_names(metrics: Mapping[str, MetricFunction], known_names: Sequence[str]) -> None:
+    """Raise ValueError if a custom metric has the name of a metric of the objective."""
+    for name in metrics.keys() & {"loss", *known_names}:
+        raise ValueError(f"metrics {name!r}: the objective has this metric; choose another name")
+
+
+def compute_custom_metrics(
+    metrics: Mapping[str, MetricFunction], predictions: Predictions
+) -> dict[str, float]:
+    """Return the custom metrics of predictions and references."""
+    values = {}
+    for name, function in metrics.items():
+        value = function(*predictions)
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"metrics {name!r} returned {shorten_repr(value)}, expected a number"
+            ) from None
+    return values

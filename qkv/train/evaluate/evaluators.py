@@ -7,6 +7,9 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from qkv.batch import IGNORE_INDEX
 from qkv.data.batches.sampler import Indices
 from qkv.data.encode.encoder import RecordEncoder
@@ -38,17 +41,11 @@ from qkv.train.evaluate.metrics import (
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
 
+NO_LABELS = torch.empty(0, dtype=torch.long)
 RecordSource = Callable[[], Iterable[Record]]  # in the order of the sampler's examples
 
 
 EvaluatorFactory = Callable[[SetupContext, RecordEncoder, RecordSource], Evaluator]
-
-
-def build_loss_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
-) -> Evaluator:
-    """Return an evaluator without metrics besides the loss."""
-    return Evaluator()
 
 
 # --- tokens ---
@@ -61,31 +58,67 @@ def build_token_evaluator(
     return TOKEN_EVALUATOR
 
 
-def count_correct_labels(outputs: ForwardOutputs) -> tuple[int, int]:
-    """Return the number of labels that have the highest logit, and the number of labels."""
+def select_predicted_labels(outputs: ForwardOutputs) -> tuple[Tensor, Tensor]:
+    """Return the label with the highest logit for every target (N,), and the targets (N,)."""
     if "logits" not in outputs or "labels" not in outputs or outputs["labels"].is_floating_point():
-        return 0, 0
+        return NO_LABELS, NO_LABELS
     labels = outputs["labels"].flatten()
     logits = outputs["logits"]
     if logits.dim() > 1:
         logits = logits.flatten(0, -2)
     if logits.shape[:-1] != labels.shape:
-        return 0, 0
+        return NO_LABELS, NO_LABELS
     mask = labels != IGNORE_INDEX
-    return int((logits.argmax(-1) == labels)[mask].sum()), int(mask.sum())
+    return logits.argmax(-1)[mask], labels[mask]
 
 
-def compute_accuracy(counts: list[tuple[int, int]]) -> float:
+def count_correct_labels(outputs: ForwardOutputs) -> tuple[int, int]:
+    """Return the number of labels that have the highest logit, and the number of labels."""
+    predicted, labels = select_predicted_labels(outputs)
+    return int((predicted == labels).sum()), len(labels)
+
+
+def compute_accuracy(counts: Iterable[tuple[int, int]]) -> float:
     """Return the accuracy, given the (correct, total) counts of all batches."""
-    return sum(correct for correct, _ in counts) / max(sum(total for _, total in counts), 1)
+    rows = list(counts)
+    return sum(correct for correct, _ in rows) / max(sum(total for _, total in rows), 1)
+
+
+def collect_predicted_labels(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+    """Return the counts of a batch, and the predicted and correct label of every target."""
+    predicted, labels = select_predicted_labels(outputs)
+    return [(*count_correct_labels(outputs), predicted.tolist(), labels.tolist())]
 
 
 # Token accuracy: the fraction of labels that have the highest logit.
 TOKEN_EVALUATOR = Evaluator(
     metric_names=("accuracy",),
     collect=lambda outputs, indices: [count_correct_labels(outputs)],
-    compute_metrics=lambda collected: {"accuracy": compute_accuracy(collected)},
+    compute_metrics=lambda collected: {"accuracy": compute_accuracy(row[:2] for row in collected)},
+    get_predictions=lambda collected: Predictions(
+        [label for row in collected for label in row[2]],
+        [label for row in collected for label in row[3]],
+    ),
+    collect_predictions=collect_predicted_labels,
 )
+
+
+def build_sentence_pair_evaluator(
+    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of masked tokens, `accuracy`, and of sentence pairs, `pair_accuracy`."""
+
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        pairs = outputs["seq_relationship_logits"].argmax(-1) == outputs["pair_label"]
+        return [(*count_correct_labels(outputs), int(pairs.sum()), len(pairs))]
+
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        return {
+            "accuracy": compute_accuracy(row[:2] for row in collected),
+            "pair_accuracy": compute_accuracy(row[2:] for row in collected),
+        }
+
+    return Evaluator(("accuracy", "pair_accuracy"), collect, compute_metrics)
 
 
 def build_replaced_token_detection_evaluator(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -12,6 +13,7 @@ from qkv.data.encode.encoder import SourceTargetEncoder
 from qkv.data.read.record import Record
 from qkv.model.model import Model
 from qkv.train.evaluate.evaluation_loop import SINGLE_PROCESS, ProgressReporter, ignore_progress
+from qkv.train.evaluate.evaluator import MetricFunction, Predictions, compute_custom_metrics
 from qkv.train.evaluate.metrics import (
     corpus_bleu,
     corpus_chrf,
@@ -86,12 +88,30 @@ class GenerationExamples(NamedTuple):
         return [texts[i] for i in range(len(self.source_ids))]
 
     def compute_metrics(
-        self, texts: Sequence[str], *, lowercase: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        lowercase: bool = False,
+        custom_metrics: Mapping[str, MetricFunction] = MappingProxyType({}),
     ) -> tuple[dict[str, float], dict[str, str]]:
         """Return metrics and their signatures: exact match and F1 of answers; else BLEU, chrF and
         ROUGE.
 
-        `lowercase` adds the BLEU of lowercased texts."""
+        `lowercase` adds the BLEU of lowercased texts. Custom metrics receive the texts and the targets,
+        or lists of answers."""
+        metrics, signatures = self._compute_usual_metrics(texts, lowercase)
+        references = self.references if self.has_answers else self.targets
+        predictions = Predictions([*texts], [*references])
+        return metrics | compute_custom_metrics(custom_metrics, predictions), signatures
+
+    @property
+    def targets(self) -> list[str]:
+        """The only reference text of every source."""
+        return [reference for (reference,) in self.references]
+
+    def _compute_usual_metrics(
+        self, texts: Sequence[str], lowercase: bool
+    ) -> tuple[dict[str, float], dict[str, str]]:
         if self.has_answers:
             pairs = list(zip(texts, self.references, strict=True))
             metrics = {
@@ -99,7 +119,7 @@ class GenerationExamples(NamedTuple):
                 for name, metric in ANSWER_METRICS.items()
             }
             return metrics, {}
-        targets = [reference for (reference,) in self.references]
+        targets = self.targets
         text_scores = [
             rouge_scores(text, target) for text, target in zip(texts, targets, strict=True)
         ]

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 # value is better.
 HIGHER_IS_BETTER_METRICS = frozenset(
     "accuracy f1 macro_f1 precision recall matthews_correlation pearson spearman exact_match bleu "
-    "chrf rouge1 rouge2 rougeL replaced_accuracy replaced_f1".split()
+    "chrf rouge1 rouge2 rougeL replaced_accuracy replaced_f1 pair_accuracy recall_1 recall_5 mrr "
+    "text_recall_1 text_recall_5 image_recall_1 image_recall_5".split()
 )
 EntitySpan = tuple[str, int, int]  # type, first word, word after the last
 

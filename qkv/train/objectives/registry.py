@@ -14,7 +14,7 @@ from qkv.data.read.record import TEXT_COLUMNS
 from qkv.hints import find_closest_name
 from qkv.model.model import Model
 from qkv.spec import DualSpec, Spec
-from qkv.train.evaluate import answer_evaluator, evaluators
+from qkv.train.evaluate import answer_evaluator, evaluators, retrieval_evaluator
 from qkv.train.objectives import (
     causal_lm,
     check_objective_settings,
@@ -102,6 +102,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_objective=masked_lm.build_masked_lm_sentence_pair_objective,
         build_encoder=encoders.build_sentences_encoder,
         build_sampler=samplers.build_sentence_pair_sampler,
+        build_evaluator=evaluators.build_sentence_pair_evaluator,
         head="pretraining",
     ),
     "replaced-token-detection": ObjectiveSpec(  # ELECTRA
@@ -158,7 +159,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_objective=contrastive.build_sentence_contrastive_objective,
         build_encoder=encoders.build_text_pair_encoder,
         build_sampler=samplers.build_record_sampler_factory(*TEXT_PAIR_FIELDS),
-        build_evaluator=evaluators.build_loss_evaluator,
+        build_evaluator=retrieval_evaluator.build_sentence_retrieval_evaluator,
         pooling="mean",
         columns=TEXT_PAIR_FIELDS,
         extra_settings=TEXT_PAIR_FIELDS,
@@ -169,7 +170,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_encoder=encoders.build_caption_encoder,
         build_sampler=samplers.build_record_sampler_factory("tokens"),
         build_module=wrappers.build_contrastive_module,
-        build_evaluator=evaluators.build_loss_evaluator,
+        build_evaluator=retrieval_evaluator.build_image_retrieval_evaluator,
         tokenizer_template="bos-eos",
         columns=("image", "caption"),
         variable_length=True,

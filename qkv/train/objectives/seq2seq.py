@@ -76,6 +76,7 @@ def build_seq2seq_objective(
         name="seq2seq",
         compute_losses=compute_target_loss,
         collate=partial(collate_seq2seq, vocab=vocab),
+        is_language_model=not (label_smoothing or r_drop),
     )
     if not r_drop:
         return objective
@@ -194,6 +195,7 @@ def build_denoising_objective(
         name="denoising",
         noise=noise,
         collate=partial(collate_seq2seq, vocab=vocab),
+        is_language_model=True,
     )
 
 
@@ -232,6 +234,7 @@ def build_multilingual_denoising_objective(
         name="multilingual-denoising",
         noise=noise,
         collate=partial(collate_seq2seq, vocab=vocab),
+        is_language_model=True,
     )
 
 
@@ -295,4 +298,5 @@ def build_span_corruption_objective(
         count_targets=count_targets,
         noise=noise,
         collate=partial(collate_seq2seq, vocab=vocab, extra_outputs=extra_outputs),
+        is_language_model=not weights,
     )

@@ -9,7 +9,7 @@ from html import escape
 
 from qkv.train.evaluate.class_report import ConfusionMatrix
 from qkv.train.report.history import MetricsHistory
-from qkv.train.report.plot import PLOT_WIDTH, render_loss_svg
+from qkv.train.report.plot import PLOT_WIDTH, render_loss_svg, render_svg_page
 from qkv.train.report.tables import shorten_name
 
 MAX_CELL_SIZE = 56
@@ -103,13 +103,13 @@ def render_confusion_svg(matrix: ConfusionMatrix) -> str:
                 left + cell * column, top + cell * row, cell, count, total, row == column
             )
             parts.append(f"<g><title>{escape(hint)}</title>{drawing}</g>")
-    body = "\n".join(f"  {part}" for part in parts)
-    extent = f'width="{width}" height="{height}"'
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="matrix" viewBox="0 0 {width} {height}" '
-        f'{extent} role="img">\n  <title>confusion matrix</title>\n'
-        f'  <style>{CONFUSION_STYLE}  </style>\n  <rect class="page" {extent} rx="8"/>\n'
-        f"{body}\n</svg>\n"
+    return render_svg_page(
+        "confusion matrix",
+        parts,
+        width=width,
+        height=height,
+        style=CONFUSION_STYLE,
+        css_class="matrix",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
@@ -102,12 +102,22 @@ def render_loss_svg(name: str, history: MetricsHistory) -> str:
         parts.append(
             f'<text x="{PLOT_WIDTH - MARGIN_RIGHT}" y="30" text-anchor="end">{label}</text>'
         )
+    return render_svg_page(
+        f"loss of {name}", parts, width=PLOT_WIDTH, height=PLOT_HEIGHT, style=LOSS_PLOT_STYLE
+    )
+
+
+def render_svg_page(
+    title: str, parts: Iterable[str], *, width: int, height: int, style: str, css_class: str = ""
+) -> str:
+    """Return an SVG with a title, a style and a background of the class `page` behind its parts."""
     body = "\n".join(f"  {part}" for part in parts)
-    size = f'width="{PLOT_WIDTH}" height="{PLOT_HEIGHT}"'
+    size = f'width="{width}" height="{height}"'
+    attributes = f' class="{css_class}"' if css_class else ""
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {PLOT_WIDTH} {PLOT_HEIGHT}" '
-        f'{size} role="img">\n  <title>loss of {escape(name)}</title>\n'
-        f'  <style>{LOSS_PLOT_STYLE}  </style>\n  <rect class="page" {size} rx="8"/>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg"{attributes} viewBox="0 0 {width} {height}" '
+        f'{size} role="img">\n  <title>{escape(title)}</title>\n'
+        f'  <style>{style}  </style>\n  <rect class="page" {size} rx="8"/>\n'
         f"{body}\n</svg>\n"
     )
 

@@ -25,6 +25,12 @@ BPE_CODE_NAMES = ("bpecodes", "code", "codes", "bpe.codes", "bpe.code", "codes.b
 SENTENCEPIECE_NAMES = (
     "sentencepiece.bpe.model", "sentence.bpe.model", "spm.model", "sentencepiece.model",
 )  # fmt: skip
+TOKENIZER_FILE_NAMES = {  # kind of a file: its names, the usual first
+    "bpe_codes": BPE_CODE_NAMES,
+    "sentencepiece": SENTENCEPIECE_NAMES,
+    "gpt2_vocabulary": ("encoder.json",),
+    "gpt2_merges": ("vocab.bpe",),
+}
 # Modules of classes that checkpoints refer to and whose objects are not needed, except settings.
 INERT_MODULES = (
     "fairseq", "omegaconf", "hydra", "numpy", "typing", "enum", "operator", "_operator", "examples",
@@ -77,7 +83,7 @@ def read_fairseq(path: Path) -> CheckpointData:
     folder = path.parent
     tokenizer_files = {
         kind: folder / name
-        for kind, names in (("bpe_codes", BPE_CODE_NAMES), ("sentencepiece", SENTENCEPIECE_NAMES))
+        for kind, names in TOKENIZER_FILE_NAMES.items()
         for name in reversed(names)
         if (folder / name).is_file()
     }
@@ -250,7 +256,8 @@ def _read_dictionaries(folder: Path, settings: Mapping[str, Any]) -> dict[str, l
             return {"shared": vocabularies["source"]}
         return vocabularies
     files = sorted(folder.glob("dict*.txt"))
-    return {"shared": read_dictionary(files[0])} if len(files) == 1 else {}
+    is_shared = len({file.read_bytes() for file in files}) == 1
+    return {"shared": read_dictionary(files[0])} if is_shared else {}
 
 
 def read_dictionary(path: Path) -> list[str]:
