@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from qkv.decode import GenerationConfig, generate
-from qkv.decode.config import add_do_sample
-from qkv.decode.config_file import GENERATION_DEFAULTS, parse_field_value
+from qkv.decode.config import GENERATION_DEFAULTS, add_do_sample
+from qkv.decode.config_file import parse_field_value
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.nn.transformer import Transformer
