@@ -2,6 +2,7 @@
 resumes it, and the run folder is compared with that of a run that was not killed.
 
     python -m tests.support.training_kills causal-lm seq2seq --count 100 --seed 1
+    python -m tests.support.training_kills causal-lm --every-event
 
 Training runs in forks of this process, which only imports, so that a run costs a fraction of a second. Do
 not call it in a process that has used several threads of torch."""
@@ -9,6 +10,7 @@ not call it in a process that has used several threads of torch."""
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it, which takes longer than a run
 
 import qkv
 import qkv.cli
@@ -39,8 +42,11 @@ SETTINGS = (  # short, with every kind of file: two evaluations, three checkpoin
     "--train.steps 5 --train.warmup_steps 0 --train.log_every 1 --train.eval_every 2 --train.save_every 2"
     " --data.validation 0.1 --device cpu"
 ).split()
+SHORT_SETTINGS = (
+    "--train.steps 2 --train.warmup_steps 0 --train.log_every 1 --train.save_every 1"
+    " --train.keep_checkpoints 1 --data.validation 0.1 --device cpu --model.width 16 --model.heads 2"
+).split()
 UNCOMPARED = ("lock", "metrics.jsonl", "tensorboard")  # process ids, times
-MAX_RESUMES = 20
 
 
 class TornFileEvents(FileEvents):
@@ -59,6 +65,55 @@ class TornFileEvents(FileEvents):
             os.write(os.open(paths[0], self.flags, 0o644), b'{"st')
             os.kill(os.getpid(), signal.SIGKILL)
         super()._report(name, paths)
+
+
+class ImageRecorder(FileEvents):
+    """Copies the folder before every event, and with the file of an event torn: what a kill would leave."""
+
+    flags = 0
+
+    def __init__(self, root: Path, images: Path) -> None:
+        super().__init__(root, -1, "kill")
+        self.images = images
+        self.known: set[bytes] = set()  # hashes of the copies
+
+    def _audit(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == "open":
+            self.flags = args[2]
+        super()._audit(name, args)
+
+    def _report(self, name: str, paths: list[str]) -> None:
+        path = Path(paths[0])
+        if not path.is_relative_to(self.root):
+            return
+        number, self.count = self.count, self.count + 1
+        before = self.images / f"{number:04} before {name} {path.name}"
+        torn = self.images / f"{number:04} torn {path.name}"
+        if not os.path.exists(self.root):
+            return
+        shutil.copytree(self.root, before)
+        if name == "open" and path.parent.is_dir():
+            shutil.copytree(self.root, torn)
+            with open(torn / path.relative_to(self.root), "ab") as file:
+                if self.flags & os.O_TRUNC:
+                    file.truncate(0)
+                file.write(b'{"st')
+        for image in (before, torn):
+            if image.exists():
+                digest = hash_folder(image)
+                if digest in self.known:
+                    shutil.rmtree(image)
+                self.known.add(digest)
+
+
+def hash_folder(folder: Path) -> bytes:
+    """Return a hash of the names and contents below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(str(path.relative_to(folder)).encode())
+        if path.is_file() and path.name != "lock":
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.digest()
 
 
 @dataclass(frozen=True)
@@ -110,19 +165,21 @@ class TrainingRun:
     def folder(self) -> Path:
         return self.home / "run"
 
-    def run_killed(self, kill: Kill, *flags: str) -> tuple[int, str]:
-        """Run the command; return its exit status, negative after a signal, and its last line of stderr."""
+    def run_killed(self, kill: Kill | None, *flags: str) -> tuple[int, str]:
+        """Run the command; return its exit status, negative after a signal, and its last line of stderr.
+
+        Without a kill, the run folder is copied at every event."""
         errors = self.home / "errors"
         child = os.fork()
         if not child:
             self.run_in_child(kill, [*self.command, *flags], errors)
-        if kill.seconds is not None:
+        if kill is not None and kill.seconds is not None:
             time.sleep(kill.seconds)
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return status, (errors.read_text().splitlines() or [""])[-1]
 
-    def run_in_child(self, kill: Kill, command: list[str], errors: Path) -> None:
+    def run_in_child(self, kill: Kill | None, command: list[str], errors: Path) -> None:
         """Run the command in this process, which is a fork, and exit."""
         code = 3
         try:
@@ -132,8 +189,11 @@ class TrainingRun:
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             log = os.open(self.home / "events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            events = TornFileEvents if kill.torn else FileEvents
-            events(self.folder, kill.event, "kill", log=log).install()
+            if kill is None:
+                ImageRecorder(self.folder, self.home / "images").install()
+            else:
+                events = TornFileEvents if kill.torn else FileEvents
+                events(self.folder, kill.event, "kill", log=log).install()
             code = qkv.cli.main(command)
             sys.stderr.flush()
         except BaseException as error:
@@ -163,17 +223,19 @@ class TrainingRun:
                 return f"does not go on: exit status {status}: {error}"
             if check_models and (problem := self.find_unreadable()):
                 return f"unreadable: {problem}"
+        return self.find_problem_of_end(str(kills))
+
+    def find_problem_of_end(self, label: str) -> str | None:
+        """Resume the run and let it end; return what is wrong. The label decides the flags of a start."""
         flags = ["--resume", "auto"]
         if not contains_run(self.folder):
-            flags = random.Random(str(kills)).choice([flags, []])  # both start it again
+            flags = random.Random(label).choice([flags, []])  # both start it again
         status, error = self.run_killed(Kill(), *flags)
         if status:
             return f"does not go on: exit status {status}: {error}"
         files = self.snapshot()
         different = sorted(
-            name
-            for name in {*files, *self.expected}
-            if files.get(name) != self.expected.get(name)
+            name for name in {*files, *self.expected} if files.get(name) != self.expected.get(name)
         )
         return f"differs: {', '.join(different)}" if different else None
 
@@ -182,7 +244,10 @@ class TrainingRun:
         base = self.home / "base"
         for name in ("best", "last"):
             folder = self.folder / name
-            if not (folder / "config.json").exists() and not (folder / "adapter_config.json").exists():
+            if (
+                not (folder / "config.json").exists()
+                and not (folder / "adapter_config.json").exists()
+            ):
                 continue
             child = os.fork()
             if not child:
@@ -200,12 +265,18 @@ class TrainingRun:
         return None
 
 
-def kill_at_every_event(run: TrainingRun, *, torn: bool = False) -> Iterator[tuple[Kill, str | None]]:
-    """Kill a run once at each of its file events; yield the kill and the problem, if there is one."""
-    for event, name in enumerate(run.events):
-        if not torn or name.startswith("open "):
-            kill = Kill(event, torn=torn)
-            yield kill, run.find_problem([kill])
+def check_every_event(run: TrainingRun) -> Iterator[tuple[str, str | None]]:
+    """Resume a run from what a kill at each of its file events leaves; yield the event and the problem.
+
+    One run is copied at its events; states that are equal are checked once."""
+    images = run.home / "images"
+    images.mkdir()
+    status, error = run.run_killed(None, "--resume", "auto")
+    assert not status, error
+    for image in sorted(images.iterdir()):
+        shutil.rmtree(run.folder)
+        shutil.copytree(image, run.folder)
+        yield image.name, run.find_problem_of_end(image.name)
 
 
 def kill_at_random(
@@ -241,7 +312,9 @@ def attack_training(
             if problem is not None:
                 results[problem.partition(":")[0]] += 1
                 report(f"{name}: {', '.join(map(str, kills))}: {problem}")
-        report(f"{name}: {len(run.events)} file events, {run.seconds:.2f} s; so far {dict(results)}")
+        report(
+            f"{name}: {len(run.events)} file events, {run.seconds:.2f} s; so far {dict(results)}"
+        )
     return results
 
 
@@ -256,16 +329,18 @@ def main(arguments: list[str]) -> int:
         if not options.every_event:
             results = attack_training(options.names, options.count, options.seed, Path(temporary))
             return int(results.keys() != {"kills"})
-        failed = False
+        num_problems = 0
         for name in options.names:
-            run = TrainingRun(name, Path(temporary) / name)
-            for torn in (False, True):
-                for kill, problem in kill_at_every_event(run, torn=torn):
-                    if problem is not None:
-                        print(f"{name}: {kill} ({run.events[kill.event]}): {problem}", flush=True)
-                        failed = True
-            print(f"{name}: {len(run.events)} file events, {run.seconds:.2f} s", flush=True)
-    return int(failed)
+            run = TrainingRun(name, Path(temporary) / name, settings=list(SHORT_SETTINGS))
+            problems = dict(check_every_event(run))
+            for event, problem in problems.items():
+                if problem is not None:
+                    num_problems += 1
+                    print(f"{name}: {event}: {problem}", flush=True)
+            print(
+                f"{name}: {len(run.events)} file events, {len(problems)} states, {num_problems} problems"
+            )
+    return int(num_problems > 0)
 
 
 if __name__ == "__main__":
