@@ -2,7 +2,7 @@
 resumes it, and the run folder is compared with that of a run that was not killed.
 
     python -m tests.support.training_kills causal-lm seq2seq --count 100 --seed 1
-    python -m tests.support.training_kills causal-lm --every-event
+    python -m tests.support.training_kills causal-lm --every-event --torn
 
 Training runs in forks of this process, which only imports, so that a run costs a fraction of a second. Do
 not call it in a process that has used several threads of torch."""
@@ -265,15 +265,18 @@ class TrainingRun:
         return None
 
 
-def check_every_event(run: TrainingRun) -> Iterator[tuple[str, str | None]]:
+def check_every_event(run: TrainingRun, *, torn: bool) -> Iterator[tuple[str, str | None]]:
     """Resume a run from what a kill at each of its file events leaves; yield the event and the problem.
 
-    One run is copied at its events; states that are equal are checked once."""
+    One run is copied at its events; states that are equal are checked once. With `torn`, every file is
+    also torn."""
     images = run.home / "images"
     images.mkdir()
     status, error = run.run_killed(None, "--resume", "auto")
     assert not status, error
     for image in sorted(images.iterdir()):
+        if " torn " in image.name and not torn:
+            continue
         shutil.rmtree(run.folder)
         shutil.copytree(image, run.folder)
         yield image.name, run.find_problem_of_end(image.name)
@@ -324,6 +327,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every-event", action="store_true")
+    parser.add_argument("--torn", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="qkv-kills-") as temporary:
         if not options.every_event:
@@ -332,7 +336,7 @@ def main(arguments: list[str]) -> int:
         num_problems = 0
         for name in options.names:
             run = TrainingRun(name, Path(temporary) / name, settings=list(SHORT_SETTINGS))
-            problems = dict(check_every_event(run))
+            problems = dict(check_every_event(run, torn=options.torn))
             for event, problem in problems.items():
                 if problem is not None:
                     num_problems += 1

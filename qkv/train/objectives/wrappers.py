@@ -220,7 +220,7 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
     assert isinstance(generator.net, Transformer)
 
     def save(folder: Path) -> None:
-        with write_folder(folder, replace_model) as staged:  # both in one step
+        with write_folder(folder, replace_model) as staged:
             context.save(staged)
             generator.save(staged / GENERATOR_FOLDER)
 
