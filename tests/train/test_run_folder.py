@@ -207,7 +207,9 @@ def make_recorder(names: list[str]) -> Callable[..., None]:
     return lambda path, **_: names.append(path.name)
 
 
-@pytest.mark.parametrize(("name", "flags"), [("causal-lm", ["--torn"]), ("lora", [])])
+@pytest.mark.parametrize(
+    ("name", "flags"), [("causal-lm", ["--torn"]), ("replaced-token-detection", [])]
+)
 def test_kill_at_every_file_event(name: str, flags: list[str]) -> None:
     """The same command resumes a run from what a kill leaves, and ends with the same files."""
     process = subprocess.run(
