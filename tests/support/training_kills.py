@@ -141,6 +141,7 @@ class TrainingRun:
     expected: dict[str, bytes] = field(default_factory=dict)  # files of a run that was not killed
     seconds: float = 0.0  # its duration
     events: list[str] = field(default_factory=list)
+    num_killed: int = 0  # processes; others ended before their kill
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -224,6 +225,7 @@ class TrainingRun:
             status, error = self.run_killed(kill, "--resume", "auto")
             if status not in (0, -signal.SIGKILL):
                 return f"does not go on: exit status {status}: {error}"
+            self.num_killed += status == -signal.SIGKILL
             if check_models and (problem := self.find_unreadable()):
                 return f"unreadable: {problem}"
         return self.find_problem_of_end(str(kills))
@@ -288,10 +290,11 @@ def check_every_event(run: TrainingRun, *, torn: bool) -> Iterator[tuple[str, st
 def kill_at_random(
     run: TrainingRun, count: int, rng: random.Random
 ) -> Iterator[tuple[list[Kill], str | None]]:
-    """Kill a run at random times and events, `count` times, one to four times until it ends."""
-    while count > 0:
-        kills = [draw_kill(run, rng) for _ in range(min(rng.choice([1, 1, 2, 4]), count))]
-        count -= len(kills)
+    """Kill a run at random times and events, one to four times until it ends, until `count` processes
+    were killed."""
+    last = run.num_killed + count
+    while run.num_killed < last:
+        kills = [draw_kill(run, rng) for _ in range(rng.choice([1, 1, 2, 4]))]
         yield kills, run.find_problem(kills)
 
 
@@ -308,16 +311,18 @@ def attack_training(
     folder: Path,
     report: Callable[[str], object] = print,
 ) -> Counter[str]:
-    """Kill runs of small recipes `count` times in all; return how many ended well and how many did not."""
+    """Kill at least `count` processes that train small recipes; return the number of runs, of kills, and
+    of each kind of problem."""
     results: Counter[str] = Counter()
     for number, name in enumerate(names):
         run = TrainingRun(name, folder / name)
         share = (count * (number + 1)) // len(names) - (count * number) // len(names)
         for kills, problem in kill_at_random(run, share, random.Random(f"{seed} {name}")):
-            results["kills"] += len(kills)
+            results["runs"] += 1
             if problem is not None:
                 results[problem.partition(":")[0]] += 1
                 report(f"{name}: {', '.join(map(str, kills))}: {problem}")
+        results["kills"] += run.num_killed
         report(
             f"{name}: {len(run.events)} file events, {run.seconds:.2f} s; so far {dict(results)}"
         )
@@ -335,7 +340,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="qkv-kills-") as temporary:
         if not options.every_event:
             results = attack_training(options.names, options.count, options.seed, Path(temporary))
-            return int(results.keys() != {"kills"})
+            return int(results.keys() != {"runs", "kills"})
         num_problems = 0
         for name in options.names:
             run = TrainingRun(name, Path(temporary) / name, settings=list(SHORT_SETTINGS))
