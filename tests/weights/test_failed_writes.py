@@ -41,8 +41,7 @@ def test_a_full_disk_keeps_the_old_weights(
         assert has_same_bits(read_tensors(tmp_path), old)
 
 
-@pytest.mark.parametrize("after", LAYOUTS)
-@pytest.mark.parametrize("before", LAYOUTS[:2])
+@pytest.mark.parametrize(("before", "after"), [*zip(LAYOUTS, LAYOUTS[::-1], strict=True)])
 def test_a_killed_write_leaves_old_or_new_weights(
     memory_path: Path, before: tuple[FileFormat, int], after: tuple[FileFormat, int]
 ) -> None:

@@ -100,8 +100,7 @@ def test_a_save_into_a_new_folder_is_all_or_nothing(folder: Path, start: str) ->
         assert not any(folder.rglob(".qkv*"))
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-@pytest.mark.parametrize("code", ["ENOSPC", "EIO"])
+@pytest.mark.parametrize(("code", "persistent"), [("ENOSPC", False), ("EIO", True)])
 def test_an_error_keeps_the_old_files_and_the_message_is_true(
     folder: Path, code: str, persistent: bool
 ) -> None:
