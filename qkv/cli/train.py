@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from qkv.train.report.evaluation_report import EvaluationReport
     from qkv.train.report.history import MetricsHistory
     from qkv.train.setup import Setup
+    from qkv.train.signals import StopSignals
 
 RecipeOverride = Annotated[str, Parameter(allow_leading_hyphen=True)]  # --table.key value
 
@@ -62,23 +63,40 @@ def train(
         resume the run of the folder: auto, if the recipe is unchanged; changed, if it is not
     """
     from qkv.train.recipe import read_recipe
+    from qkv.train.signals import StoppedBeforeTraining, handle_stop_signals
 
     flags = drop_none(run=run, device=device)
     # A JSON string is a TOML string: `--run 1` is the folder "1".
     settings = [
         f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flags.items()
     ]
-    # Errors in the recipe are reported before torch is imported.
-    path = find_recipe(str(recipe))
-    run_recipe = read_recipe(path, [*overrides, *settings])
-    check_files(run_recipe, path)
-    run_training(run_recipe, resume)
+    # Errors in the recipe are reported before torch is imported, by one process.
+    try:
+        path = find_recipe(str(recipe))
+        run_recipe = read_recipe(path, [*overrides, *settings])
+        check_files(run_recipe, path)
+    except ValueError:
+        if is_main_process():
+            raise
+        raise SystemExit(2) from None
+    with handle_stop_signals() as stop_signals:
+        try:
+            run_training(run_recipe, resume, stop_signals)
+        except StoppedBeforeTraining:
+            stop_signals.request_stop = lambda: None  # another SIGTERM changes nothing
+            if is_main_process():
+                print("stopped before the first step; the same command starts or resumes the run")
+
+
+def is_main_process() -> bool:
+    """Return whether this process is the only one, or torchrun's rank 0."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def check_files(recipe: Recipe, path: Path) -> None:
     """Raise ValueError if a data file or the model of a run is missing.
 
-    A recipe of the package says where they come from. With several processes, one reports it."""
+    A recipe of the package says where they come from."""
     model = recipe.model.load
     try:
         for paths in (recipe.data.train, recipe.data.validation):
@@ -88,8 +106,6 @@ def check_files(recipe: Recipe, path: Path) -> None:
         if model is not None and model.startswith("runs/") and not Path(model).exists():
             raise ValueError(f"model.load {model}: no such folder")
     except ValueError as error:
-        if os.environ.get("RANK", "0") != "0":  # set by torchrun
-            raise SystemExit(2) from None
         about = read_about(path)
         hint = f"; this recipe needs {about.data}" if about else ""
         raise ValueError(f"{error}{hint}") from None
@@ -103,16 +119,16 @@ def check_can_be_read_again(path: Path) -> None:
         )
 
 
-def run_training(recipe: Recipe, resume: str | None) -> None:
+def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) -> None:
     """Train: print a summary, show the progress panel, print the result."""
     from rich.text import Text
 
-    from qkv.train.distributed import is_main_process
     from qkv.train.evaluate.evaluation_loop import ignore_progress
     from qkv.train.evaluate.target_generator import TargetGenerator
     from qkv.train.report.console import show_progress
     from qkv.train.report.history import MetricsHistory
-    from qkv.train.run import TrainingInterrupted, train_recipe
+    from qkv.train.run import train_recipe
+    from qkv.train.signals import TrainingInterrupted
 
     screen = make_console()
     start_time = time.monotonic()
@@ -147,6 +163,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
                 on_start=start_panel,
                 generator=TargetGenerator({"num_beams": recipe.train.eval_num_beams}),
                 progress=progress,
+                stop_signals=stop_signals,
             )
         except TrainingInterrupted as interruption:
             (state,) = interruption.args

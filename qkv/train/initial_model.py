@@ -27,6 +27,7 @@ from qkv.train.label_names import match_label_names
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
+TOKENIZER_FOLDER = "tokenizer"  # in the folder of a run
 TOKENIZER_SOURCE_FILE = "tokenizer.from"  # fingerprint of the training texts of the tokenizer
 
 
@@ -34,7 +35,7 @@ def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: 
     """Load the tokenizer of the run, else a pretrained one, else train one on the training data.
 
     A record without a text is an error about the column `text_column`."""
-    run_tokenizer_folder = folder / "tokenizer"
+    run_tokenizer_folder = folder / TOKENIZER_FOLDER
     if run_tokenizer_folder.exists():
         return Tokenizer.load(run_tokenizer_folder)
     pretrained_folder = find_tokenizer_folder(recipe)
@@ -63,13 +64,13 @@ def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: 
 
 
 def is_tokenizer_stale(recipe: Recipe, folder: Path) -> bool:
-    """Return whether the tokenizer of the run was trained on other texts than the current ones."""
+    """Return whether the tokenizer of a run that has not started must be prepared again: it was trained
+    on other texts than the current ones, or it is the copy of a pretrained one, which may have changed."""
     source_file = folder / TOKENIZER_SOURCE_FILE
-    if not (source_file.exists() and (folder / "tokenizer").exists()):
-        return False
-    return (
-        source_file.read_text("utf-8") != recipe.data.open_corpus(recipe.data.train).fingerprint()
-    )
+    if not source_file.exists():
+        return True
+    fingerprint = recipe.data.open_corpus(recipe.data.train).fingerprint()
+    return source_file.read_text("utf-8") != fingerprint
 
 
 def find_tokenizer_folder(recipe: Recipe) -> Path | None:

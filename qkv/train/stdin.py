@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from qkv.data.read.lines import STDIN
+from qkv.staging import write_file
 from qkv.train.recipe import Recipe
 
 STDIN_FILE = "stdin"
@@ -36,10 +37,8 @@ def replace_stdin_path(path: str | list[str], file: str) -> str | list[str]:
 
 def save_stdin(folder: Path) -> None:
     """Save standard input in the run folder, completely or not at all."""
-    temporary = folder / f"{STDIN_FILE}.tmp"
-    with temporary.open("wb") as file:
+    with write_file(folder / STDIN_FILE) as temporary, temporary.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-    temporary.rename(folder / STDIN_FILE)
 
 
 def has_saved_stdin(folder: Path) -> bool:

@@ -343,7 +343,7 @@ def test_stopped_run_of_epochs_resumes_exactly(tmp_path: Path) -> None:
         recipe = read_small_recipe(
             "sequence-classification", folder, *flags.split(), "--train.steps", ""
         )
-        sampler = prepare_training(recipe, folder / "run").sampler
+        sampler = prepare_training(recipe, folder / "prepared").sampler
         steps = len(sampler.get_batches(0)) + len(sampler.get_batches(1))
         reports: list[Report] = []
 
