@@ -7,7 +7,7 @@ PIP     := PIP_DISABLE_PIP_VERSION_CHECK=1 $(BIN)/python -m pip install -qq -c c
 # Print a message, run a command, and print its time in seconds.
 timed = @printf '%s ... ' "$(1)"; start=$$(date +%s); $(2) && echo "$$(($$(date +%s) - start)) s"
 
-.PHONY: help demo .venv test test-matrix test-gpu slow check format lines mutants docs clean
+.PHONY: help demo .venv test test-matrix test-gpu slow check format lines mutants attack docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## */\1\t/' | expand -t 13
@@ -56,6 +56,10 @@ lines: $(STAMP)  ## count the lines of code of the core and of Hugging Face
 
 mutants: $(STAMP)  ## mutation testing: change the core, check that the tests fail
 	$(BIN)/python tools/mutants.py
+
+
+attack: $(STAMP)  ## attack the library: ATTACK="--seed 7 --minutes 30 --only kills"
+	$(BIN)/python -m tools.attack $(ATTACK)
 
 docs: .venv/docs  ## build the documentation site in site/
 	$(BIN)/python -m tools.docs

@@ -39,6 +39,4 @@ def select_attacks(only: list[str] | None) -> dict[str, AttackEntry]:
             f"--only {' '.join(unknown)}: expected groups ({', '.join(sorted(groups))}) "
             f"or attacks ({', '.join(ATTACKS)})"
         )
-    return {
-        name: entry for name, entry in ATTACKS.items() if name in only or entry.group in only
-    }
+    return {name: entry for name, entry in ATTACKS.items() if name in only or entry.group in only}

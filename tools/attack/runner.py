@@ -17,6 +17,7 @@ from pathlib import Path
 from tools.attack.case import Attack, Case, call_in_fork, run_case
 
 MAX_REASON_LINES = 3
+MAX_LINE = 300
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def run_attack(
     """Run an attack in a process of its own, so that nothing that it leaves reaches another one."""
     run = partial(_run_cases, name, attack, seed, seconds, failures, header)
     start = time.monotonic()
-    outcome = call_in_fork(run)
+    outcome = call_in_fork(run, new_group=False)
     if outcome.error is not None:
         print(f"{name}: the attack did not end: {outcome.error}")
         return AttackResult(name, 0, time.monotonic() - start, 0, False, outcome.error)
@@ -104,9 +105,7 @@ def _run_cases(
                 num_failures += 1
                 progress.print(_describe_failure(name, num_cases, case.name, reason))
             num_cases += 1
-    result = AttackResult(
-        name, num_cases, time.monotonic() - start, num_failures, is_complete
-    )
+    result = AttackResult(name, num_cases, time.monotonic() - start, num_failures, is_complete)
     return asdict(result)
 
 
@@ -146,5 +145,5 @@ def _make_folder(folder: Path) -> Path:
 
 def _describe_failure(name: str, index: int, case_name: str, reason: str) -> str:
     """Return the failure in a few lines: the last ones of a traceback."""
-    lines = reason.strip().splitlines()[-MAX_REASON_LINES:]
+    lines = [line[:MAX_LINE] for line in reason.strip().splitlines()[-MAX_REASON_LINES:]]
     return "\n    ".join([f"FAILED {name} {index}: {case_name}", *lines])
