@@ -113,8 +113,8 @@ def _run_child(
         for stream in (1, 2):
             os.dup2(descriptor, stream)
         os.close(descriptor)
-        sys.stdout = open(1, "w", buffering=1, closefd=False, errors="backslashreplace")
-        sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, errors="backslashreplace")
     if memory is not None:
         limit_memory(memory)
     message: tuple[Any, str | None]
