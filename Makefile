@@ -37,7 +37,7 @@ $(STAMP): $(LIBRARY)
 	@touch $@
 
 lock: $(STAMP)  ## write requirements/ from pyproject.toml: LOCK="--upgrade" selects new versions
-	$(BIN)/python -m tools.lock $(LOCK)
+	$(BIN)/python -m tools.release.lock $(LOCK)
 
 test: $(STAMP)  ## run the tests
 	$(BIN)/python -m pytest
@@ -77,7 +77,7 @@ docs: .venv/docs  ## build the documentation site in site/
 	@touch $@
 
 dist: $(STAMP)  ## build sdist, wheel and bill of materials in dist/; test them in a new environment
-	$(BIN)/python -m tools.dist
+	$(BIN)/python -m tools.release.dist
 
 clean:  ## remove the environment, caches and builds
 	rm -rf .venv .*_cache build dist site

@@ -1,6 +1,6 @@
 """Write requirements/*.txt: the versions that make installs, with the hashes of their files.
 
-    python -m tools.lock [--upgrade]
+    python -m tools.release.lock [--upgrade]
 
 pip selects the versions on this platform, with those of the present files unless `--upgrade` is given. The
 files list the hashes of all wheels of a version that fit a platform and a Python for which torch has a
@@ -28,7 +28,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "requirements"
 INDEX = "https://pypi.org/simple"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"  # builds without CUDA have hashes of their own
