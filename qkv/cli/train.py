@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from qkv.train.report.evaluation_report import EvaluationReport
     from qkv.train.report.history import MetricsHistory
     from qkv.train.setup import Setup
+    from qkv.train.signals import StopSignals
 
 RecipeOverride = Annotated[str, Parameter(allow_leading_hyphen=True)]  # --table.key value
 
@@ -63,6 +64,7 @@ def train(
         resume the run of the folder: auto, if the recipe is unchanged; changed, if it is not
     """
     from qkv.train.recipe import read_recipe
+    from qkv.train.signals import StoppedBeforeTraining, handle_stop_signals
 
     flags = drop_none(run=run, device=device)
     # A JSON string is a TOML string: `--run 1` is the folder "1".
@@ -73,7 +75,12 @@ def train(
     path = find_recipe(str(recipe))
     run_recipe = read_recipe(path, [*overrides, *settings])
     check_files(run_recipe, path)
-    run_training(run_recipe, resume)
+    with handle_stop_signals() as stop_signals:
+        try:
+            run_training(run_recipe, resume, stop_signals)
+        except StoppedBeforeTraining:
+            if os.environ.get("RANK", "0") == "0":  # set by torchrun
+                print("stopped before the first step; the same command starts or resumes the run")
 
 
 def check_files(recipe: Recipe, path: Path) -> None:
@@ -95,8 +102,10 @@ def check_files(recipe: Recipe, path: Path) -> None:
         raise ValueError(f"{error}{hint}") from None
 
 
-def run_training(recipe: Recipe, resume: str | None) -> None:
-    """Train: print a summary, show the progress panel, print the result."""
+def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) -> None:
+    """Train: print a summary, show the progress panel, print the result.
+
+    A signal after training does not stop the output: everything is saved."""
     import torch
     from rich.text import Text
 
@@ -104,7 +113,8 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
     from qkv.train.evaluate.evaluation_loop import ignore_progress
     from qkv.train.report.console import show_progress
     from qkv.train.report.history import MetricsHistory
-    from qkv.train.run import TrainingInterrupted, train_recipe
+    from qkv.train.run import train_recipe
+    from qkv.train.signals import TrainingInterrupted
 
     screen = make_console()
     start_time = time.monotonic()
@@ -122,6 +132,7 @@ def run_training(recipe: Recipe, resume: str | None) -> None:
         def start_panel(prepared: Setup, state: TrainerState) -> None:
             nonlocal recipe
             reading.close()
+            stop_signals.request_stop = lambda: None
             print_rich(build_run_summary(recipe, prepared, state))
             recipe = prepared.recipe  # with the number of steps, if it has epochs
             training_progress = build_training_progress(recipe, prepared, state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -141,6 +142,10 @@ class Recipe:
     device: str = DEFAULT_DEVICE
 
     def __post_init__(self) -> None:
+        if not self.run or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in self.run):
+            raise ValueError(
+                f"run {self.run!r}, expected the path of a folder, without control characters"
+            )
         if (self.lora or self.model.adapter) and not self.model.load:
             raise ValueError(
                 f"{'lora' if self.lora else 'model.adapter'}: an adapter needs a pretrained model; "

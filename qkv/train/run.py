@@ -1,6 +1,7 @@
 """Training runs: train the model of a recipe in a run folder.
 
 runs/name/
+  .qkv-run           marks a folder that a run may write to
   recipe.toml        all settings, including defaults
   tokenizer/         the tokenizer that encoded the data
   data/              token shards
@@ -12,13 +13,7 @@ runs/name/
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
-import signal
-import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -32,13 +27,24 @@ from qkv.train.distributed import init_distributed
 from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.initial_model import is_tokenizer_stale
-from qkv.train.loop.trainer import Report, Trainer, TrainerState
+from qkv.train.loop.trainer import Report, TrainerState
 from qkv.train.objectives.registry import find_data_columns
 from qkv.train.recipe import Recipe, as_list, format_recipe, parse_recipe, read_recipe
 from qkv.train.report.history import METRICS_FILE
 from qkv.train.report.plot import make_plot_callback, write_loss_plot
 from qkv.train.report.tensorboard import make_tensorboard_callback
+from qkv.train.run_folder import (
+    MARK_FILE,
+    RECIPE_FILE,
+    contains_run,
+    discard_tokenizer,
+    lock_run_folder,
+    read_recipe_text,
+    remove_failed_start,
+    write_recipe,
+)
 from qkv.train.setup import Setup, prepare_training
+from qkv.train.signals import TrainingInterrupted, handle_stop_signals
 
 CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
     "device",
@@ -48,13 +54,6 @@ CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
     "train.keep_checkpoints",
 )
 EXTENDABLE_KEYS = ("train.steps", "train.epochs")  # settings that may increase
-RECIPE_FILE = "recipe.toml"
-LOCK_FILE = "lock"  # contains the id of the process that uses the folder
-SIGNAL_ECHO_SECONDS = 0.5  # torchrun forwards Ctrl-C to processes that have already received it
-
-
-class TrainingInterrupted(KeyboardInterrupt):
-    """Training stopped by Ctrl-C after everything was saved; its argument is the trainer state."""
 
 
 def train_recipe(
@@ -67,8 +66,9 @@ def train_recipe(
 
     With several processes, all of which call this, the main process prepares the data, writes files
     and reports. `progress` is called during preparation, `on_start` right before the first step.
-    `generator` decodes for `train.eval_generate`. Ctrl-C finishes the step, saves everything and
-    raises `TrainingInterrupted`; a second Ctrl-C stops immediately."""
+    `generator` decodes for `train.eval_generate`. SIGTERM finishes the step and saves everything;
+    before the first step, it raises `StoppedBeforeTraining`. Ctrl-C finishes the step, saves everything
+    and raises `TrainingInterrupted`; a second Ctrl-C stops immediately."""
     folder = Path(recipe.run)
     original_recipe = recipe
     recipe = stdin.replace_stdin(original_recipe)
@@ -79,18 +79,20 @@ def train_recipe(
         if not has_stdin:
             recipe = find_data_columns(recipe, recipe.data.train)
         if distributed.is_main_process:
-            lock.enter_context(lock_run_folder(folder))
-            write_or_check_recipe(folder, recipe, resume=resume, accept_changes=accept_changes)
-            if not contains_run(folder):
-                if has_stdin and not (resume and stdin.has_saved_stdin(folder)):
-                    stdin.save_stdin(folder)
-                if is_tokenizer_stale(recipe, folder):
-                    shutil.rmtree(folder / "tokenizer")
+            lock.enter_context(lock_run_folder(folder, resume=resume))
+            if contains_run(folder):
+                check_recipe(folder, recipe, accept_changes=accept_changes)
+            else:
+                start_run(folder, recipe, save_stdin=has_stdin, resume=resume)
         return prepare_training(
             recipe, folder, generator, progress if distributed.is_main_process else ignore_progress
         )
 
-    with init_distributed(recipe.device) as distributed, ExitStack() as lock:
+    with (
+        handle_stop_signals() as stop_signals,
+        init_distributed(recipe.device) as distributed,
+        ExitStack() as lock,
+    ):
         with remove_failed_start(folder):
             setup = distributed.run_main_process_first(prepare)
             trainer = setup.build_trainer(
@@ -116,84 +118,60 @@ def train_recipe(
                 )
                 (folder / METRICS_FILE).unlink(missing_ok=True)
             if distributed.is_main_process:
-                (folder / RECIPE_FILE).write_text(format_recipe(recipe), encoding="utf-8")
+                write_recipe(folder, format_recipe(recipe))
                 on_start(setup, trainer.state)
-        with stop_on_signals(trainer) as interrupts:
+        stop_signals.request_stop = trainer.request_stop
+        with report_missing_folder(folder):
             try:
                 state = trainer.train()
             finally:
                 if distributed.is_main_process:
-                    with suppress(
-                        OSError
-                    ):  # an error of a full disk must not replace the error that stopped training
+                    # An error of a full disk must not replace the error that stopped training.
+                    with suppress(OSError):
                         write_loss_plot(folder)
             with trainer.use_final_weights():
                 trainer.write_model(setup.save_model, folder / "last")
-    if interrupts:
+    if stop_signals.interrupts:
         raise TrainingInterrupted(state)
     return state
 
 
 @contextmanager
-def lock_run_folder(folder: Path) -> Iterator[None]:
-    """Lock the run folder, which only one process may use at a time."""
+def report_missing_folder(folder: Path) -> Iterator[None]:
+    """Convert an error in the block to one about the run folder, if it was removed or moved."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise ValueError(f"{folder}: {error.strerror}; expected a writable folder") from None
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner_pid = os.read(handle, 20).decode(errors="replace").strip() or "unknown"
-        os.close(handle)
+        yield
+    except (OSError, ValueError) as error:
+        if (folder / MARK_FILE).exists():
+            raise
         raise ValueError(
-            f"{folder}: in use by another process ({owner_pid}); wait for it, or choose another --run"
+            f"{folder}: the run folder was removed or moved during training; {error}"
         ) from None
-    os.ftruncate(handle, 0)
-    os.write(handle, f"{os.getpid()}\n".encode())
-    try:
-        yield
-    finally:
-        os.close(handle)
 
 
-@contextmanager
-def remove_failed_start(folder: Path) -> Iterator[None]:
-    """After an error in the block, remove the run folder if this process created or filled it."""
-    was_empty = not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
-    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        yield
-    except Exception:  # Ctrl-C keeps the data that is encoded
-        lock_file = folder / LOCK_FILE
-        if was_empty and lock_file.is_file() and lock_file.read_text().strip() == str(os.getpid()):
-            for path in folder.iterdir():
-                path.unlink() if path.is_file() else shutil.rmtree(path)
-            for path in new_folders:
-                with suppress(OSError):  # others have written into it
-                    path.rmdir()
-        raise
-
-
-def write_or_check_recipe(
-    folder: Path, recipe: Recipe, *, resume: bool, accept_changes: bool
-) -> None:
-    """Write the recipe of a new run, or check that it matches the recipe of the run to resume."""
-    path = folder / RECIPE_FILE
+def start_run(folder: Path, recipe: Recipe, *, save_stdin: bool, resume: bool) -> None:
+    """Write the recipe of a run that has not started; discard what another recipe or other data left."""
     text = format_recipe(recipe)
-    if not path.exists() or not contains_run(folder):
-        if (
-            path.exists() and path.read_text(encoding="utf-8") != text
-        ):  # it stopped before the first step
-            shutil.rmtree(folder / "tokenizer", ignore_errors=True)
-        path.write_text(text, encoding="utf-8")
-        return
-    if not resume:
-        raise ValueError(
-            f"{folder}: already contains a run; --resume auto resumes it, --run sets another folder"
-        )
-    changes = diff_settings(read_recipe(path).to_dict(), parse_recipe(text, path).to_dict())
+    if read_recipe_text(folder) != text:
+        discard_tokenizer(folder)  # before the recipe is replaced, which would hide the difference
+        write_recipe(folder, text)
+    if save_stdin and not (resume and stdin.has_saved_stdin(folder)):
+        stdin.save_stdin(folder)
+    if is_tokenizer_stale(recipe, folder):
+        discard_tokenizer(folder)
+
+
+def check_recipe(folder: Path, recipe: Recipe, *, accept_changes: bool) -> None:
+    """Check that a recipe matches that of the run to resume."""
+    path = folder / RECIPE_FILE
+    try:
+        old_recipe = read_recipe(path)
+    except ValueError as error:
+        if accept_changes:
+            return
+        raise ValueError(f"{error}; --resume changed accepts the recipe of this command") from None
+    text = format_recipe(recipe)
+    changes = diff_settings(old_recipe.to_dict(), parse_recipe(text, path).to_dict())
     if changes and not accept_changes:
         raise ValueError(
             f"{folder}: the recipe has changed: {'; '.join(changes)}; --resume changed accepts this"
@@ -222,11 +200,6 @@ def find_changed_files(folder: Path, recipe: Recipe) -> list[str]:
     return changed
 
 
-def contains_run(folder: Path) -> bool:
-    """Return whether the folder contains a run that reached its first report."""
-    return any((folder / name).exists() for name in (METRICS_FILE, "checkpoints"))
-
-
 def diff_settings(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[str]:
     """Return the changed settings, each as `name: old -> new`; more steps or epochs are allowed."""
     changes = []
@@ -242,38 +215,12 @@ def diff_settings(old: dict[str, Any], new: dict[str, Any], prefix: str = "") ->
     return changes
 
 
-@contextmanager
-def stop_on_signals(trainer: Trainer) -> Iterator[list[float]]:
-    """Stop the trainer after the current step on SIGTERM or Ctrl-C; yield the times of each Ctrl-C."""
-    interrupts: list[float] = []
-
-    def on_sigterm(*_: object) -> None:
-        trainer.should_stop = True
-
-    def on_sigint(*_: object) -> None:
-        trainer.should_stop = True
-        interrupts.append(time.monotonic())
-        if interrupts[-1] - interrupts[0] > SIGNAL_ECHO_SECONDS:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # only it can receive signals
-        yield interrupts
-        return
-    old_sigterm = signal.signal(signal.SIGTERM, on_sigterm)
-    old_sigint = signal.signal(signal.SIGINT, on_sigint)
-    try:
-        yield interrupts
-    finally:
-        signal.signal(signal.SIGTERM, old_sigterm)
-        signal.signal(signal.SIGINT, old_sigint)
-
-
 def make_metrics_callback(folder: Path) -> Callable[[Report], None]:
     """Return a callback that appends every report to metrics.jsonl."""
 
     def write_report(report: Report) -> None:
         line = {name: value for name, value in asdict(report).items() if name != "class_report"}
         with (folder / METRICS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(json.dumps(line) + "\n")  # one write; `remove_leftovers` cuts a torn line
 
     return write_report

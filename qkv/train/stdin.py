@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from dataclasses import replace
@@ -11,6 +12,7 @@ from qkv.data.read.lines import STDIN
 from qkv.train.recipe import Recipe
 
 STDIN_FILE = "stdin"
+STDIN_STAGE = "stdin.tmp"
 
 
 def replace_stdin(recipe: Recipe) -> Recipe:
@@ -36,9 +38,11 @@ def replace_stdin_path(path: str | list[str], file: str) -> str | list[str]:
 
 def save_stdin(folder: Path) -> None:
     """Save standard input in the run folder, completely or not at all."""
-    temporary = folder / f"{STDIN_FILE}.tmp"
+    temporary = folder / STDIN_STAGE
     with temporary.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        os.fsync(file.fileno())
     temporary.rename(folder / STDIN_FILE)
 
 

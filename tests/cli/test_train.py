@@ -25,7 +25,8 @@ from qkv.cli import main
 from qkv.cli.console import show_progress_bar
 from qkv.data.read.corpus import Corpus
 from qkv.train.report.history import MetricsHistory
-from qkv.train.run import SIGNAL_ECHO_SECONDS, lock_run_folder
+from qkv.train.run_folder import lock_run_folder
+from qkv.train.signals import SIGNAL_ECHO_SECONDS
 from tests.cli.test_cli import good
 from tests.support import small_data
 from tests.support.recipes import CHARACTER_MODEL

@@ -26,6 +26,7 @@ from qkv.train.recipe import (
     parse_recipe,
     read_recipe,
 )
+from qkv.train.run_folder import lock_run_folder
 from tests.cli.test_cli import good
 from tests.cli.test_train import LABELS, RECIPE, ROOT, _home, bad
 
@@ -324,8 +325,8 @@ def test_saved_standard_input_of_an_unstarted_run_is_kept(
 ) -> None:
     Path("labels.toml").write_text(LABELS)
     rows = b'{"text": "good", "label": 1}\n{"text": "bad", "label": 0}\n' * 5
-    Path("runs/labels").mkdir(parents=True)
-    Path("runs/labels/stdin").write_bytes(rows)
+    with lock_run_folder(Path("runs/labels")):
+        Path("runs/labels/stdin").write_bytes(rows)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
     command = (
         "train",
@@ -342,8 +343,8 @@ def test_saved_standard_input_of_an_unstarted_run_is_kept(
 
 
 def test_stale_tokenizer_is_trained_again(capsys: Capture) -> None:
-    Path("runs/tiny").mkdir(parents=True)
-    Path("runs/tiny/notes.txt").write_text("with this file, a failed start leaves the others")
+    with lock_run_folder(Path("runs/tiny")):  # a failed start removes only a folder that it created
+        pass
     for letter in "ab":
         Path("text.txt").write_text(letter * 9)  # too short for a row
         assert "runs/tiny" not in bad(capsys, "train", "tiny.toml", "--data.max_length", 1000)

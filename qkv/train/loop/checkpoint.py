@@ -4,15 +4,18 @@
       net.safetensors  optimizer.safetensors ...  tensors
       state.json                                  other state and the checksums of all files; written last
 
-A folder is written under a temporary name, synced and renamed. It contains no pickle files."""
+A folder is written under a temporary name, synced and renamed; it is renamed again before it is removed, so
+that a folder with the name of a step is complete. It contains no pickle files."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,9 @@ from torch import Tensor
 from qkv.files import sync_file
 from qkv.weights.safetensors import align_tensor, read_safetensors, write_safetensors
 
+CHECKPOINTS_FOLDER = "checkpoints"  # in the folder of a run
 STATE_FILE = "state.json"
+LEFTOVER_PATTERN = re.compile(r"\.(\d+)\.(tmp|old)")
 CheckpointTensors = dict[str, dict[str, Tensor]]  # by file, by name
 
 
@@ -40,7 +45,7 @@ def write_checkpoint(
     A checkpoint between two multiples of `save_every`, where a run was stopped, is removed with the
     next one, so that the remaining ones are those of an uninterrupted run."""
     target = root / f"{step:08}"
-    temporary = root / f".{target.name}.tmp"
+    temporary = get_temporary_path(target)
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         for folder in (root, temporary):  # without parents: a deleted run folder must be an error
@@ -75,8 +80,21 @@ def write_checkpoint(
     older = [path for path in list_checkpoints(root) if path != target]
     scheduled = [path for path in older if is_scheduled_checkpoint(path, save_every)]
     for path in {*older} - {*scheduled[max(len(scheduled) - keep_checkpoints + 1, 0) :]}:
-        shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            path.rename(get_temporary_path(path))
+        shutil.rmtree(get_temporary_path(path), ignore_errors=True)
     return target
+
+
+def remove_leftovers(root: Path) -> None:
+    """Finish what an ended process was doing: restore a replaced checkpoint, remove temporary folders."""
+    for path in sorted(root.glob(".*")):
+        if match := LEFTOVER_PATTERN.fullmatch(path.name):
+            target = root / match[1]
+            if match[2] == "old" and not target.exists():  # it ended between two renames
+                path.rename(target)
+            else:
+                shutil.rmtree(path)
 
 
 def is_scheduled_checkpoint(path: Path, save_every: int) -> bool:
@@ -102,9 +120,7 @@ def read_previous_weights(
 
 def read_latest_checkpoint(root: Path) -> tuple[CheckpointTensors, dict[str, Any]] | None:
     """Return the newest intact checkpoint; a damaged one is skipped with a warning."""
-    for backup in root.glob(".*.old"):  # left by a run that ended between two renames
-        target = root / backup.stem[1:]
-        shutil.rmtree(backup) if target.exists() else backup.rename(target)
+    remove_leftovers(root)
     for folder in reversed(list_checkpoints(root)):
         try:
             return read_checkpoint(folder)
@@ -115,15 +131,9 @@ def read_latest_checkpoint(root: Path) -> tuple[CheckpointTensors, dict[str, Any
 
 def read_checkpoint(folder: Path, *file_stems: str) -> tuple[CheckpointTensors, dict[str, Any]]:
     """Read a checkpoint: the tensors of all its files, or only of these, and its state."""
-    try:
-        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
-        if hash_json(state) != state.pop("checksum"):
-            raise ValueError("wrong checksum")
-        files = {folder / name: checksum for name, checksum in state.pop("files").items()}
-        if file_stems:
-            files = {path: checksum for path, checksum in files.items() if path.stem in file_stems}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{folder / STATE_FILE}: damaged checkpoint ({error})") from None
+    state, files = read_state(folder)
+    if file_stems:
+        files = {path: checksum for path, checksum in files.items() if path.stem in file_stems}
     for path, checksum in files.items():
         if not path.is_file() or compute_checksum(path) != checksum:
             raise ValueError(f"{path}: damaged checkpoint (missing file, or wrong checksum)")
@@ -135,9 +145,35 @@ def read_checkpoint(folder: Path, *file_stems: str) -> tuple[CheckpointTensors, 
     return tensors, state
 
 
+def read_state(folder: Path) -> tuple[dict[str, Any], dict[Path, str]]:
+    """Read the state of a checkpoint, and the checksums of its files."""
+    try:
+        state = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
+        if hash_json(state) != state.pop("checksum"):
+            raise ValueError("wrong checksum")
+        files = {folder / name: checksum for name, checksum in state.pop("files").items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{folder / STATE_FILE}: damaged checkpoint ({error})") from None
+    return state, files
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether the folder contains the state of a checkpoint; its tensors are not read."""
+    try:
+        read_state(folder)
+    except ValueError:
+        return False
+    return True
+
+
 def list_checkpoints(root: Path) -> list[Path]:
     """Return the checkpoint folders, the oldest first."""
     return sorted(path for path in root.glob("[0-9]*") if path.is_dir() and path.name.isdigit())
+
+
+def get_temporary_path(target: Path) -> Path:
+    """Return the name of a checkpoint while it is written or removed."""
+    return target.with_name(f".{target.name}.tmp")
 
 
 def get_backup_path(target: Path) -> Path:

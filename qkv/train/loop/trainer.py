@@ -27,7 +27,7 @@ from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT, ClassReport
 from qkv.train.evaluate.evaluation_loop import EvaluationFunction
 from qkv.train.loop import checkpoint
 from qkv.train.loop.activation_checkpointing import apply_activation_checkpointing
-from qkv.train.loop.checkpoint import read_previous_weights
+from qkv.train.loop.checkpoint import CHECKPOINTS_FOLDER, read_previous_weights
 from qkv.train.loop.compile import add_attention_masks, compile_blocks, compile_objective
 from qkv.train.loop.ema import WeightEMA, average_with_checkpoints, copy_values
 from qkv.train.loop.nonfinite import NonFiniteMonitor, step_if_finite, update_loss_scale
@@ -134,6 +134,10 @@ class Trainer:
         if self.folder is not None and self.distributed.is_main_process:
             self.folder.mkdir(parents=True, exist_ok=True)
         torch.manual_seed(config.seed + self.sharding.dp_rank)
+
+    def request_stop(self) -> None:
+        """Save and stop after the current step; signal handlers call this."""
+        self.should_stop = True
 
     @without_cudnn()
     def train(self) -> TrainerState:
@@ -311,7 +315,7 @@ class Trainer:
         if self.folder is None or not self.train_config.average_last:
             return self.use_ema_weights()
         previous_weights = read_previous_weights(
-            self.folder / "checkpoints",
+            self.folder / CHECKPOINTS_FOLDER,
             self.state.step,
             count=self.train_config.average_last - 1,
             save_every=self.train_config.save_interval,
@@ -383,6 +387,10 @@ class Trainer:
         """Write the model with its current weights into a folder, in the main process."""
         with summon_full_params(self.net, self.distributed):
             if self.distributed.is_main_process:
+                if not folder.parent.is_dir():  # `save_model` would create it again
+                    raise FileNotFoundError(
+                        f"{folder}: not written; {folder.parent} does not exist"
+                    )
                 save_model(folder)
 
     def save_checkpoint(self) -> None:
@@ -392,7 +400,7 @@ class Trainer:
         tensors, state = gather_trainer_state(self)
         if self.distributed.is_main_process:
             checkpoint.write_checkpoint(
-                self.folder / "checkpoints",
+                self.folder / CHECKPOINTS_FOLDER,
                 self.state.step,
                 tensors,
                 state,
@@ -403,7 +411,7 @@ class Trainer:
     def restore_checkpoint(self) -> bool:
         """Restore the newest intact checkpoint; return False if there is none."""
         assert self.folder is not None
-        latest = checkpoint.read_latest_checkpoint(self.folder / "checkpoints")
+        latest = checkpoint.read_latest_checkpoint(self.folder / CHECKPOINTS_FOLDER)
         steps = self.distributed.all_gather_object(None if latest is None else latest[1]["step"])
         if len({*steps}) > 1:
             raise ValueError(

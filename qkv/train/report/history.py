@@ -29,7 +29,8 @@ class MetricsHistory:
         """Read the metrics.jsonl of a run; an incomplete last line is skipped."""
         history = cls()
         path = folder / METRICS_FILE
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        for line in text.splitlines():
             try:
                 history.add(Report(**json.loads(line)))
             except (ValueError, TypeError):

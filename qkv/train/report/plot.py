@@ -12,6 +12,7 @@ from qkv.formatting import format_count
 from qkv.train.loop.trainer import Report
 from qkv.train.report.history import MetricsHistory, Points, downsample_points, extract_points
 
+LOSS_PLOT_STAGE = ".loss.svg.tmp"  # before it is renamed
 PLOT_WIDTH = 760
 PLOT_HEIGHT = 420
 MARGIN_LEFT = 64
@@ -54,7 +55,7 @@ def make_plot_callback(folder: Path) -> Callable[[Report], None]:
 def write_loss_plot(folder: Path, history: MetricsHistory | None = None) -> None:
     """Write loss.svg of a run atomically."""
     history = MetricsHistory.read(folder) if history is None else history
-    temporary = folder / ".loss.svg.tmp"
+    temporary = folder / LOSS_PLOT_STAGE
     temporary.write_text(render_loss_svg(folder.resolve().name, history), encoding="utf-8")
     os.replace(temporary, folder / "loss.svg")
 
