@@ -2,7 +2,8 @@
 
 from qkv.decode.config import GenerationConfig
 from qkv.decode.config_file import read_generation_config, write_generation_config
-from qkv.decode.engine import Engine, generate, stream_generate
+from qkv.decode.engine import Engine
+from qkv.decode.generation import generate, stream_generate
 from qkv.decode.optimize_for_inference import optimize_model
 from qkv.decode.request import RequestOutput, Result
 

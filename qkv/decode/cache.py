@@ -73,6 +73,12 @@ class CacheLayout:
         self.device_lengths.zero_()
         self.device_lengths[: len(lengths)] = copy_to_device(lengths, self.device)
 
+    def restore(self, lengths: list[int], capacity: tuple[int, int]) -> None:
+        """Set rows and capacity as they were before; buffers are reallocated at their next use."""
+        self.capacity = capacity
+        self.device_lengths = self.device_lengths.new_zeros(capacity[0])
+        self.set_lengths(lengths)
+
     def append_rows(self, lengths: list[int]) -> None:
         """Append rows of these lengths."""
         self.reserve(len(self) + len(lengths), 0)
@@ -186,7 +192,9 @@ class StaticKVCache:
             allocate = like.new_zeros if layout.is_ragged else like.new_empty
             new = self.tensors[name] = allocate((*layout.capacity, *like.shape[2:]))
             if old is not None:
-                new[: old.shape[0], : old.shape[1]] = old
+                num_rows = min(old.shape[0], new.shape[0])
+                num_columns = min(old.shape[1], new.shape[1])
+                new[:num_rows, :num_columns] = old[:num_rows, :num_columns]
         if layout.is_ragged and not self.is_zero_filled:
             columns = torch.arange(layout.capacity[1], device=layout.device)
             is_unwritten = columns >= layout.device_lengths[:, None]
@@ -217,6 +225,11 @@ class StaticKVCache:
         for name, buffer in [*self.tensors.items()]:
             flat = self.get_buffer(name, buffer).flatten(0, 1)
             flat.index_copy_(0, target_index, flat.index_select(0, source_index))
+
+    def clear_rows(self, rows: list[int] | slice) -> None:
+        """Set rows to 0."""
+        for buffer in self.tensors.values():
+            buffer[rows] = 0
 
     def reorder_rows(self, parents: Tensor, start: int, stop: int) -> None:
         """Replace row i by row parents[i] in at least these columns.

@@ -5,12 +5,21 @@ request_id = engine.add_request([15, 27], generation_config=GenerationConfig(max
 while engine.has_unfinished_requests:
     for output in engine.step():  # new token ids, and the results when a request is finished
         ...
+
+A request that fails ends with its error and does not change the results of others:
+- an error of a function of the user, and NaN, are stored in the request in the middle of a step, and
+  the batch goes on with neutral values;
+- an error of the network, such as a lack of memory, may be due to any request of a batch: all of them
+  start again, half of the rows at a time, until a request that fails alone ends with the error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from itertools import zip_longest
+import traceback
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from itertools import count
+from threading import RLock
 
 import torch
 from torch import Tensor
@@ -18,18 +27,19 @@ from torch import Tensor
 from qkv.decode.config import GenerationConfig, format_setting_value
 from qkv.decode.config_file import check_config_token_ids
 from qkv.decode.logits.forced_words import count_forced_tokens
-from qkv.decode.logits.processors import PrefixAllowedTokensFn
+from qkv.decode.logits.processors import PrefixAllowedTokensFn, check_allowed_tokens
 from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria
+from qkv.decode.request_queue import RequestQueue
 from qkv.decode.runner import ModelRunner
-from qkv.decode.running_batch import RunningBatch, get_search_method
+from qkv.decode.running_batch import BatchOutcome, RunningBatch
 from qkv.decode.search.speculative import SpeculativeBatch
 from qkv.decode.segment_runner import SegmentRunner
 from qkv.kernels.attention import without_cudnn
+from qkv.memory import is_memory_error
 from qkv.nn.transformer import Transformer
 from qkv.validate import check_sequence_length
 
 DEFAULT_MAX_NEW_TOKENS = 256  # when the settings have no maximum length
-UNLIMITED_BATCH_SIZE = 1 << 30
 
 Source = Sequence[int] | Tensor
 
@@ -40,7 +50,8 @@ class Engine:
     Requests may be added at any time and have different settings. `assistant_model` is a smaller
     network with the same vocabulary for speculative decoding. `max_batch_size` limits the rows
     that run at the same time; requests above it wait. `static_shapes` keeps the shapes of a step
-    constant and, on a GPU, replays the step as a CUDA graph."""
+    constant and, on a GPU, replays the step as a CUDA graph. Any thread, and the functions of a
+    request, may add and abort requests; one thread at a time takes a step."""
 
     def __init__(
         self,
@@ -54,7 +65,6 @@ class Engine:
             raise ValueError("the network is in training mode, expected eval mode: call net.eval()")
         self.net = net
         self.assistant_model = assistant_model
-        self.max_batch_size = max_batch_size
         self.static_shapes = static_shapes
         self.is_encoder_decoder = net.encoder is not None and net.decoder is not None
         self.is_recurrent = is_recurrent_model(net)
@@ -62,18 +72,27 @@ class Engine:
         self.max_positions = net.last_stack.spec.max_positions
         if assistant_model is not None:
             check_assistant_model(net, assistant_model)
-        self.waiting_requests: list[Request] = []
+        self.queue = RequestQueue(max_batch_size)
         self.running_batches: dict[Hashable, RunningBatch] = {}
+        self.unfinished: dict[int, list[Request]] = {}  # samples by request_id
         self.partial_results: dict[int, dict[int, list[Result]]] = {}  # request_id, sample_index
-        self.last_request_id = -1
+        self.outputs: list[RequestOutput] = []  # of the current step
+        self.aborted_ids: set[int] = set()  # aborted in the middle of a step
         self.num_steps = 0
+        self._request_ids = count()
+        self._step_lock = RLock()
+        self._is_stepping = False
 
     @property
     def has_unfinished_requests(self) -> bool:
         """True while requests wait or run."""
-        return bool(self.waiting_requests) or any(
-            batch.requests for batch in self.running_batches.values()
-        )
+        return bool(self.unfinished or self.outputs)
+
+    @property
+    def num_running_rows(self) -> int:
+        """Number of rows of all running requests."""
+        batches = self.running_batches.values()
+        return sum(len(batch.requests) * batch.rows_per_prompt for batch in batches)
 
     def add_request(
         self,
@@ -90,7 +109,8 @@ class Engine:
         `source` is the encoder's token ids, or hidden states (S, W) for cross-attention.
         `prefix_allowed_tokens_fn` returns the token ids allowed after the new token ids so far;
         `stopping_criteria` returns True after the last one. It is required with `stop_strings`, which
-        the engine cannot find because it has no tokenizer."""
+        the engine cannot find because it has no tokenizer. If one of them raises an error, the request
+        ends with a result whose `finish_reason` is "error" and whose `error` is that error."""
         generation_config = generation_config or GenerationConfig()
         self.check_config(generation_config)
         if generation_config.stop_strings and stopping_criteria is None:
@@ -101,10 +121,14 @@ class Engine:
         prompt_ids = self.prepare_prompt(list(prompt), source, generation_config)
         max_length, limit_reason = self.compute_max_length(prompt_ids, generation_config)
         has_start_token = self.is_encoder_decoder or prompt_ids[0] == generation_config.bos_token_id
-        self.last_request_id += 1
-        self.waiting_requests += [
+        if prefix_allowed_tokens_fn is not None:
+            prefix_allowed_tokens_fn = partial(
+                check_allowed_tokens, prefix_allowed_tokens_fn, self.vocab_size
+            )
+        request_id = next(self._request_ids)
+        self.unfinished[request_id] = [
             Request(
-                request_id=self.last_request_id,
+                request_id=request_id,
                 config=generation_config,
                 prompt=prompt_ids,
                 max_length=max_length,
@@ -118,7 +142,8 @@ class Engine:
             )
             for sample_index in range(generation_config.num_samples)
         ]
-        return self.last_request_id
+        self.queue.add(self.unfinished[request_id])
+        return request_id
 
     def check_config(self, config: GenerationConfig) -> None:
         """Raise an error if this network cannot decode with these settings."""
@@ -205,75 +230,151 @@ class Engine:
     @without_cudnn()
     def step(self) -> list[RequestOutput]:
         """Generate the next tokens of all running requests and the first of waiting ones."""
-        outputs: list[RequestOutput] = []
+        with self._step_lock:
+            if self._is_stepping:
+                raise ValueError("a function of a request called step, expected no call in a step")
+            self._is_stepping = True
+            try:
+                self.run_step()
+            finally:
+                self._is_stepping = False
+            outputs = self.outputs
+            self.outputs = []
+            return outputs
+
+    def run_step(self) -> None:
+        """Take a step of all batches, and add waiting requests; `outputs` are those of the step."""
         self.num_steps += 1
-        for batch in self.running_batches.values():
+        self.remove_aborted_requests()
+        for batch in [*self.running_batches.values()]:
             if batch.requests:
-                outputs += self.attach_results(*batch.step())
+                self.run_batch(batch, batch.step)
         self.remove_empty_batches()
-        for batch, requests in self.assign_batches(self.schedule_requests()):
-            outputs += self.attach_results(*batch.add_requests(requests))
+        scheduled = self.queue.take(self.num_running_rows)
+        try:
+            for key, requests in self.group_by_batch(scheduled).items():
+                for group in group_by_length(requests):
+                    self.admit_requests(key, group)
+        except BaseException:  # such as KeyboardInterrupt
+            running = {request for b in self.running_batches.values() for request in b.requests}
+            self.put_back([request for request in scheduled if request not in running])
+            raise
         self.remove_empty_batches()
-        return outputs
+        self.remove_aborted_requests()
+        if not self.unfinished:
+            self.queue.row_limit = None
 
-    def remove_empty_batches(self) -> None:
-        """Remove empty batches that cannot be reused; the others keep their buffers."""
-        if self.is_recurrent or self.assistant_model is not None:
-            self.running_batches = {
-                key: batch for key, batch in self.running_batches.items() if batch.requests
-            }
+    def run_batch(
+        self,
+        batch: RunningBatch,
+        run: Callable[[], BatchOutcome],
+        new_requests: Sequence[Request] = (),
+    ) -> None:
+        """Run a step of a batch and collect what it gives; after an error, its requests start again."""
+        requests = [*batch.requests, *new_requests]
+        for request in batch.requests:
+            request.num_streamed = max(request.num_streamed, len(request.new_token_ids))
+        try:
+            outcome = run()
+        except Exception as error:
+            failure = error
+        except BaseException:  # such as KeyboardInterrupt
+            self.discard_batch(batch)
+            self.put_back(requests)
+            raise
+        else:
+            return self.collect(outcome)
+        # Outside of the except block, the memory of the failed step can be freed.
+        traceback.clear_frames(failure.__traceback__)
+        self.discard_batch(batch)
+        self.recover(requests, failure)
 
-    def schedule_requests(self) -> list[Request]:
-        """Take the requests that fit into max_batch_size from the queue, in order.
+    def admit_requests(self, key: Hashable, requests: list[Request]) -> None:
+        """Add requests to the batch of a key; if their prefill fails, the running ones are as before."""
+        if key not in self.running_batches:
+            self.running_batches[key] = self.create_running_batch(requests[0].num_rows)
+        batch = self.running_batches[key]
+        try:
+            prefill = batch.prefill(requests)
+        except Exception as error:
+            failure = error
+        else:
+            return self.run_batch(batch, partial(batch.add_requests, prefill), requests)
+        traceback.clear_frames(failure.__traceback__)
+        self.recover(requests, failure)
 
-        All samples of a prompt are scheduled together. A request with more rows than max_batch_size
-        runs alone."""
-        num_running = sum(
-            len(batch.requests) * batch.rows_per_prompt for batch in self.running_batches.values()
-        )
-        available = (
-            UNLIMITED_BATCH_SIZE
-            if self.max_batch_size is None
-            else self.max_batch_size - num_running
-        )
-        rows_by_request_id = {request.request_id: 0 for request in self.waiting_requests}
-        for request in self.waiting_requests:
-            rows_by_request_id[request.request_id] += get_search_method(request.config)[1]
-        num_scheduled = 0
-        scheduled_ids: set[int] = set()
-        for request_id, num_rows in rows_by_request_id.items():
-            if num_scheduled + num_rows > available and (num_scheduled or num_running):
-                break
-            scheduled_ids.add(request_id)
-            num_scheduled += num_rows
-        scheduled = [
-            request for request in self.waiting_requests if request.request_id in scheduled_ids
-        ]
-        self.waiting_requests = [
-            request for request in self.waiting_requests if request.request_id not in scheduled_ids
-        ]
-        return scheduled
+    def recover(self, requests: Sequence[Request], error: Exception) -> None:
+        """Start requests again after an error that any of them may have caused.
 
-    def assign_batches(self, requests: list[Request]) -> list[tuple[RunningBatch, list[Request]]]:
-        """Return the batches that requests join, created if needed, and the requests of each."""
-        requests_by_key: dict[Hashable, list[Request]] = {}
-        for request in requests:
-            rows_per_prompt = get_search_method(request.config)[1]
-            key: Hashable = (
-                rows_per_prompt
-                if self.assistant_model is None
-                else (rows_per_prompt, request.config)
+        Only half of their rows may run at once. A single request ends with the error; if it lacks
+        memory while others run, it waits for them."""
+        num_running = self.num_running_rows
+        can_free_memory = False
+        if is_memory_error(error):
+            unused = [batch for batch in self.running_batches.values() if not batch.requests]
+            can_free_memory = num_running > 0 or any(batch.is_used for batch in unused)
+            for batch in unused:
+                self.discard_batch(batch)
+        is_single = len({request.request_id for request in requests}) == 1
+        if is_single and not can_free_memory:
+            return self.fail_request(requests[0], error)
+        num_rows = sum(request.num_rows for request in requests)
+        self.queue.row_limit = num_running + (0 if is_single else num_rows // 2)
+        self.put_back(requests)
+
+    def put_back(self, requests: Sequence[Request]) -> None:
+        """Put requests that have not ended back into the queue, to start again."""
+        unfinished = [request for request in requests if request.request_id in self.unfinished]
+        for request in unfinished:
+            request.restart()
+        self.queue.put_back(unfinished)
+
+    def fail_request(self, request: Request, error: Exception) -> None:
+        """End a request with an error: the only place where requests fail."""
+        if self.remove_request(request.request_id):
+            result = request.build_result("error", error)
+            self.outputs.append(
+                RequestOutput(request.request_id, [], request.sample_index, [result])
             )
-            if self.is_recurrent:  # rows start in the same step, with prompts of equal length
-                key = (rows_per_prompt, len(request.prompt), self.num_steps)
-            if key not in self.running_batches:
-                self.running_batches[key] = self.create_running_batch(rows_per_prompt)
-            requests_by_key.setdefault(key, []).append(request)
-        return [
-            (self.running_batches[key], group)
-            for key, batch_requests in requests_by_key.items()
-            for group in group_by_length(batch_requests)
+
+    def collect(self, outcome: BatchOutcome) -> None:
+        """Add the outputs of a step, with the results of requests of which all samples finished."""
+        failed_ids = {request.request_id for request in outcome.failed}
+        ready: dict[tuple[int, int], list[Result]] = {}
+        for request, results in outcome.finished:
+            if request.request_id in failed_ids:
+                continue
+            results_by_sample = self.partial_results.setdefault(request.request_id, {})
+            results_by_sample[request.sample_index] = results
+            if len(results_by_sample) == request.config.num_samples:
+                key = (request.request_id, request.sample_index)
+                ready[key] = rank_results(request.config, results_by_sample)
+        self.outputs += [
+            output._replace(results=ready.get((output.request_id, output.sample_index)))
+            for output in outcome.request_outputs
         ]
+        for request_id, _ in ready:
+            del self.unfinished[request_id]
+            del self.partial_results[request_id]
+            self.queue.raise_row_limit()
+        for request in outcome.failed:
+            assert request.error is not None
+            self.fail_request(request, request.error)
+
+    def group_by_batch(self, requests: Sequence[Request]) -> dict[Hashable, list[Request]]:
+        """Return the requests that join each batch."""
+        groups: dict[Hashable, list[Request]] = {}
+        for request in requests:
+            groups.setdefault(self.get_batch_key(request), []).append(request)
+        return groups
+
+    def get_batch_key(self, request: Request) -> Hashable:
+        """Return the key of the batch that a request joins."""
+        if self.is_recurrent:  # rows start in the same step, with prompts of equal length
+            return (request.num_rows, len(request.prompt), self.num_steps)
+        if self.assistant_model is not None:
+            return (request.num_rows, request.config)
+        return (request.num_rows, request.source is None)
 
     def create_running_batch(self, rows_per_prompt: int) -> RunningBatch:
         """Return an empty batch with the runner that the network needs."""
@@ -284,37 +385,51 @@ class Engine:
             return RunningBatch(runner)
         return SpeculativeBatch(runner, ModelRunner(self.assistant_model))
 
-    def attach_results(
-        self, request_outputs: list[RequestOutput], finished: list[tuple[Request, list[Result]]]
-    ) -> list[RequestOutput]:
-        """Return the outputs with the results of requests of which all samples are finished."""
-        ready: dict[tuple[int, int], list[Result]] = {}
-        for request, results in finished:
-            results_by_sample = self.partial_results.setdefault(request.request_id, {})
-            results_by_sample[request.sample_index] = results
-            if len(results_by_sample) == request.config.num_samples:
-                del self.partial_results[request.request_id]
-                key = (request.request_id, request.sample_index)
-                ready[key] = rank_results(request.config, results_by_sample)
-        if not ready:
-            return request_outputs
-        return [
-            output._replace(results=ready.get((output.request_id, output.sample_index)))
-            for output in request_outputs
-        ]
+    def remove_empty_batches(self) -> None:
+        """Remove empty batches that cannot be reused; the others keep their buffers."""
+        if self.is_recurrent or self.assistant_model is not None:
+            self.running_batches = {
+                key: batch for key, batch in self.running_batches.items() if batch.requests
+            }
+
+    def discard_batch(self, batch: RunningBatch) -> None:
+        """Remove a batch and free its buffers."""
+        self.running_batches = {
+            key: other for key, other in self.running_batches.items() if other is not batch
+        }
 
     @torch.inference_mode()
     def abort_request(self, request_id: int) -> None:
-        """Remove a request, waiting or running, without results."""
-        self.waiting_requests = [
-            request for request in self.waiting_requests if request.request_id != request_id
-        ]
+        """Remove a request, waiting or running, without results.
+
+        In the middle of a step, the request is removed at its end."""
+        self.aborted_ids.add(request_id)
+        if self._step_lock.acquire(blocking=False):
+            try:
+                if not self._is_stepping:
+                    self.remove_aborted_requests()
+                    self.remove_empty_batches()
+            finally:
+                self._step_lock.release()
+
+    def remove_aborted_requests(self) -> None:
+        """Remove aborted requests and their outputs of this step."""
+        while self.aborted_ids:
+            request_id = self.aborted_ids.pop()
+            self.remove_request(request_id)
+            self.outputs = [output for output in self.outputs if output.request_id != request_id]
+
+    def remove_request(self, request_id: int) -> bool:
+        """Remove a request; return False if it has ended before."""
+        if self.unfinished.pop(request_id, None) is None:
+            return False
+        self.queue.remove(request_id)
         self.partial_results.pop(request_id, None)
-        for batch in self.running_batches.values():
-            aborted = {request for request in batch.requests if request.request_id == request_id}
-            if aborted:
-                batch.remove_requests(aborted)
-        self.remove_empty_batches()
+        for batch in [*self.running_batches.values()]:
+            removed = {request for request in batch.requests if request.request_id == request_id}
+            if removed:
+                self.run_batch(batch, partial(batch.drop_requests, removed))
+        return True
 
 
 def rank_results(
@@ -325,75 +440,6 @@ def rank_results(
     if config.best_of is not None:
         results = sorted(results, key=lambda result: -result.score)
     return results[: config.num_return_sequences]
-
-
-def generate(
-    net: Transformer | Engine,
-    prompts: Sequence[Sequence[int]] | None = None,
-    *,
-    sources: Sequence[Sequence[int]] | None = None,
-    generation_config: GenerationConfig | None = None,
-    seed: int = 0,
-    prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
-    stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria | None] | None = None,
-    assistant_model: Transformer | None = None,
-    batch_size: int | None = None,
-) -> list[list[Result]]:
-    """Return the results of every prompt (decoder) or source (encoder-decoder), in their order.
-
-    `batch_size` prompts of similar length are processed at a time; None: all. Prompt i is sampled
-    with `seed` + i. `stopping_criteria` is one function for all prompts, or one per prompt. An idle
-    engine may be passed instead of a network and can be reused. The other arguments are those of
-    `Engine.add_request`."""
-    engine = net if isinstance(net, Engine) else Engine(net, assistant_model=assistant_model)
-    if engine.has_unfinished_requests:
-        raise ValueError(
-            "the engine has unfinished requests, expected an idle one: their results would be lost"
-        )
-    rows = [*zip_longest(prompts or [], sources or [])]
-    order = sorted(
-        range(len(rows)), key=lambda i: sum(len(ids) for ids in rows[i] if ids is not None)
-    )
-    if stopping_criteria is None or callable(stopping_criteria):
-        row_criteria = [stopping_criteria] * len(rows)
-    else:
-        row_criteria = [*stopping_criteria]
-    size = batch_size or max(len(rows), 1)
-    results: dict[int, list[Result]] = {}
-    for start in range(0, len(order), size):
-        row_by_request_id: dict[int, int] = {}
-        for i in order[start : start + size]:
-            prompt, source = rows[i]
-            request_id = engine.add_request(
-                prompt or (),
-                source=source,
-                generation_config=generation_config,
-                seed=seed + i,
-                prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
-                stopping_criteria=row_criteria[i],
-            )
-            row_by_request_id[request_id] = i
-        while engine.has_unfinished_requests:
-            for output in engine.step():
-                if output.results is not None:
-                    results[row_by_request_id[output.request_id]] = output.results
-    return [results[i] for i in range(len(rows))]
-
-
-def stream_generate(
-    net: Transformer,
-    prompt: Sequence[int] = (),
-    *,
-    source: Sequence[int] | None = None,
-    generation_config: GenerationConfig | None = None,
-    seed: int = 0,
-    assistant_model: Transformer | None = None,
-) -> Iterator[RequestOutput]:
-    """Yield the outputs of one prompt step by step; the last one has the results."""
-    engine = Engine(net, assistant_model=assistant_model)
-    engine.add_request(prompt, source=source, generation_config=generation_config, seed=seed)
-    while engine.has_unfinished_requests:
-        yield from engine.step()
 
 
 def group_by_length(requests: list[Request]) -> list[list[Request]]:

@@ -1,5 +1,7 @@
 """Requests, their results, and groups of requests with the same settings. Does not depend on networks.
 
+A request fails alone: functions of the user are called by `Request.call`, which stores their error,
+and the batch goes on with a neutral value until the engine removes the request at the end of the step.
 P requests of a group, N rows."""
 
 from __future__ import annotations
@@ -7,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +25,7 @@ from qkv.decode.logits.processors import (
 from qkv.decode.logits.sampling import SamplingFilter, build_sampling_filters
 from qkv.decode.transfer import copy_to_device
 
+T = TypeVar("T")
 StoppingCriteria = Callable[[list[int]], bool]  # new token ids so far -> is the sequence finished?
 
 
@@ -32,7 +35,9 @@ class Result(NamedTuple):
     token_ids: list[int]  # new tokens, EOS included
     score: float  # sum of log_probs / len(token_ids) ** length_penalty
     log_probs: list[float]  # one per token
-    finish_reason: str  # eos, stop (criteria), length, context (no position), nothing (no token)
+    # eos, stop (criteria), length, context (no position), nothing (no token), error
+    finish_reason: str
+    error: Exception | None = None  # why its request failed, with the finish reason "error"
 
 
 class RequestOutput(NamedTuple):
@@ -41,7 +46,15 @@ class RequestOutput(NamedTuple):
     request_id: int
     new_token_ids: list[int]  # of this step; beam search outputs all tokens when it is finished
     sample_index: int = 0  # which of the samples of a prompt
-    results: list[Result] | None = None  # best first; set when the request is finished
+    # Best first; set when the request is finished. A request that failed has one, with its error.
+    results: list[Result] | None = None
+
+    def get_results(self) -> list[Result] | None:
+        """Return the results, or raise the error of the request."""
+        for result in self.results or ():
+            if result.error is not None:
+                raise result.error
+        return self.results
 
 
 @dataclass(kw_only=True, eq=False)
@@ -62,11 +75,27 @@ class Request:
     num_start_tokens: int = 0  # of the prompt, kept in every context window
     num_dropped: int = 0  # tokens after these that the context window has left behind
     length: int = field(init=False)
-    new_token_ids: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
+    new_token_ids: list[int] = field(init=False)
+    log_probs: list[float] = field(init=False)
+    num_streamed: int = 0  # new tokens that were output before the current step
+    error: Exception | None = None  # set in the middle of a step; the request ends after it
 
     def __post_init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        """Go back to the prompt; tokens that were output already are not output again."""
         self.length = len(self.prompt)
+        self.num_dropped = 0
+        self.new_token_ids = []
+        self.log_probs = []
+        self.error = None
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows of the batch: beams, or candidates of contrastive search."""
+        config = self.config
+        return config.top_k if config.penalty_alpha and config.num_beams == 1 else config.num_beams
 
     @property
     def window_length(self) -> int:
@@ -83,6 +112,28 @@ class Request:
         """Token ids for the encoder_* penalties: those of the encoder, else the prompt."""
         return self.source if isinstance(self.source, list) else self.prompt
 
+    def call(self, function: Callable[[], T], default: T) -> T:
+        """Call a function of the user; if it fails, store its error and return the default."""
+        if self.error is not None:
+            return default
+        try:
+            return function()
+        except Exception as error:
+            self.error = error
+            return default
+
+    def find_allowed_tokens(self, new_token_ids: list[int]) -> Sequence[int] | Tensor | None:
+        """Return the tokens that `prefix_allowed_tokens_fn` allows; None: all."""
+        function = self.prefix_allowed_tokens_fn
+        return None if function is None else self.call(lambda: function(new_token_ids), None)
+
+    def is_stopped(self, new_token_ids: list[int]) -> bool:
+        """Return whether the stopping criteria end a sequence with these new tokens."""
+        criteria = self.stopping_criteria
+        if criteria is None:
+            return False
+        return self.call(lambda: bool(criteria([*new_token_ids])), False)
+
     def append_token(self, token_id: int, log_prob: float) -> str | None:
         """Append a token and return the finish reason, or None if the sequence is not finished."""
         self.length += 1
@@ -92,13 +143,19 @@ class Request:
         self.log_probs.append(log_prob)
         return get_finish_reason(self, self.new_token_ids)
 
-    def build_result(self, finish_reason: str) -> Result:
+    def build_output(self, num_new: int) -> RequestOutput:
+        """Return the last `num_new` tokens as output, without those that were output before."""
+        start = max(len(self.new_token_ids) - num_new, self.num_streamed)
+        return RequestOutput(self.request_id, self.new_token_ids[start:], self.sample_index)
+
+    def build_result(self, finish_reason: str, error: Exception | None = None) -> Result:
         """Return the new tokens as a result."""
         return Result(
             self.new_token_ids,
             compute_sequence_score(self.log_probs, self.config.length_penalty),
             self.log_probs,
             finish_reason,
+            error,
         )
 
 
@@ -106,7 +163,7 @@ def get_finish_reason(request: Request, new_token_ids: list[int]) -> str | None:
     """Return why a sequence with these new tokens is finished, or None if it is not."""
     if new_token_ids[-1] in request.config.eos_token_id:
         return "eos"
-    if request.stopping_criteria is not None and request.stopping_criteria(new_token_ids):
+    if request.is_stopped(new_token_ids):
         return "stop"
     is_full = len(request.prompt) + len(new_token_ids) >= request.max_length
     return request.limit_reason if is_full else None
@@ -157,7 +214,8 @@ class RequestGroup:
             build_sampling_filters(config) if config.do_sample else []
         )
         self.is_new = True  # until its first step is applied
-        self.state: dict[str, Tensor] = {}
+        # is_invalid (P,): scores were NaN or infinite
+        self.state: dict[str, Tensor] = {"is_invalid": self.to_tensor([0] * len(requests)).bool()}
         self.eos_token_ids = self.to_tensor([*config.eos_token_id])
         if config.encoder_repetition_penalty != 1 or config.encoder_no_repeat_ngram_size:
             sources = [request.source_token_ids for request in requests]
@@ -186,7 +244,21 @@ class RequestGroup:
             scores = apply_logits_processors(self.logits_processors, scores, context)
         for sampling_filter in self.sampling_filters:
             scores = sampling_filter(scores)
+        # The maximum of scores with a NaN is NaN; -inf are tokens that are not allowed.
+        is_valid = (scores.amax(-1) < torch.inf).view(len(self.requests), -1).all(1)
+        self.state["is_invalid"] = self.state["is_invalid"] | ~is_valid
         return scores.log_softmax(-1) if self.config.renormalize_logits else scores
+
+    def fail_invalid_requests(self, is_invalid: Sequence[float]) -> None:
+        """Set the error of the requests whose scores were NaN or infinite."""
+        for request, flag in zip(self.requests, is_invalid, strict=True):
+            if flag and request.error is None:
+                number = request.length - len(request.prompt) + 1
+                request.error = ValueError(
+                    f"the logits of new token {number} contain NaN or infinity, expected finite "
+                    "numbers: check the weights and the dtype of the model, or set "
+                    "remove_invalid_values"
+                )
 
     def merge(self, other: RequestGroup) -> None:
         """Append the requests of another group; state is zero-padded to the larger size."""

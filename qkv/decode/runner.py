@@ -6,7 +6,8 @@ B rows, P prompts, T new tokens, V vocabulary size, W width of the hidden states
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, Protocol
 
 import torch
@@ -42,6 +43,8 @@ class Runner(Protocol):
     def step(self, input_ids: Tensor) -> RunnerOutput: ...
     def reorder_rows(self, parents: Tensor, token_ids: Tensor, shared_length: int) -> None: ...
     def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None: ...
+    def clear_prompts(self, prompt_indices: list[int]) -> None: ...
+    def restore_on_error(self) -> AbstractContextManager[None]: ...
     def find_full_rows(self) -> list[int]: ...
     def replace_rows(self, rows: list[int], token_ids: Tensor) -> None: ...
 
@@ -230,6 +233,29 @@ class ModelRunner:
                 move_and_truncate(self.source_layout.lengths, old, new, num_remaining)
             )
 
+    def clear_prompts(self, prompt_indices: list[int]) -> None:
+        """Set the cached values of prompts to 0: they may be NaN, and later rows reuse the memory."""
+        rows = expand_prompt_indices(prompt_indices, self.rows_per_prompt)
+        for cache in self.attention_caches:
+            cache.clear_rows(rows)
+        for cache in self.cross_attention_caches:
+            cache.clear_rows(prompt_indices)
+
+    @contextmanager
+    def restore_on_error(self) -> Iterator[None]:
+        """Restore rows and sizes of the caches if a prefill fails, such as for lack of memory."""
+        layouts = (self.cache_layout, self.source_layout)
+        sizes = [(layout, layout.lengths, layout.capacity) for layout in layouts]
+        try:
+            yield
+        except BaseException:
+            self.cuda_graphs = CUDAGraphCache()  # they use the memory of buffers that have moved
+            for layout, lengths, capacity in sizes:
+                layout.restore(lengths, capacity)
+            for cache in (*self.attention_caches, *self.cross_attention_caches):
+                cache.clear_rows(slice(len(cache.layout), None))
+            raise
+
     def truncate(self, lengths: list[int]) -> None:
         """Truncate the cached rows to these lengths."""
         self.cache_layout.set_lengths(lengths)
@@ -301,9 +327,11 @@ def attends_to_future(pattern: Pattern) -> bool:
 def pad_sequences_to_tensor(
     sequences: Sequence[Sequence[int]], device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return sequences padded with 0 on the right (P, T), and their lengths (P,)."""
+    """Return sequences padded on the right (P, T), and their lengths (P,).
+
+    A row is padded with its last token: another token may have a NaN embedding, which would spread."""
     max_length = max(map(len, sequences))
-    padded = [[*sequence, *[0] * (max_length - len(sequence))] for sequence in sequences]
+    padded = [[*sequence, *[sequence[-1]] * (max_length - len(sequence))] for sequence in sequences]
     return copy_to_device(padded, device), copy_to_device(
         [len(sequence) for sequence in sequences], device
     )

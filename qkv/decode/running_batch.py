@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -37,19 +38,31 @@ from qkv.decode.search.greedy import greedy_search_step
 from qkv.decode.transfer import copy_to_device
 
 SearchMethod = Callable[[RequestGroup, RunnerOutput, ContextFn], StepOutput]
-# Outputs, and finished requests with their results.
-BatchOutcome = tuple[list[RequestOutput], list[tuple[Request, list[Result]]]]
 # A group, its row indices (None: all rows), and its next tokens.
 GroupStepOutput = tuple[RequestGroup, Tensor | None, StepOutput]
 
 
-def get_search_method(config: GenerationConfig) -> tuple[SearchMethod, int]:
-    """Return the search method of a config and its number of rows per prompt."""
+class BatchOutcome(NamedTuple):
+    """What a step gives: outputs, and the requests that finished or failed and left the batch."""
+
+    request_outputs: list[RequestOutput]
+    finished: list[tuple[Request, list[Result]]]
+    failed: list[Request]  # with their error
+
+
+class Prefill(NamedTuple):
+    """Requests whose prompts are cached, and the logits of their first new tokens."""
+
+    requests: list[Request]
+    indices: list[int]  # of the logits of each request; samples of a prompt share them
+    output: RunnerOutput
+
+
+def get_search_method(config: GenerationConfig) -> SearchMethod:
+    """Return the search method of a config."""
     if config.num_beams > 1:
-        return beam_search_step, config.num_beams
-    if config.penalty_alpha:
-        return contrastive_search_step, config.top_k
-    return greedy_search_step, 1
+        return beam_search_step
+    return contrastive_search_step if config.penalty_alpha else greedy_search_step
 
 
 class RunningBatch:
@@ -62,32 +75,41 @@ class RunningBatch:
         self.groups: dict[GenerationConfig, RequestGroup] = {}
         # token_ids (N, L); length, prompt_length, max_length, next_input_ids (N,)
         self.row_tensors: dict[str, Tensor] = {}
+        self.is_used = False  # whether it has cached prompts and has buffers for them
 
-    def add_requests(self, requests: list[Request]) -> BatchOutcome:
-        """Prefill prompts and take their first step; samples of one prompt share its prefill."""
+    def prefill(self, requests: list[Request]) -> Prefill:
+        """Run the network on new prompts; samples of one prompt share its prefill.
+
+        If this raises an error, the running requests are as before."""
         first_by_id = {request.request_id: request for request in reversed(requests)}
         first_samples = {*first_by_id.values()}
         prefilled = [request for request in requests if request in first_samples]
         duplicates = [request for request in requests if request not in first_samples]
         prefill_index = {request.request_id: i for i, request in enumerate(prefilled)}
+        ordered = [*prefilled, *duplicates]
+        indices = [prefill_index[request.request_id] for request in ordered]
         start = len(self.requests)
-        output = self.runner.prefill(
-            [request.prompt for request in prefilled], [request.source for request in prefilled]
-        )
-        if duplicates:
-            self.runner.duplicate_prompts(
-                [start + prefill_index[request.request_id] for request in duplicates]
+        with self.runner.restore_on_error():
+            output = self.runner.prefill(
+                [request.prompt for request in prefilled], [request.source for request in prefilled]
             )
-        self.append_rows([*prefilled, *duplicates])
+            if duplicates:
+                self.runner.duplicate_prompts([start + i for i in indices[len(prefilled) :]])
+        self.is_used = True
+        return Prefill(ordered, indices, output)
+
+    def add_requests(self, prefill: Prefill) -> BatchOutcome:
+        """Add requests and take their first step."""
+        self.append_rows(prefill.requests)
+        prefill_index = dict(zip(prefill.requests, prefill.indices, strict=True))
         requests_by_config: dict[GenerationConfig, list[Request]] = {}
-        for request in self.requests[start:]:
+        for request in prefill.requests:
             requests_by_config.setdefault(request.config, []).append(request)
         step_outputs = []
         for config, group_requests in requests_by_config.items():
             group = RequestGroup(config, group_requests, self.runner.device)
-            index = group.to_tensor(
-                [prefill_index[request.request_id] for request in group_requests]
-            )
+            index = group.to_tensor([prefill_index[request] for request in group_requests])
+            output = prefill.output
             group_output = RunnerOutput(output.logits[index], output.last_hidden_state[index])
             step_outputs.append(
                 self.select_next_tokens(group, self.get_row_indices(group), group_output)
@@ -139,7 +161,7 @@ class RunningBatch:
         self, group: RequestGroup, row_indices: Tensor | None, output: RunnerOutput
     ) -> GroupStepOutput:
         """Run the search method of a group on its rows; None: all rows of the batch."""
-        method, _ = get_search_method(group.config)
+        method = get_search_method(group.config)
         get_context = cache(partial(self.build_context, group, row_indices))
         return group, row_indices, method(group, output, get_context)
 
@@ -154,7 +176,7 @@ class RunningBatch:
         if source_ids is not None:
             source_ids = source_ids.repeat_interleave(self.rows_per_prompt, dim=0) - 1
         allowed_tokens_fns = tuple(
-            request.prefix_allowed_tokens_fn
+            request.find_allowed_tokens if request.prefix_allowed_tokens_fn else None
             for request in group.requests
             for _ in range(self.rows_per_prompt)
         )
@@ -169,7 +191,7 @@ class RunningBatch:
         )
 
     def apply_step_outputs(self, step_outputs: list[GroupStepOutput]) -> BatchOutcome:
-        """Reorder rows by their parents, append the new tokens, and remove finished requests."""
+        """Reorder rows by their parents, append the new tokens, and remove requests that ended."""
         self.reorder_rows(step_outputs)
         longest = max(request.length for request in self.requests) + 1
         if longest > self.row_tensors["token_ids"].shape[1]:
@@ -203,9 +225,18 @@ class RunningBatch:
             group.is_new = False
             if self.groups.setdefault(group.config, group) is not group:
                 self.groups[group.config].merge(group)
-        if finished:
-            self.remove_requests({request for request, _ in finished})
-        return request_outputs, finished
+        return self.end_step(request_outputs, finished)
+
+    def end_step(
+        self, outputs: list[RequestOutput], finished: list[tuple[Request, list[Result]]]
+    ) -> BatchOutcome:
+        """Remove the requests that finished or failed; a request with an error has no results."""
+        failed = [request for request in self.requests if request.error is not None]
+        finished = [(request, results) for request, results in finished if request.error is None]
+        ended = {*failed, *(request for request, _ in finished)}
+        if ended:
+            self.remove_requests(ended)
+        return BatchOutcome(outputs, finished, failed)
 
     def reorder_rows(self, step_outputs: list[GroupStepOutput]) -> None:
         """Copy cache and tokens of parent rows; the rows of a new prompt are still equal."""
@@ -229,8 +260,16 @@ class RunningBatch:
             self.runner.reorder_rows(parents, window_ids, shared)
             self.row_tensors["token_ids"] = token_ids.index_select(0, parents)
 
+    def drop_requests(self, requests: set[Request]) -> BatchOutcome:
+        """Remove requests without results."""
+        self.remove_requests(requests)
+        return BatchOutcome([], [], [])
+
     def remove_requests(self, requests: set[Request]) -> None:
         """Remove requests; the last requests of the batch move to the free indices."""
+        self.runner.clear_prompts(
+            [request.batch_index for request in requests if request.error is not None]
+        )
         removed = {request.batch_index for request in requests}
         num_remaining = len(self.requests) - len(removed)
         free = sorted(index for index in removed if index < num_remaining)

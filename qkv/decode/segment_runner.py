@@ -5,6 +5,8 @@ B rows, M remembered states, T tokens, W width."""
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -116,6 +118,13 @@ class SegmentRunner:
         self.select_rows(
             copy_to_device(expand_prompt_indices(order, self.rows_per_prompt), self.device)
         )
+
+    def clear_prompts(self, prompt_indices: list[int]) -> None:
+        """Do nothing: no other row reuses the memory of a row."""
+
+    def restore_on_error(self) -> AbstractContextManager[None]:
+        """Do nothing: all prompts of a batch are processed together, and an error ends the batch."""
+        return nullcontext()
 
     def find_full_rows(self) -> list[int]:
         """Return no rows: the memory has a limited length, and positions have no limit."""

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from qkv.batch import Batch, Inputs
 from qkv.decode.config import GenerationConfig
-from qkv.decode.engine import Engine, generate
+from qkv.decode.engine import Engine
+from qkv.decode.generation import generate
 from qkv.decode.request import Result
 from qkv.decode.runner import (
     ModelRunner,

@@ -14,7 +14,8 @@ from torch import Tensor
 from qkv.batch import Batch, Inputs
 from qkv.decode import segment_runner
 from qkv.decode.config import GenerationConfig
-from qkv.decode.engine import Engine, generate, stream_generate
+from qkv.decode.engine import Engine
+from qkv.decode.generation import generate, stream_generate
 from qkv.decode.request import Result
 from qkv.decode.runner import ModelRunner
 from qkv.nn.transformer import Transformer

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from qkv.decode.config_file import read_generation_config
-from qkv.decode.engine import generate
+from qkv.decode.generation import generate
 from tests.support import decode_oracle as oracle
 from tests.support.decode_oracle import BOS, ENCODER_DECODERS, EOS, KINDS, NO_PADDING, PAD, VOCAB
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkv.decode.config import GenerationConfig
 from qkv.decode.config_file import read_generation_config
-from qkv.decode.engine import generate
+from qkv.decode.generation import generate
 from qkv.decode.logits.sampling import (
     build_sampling_filters,
     hash_uniform,

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from qkv.batch import Batch, Inputs
 from qkv.decode.config import GenerationConfig
-from qkv.decode.engine import Engine, generate
+from qkv.decode.engine import Engine
+from qkv.decode.generation import generate
 from qkv.decode.logits.forced_words import ForcedWordsState
 from qkv.nn.transformer import Transformer
 from tests.decode.test_sampling import chi_square

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 import qkv
 from qkv.data.batches.sampler import BatchSampler, build_fixed_size_plan
 from qkv.decode.config import GenerationConfig
-from qkv.decode.engine import generate
+from qkv.decode.generation import generate
 from qkv.kernels.attention import without_cudnn
 from qkv.nn.transformer import Transformer
 from qkv.tasks.batching import evaluation_mode

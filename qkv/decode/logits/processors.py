@@ -19,6 +19,8 @@ from qkv.decode.transfer import copy_to_device
 
 # New token ids so far -> allowed next token ids, or flags (V,).
 PrefixAllowedTokensFn = Callable[[list[int]], Sequence[int] | Tensor]
+# The same for one row of a batch; None: all tokens are allowed.
+RowAllowedTokensFn = Callable[[list[int]], Sequence[int] | Tensor | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class LogitsContext:
     prompt_lengths: Tensor  # (N,)
     max_lengths: Tensor  # (N,)
     source_ids: Tensor | None = None  # (N, S) tokens of the encoder, or the prompt; -1: padding
-    prefix_allowed_tokens_fns: tuple[PrefixAllowedTokensFn | None, ...] = ()  # one per row, or none
+    prefix_allowed_tokens_fns: tuple[RowAllowedTokensFn | None, ...] = ()  # one per row, or none
     rows_per_prompt: int = 1  # adjacent rows
     earlier_group_token_ids: Tensor | None = None  # (N, m) of this step; -1: none
 
@@ -298,26 +300,42 @@ def build_min_length(config: GenerationConfig) -> LogitsProcessor:
     return process
 
 
+def check_allowed_tokens(
+    function: PrefixAllowedTokensFn, vocab_size: int, new_token_ids: list[int]
+) -> Tensor:
+    """Return the tokens that a function allows as flags (V,) on the host, or raise an error."""
+    allowed = function(new_token_ids)
+    if isinstance(allowed, Tensor):
+        if allowed.shape != (vocab_size,):
+            raise ValueError(
+                f"prefix_allowed_tokens_fn returned a mask of {allowed.numel()} values, "
+                f"expected one for each of the {vocab_size:,} token ids"
+            )
+        return allowed.bool()
+    token_ids = [*allowed]
+    invalid = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
+    if invalid:
+        raise ValueError(
+            f"prefix_allowed_tokens_fn returned the token id {invalid[0]}, "
+            f"expected ids from 0 to {vocab_size - 1:,}"
+        )
+    mask = torch.zeros(vocab_size, dtype=torch.bool)
+    return mask.index_fill_(0, torch.tensor(token_ids, dtype=torch.long), True)
+
+
 def restrict_to_allowed_tokens(scores: Tensor, context: LogitsContext) -> Tensor:
     """Ban tokens that the prefix_allowed_tokens_fn of a row does not allow.
 
     If other processors ban all allowed tokens in all rows of a prompt, these bans are lifted."""
     is_banned = torch.zeros_like(scores, dtype=torch.bool)
     for row, function in enumerate(context.prefix_allowed_tokens_fns):
-        if function is None:
-            continue
-        allowed = function(context.get_new_token_ids(row))
-        mask = (
-            allowed.to(scores.device)
-            if isinstance(allowed, Tensor)
-            else build_token_mask(scores, allowed)
-        )
-        if mask.shape != scores.shape[1:]:
-            raise ValueError(
-                f"prefix_allowed_tokens_fn returned a mask of {len(mask)} values, "
-                f"expected one for each of the {scores.shape[1]:,} token ids"
+        allowed = None if function is None else function(context.get_new_token_ids(row))
+        if allowed is not None:
+            is_banned[row] = ~(
+                allowed.to(scores.device)
+                if isinstance(allowed, Tensor)
+                else build_token_mask(scores, allowed)
             )
-        is_banned[row] = ~mask
     restricted = scores.masked_fill(is_banned, NEG_INF)
     has_no_token = restricted.amax(1).isneginf()
     is_stuck = has_no_token.view(-1, context.rows_per_prompt).all(1)

@@ -197,12 +197,11 @@ def apply_stopping_criteria(
     token_id = candidates.token_id.tolist()
     flags = []
     for i, request in enumerate(group.requests):
-        criteria = request.stopping_criteria
         first_row = i * context.rows_per_prompt
         flags.append(
             [
-                criteria is not None
-                and criteria([*context.get_new_token_ids(first_row + beam), token])
+                request.stopping_criteria is not None
+                and request.is_stopped([*context.get_new_token_ids(first_row + beam), token])
                 for beam, token in zip(beam_index[i], token_id[i], strict=True)
             ]
         )
@@ -343,18 +342,20 @@ def advance_beams(
     state["log_probs"] = previous.scatter_(
         2, num_new[..., None].expand(-1, k, 1), log_probs[..., None]
     )
-    is_done = HostCopy(state["is_done"].all(1))
+    flags = HostCopy(torch.stack([state["is_done"].all(1), state["is_invalid"]]))
     return StepOutput(
         token_ids.flatten(),
         token_ids.flatten(),
         rows,
-        partial(report_finished_prompts, group, is_done),
+        partial(report_finished_prompts, group, flags),
     )
 
 
-def report_finished_prompts(group: RequestGroup, is_done: HostCopy) -> HostStepOutput:
+def report_finished_prompts(group: RequestGroup, flags: HostCopy) -> HostStepOutput:
     """Return the results of the prompts that are done."""
-    finished = collect_hypotheses(group, [i for i, done in enumerate(is_done.tolist()) if done])
+    is_done, is_invalid = flags.tolist()
+    group.fail_invalid_requests(is_invalid)
+    finished = collect_hypotheses(group, [i for i, done in enumerate(is_done) if done])
     for request in group.requests:
         request.length += 1
     outputs = [

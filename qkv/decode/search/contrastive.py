@@ -46,7 +46,7 @@ def contrastive_search_step(
     selected = scores.argmax(1, keepdim=True)  # (P, 1)
     token_ids = state["candidate_ids"].gather(1, selected)[:, 0]
     probs = state["candidate_probs"].gather(1, selected)[:, 0]
-    host_copy = copy_tokens_to_host(token_ids, probs.double().log())
+    host_copy = copy_tokens_to_host(group, token_ids, probs.double().log())
     append_context_states(
         group, hidden.gather(1, selected[..., None].expand(-1, -1, hidden.shape[2]))
     )
@@ -59,7 +59,7 @@ def contrastive_search_step(
         next_input_ids,
         token_ids.repeat_interleave(num_candidates),
         rows.repeat_interleave(num_candidates),
-        partial(append_new_tokens, group.requests, host_copy),
+        partial(append_new_tokens, group, host_copy),
     )
 
 

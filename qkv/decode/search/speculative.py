@@ -5,6 +5,9 @@ distribution in sampling. P rows, g draft tokens per row, V vocabulary size."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -53,6 +56,15 @@ class SpeculativeRunner:
         self.draft_runner.remove_prompts(moves, num_remaining)
         self.target_runner.remove_prompts(moves, num_remaining)
 
+    def clear_prompts(self, prompt_indices: list[int]) -> None:
+        self.draft_runner.clear_prompts(prompt_indices)
+        self.target_runner.clear_prompts(prompt_indices)
+
+    @contextmanager
+    def restore_on_error(self) -> Iterator[None]:
+        with self.draft_runner.restore_on_error(), self.target_runner.restore_on_error():
+            yield
+
     def find_full_rows(self) -> list[int]:
         return self.target_runner.find_full_rows()
 
@@ -72,20 +84,23 @@ class SpeculativeBatch(RunningBatch):
         """Propose draft tokens; append those that the target accepts, and one token of the target."""
         (group,) = self.groups.values()
         slide_windows(self.speculative_runner, group.requests, self.row_tensors["token_ids"])
-        draft = self.propose_draft(group, self.build_context(group, None))
+        errors = PositionErrors(group.requests)
+        draft = self.propose_draft(group, self.build_context(group, None), errors)
         input_ids = torch.cat([self.row_tensors["next_input_ids"][:, None], draft.token_ids], dim=1)
         output = self.speculative_runner.target_runner.step(input_ids)
-        step_scores = [
-            group.process_logits(output.logits[:, i], context)
-            for i, context in enumerate(draft.contexts)
-        ]
+        step_scores = []
+        for i, context in enumerate(draft.contexts):
+            step_scores.append(group.process_logits(output.logits[:, i], context))
+            errors.record(i)
         scores = torch.stack(step_scores, dim=1)  # (P, g + 1, V)
         accept = accept_by_rejection_sampling if group.config.do_sample else accept_greedy
         token_ids, num_accepted = accept(group, scores, draft)
         log_probs = scores.log_softmax(-1).gather(2, token_ids[..., None])[..., 0]
-        return self.accept_tokens(group, token_ids, log_probs, num_accepted)
+        return self.accept_tokens(group, token_ids, log_probs, num_accepted, errors)
 
-    def propose_draft(self, group: RequestGroup, context: LogitsContext) -> DraftTokens:
+    def propose_draft(
+        self, group: RequestGroup, context: LogitsContext, errors: PositionErrors
+    ) -> DraftTokens:
         """Generate num_assistant_tokens tokens with the draft model.
 
         Its cache may lack the last token but one, so the last two tokens are processed again."""
@@ -97,6 +112,7 @@ class SpeculativeBatch(RunningBatch):
             logits = runner.step(input_ids).logits
             last_logits = logits[:, -1] if logits.dim() == 3 else logits
             scores = group.process_logits(last_logits, draft.contexts[-1])
+            errors.record(i)
             if group.config.do_sample:
                 step = group.to_tensor(
                     [len(request.new_token_ids) + i for request in group.requests]
@@ -111,22 +127,30 @@ class SpeculativeBatch(RunningBatch):
         return draft
 
     def accept_tokens(
-        self, group: RequestGroup, token_ids: Tensor, log_probs: Tensor, num_accepted: Tensor
+        self,
+        group: RequestGroup,
+        token_ids: Tensor,
+        log_probs: Tensor,
+        num_accepted: Tensor,
+        errors: PositionErrors,
     ) -> BatchOutcome:
         """Append the accepted draft tokens of every row and one token of the target model."""
         rows = torch.stack([token_ids.double(), log_probs.double()], dim=-1).tolist()
+        group.fail_invalid_requests(group.state["is_invalid"].tolist())
         outputs: list[RequestOutput] = []
         finished: list[tuple[Request, list[Result]]] = []
         for request, row, count in zip(group.requests, rows, num_accepted.tolist(), strict=True):
             num_before = len(request.new_token_ids)
             num_valid = self.count_valid_tokens(request)
-            for token_id, log_prob in row[: min(count + 1, num_valid)]:
+            for i, (token_id, log_prob) in enumerate(row[: min(count + 1, num_valid)]):
+                errors.apply(request, i)
+                if request.error is not None:
+                    break
                 reason = request.append_token(int(token_id), log_prob)
                 if reason is not None:
                     finished.append((request, [request.build_result(reason)]))
                     break
-            new_token_ids = request.new_token_ids[num_before:]
-            outputs.append(RequestOutput(request.request_id, new_token_ids, request.sample_index))
+            outputs.append(request.build_output(len(request.new_token_ids) - num_before))
         tensors = self.row_tensors
         steps = torch.arange(token_ids.shape[1], device=self.runner.device)
         columns = steps + tensors["length"][:, None]
@@ -139,9 +163,7 @@ class SpeculativeBatch(RunningBatch):
         self.speculative_runner.target_runner.truncate(
             [request.window_length - 1 for request in group.requests]
         )
-        if finished:
-            self.remove_requests({request for request, _ in finished})
-        return outputs, finished
+        return self.end_step(outputs, finished)
 
     def count_valid_tokens(self, request: Request) -> int:
         """Return the number of tokens of a step that the positions of the target model allow."""
@@ -149,6 +171,29 @@ class SpeculativeBatch(RunningBatch):
         if max_positions is None:
             return request.config.num_assistant_tokens + 1
         return max_positions - (request.window_length - 1)
+
+
+class PositionErrors:
+    """Errors of the users' functions by position; those after the last new token have no effect."""
+
+    def __init__(self, requests: list[Request]) -> None:
+        self.requests = requests
+        self.errors: dict[Request, tuple[int, Exception]] = {}
+
+    def record(self, position: int) -> None:
+        """Take the errors of the requests that occurred at a position."""
+        for request in self.requests:
+            if request.error is not None:
+                earliest, _ = self.errors.get(request, (position, None))
+                if position <= earliest:
+                    self.errors[request] = position, request.error
+                request.error = None
+
+    def apply(self, request: Request, position: int) -> None:
+        """Set the error of a request if it occurred at this position."""
+        error_position, error = self.errors.get(request, (-1, None))
+        if position == error_position:
+            request.error = error
 
 
 class DraftTokens:

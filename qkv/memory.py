@@ -1,0 +1,24 @@
+"""Errors of torch and Python that mean that there is not enough memory."""
+
+from __future__ import annotations
+
+import torch
+
+# In the messages of RuntimeError: the allocators of the CPU on Linux, macOS and Windows, and CUDA's
+# libraries, which allocate work space of their own.
+MEMORY_ERROR_PHRASES = (
+    "can't allocate memory",
+    "not enough memory",
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+
+
+def is_memory_error(error: BaseException) -> bool:
+    """Return whether an error is a lack of memory, of the CPU or of a GPU."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        phrase in str(error) for phrase in MEMORY_ERROR_PHRASES
+    )
