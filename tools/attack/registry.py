@@ -24,8 +24,11 @@ class AttackEntry:
 
 
 ATTACKS: dict[str, AttackEntry] = {
-    "errors-save":  AttackEntry("disk", "disk.attack_save_with_errors"),
-    "limits-save":  AttackEntry("disk", "disk.attack_save_on_full_disk"),
+    "kills-train":        AttackEntry("kills", "training_kills.attack_training_at_random", share=2),
+    "kills-train-events": AttackEntry("kills", "training_kills.attack_training_at_events", share=2),
+    "errors-save":        AttackEntry("disk", "disk.attack_save_with_errors"),
+    "full-disk-save":     AttackEntry("disk", "disk.attack_save_on_full_disk"),
+    "engine":             AttackEntry("engine", "engine.attack_engine"),
 }  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """Attack on the engine: random requests of all search methods together, many of which fail.
 
-python -m tools.attack_engine --seed 0 --seconds 60
-
 In every round, requests join one engine, from several threads. Some fail on purpose: a function of the
 user raises an error or returns nonsense, logits are NaN, the network raises an error or needs more
 memory than there is, a request is aborted, a step is interrupted. Every request must end as it does
@@ -9,15 +7,14 @@ alone, with the same token ids or the same error, and the engine must be idle an
 
 from __future__ import annotations
 
-import argparse
 import random
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from queue import Queue
 from typing import Any
 
@@ -30,6 +27,7 @@ from qkv.decode import Engine, GenerationConfig, Result
 from qkv.decode.runner import ModelRunner
 from qkv.decode.search.speculative import SpeculativeRunner
 from qkv.nn.transformer import LayerCache, Transformer
+from tools.attack.case import Case
 
 VOCAB_SIZE = 53
 NAN_TOKEN_ID = 50  # its embedding is NaN
@@ -404,26 +402,18 @@ def check_new_request(seed: int, run: Run, net: Transformer) -> None:
         raise AttackError(f"seed {seed}: a new request gives {run.outcomes[request_id]}")
 
 
-def run_attack(seed: int, seconds: float, max_rounds: int | None = None) -> Counter[str]:
-    """Attack for a time, or a number of rounds; return the number of requests by outcome."""
-    counts: Counter[str] = Counter()
-    end = time.monotonic() + seconds
-    while time.monotonic() < end and (max_rounds is None or counts["rounds"] < max_rounds):
-        counts += attack(seed + counts["rounds"])
-        counts["rounds"] += 1
-    return counts
+def attack_engine(folder: Path, rng: random.Random) -> Iterator[Case]:
+    """Requests of all search methods in one engine, many of which fail."""
+    torch.set_num_threads(1)
+    for name in NETWORKS:
+        build_network(name)
+    for name in DRAFT_NETWORKS:
+        build_network(name, depth=1)
+    while True:
+        seed = rng.getrandbits(32)
+        yield Case(name=f"round {seed}", run=partial(run_case, seed))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first round")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time limit")
-    parser.add_argument("--rounds", type=int, help="maximum number of rounds")
-    arguments = parser.parse_args()
-    counts = run_attack(arguments.seed, arguments.seconds, arguments.rounds)
-    for name, count in sorted(counts.items()):
-        print(f"{count:8,}  {name}")
-
-
-if __name__ == "__main__":
-    main()
+def run_case(seed: int, folder: Path) -> None:
+    """Run one round in the process of a case."""
+    print(dict(attack(seed)))

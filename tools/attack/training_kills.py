@@ -1,25 +1,22 @@
 """Kills of training runs: `qkv train` is killed at a file event or after some seconds, the same command
 resumes it, and the run folder is compared with that of a run that was not killed.
 
-    python -m tests.support.training_kills causal-lm seq2seq --count 100 --seed 1
-
 Training runs in forks of this process, which only imports, so that a run costs a fraction of a second. Do
 not call it in a process that has used several threads of torch."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import shutil
 import signal
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +29,16 @@ import qkv.train.report.console
 import qkv.train.run
 from qkv.train.report.history import MetricsHistory
 from qkv.train.run_folder import contains_run
-from tests.support import small_data
-from tests.support.file_events import FileEvents
+from tools import small_data
+from tools.attack.case import Case
+from tools.attack.file_events import FileEvents
 
 SETTINGS = (  # short, with every kind of file: two evaluations, three checkpoints, one of them removed
     "--train.steps 5 --train.warmup_steps 0 --train.log_every 1 --train.eval_every 2 --train.save_every 2"
     " --data.validation 0.1 --device cpu"
 ).split()
 UNCOMPARED = ("lock", "metrics.jsonl", "tensorboard")  # process ids, times
-MAX_RESUMES = 20
+TIMEOUT = 120.0
 
 
 class TornFileEvents(FileEvents):
@@ -171,9 +169,7 @@ class TrainingRun:
             return f"does not go on: exit status {status}: {error}"
         files = self.snapshot()
         different = sorted(
-            name
-            for name in {*files, *self.expected}
-            if files.get(name) != self.expected.get(name)
+            name for name in {*files, *self.expected} if files.get(name) != self.expected.get(name)
         )
         return f"differs: {', '.join(different)}" if different else None
 
@@ -182,7 +178,10 @@ class TrainingRun:
         base = self.home / "base"
         for name in ("best", "last"):
             folder = self.folder / name
-            if not (folder / "config.json").exists() and not (folder / "adapter_config.json").exists():
+            if (
+                not (folder / "config.json").exists()
+                and not (folder / "adapter_config.json").exists()
+            ):
                 continue
             child = os.fork()
             if not child:
@@ -200,73 +199,53 @@ class TrainingRun:
         return None
 
 
-def kill_at_every_event(run: TrainingRun, *, torn: bool = False) -> Iterator[tuple[Kill, str | None]]:
-    """Kill a run once at each of its file events; yield the kill and the problem, if there is one."""
-    for event, name in enumerate(run.events):
-        if not torn or name.startswith("open "):
-            kill = Kill(event, torn=torn)
-            yield kill, run.find_problem([kill])
-
-
-def kill_at_random(
-    run: TrainingRun, count: int, rng: random.Random
-) -> Iterator[tuple[list[Kill], str | None]]:
-    """Kill a run at random times and events, `count` times, one to four times until it ends."""
-    while count > 0:
-        kills = [draw_kill(run, rng) for _ in range(min(rng.choice([1, 1, 2, 4]), count))]
-        count -= len(kills)
-        yield kills, run.find_problem(kills)
-
-
 def draw_kill(run: TrainingRun, rng: random.Random) -> Kill:
     if rng.random() < 0.5:
         return Kill(seconds=rng.uniform(0, run.seconds))
     return Kill(rng.randrange(len(run.events)), torn=rng.random() < 0.5)
 
 
-def attack_training(
-    names: list[str],
-    count: int,
-    seed: int,
-    folder: Path,
-    report: Callable[[str], object] = print,
-) -> Counter[str]:
-    """Kill runs of small recipes `count` times in all; return how many ended well and how many did not."""
-    results: Counter[str] = Counter()
-    for number, name in enumerate(names):
+def attack_training_at_random(folder: Path, rng: random.Random) -> Iterator[Case]:
+    """A training run of each objective, killed one to four times at random times and file events."""
+    runs: dict[str, TrainingRun] = {}
+    names = [*small_data.WRITERS]
+    rng.shuffle(names)
+    for name in cycle(names):
+        if name not in runs:
+            runs[name] = TrainingRun(name, folder / name)
+        case_rng = random.Random(rng.getrandbits(64))
+        run_case = partial(run_random_kills, runs[name], case_rng)
+        yield Case(name=f"{name}, killed at random", run=run_case, timeout=TIMEOUT)
+
+
+def attack_training_at_events(folder: Path, rng: random.Random) -> Iterator[Case]:
+    """A training run of each objective, killed before or in each of its file events."""
+    names = [*small_data.WRITERS]
+    rng.shuffle(names)
+    for name in names:
         run = TrainingRun(name, folder / name)
-        share = (count * (number + 1)) // len(names) - (count * number) // len(names)
-        for kills, problem in kill_at_random(run, share, random.Random(f"{seed} {name}")):
-            results["kills"] += len(kills)
-            if problem is not None:
-                results[problem.partition(":")[0]] += 1
-                report(f"{name}: {', '.join(map(str, kills))}: {problem}")
-        report(f"{name}: {len(run.events)} file events, {run.seconds:.2f} s; so far {dict(results)}")
-    return results
+        kills = [Kill(event) for event in range(len(run.events))]
+        kills += [
+            Kill(event, torn=True)
+            for event, description in enumerate(run.events)
+            if description.startswith("open ")
+        ]
+        rng.shuffle(kills)
+        for kill in kills:
+            description = f"{name}, killed {kill}: {run.events[kill.event]}"
+            yield Case(name=description, run=partial(run_kills, run, [kill]), timeout=TIMEOUT)
+        shutil.rmtree(run.home)
 
 
-def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Kill training runs and resume them.")
-    parser.add_argument("names", nargs="*", default=list(small_data.WRITERS))
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every-event", action="store_true")
-    options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="qkv-kills-") as temporary:
-        if not options.every_event:
-            results = attack_training(options.names, options.count, options.seed, Path(temporary))
-            return int(results.keys() != {"kills"})
-        failed = False
-        for name in options.names:
-            run = TrainingRun(name, Path(temporary) / name)
-            for torn in (False, True):
-                for kill, problem in kill_at_every_event(run, torn=torn):
-                    if problem is not None:
-                        print(f"{name}: {kill} ({run.events[kill.event]}): {problem}", flush=True)
-                        failed = True
-            print(f"{name}: {len(run.events)} file events, {run.seconds:.2f} s", flush=True)
-    return int(failed)
+def run_random_kills(run: TrainingRun, rng: random.Random, folder: Path) -> str | None:
+    """Kill a run one to four times; the times depend on the duration of the run."""
+    return run_kills(run, [draw_kill(run, rng) for _ in range(rng.choice([1, 1, 2, 4]))], folder)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def run_kills(run: TrainingRun, kills: list[Kill], folder: Path) -> str | None:
+    """Kill a run; copy its folder to that of the case if something is wrong."""
+    print(f"{run.name}: {', '.join(map(str, kills))}")
+    problem = run.find_problem(kills)
+    if problem is not None and run.folder.exists():
+        shutil.copytree(run.folder, folder / "run")
+    return problem
