@@ -28,6 +28,7 @@ ATTACKS: dict[str, AttackEntry] = {
     "kills-train-events": AttackEntry("kills", "training_kills.attack_training_at_events", share=2),
     "errors-save":        AttackEntry("disk", "disk.attack_save_with_errors"),
     "full-disk-save":     AttackEntry("disk", "disk.attack_save_on_full_disk"),
+    "errors-train":       AttackEntry("disk", "training_kills.attack_training_with_errors"),
     "engine":             AttackEntry("engine", "engine.attack_engine"),
 }  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Kills of training runs: `qkv train` is killed at a file event or after some seconds, the same command
-resumes it, and the run folder is compared with that of a run that was not killed.
+"""Kills of training runs: `qkv train` is killed at a file event or after some seconds, or a file event is an
+I/O error; the same command resumes it, and the run folder is compared with that of a run without faults.
 
 Training runs in forks of this process, which only imports, so that a run costs a fraction of a second. Do
 not call it in a process that has used several threads of torch."""
@@ -39,6 +39,8 @@ SETTINGS = (  # short, with every kind of file: two evaluations, three checkpoin
 ).split()
 UNCOMPARED = ("lock", "metrics.jsonl", "tensorboard")  # process ids, times
 TIMEOUT = 120.0
+ERRORS = ("ENOSPC", "EIO", "EROFS", "EACCES")
+MAX_ERRORS = 40  # of an objective, before the next one
 
 
 class TornFileEvents(FileEvents):
@@ -61,16 +63,27 @@ class TornFileEvents(FileEvents):
 
 @dataclass(frozen=True)
 class Kill:
-    """Where a process is killed: before a file event, in the middle of it, or after some seconds."""
+    """Where a process is killed: before a file event, in the middle of it, or after some seconds.
+
+    `error` is an I/O error instead, such as ENOSPC: of the event, or of all from then on (`lasting`)."""
 
     event: int = -1
     torn: bool = False
     seconds: float | None = None
+    error: str | None = None
+    lasting: bool = False
 
     def __str__(self) -> str:
         if self.seconds is not None:
             return f"after {self.seconds:.3f} s"
+        if self.error is not None:
+            return f"{self.error} {'from' if self.lasting else 'at'} event {self.event}"
         return f"{'in' if self.torn else 'before'} event {self.event}"
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The exit statuses that it may have; the event may not be reached."""
+        return (0, -signal.SIGKILL) if self.error is None else (0, 2)
 
 
 @dataclass
@@ -131,7 +144,8 @@ class TrainingRun:
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             log = os.open(self.home / "events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             events = TornFileEvents if kill.torn else FileEvents
-            events(self.folder, kill.event, "kill", log=log).install()
+            fault = kill.error or "kill"
+            events(self.folder, kill.event, fault, persistent=kill.lasting, log=log).install()
             code = qkv.cli.main(command)
             sys.stderr.flush()
         except BaseException as error:
@@ -157,8 +171,10 @@ class TrainingRun:
             shutil.rmtree(self.folder)
         for kill in kills:
             status, error = self.run_killed(kill, "--resume", "auto")
-            if status not in (0, -signal.SIGKILL):
+            if status not in kill.statuses:
                 return f"does not go on: exit status {status}: {error}"
+            if status == 2 and (problem := self.find_wrong_error()):
+                return f"wrong error: {problem}"
             if check_models and (problem := self.find_unreadable()):
                 return f"unreadable: {problem}"
         flags = ["--resume", "auto"]
@@ -172,6 +188,13 @@ class TrainingRun:
             name for name in {*files, *self.expected} if files.get(name) != self.expected.get(name)
         )
         return f"differs: {', '.join(different)}" if different else None
+
+    def find_wrong_error(self) -> str | None:
+        """Return what is printed after exit status 2, unless it is one line after the warnings."""
+        lines = (self.home / "errors").read_text().splitlines()
+        lines = [line for line in lines if not line.startswith("qkv: warning: ")]
+        is_right = len(lines) == 1 and lines[0].startswith("qkv: ")
+        return None if is_right else "\n".join(lines)
 
     def find_unreadable(self) -> str | None:
         """Return the error of a model folder that is there and cannot be loaded."""
@@ -234,6 +257,25 @@ def attack_training_at_events(folder: Path, rng: random.Random) -> Iterator[Case
         for kill in kills:
             description = f"{name}, killed {kill}: {run.events[kill.event]}"
             yield Case(name=description, run=partial(run_kills, run, [kill]), timeout=TIMEOUT)
+        shutil.rmtree(run.home)
+
+
+def attack_training_with_errors(folder: Path, rng: random.Random) -> Iterator[Case]:
+    """A training run of each objective with an I/O error at each of its file events."""
+    names = [*small_data.WRITERS]
+    rng.shuffle(names)
+    for name in names:
+        run = TrainingRun(name, folder / name)
+        errors = [
+            Kill(event, error=error, lasting=lasting)
+            for event in range(len(run.events))
+            for error in ERRORS
+            for lasting in (False, True)
+        ]
+        rng.shuffle(errors)
+        for error in errors[:MAX_ERRORS]:
+            description = f"{name}, {error}: {run.events[error.event]}"
+            yield Case(name=description, run=partial(run_kills, run, [error]), timeout=TIMEOUT)
         shutil.rmtree(run.home)
 
 
