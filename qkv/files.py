@@ -1,18 +1,12 @@
-"""Text and JSON files: reading with size and type checks, atomic writing. Does not depend on torch."""
+"""Text and JSON files: reading with size and type checks, writing. Does not depend on torch."""
 
 import json
 import os
 import stat
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 MAX_TEXT_BYTES = 64 * 2**20
 DAMAGED_FILE_HINT = "the file is truncated or damaged; download or copy it again"
-TEMPORARY_SUFFIX = ".tmp"
-WriteFunction = Callable[[Path], object]  # writes a file at a path
 
 
 def get_file_size(path: Path) -> int:
@@ -72,63 +66,9 @@ def read_json_object(path: Path) -> dict[str, object]:
     return value
 
 
-def write_json(path: Path, data: object) -> None:
-    """Write a JSON file atomically; keys keep the order of `data`."""
-    write_files_atomically({path: partial(save_json, data)})
-
-
 def save_json(data: object, path: Path) -> None:
-    """Write JSON directly to `path`."""
+    """Write a JSON file; keys keep the order of `data`."""
     path.write_bytes((json.dumps(data, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
-
-
-def write_files_atomically(files: Mapping[Path, WriteFunction]) -> None:
-    """Write files of one folder under temporary names, then rename them in order.
-
-    The old files are kept until all new files are complete on disk."""
-    temporary = {path: path.with_name(path.name + TEMPORARY_SUFFIX) for path in files}
-    folder = next(iter(files)).parent
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for path, write in files.items():
-            write(temporary[path])
-            sync_file(temporary[path])
-        for path in files:
-            temporary[path].replace(path)
-        sync_file(folder)
-    except (OSError, RuntimeError) as error:
-        raise OSError(
-            f"{folder}: not written, its files are unchanged: {format_error(error)}"
-        ) from error
-    finally:
-        for path in temporary.values():
-            with suppress(OSError):
-                path.unlink()
-
-
-def check_new_folder(target: Path) -> None:
-    """Raise ValueError unless `target` is missing or an empty folder."""
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise ValueError(f"{target}: already exists; expected a new or an empty folder")
-
-
-@contextmanager
-def write_folder_atomically(target: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `target`, or removed after an error.
-
-    The files of an existing, empty `target` are renamed one by one."""
-    parent = next(folder for folder in target.absolute().parents if folder.is_dir())
-    if not os.access(parent, os.W_OK):
-        raise ValueError(f"{target}: {parent} is not writable; expected a writable folder")
-    with tempfile.TemporaryDirectory(prefix=".qkv-", dir=parent) as temporary:
-        folder = Path(temporary) / "model"
-        yield folder
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if target.is_dir():  # empty; perhaps a link, a mount point or the current folder
-            for path in sorted(folder.iterdir()):
-                path.rename(target / path.name)
-        else:
-            folder.rename(target)
 
 
 def sync_file(path: Path) -> None:

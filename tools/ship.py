@@ -30,7 +30,7 @@ from qkv.builtin.language import LANGUAGE_DETECTORS
 from qkv.cli.folders import describe_model
 from qkv.decode.config import add_do_sample
 from qkv.decode.config_file import read_generation_config, write_generation_config
-from qkv.files import check_new_folder, write_folder_atomically
+from qkv.staging import check_new_folder, write_folder
 from qkv.text.files import read_tokenizer_json_object
 
 TEXTS = ("title", "purpose", "data", "license", "attribution", "command", "date")
@@ -163,7 +163,7 @@ def ship(
         model.generation_config = write_generation_config(
             replace(config, **add_do_sample(generation_settings)), model.generation_config
         )
-    with write_folder_atomically(out) as folder:
+    with write_folder(out) as folder:
         model.save(folder, quantization="int8")
         data_table = tomllib.loads(recipe.read_text("utf-8")).get("data", {})
         set_model_max_length(folder / "tokenizer_config.json", data_table)

@@ -15,6 +15,7 @@ from qkv.cli.console import make_console, print_rich
 from qkv.cli.flags import BoolFlag
 from qkv.cli.folders import check_picture_file
 from qkv.cli.tokenizers import show_control_characters
+from qkv.staging import write_file
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -45,11 +46,11 @@ class AlignmentOptions:
     alignment_layer: str | None = None
     save: Path | None = None
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Return the settings for the task; raise ValueError if the file cannot be written."""
+    def get_settings(self, inputs: Sequence[str]) -> dict[str, Any]:
+        """Return the settings for the task; raise ValueError if the file cannot be written, or is one
+        of the inputs."""
         if self.save is not None:
-            check_picture_file(self.save, (".html", ".svg"))
+            check_picture_file(self.save, (".html", ".svg"), inputs)
         if not self.alignment and self.save is None:
             if self.alignment_layer is not None:
                 raise ValueError(
@@ -69,7 +70,8 @@ class AlignmentOptions:
 
         render = render_html if self.save.suffix == ".html" else render_svg
         words = [alignment.merge_into_words() for alignment in alignments]
-        self.save.write_text(render(title, words, target_name), encoding="utf-8")
+        with write_file(self.save) as temporary:
+            temporary.write_text(render(title, words, target_name), encoding="utf-8")
         print(f"wrote {self.save}", file=sys.stderr)
 
 

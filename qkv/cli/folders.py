@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,15 +30,18 @@ BASE_COMPANION_FILES = (
 )
 
 
-def check_picture_file(save: Path, suffixes: Sequence[str]) -> None:
-    """Raise ValueError if the file of --save cannot be written, or ends with another suffix."""
+def check_picture_file(save: Path, suffixes: Sequence[str], inputs: Sequence[str] = ()) -> None:
+    """Raise ValueError if the file of --save cannot be written, ends with another suffix, or is one
+    of the inputs. An older picture is replaced."""
     if save.suffix not in suffixes:
         expected = " or ".join(suffixes)
         if save.suffix == ".png":
             raise ValueError(f"--save {save}: PNG is not supported; expected {expected}")
         raise ValueError(f"--save {save}: expected a file name that ends with {expected}")
-    if save.is_dir() or not save.parent.is_dir():
+    if not save.parent.is_dir() or (save.exists() and not save.is_file()):
         raise ValueError(f"--save {save}: expected a file in an existing folder")
+    if save.exists() and any(os.path.isfile(name) and save.samefile(name) for name in inputs):
+        raise ValueError(f"--save {save}: the same file as the input; expected another file")
 
 
 def describe_model(model: Model) -> str:

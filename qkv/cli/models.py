@@ -21,8 +21,8 @@ from qkv.cli.folders import (
     list_file_sizes,
     print_summary,
 )
-from qkv.files import check_new_folder, write_folder_atomically
 from qkv.formatting import format_count
+from qkv.staging import check_new_folder, write_file, write_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -182,7 +182,9 @@ def show(
     )
     print_rich(heading, facts, "", render_tree(root, make_console().width), Text(legend, "dim"))
     if save is not None:
-        save.write_text(render_diagram_svg(f"{title}: {family.shape}", spec), encoding="utf-8")
+        with write_file(save) as temporary:
+            picture = render_diagram_svg(f"{title}: {family.shape}", spec)
+            temporary.write_text(picture, encoding="utf-8")
         print(f"wrote {save}", file=sys.stderr)
 
 
@@ -302,7 +304,7 @@ def export(
     model, source_format = _open_model(path, head)
     if dtype is not None:
         model.to(getattr(torch, dtype))
-    with write_folder_atomically(target) as folder:
+    with write_folder(target) as folder:
         if to == "auto" or to == "hf" or to == "qkv":
             file_format = weights_format or "safetensors"
             description = _save_model(model, folder, to, quantization, file_format, shard_bytes)
@@ -341,7 +343,7 @@ def _save_model(
 ) -> str:
     """Write Hugging Face's or qkv's format and return its description."""
     from qkv.files import read_json_object
-    from qkv.weights.tensors import read_tensors, write_tensors
+    from qkv.weights.tensors import list_weight_files, read_tensors, write_tensors
 
     if quantization not in (None, "int8"):
         raise ValueError(
@@ -354,7 +356,10 @@ def _save_model(
         max_shard_size=shard_bytes,
     )
     if weights_format == "bin":
-        write_tensors(folder, read_tensors(folder), file_format="bin", max_shard_size=shard_bytes)
+        tensors = read_tensors(folder)
+        for name in list_weight_files(folder):
+            (folder / name).unlink()  # its memory stays mapped
+        write_tensors(folder, tensors, file_format="bin", max_shard_size=shard_bytes)
     tensors = read_tensors(folder)
     is_native = read_json_object(folder / "config.json").get("model_type") == "qkv"
     dtypes = ", ".join(dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in tensors.values()))
@@ -415,7 +420,7 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
     base = find_base_model(path)[1] if is_adapter(path) else path
     merged = load(model, adapter=adapter, device="cpu")
     layers = merge_lora(merged.net)
-    with write_folder_atomically(out) as folder:
+    with write_folder(out) as folder:
         merged.save(folder)
         file_rows = list_file_sizes(folder)
         base_folder = base if base.is_dir() else base.parent

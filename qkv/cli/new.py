@@ -8,6 +8,7 @@ from typing import Literal
 from qkv.cli.console import print_rich
 from qkv.cli.flags import StringList
 from qkv.cli.train import build_facts_table
+from qkv.staging import write_file
 
 
 def new(
@@ -54,8 +55,8 @@ def new(
         machine=detect_machine(),
     )
     draft = DRAFT_SPECS[task].draft(source)
-    with path.open("x", encoding="utf-8") as file:
-        file.write(draft.format())
+    with write_file(path, exist_ok=False) as temporary:
+        temporary.write_text(draft.format(), encoding="utf-8")
     print_rich(build_facts_table(**draft.facts))
     print(f"wrote {path}; to train it:")
     print(f"  qkv train {path}")

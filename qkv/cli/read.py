@@ -16,6 +16,7 @@ from qkv.cli.output import (
     print_table,
     result_to_dict,
 )
+from qkv.staging import write_file
 
 
 def classify(
@@ -284,8 +285,8 @@ def embed(
 
     width = max((len(vector) for vector in results if vector is not None), default=0)
     vectors = np.stack([np.zeros(width, np.float32) if row is None else row for row in results])
-    with out.open("xb") as stream:
-        np.save(stream, vectors)
+    with write_file(out, exist_ok=False) as temporary:
+        np.save(temporary, vectors)
     print(f"wrote {out}: {vectors.shape[0]:,} × {vectors.shape[1]:,}")
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal
 
 from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.flags import BoolFlag, JsonFlag, StrictInt, StringList, TextArgument
-from qkv.files import check_new_folder
 from qkv.formatting import format_count
+from qkv.staging import check_new_folder, write_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,7 +101,8 @@ def train(
             extra_tokens=extra_tokens,
         )
     seconds = time.perf_counter() - start_time
-    tokenizer.save(out)
+    with write_folder(out) as staged:
+        tokenizer.save(staged)
     num_tokens = sum(map(len, tokenizer.encode_ids(sample.samples, add_special_tokens=False)))
     characters_per_token = sum(map(len, sample.samples)) / max(num_tokens, 1)
     table = Table.grid(padding=(0, 2))

@@ -45,7 +45,7 @@ def translate(
     if options.show_card:
         return options.print_card("translate")
     settings = drop_none(src_lang=src_lang, tgt_lang=tgt_lang, unit=unit)
-    settings |= generation.settings | alignment.settings
+    settings |= generation.settings | alignment.get_settings(texts)
     run_text_to_text(options, "translate", file.read_documents(texts), alignment, **settings)
 
 
@@ -76,7 +76,9 @@ def summarize(
         raise ValueError(
             "--recursive is for texts that are read in windows: also set --overflow window"
         )
-    settings = drop_none(min_length=min_length) | generation.settings | alignment.settings
+    settings = (
+        drop_none(min_length=min_length) | generation.settings | alignment.get_settings(texts)
+    )
     input_texts = file.read_documents(texts)
     run_text_to_text(options, "summarize", input_texts, alignment, recursive=recursive, **settings)
 

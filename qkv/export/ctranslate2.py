@@ -4,17 +4,16 @@ on the ctranslate2 package."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from functools import partial
-from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from qkv.export.ctranslate2_support import find_unsupported_parts, iter_norms
-from qkv.files import WriteFunction, save_json, write_files_atomically
+from qkv.files import save_json
+from qkv.model.file_names import list_model_files
 from qkv.model.foreign.ctranslate2_spec import (
     CTRANSLATE2_REVISIONS,
     DEFAULT_NORM_EPS,
@@ -27,6 +26,7 @@ from qkv.model.foreign.ctranslate2_spec import (
 from qkv.model.model import Model
 from qkv.nn.lora import lora_layers
 from qkv.spec import DualSpec, SinusoidalPositions, Spec
+from qkv.staging import replace_nothing, write_folder
 from qkv.text import Tokenizer
 from qkv.weights.formats.ctranslate2 import (
     CTRANSLATE2_QUANTIZATIONS,
@@ -74,25 +74,30 @@ def export_ctranslate2(model: Model, folder: Path, *, quantization: str | None =
     name = describe_spec(spec).name
     vocabularies = _build_vocabularies(spec, tokenizer, starts_from_zero)
     config = _build_config(model, spec, tokenizer, starts_from_zero)
-    files: dict[Path, WriteFunction] = {
-        folder / f"{key}.json": methodcaller("write_bytes", json.dumps(tokens, indent=2).encode())
-        for key, tokens in vocabularies.items()
-    }
-    files[folder / "model.bin"] = partial(
-        save_ctranslate2_model,
-        spec=name,
-        revision=CTRANSLATE2_REVISIONS[name],
-        variables=variables,
-        quantization=quantization,
-    )
-    if model.generation_config is not None:
-        files[folder / "generation_config.json"] = partial(save_json, model.generation_config)
-    files[folder / "config.json"] = partial(save_json, dict(sorted(config.items())))
-    write_files_atomically(files)
-    for path in folder.glob("*vocabulary.*"):  # of another model that was in the folder
-        if path not in files and path.suffix in (".json", ".txt"):
-            path.unlink()
-    model.save_tokenizer_and_pooling(folder)
+    with write_folder(folder, replace_ctranslate2) as staged:
+        for key, tokens in vocabularies.items():
+            (staged / f"{key}.json").write_bytes(json.dumps(tokens, indent=2).encode())
+        save_ctranslate2_model(
+            staged / "model.bin",
+            spec=name,
+            revision=CTRANSLATE2_REVISIONS[name],
+            variables=variables,
+            quantization=quantization,
+        )
+        if model.generation_config is not None:
+            save_json(model.generation_config, staged / "generation_config.json")
+        save_json(dict(sorted(config.items())), staged / "config.json")
+        model.save_tokenizer_and_pooling(staged)
+
+
+def replace_ctranslate2(folder: Path, names: Collection[str]) -> Collection[str]:
+    """Return the files of a CTranslate2 model that another one must not have."""
+    if not (folder / "model.bin").is_file():
+        return replace_nothing(folder, names)
+    return [
+        *list_model_files(folder),
+        *(path.name for path in folder.glob("*vocabulary.*") if path.suffix in (".json", ".txt")),
+    ]
 
 
 def _starts_from_zero(model: Model) -> bool:

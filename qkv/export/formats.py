@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.families.family import lookup
-from qkv.files import check_new_folder, write_folder_atomically
 from qkv.model.model import Model
+from qkv.staging import check_new_folder, write_folder
 
 
 class ExportFormat(NamedTuple):
@@ -44,6 +44,5 @@ def export_model(
         settings["quantization"] = quantization
     check_new_folder(Path(folder))
     export = getattr(import_module(export_format.module), export_format.function)
-    with write_folder_atomically(Path(folder)) as temporary:
-        temporary.mkdir()
-        export(model, temporary, **settings)
+    with write_folder(Path(folder)) as staged:
+        export(model, staged, **settings)

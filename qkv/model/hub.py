@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from qkv.builtin import find_builtin, is_builtin
+from qkv.staging import finish_save
 
 
 def find_model_folder(
@@ -15,6 +16,7 @@ def find_model_folder(
     if name_or_path == "":
         raise ValueError("the model name is empty, expected a folder or a hub id")
     folder = Path(name_or_path)
+    finish_save(folder)
     if (folder / "recipe.toml").is_file() and not (folder / "config.json").exists():
         models = [folder / name for name in ("best", "last") if (folder / name).is_dir()]
         hint = f"its model is in {models[0]}" if models else "it has saved no model yet"

@@ -27,7 +27,7 @@ from qkv.model.label_names import (
     set_label_names,
 )
 from qkv.model.limits import check_layer_count
-from qkv.model.model import Model, list_tokenizer_files
+from qkv.model.model import Model
 from qkv.model.parameters import (
     build_meta_network,
     count_head_labels,
@@ -41,6 +41,8 @@ from qkv.model.transforms.sentence_transformers import (
     read_dense_tensors,
     read_pooling,
 )
+from qkv.staging import read_folder
+from qkv.text.files import TokenizerFiles
 from qkv.weights.int8 import dequantize_int8
 from qkv.weights.names_table import NamesTable
 from qkv.weights.tensors import find_nonfinite, read_tensors
@@ -149,17 +151,20 @@ def load_folder(
         raise ValueError(
             f"{path}: an adapter, expected a model for the adapter {adapter}; run `qkv merge` on it first"
         )
-    if foreign_format := find_foreign_format(path):
-        model = foreign_format.load(path)
-        model.net.to(device=target_device, dtype=dtype)
-    else:
-        model = load_hf_folder(path, family=family, head=head, device=device, dtype=dtype)
+    with read_folder(path):
+        if foreign_format := find_foreign_format(path):
+            model = foreign_format.load(path)
+            model.net.to(device=target_device, dtype=dtype)
+        else:
+            model = load_hf_folder(path, family=family, head=head, device=device, dtype=dtype)
     if adapter is not None:
         adapter_folder = find_model_folder(adapter, None)
-        model = read_adapter(model, adapter_folder)
+        with read_folder(adapter_folder):
+            model = read_adapter(model, adapter_folder)
+            tokenizer_files = TokenizerFiles.read(adapter_folder)
         model.base_model_name = base_model_name
-        if list_tokenizer_files(adapter_folder):
-            model.tokenizer_folder = adapter_folder
+        if tokenizer_files.contents:
+            model.tokenizer_files = tokenizer_files
     return model
 
 
@@ -250,7 +255,7 @@ def load_hf_folder(
         checkpoint_prefix=checkpoint_prefix,
         extra_tensors=loaded.extra_tensors,
         new_parameters=loaded.new_parameters,
-        tokenizer_folder=folder,
+        tokenizer_files=TokenizerFiles.read(folder),
         generation_config=read_json_object(generation_config_path)
         if has_generation_config
         else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
@@ -12,9 +11,10 @@ from torch import Tensor, nn
 
 from qkv.decode.settings import GenerationSettings
 from qkv.families.family import Args, Family
-from qkv.files import write_json
+from qkv.files import save_json
 from qkv.hints import describe_unknown_name
 from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
+from qkv.model.file_names import replace_model
 from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
 from qkv.model.loss import compute_loss, shift_labels_right
 from qkv.model.output import ModelOutput
@@ -29,19 +29,13 @@ from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sente
 from qkv.nn.lora import lora_layers
 from qkv.nn.transformer import DualEncoder, Transformer
 from qkv.spec import DualSpec, ShiftRight, Spec
+from qkv.staging import write_folder
 from qkv.text import Tokenizer
+from qkv.text.files import TokenizerFiles
 from qkv.weights.int8 import quantize_int8
 from qkv.weights.names_table import NamesTable
 from qkv.weights.tensors import write_tensors
 
-VOCABULARY_FILES = """
-    tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model
-    tokenizer.model source.spm vocab-src.json bpe_simple_vocab_16e6.txt.gz
-""".split()
-TOKENIZER_CONFIG_FILES = """
-    tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt vocab.bpe target.spm
-    target_vocab.json vocab-tgt.json
-""".split()
 # Inputs (B, C, ...) of multiple choice that are flattened to (B * C, ...).
 CHOICE_INPUTS = {
     "input_ids", "attention_mask", "position_ids", "token_type_ids", "inputs_embeds", "mc_token_ids",
@@ -56,7 +50,7 @@ class Model:
         self, family: Family, args: Args, net: Transformer | DualEncoder, config: Mapping[str, Any], *,
         position_embedding_type: str | None = None, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
-        tokenizer_folder: Path | None = None, generation_config: Mapping[str, Any] | None = None,
+        tokenizer_files: TokenizerFiles | None = None, generation_config: Mapping[str, Any] | None = None,
         new_parameters: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.family = family
@@ -69,7 +63,7 @@ class Model:
         self.checkpoint_prefix = checkpoint_prefix  # prefix of tensor names in the checkpoint
         self.extra_tensors = extra_tensors or {}  # checkpoint tensors that the network does not use
         self.new_parameters = new_parameters  # those that the checkpoint lacks
-        self.tokenizer_folder = tokenizer_folder
+        self.tokenizer_files = tokenizer_files  # of the folder that the model was loaded from
         self.base_model_name: str | None = None  # the base model of its adapters
         self.adapter_parameters_to_save: tuple[str, ...] = ()  # those that the base lacks
         self._tokenizer: Tokenizer | None = None
@@ -81,18 +75,23 @@ class Model:
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of the model folder, loaded on first use."""
-        folder = self.tokenizer_folder
-        if self._tokenizer is None and folder is not None and list_tokenizer_files(folder):
-            self._tokenizer = Tokenizer.load(folder)
+        """The tokenizer of the model folder, built from its files on first use."""
+        files = self.tokenizer_files
+        if self._tokenizer is None and files is not None and files.contents:
+            self._tokenizer = Tokenizer.from_files(files)
         return self._tokenizer
 
     @tokenizer.setter
     def tokenizer(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer
-        self.tokenizer_folder = None
+        self.tokenizer_files = None
         if tokenizer is not None:
             self._state_token_ids(tokenizer)
+
+    @property
+    def tokenizer_folder(self) -> Path | None:
+        """The folder of the tokenizer, if the model was loaded with it."""
+        return self.tokenizer_files.folder if self.tokenizer_files is not None else None
 
     def _state_token_ids(self, tokenizer: Tokenizer) -> None:
         """State the special token ids of the tokenizer in the configs."""
@@ -257,7 +256,9 @@ class Model:
         self, folder: str | Path, *, format: Literal["auto", "hf", "qkv"] = "auto",
         quantization: Literal["int8"] | None = None, max_shard_size: int = 5_000_000_000,
     ) -> None:  # fmt: skip
-        """Write config.json, the weights and the tokenizer.
+        """Write config.json, the weights and the tokenizer, all in one step or not at all.
+
+        A model in the folder is replaced; other files stay.
 
         `format` is "hf" (Hugging Face's), "qkv", or "auto": "hf" if it supports the model. A
         Transformer is saved as Marian if `format` is "hf". `quantization` is None, or "int8" for a
@@ -296,19 +297,21 @@ class Model:
         if quantization:
             tensors = quantize_int8(tensors)
             config["weights"] = quantization
-        folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(folder, tensors, max_shard_size=max_shard_size)
-        self._write_config(folder, config)
+        with write_folder(folder, replace_model) as staged:
+            write_tensors(staged, tensors, max_shard_size=max_shard_size)
+            self._write_config(staged, config)
 
     def save_config(self, folder: str | Path) -> None:
         """Write everything but the weights: config.json, generation_config.json and the tokenizer."""
         is_hf = self.find_hf_incompatibility() is None
-        self._write_config(Path(folder), self._build_config(is_hf, self.dtype))
+        config = self._build_config(is_hf, self.dtype)
+        with write_folder(Path(folder)) as staged:
+            self._write_config(staged, config)
 
     def _write_config(self, folder: Path, config: Mapping[str, Any]) -> None:
-        write_json(folder / "config.json", config)
+        save_json(config, folder / "config.json")
         if self.generation_config is not None:
-            write_json(folder / "generation_config.json", self.generation_config)
+            save_json(self.generation_config, folder / "generation_config.json")
         self.save_tokenizer_and_pooling(folder)
 
     def _build_config(self, is_hf: bool, dtype: torch.dtype) -> dict[str, Any]:
@@ -346,11 +349,10 @@ class Model:
         return stated | {key: value for key, value in self.config.items() if key not in replaced}
 
     def save_tokenizer_and_pooling(self, folder: Path) -> None:
-        """Write the tokenizer, and the files of sentence-transformers if the model has pooling."""
-        if self.tokenizer_folder is not None:  # copied unchanged, used or not
-            for path in list_tokenizer_files(self.tokenizer_folder):
-                if path.resolve().parent != folder.resolve():
-                    shutil.copyfile(path, folder / path.name)
+        """Write the tokenizer, and the files of sentence-transformers if the model has pooling, into
+        a staging folder."""
+        if self.tokenizer_files is not None:  # unchanged, used or not
+            self.tokenizer_files.write(folder)
         elif self._tokenizer is not None:
             self._tokenizer.save(folder)
         if self.pooling is not None and isinstance(self.net, Transformer):
@@ -387,10 +389,3 @@ def _is_requested(name: str, extra_outputs: tuple[str, ...]) -> bool:
     return (
         not name.endswith(EXTRA_OUTPUT_SUFFIXES) or name.removeprefix("encoder_") in extra_outputs
     )
-
-
-def list_tokenizer_files(folder: Path) -> list[Path]:
-    """Return the tokenizer files of a folder; empty if it has no vocabulary."""
-    names = (*VOCABULARY_FILES, *TOKENIZER_CONFIG_FILES)
-    files = {name: folder / name for name in names if (folder / name).is_file()}
-    return list(files.values()) if files.keys() & {*VOCABULARY_FILES} else []

@@ -1,4 +1,4 @@
-"""Tokenizer files: validated reading of text and JSON."""
+"""Tokenizer files: their names, and validated reading of text and JSON."""
 
 from __future__ import annotations
 
@@ -6,13 +6,63 @@ import json
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 MAX_TOKENIZER_FILE_BYTES = 256 * 2**20  # the largest published vocabularies have a tenth
 DAMAGED_TOKENIZER_HINT = "the file is truncated or damaged; download or copy it again"
 
+# A folder with one of these has a tokenizer.
+VOCABULARY_FILES = """
+    tokenizer.json vocab.txt vocab.json encoder.json spiece.model sentencepiece.bpe.model
+    tokenizer.model source.spm vocab-src.json bpe_simple_vocab_16e6.txt.gz
+""".split()
+TOKENIZER_CONFIG_FILES = """
+    tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt vocab.bpe target.spm
+    target_vocab.json vocab-tgt.json
+""".split()
+TOKENIZER_FILES = {*VOCABULARY_FILES, *TOKENIZER_CONFIG_FILES}
+
 JsonObject: TypeAlias = dict[str, object]
+
+
+@dataclass(frozen=True)
+class TokenizerFiles:
+    """The tokenizer files of a folder, as they were when they were read; config.json, which may state
+    the type of the tokenizer, is among them."""
+
+    folder: Path
+    contents: dict[str, bytes]
+
+    @classmethod
+    def read(cls, folder: Path) -> TokenizerFiles:
+        """Read the tokenizer files of a folder; none if it has no vocabulary."""
+        paths = list_tokenizer_files(folder)
+        if paths and (folder / "config.json").is_file():
+            paths.append(folder / "config.json")
+        return cls(folder, {path.name: read_bytes(path, allow_empty=True) for path in paths})
+
+    def write(self, folder: Path) -> None:
+        """Write the tokenizer files unchanged."""
+        for name in TOKENIZER_FILES & self.contents.keys():
+            (folder / name).write_bytes(self.contents[name])
+
+
+def list_tokenizer_files(folder: Path) -> list[Path]:
+    """Return the tokenizer files of a folder; empty if it has no vocabulary."""
+    names = (*VOCABULARY_FILES, *TOKENIZER_CONFIG_FILES)
+    files = {name: folder / name for name in names if (folder / name).is_file()}
+    return list(files.values()) if files.keys() & {*VOCABULARY_FILES} else []
+
+
+def states_model_type(folder: Path) -> bool:
+    """Return whether config.json of a folder is that of a model."""
+    try:
+        config = read_tokenizer_json_object(folder / "config.json")
+    except ValueError:
+        return False
+    return not {"model_type", "architectures"}.isdisjoint(config)
 
 
 @contextmanager
@@ -30,7 +80,7 @@ def reraise_as_value_error(source: Path | str) -> Iterator[None]:
         raise ValueError(f"{source}: {cause}") from None
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: Path, *, allow_empty: bool = False) -> bytes:
     """Read a regular file; a pipe or device, which could block forever, is an error."""
     try:
         status = path.stat()
@@ -44,7 +94,7 @@ def read_bytes(path: Path) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}; expected a readable file") from None
-    if not data:
+    if not data and not allow_empty:
         raise ValueError(f"{path}: empty; {DAMAGED_TOKENIZER_HINT}")
     return data
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from operator import methodcaller
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from qkv.files import write_files_atomically
+from qkv.staging import replace_nothing, write_folder
 from qkv.text.backends.protocol import TokenizerBackend
 from qkv.text.config import (
-    ADDED_TOKENS_FILE,
     EXTRA_SPECIAL_TOKENS_KEYS,
     SPECIAL_TOKENS_MAP_FILE,
     TOKENIZER_CONFIG_FILE,
     TokenizerFileConfig,
 )
-from qkv.text.files import encode_json
+from qkv.text.files import encode_json, list_tokenizer_files, states_model_type
 from qkv.text.load import TOKENIZER_FILE
 
 
@@ -51,9 +49,15 @@ def save_tokenizer_files(
         TOKENIZER_CONFIG_FILE: encode_json(dict(sorted(values.items()))),
         SPECIAL_TOKENS_MAP_FILE: encode_json(special_tokens_map),
     }
-    write_files_atomically(
-        {folder / name: methodcaller("write_bytes", data) for name, data in new_files.items()}
-    )
-    # Files of an older tokenizer in the folder would take precedence over this one.
-    for name in {TOKENIZER_FILE, ADDED_TOKENS_FILE} - new_files.keys():
-        (folder / name).unlink(missing_ok=True)
+    with write_folder(folder, replace_tokenizer) as staged:
+        for name, data in new_files.items():
+            (staged / name).write_bytes(data)
+
+
+def replace_tokenizer(folder: Path, names: Collection[str]) -> Collection[str]:
+    """Return the tokenizer files of a folder; raise ValueError if it holds neither a tokenizer nor a
+    model and a new file has the name of an old one."""
+    marks = (TOKENIZER_CONFIG_FILE, SPECIAL_TOKENS_MAP_FILE)
+    if not any((folder / name).is_file() for name in marks) and not states_model_type(folder):
+        return replace_nothing(folder, names)
+    return [path.name for path in list_tokenizer_files(folder)]

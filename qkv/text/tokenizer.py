@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import overload
 
+from qkv.staging import read_folder
 from qkv.text.backends.protocol import TokenizerBackend, make_text_pairs
 from qkv.text.batch_encoding import (
     BatchEncoding,
@@ -19,6 +21,7 @@ from qkv.text.batch_encoding import (
 )
 from qkv.text.config import TokenizerFileConfig
 from qkv.text.encoding import Encoding
+from qkv.text.files import TokenizerFiles
 from qkv.text.load import load_tokenizer_parts
 from qkv.text.save import save_tokenizer_files
 from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialToken
@@ -72,8 +75,23 @@ class Tokenizer:
     @classmethod
     def load(cls, folder: str | Path) -> Tokenizer:
         """Load the tokenizer files of a published model, or those that `save` wrote."""
-        parts = load_tokenizer_parts(Path(folder))
+        with read_folder(Path(folder)):
+            parts = load_tokenizer_parts(Path(folder))
         return cls(parts.backend, parts.config, parts.files)
+
+    @classmethod
+    def from_files(cls, files: TokenizerFiles) -> Tokenizer:
+        """Load a tokenizer from files as they were read, whether or not they have changed since."""
+        with read_folder(files.folder):
+            if TokenizerFiles.read(files.folder) == files:
+                return cls.load(files.folder)
+        with tempfile.TemporaryDirectory() as folder:
+            for name, content in files.contents.items():
+                (Path(folder) / name).write_bytes(content)
+            try:
+                return cls.load(folder)
+            except ValueError as error:
+                raise ValueError(str(error).replace(folder, str(files.folder))) from None
 
     @classmethod
     def train(

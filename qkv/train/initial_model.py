@@ -18,11 +18,12 @@ from qkv.model.build import build
 from qkv.model.hub import find_model_folder
 from qkv.model.label_names import set_label_names
 from qkv.model.load import load_folder
-from qkv.model.model import Model, list_tokenizer_files
+from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers
 from qkv.text import Tokenizer
+from qkv.text.files import list_tokenizer_files
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 

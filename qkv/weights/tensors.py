@@ -5,9 +5,7 @@ import os
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
-from functools import partial
-from itertools import count
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -18,15 +16,13 @@ from torch import Tensor
 
 from qkv.files import (
     DAMAGED_FILE_HINT,
-    TEMPORARY_SUFFIX,
-    WriteFunction,
     format_error,
     get_file_size,
     read_json_object,
     resolve_inside,
     save_json,
-    write_files_atomically,
 )
+from qkv.staging import read_folder, write_folder
 from qkv.weights.formats.unsupported import check_supported_format
 from qkv.weights.safetensors import read_safetensors, write_safetensors
 
@@ -73,10 +69,11 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Read the weights of a folder or a file by name, on the CPU, memory-mapped if possible."""
     if not folder.is_dir():
         return _read_tensor_file(folder)
-    for name in WEIGHT_FILES:
-        path = folder / name
-        if os.path.lexists(path):
-            return _read_index(path) if name.endswith(".json") else _read_tensor_file(path)
+    with read_folder(folder):
+        for name in WEIGHT_FILES:
+            path = folder / name
+            if os.path.lexists(path):
+                return _read_index(path) if name.endswith(".json") else _read_tensor_file(path)
     check_supported_format(folder)
     entries = ", ".join(sorted(entry.name for entry in folder.iterdir())) or "nothing"
     expected = ", ".join(WEIGHT_FILES)
@@ -95,45 +92,41 @@ def write_tensors(
     """Replace the weights of a folder, in Hugging Face's layout, and return the names of the new
     files.
 
-    If writing is interrupted, `read_tensors` reads either all old weights or all new weights. Old
-    weights in any of the four layouts are removed at the end."""
+    Old weights in any of the four layouts are replaced in one step."""
     if file_format == "safetensors":
-        stem, suffix, save = "model", ".safetensors", _save_safetensors
+        stem, suffix, save = "model", ".safetensors", save_safetensors
     else:
         stem, suffix, save = "pytorch_model", ".bin", _save_torch
-    entry_file = stem + suffix
     shards = _split_into_shards(tensors, max_shard_size)
-    files: dict[Path, WriteFunction] = {}
-    if len(shards) == 1:
-        files[folder / entry_file] = partial(save, shards[0])
-    else:
-        names = _find_unused_names(folder, stem, suffix, len(shards))
+    with write_folder(folder, replace_weights) as staged:
+        if len(shards) == 1:
+            save(shards[0], staged / (stem + suffix))
+            return [stem + suffix]
+        names = [f"{stem}-{i:05}-of-{len(shards):05}{suffix}" for i in range(1, len(shards) + 1)]
+        for name, shard in zip(names, shards, strict=True):
+            save(shard, staged / name)
         total_size = sum(tensor.nbytes for tensor in tensors.values())
         weight_map = {
-            name: file for file, shard in zip(names, shards, strict=True) for name in shard
+            tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard
         }
-        for file, shard in zip(names, shards, strict=True):
-            files[folder / file] = partial(save, shard)
-        entry_file += ".index.json"
+        index_file = f"{stem}{suffix}.index.json"
         index = {"metadata": {"total_size": total_size}, "weight_map": weight_map}
-        files[folder / entry_file] = partial(save_json, index)
-    write_files_atomically(files)
-    # In reverse order of preference, so that a reader never switches to other old weights.
-    stale = [folder / name for name in reversed(WEIGHT_FILES) if name != entry_file]
-    # Then old shards, and temporary files of an interrupted write.
-    for path in folder.iterdir():
-        name = path.name.removesuffix(TEMPORARY_SUFFIX)
-        is_temporary_entry = name in WEIGHT_FILES and name != path.name
-        if path not in files and (SHARD_PATTERN.fullmatch(name) or is_temporary_entry):
-            stale.append(path)
-    for path in stale:
-        path.unlink(missing_ok=True)
-    return [path.name for path in files]
+        save_json(index, staged / index_file)
+        return [*names, index_file]
 
 
-def write_tensor_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write one safetensors file atomically."""
-    write_files_atomically({path: partial(_save_safetensors, tensors)})
+def list_weight_files(folder: Path) -> list[str]:
+    """Return the names of the weight files, indices and shards of a folder."""
+    return sorted(
+        path.name
+        for path in folder.iterdir()
+        if path.name in WEIGHT_FILES or SHARD_PATTERN.fullmatch(path.name)
+    )
+
+
+def replace_weights(folder: Path, names: Collection[str]) -> Collection[str]:
+    """Return the weight files of a folder, which new ones replace."""
+    return list_weight_files(folder)
 
 
 def find_nonfinite(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -281,16 +274,6 @@ def _split_into_shards(
     return shards
 
 
-def _find_unused_names(folder: Path, stem: str, suffix: str, num_shards: int) -> list[str]:
-    """Return shard names that do not exist yet, so that the shards of an old index do not change."""
-    for attempt in count(1):
-        start = stem if attempt == 1 else f"{stem}-{attempt}"
-        names = [f"{start}-{i:05}-of-{num_shards:05}{suffix}" for i in range(1, num_shards + 1)]
-        if not any(os.path.lexists(folder / name) for name in names):
-            break
-    return names
-
-
 def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return each tensor contiguous, on the CPU, with separate storage."""
     unshared: dict[str, Tensor] = {}
@@ -305,7 +288,8 @@ def _unshare_memory(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return unshared
 
 
-def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+def save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write one safetensors file; raise OSError if it cannot be written."""
     try:
         write_safetensors(path, tensors, metadata={"format": "pt"})
     except SafetensorError as error:
@@ -313,4 +297,7 @@ def _save_safetensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 
 
 def _save_torch(tensors: Mapping[str, Tensor], path: Path) -> None:
-    torch.save(_unshare_memory(tensors), path)
+    try:
+        torch.save(_unshare_memory(tensors), path)
+    except RuntimeError as error:
+        raise OSError(format_error(error)) from error

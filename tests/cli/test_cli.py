@@ -523,7 +523,7 @@ def test_export_leaves_nothing_half_written(
     def full(*_: object) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("qkv.model.model.write_json", full)
+    monkeypatch.setattr("qkv.model.model.save_json", full)
     assert "No space left on device" in bad(capsys, "export", source, tmp_path / "b")
     assert {path.name for path in tmp_path.iterdir()} == {"a"}
 

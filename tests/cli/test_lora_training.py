@@ -301,7 +301,7 @@ def test_a_merge_that_fails_leaves_nothing(
     trained(capsys)
     before = sorted(Path().iterdir())
     with monkeypatch.context() as patch:
-        patch.setattr("qkv.model.model.write_json", full)
+        patch.setattr("qkv.model.model.save_json", full)
         assert "No space left" in bad(capsys, "merge", "run/last", "--out", "plain")
     assert sorted(Path().iterdir()) == before
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from qkv.text import Tokenizer
+from tests.support.file_events import run_at_every_event
 from tests.support.text_oracle import (
     DIFFICULT_TEXTS,
     TEXT_PAIRS,
@@ -90,15 +91,46 @@ def test_saving_over_another_leaves_none_of_it(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_half_written(tmp_path: Path) -> None:
-    write_marian(tmp_path / "marian")
-    write_modernbert(tmp_path)
-    (tmp_path / f"{CONFIG}.tmp").mkdir()
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    with pytest.raises(OSError, match="not written, its files are unchanged"):
-        Tokenizer.load(tmp_path / "marian").save(tmp_path)
-    (tmp_path / f"{CONFIG}.tmp").rmdir()
-    assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+def test_a_killed_save_is_all_or_nothing(memory_path: Path) -> None:
+    folder = memory_path / "folder"
+    write_marian(memory_path / "marian")
+    tokenizer = Tokenizer.load(memory_path / "marian")
+
+    def reset() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        write_modernbert(folder)
+        (folder / "notes.txt").write_text("mine")
+
+    def read() -> dict[str, bytes]:
+        Tokenizer.load(folder)
+        return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+    reset()
+    before = read()
+    tokenizer.save(folder)
+    after = read()
+    assert "notes.txt" in after
+    assert WHOLE not in after
+    outcomes = []
+    for _ in run_at_every_event(lambda: tokenizer.save(folder), folder, reset=reset):
+        outcomes.append([before, after].index(read()))
+        tokenizer.save(folder)
+        assert {path.name for path in folder.iterdir()} == after.keys()
+    assert outcomes == sorted(outcomes)
+    assert {*outcomes} == {0, 1}
+
+
+def test_a_vocabulary_of_others_is_not_replaced(tmp_path: Path) -> None:
+    write_bert(tmp_path / "bert")
+    tokenizer = Tokenizer.load(tmp_path / "bert")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "tokenizer.json").write_text("{}")
+    (tmp_path / "mine" / "vocab.txt").write_text("words")
+    with pytest.raises(ValueError, match=r"tokenizer\.json would be replaced"):
+        tokenizer.save(tmp_path / "mine")
+    (tmp_path / "mine" / "tokenizer.json").unlink()
+    tokenizer.save(tmp_path / "mine")
+    assert (tmp_path / "mine" / "vocab.txt").read_text() == "words"
 
 
 @pytest.mark.parametrize(

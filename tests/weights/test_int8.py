@@ -11,7 +11,7 @@ from torch import Tensor
 
 import qkv
 from qkv.cli import main
-from qkv.files import read_json_object, write_json
+from qkv.files import read_json_object, save_json
 from qkv.weights.int8 import dequantize_int8, get_scale_name, quantize_int8
 from tests.support import compare, tiny
 
@@ -177,9 +177,9 @@ def test_a_damaged_file_is_an_error(
 
 def test_other_weights_in_the_config_are_an_error(folder: Path) -> None:
     config = read_json_object(folder / "config.json")
-    write_json(folder / "config.json", {**config, "weights": "int4"})
+    save_json({**config, "weights": "int4"}, folder / "config.json")
     with pytest.raises(ValueError, match="weights is 'int4', expected 'int8' or no key `weights`"):
         qkv.load(folder)
-    write_json(folder / "config.json", {key: config[key] for key in config if key != "weights"})
+    save_json({key: config[key] for key in config if key != "weights"}, folder / "config.json")
     with pytest.raises(ValueError, match="is int8, expected floating point"):
         qkv.load(folder)

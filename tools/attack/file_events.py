@@ -61,10 +61,10 @@ class FileEvents:
         sys.addaudithook(self._audit)
         original = os.fsync
 
-        def fsync(descriptor: Any) -> None:
-            number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
+        def fsync(fd: Any) -> None:
+            number = fd if isinstance(fd, int) else fd.fileno()
             self._report("os.fsync", [os.readlink(f"/proc/self/fd/{number}")])
-            original(descriptor)
+            original(fd)
 
         os.fsync = fsync
 
@@ -108,27 +108,40 @@ def run_with_fault(
     The fork shares what is already imported and built, so that a run costs milliseconds."""
     read_end, write_end = os.pipe()
     error_read, error_write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork of a process with threads
-        child = os.fork()
-    if not child:
-        code = 0
+
+    def run() -> None:
+        FileEvents(root, event, fault, persistent=persistent, log=write_end).install()
         try:
-            FileEvents(root, event, fault, persistent=persistent, log=write_end).install()
             action()
         except BaseException as error:
             os.write(error_write, f"{type(error).__name__}: {error}".encode()[:4000])
             if not isinstance(error, (OSError, ValueError)):
-                traceback.print_exc()
-            code = 1
-        finally:
-            os._exit(code)
+                raise
+
+    child = fork(run)
     os.close(write_end)
     os.close(error_write)
     with os.fdopen(read_end) as events, os.fdopen(error_read) as errors:
         names, error = events.read().splitlines(), errors.read()
     _, status = os.waitpid(child, 0)
     return Ending(event, names, os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0, error)
+
+
+def fork(action: Callable[[], object]) -> int:
+    """Run an action in a fork of this process, and return its process id; it exits with 0 or 1."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork of a process with threads
+        child = os.fork()
+    if not child:
+        code = 1
+        try:
+            action()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    return child
 
 
 def run_at_every_event(

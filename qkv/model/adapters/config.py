@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 from qkv.families.family import Family
 from qkv.files import read_json_object
+from qkv.model.file_names import ADAPTER_CONFIG_FILE
 from qkv.model.hub import find_model_folder
 from qkv.model.model import Model
 from qkv.spec import DualSpec
 from qkv.validate import check_number
 
-ADAPTER_CONFIG_FILE = "adapter_config.json"
 SUPPORTED_ADAPTER_KEYS = set(
     "peft_type r lora_alpha lora_dropout use_rslora alpha_pattern base_model_name_or_path "
     "revision task_type "

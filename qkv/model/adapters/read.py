@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qkv.files import read_json_object
-from qkv.model.adapters.config import ADAPTER_CONFIG_FILE, AdapterConfig, read_adapter_config
+from qkv.model.adapters.config import AdapterConfig, read_adapter_config
 from qkv.model.adapters.names import (
     AdapterNames,
     find_tied_parameters,
@@ -23,6 +23,7 @@ from qkv.model.adapters.names import (
     match_adapter_names,
 )
 from qkv.model.build import build_model_spec
+from qkv.model.file_names import ADAPTER_CONFIG_FILE, ADAPTER_HEAD_FILE, ADAPTER_WEIGHT_FILES
 from qkv.model.model import Model
 from qkv.model.parameters import build_meta_network
 from qkv.model.transforms.heads import replace_head
@@ -31,12 +32,8 @@ from qkv.nn.lora import AdapterGroup, insert_adapters, linear_layers, lora_layer
 from qkv.validate import summarize_problems
 from qkv.weights.tensors import find_nonfinite, read_tensors
 
-ADAPTER_WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 PEFT_PREFIX = "base_model.model."
 LORA_TENSOR_PATTERN = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
-ADAPTER_HEAD_FILE = (
-    "head.json"  # written by qkv: the head and its label names, which PEFT does not save
-)
 HEAD_CONFIG_KEYS = (
     "id2label",
     "label2id",

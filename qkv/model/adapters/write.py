@@ -10,24 +10,26 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from qkv.files import write_json
-from qkv.model.adapters.config import ADAPTER_CONFIG_FILE, get_task_type
+from qkv.files import save_json
+from qkv.model.adapters.config import get_task_type
 from qkv.model.adapters.names import (
     AdapterNames,
     build_adapter_names,
     find_tied_parameters,
     get_base_parameters,
 )
-from qkv.model.adapters.read import (
+from qkv.model.adapters.read import HEAD_CONFIG_KEYS, PEFT_PREFIX
+from qkv.model.file_names import (
+    ADAPTER_CONFIG_FILE,
     ADAPTER_HEAD_FILE,
     ADAPTER_WEIGHT_FILES,
-    HEAD_CONFIG_KEYS,
-    PEFT_PREFIX,
+    replace_adapter,
 )
 from qkv.model.model import Model
 from qkv.nn.lora import LoraLinear, lora_layers
+from qkv.staging import write_folder
 from qkv.validate import summarize_problems
-from qkv.weights.tensors import write_tensor_file
+from qkv.weights.tensors import save_safetensors
 
 
 class AdapterFiles(NamedTuple):
@@ -40,19 +42,21 @@ class AdapterFiles(NamedTuple):
 def write_adapter(model: Model, folder: str | Path, *, base_model_name: str | None = None) -> None:
     """Write the adapters of a model in PEFT's format; `base_model_name` is the base model.
 
-    Other parameters that are trained, or that the base model lacks, are written in full."""
+    Other parameters that are trained, or that the base model lacks, are written in full. An adapter in
+    the folder is replaced in one step."""
     folder = Path(folder)
     try:
         config, tensors = build_adapter_files(model)
     except ValueError as error:
         raise ValueError(f"{folder}: not written: {error}") from None
-    write_tensor_file(folder / ADAPTER_WEIGHT_FILES[0], tensors)
-    if "head" in model.args:
-        head_config = {key: model.config[key] for key in HEAD_CONFIG_KEYS if key in model.config}
-        write_json(folder / ADAPTER_HEAD_FILE, {"head": model.args["head"], **head_config})
-    model.save_tokenizer_and_pooling(folder)
     config["base_model_name_or_path"] = base_model_name or model.base_model_name
-    write_json(folder / ADAPTER_CONFIG_FILE, config)
+    head_config = {key: model.config[key] for key in HEAD_CONFIG_KEYS if key in model.config}
+    with write_folder(folder, replace_adapter) as staged:
+        save_safetensors(tensors, staged / ADAPTER_WEIGHT_FILES[0])
+        if "head" in model.args:
+            save_json({"head": model.args["head"], **head_config}, staged / ADAPTER_HEAD_FILE)
+        model.save_tokenizer_and_pooling(staged)
+        save_json(config, staged / ADAPTER_CONFIG_FILE)
 
 
 def build_adapter_files(model: Model) -> AdapterFiles:

@@ -4,7 +4,6 @@ SentencePiece models."""
 from __future__ import annotations
 
 import json
-import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 from qkv.files import read_text_file
 from qkv.text import Tokenizer
 from qkv.text.backends.fsmt import to_fsmt_token
+from qkv.text.files import TokenizerFiles
 from qkv.weights.formats.checkpoint import CheckpointData
 
 SPECIAL_TOKENS_BY_ROLE = {"bos": "<s>", "eos": "</s>", "unk": "<unk>", "pad": "<pad>"}
@@ -97,7 +97,7 @@ def build_tokenizer(
         else:
             warn_about_tokens(data.path)
     files["tokenizer_config.json"] = _encode(config)
-    return _load_files(files, data.path)
+    return Tokenizer.from_files(TokenizerFiles(data.path.parent, files))
 
 
 def build_word_tokenizer(
@@ -119,7 +119,7 @@ def build_word_tokenizer(
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     files = {"tokenizer.json": _encode(tokenizer), "tokenizer_config.json": _encode(config)}
     warn_about_tokens(path)
-    return _load_files(files, path)
+    return Tokenizer.from_files(TokenizerFiles(path.parent, files))
 
 
 def warn_about_tokens(path: Path) -> None:
@@ -149,17 +149,6 @@ def read_bpe_codes(path: Path) -> list[tuple[str, str]]:
             "0.2: convert them with `subword-nmt learn-bpe` of 0.2 or later"
         )
     return merges
-
-
-def _load_files(files: dict[str, bytes], path: Path) -> Tokenizer:
-    """Return the tokenizer of files in Hugging Face's format; errors contain the path."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in files.items():
-            (Path(folder) / name).write_bytes(content)
-        try:
-            return Tokenizer.load(folder)
-        except ValueError as error:
-            raise ValueError(str(error).replace(folder, str(path.parent))) from None
 
 
 def _encode(value: object) -> bytes:

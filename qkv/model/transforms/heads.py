@@ -75,10 +75,10 @@ def replace_head(
         config,
         position_embedding_type=model.position_embedding_type,
         pooling=pooling,
-        tokenizer_folder=model.tokenizer_folder,
+        tokenizer_files=model.tokenizer_files,
         generation_config=None if "head" in changes else model.generation_config,
     )
-    if model.tokenizer_folder is None:
+    if model.tokenizer_files is None:
         new_model.tokenizer = model.tokenizer
     new_model.new_parameters = copy_matching_parameters(new_model, model)
     return new_model, new_model.new_parameters

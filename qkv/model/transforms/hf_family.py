@@ -73,13 +73,12 @@ def convert_to_hf_family(model: Model) -> Model:
         args,
         net.to(device=model.device, dtype=model.dtype).eval(),
         config,
-        tokenizer_folder=model.tokenizer_folder,
+        tokenizer_files=model.tokenizer_files,
         generation_config=copy.deepcopy(model.generation_config),
     )
     if model.tokenizer is not None:
-        folder = model.tokenizer_folder
         converted.tokenizer = model.tokenizer
-        converted.tokenizer_folder = folder
+        converted.tokenizer_files = model.tokenizer_files
     return converted
 
 

@@ -15,11 +15,11 @@ from typing import Any
 
 from torch import Tensor
 
-from qkv.files import read_json_object, read_json_value, write_json
+from qkv.files import read_json_object, read_json_value, save_json
+from qkv.model.file_names import DENSE_FOLDER, MODULES_FILE, POOLING_FOLDER
 from qkv.model.transforms.pooling import POOLING_CONFIG_KEYS, DenseLayer, Pooling
 from qkv.weights.tensors import read_tensors, write_tensors
 
-MODULES_FILE = "modules.json"
 # The type of the first module; the first versions had one per model.
 TRANSFORMER_MODULES = (
     "Transformer", "BERT", "RoBERTa", "DistilBERT", "ALBERT", "XLNet", "T5", "XLMRoBERTa", "CamemBERT",
@@ -33,8 +33,8 @@ DENSE_ACTIVATIONS = {  # class in torch.nn: activation
     "Identity": "linear", "Tanh": "tanh", "ReLU": "relu", "GELU": "gelu", "Sigmoid": "sigmoid",
     "SiLU": "silu",
 }  # fmt: skip
-DEFAULT_MODULE_PATHS = {"Pooling": "1_Pooling", "Dense": "2_Dense"}
-DENSE_PREFIX = "2_Dense."  # of the names of its tensors
+DEFAULT_MODULE_PATHS = {"Pooling": POOLING_FOLDER, "Dense": DENSE_FOLDER}
+DENSE_PREFIX = f"{DENSE_FOLDER}."  # of the names of its tensors
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
@@ -142,21 +142,22 @@ def read_dense_tensors(folder: Path) -> dict[str, Tensor]:
 def write_sentence_transformer(
     folder: Path, pooling: Pooling, width: int, dense_tensors: Mapping[str, Tensor]
 ) -> None:
-    """Write modules.json, 1_Pooling and 2_Dense as sentence-transformers does."""
+    """Write modules.json, 1_Pooling and 2_Dense as sentence-transformers does, into a staging
+    folder."""
     keys = {key: mode == pooling.mode for mode, key in POOLING_CONFIG_KEYS.items()}
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    write_json(folder / "1_Pooling" / "config.json", {"word_embedding_dimension": width, **keys})
-    modules = [("Transformer", ""), ("Pooling", "1_Pooling")]
+    (folder / POOLING_FOLDER).mkdir()
+    save_json({"word_embedding_dimension": width, **keys}, folder / POOLING_FOLDER / "config.json")
+    modules = [("Transformer", ""), ("Pooling", POOLING_FOLDER)]
     if pooling.dense is not None:
-        modules.append(("Dense", "2_Dense"))
-        _write_dense_layer(folder / "2_Dense", pooling.dense, width, dense_tensors)
+        modules.append(("Dense", DENSE_FOLDER))
+        _write_dense_layer(folder / DENSE_FOLDER, pooling.dense, width, dense_tensors)
     if pooling.normalize:
         modules.append(("Normalize", f"{len(modules)}_Normalize"))
     rows = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{name}"}
         for i, (name, path) in enumerate(modules)
     ]
-    write_json(folder / MODULES_FILE, rows)
+    save_json(rows, folder / MODULES_FILE)
 
 
 def _write_dense_layer(
@@ -170,6 +171,5 @@ def _write_dense_layer(
         "bias": dense.bias,
         "activation_function": f"torch.nn.modules.{module}.{classes[dense.activation]}",
     }
-    folder.mkdir(exist_ok=True)
     write_tensors(folder, {f"linear.{name}": x for name, x in tensors.items()})
-    write_json(folder / "config.json", config)
+    save_json(config, folder / "config.json")
