@@ -153,8 +153,8 @@ def test_wheel(wheel: Path, version: str) -> None:
 
 def install_locked(python: Path, torch_folder: Path) -> None:
     """Install torch and the dependencies of the library, as the Makefile does."""
-    pip = [python, "-m", "pip"]
-    locked = [*pip, "install", "-qq", "--no-deps", "--require-hashes"]
+    pip: list[str | Path] = [python, "-m", "pip"]
+    locked: list[str | Path] = [*pip, "install", "-qq", "--no-deps", "--require-hashes"]
     requirements = ROOT / "requirements"
     pin = next(row for row in (requirements / "torch.txt").read_text().split() if "torch==" in row)
     run([*pip, "download", "-qq", "--no-deps", "--dest", torch_folder, pin], ROOT)

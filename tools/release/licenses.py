@@ -68,12 +68,12 @@ def read_card_license(folder: Path) -> tuple[str, str]:
 
 def find_license(package: PackageMetadata) -> str:
     """Return the license that a package states: an SPDX expression, or a name."""
-    if expression := package.get("License-Expression"):
-        return str(expression)
+    if "License-Expression" in package:
+        return str(package["License-Expression"])
     classifiers = [row.rsplit(" :: ", 1)[1] for row in package.get_all("Classifier") or ()
                    if row.startswith("License :: ")]  # fmt: skip
     names = [CLASSIFIERS.get(name, name) for name in classifiers]
-    text = str(package.get("License") or "").strip()
+    text = str(package["License"]).strip() if "License" in package else ""
     if names and (not text or "\n" in text):
         return " AND ".join(names)
     return text or "not stated"

@@ -24,7 +24,6 @@ from typing import Any
 from urllib.error import URLError
 from urllib.parse import unquote
 
-from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
@@ -124,7 +123,7 @@ def iterate_closure(packages: dict[str, Package], roots: Iterable[Requirement]) 
                 continue
             visited.add((name, extra))
             yield name
-            environment = {**default_environment(), "extra": extra}
+            environment = {"extra": extra}
             queue += [
                 row
                 for row in packages[name].requirements

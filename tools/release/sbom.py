@@ -36,7 +36,9 @@ def build_sbom(wheel: Path, timestamp: int) -> dict[str, Any]:
     reference = f"pkg:pypi/{name}@{version}"
     digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
     pins = read_pins("torch", "library")
-    references = {canonicalize_name(pin): get_reference(pin, pins[pin]) for pin in pins}
+    references: dict[str, str] = {
+        canonicalize_name(pin): get_reference(pin, pins[pin]) for pin in pins
+    }
     root = {
         "type": "library", "bom-ref": reference, "name": name, "version": str(version), "purl": reference,
         "licenses": [{"expression": LICENSE}], "hashes": format_hashes([digest]),
@@ -108,15 +110,14 @@ def describe_dependency(name: str, version: str) -> dict[str, Any]:
         raise ValueError(
             f"{name} {package['Version']} is installed, expected {version} of requirements/: run make .venv"
         )
-    license_ = find_license(package)
-    stated = package.get("License-Expression")
+    license_, is_expression = find_license(package), "License-Expression" in package
     digests = read_hashes("torch.txt", f"{name}=={version}") | read_hashes(
         "library.txt", f"{name}=={version}"
     )
     return {
         "type": "library", "bom-ref": get_reference(name, version), "name": name, "version": version,
         "purl": get_reference(name, version), "scope": "required",
-        "licenses": [{"expression": license_} if stated else {"license": {"name": license_}}],
+        "licenses": [{"expression": license_} if is_expression else {"license": {"name": license_}}],
         "externalReferences": [
             {"type": "distribution", "url": f"https://pypi.org/project/{canonicalize_name(name)}/{version}/",
              "hashes": format_hashes(sorted(digests))},
