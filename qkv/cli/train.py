@@ -79,6 +79,7 @@ def train(
         try:
             run_training(run_recipe, resume, stop_signals)
         except StoppedBeforeTraining:
+            stop_signals.request_stop = lambda: None  # another SIGTERM changes nothing
             if os.environ.get("RANK", "0") == "0":  # set by torchrun
                 print("stopped before the first step; the same command starts or resumes the run")
 
@@ -103,9 +104,7 @@ def check_files(recipe: Recipe, path: Path) -> None:
 
 
 def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) -> None:
-    """Train: print a summary, show the progress panel, print the result.
-
-    A signal after training does not stop the output: everything is saved."""
+    """Train: print a summary, show the progress panel, print the result."""
     import torch
     from rich.text import Text
 
@@ -132,7 +131,6 @@ def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) 
         def start_panel(prepared: Setup, state: TrainerState) -> None:
             nonlocal recipe
             reading.close()
-            stop_signals.request_stop = lambda: None
             print_rich(build_run_summary(recipe, prepared, state))
             recipe = prepared.recipe  # with the number of steps, if it has epochs
             training_progress = build_training_progress(recipe, prepared, state)
@@ -150,6 +148,7 @@ def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) 
                 on_start=start_panel,
                 generator=TargetGenerator(EvalOptions(num_beams=recipe.train.eval_num_beams)),
                 progress=progress,
+                stop_signals=stop_signals,
             )
         except TrainingInterrupted as interruption:
             (state,) = interruption.args

@@ -44,7 +44,7 @@ from qkv.train.run_folder import (
     write_recipe,
 )
 from qkv.train.setup import Setup, prepare_training
-from qkv.train.signals import TrainingInterrupted, handle_stop_signals
+from qkv.train.signals import StopSignals, TrainingInterrupted, handle_stop_signals
 
 CHANGEABLE_KEYS = (  # settings that may differ when a run is resumed
     "device",
@@ -61,6 +61,7 @@ def train_recipe(
     callbacks: Sequence[Callable[[Report], None]] = (),
     on_start: Callable[[Setup, TrainerState], None] = lambda setup, state: None,
     generator: TextGenerator | None = None, progress: ProgressReporter = ignore_progress,
+    stop_signals: StopSignals | None = None,
 ) -> TrainerState:  # fmt: skip
     """Train the model of a recipe in its run folder, or resume the run in the folder.
 
@@ -68,7 +69,8 @@ def train_recipe(
     and reports. `progress` is called during preparation, `on_start` right before the first step.
     `generator` decodes for `train.eval_generate`. SIGTERM finishes the step and saves everything;
     before the first step, it raises `StoppedBeforeTraining`. Ctrl-C finishes the step, saves everything
-    and raises `TrainingInterrupted`; a second Ctrl-C stops immediately."""
+    and raises `TrainingInterrupted`; a second Ctrl-C stops immediately. `stop_signals` are those of a
+    surrounding `handle_stop_signals`."""
     folder = Path(recipe.run)
     original_recipe = recipe
     recipe = stdin.replace_stdin(original_recipe)
@@ -89,7 +91,7 @@ def train_recipe(
         )
 
     with (
-        handle_stop_signals() as stop_signals,
+        handle_stop_signals(stop_signals) as signals,
         init_distributed(recipe.device) as distributed,
         ExitStack() as lock,
     ):
@@ -120,7 +122,7 @@ def train_recipe(
             if distributed.is_main_process:
                 write_recipe(folder, format_recipe(recipe))
                 on_start(setup, trainer.state)
-        stop_signals.request_stop = trainer.request_stop
+        signals.start(trainer.request_stop)
         with report_missing_folder(folder):
             try:
                 state = trainer.train()
@@ -131,7 +133,7 @@ def train_recipe(
                         write_loss_plot(folder)
             with trainer.use_final_weights():
                 trainer.write_model(setup.save_model, folder / "last")
-    if stop_signals.interrupts:
+    if signals.interrupts:
         raise TrainingInterrupted(state)
     return state
 

@@ -66,8 +66,9 @@ def lock_run_folder(folder: Path, *, resume: bool = False) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         check_run_folder(folder, resume=resume)
-        if not (folder / MARK_FILE).exists():
-            (folder / MARK_FILE).write_text(MARK_TEXT, encoding="utf-8")
+        mark = folder / MARK_FILE
+        if not mark.exists() or mark.stat().st_size != len(MARK_TEXT):
+            mark.write_text(MARK_TEXT, encoding="utf-8")
         handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise ValueError(f"{folder}: {error.strerror}; expected a writable folder") from None

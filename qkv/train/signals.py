@@ -3,6 +3,7 @@ depend on torch."""
 
 from __future__ import annotations
 
+import atexit
 import signal
 import threading
 import time
@@ -23,15 +24,28 @@ class StoppedBeforeTraining(KeyboardInterrupt):
 
 @dataclass
 class StopSignals:
-    """What SIGTERM and Ctrl-C do: they end the process, or call `request_stop` once it is set."""
+    """What SIGTERM and Ctrl-C do: they call `request_stop`, or end the process before it is set."""
 
-    request_stop: Callable[[], None] | None = None  # called by every signal; asks a trainer to stop
+    request_stop: Callable[[], None] | None = None  # asks a trainer to stop
+    is_terminated: bool = False  # by SIGTERM
     interrupts: list[float] = field(default_factory=list)  # times of Ctrl-C while training
 
     def on_sigterm(self, *_: object) -> None:
+        atexit.register(
+            signal.signal, signal.SIGTERM, signal.SIG_IGN
+        )  # the exit of torch takes a while
+        self.is_terminated = True
         if self.request_stop is None:
             raise StoppedBeforeTraining
         self.request_stop()
+
+    def start(self, request_stop: Callable[[], None]) -> None:
+        """Let signals call `request_stop` from now on."""
+        if (
+            self.is_terminated
+        ):  # code that catches every error, such as an import, caught the first one
+            raise StoppedBeforeTraining
+        self.request_stop = request_stop
 
     def on_sigint(self, *_: object) -> None:
         if self.request_stop is None:
@@ -43,12 +57,14 @@ class StopSignals:
 
 
 @contextmanager
-def handle_stop_signals() -> Iterator[StopSignals]:
-    """Handle SIGTERM and Ctrl-C in the block, in the main thread: no other can receive signals."""
-    stop_signals = StopSignals()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop_signals
+def handle_stop_signals(stop_signals: StopSignals | None = None) -> Iterator[StopSignals]:
+    """Handle SIGTERM and Ctrl-C in the block; `stop_signals` are those of a surrounding block.
+
+    Only the main thread can receive signals; in others, the block has no effect."""
+    if stop_signals is not None or threading.current_thread() is not threading.main_thread():
+        yield stop_signals or StopSignals()
         return
+    stop_signals = StopSignals()
     old_sigterm = signal.signal(signal.SIGTERM, stop_signals.on_sigterm)
     old_sigint = signal.signal(signal.SIGINT, stop_signals.on_sigint)
     try:

@@ -24,15 +24,15 @@ class AttackEntry:
 
 
 ATTACKS: dict[str, AttackEntry] = {
-    "kills-train":        AttackEntry("kills", "training_kills.attack_training_at_random", share=2),
-    "kills-train-events": AttackEntry("kills", "training_kills.attack_training_at_events", share=2),
+    "kills-train":        AttackEntry("kills", "training.attack_training_at_random", share=2),
+    "kills-train-events": AttackEntry("kills", "training.attack_training_at_events", share=2),
     "kills-save":         AttackEntry("kills", "save_kills.attack_save_at_random"),
     "kills-save-events":  AttackEntry("kills", "save_kills.attack_save_at_events"),
     "kills-commands":     AttackEntry("kills", "save_kills.attack_commands_at_events"),
     "concurrent-saves":   AttackEntry("kills", "save_kills.attack_concurrent_saves"),
     "errors-save":        AttackEntry("disk", "disk.attack_save_with_errors"),
     "full-disk-save":     AttackEntry("disk", "disk.attack_save_on_full_disk"),
-    "errors-train":       AttackEntry("disk", "training_kills.attack_training_with_errors"),
+    "errors-train":       AttackEntry("disk", "training.attack_training_with_errors"),
     "engine":             AttackEntry("engine", "engine.attack_engine"),
 }  # fmt: skip
 

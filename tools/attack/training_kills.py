@@ -6,6 +6,7 @@ not call it in a process that has used several threads of torch."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
@@ -15,12 +16,11 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it, which takes longer than a run
 
 import qkv
 import qkv.cli
@@ -30,17 +30,17 @@ import qkv.train.run
 from qkv.train.report.history import MetricsHistory
 from qkv.train.run_folder import contains_run
 from tools import small_data
-from tools.attack.case import Case
 from tools.attack.file_events import FileEvents
 
 SETTINGS = (  # short, with every kind of file: two evaluations, three checkpoints, one of them removed
     "--train.steps 5 --train.warmup_steps 0 --train.log_every 1 --train.eval_every 2 --train.save_every 2"
     " --data.validation 0.1 --device cpu"
 ).split()
+SHORT_SETTINGS = (
+    "--train.steps 2 --train.warmup_steps 0 --train.log_every 1 --train.save_every 1"
+    " --train.keep_checkpoints 1 --data.validation 0.1 --device cpu --model.width 16 --model.heads 2"
+).split()
 UNCOMPARED = ("lock", "metrics.jsonl", "tensorboard")  # process ids, times
-TIMEOUT = 120.0
-ERRORS = ("ENOSPC", "EIO", "EROFS", "EACCES")
-MAX_ERRORS = 40  # of an objective, before the next one
 
 
 class TornFileEvents(FileEvents):
@@ -59,6 +59,55 @@ class TornFileEvents(FileEvents):
             os.write(os.open(paths[0], self.flags, 0o644), b'{"st')
             os.kill(os.getpid(), signal.SIGKILL)
         super()._report(name, paths)
+
+
+class ImageRecorder(FileEvents):
+    """Copies the folder before every event, and with the file of an event torn: what a kill would leave."""
+
+    flags = 0
+
+    def __init__(self, root: Path, images: Path) -> None:
+        super().__init__(root, -1, "kill")
+        self.images = images
+        self.known: set[bytes] = set()  # hashes of the copies
+
+    def _audit(self, name: str, args: tuple[Any, ...]) -> None:
+        if name == "open":
+            self.flags = args[2]
+        super()._audit(name, args)
+
+    def _report(self, name: str, paths: list[str]) -> None:
+        path = Path(paths[0])
+        if not path.is_relative_to(self.root):
+            return
+        number, self.count = self.count, self.count + 1
+        before = self.images / f"{number:04} before {name} {path.name}"
+        torn = self.images / f"{number:04} torn {path.name}"
+        if not os.path.exists(self.root):
+            return
+        shutil.copytree(self.root, before)
+        if name == "open" and path.parent.is_dir():
+            shutil.copytree(self.root, torn)
+            with open(torn / path.relative_to(self.root), "ab") as file:
+                if self.flags & os.O_TRUNC:
+                    file.truncate(0)
+                file.write(b'{"st')
+        for image in (before, torn):
+            if image.exists():
+                digest = hash_folder(image)
+                if digest in self.known:
+                    shutil.rmtree(image)
+                self.known.add(digest)
+
+
+def hash_folder(folder: Path) -> bytes:
+    """Return a hash of the names and contents below a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        digest.update(str(path.relative_to(folder)).encode())
+        if path.is_file() and path.name != "lock":
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.digest()
 
 
 @dataclass(frozen=True)
@@ -121,19 +170,21 @@ class TrainingRun:
     def folder(self) -> Path:
         return self.home / "run"
 
-    def run_killed(self, kill: Kill, *flags: str) -> tuple[int, str]:
-        """Run the command; return its exit status, negative after a signal, and its last line of stderr."""
+    def run_killed(self, kill: Kill | None, *flags: str) -> tuple[int, str]:
+        """Run the command; return its exit status, negative after a signal, and its last line of stderr.
+
+        Without a kill, the run folder is copied at every event."""
         errors = self.home / "errors"
         child = os.fork()
         if not child:
             self.run_in_child(kill, [*self.command, *flags], errors)
-        if kill.seconds is not None:
+        if kill is not None and kill.seconds is not None:
             time.sleep(kill.seconds)
             os.kill(child, signal.SIGKILL)
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         return status, (errors.read_text().splitlines() or [""])[-1]
 
-    def run_in_child(self, kill: Kill, command: list[str], errors: Path) -> None:
+    def run_in_child(self, kill: Kill | None, command: list[str], errors: Path) -> None:
         """Run the command in this process, which is a fork, and exit."""
         code = 3
         try:
@@ -143,9 +194,12 @@ class TrainingRun:
             sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             log = os.open(self.home / "events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            events = TornFileEvents if kill.torn else FileEvents
-            fault = kill.error or "kill"
-            events(self.folder, kill.event, fault, persistent=kill.lasting, log=log).install()
+            if kill is None:
+                ImageRecorder(self.folder, self.home / "images").install()
+            else:
+                events = TornFileEvents if kill.torn else FileEvents
+                fault = kill.error or "kill"
+                events(self.folder, kill.event, fault, persistent=kill.lasting, log=log).install()
             code = qkv.cli.main(command)
             sys.stderr.flush()
         except BaseException as error:
@@ -177,9 +231,13 @@ class TrainingRun:
                 return f"wrong error: {problem}"
             if check_models and (problem := self.find_unreadable()):
                 return f"unreadable: {problem}"
+        return self.find_problem_of_end(str(kills))
+
+    def find_problem_of_end(self, label: str) -> str | None:
+        """Resume the run and let it end; return what is wrong. The label decides the flags of a start."""
         flags = ["--resume", "auto"]
         if not contains_run(self.folder):
-            flags = random.Random(str(kills)).choice([flags, []])  # both start it again
+            flags = random.Random(label).choice([flags, []])  # both start it again
         status, error = self.run_killed(Kill(), *flags)
         if status:
             return f"does not go on: exit status {status}: {error}"
@@ -222,72 +280,42 @@ class TrainingRun:
         return None
 
 
+def record_images(run: TrainingRun) -> list[Path]:
+    """Return copies of the run folder: what a kill at each of its file events would leave.
+
+    One run is copied at its events; equal states are kept once."""
+    images = run.home / "images"
+    images.mkdir()
+    status, error = run.run_killed(None, "--resume", "auto")
+    assert not status, error
+    return sorted(images.iterdir())
+
+
+def resume_image(run: TrainingRun, image: Path) -> str | None:
+    """Resume the run from an image; return what is wrong."""
+    shutil.rmtree(run.folder, ignore_errors=True)
+    shutil.copytree(image, run.folder)
+    problem = run.find_unreadable()
+    return f"unreadable: {problem}" if problem else run.find_problem_of_end(image.name)
+
+
+def check_every_event(run: TrainingRun) -> Iterator[tuple[str, str | None]]:
+    """Resume a run from what a kill at each of its file events leaves; yield the event and the problem."""
+    for image in record_images(run):
+        yield image.name, resume_image(run, image)
+
+
+def kill_at_random(
+    run: TrainingRun, count: int, rng: random.Random
+) -> Iterator[tuple[list[Kill], str | None]]:
+    """Kill a run at random times and events, `count` times, one to four times until it ends."""
+    while count > 0:
+        kills = [draw_kill(run, rng) for _ in range(min(rng.choice([1, 1, 2, 4]), count))]
+        count -= len(kills)
+        yield kills, run.find_problem(kills)
+
+
 def draw_kill(run: TrainingRun, rng: random.Random) -> Kill:
     if rng.random() < 0.5:
         return Kill(seconds=rng.uniform(0, run.seconds))
     return Kill(rng.randrange(len(run.events)), torn=rng.random() < 0.5)
-
-
-def attack_training_at_random(folder: Path, rng: random.Random) -> Iterator[Case]:
-    """A training run of each objective, killed one to four times at random times and file events."""
-    runs: dict[str, TrainingRun] = {}
-    names = [*small_data.WRITERS]
-    rng.shuffle(names)
-    for name in cycle(names):
-        if name not in runs:
-            runs[name] = TrainingRun(name, folder / name)
-        case_rng = random.Random(rng.getrandbits(64))
-        run_case = partial(run_random_kills, runs[name], case_rng)
-        yield Case(name=f"{name}, killed at random", run=run_case, timeout=TIMEOUT)
-
-
-def attack_training_at_events(folder: Path, rng: random.Random) -> Iterator[Case]:
-    """A training run of each objective, killed before or in each of its file events."""
-    names = [*small_data.WRITERS]
-    rng.shuffle(names)
-    for name in names:
-        run = TrainingRun(name, folder / name)
-        kills = [Kill(event) for event in range(len(run.events))]
-        kills += [
-            Kill(event, torn=True)
-            for event, description in enumerate(run.events)
-            if description.startswith("open ")
-        ]
-        rng.shuffle(kills)
-        for kill in kills:
-            description = f"{name}, killed {kill}: {run.events[kill.event]}"
-            yield Case(name=description, run=partial(run_kills, run, [kill]), timeout=TIMEOUT)
-        shutil.rmtree(run.home)
-
-
-def attack_training_with_errors(folder: Path, rng: random.Random) -> Iterator[Case]:
-    """A training run of each objective with an I/O error at each of its file events."""
-    names = [*small_data.WRITERS]
-    rng.shuffle(names)
-    for name in names:
-        run = TrainingRun(name, folder / name)
-        errors = [
-            Kill(event, error=error, lasting=lasting)
-            for event in range(len(run.events))
-            for error in ERRORS
-            for lasting in (False, True)
-        ]
-        rng.shuffle(errors)
-        for error in errors[:MAX_ERRORS]:
-            description = f"{name}, {error}: {run.events[error.event]}"
-            yield Case(name=description, run=partial(run_kills, run, [error]), timeout=TIMEOUT)
-        shutil.rmtree(run.home)
-
-
-def run_random_kills(run: TrainingRun, rng: random.Random, folder: Path) -> str | None:
-    """Kill a run one to four times; the times depend on the duration of the run."""
-    return run_kills(run, [draw_kill(run, rng) for _ in range(rng.choice([1, 1, 2, 4]))], folder)
-
-
-def run_kills(run: TrainingRun, kills: list[Kill], folder: Path) -> str | None:
-    """Kill a run; copy its folder to that of the case if something is wrong."""
-    print(f"{run.name}: {', '.join(map(str, kills))}")
-    problem = run.find_problem(kills)
-    if problem is not None and run.folder.exists():
-        shutil.copytree(run.folder, folder / "run")
-    return problem
