@@ -5,6 +5,7 @@ The fast kernels still compute the output, which is bitwise identical with and w
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +35,9 @@ def look(
     for path, kernel in kernels.items():
         paths_of.setdefault(kernel, []).append(path)
 
-    def record(kernel: AttentionKernel, inputs: tuple[Any, ...], output: Tensor) -> None:
+    def record(
+        kernel: AttentionKernel, module: nn.Module, inputs: tuple[Any, ...], output: Tensor
+    ) -> None:
         path, *later = paths_of[kernel]
         paths_of[kernel] = [*later, path]
         if is_selected(path):
@@ -42,7 +45,8 @@ def look(
             with torch.no_grad():
                 weights[path] = kernel.weights(q, k, bias, *layer_bias)
 
-    handles = [kernel.register_forward_hook(record) for kernel in paths_of]
+    # The module of a call may be a view of the kernel in evaluation mode.
+    handles = [kernel.register_forward_hook(partial(record, kernel)) for kernel in paths_of]
     compiled = get_compiled_call(net)
     if compiled is not None:  # hooks do not run inside a compiled graph
 

@@ -22,13 +22,21 @@ from itertools import count
 from threading import RLock
 
 import torch
-from torch import Tensor
 
 from qkv.decode.config import GenerationConfig, format_setting_value
-from qkv.decode.config_file import check_config_token_ids
-from qkv.decode.logits.forced_words import count_forced_tokens
 from qkv.decode.logits.processors import PrefixAllowedTokensFn, check_allowed_tokens
 from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria
+from qkv.decode.request_checks import (
+    Source,
+    check_assistant_length,
+    check_assistant_model,
+    check_config,
+    compute_max_length,
+    get_vocab_size,
+    is_encoder_decoder_model,
+    is_recurrent_model,
+    prepare_prompt,
+)
 from qkv.decode.request_queue import RequestQueue
 from qkv.decode.runner import ModelRunner
 from qkv.decode.running_batch import BatchOutcome, RunningBatch
@@ -37,11 +45,6 @@ from qkv.decode.segment_runner import SegmentRunner
 from qkv.kernels.attention import without_cudnn
 from qkv.memory import is_memory_error
 from qkv.nn.transformer import Transformer
-from qkv.validate import check_sequence_length
-
-DEFAULT_MAX_NEW_TOKENS = 256  # when the settings have no maximum length
-
-Source = Sequence[int] | Tensor
 
 
 class Engine:
@@ -66,10 +69,7 @@ class Engine:
         self.net = net
         self.assistant_model = assistant_model
         self.static_shapes = static_shapes
-        self.is_encoder_decoder = net.encoder is not None and net.decoder is not None
         self.is_recurrent = is_recurrent_model(net)
-        self.vocab_size = get_vocab_size(net)
-        self.max_positions = net.last_stack.spec.max_positions
         if assistant_model is not None:
             check_assistant_model(net, assistant_model)
         self.queue = RequestQueue(max_batch_size)
@@ -112,18 +112,21 @@ class Engine:
         the engine cannot find because it has no tokenizer. If one of them raises an error, the request
         ends with a result whose `finish_reason` is "error" and whose `error` is that error."""
         generation_config = generation_config or GenerationConfig()
-        self.check_config(generation_config)
+        check_config(self.net, self.assistant_model, generation_config)
         if generation_config.stop_strings and stopping_criteria is None:
             raise ValueError(
                 f"stop_strings is {format_setting_value(generation_config.stop_strings)}, expected none"
                 " without a tokenizer: use Model.generate or a task, or pass stopping_criteria"
             )
-        prompt_ids = self.prepare_prompt(list(prompt), source, generation_config)
-        max_length, limit_reason = self.compute_max_length(prompt_ids, generation_config)
-        has_start_token = self.is_encoder_decoder or prompt_ids[0] == generation_config.bos_token_id
+        prompt_ids = prepare_prompt(self.net, list(prompt), source, generation_config)
+        is_encoder_decoder = is_encoder_decoder_model(self.net)
+        if self.assistant_model is not None and not is_encoder_decoder:
+            check_assistant_length(self.assistant_model, prompt_ids)
+        max_length, limit_reason = compute_max_length(self.net, prompt_ids, generation_config)
+        has_start_token = is_encoder_decoder or prompt_ids[0] == generation_config.bos_token_id
         if prefix_allowed_tokens_fn is not None:
             prefix_allowed_tokens_fn = partial(
-                check_allowed_tokens, prefix_allowed_tokens_fn, self.vocab_size
+                check_allowed_tokens, prefix_allowed_tokens_fn, get_vocab_size(self.net)
             )
         request_id = next(self._request_ids)
         self.unfinished[request_id] = [
@@ -144,87 +147,6 @@ class Engine:
         ]
         self.queue.add(self.unfinished[request_id])
         return request_id
-
-    def check_config(self, config: GenerationConfig) -> None:
-        """Raise an error if this network cannot decode with these settings."""
-        check_config_token_ids(config, self.vocab_size)
-        if config.penalty_alpha and config.top_k > self.vocab_size:
-            raise ValueError(
-                f"top_k is {config.top_k} with penalty_alpha, expected at most the vocabulary size "
-                f"{self.vocab_size:,}"
-            )
-        if self.is_recurrent and (config.penalty_alpha or self.assistant_model is not None):
-            setting = "penalty_alpha" if config.penalty_alpha else "assistant_model"
-            raise ValueError(
-                f"{setting} needs a cache that can be truncated, and a recurrent model has none: remove it"
-            )
-        if self.assistant_model is not None and (config.num_beams > 1 or config.penalty_alpha):
-            raise ValueError(
-                "assistant_model works with greedy search and sampling: remove num_beams and penalty_alpha"
-            )
-
-    def prepare_prompt(
-        self, prompt: list[int], source: Source | None, config: GenerationConfig
-    ) -> list[int]:
-        """Check prompt and source, and return the prompt with the start token."""
-        check_prompt("prompt", prompt, self.vocab_size)
-        if not self.is_encoder_decoder:
-            prompt = prompt or ([] if config.bos_token_id is None else [config.bos_token_id])
-            if not prompt:
-                raise ValueError(
-                    "prompt is empty, expected at least one token id: add one or set bos_token_id"
-                )
-            self.check_assistant_length(prompt)
-            return prompt
-        if source is None or not len(source):
-            raise ValueError("source is empty, expected the token ids of the encoder")
-        encoder = self.net.encoder
-        assert encoder is not None
-        check_prompt("source", source, encoder.spec.embedding.vocab_size)
-        check_sequence_length("source", len(source), encoder.spec.max_positions, "the encoder")
-        shift = self.net.spec.shift_right
-        start_token_id = config.decoder_start_token_id
-        if start_token_id is None:
-            start_token_id = shift.start_token_id if shift else config.bos_token_id
-        if start_token_id is None:
-            raise ValueError("an encoder-decoder needs a start token: set decoder_start_token_id")
-        return prompt if prompt[:1] == [start_token_id] else [start_token_id, *prompt]
-
-    def check_assistant_length(self, prompt: list[int]) -> None:
-        """Raise an error if the prompt is too long for the assistant model."""
-        if self.assistant_model is None:
-            return
-        max_positions = self.assistant_model.last_stack.spec.max_positions
-        check_sequence_length("prompt", len(prompt), max_positions, "assistant_model")
-
-    def compute_max_length(self, token_ids: list[int], config: GenerationConfig) -> tuple[int, str]:
-        """Return the maximum length of a sequence, prompt included, and its finish reason."""
-        if config.max_new_tokens is not None:
-            requested = len(token_ids) + config.max_new_tokens
-        elif config.max_length is not None:
-            requested = config.max_length
-        else:
-            requested = len(token_ids) + DEFAULT_MAX_NEW_TOKENS
-        max_positions = requested if self.max_positions is None else self.max_positions
-        is_beyond = requested > max_positions
-        if len(token_ids) >= min(requested, max_positions):
-            limit = (
-                f"the model has {max_positions} positions"
-                if is_beyond
-                else f"max_length is {requested}"
-            )
-            raise ValueError(
-                f"prompt has {len(token_ids)} tokens and leaves no room for new tokens: {limit}"
-            )
-        stops = is_beyond and config.context_overflow == "stop"
-        max_length, limit_reason = (max_positions, "context") if stops else (requested, "length")
-        num_forced = count_forced_tokens(config.force_words_ids)
-        if num_forced > max_length - len(token_ids):
-            raise ValueError(
-                f"force_words_ids needs {num_forced} tokens, "
-                f"and {max_length - len(token_ids)} are left: set max_new_tokens higher"
-            )
-        return max_length, limit_reason
 
     @torch.inference_mode()
     @without_cudnn()
@@ -357,7 +279,7 @@ class Engine:
             del self.unfinished[request_id]
             del self.partial_results[request_id]
             self.queue.raise_row_limit()
-        for request in outcome.failed:
+        for request in sorted(outcome.failed, key=lambda request: request.sample_index):
             assert request.error is not None
             self.fail_request(request, request.error)
 
@@ -453,43 +375,3 @@ def group_by_length(requests: list[Request]) -> list[list[Request]]:
             groups.append([])
         groups[-1].append(request)
     return groups
-
-
-def get_vocab_size(net: Transformer) -> int:
-    """Return the vocabulary size of the stack that generates."""
-    return net.last_stack.spec.embedding.vocab_size
-
-
-def is_recurrent_model(net: Transformer) -> bool:
-    """Return whether the network has segment-level recurrence (Transformer-XL, XLNet)."""
-    return net.last_stack.spec.recurrence is not None
-
-
-def check_prompt(name: str, token_ids: Source, vocab_size: int) -> None:
-    """Raise an error if an element is not a token id of the vocabulary."""
-    invalid = [
-        token_id
-        for token_id in token_ids
-        if type(token_id) is not int or not 0 <= token_id < vocab_size
-    ]
-    if invalid:
-        raise ValueError(
-            f"{name} contains {format_setting_value(invalid[0])}, expected token ids from 0 to "
-            f"{vocab_size - 1:,}"
-        )
-
-
-def check_assistant_model(net: Transformer, assistant_model: Transformer) -> None:
-    """Raise an error if a network cannot draft for another."""
-    if get_vocab_size(net) != get_vocab_size(assistant_model):
-        raise ValueError(
-            f"assistant_model has a vocabulary of {get_vocab_size(assistant_model):,}, "
-            f"expected {get_vocab_size(net):,} as the model has"
-        )
-    if (net.encoder is None) != (assistant_model.encoder is None) or is_recurrent_model(
-        assistant_model
-    ):
-        raise ValueError(
-            "assistant_model has another architecture, expected a decoder for a decoder, "
-            "an encoder-decoder for an encoder-decoder, and no recurrence"
-        )

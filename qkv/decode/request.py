@@ -112,6 +112,11 @@ class Request:
         """Token ids for the encoder_* penalties: those of the encoder, else the prompt."""
         return self.source if isinstance(self.source, list) else self.prompt
 
+    @property
+    def may_have_invalid_cache(self) -> bool:
+        """Whether the cached keys and values of the request may be NaN."""
+        return self.error is not None or self.config.remove_invalid_values
+
     def call(self, function: Callable[[], T], default: T) -> T:
         """Call a function of the user; if it fails, store its error and return the default."""
         if self.error is not None:
@@ -239,18 +244,26 @@ class RequestGroup:
     def process_logits(self, logits: Tensor, context: LogitsContext | ContextFn) -> Tensor:
         """Apply the logits processors and sampling filters of the group: (N, V) -> (N, V)."""
         scores = logits.float()
+        self.record_invalid_scores(scores)
         if self.logits_processors:
             context = context if isinstance(context, LogitsContext) else context()
             scores = apply_logits_processors(self.logits_processors, scores, context)
         for sampling_filter in self.sampling_filters:
             scores = sampling_filter(scores)
-        # The maximum of scores with a NaN is NaN; -inf are tokens that are not allowed.
+        if self.logits_processors or self.sampling_filters:
+            self.record_invalid_scores(scores)  # such as divided by a very small temperature
+        return scores.log_softmax(-1) if self.config.renormalize_logits else scores
+
+    def record_invalid_scores(self, scores: Tensor) -> None:
+        """Set the flags of requests whose scores are NaN or infinite; -inf: tokens not allowed."""
+        # The maximum of scores with a NaN is NaN.
         is_valid = (scores.amax(-1) < torch.inf).view(len(self.requests), -1).all(1)
         self.state["is_invalid"] = self.state["is_invalid"] | ~is_valid
-        return scores.log_softmax(-1) if self.config.renormalize_logits else scores
 
     def fail_invalid_requests(self, is_invalid: Sequence[float]) -> None:
         """Set the error of the requests whose scores were NaN or infinite."""
+        if self.config.remove_invalid_values:
+            return
         for request, flag in zip(self.requests, is_invalid, strict=True):
             if flag and request.error is None:
                 number = request.length - len(request.prompt) + 1

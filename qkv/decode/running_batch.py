@@ -261,14 +261,15 @@ class RunningBatch:
             self.row_tensors["token_ids"] = token_ids.index_select(0, parents)
 
     def drop_requests(self, requests: set[Request]) -> BatchOutcome:
-        """Remove requests without results."""
+        """Remove requests without results, in any state."""
+        self.runner.clear_prompts([request.batch_index for request in requests])
         self.remove_requests(requests)
         return BatchOutcome([], [], [])
 
     def remove_requests(self, requests: set[Request]) -> None:
         """Remove requests; the last requests of the batch move to the free indices."""
         self.runner.clear_prompts(
-            [request.batch_index for request in requests if request.error is not None]
+            [request.batch_index for request in requests if request.may_have_invalid_cache]
         )
         removed = {request.batch_index for request in requests}
         num_remaining = len(self.requests) - len(removed)

@@ -14,6 +14,7 @@ from qkv.decode.settings import GenerationSettings
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.model.stop_strings import build_stopping_criteria
+from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.transformer import Transformer
 
 
@@ -40,19 +41,14 @@ def generate_ids(
     prefixes = [start] * len(rows) if is_seq2seq else rows
     tokenizer = model.tokenizer if config.stop_strings else None
     criteria = [build_stopping_criteria(tokenizer, config.stop_strings, ids) for ids in prefixes]
-    was_training = model.net.training
-    model.net.eval()
-    try:
-        results = generate(
-            model.net,
-            None if is_seq2seq else rows,
-            sources=rows if is_seq2seq else None,
-            generation_config=config,
-            seed=seed,
-            stopping_criteria=criteria,
-        )
-    finally:
-        model.net.train(was_training)
+    results = generate(
+        view_in_evaluation_mode(model.net),
+        None if is_seq2seq else rows,
+        sources=rows if is_seq2seq else None,
+        generation_config=config,
+        seed=seed,
+        stopping_criteria=criteria,
+    )
     return _pad(prefixes, results, _pad_token_id(config)).to(input_ids.device)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import copy
 from pathlib import Path
 from typing import Any, Literal, Self, Unpack
 
@@ -26,6 +27,7 @@ from qkv.model.token_ids import (
 )
 from qkv.model.transforms.pooling import Pooling
 from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sentence_transformer
+from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.lora import lora_layers
 from qkv.nn.transformer import DualEncoder, Transformer
 from qkv.spec import DualSpec, ShiftRight, Spec
@@ -131,6 +133,17 @@ class Model:
     def eval(self) -> Self:
         """Set evaluation mode."""
         return self.train(False)
+
+    def view_in_evaluation_mode(self) -> Self:
+        """Return the model with its network in evaluation mode, and the same weights.
+
+        The mode of this model is not changed."""
+        net = view_in_evaluation_mode(self.net)
+        if net is self.net:
+            return self
+        view = copy(self)
+        view.net = net
+        return view
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """Return the parameters, for an optimizer."""

@@ -6,9 +6,10 @@ input ─ texts ─ encodings ─ rows that fit ─ batches by length ─ networ
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -22,14 +23,19 @@ from qkv.data.encode.overflow import (
     apply_overflow,
     check_overflow,
 )
+from qkv.memory import is_memory_error
 from qkv.model.inputs import build_input_batch, check_inputs
 from qkv.model.model import Model
 from qkv.spec import DualSpec, RelativeXLSpec, Spec, StackSpec
 from qkv.tasks.batching import (
     TaskProgress,
     build_progress_reporter,
+    catch_error,
     evaluation_mode,
     group_rows_by_length,
+    is_any_error,
+    map_in_parts,
+    raise_first_error,
 )
 from qkv.tasks.checks import (
     check_boolean_settings,
@@ -97,15 +103,28 @@ class Task(ABC, Generic[InputT, ResultT]):
         """Return the result for one input."""
         return self.with_settings(settings).compute_results([task_input])[0]
 
+    @overload
     def map(
         self, inputs: Iterable[InputT], /, *, batch_tokens: int = 4096,
-        progress: TaskProgress = False, **settings: Any,
-    ) -> list[ResultT]:  # fmt: skip
+        progress: TaskProgress = False, return_exceptions: Literal[False] = False, **settings: Any,
+    ) -> list[ResultT]: ...  # fmt: skip
+    @overload
+    def map(
+        self, inputs: Iterable[InputT], /, *, batch_tokens: int = 4096,
+        progress: TaskProgress = False, return_exceptions: Literal[True], **settings: Any,
+    ) -> list[ResultT | Exception]: ...  # fmt: skip
+    def map(
+        self, inputs: Iterable[InputT], /, *, batch_tokens: int = 4096,
+        progress: TaskProgress = False, return_exceptions: bool = False, **settings: Any,
+    ) -> Any:  # fmt: skip
         """Return the results for many inputs, in their order.
 
-        `batch_tokens` is the maximum number of tokens of a batch, including padding."""
+        `batch_tokens` is the maximum number of tokens of a batch, including padding. The error of an
+        input is raised, or is its result with `return_exceptions`, and the others go on."""
         task = self.with_settings(settings)
-        return task.compute_results(check_list("inputs", inputs), batch_tokens, progress)
+        return task.compute_outcomes(
+            check_list("inputs", inputs), batch_tokens, progress, return_exceptions
+        )
 
     def with_settings(self, settings: dict[str, Any]) -> Self:
         """Return the task with other settings."""
@@ -187,37 +206,80 @@ class Task(ABC, Generic[InputT, ResultT]):
             stride=self.stride,
         )
 
+    @contextmanager
+    def evaluation_mode(self) -> Iterator[Self]:
+        """Yield the task with its network in evaluation mode, within torch's inference mode."""
+        with evaluation_mode(self.model) as model:
+            yield self if model is self.model else replace(self, model=model)
+
     def compute_results(
         self, inputs: Sequence[InputT], batch_tokens: int = 4096, progress: TaskProgress = False
     ) -> list[ResultT]:
-        """Return the results of all inputs with the settings of this task."""
+        """Return the results of all inputs with the settings of this task, or raise an error."""
+        return raise_first_error(self.compute_outcomes(inputs, batch_tokens, progress))
+
+    def compute_outcomes(
+        self,
+        inputs: Sequence[InputT],
+        batch_tokens: int = 4096,
+        progress: TaskProgress = False,
+        return_exceptions: bool = False,
+    ) -> list[ResultT | Exception]:
+        """Return the result of every input, or its error with `return_exceptions`."""
         check_number("batch_tokens", batch_tokens, integer=True, at_least=1)
-        results: list[ResultT] = []
-        with evaluation_mode(self.model):
+        outcomes: list[ResultT | Exception] = []
+        with self.evaluation_mode() as task:
             for start in range(0, len(inputs), TEXTS_PER_CHUNK):
                 chunk = inputs[start : start + TEXTS_PER_CHUNK]
                 names = [
                     f"text {start + i + 1}" if len(inputs) > 1 else "text"
                     for i in range(len(chunk))
                 ]
-                rows = self.preprocess(chunk, names)
+                rows = task.preprocess_in_parts(chunk, names, return_exceptions)
+                all_rows = [row for input_rows in rows for row in list_rows(input_rows)]
                 chunk_size = len(chunk)
                 total = len(inputs)
                 if total <= TEXTS_PER_CHUNK:  # the number of rows is known
-                    chunk_size = max(sum(map(len, rows)), chunk_size)
+                    chunk_size = max(len(all_rows), chunk_size)
                     total = chunk_size
                 report_progress = build_progress_reporter(
                     self.name, start, chunk_size, total, progress
                 )
-                all_rows = [row for input_rows in rows for row in input_rows]
-                predictions = iter(self.predict_all(all_rows, batch_tokens, report_progress))
-                results += [
-                    self.postprocess(
-                        task_input, input_rows, [next(predictions) for _ in input_rows]
+                predictions = iter(
+                    task.predict_all(all_rows, batch_tokens, report_progress, return_exceptions)
+                )
+                outcomes += [
+                    task.build_outcome(
+                        task_input, input_rows, [next(predictions) for _ in list_rows(input_rows)]
                     )
                     for task_input, input_rows in zip(chunk, rows, strict=True)
                 ]
-        return results
+                if not return_exceptions:
+                    raise_first_error(outcomes)
+        return outcomes
+
+    def preprocess_in_parts(
+        self, inputs: Sequence[InputT], input_names: Sequence[str], return_exceptions: bool
+    ) -> list[list[InputRow] | Exception]:
+        """Return the rows of every input, or its error with `return_exceptions`."""
+
+        def preprocess(named_inputs: Sequence[tuple[InputT, str]]) -> list[list[InputRow]]:
+            return self.preprocess(
+                [task_input for task_input, _ in named_inputs], [name for _, name in named_inputs]
+            )
+
+        if not return_exceptions:
+            return [*self.preprocess(inputs, input_names)]
+        return map_in_parts(preprocess, [*zip(inputs, input_names, strict=True)], is_any_error)
+
+    def build_outcome(
+        self, task_input: InputT, rows: list[InputRow] | Exception, predictions: Sequence[Any]
+    ) -> ResultT | Exception:
+        """Return the result of an input, or the first error of its rows."""
+        errors = [error for error in (rows, *predictions) if isinstance(error, Exception)]
+        if errors or isinstance(rows, Exception):
+            return errors[0]
+        return catch_error(lambda: self.postprocess(task_input, rows, predictions))
 
     def preprocess(
         self, inputs: Sequence[InputT], input_names: Sequence[str]
@@ -238,14 +300,20 @@ class Task(ABC, Generic[InputT, ResultT]):
         rows: Sequence[InputRow],
         batch_tokens: int,
         report_progress: Callable[[float], None],
+        return_exceptions: bool = False,
     ) -> list[Any]:
-        """Return the predictions of all rows in their order; batches are built by length."""
+        """Return the predictions of all rows in their order; batches are built by length.
+
+        A batch that lacks memory is halved."""
         predictions: list[Any] = [None] * len(rows)
         num_done = 0
         lengths = [len(row.encoding) for row in rows]
         for indices in group_rows_by_length(lengths, batch_tokens // self.sequences_per_row):
             batch_rows = [rows[index] for index in indices]
-            for index, prediction in zip(indices, self.predict(batch_rows), strict=True):
+            batch_predictions = map_in_parts(
+                self.predict, batch_rows, is_any_error if return_exceptions else is_memory_error
+            )
+            for index, prediction in zip(indices, batch_predictions, strict=True):
                 predictions[index] = prediction
             num_done += len(batch_rows)
             report_progress(num_done / len(rows))
@@ -281,6 +349,11 @@ class Task(ABC, Generic[InputT, ResultT]):
         if not positions:
             return batch
         return replace(batch, logit_positions=torch.tensor(positions, device=model.device))
+
+
+def list_rows(rows: list[InputRow] | Exception) -> list[InputRow]:
+    """Return the rows of an input; one that failed has none."""
+    return [] if isinstance(rows, Exception) else rows
 
 
 def uses_token_type_ids(spec: Spec) -> bool:

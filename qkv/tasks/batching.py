@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -15,6 +16,8 @@ from qkv.model.model import Model
 
 PROGRESS_INTERVAL = 0.2  # seconds between two progress reports on the terminal
 
+S = TypeVar("S")
+T = TypeVar("T")
 TaskProgressCallback: TypeAlias = Callable[[str, int, int | None], None]  # message, done, total
 TaskProgress: TypeAlias = bool | TaskProgressCallback
 
@@ -32,15 +35,58 @@ def group_rows_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[li
 
 
 @contextmanager
-def evaluation_mode(model: Model) -> Iterator[None]:
-    """Set evaluation and inference mode within the context, then restore the training mode."""
-    was_training = model.net.training
-    model.net.eval()
+def evaluation_mode(model: Model) -> Iterator[Model]:
+    """Yield the model in evaluation mode, within torch's inference mode.
+
+    The mode of its network is not changed, so that other threads may call or train it."""
+    with torch.inference_mode(), without_cudnn():
+        yield model.view_in_evaluation_mode()
+
+
+def catch_error(function: Callable[[], T]) -> T | Exception:
+    """Return what a function returns, or its error."""
     try:
-        with torch.inference_mode(), without_cudnn():
-            yield
-    finally:
-        model.net.train(was_training)
+        return function()
+    except Exception as error:
+        return error
+
+
+def is_any_error(error: Exception) -> bool:
+    """Return True, for `map_in_parts`."""
+    return True
+
+
+def raise_first_error(outcomes: Sequence[T | Exception]) -> list[T]:
+    """Return the outcomes, or raise the first error among them."""
+    results: list[T] = []
+    for outcome in outcomes:
+        if isinstance(outcome, Exception):
+            raise outcome
+        results.append(outcome)
+    return results
+
+
+def map_in_parts(
+    function: Callable[[Sequence[S]], Sequence[T | Exception]],
+    items: Sequence[S],
+    can_split: Callable[[Exception], bool],
+) -> list[T | Exception]:
+    """Return what a function returns for a list of items, in smaller parts after an error.
+
+    An item that fails alone has its error instead. Errors that `can_split` excludes are raised."""
+    failure: Exception
+    try:
+        return [*function(items)]
+    except Exception as error:
+        if not can_split(error):
+            raise
+        failure = error
+    traceback.clear_frames(failure.__traceback__)  # frees their tensors
+    if len(items) == 1:
+        return [failure]
+    half = len(items) // 2
+    parts = (items[:half], items[half:])
+    return [result for part in parts for result in map_in_parts(function, part, can_split)]
 
 
 def build_progress_reporter(

@@ -15,7 +15,8 @@ import torch
 from qkv.attention_weights import look
 from qkv.batch import Batch, Inputs
 from qkv.data.batches.collate import pad_sequences
-from qkv.decode import Engine, GenerationConfig, Result
+from qkv.decode import GenerationConfig, Result
+from qkv.decode.request_checks import prepare_prompt
 from qkv.nn.transformer import Transformer
 from qkv.tasks.checks import check_choice
 from qkv.validate import check_number
@@ -56,7 +57,7 @@ def compute_cross_attention(
     layer: int | Literal["mean"],
 ) -> list[AttentionResult]:
     """Return the results with their cross-attention weights, averaged over heads."""
-    prompt = Engine(net).prepare_prompt([], sources[0], generation_config)
+    prompt = prepare_prompt(net, [], sources[0], generation_config)
     decoder_ids = [[*prompt, *result.token_ids[:-1]] for result in results]
     batch = Batch(
         encoder=build_padded_inputs(sources),

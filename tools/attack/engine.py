@@ -64,6 +64,7 @@ GREEDY = GenerationConfig(
 METHODS = {
     "greedy": GREEDY,
     "processors": replace(GREEDY, repetition_penalty=1.4, no_repeat_ngram_size=2),
+    "invalid values": replace(GREEDY, remove_invalid_values=True),
     "sampling": replace(GREEDY, do_sample=True, temperature=1.5, top_k=30),
     "samples": replace(GREEDY, do_sample=True, top_p=0.95, num_return_sequences=3),
     "beams": replace(GREEDY, num_beams=3, num_return_sequences=2),
@@ -161,7 +162,7 @@ class Faults:
         caches: list[LayerCache] | None = inputs[1] if len(inputs) > 1 else None
         num_columns = 0
         if caches is not None:
-            num_columns = len(caches[0].attention)  # type: ignore[arg-type]
+            num_columns = len(caches[0].attention)
         elif batch.mems is not None:
             num_columns = batch.mems.shape[2]
         for side in (batch.encoder, batch.decoder):
@@ -212,7 +213,7 @@ def build_plans(random_numbers: random.Random, net: Transformer, has_draft: bool
     if net.last_stack.spec.recurrence is not None:
         methods.remove("contrastive")
     if has_draft:
-        methods = ["greedy", "processors", "sampling", "samples"]
+        methods = ["greedy", "processors", "invalid values", "sampling", "samples"]
     plans: list[Plan] = []
     for index in range(random_numbers.randint(3, 9)):
         prompt = [

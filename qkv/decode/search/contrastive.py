@@ -41,8 +41,10 @@ def contrastive_search_step(
     positions = torch.arange(similarity.shape[2], device=group.device)
     is_valid = positions < state["num_context_states"][:, None]
     penalty = similarity.masked_fill(~is_valid[:, None], -torch.inf).amax(2)
+    is_banned = state["candidate_probs"] == 0
+    group.record_invalid_scores(penalty.masked_fill(is_banned, -torch.inf))
     scores = (1 - alpha) * state["candidate_probs"] - alpha * penalty
-    scores = scores.masked_fill(state["candidate_probs"] == 0, -torch.inf)
+    scores = scores.masked_fill(is_banned, -torch.inf)
     selected = scores.argmax(1, keepdim=True)  # (P, 1)
     token_ids = state["candidate_ids"].gather(1, selected)[:, 0]
     probs = state["candidate_probs"].gather(1, selected)[:, 0]

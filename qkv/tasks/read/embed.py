@@ -18,7 +18,7 @@ from qkv.model.transforms.sentence_transformers import find_transformer_folder, 
 from qkv.nn.heads import pool_states
 from qkv.spec import DualSpec, HeadSpec
 from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair
-from qkv.tasks.batching import TaskProgress, evaluation_mode
+from qkv.tasks.batching import TaskProgress
 from qkv.tasks.checks import check_choice, check_input_text
 from qkv.tasks.requirements import TaskRequirement
 
@@ -136,8 +136,8 @@ class EmbedTask(Task[str, EmbeddingArray]):
     def get_last_hidden_state(self, text: str, /) -> EmbeddingArray:
         """Return the last hidden states of all tokens, including special tokens: (tokens, width)."""
         (rows,) = self.preprocess([text], ["text"])
-        with evaluation_mode(self.model):
-            outputs, _ = self.forward(rows)
+        with self.evaluation_mode() as task:
+            outputs, _ = task.forward(rows)
             return outputs["last_hidden_state"][0].float().cpu().numpy()
 
     def extract_predictions(

@@ -20,7 +20,7 @@ from qkv.model.inputs import build_input_batch, check_inputs
 from qkv.nn.transformer import DualEncoder
 from qkv.spec import DualSpec, PatchSpec
 from qkv.tasks.base import InputRow, OutputTensors, Task
-from qkv.tasks.batching import TaskProgress, build_progress_reporter, evaluation_mode
+from qkv.tasks.batching import TaskProgress, build_progress_reporter
 from qkv.tasks.checks import (
     check_hypothesis_template,
     check_list,
@@ -148,8 +148,8 @@ class MatchTask(Task[str, Tensor]):
             batch = build_input_batch(
                 self.model.spec, pixel_values=pixel_values.to(parameter.device, parameter.dtype)
             )
-            with evaluation_mode(self.model):
-                outputs = self.model.net(batch)
+            with self.evaluation_mode() as task:
+                outputs = task.model.net(batch)
             embeddings += list(outputs["image_embeds"].float().cpu())
             report_progress(len(embeddings) / len(images))
         return embeddings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar
@@ -16,10 +16,13 @@ from typing import Any, Self, TypeVar
 from qkv.decode import Engine, GenerationConfig, Result, read_generation_config
 from qkv.decode.config import add_do_sample
 from qkv.decode.config_file import parse_field_value
+from qkv.decode.generation import run_requests
 from qkv.model.model import Model
 from qkv.model.stop_strings import build_stopping_criteria
+from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.transformer import Transformer
 from qkv.tasks.base import InputRow, InputT, Task
+from qkv.tasks.batching import catch_error
 from qkv.tasks.checks import check_setting_names, check_string_settings
 from qkv.tasks.write.constraints import (
     JsonSchema,
@@ -171,7 +174,7 @@ class GenerationTask(Task[InputT, GenerationT]):
         """Return an engine of a network, with the draft model if there is one."""
         assistant = self.assistant_model
         assert assistant is None or isinstance(assistant, Model)
-        assistant_net = None if assistant is None else assistant.net
+        assistant_net = None if assistant is None else view_in_evaluation_mode(assistant.net)
         assert assistant_net is None or isinstance(assistant_net, Transformer)
         return Engine(net, assistant_model=assistant_net)
 
@@ -191,23 +194,22 @@ class GenerationTask(Task[InputT, GenerationT]):
             stopping_criteria=join_stopping_criteria(criteria, self.grammar),
         )
 
-    def predict(self, rows: Sequence[InputRow]) -> list[list[Result]]:
-        """Return the results of every row.
+    def predict(self, rows: Sequence[InputRow]) -> list[list[Result] | Exception]:
+        """Return the results of every row, or its error.
 
         All rows use the same seed, so that no result depends on its position in the batch."""
         assert isinstance(self.model.net, Transformer)
-        results: dict[int, list[Result]] = {}
         num_rows = len(rows) * self.sequences_per_row
         with select_engine(self.model.net, num_rows, self.create_engine) as engine:
-            request_ids = [self.add_request(engine, row) for row in rows]
-            while engine.has_unfinished_requests:
-                for output in engine.step():
-                    if output.results is not None:
-                        results[output.request_id] = output.results
-        return [self.sort_results(results[request_id]) for request_id in request_ids]
+            calls = [partial(self.add_request, engine, row) for row in rows]
+            results = run_requests(engine, calls, return_exceptions=True)
+        return [catch_error(partial(self.sort_results, row_results)) for row_results in results]
 
     def sort_results(self, results: list[Result]) -> list[Result]:
-        """Return the results sorted by score; sampled results are not sorted yet."""
+        """Return the results sorted by score, or raise their error; samples are not sorted yet."""
+        for result in results:
+            if result.error is not None:
+                raise result.error
         if not results:
             length_penalty = self.generation_config.length_penalty
             if self.force_words:

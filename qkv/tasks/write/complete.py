@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import GenerationConfig, Result
-from qkv.decode.engine import DEFAULT_MAX_NEW_TOKENS
+from qkv.decode.request_checks import DEFAULT_MAX_NEW_TOKENS
+from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.transformer import Transformer
 from qkv.tasks.base import InputRow, TextOrPair
-from qkv.tasks.batching import evaluation_mode
 from qkv.tasks.checks import check_input_text, check_string_settings
 from qkv.tasks.requirements import TaskRequirement, can_complete_text
 from qkv.tasks.write.base import GenerationTask
@@ -168,17 +168,16 @@ class CompleteTask(GenerationTask[str, Completion]):
                 f"num_return_sequences is {task.generation_config.num_samples}, "
                 "expected 1 for a stream"
             )
-        assert isinstance(self.model.net, Transformer)
         ((row,),) = task.preprocess([prompt], ["text"])
         prompt_ids = row.encoding.input_ids
         streamed_ids: list[int] = []
         streamed_text = ""
-        with evaluation_mode(self.model):
-            engine = task.create_engine(self.model.net)
-            task.add_request(engine, row)
+        net = view_in_evaluation_mode(task.model.net)
+        assert isinstance(net, Transformer)
+        engine = task.create_engine(net)
+        task.add_request(engine, row)
         while engine.has_unfinished_requests:
-            with evaluation_mode(self.model):
-                outputs = engine.step()
+            outputs = engine.step()
             for output in outputs:
                 streamed_ids += output.new_token_ids
                 is_done = output.results is not None

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode import Engine, optimize_model
-from qkv.decode.engine import check_assistant_model
+from qkv.decode.request_checks import check_assistant_model
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.nn.transformer import Transformer
@@ -97,7 +97,6 @@ def load_assistant_model(model: Model, assistant_model: Model | str | Path) -> M
     if assistant.tokenizer is not None and model.tokenizer is not None:
         check_vocabularies(model.tokenizer.get_vocab(), assistant.tokenizer.get_vocab())
     check_assistant_model(model.net, assistant.net)
-    assistant.net.eval()
     return assistant
 
 

@@ -115,23 +115,30 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         prefix = params.get("prefix") if isinstance(params, dict) else None
         return str(prefix if prefix is not None else self.model.config.get("prefix") or "")
 
-    def predict(self, rows: Sequence[InputRow]) -> list[list[Result]]:
+    def predict(self, rows: Sequence[InputRow]) -> list[list[Result] | Exception]:
         row_results = super().predict(rows)
         layer = self.resolved_alignment_layer
         if layer is None:
             return row_results
         net = self.model.net
         assert isinstance(net, Transformer)
-        flat_results = [result for results in row_results for result in results]
-        sources = [
-            row.encoding.input_ids
-            for row, results in zip(rows, row_results, strict=True)
-            for _ in results
-        ]
+        sources: list[list[int]] = []
+        flat_results: list[Result] = []
+        for row, results in zip(rows, row_results, strict=True):
+            if not isinstance(results, Exception):
+                sources += [row.encoding.input_ids] * len(results)
+                flat_results += results
+        if not flat_results:
+            return row_results
         attention_results = iter(
             compute_cross_attention(net, sources, flat_results, self.generation_config, layer)
         )
-        return [[next(attention_results) for _ in results] for results in row_results]
+        return [
+            results
+            if isinstance(results, Exception)
+            else [next(attention_results) for _ in results]
+            for results in row_results
+        ]
 
     def build_output(
         self, result: Result, row: InputRow | None = None, source_text: str = "", offset: int = 0

@@ -30,20 +30,27 @@ class SummarizeTask(Seq2SeqTask):
     ) -> list[str]:
         return [" " * (i > 0) + output.text for i, output in enumerate(outputs)]
 
-    def compute_results(
-        self, inputs: Sequence[str], batch_tokens: int = 4096, progress: TaskProgress = False
-    ) -> list[GeneratedText]:
-        results = super().compute_results(inputs, batch_tokens, progress)
+    def compute_outcomes(
+        self,
+        inputs: Sequence[str],
+        batch_tokens: int = 4096,
+        progress: TaskProgress = False,
+        return_exceptions: bool = False,
+    ) -> list[GeneratedText | Exception]:
+        outcomes = super().compute_outcomes(inputs, batch_tokens, progress, return_exceptions)
         if not self.recursive:
-            return results
-        indices = [
-            i
-            for i, (text, result) in enumerate(zip(inputs, results, strict=True))
-            if 0 < len(result.text) < len(text) and len(self.prepare_texts(text, "text")) > 1
-        ]
-        if indices:
-            summaries = [results[i].text for i in indices]
-            shorter = self.compute_results(summaries, batch_tokens, progress)
-            for i, result in zip(indices, shorter, strict=True):
-                results[i] = result
-        return results
+            return outcomes
+        summaries = {
+            i: outcome.text
+            for i, (text, outcome) in enumerate(zip(inputs, outcomes, strict=True))
+            if isinstance(outcome, GeneratedText)
+            and 0 < len(outcome.text) < len(text)
+            and len(self.prepare_texts(text, "text")) > 1
+        }
+        if summaries:
+            shorter = self.compute_outcomes(
+                [*summaries.values()], batch_tokens, progress, return_exceptions
+            )
+            for i, outcome in zip(summaries, shorter, strict=True):
+                outcomes[i] = outcome
+        return outcomes
