@@ -100,7 +100,5 @@ def resolve_inside(folder: Path, name: str) -> Path:
 
 
 def format_error(error: Exception) -> str:
-    """Return the message of an error on one line of at most 200 characters, all printable."""
-    text = " ".join(str(error).split())[:200]
-    printable = "".join(char if char.isprintable() else "\ufffd" for char in text)
-    return printable or type(error).__name__
+    """Return the message of an error on one line of at most 200 characters."""
+    return " ".join(str(error).split())[:200] or type(error).__name__

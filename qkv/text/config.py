@@ -51,7 +51,7 @@ class TokenizerFileConfig:
     def get_bool(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
         if value is not None and not isinstance(value, bool):
-            raise ValueError(f"{self.path}: {key} {value!r:.200}, expected true or false")
+            raise ValueError(f"{self.path}: {key} {value!r}, expected true or false")
         return default if value is None else value
 
     def get_optional_bool(self, key: str) -> bool | None:
@@ -65,19 +65,19 @@ class TokenizerFileConfig:
         if value is not None and (
             not isinstance(value, int) or isinstance(value, bool) or value < 0
         ):
-            raise ValueError(f"{self.path}: {key} {value!r:.200}, expected a whole number")
+            raise ValueError(f"{self.path}: {key} {value!r}, expected a whole number")
         return value
 
     def get_str(self, key: str, default: str | None = None) -> str | None:
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"{self.path}: {key} {value!r:.200}, expected a string")
+            raise ValueError(f"{self.path}: {key} {value!r}, expected a string")
         return default if value is None else value
 
     def get_str_list(self, key: str) -> list[str]:
         value = self.values.get(key) or []
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"{self.path}: {key} {value!r:.200}, expected a list of strings")
+            raise ValueError(f"{self.path}: {key} {value!r}, expected a list of strings")
         return value
 
     @property
@@ -113,7 +113,7 @@ class TokenizerFileConfig:
         for name in EXTRA_SPECIAL_TOKENS_KEYS:
             value = self.values.get(name) or []
             if not isinstance(value, list | dict):
-                raise ValueError(f"{self.path}: {name} {value!r:.200}, expected a list of tokens")
+                raise ValueError(f"{self.path}: {name} {value!r}, expected a list of tokens")
             items = value.values() if isinstance(value, dict) else value
             tokens += [self._parse_token(item, name, special=True) for item in items]
         return tokens
@@ -158,4 +158,4 @@ class TokenizerFileConfig:
             flags["special"] = special or value.get("special", False)
             if all(isinstance(flag, bool) for flag in flags.values()):
                 return AddedToken(value["content"], **flags)
-        raise ValueError(f"{self.path}: {name} {value!r:.200}, expected a token")
+        raise ValueError(f"{self.path}: {name} {value!r}, expected a token")

@@ -32,7 +32,6 @@ from tools.attack.saved_model import TEXTS, build_model
 
 TIMEOUT = 20.0  # seconds
 MEMORY = 1 << 30  # bytes
-MAX_MESSAGE = 5000  # characters
 REFUSALS = (ValueError, OSError)
 WRITE_MODES = set("wax+")
 FORBIDDEN_EVENTS = (
@@ -100,9 +99,8 @@ def run_case(target: Target, name: str, seed: int, folder: Path) -> str | None:
     try:
         target.read(copy)
     except REFUSALS as error:
-        message = str(error)
-        if not message or len(message) > MAX_MESSAGE or not message.isprintable():
-            return f"the message is not one line of at most {MAX_MESSAGE} characters: {message[:500]!r}"
+        if len(str(error).splitlines()) != 1:
+            return f"the message is not one line: {error}"
     return None
 
 

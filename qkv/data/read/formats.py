@@ -12,7 +12,6 @@ from typing import Any
 
 from qkv.data.read.lines import DAMAGED_FILE_ADVICE, MAX_LINE_BYTES, TextFile
 from qkv.data.read.record import Record, quote_names
-from qkv.files import format_error
 from qkv.validate import shorten_repr
 
 PARQUET_BATCH_SIZE = 1024
@@ -213,9 +212,8 @@ def read_parquet(file: TextFile, columns: Sequence[str]) -> Iterator[Record]:
                     row_number += 1
                     yield Record(row, f"{file}, row {row_number}")
         except (ValueError, OSError, EOFError) as error:  # pyarrow's errors derive from these
-            raise ValueError(
-                f"{file}: not Parquet ({format_error(error)}); {DAMAGED_FILE_ADVICE}"
-            ) from None
+            cause = " ".join(str(error).split())[:200]
+            raise ValueError(f"{file}: not Parquet ({cause}); {DAMAGED_FILE_ADVICE}") from None
 
 
 def read_conll(file: TextFile, column_names: Sequence[str]) -> Iterator[Record]:
