@@ -12,7 +12,6 @@ gives one save at a time all or nothing."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -107,7 +106,7 @@ def write_file(path: Path, *, exist_ok: bool = True) -> Iterator[Path]:
     sweep(target.parent)
     try:
         with _open_stage(target.parent) as stage:
-            temporary = stage.files / target.name
+            temporary = stage.files / path.name
             yield temporary
             if not exist_ok and os.path.lexists(target):
                 raise ValueError(f"{path}: already exists; not written")
@@ -127,7 +126,7 @@ def read_folder(folder: Path) -> Iterator[None]:
         yield
         return
     while True:
-        with _lock(folder, fcntl.LOCK_SH):
+        with _lock(folder, shared=True):
             if not os.path.lexists(folder / MANIFEST_FILE):
                 yield
                 return
@@ -139,7 +138,7 @@ def finish_save(folder: Path) -> None:
     if not os.path.lexists(folder / MANIFEST_FILE):
         return
     try:
-        with _lock(folder, fcntl.LOCK_EX):
+        with _lock(folder):
             _move_files(folder)
     except OSError as error:
         raise ValueError(
@@ -154,14 +153,14 @@ def sweep(folder: Path) -> None:
     The staging folder of a process that is alive is locked, and stays."""
     with (
         suppress(OSError, ValueError),
-        _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_locked,
+        _lock(folder, wait=False) as is_locked,
     ):
         if not is_locked:
             return
         _move_files(folder)
         for path in folder.iterdir():
             if STAGING_NAME.fullmatch(path.name) and not path.is_symlink() and path.is_dir():
-                with suppress(OSError), _lock(path, fcntl.LOCK_EX | fcntl.LOCK_NB) as is_dead:
+                with suppress(OSError), _lock(path, wait=False) as is_dead:
                     if is_dead and {entry.name for entry in path.iterdir()} <= {
                         FILES_FOLDER,
                         MANIFEST_FILE,
@@ -188,7 +187,7 @@ def _open_stage(parent: Path) -> Iterator[Stage]:
         stage.path.mkdir()
         with ExitStack() as stack:
             try:
-                stack.enter_context(_lock(stage.path, fcntl.LOCK_EX))
+                stack.enter_context(_lock(stage.path))
                 stage.files.mkdir()
             except FileNotFoundError:  # a sweep was faster than the lock
                 continue
@@ -225,7 +224,7 @@ def _publish(stage: Stage, folder: Path, rule: ReplaceRule) -> None:
         for path in sorted(stage.files.rglob("*"))
         if path.is_file()
     ]
-    with _lock(folder, fcntl.LOCK_EX):
+    with _lock(folder):
         _move_files(folder)  # of another save, which was interrupted
         stale = sorted({*rule(folder, names)} - {*names})
         for name in names:
@@ -278,7 +277,12 @@ def _read_manifest(path: Path) -> tuple[Path, list[str], list[str]]:
         or not all(_is_inside(path.parent, name) for name in (*stale, *names))
     ):
         raise ValueError(f"{path}: not a manifest of a save; remove it, or copy the folder again")
-    if not (path.parent / staging).is_dir():
+    staged = f"{staging}/{FILES_FOLDER}"
+    if not all(_is_inside(path.parent, f"{staged}/{name}") for name in names):
+        raise ValueError(
+            f"{path.parent / staged}: leads out of the folder; remove it and {path.name}"
+        )
+    if not (path.parent / staged).is_dir():
         raise ValueError(
             f"{path}: of an interrupted save, whose folder {staging} is missing; copy both again"
         )
@@ -302,21 +306,24 @@ def _sync_tree(folder: Path) -> None:
 
 
 @contextmanager
-def _lock(folder: Path, kind: int) -> Iterator[bool]:
-    """Lock a folder; yield False if another process has it (LOCK_NB), True also without locks."""
+def _lock(folder: Path, *, shared: bool = False, wait: bool = True) -> Iterator[bool]:
+    """Lock a folder; yield whether it is locked, or cannot be locked by anyone.
+
+    Without `wait`, False is yielded if another process has the lock or if there are no locks."""
     try:
         descriptor = os.open(folder, os.O_RDONLY)
     except PermissionError:
-        yield True
+        yield wait
         return
+    import fcntl  # not on Windows, where a folder cannot be opened
+
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     try:
         try:
-            fcntl.flock(descriptor, kind)
+            fcntl.flock(descriptor, kind if wait else kind | fcntl.LOCK_NB)
             is_locked = True
-        except BlockingIOError:
-            is_locked = False
-        except OSError:  # a file system without locks
-            is_locked = not kind & fcntl.LOCK_NB
+        except OSError:  # locked by another process, or a file system without locks
+            is_locked = wait
         yield is_locked
     finally:
         with suppress(OSError):

@@ -53,8 +53,8 @@ def save_model(name: str, folder: Path, max_shard_size: int = 10**9) -> None:
 
 SAVES: dict[str, Save] = {
     "small": partial(save_model, "small"),
-    "sharded": partial(save_model, "small", max_shard_size=4_000),
-    "tall-sharded": partial(save_model, "tall", max_shard_size=8_000),
+    "sharded": partial(save_model, "small", max_shard_size=20_000),
+    "tall-sharded": partial(save_model, "tall", max_shard_size=30_000),
     "words": partial(save_model, "words"),
     "bert": partial(save_model, "bert"),
     "pooled": partial(save_model, "pooled"),

@@ -33,7 +33,7 @@ ALLOWED_IMPORTS = {
     "model":      "files staging validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
     "export":     "files staging batch nn spec weights families text model torch",
     "data":       "validate files spec batch text torch numpy",
-    "train":      "formatting terminal validate hints files torch_compat spec batch kernels nn weights families text recipes model data torch safetensors numpy rich msgspec tomlkit",
+    "train":      "formatting terminal validate hints files staging torch_compat spec batch kernels nn weights families text recipes model data torch safetensors numpy rich msgspec tomlkit",
     "tasks":      "files validate hints memory torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy llguidance",
     "view":       "spec nn model tasks torch rich",
 }

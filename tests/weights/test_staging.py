@@ -186,6 +186,16 @@ def test_a_manifest_cannot_lead_out_of_the_folder(folder: Path, change: dict[str
     assert_error(lambda: finish_save(folder), "is missing", "copy both again")
 
 
+def test_a_staging_folder_cannot_lead_out_of_the_folder(folder: Path) -> None:
+    write(folder, OLD)
+    interrupt_after_commit(folder)
+    staging = folder / json.loads((folder / MANIFEST_FILE).read_text())["staging"]
+    staging.rename(folder.parent / "outside")
+    staging.symlink_to("../outside")
+    assert_error(lambda: finish_save(folder), "leads out of the folder")
+    assert (folder.parent / "outside" / "files" / "a").read_text() == "new"
+
+
 def test_a_file_in_the_way_is_an_error_before_anything_is_moved(folder: Path) -> None:
     write(folder, OLD)
     (folder / "c").mkdir()

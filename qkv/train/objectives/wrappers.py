@@ -18,10 +18,12 @@ from torch import Tensor, nn
 
 from qkv.batch import IGNORE_INDEX, Batch
 from qkv.model.build import build
+from qkv.model.file_names import replace_model
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.nn.heads import PredictionHead
 from qkv.nn.transformer import DualEncoder, Transformer
+from qkv.staging import write_folder
 from qkv.train.objectives.context import SetupContext
 
 SaveFunction = Callable[[Path], None]
@@ -218,8 +220,9 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
     assert isinstance(generator.net, Transformer)
 
     def save(folder: Path) -> None:
-        context.save(folder)
-        generator.save(folder / GENERATOR_FOLDER)
+        with write_folder(folder, replace_model) as staged:
+            context.save(staged)
+            generator.save(staged / GENERATOR_FOLDER)
 
     return GeneratorDiscriminator(generator.net, model.net), save
 
