@@ -71,23 +71,33 @@ def train(
     settings = [
         f"--{name}={json.dumps(value, ensure_ascii=False)}" for name, value in flags.items()
     ]
-    # Errors in the recipe are reported before torch is imported.
-    path = find_recipe(str(recipe))
-    run_recipe = read_recipe(path, [*overrides, *settings])
-    check_files(run_recipe, path)
+    # Errors in the recipe are reported before torch is imported, by one process.
+    try:
+        path = find_recipe(str(recipe))
+        run_recipe = read_recipe(path, [*overrides, *settings])
+        check_files(run_recipe, path)
+    except ValueError:
+        if is_main_process():
+            raise
+        raise SystemExit(2) from None
     with handle_stop_signals() as stop_signals:
         try:
             run_training(run_recipe, resume, stop_signals)
         except StoppedBeforeTraining:
             stop_signals.request_stop = lambda: None  # another SIGTERM changes nothing
-            if os.environ.get("RANK", "0") == "0":  # set by torchrun
+            if is_main_process():
                 print("stopped before the first step; the same command starts or resumes the run")
+
+
+def is_main_process() -> bool:
+    """Return whether this process is the only one, or torchrun's rank 0."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def check_files(recipe: Recipe, path: Path) -> None:
     """Raise ValueError if a data file or the model of a run is missing.
 
-    A recipe of the package says where they come from. With several processes, one reports it."""
+    A recipe of the package says where they come from."""
     model = recipe.model.load
     try:
         for paths in (recipe.data.train, recipe.data.validation):
@@ -96,8 +106,6 @@ def check_files(recipe: Recipe, path: Path) -> None:
         if model is not None and model.startswith("runs/") and not Path(model).exists():
             raise ValueError(f"model.load {model}: no such folder")
     except ValueError as error:
-        if os.environ.get("RANK", "0") != "0":  # set by torchrun
-            raise SystemExit(2) from None
         about = read_about(path)
         hint = f"; this recipe needs {about.data}" if about else ""
         raise ValueError(f"{error}{hint}") from None
@@ -108,7 +116,6 @@ def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) 
     import torch
     from rich.text import Text
 
-    from qkv.train.distributed import is_main_process
     from qkv.train.evaluate.evaluation_loop import ignore_progress
     from qkv.train.report.console import show_progress
     from qkv.train.report.history import MetricsHistory

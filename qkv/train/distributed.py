@@ -120,11 +120,6 @@ def report_lost_process() -> Iterator[None]:
         ) from None
 
 
-def is_main_process() -> bool:
-    """Return whether this process is the only one, or torchrun's rank 0."""
-    return os.environ.get("RANK", "0") == "0"
-
-
 def get_world_size() -> int:
     """Return the number of processes that torchrun started."""
     return int(os.environ.get("WORLD_SIZE", "1"))

@@ -9,7 +9,6 @@ from typing import Any
 from qkv.data.encode.encoder import parse_template_columns
 from qkv.data.read.record import TEXT_COLUMNS, Record
 from qkv.families import get_family
-from qkv.files import sync_file
 from qkv.hints import find_known_name
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.names import find_default_target_modules
@@ -28,15 +27,13 @@ from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
 TOKENIZER_FOLDER = "tokenizer"  # in the folder of a run
-TOKENIZER_STAGE = ".tokenizer.tmp"  # before it is renamed
 TOKENIZER_SOURCE_FILE = "tokenizer.from"  # fingerprint of the training texts of the tokenizer
 
 
 def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: str) -> Tokenizer:
     """Load the tokenizer of the run, else a pretrained one, else train one on the training data.
 
-    The folder of a new one is renamed when it is complete. A record without a text is an error about the
-    column `text_column`."""
+    A record without a text is an error about the column `text_column`."""
     run_tokenizer_folder = folder / TOKENIZER_FOLDER
     if run_tokenizer_folder.exists():
         return Tokenizer.load(run_tokenizer_folder)
@@ -61,9 +58,7 @@ def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: 
         )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TOKENIZER_SOURCE_FILE).write_text(records.fingerprint(), encoding="utf-8")
-    tokenizer.save(folder / TOKENIZER_STAGE)
-    (folder / TOKENIZER_STAGE).rename(run_tokenizer_folder)
-    sync_file(folder)
+    tokenizer.save(run_tokenizer_folder)
     return tokenizer
 
 

@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from qkv.train.initial_model import TOKENIZER_FOLDER, TOKENIZER_SOURCE_FILE, TOKENIZER_STAGE
+from qkv.staging import sweep, write_file
+from qkv.train.initial_model import TOKENIZER_FOLDER, TOKENIZER_SOURCE_FILE
 from qkv.train.loop.checkpoint import CHECKPOINTS_FOLDER, is_checkpoint, list_checkpoints
 from qkv.train.loop.checkpoint import remove_leftovers as remove_checkpoint_leftovers
 from qkv.train.report.history import METRICS_FILE
-from qkv.train.report.plot import LOSS_PLOT_STAGE
-from qkv.train.stdin import STDIN_FILE, STDIN_STAGE
+from qkv.train.stdin import STDIN_FILE
 
 MARK_FILE = ".qkv-run"
 MARK_TEXT = "This is a run folder: qkv train replaces and removes its own files in it.\n"
 LOCK_FILE = "lock"  # contains the id of the process that uses the folder
 RECIPE_FILE = "recipe.toml"
-RECIPE_STAGE = ".recipe.toml.tmp"
-STAGES = (RECIPE_STAGE, TOKENIZER_STAGE, STDIN_STAGE, LOSS_PLOT_STAGE)  # before they are renamed
+DISCARDED_TOKENIZER = ".tokenizer.tmp"  # the name of a tokenizer that is removed
+MODEL_FOLDERS = ("best", "last")
 PREPARED_FILES = (  # what a run has written before its first step; the mark is removed last
-    RECIPE_FILE, TOKENIZER_FOLDER, TOKENIZER_SOURCE_FILE, STDIN_FILE, "data", *STAGES,
+    RECIPE_FILE, TOKENIZER_FOLDER, DISCARDED_TOKENIZER, TOKENIZER_SOURCE_FILE, STDIN_FILE, "data",
     LOCK_FILE, MARK_FILE,
 )  # fmt: skip
 
@@ -91,9 +91,10 @@ def lock_run_folder(folder: Path, *, resume: bool = False) -> Iterator[None]:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Finish or remove what a process that was killed left: temporary files, a torn line of metrics."""
-    for name in STAGES:
-        remove_entry(folder / name)
+    """Finish or remove what a process that was killed left: saves, temporary files, a torn line."""
+    for path in (folder, *(folder / name for name in MODEL_FOLDERS)):
+        sweep(path)
+    remove_entry(folder / DISCARDED_TOKENIZER)
     remove_checkpoint_leftovers(folder / CHECKPOINTS_FOLDER)
     metrics = folder / METRICS_FILE
     if metrics.exists():
@@ -123,15 +124,9 @@ def remove_failed_start(folder: Path) -> Iterator[None]:
 
 def write_recipe(folder: Path, text: str) -> None:
     """Write recipe.toml atomically, unless it has this text."""
-    path = folder / RECIPE_FILE
-    if read_recipe_text(folder) == text:
-        return
-    stage = folder / RECIPE_STAGE
-    with stage.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    stage.replace(path)
+    if read_recipe_text(folder) != text:
+        with write_file(folder / RECIPE_FILE) as temporary:
+            temporary.write_text(text, encoding="utf-8")
 
 
 def read_recipe_text(folder: Path) -> str | None:
@@ -145,9 +140,8 @@ def discard_tokenizer(folder: Path) -> None:
     (folder / TOKENIZER_SOURCE_FILE).unlink(missing_ok=True)
     tokenizer = folder / TOKENIZER_FOLDER
     if tokenizer.exists():
-        remove_entry(folder / TOKENIZER_STAGE)
-        tokenizer.rename(folder / TOKENIZER_STAGE)
-        remove_entry(folder / TOKENIZER_STAGE)
+        tokenizer.rename(folder / DISCARDED_TOKENIZER)
+        remove_entry(folder / DISCARDED_TOKENIZER)
 
 
 def remove_entry(path: Path) -> None:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 from qkv.data.read.lines import STDIN
+from qkv.staging import write_file
 from qkv.train.recipe import Recipe
 
 STDIN_FILE = "stdin"
-STDIN_STAGE = "stdin.tmp"
 
 
 def replace_stdin(recipe: Recipe) -> Recipe:
@@ -38,12 +37,8 @@ def replace_stdin_path(path: str | list[str], file: str) -> str | list[str]:
 
 def save_stdin(folder: Path) -> None:
     """Save standard input in the run folder, completely or not at all."""
-    temporary = folder / STDIN_STAGE
-    with temporary.open("wb") as file:
+    with write_file(folder / STDIN_FILE) as temporary, temporary.open("wb") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.rename(folder / STDIN_FILE)
 
 
 def has_saved_stdin(folder: Path) -> bool:

@@ -333,6 +333,69 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
     assert not Path("runs/tiny/last").exists()
 
 
+def start_command(before: str, *flags: str) -> subprocess.Popen[str]:
+    """Start a training process that prints "ready" in the code `before`, and wait for this."""
+    command = ["train", "tiny.toml", *flags]
+    code = f"import sys\n{before}\nfrom qkv.cli import main\nsys.exit(main({command}))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert any(line == "ready\n" for line in process.stdout)
+    return process
+
+
+SLOW_PREPARATION = """
+import time
+from qkv.train import run, setup
+def prepare(*arguments):
+    prepared = setup.prepare_training(*arguments)
+    print("ready", flush=True)
+    time.sleep(60)
+run.prepare_training = prepare
+"""
+
+
+def test_sigterm_before_the_first_step(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is prepared is kept; the same command starts the run."""
+    process = start_command(SLOW_PREPARATION)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    last_line = "stopped before the first step; the same command starts or resumes the run\n"
+    assert out.endswith(last_line)
+    assert Path("runs/tiny/tokenizer").exists()
+    assert not Path("runs/tiny/checkpoints").exists()
+    assert "done   6 of 6 steps" in good(capsys, "train", "tiny.toml")
+
+
+SLOW_SAVE = """
+import time
+from qkv.train.loop.trainer import Trainer
+save_checkpoint = Trainer.save_checkpoint
+def save_slowly(self):
+    print("ready", flush=True)
+    time.sleep(1)
+    save_checkpoint(self)
+Trainer.save_checkpoint = save_slowly
+"""
+
+
+def test_a_second_sigterm_waits_for_the_save() -> None:
+    process = start_command(
+        SLOW_SAVE, "--train.save_every", "2", "--train.steps", "100000", "--train.eval_every", "0"
+    )
+    for _ in range(3):
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.1)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert "stopped at step 2 of 100,000; continue with --resume auto" in out
+    assert [path.name for path in Path("runs/tiny/checkpoints").iterdir()] == ["00000002"]
+    assert qkv.load("runs/tiny/last").net is not None
+
+
 @pytest.mark.parametrize("color", [True, False])
 def test_the_panel_on_a_terminal(tmp_path: Path, color: bool) -> None:
     outer, inner = pty.openpty()

@@ -1,11 +1,14 @@
 """Kills of training runs: `qkv train` is killed at a file event or after some seconds, or a file event is an
 I/O error; the same command resumes it, and the run folder is compared with that of a run without faults.
 
+    python -m tools.attack.training_kills causal-lm --torn    # at every file event
+
 Training runs in forks of this process, which only imports, so that a run costs a fraction of a second. Do
 not call it in a process that has used several threads of torch."""
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
@@ -13,6 +16,7 @@ import random
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -299,23 +303,41 @@ def resume_image(run: TrainingRun, image: Path) -> str | None:
     return f"unreadable: {problem}" if problem else run.find_problem_of_end(image.name)
 
 
-def check_every_event(run: TrainingRun) -> Iterator[tuple[str, str | None]]:
-    """Resume a run from what a kill at each of its file events leaves; yield the event and the problem."""
+def check_every_event(run: TrainingRun, *, torn: bool) -> Iterator[tuple[str, str | None]]:
+    """Resume a run from what a kill at each of its file events leaves; yield the event and the problem.
+
+    With `torn`, every file is also torn."""
     for image in record_images(run):
-        yield image.name, resume_image(run, image)
-
-
-def kill_at_random(
-    run: TrainingRun, count: int, rng: random.Random
-) -> Iterator[tuple[list[Kill], str | None]]:
-    """Kill a run at random times and events, `count` times, one to four times until it ends."""
-    while count > 0:
-        kills = [draw_kill(run, rng) for _ in range(min(rng.choice([1, 1, 2, 4]), count))]
-        count -= len(kills)
-        yield kills, run.find_problem(kills)
+        if torn or " torn " not in image.name:
+            yield image.name, resume_image(run, image)
 
 
 def draw_kill(run: TrainingRun, rng: random.Random) -> Kill:
     if rng.random() < 0.5:
         return Kill(seconds=rng.uniform(0, run.seconds))
     return Kill(rng.randrange(len(run.events)), torn=rng.random() < 0.5)
+
+
+def main(arguments: list[str]) -> int:
+    """Resume runs from every state; print the problems, and return 1 if there is one."""
+    parser = argparse.ArgumentParser(description="Kill training runs at every file event.")
+    parser.add_argument("names", nargs="+", choices=list(small_data.WRITERS))
+    parser.add_argument("--torn", action="store_true")
+    options = parser.parse_args(arguments)
+    num_problems = 0
+    with tempfile.TemporaryDirectory(prefix="qkv-kills-") as temporary:
+        for name in options.names:
+            run = TrainingRun(name, Path(temporary) / name, settings=list(SHORT_SETTINGS))
+            problems = dict(check_every_event(run, torn=options.torn))
+            for event, problem in problems.items():
+                if problem is not None:
+                    num_problems += 1
+                    print(f"{name}: {event}: {problem}", flush=True)
+            print(
+                f"{name}: {len(run.events)} file events, {len(problems)} states, {num_problems} problems"
+            )
+    return int(num_problems > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
 from qkv.formatting import format_count
+from qkv.staging import write_file
 from qkv.train.loop.trainer import Report
 from qkv.train.report.history import MetricsHistory, Points, downsample_points, extract_points
 
-LOSS_PLOT_STAGE = ".loss.svg.tmp"  # before it is renamed
 PLOT_WIDTH = 760
 PLOT_HEIGHT = 420
 MARGIN_LEFT = 64
@@ -55,9 +54,8 @@ def make_plot_callback(folder: Path) -> Callable[[Report], None]:
 def write_loss_plot(folder: Path, history: MetricsHistory | None = None) -> None:
     """Write loss.svg of a run atomically."""
     history = MetricsHistory.read(folder) if history is None else history
-    temporary = folder / LOSS_PLOT_STAGE
-    temporary.write_text(render_loss_svg(folder.resolve().name, history), encoding="utf-8")
-    os.replace(temporary, folder / "loss.svg")
+    with write_file(folder / "loss.svg") as temporary:
+        temporary.write_text(render_loss_svg(folder.resolve().name, history), encoding="utf-8")
 
 
 def render_loss_svg(name: str, history: MetricsHistory) -> str:
