@@ -168,9 +168,8 @@ class Engine:
         """Take a step of all batches, and add waiting requests; `outputs` are those of the step."""
         self.num_steps += 1
         self.remove_aborted_requests()
-        for batch in [*self.running_batches.values()]:
-            if batch.requests:
-                self.run_batch(batch, batch.step)
+        for key in [*self.running_batches]:
+            self.step_batch(key)
         self.remove_empty_batches()
         scheduled = self.queue.take(self.num_running_rows)
         try:
@@ -185,6 +184,12 @@ class Engine:
         self.remove_aborted_requests()
         if not self.unfinished:
             self.queue.row_limit = None
+
+    def step_batch(self, key: Hashable) -> None:
+        """Take a step of a batch, unless it is empty or was discarded."""
+        batch = self.running_batches.get(key)
+        if batch is not None and batch.requests:
+            self.run_batch(batch, batch.step)
 
     def run_batch(
         self,
@@ -206,10 +211,8 @@ class Engine:
             raise
         else:
             return self.collect(outcome)
-        # Outside of the except block, the memory of the failed step can be freed.
-        traceback.clear_frames(failure.__traceback__)
         self.discard_batch(batch)
-        self.recover(requests, failure)
+        self.recover(requests, release_frames(failure))
 
     def admit_requests(self, key: Hashable, requests: list[Request]) -> None:
         """Add requests to the batch of a key; if their prefill fails, the running ones are as before."""
@@ -222,8 +225,7 @@ class Engine:
             failure = error
         else:
             return self.run_batch(batch, partial(batch.add_requests, prefill), requests)
-        traceback.clear_frames(failure.__traceback__)
-        self.recover(requests, failure)
+        self.recover(requests, release_frames(failure))
 
     def recover(self, requests: Sequence[Request], error: Exception) -> None:
         """Start requests again after an error that any of them may have caused.
@@ -352,6 +354,15 @@ class Engine:
             if removed:
                 self.run_batch(batch, partial(batch.drop_requests, removed))
         return True
+
+
+def release_frames(error: Exception) -> Exception:
+    """Return an error without the tensors that the functions of its traceback hold.
+
+    This is called after the except block, which holds them too."""
+    traceback.clear_frames(error.__traceback__)
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)  # without the caller, which runs
 
 
 def rank_results(

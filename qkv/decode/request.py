@@ -248,10 +248,9 @@ class RequestGroup:
         if self.logits_processors:
             context = context if isinstance(context, LogitsContext) else context()
             scores = apply_logits_processors(self.logits_processors, scores, context)
+            self.record_invalid_scores(scores)
         for sampling_filter in self.sampling_filters:
             scores = sampling_filter(scores)
-        if self.logits_processors or self.sampling_filters:
-            self.record_invalid_scores(scores)  # such as divided by a very small temperature
         return scores.log_softmax(-1) if self.config.renormalize_logits else scores
 
     def record_invalid_scores(self, scores: Tensor) -> None:

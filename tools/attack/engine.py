@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -193,7 +194,7 @@ def add_nan(embedding: nn.Module, inputs: tuple[Inputs], output: Tensor) -> Tens
 
 
 @lru_cache
-def build_network(name: str, depth: int = 2) -> tuple[Transformer, Faults]:
+def build_network(name: str, device: str, depth: int = 2) -> tuple[Transformer, Faults]:
     """Return a network of random weights in float64, and its hooks."""
     family, sizes = NETWORKS[name]
     net = qkv.build(family, **(sizes | dict(depth=depth))).net
@@ -203,7 +204,7 @@ def build_network(name: str, depth: int = 2) -> tuple[Transformer, Faults]:
         for parameter in net.parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.copy_(0.3 * noise if parameter.dim() > 1 else 1 + 0.2 * noise)
-    return net.double(), Faults(net)
+    return net.to(device, torch.float64), Faults(net)
 
 
 def build_plans(random_numbers: random.Random, net: Transformer, has_draft: bool) -> list[Plan]:
@@ -304,15 +305,15 @@ def list_model_runners(runner: Any) -> list[ModelRunner]:
     return [runner] if isinstance(runner, ModelRunner) else []
 
 
-def attack(seed: int) -> Counter[str]:
+def attack(seed: int, device: str = "cpu") -> Counter[str]:
     """Run one round; return the number of requests by outcome, or raise an AttackError."""
     random_numbers = random.Random(seed)
     name = random_numbers.choice([*NETWORKS])
-    net, faults = build_network(name)
+    net, faults = build_network(name, device)
     has_draft = name in DRAFT_NETWORKS and random_numbers.random() < 0.4
     settings: dict[str, Any] = dict(
-        assistant_model=build_network(name, depth=1)[0] if has_draft else None,
-        static_shapes=random_numbers.random() < 0.3,
+        assistant_model=build_network(name, device, depth=1)[0] if has_draft else None,
+        static_shapes=random_numbers.random() < 0.3 and device == "cpu",  # hooks read tensors
     )
     max_batch_size = random_numbers.choice([None, None, 4, 8])
     plans = build_plans(random_numbers, net, has_draft)
@@ -401,6 +402,18 @@ def check_new_request(seed: int, run: Run, net: Transformer) -> None:
     alone.run_to_end()
     if run.outcomes[request_id] != alone.outcomes[0]:
         raise AttackError(f"seed {seed}: a new request gives {run.outcomes[request_id]}")
+
+
+def run_attack(
+    seed: int, seconds: float, max_rounds: int | None = None, device: str = "cpu"
+) -> Counter[str]:
+    """Attack for a time, or a number of rounds; return the number of requests by outcome."""
+    counts: Counter[str] = Counter()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and (max_rounds is None or counts["rounds"] < max_rounds):
+        counts += attack(seed + counts["rounds"], device)
+        counts["rounds"] += 1
+    return counts
 
 
 def attack_engine(folder: Path, rng: random.Random) -> Iterator[Case]:

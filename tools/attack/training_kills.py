@@ -299,8 +299,7 @@ def resume_image(run: TrainingRun, image: Path) -> str | None:
     """Resume the run from an image; return what is wrong."""
     shutil.rmtree(run.folder, ignore_errors=True)
     shutil.copytree(image, run.folder)
-    problem = run.find_unreadable()
-    return f"unreadable: {problem}" if problem else run.find_problem_of_end(image.name)
+    return run.find_problem_of_end(image.name)
 
 
 def check_every_event(run: TrainingRun, *, torn: bool) -> Iterator[tuple[str, str | None]]:
