@@ -57,7 +57,7 @@ def test_every_failure_is_found_and_kept(tmp_path: Path, capfd: pytest.CaptureFi
     assert reasons.pop("returns").startswith("a reason 0.")
     assert reasons == {
         "raises": "TypeError: a defect",
-        "dies": "killed by signal.SIGKILL",
+        "dies": "killed by signal SIGKILL",
         "hangs": "did not end in time",
         "grows": "MemoryError",
     }

@@ -420,9 +420,9 @@ def attack_engine(folder: Path, rng: random.Random) -> Iterator[Case]:
     """Requests of all search methods in one engine, many of which fail."""
     torch.set_num_threads(1)
     for name in NETWORKS:
-        build_network(name)
+        build_network(name, "cpu")
     for name in DRAFT_NETWORKS:
-        build_network(name, depth=1)
+        build_network(name, "cpu", depth=1)
     while True:
         seed = rng.getrandbits(32)
         yield Case(name=f"round {seed}", run=partial(run_case, seed))

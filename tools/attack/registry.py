@@ -24,8 +24,6 @@ class AttackEntry:
 
 
 ATTACKS: dict[str, AttackEntry] = {
-    "fuzz-models":        AttackEntry("files", "files.attack_model_files", share=2),
-    "fuzz-data":          AttackEntry("files", "files.attack_data_files"),
     "kills-train":        AttackEntry("kills", "training.attack_training_at_random", share=2),
     "kills-train-events": AttackEntry("kills", "training.attack_training_at_events", share=2),
     "kills-save":         AttackEntry("kills", "save_kills.attack_save_at_random"),

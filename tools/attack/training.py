@@ -14,7 +14,6 @@ from pathlib import Path
 from tools import small_data
 from tools.attack.case import Case
 from tools.attack.training_kills import (
-    SHORT_SETTINGS,
     Kill,
     TrainingRun,
     draw_kill,
@@ -23,6 +22,10 @@ from tools.attack.training_kills import (
 )
 
 TIMEOUT = 120.0
+SETTINGS = (  # few file events: one checkpoint at a time
+    "--train.steps 2 --train.warmup_steps 0 --train.log_every 1 --train.save_every 1"
+    " --train.keep_checkpoints 1 --data.validation 0.1 --device cpu"
+).split()
 ERRORS = ("ENOSPC", "EIO", "EROFS", "EACCES")
 MAX_ERRORS = 40  # of an objective, before the next one
 
@@ -41,7 +44,7 @@ def attack_training_at_random(folder: Path, rng: random.Random) -> Iterator[Case
 def attack_training_at_events(folder: Path, rng: random.Random) -> Iterator[Case]:
     """A short training run of each objective, killed before and in each of its file events."""
     for name in shuffle_names(rng):
-        run = TrainingRun(name, folder / name, settings=list(SHORT_SETTINGS))
+        run = TrainingRun(name, folder / name, settings=list(SETTINGS))
         images = record_images(run)
         rng.shuffle(images)
         for image in images:
@@ -53,7 +56,7 @@ def attack_training_at_events(folder: Path, rng: random.Random) -> Iterator[Case
 def attack_training_with_errors(folder: Path, rng: random.Random) -> Iterator[Case]:
     """A training run of each objective with an I/O error at one of its file events."""
     for name in shuffle_names(rng):
-        run = TrainingRun(name, folder / name, settings=list(SHORT_SETTINGS))
+        run = TrainingRun(name, folder / name, settings=list(SETTINGS))
         errors = [
             Kill(event, error=error, lasting=lasting)
             for event in range(len(run.events))
