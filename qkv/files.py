@@ -1,5 +1,6 @@
 """Text and JSON files: reading with size and type checks, writing. Does not depend on torch."""
 
+import errno
 import json
 import os
 import stat
@@ -72,10 +73,15 @@ def save_json(data: object, path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the content of a file, or the names in a folder, are on disk."""
+    """Wait until the content of a file, or the names in a folder, are on disk.
+
+    A file system that cannot sync a folder is not waited for."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP) or not path.is_dir():
+            raise
     finally:
         os.close(descriptor)
 

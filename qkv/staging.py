@@ -161,10 +161,7 @@ def sweep(folder: Path) -> None:
         for path in folder.iterdir():
             if STAGING_NAME.fullmatch(path.name) and not path.is_symlink() and path.is_dir():
                 with suppress(OSError), _lock(path, wait=False) as is_dead:
-                    if is_dead and {entry.name for entry in path.iterdir()} <= {
-                        FILES_FOLDER,
-                        MANIFEST_FILE,
-                    }:
+                    if is_dead and {*os.listdir(path)} <= {FILES_FOLDER, MANIFEST_FILE}:
                         shutil.rmtree(path)
 
 

@@ -53,6 +53,20 @@ class Mutant(NamedTuple):
 
 # fmt: off
 TABLE = [Mutant(*row) for row in (
+    # saves in one step
+    ("moves-without-manifest", "staging.py", "        manifest.rename(folder / MANIFEST_FILE)\n", "", "weights/staging:a_save_over_another_is_all_or_nothing"),
+    ("reader-ignores-manifest", "staging.py", "            if not os.path.lexists(folder / MANIFEST_FILE):\n                yield", "            if True:\n                yield", "weights/staging:a_save_over_another_is_all_or_nothing"),
+    ("finished-save-removes-again", "staging.py", "for name in stale if remaining else ():", "for name in stale:", "weights/staging:a_save_without_its_last_step_removes_no_new_file"),
+    ("stale-files-stay", "staging.py", '"remove": stale', '"remove": []', "weights/staging:a_save_over_another_is_all_or_nothing"),
+    ("sweep-of-live-savers", "staging.py", "if is_dead and {", "if {", "weights/staging:the_staging_folder_of_a_live_process_stays"),
+    ("sweep-of-other-folders", "staging.py", "is_dead and {*os.listdir(path)} <= {FILES_FOLDER, MANIFEST_FILE}", "is_dead", "weights/staging:the_staging_folder_of_a_live_process_stays"),
+    ("moves-without-lock", "staging.py", "    with _lock(folder):\n        _move_files(folder)  # of", "    if True:\n        _move_files(folder)  # of", "weights/staging:two_savers_and_readers"),
+    ("readers-without-lock", "staging.py", "with _lock(folder, shared=True):", "if True:", "weights/staging:two_savers_and_readers"),
+    ("save-in-place", "staging.py", "    if any(STAGING_NAME.fullmatch(part) for part in target.parts):", "    if True:", "weights/staging:a_save_over_another_is_all_or_nothing"),
+    ("unchanged-after-commit", "staging.py", '        stage.state = "committed"\n', "", "weights/staging:an_error_keeps_the_old_files_and_the_message_is_true"),
+    ("foreign-files-are-replaced", "staging.py", "    if existing:\n", "    if False:\n", "weights/staging:a_file_of_others_is_not_replaced"),
+    ("model-without-mark-is-replaced", "model/file_names.py", "return bool(list_weight_files(folder)) or states_model_type(folder)", "return True", "model/save:a_folder_without_a_model_keeps_its_files"),
+    ("old-tokenizer-stays", "model/file_names.py", "if name not in TOKENIZER_FILES or not TOKENIZER_FILES.isdisjoint(names)", "if name not in TOKENIZER_FILES", "model/save:files_of_another_kind_of_tokenizer_are_removed"),
     # attention patterns
     ("causal-excludes-self", "spec.py", "return j <= i", "return j < i", "nn/patterns:a_pattern_shows_each_query_its_keys[causal]"),
     ("banded-window-off-by-one", "spec.py", "i - j < self.window", "i - j <= self.window", "nn/patterns:a_pattern_shows_each_query_its_keys[banded]"),

@@ -22,6 +22,7 @@ from qkv.nn.lora import add_lora
 from qkv.staging import finish_save, sweep
 from tests.support import saved_models
 from tests.support.errors import assert_error
+from tests.support.text_oracle import write_marian
 from tools.attack.file_events import Ending, fork, run_at_every_event
 
 Save = Callable[[Path], object]
@@ -221,6 +222,24 @@ def test_a_save_keeps_the_files_of_the_user(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "other")
     assert {*list_files(tmp_path)} == expected
     assert {(tmp_path / name).read_text() for name in notes} == {"mine"}
+
+
+def test_files_of_another_kind_of_tokenizer_are_removed(tmp_path: Path) -> None:
+    write_marian(tmp_path / "marian")
+    model = saved_models.build("gpt2", depth=1)
+    model.tokenizer = qkv.Tokenizer.load(tmp_path / "marian")
+    expected, files = describe_save(model.save, tmp_path / "new")
+    SAVES["small"](tmp_path / "small")
+    for first, second in ((SAVES["small"], model.save), (model.save, SAVES["small"])):
+        shutil.rmtree(tmp_path / "folder", ignore_errors=True)
+        first(tmp_path / "folder")
+        second(tmp_path / "folder")
+        other = tmp_path / ("new" if second == model.save else "small")
+        assert describe(tmp_path / "folder") == describe(other)
+        assert list_files(tmp_path / "folder") == list_files(other)
+    assert expected != describe(tmp_path / "small")
+    assert "source.spm" in files
+    assert "tokenizer.json" not in files
 
 
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json"])

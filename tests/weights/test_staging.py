@@ -144,6 +144,18 @@ def test_a_killed_reader_finishes_a_save_too(folder: Path) -> None:
         assert read(folder) == NEW | NOTES
 
 
+def test_a_save_without_its_last_step_removes_no_new_file(folder: Path) -> None:
+    make_reset(folder, OLD)()
+    event = run_with_fault(lambda: write(folder, NEW), folder, -1).names.index(
+        f"os.remove {MANIFEST_FILE}"
+    )
+    make_reset(folder, OLD)()
+    run_with_fault(lambda: write(folder, NEW), folder, event)
+    assert (folder / MANIFEST_FILE).exists()
+    (folder / "b").write_text("mine")  # a name that the save removed
+    assert read(folder) == NEW | NOTES | {"b": "mine"}
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_interrupted_save_in_a_read_only_folder_is_an_error(folder: Path) -> None:
     write(folder, OLD)
