@@ -16,9 +16,14 @@ MEMORY_ERROR_PHRASES = (
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Return whether an error is a lack of memory, of the CPU or of a GPU."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        phrase in str(error) for phrase in MEMORY_ERROR_PHRASES
-    )
+    """Return whether an error is, or follows from, a lack of memory of the CPU or of a GPU."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError | torch.OutOfMemoryError):
+            return True
+        if isinstance(cause, RuntimeError) and any(
+            phrase in str(cause) for phrase in MEMORY_ERROR_PHRASES
+        ):
+            return True
+        cause = cause.__cause__ or cause.__context__  # such as the end of a failed CUDA graph
+    return False

@@ -1,8 +1,13 @@
-"""Output of results as tables or JSON lines. Does not depend on tasks."""
+"""Output of results as text, tables or JSON lines. Does not depend on tasks.
+
+A terminal executes escape sequences, which a model or a file may contain: they are removed from what is
+printed on a terminal. Files and pipes receive the text as it is."""
 
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -11,12 +16,32 @@ from qkv.cli.console import print_rich
 from qkv.cli.tokenizers import show_control_characters
 
 MAX_RICH_ROWS = 2000  # rich needs about a second for this many rows
+# A control sequence, a string for the terminal such as its title, any other escape sequence, and all
+# other control characters but tab and line feed.
+ESCAPE_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|(?:\x1b[PX\]^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 NUMERIC_TITLES = ("#", "mask", "score", "start", "end", "perplexity", "log-probability", "tokens")
+
+
+def remove_escape_sequences(text: str) -> str:
+    """Return a text without escape sequences and control characters but tab and line feed."""
+    return ESCAPE_SEQUENCE.sub("", text)
+
+
+def print_text(text: str, end: str = "\n") -> None:
+    """Print a text at once, on a terminal without escape sequences."""
+    print(remove_escape_sequences(text) if sys.stdout.isatty() else text, end=end, flush=True)
 
 
 def print_json_lines(rows: Iterable[dict[str, Any]]) -> None:
     for row in rows:
-        print(json.dumps(row, ensure_ascii=False))
+        line = json.dumps(row, ensure_ascii=False)
+        # JSON escapes the control characters of ASCII; these are the others.
+        print(re.sub("[\x7f-\x9f]", lambda match: f"\\u{ord(match[0]):04x}", line))
 
 
 def result_to_dict(result: Any, result_class: type) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from qkv.cli.output import (
     print_json_lines,
     print_results,
     print_table,
+    print_text,
     result_to_dict,
 )
 from qkv.staging import write_file
@@ -165,7 +166,7 @@ def fill(
         return print_table("score word text", [row[1:] for row in rows])
     print_table("mask score word text", rows)
     for result in results:
-        print("" if result is None else result.text)
+        print_text("" if result is None else result.text)
 
 
 def answer(

@@ -10,7 +10,13 @@ from qkv.cli.decoding import DEFAULT_TEXT_GENERATION, TextGenerationOptions
 from qkv.cli.flags import BoolFlag, StrictInt, TextArgument, drop_none
 from qkv.cli.inputs import DEFAULT_FILE, FileOptions
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
-from qkv.cli.output import format_score, print_json_lines, print_table, result_to_dict
+from qkv.cli.output import (
+    format_score,
+    print_json_lines,
+    print_table,
+    print_text,
+    result_to_dict,
+)
 
 ALIGNMENT_TARGET_NAMES = dict(
     translate="translation", summarize="summary"
@@ -118,7 +124,7 @@ def print_result(result: Any) -> None:
             "score text",
             [(format_score(candidate.score), candidate.text) for candidate in result.candidates],
         )
-    print(result.text)
+    print_text(result.text)
 
 
 def complete(
@@ -155,9 +161,9 @@ def complete(
         (prompt,) = prompts
         parts = task.stream(prompt)
         first_part = next(parts, "")  # raises errors before anything is printed
-        print(prompt + first_part, end="", flush=True)
+        print_text(prompt + first_part, end="")
         for part in parts:
-            print(part, end="", flush=True)
+            print_text(part, end="")
         return print()
     results = options.run_task(task, prompts)
     if options.as_json:

@@ -188,6 +188,8 @@ def test_constraints(capsys: pytest.CaptureFixture[str]) -> None:
     (["--control-code", "Links"], "control_code is 'Links'"),
     (["--stream", "--json"], "expected one of them"),
     (["--stream", "--num-return-sequences", "2", "--do-sample"], "num_return_sequences is 2"),
+    (["--stream", "--num-return-sequences", "2"], "num_return_sequences is 2, expected 1 for a stream"),
+    (["--stream", "--num-return-sequences", "2", "--num-beams", "3"], "num_return_sequences is 2"),
     (["--max-new-tokens", "0"], "max_new_tokens is 0"),
     (["--num-return-sequences", "3", "--num-beams", "2"], "num_return_sequences is 3, expected at most 2"),
 ])  # fmt: skip

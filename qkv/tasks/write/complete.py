@@ -163,11 +163,11 @@ class CompleteTask(GenerationTask[str, Completion]):
 
         Only complete characters are yielded."""
         task = self.with_settings(settings)
-        if task.generation_config.num_samples > 1:
-            raise ValueError(
-                f"num_return_sequences is {task.generation_config.num_samples}, "
-                "expected 1 for a stream"
-            )
+        config = task.generation_config
+        for name in ("num_return_sequences", "best_of"):
+            value = getattr(config, name)
+            if value is not None and value > 1:
+                raise ValueError(f"{name} is {value}, expected 1 for a stream")
         ((row,),) = task.preprocess([prompt], ["text"])
         prompt_ids = row.encoding.input_ids
         streamed_ids: list[int] = []
