@@ -3,10 +3,15 @@
 import errno
 import json
 import os
+import re
 import stat
+import tomllib
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 MAX_TEXT_BYTES = 64 * 2**20
+MAX_TOML_DEPTH = 100
 DAMAGED_FILE_HINT = "the file is truncated or damaged; download or copy it again"
 
 
@@ -44,13 +49,29 @@ def read_text_file(path: Path) -> str:
         ) from None
 
 
+class DuplicateKeyError(ValueError):
+    """A JSON object has a key twice."""
+
+
+def merge_equal_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """Return a JSON object; raise DuplicateKeyError if a key has two different values."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        for key, value in pairs:
+            if value != values[key]:
+                raise DuplicateKeyError(f"the key {key[:80]!r} occurs twice, with different values")
+    return values
+
+
 def read_json_value(path: Path) -> object:
-    """Return the JSON value in a file."""
+    """Return the JSON value in a file; a key with two different values is an error."""
     text = read_text_file(path)
     try:
-        value: object = json.loads(text)
+        value: object = json.loads(text, object_pairs_hook=merge_equal_keys)
     except RecursionError:
         raise ValueError(f"{path}: JSON nested too deep to read; is this the right file?") from None
+    except DuplicateKeyError as error:
+        raise ValueError(f"{path}: {error}; remove one of them") from None
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({format_error(error)}); {DAMAGED_FILE_HINT}") from None
     return value
@@ -65,6 +86,30 @@ def read_json_object(path: Path) -> dict[str, object]:
             f"{path}: a JSON {type_name}, expected an object {{...}}; is this the right file?"
         )
     return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the tables of a TOML text; raise ValueError if it is not TOML or nested too deep."""
+    too_deep = ValueError(f"nested deeper than {MAX_TOML_DEPTH} levels")
+    # The parser needs time proportional to the parts of a key, for every line below its table.
+    headers = re.findall(r"^[ \t]*\[[^\]\n]*|^[^=\n]*=", text, re.MULTILINE)
+    if max((key.count(".") for key in headers), default=0) * len(headers) > 10**7:
+        raise too_deep
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise too_deep from None
+    level: list[object] = [tables]
+    for _ in range(MAX_TOML_DEPTH):
+        level = [
+            item
+            for value in level
+            if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    if level:
+        raise too_deep
+    return tables
 
 
 def save_json(data: object, path: Path) -> None:
@@ -105,6 +150,22 @@ def resolve_inside(folder: Path, name: str) -> Path:
     return path
 
 
-def format_error(error: Exception) -> str:
+def join_problems(problems: Iterable[str], max_listed: int = 10) -> str:
+    """Return the first problems, each of at most 300 characters, and the number of the others."""
+    problems = list(problems)
+    listed = [escape_unprintable(problem[:300]) for problem in problems[:max_listed]]
+    if num_others := len(problems) - len(listed):
+        listed.append(f"and {num_others:,} more")
+    return "; ".join(listed)
+
+
+def format_error(error: BaseException) -> str:
     """Return the message of an error on one line of at most 200 characters."""
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    return escape_unprintable(" ".join(str(error).split())[:200]) or type(error).__name__
+
+
+def escape_unprintable(text: str) -> str:
+    """Return a text with escapes in place of control characters, such as \\x1b."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

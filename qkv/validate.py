@@ -7,6 +7,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
+# Tokens need about 300 bytes for each character. A long novel has fewer characters.
+MAX_TEXT_CHARACTERS = 2**22
 BOUND_OPERATORS = dict(
     at_least=operator.ge, more_than=operator.gt, at_most=operator.le, less_than=operator.lt
 )
@@ -39,6 +41,15 @@ def check_sequence_length(
         raise ValueError(
             f"{name}: {num_tokens:,} tokens in a row, expected at most {max_positions:,}, the number "
             f"of positions of {reader}; truncate the row or split it into windows"
+        )
+
+
+def check_text_length(name: str, text: str) -> None:
+    """Raise ValueError for a text that is too long to be tokenized at once."""
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise ValueError(
+            f"{name}: {len(text):,} characters, expected at most {MAX_TEXT_CHARACTERS:,} in one text; "
+            "split it into smaller texts, such as lines"
         )
 
 

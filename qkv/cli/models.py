@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from qkv.spec import DualSpec, Spec
 
 MIN_WIDE_SCREEN = 130  # minimum screen width for one column per fact about a family
-MAX_DRAWN_LAYERS = 50_000  # layers and experts
+MAX_DRAWN_LAYERS = 2_000  # layers and experts; above, two of several equal layers are drawn
+MAX_DRAWN_EXPERTS = 10_000
 FORMAT_NAMES = {False: "Hugging Face", True: "qkv"}  # is model_type "qkv"?
 BYTE_UNITS = {
     "": 1,
@@ -45,6 +46,7 @@ BYTE_UNITS = {
     "MIB": 2**20,
     "GIB": 2**30,
 }
+MAX_BYTE_SIZE = 2**63
 
 
 # --- families ---
@@ -162,24 +164,42 @@ def show(
     from qkv.model.parameters import build_meta_network
     from qkv.view.diagram import render_diagram_svg
     from qkv.view.patterns import MASKED_MARK, VISIBLE_MARK
-    from qkv.view.tree import build_module_tree, count_layers, render_tree
+    from qkv.view.tree import (
+        build_module_tree,
+        count_layers,
+        count_spec_parameters,
+        keep_two_equal_layers,
+        render_tree,
+    )
 
     if save is not None:
         check_picture_file(save, (".svg",))
     title, family, spec, net = _resolve_model(model, size, adapter)
     num_layers = count_layers(spec)
-    if num_layers > MAX_DRAWN_LAYERS:
-        raise ValueError(
-            f"{model}: {num_layers:,} layers and experts, expected at most {MAX_DRAWN_LAYERS:,}"
-        )
-    root = build_module_tree(net or build_meta_network(spec), title, fold_layers=not all_layers)
+    drawn_spec = spec
+    if num_layers > MAX_DRAWN_LAYERS and net is None:
+        if all_layers:
+            raise ValueError(
+                f"--all-layers with {num_layers:,} layers and experts: expected at most "
+                f"{MAX_DRAWN_LAYERS:,}; remove --all-layers"
+            )
+        drawn_spec = keep_two_equal_layers(spec)
+        if (num_drawn := count_layers(drawn_spec)) > MAX_DRAWN_EXPERTS:
+            raise ValueError(
+                f"{model}: {num_drawn:,} different layers and experts, expected at most "
+                f"{MAX_DRAWN_EXPERTS:,}; is config.json damaged?"
+            )
+    root = build_module_tree(
+        net or build_meta_network(drawn_spec), title, fold_layers=not all_layers
+    )
+    num_parameters = root.num_parameters if drawn_spec is spec else count_spec_parameters(spec)
     facts = Table.grid(padding=(0, 2))
     for label, fact in (("purpose", "purpose"), ("differences", "differs"), ("paper", "paper")):
         facts.add_row(Text(label, "dim"), get_family_facts(family)[fact])
     legend = f"\nrows: queries, columns: keys; {VISIBLE_MARK} attends, {MASKED_MARK} masked"
-    heading = Text.assemble(
-        (title, "bold"), f": {family.shape}, {root.num_parameters:,} parameters"
-    )
+    heading = Text.assemble((title, "bold"), f": {family.shape}, {num_parameters:,} parameters")
+    if drawn_spec is not spec:
+        legend += f"; two of several equal layers, of {num_layers:,} layers and experts"
     print_rich(heading, facts, "", render_tree(root, make_console().width), Text(legend, "dim"))
     if save is not None:
         with write_file(save) as temporary:
@@ -438,6 +458,10 @@ def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
 def parse_byte_size(text: str) -> int:
     """Parse a size in bytes: 2GB, 1.5 GiB, 500000."""
     size = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?I?B?)", text.strip().upper())
-    if size is None or size[2] not in BYTE_UNITS or not float(size[1]):
-        raise ValueError(f"--max-shard-size {text}: expected a size, such as 2GB or 500MB")
-    return int(float(size[1]) * BYTE_UNITS[size[2]])
+    if (
+        size is None
+        or size[2] not in BYTE_UNITS
+        or not 1 <= (num_bytes := float(size[1]) * BYTE_UNITS[size[2]]) < MAX_BYTE_SIZE
+    ):
+        raise ValueError(f"--max-shard-size {text[:40]}: expected a size, such as 2GB or 500MB")
+    return int(num_bytes)

@@ -16,6 +16,7 @@ from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.flags import BoolFlag, JsonFlag, StrictInt, StringList, TextArgument
 from qkv.formatting import format_count
 from qkv.staging import check_new_folder, write_folder
+from qkv.validate import check_text_length
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -199,6 +200,8 @@ def show(
     """
     tokenizer = open_tokenizer(folder)
     input_text = sys.stdin.read().removesuffix("\n") if text == "-" else text
+    for value in (input_text, text_pair or ""):
+        check_text_length("text", value)
     text_or_pair = input_text if text_pair is None else (input_text, text_pair)
     (encoding,) = tokenizer.encode_batch([text_or_pair])
     tokens = tokenizer.convert_ids_to_tokens(encoding.input_ids)

@@ -32,7 +32,10 @@ def parse_config(
         check_argument_types(family, args)
         args = family.arguments(None, **args)
         check_argument_combinations(family, args)
-        return family, args, config.get("position_embedding_type")
+        position_embedding_type = config.get("position_embedding_type")
+        # Hugging Face's word for the positions of the family, in a config.json that was converted.
+        is_default = position_embedding_type == "absolute"
+        return family, args, None if is_default else position_embedding_type
     family = find_family(config, family_name)
     return family, parse_hf_config(family, config, head), None
 

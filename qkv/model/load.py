@@ -34,6 +34,7 @@ from qkv.model.parameters import (
     has_untied_weights,
     load_parameters,
     upgrade_norm_name,
+    warn_about_nonfinite,
 )
 from qkv.model.transforms.heads import SENTENCE_EMBEDDING, replace_head
 from qkv.model.transforms.sentence_transformers import (
@@ -45,7 +46,7 @@ from qkv.staging import read_folder
 from qkv.text.files import TokenizerFiles
 from qkv.weights.int8 import dequantize_int8
 from qkv.weights.names_table import NamesTable
-from qkv.weights.tensors import find_nonfinite, read_tensors
+from qkv.weights.tensors import read_tensors
 
 
 def load(
@@ -200,6 +201,11 @@ def load_hf_folder(
     folder = find_transformer_folder(root)
     config = read_json_object(folder / "config.json")
     is_native = config.get("model_type") == "qkv"
+    if "auto_map" in config:
+        warnings.warn(
+            f"{folder / 'config.json'}: auto_map is ignored: code of a checkpoint is never run",
+            stacklevel=4,
+        )
     try:
         stated_head = "none" if head == SENTENCE_EMBEDDING else head
         definition, args, position_embedding_type = parse_config(config, family, stated_head)
@@ -240,8 +246,7 @@ def load_hf_folder(
     loaded = load_parameters(net, names_table, tensors, folder, body_prefixes)
     if not is_native and head is not None:
         config = state_class(config, definition, args, loaded.extra_tensors, names_table)
-    for name in find_nonfinite(dict(net.named_parameters())):
-        warnings.warn(f"{folder}: {name} holds values that are not finite", stacklevel=4)
+    warn_about_nonfinite(folder, dict(net.named_parameters()), stacklevel=4)
     net = net.to(device=target_device, dtype=dtype)
     generation_config_path = folder / "generation_config.json"
     has_generation_config = generation_config_path.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,12 +12,14 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from qkv.families.family import Args, Family
+from qkv.files import join_problems
 from qkv.model.build import initialize_weights
 from qkv.model.config import detect_prefix
 from qkv.nn.transformer import DualEncoder, Transformer, build_network
 from qkv.spec import DualSpec, Spec
 from qkv.weights.names_table import UNUSED, NamesTable, TensorMapping
 from qkv.weights.safetensors import align_tensor
+from qkv.weights.tensors import find_nonfinite
 
 
 class SkipInitialization(TorchFunctionMode):
@@ -123,10 +126,16 @@ def load_parameters(
     """Set the parameters of a network; those of a head that the checkpoint lacks are initialized.
 
     An unknown tensor without one of the `body_prefixes` belongs to a head of an unknown class. One
-    error lists all problems."""
+    error lists the problems."""
     parameters = dict(net.named_parameters())
+    if len(tensors) > 1000 + 20 * len(parameters):
+        raise ValueError(
+            f"{folder}: {len(tensors):,} tensors, but the model of config.json has only "
+            f"{len(parameters):,} parameters; is it the file of another model?"
+        )
     shapes = {name: p.shape for name, p in parameters.items()}
     problems: list[str] = []
+    unknown: list[str] = []
     values: dict[str, Tensor] = {}
     missing: dict[tuple[str, ...], str] = {}  # parameters -> problem
     aliases = names_table.find_aliases(tensors)
@@ -158,7 +167,7 @@ def load_parameters(
             extra_tensors[name] = tensors[name]
             continue
         if match is None:
-            problems.append(f"{name if name.isprintable() else repr(name)} is unknown")
+            unknown.append(f"{name if name.isprintable() else repr(name)} is unknown")
             continue
         parameter_name, operation = match
         if match == (UNUSED, ""):
@@ -174,13 +183,11 @@ def load_parameters(
         elif is_head_parameter(parameter_name) or parameter_name.partition(".")[0] not in parts:
             extra_tensors[name] = tensors[name]
         else:
-            problems.append(f"{name} has no parameter in this model")
+            unknown.append(f"{name} has no parameter in this model")
     is_initialized = has_only_heads(missing, shapes, values)
-    problems += [] if is_initialized else missing.values()
-    if problems:
-        raise ValueError(
-            f"{folder}: weights do not match config.json: " + "; ".join(sorted(problems))
-        )
+    groups = (() if is_initialized else missing.values(), problems, unknown)
+    if causes := [join_problems(sorted(group)) for group in groups if group]:
+        raise ValueError(f"{folder}: weights do not match config.json: {'; '.join(causes)}")
     new_parameters = [name for names in missing for name in names]
     dtype = next(iter(values.values())).dtype
     set_parameters(net, values | {name: torch.empty(shapes[name]) for name in new_parameters})
@@ -188,6 +195,18 @@ def load_parameters(
     for name in new_parameters:
         net.get_parameter(name).data = net.get_parameter(name).data.to(dtype)
     return LoadedTensors(extra_tensors, tuple(new_parameters))
+
+
+def warn_about_nonfinite(path: Path, tensors: Mapping[str, Tensor], stacklevel: int = 2) -> None:
+    """Warn in one line about tensors with NaN or infinite values.
+
+    Buffers are not checked: a saved attention mask has -inf."""
+    if names := find_nonfinite(tensors):
+        warnings.warn(
+            f"{path}: NaN or infinite values in {join_problems(names, 6)}; "
+            "is the file damaged, or did training diverge?",
+            stacklevel=stacklevel + 1,
+        )
 
 
 def has_only_heads(

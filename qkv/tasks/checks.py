@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 from qkv.hints import describe_unknown_name
-from qkv.validate import check_number
+from qkv.validate import check_number, check_text_length
 
 T = TypeVar("T")
 
@@ -19,6 +19,7 @@ def check_input_text(text: object, name: str) -> str:
     if not text.strip():
         problem = "only whitespace" if text else "empty"
         raise ValueError(f"{name} is {problem}, expected a text")
+    check_text_length(name, text)
     return text
 
 

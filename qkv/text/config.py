@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken
 
-from qkv.text.files import JsonObject, read_tokenizer_json_object
+from qkv.text.files import JsonObject, read_tokenizer_json_object, shorten
 from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES
 
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -20,7 +20,7 @@ EXTRA_SPECIAL_TOKENS_KEYS = (
 )  # older, newer key
 MODEL_INPUT_NAMES = ["input_ids", "attention_mask"]  # for a model without token types
 MODEL_INPUT_NAMES_WITH_TYPES = ["input_ids", "token_type_ids", "attention_mask"]
-NO_MAX_LENGTH = 10**9  # Hugging Face writes 10**30 for no maximum
+NO_MAX_LENGTH = 2**24  # more means no maximum; Hugging Face writes 10**30
 ADDED_TOKEN_FLAGS = ("single_word", "lstrip", "rstrip", "normalized")
 
 
@@ -51,7 +51,7 @@ class TokenizerFileConfig:
     def get_bool(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
         if value is not None and not isinstance(value, bool):
-            raise ValueError(f"{self.path}: {key} {value!r}, expected true or false")
+            raise ValueError(f"{self.path}: {key} {shorten(value)}, expected true or false")
         return default if value is None else value
 
     def get_optional_bool(self, key: str) -> bool | None:
@@ -65,19 +65,19 @@ class TokenizerFileConfig:
         if value is not None and (
             not isinstance(value, int) or isinstance(value, bool) or value < 0
         ):
-            raise ValueError(f"{self.path}: {key} {value!r}, expected a whole number")
+            raise ValueError(f"{self.path}: {key} {shorten(value)}, expected a whole number")
         return value
 
     def get_str(self, key: str, default: str | None = None) -> str | None:
         value = self.values.get(key)
         if value is not None and not isinstance(value, str):
-            raise ValueError(f"{self.path}: {key} {value!r}, expected a string")
+            raise ValueError(f"{self.path}: {key} {shorten(value)}, expected a string")
         return default if value is None else value
 
     def get_str_list(self, key: str) -> list[str]:
         value = self.values.get(key) or []
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise ValueError(f"{self.path}: {key} {value!r}, expected a list of strings")
+            raise ValueError(f"{self.path}: {key} {shorten(value)}, expected a list of strings")
         return value
 
     @property
@@ -95,7 +95,7 @@ class TokenizerFileConfig:
         """Return the side of padding or truncation: "left" or "right" (the default)."""
         side = self.get_str(key, "right")
         if side not in ("left", "right"):
-            raise ValueError(f"{self.path}: {key} {side!r}, expected left or right")
+            raise ValueError(f"{self.path}: {key} {shorten(side)}, expected left or right")
         return side
 
     @property
@@ -113,7 +113,7 @@ class TokenizerFileConfig:
         for name in EXTRA_SPECIAL_TOKENS_KEYS:
             value = self.values.get(name) or []
             if not isinstance(value, list | dict):
-                raise ValueError(f"{self.path}: {name} {value!r}, expected a list of tokens")
+                raise ValueError(f"{self.path}: {name} {shorten(value)}, expected a list of tokens")
             items = value.values() if isinstance(value, dict) else value
             tokens += [self._parse_token(item, name, special=True) for item in items]
         return tokens
@@ -140,7 +140,7 @@ class TokenizerFileConfig:
                 )
                 if not is_id or token_id in added_tokens:
                     raise ValueError(
-                        f"{path}: {name!r} has id {token_id!r}, expected a unique id from 0"
+                        f"{path}: {shorten(name)} has id {shorten(token_id)}, expected a unique id from 0"
                     )
                 assert isinstance(token_id, int)
                 is_special = name in special_tokens
@@ -158,4 +158,4 @@ class TokenizerFileConfig:
             flags["special"] = special or value.get("special", False)
             if all(isinstance(flag, bool) for flag in flags.values()):
                 return AddedToken(value["content"], **flags)
-        raise ValueError(f"{self.path}: {name} {value!r}, expected a token")
+        raise ValueError(f"{self.path}: {name} {shorten(value)}, expected a token")

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from qkv.files import DuplicateKeyError, format_error, merge_equal_keys
+
 MAX_TOKENIZER_FILE_BYTES = 256 * 2**20  # the largest published vocabularies have a tenth
 DAMAGED_TOKENIZER_HINT = "the file is truncated or damaged; download or copy it again"
 
@@ -76,7 +78,7 @@ def reraise_as_value_error(source: Path | str) -> Iterator[None]:
     except BaseException as error:  # a panic in Rust is not an Exception
         if isinstance(error, ValueError) and str(error).startswith(str(prefix)):
             raise  # its message contains the file name
-        cause = " ".join(str(error).split())[:200] or type(error).__name__
+        cause = format_error(error)
         raise ValueError(f"{source}: {cause}") from None
 
 
@@ -111,20 +113,20 @@ def read_utf8_text(path: Path) -> str:
 
 
 def read_tokenizer_json_object(path: Path, *, reject_duplicates: bool = False) -> JsonObject:
-    """Read a file with a JSON object; with `reject_duplicates`, duplicate keys are an error."""
+    """Read a file with a JSON object; a key with two different values is an error, and with
+    `reject_duplicates` any duplicate key."""
+    text = read_utf8_text(path)
     try:
         value = json.loads(
-            read_utf8_text(path),
-            object_pairs_hook=_reject_duplicate_keys if reject_duplicates else None,
+            text,
+            object_pairs_hook=_reject_duplicate_keys if reject_duplicates else merge_equal_keys,
         )
     except RecursionError:
         raise ValueError(f"{path}: JSON nested too deep to read; is this the right file?") from None
-    except json.JSONDecodeError as error:
+    except DuplicateKeyError as error:
+        raise ValueError(f"{path}: {error}; expected each key once") from None
+    except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}); {DAMAGED_TOKENIZER_HINT}") from None
-    except KeyError as error:
-        raise ValueError(
-            f"{path}: {error.args[0]!r} is a duplicate key; expected each key once"
-        ) from None
     if not isinstance(value, dict):
         raise ValueError(f"{path}: a JSON {type(value).__name__}, expected an object {{...}}")
     return value
@@ -134,9 +136,15 @@ def _reject_duplicate_keys(pairs: list[tuple[str, object]]) -> JsonObject:
     result: JsonObject = {}
     for key, value in pairs:
         if key in result:
-            raise KeyError(key)
+            raise DuplicateKeyError(f"{key[:80]!r} is a duplicate key")
         result[key] = value
     return result
+
+
+def shorten(value: object) -> str:
+    """Return the beginning of the repr of a value, for an error message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:70]}..."
 
 
 def encode_json(value: object) -> bytes:

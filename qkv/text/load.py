@@ -25,7 +25,9 @@ from qkv.text.files import (
     read_tokenizer_json_object,
     read_utf8_text,
     reraise_as_value_error,
+    shorten,
 )
+from qkv.text.patterns import check_patterns
 from qkv.text.pipelines import BpeVocabulary
 from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 from qkv.text.vocab import (
@@ -99,7 +101,7 @@ class TokenizerFolder:
         if name not in allowed:
             known = ", ".join(allowed)
             raise ValueError(
-                f"{self.path}: declares {self.declared_type}, but its files are of {known};"
+                f"{self.path}: declares {shorten(self.declared_type)}, but its files are of {known};"
                 f" expected {TOKENIZER_FILE} for any other"
             )
         return name
@@ -152,13 +154,14 @@ def read_tokenizer_json(folder: TokenizerFolder, path: Path) -> TokenizerParts:
     added_tokens = data.get("added_tokens")
     if isinstance(model, dict) and isinstance(model.get("vocab"), dict):
         check_token_ids(model["vocab"], path)
+    check_patterns(data, path)
     with reraise_as_value_error(path):
         tokenizer = Tokenizer.from_str(read_utf8_text(path))
     for token in added_tokens if isinstance(added_tokens, list) else []:
         token_id = tokenizer.token_to_id(token["content"])
         if token_id != token["id"]:
             raise ValueError(
-                f"{path}: {token['content']!r} has id {token_id}, expected {token['id']}"
+                f"{path}: {shorten(token['content'])} has id {token_id}, expected {token['id']}"
             )
     declared = [token for role in SPECIAL_TOKEN_ROLES if (token := config.get_special_token(role))]
     declared += config.get_extra_special_tokens()

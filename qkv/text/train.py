@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,8 @@ from qkv.text.special_tokens import SPECIAL_TOKEN_ROLES, SpecialTokens
 MAX_ALPHABET_SIZE = 1000  # most frequent characters that become tokens; others are unknown
 # Punctuation or a symbol, with the space before it, but not an apostrophe inside a word.
 PUNCTUATION_PATTERN = r"▁?(?:(?!(?<=\p{L})['’](?=\p{L}))\p{P}|(?!▁)\p{S})"
-MAX_TRAINED_VOCAB_SIZE = 10**9
+MAX_TRAINED_VOCAB_SIZE = 2**21  # the trainers allocate it; published vocabularies have a tenth
+MAX_TRAINING_WORD = 1000  # characters; the time of training is quadratic in them
 SPECIAL_TOKEN_ORDER = (
     "pad",
     "unk",
@@ -177,11 +179,22 @@ def read_training_texts(source: Iterable[str | Path] | Path) -> Iterator[str]:
         raise ValueError(
             f"{source[:80]!r}, expected a list of texts, or Path(...) for the lines of a file"
         )
-    texts = _iterate_texts([source] if isinstance(source, Path) else source)
+    texts = _cut_long_words(_iterate_texts([source] if isinstance(source, Path) else source))
     first = next(texts, None)
     if first is None:
         raise ValueError("no text to train on; expected at least one")
     return chain([first], texts)
+
+
+def _cut_long_words(texts: Iterable[str]) -> Iterator[str]:
+    """Yield texts; those with very long words in parts, so that no part has one."""
+    pattern = re.compile(rf"\S{{{MAX_TRAINING_WORD}}}")
+    for text in texts:
+        start = 0
+        for match in pattern.finditer(text):
+            yield text[start : match.end()]
+            start = match.end()
+        yield text[start:]
 
 
 def _iterate_texts(source: Iterable[str | Path]) -> Iterator[str]:

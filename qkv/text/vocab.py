@@ -14,6 +14,7 @@ from qkv.text.files import (
     read_bytes,
     read_tokenizer_json_object,
     read_utf8_text,
+    shorten,
 )
 from qkv.text.pipelines import BpeVocabulary
 
@@ -28,7 +29,7 @@ def read_vocab_txt(path: Path) -> dict[str, int]:
         token = line.rstrip()
         if token in vocabulary and token:
             lines = f"{vocabulary[token] + 1} and {token_id + 1}"
-            raise ValueError(f"{path}: {token!r} on lines {lines}, expected once")
+            raise ValueError(f"{path}: {shorten(token)} on lines {lines}, expected once")
         vocabulary[token] = token_id
     return vocabulary
 
@@ -48,11 +49,11 @@ def check_token_ids(vocabulary: Mapping[str, object], path: Path) -> dict[str, i
             or not 0 <= token_id < TOKEN_ID_LIMIT
         ):
             raise ValueError(
-                f"{path}: {token!r} has id {token_id!r}, expected a whole number from 0"
+                f"{path}: {shorten(token)} has id {shorten(token_id)}, expected a whole number from 0"
             )
         if token_id in tokens_by_id:
             raise ValueError(
-                f"{path}: {tokens_by_id[token_id]!r} and {token!r} have id {token_id},"
+                f"{path}: {shorten(tokens_by_id[token_id])} and {shorten(token)} have id {token_id},"
                 " expected unique ids"
             )
         tokens_by_id[token_id] = token

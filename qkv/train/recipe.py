@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
@@ -14,6 +13,7 @@ import msgspec
 import tomlkit
 
 from qkv.data.read.corpus import Corpus
+from qkv.files import parse_toml
 from qkv.hints import NAME_HINTS, find_known_name
 from qkv.model.device import DEFAULT_DEVICE
 from qkv.recipes import About
@@ -194,8 +194,8 @@ def read_recipe(path: Path, flags: Sequence[str] = ()) -> Recipe:
 def parse_recipe(text: str, path: Path, flags: Sequence[str] = ()) -> Recipe:
     """Parse the text of the recipe at this path."""
     try:
-        tables = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        tables = parse_toml(text)
+    except ValueError as error:
         raise ValueError(f"{path}: not a recipe in TOML ({error})") from None
     for name, value in parse_flags(flags):
         parent_path, _, key = name.rpartition(".")
@@ -252,8 +252,8 @@ def as_list(value: Any) -> list[Any]:
 def parse_toml_value(text: str) -> Any:
     """Parse a TOML value; anything else is a string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

@@ -11,7 +11,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeVar
 
 from rich.text import Text
 from torch import nn
@@ -20,7 +20,7 @@ from qkv import spec
 from qkv.model.parameters import build_meta_network
 from qkv.nn.lora import LoraLinear
 from qkv.nn.transformer import DualEncoder, Layer, Stack, Transformer
-from qkv.spec import DualSpec, Spec
+from qkv.spec import DualSpec, Spec, StackSpec
 from qkv.view import patterns
 from qkv.view.descriptions import (
     describe_attention,
@@ -29,6 +29,7 @@ from qkv.view.descriptions import (
     describe_positions,
 )
 
+SpecType = TypeVar("SpecType", Spec, DualSpec)
 MODULE_ORDER = """
     pre_attention_norm attention post_attention_norm
     pre_cross_attention_norm cross_attention post_cross_attention_norm
@@ -75,6 +76,23 @@ def count_layers(model_spec: Spec | DualSpec) -> int:
     )
 
 
+def keep_two_equal_layers(model_spec: SpecType) -> SpecType:
+    """Return the spec of a model with only two of several equal layers in each stack."""
+    if isinstance(model_spec, DualSpec):
+        text, image = (
+            tower and keep_two_equal_layers(tower) for tower in (model_spec.text, model_spec.image)
+        )
+        return replace(model_spec, text=text, image=image)
+    stacks: dict[str, StackSpec] = {}
+    for side in ("encoder", "decoder"):
+        stack: StackSpec | None = getattr(model_spec, side)
+        if stack is not None:
+            counts = Counter(stack.layers)
+            layers = tuple(layer for layer, n in counts.items() for _ in range(min(n, 2)))
+            stacks[side] = replace(stack, layers=layers, layer_order=None)
+    return replace(model_spec, **stacks)
+
+
 def count_spec_parameters(model_spec: Spec | DualSpec) -> int:
     """Return the number of parameters of a model.
 
@@ -83,21 +101,14 @@ def count_spec_parameters(model_spec: Spec | DualSpec) -> int:
     if isinstance(model_spec, DualSpec):
         towers = [tower for tower in (model_spec.text, model_spec.image) if tower]
         return sum(map(count_spec_parameters, towers)) + (model_spec.logit_scale is not None)
-    stacks = {
-        side: stack for side in ("encoder", "decoder") if (stack := getattr(model_spec, side))
-    }
-    layer_counts = {side: Counter(stack.layers) for side, stack in stacks.items()}
-    small_stacks: dict[str, Any] = {}
-    for side, stack in stacks.items():
-        layers = tuple(
-            layer for layer, count in layer_counts[side].items() for _ in range(min(count, 2))
-        )
-        small_stacks[side] = replace(stack, layers=layers, layer_order=None)
-    net = build_meta_network(replace(model_spec, **small_stacks))
+    net = build_meta_network(keep_two_equal_layers(model_spec))
     total = count_parameters(net)
-    for side in stacks:
+    for side in ("encoder", "decoder"):
+        stack: StackSpec | None = getattr(model_spec, side)
+        if stack is None:
+            continue
         layer_modules = net.get_submodule(f"{side}.layers").children()
-        for count in layer_counts[side].values():
+        for count in Counter(stack.layers).values():
             first, *second = [next(layer_modules) for _ in range(min(count, 2))]
             shared = {id(p) for p in first.parameters()}
             unshared = sum(

@@ -8,6 +8,7 @@ The order of summation in matrix kernels depends on the alignment of the operand
 memory-mapped at a page boundary, so that a tensor that is aligned in the file needs no copy."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -35,7 +36,23 @@ def align_tensor(tensor: Tensor) -> Tensor:
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a file, memory-mapped; raise SafetensorError if it is damaged."""
-    return load_file(path)  # validates every offset of the header
+    tensors = load_file(path)  # validates every offset of the header
+    _check_unique_names(path)
+    return tensors
+
+
+def _check_unique_names(path: Path) -> None:
+    """Raise SafetensorError if a name occurs twice in a valid header."""
+
+    def reject_duplicates(pairs: list[tuple[str, object]]) -> None:
+        names = Counter(name for name, _ in pairs)
+        if len(names) < len(pairs):
+            name = names.most_common(1)[0][0]
+            raise SafetensorError(f"the header has {name[:80]!r} twice, expected each name once")
+
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        json.loads(file.read(size), object_pairs_hook=reject_duplicates)
 
 
 def write_safetensors(

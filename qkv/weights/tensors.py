@@ -2,14 +2,11 @@
 not depend on models: `qkv.model.parameters` checks names and shapes."""
 
 import os
-import pickle
 import re
-import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Literal
 
-import numpy
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -17,14 +14,17 @@ from torch import Tensor
 from qkv.files import (
     DAMAGED_FILE_HINT,
     format_error,
-    get_file_size,
+    join_problems,
     read_json_object,
     resolve_inside,
     save_json,
 )
 from qkv.staging import read_folder, write_folder
+from qkv.weights.file_type import SAFETENSORS, detect_file_type, suggest_fix
 from qkv.weights.formats.unsupported import check_supported_format
+from qkv.weights.npz import read_npz
 from qkv.weights.safetensors import read_safetensors, write_safetensors
+from qkv.weights.torch_file import read_state_dict
 
 # The weight files or indices of a folder, in order of preference.
 WEIGHT_FILES = (
@@ -34,35 +34,6 @@ WEIGHT_FILES = (
     "pytorch_model.bin.index.json",
 )
 SHARD_PATTERN = re.compile(r"(pytorch_)?model(-\d+)?-\d{5}-of-\d{5}\.(safetensors|bin)")
-
-
-def read_torch_file(path: Path, allowed_types: tuple[type | tuple[type, str], ...] = ()) -> object:
-    """Read a file of `torch.save` that contains only tensors, plain containers and objects of
-    `allowed_types`: types, or pairs of a type and the full name of the type that it replaces.
-
-    No code in the file is executed; other contents raise a ValueError."""
-    file_type = _detect_file_type(path)
-    if file_type not in ("a zip file", "a pickle"):
-        check_supported_format(path)
-        fix = _suggest_fix(file_type)
-        raise ValueError(f"{path}: {file_type}, expected a file written by torch.save; {fix}")
-    try:
-        with warnings.catch_warnings(), torch.serialization.safe_globals(list(allowed_types)):
-            warnings.simplefilter("ignore")  # warnings about pickle protocols
-            # Only the zip format (torch >= 1.6) can be memory-mapped.
-            is_zip = file_type == "a zip file"
-            value: object = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    except pickle.UnpicklingError as error:
-        match = re.search(r"(GLOBAL|operand) \S+", str(error))
-        cause = match[0] if match else format_error(error)
-        raise ValueError(
-            f"{path}: contains objects other than tensors ({cause}) and was not loaded; save the "
-            "tensors as safetensors, or copy the file again if it should contain only tensors"
-        ) from None
-    except Exception as error:  # a damaged pickle can raise any exception
-        check_supported_format(path)
-        raise ValueError(f"{path}: {format_error(error)}; {DAMAGED_FILE_HINT}") from None
-    return value
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -75,7 +46,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             if os.path.lexists(path):
                 return _read_index(path) if name.endswith(".json") else _read_tensor_file(path)
     check_supported_format(folder)
-    entries = ", ".join(sorted(entry.name for entry in folder.iterdir())) or "nothing"
+    entries = ", ".join(sorted(entry.name for entry in folder.iterdir())[:20]) or "nothing"
     expected = ", ".join(WEIGHT_FILES)
     raise ValueError(
         f"{folder}: no weights; expected one of {expected}; the folder contains {entries}"
@@ -147,37 +118,13 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(low.isfinite() & high.isfinite())
 
 
-def _detect_file_type(path: Path) -> str:
-    """Return the type of a file by its first bytes, regardless of its name."""
-    get_file_size(path)
-    with path.open("rb") as file:
-        start = file.read(9)
-    if start[8:] == b"{":  # after the length of the header
-        return "a safetensors file"
-    if start.startswith(b"PK\x03\x04"):
-        return "a zip file"
-    if start.startswith(b"\x80"):
-        return "a pickle"
-    if start.startswith(b"version "):
-        return "a Git LFS pointer"
-    return "of unknown type"
-
-
-def _suggest_fix(file_type: str) -> str:
-    if file_type == "a Git LFS pointer":
-        return "run `git lfs pull` to download the file"
-    if file_type == "of unknown type":
-        return DAMAGED_FILE_HINT
-    return "rename it to the suffix of its type"
-
-
 def _read_tensor_file(path: Path) -> dict[str, Tensor]:
     """Read the tensors of one file by its suffix."""
     readers = {
         ".safetensors": _read_safetensors,
-        ".bin": _read_state_dict,
-        ".pt": _read_state_dict,
-        ".npz": _read_npz,
+        ".bin": read_state_dict,
+        ".pt": read_state_dict,
+        ".npz": read_npz,
     }
     if path.suffix not in readers:
         check_supported_format(path)
@@ -189,42 +136,15 @@ def _read_tensor_file(path: Path) -> dict[str, Tensor]:
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    file_type = _detect_file_type(path)
-    if file_type != "a safetensors file":
+    file_type = detect_file_type(path)
+    if file_type != SAFETENSORS:
         raise ValueError(
-            f"{path}: {file_type}, expected a safetensors file; {_suggest_fix(file_type)}"
+            f"{path}: {file_type}, expected a safetensors file; {suggest_fix(file_type)}"
         )
     try:
         return read_safetensors(path)
     except SafetensorError as error:
         raise ValueError(f"{path}: {format_error(error)}; {DAMAGED_FILE_HINT}") from None
-
-
-def _read_state_dict(path: Path) -> dict[str, Tensor]:
-    value = read_torch_file(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: contains a {type(value).__name__}, expected a state dict")
-    others = [str(name) for name, item in value.items() if not isinstance(item, Tensor)]
-    if others:
-        names = ", ".join(others)[:200]
-        raise ValueError(
-            f"{path}: values that are not tensors ({names}), expected a state dict; is it a checkpoint?"
-        )
-    return {str(name): tensor.detach() for name, tensor in value.items()}
-
-
-def _read_npz(path: Path) -> dict[str, Tensor]:
-    file_type = _detect_file_type(path)
-    if file_type != "a zip file":
-        raise ValueError(f"{path}: {file_type}, expected an .npz file; {_suggest_fix(file_type)}")
-    try:
-        with path.open("rb") as file, numpy.load(file, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    except Exception as error:  # zipfile, zlib, numpy and torch raise different exceptions
-        cause = format_error(error)
-        raise ValueError(
-            f"{path}: {cause}, expected arrays of numbers; {DAMAGED_FILE_HINT}"
-        ) from None
 
 
 def _read_index(path: Path) -> dict[str, Tensor]:
@@ -237,25 +157,37 @@ def _read_index(path: Path) -> dict[str, Tensor]:
             f"{path}: no weight_map, expected an object that maps tensor names to file names; "
             f"{DAMAGED_FILE_HINT}"
         )
+    names_by_shard: dict[str, list[str]] = {}
+    for name, shard in weight_map.items():
+        names_by_shard.setdefault(shard, []).append(name)
     tensors: dict[str, Tensor] = {}
     problems = []
-    for shard in dict.fromkeys(weight_map.values()):
+    for shard, names in names_by_shard.items():
         try:
             shard_tensors = _read_tensor_file(resolve_inside(path.parent, shard))
         except ValueError as error:
             problems.append(str(error))
             continue
         for name, tensor in shard_tensors.items():
-            if weight_map.get(name, shard) == shard:
+            if name in tensors and not _is_equal(tensor, tensors[name]):
+                problems.append(f"{name} is in two shards, with different values")
+            if name not in tensors or weight_map.get(name) == shard:
                 tensors[name] = tensor
-        for name, file in weight_map.items():
-            if file == shard and name not in shard_tensors:
-                problems.append(f"{name} is not in {shard}")
+        problems += [f"{name} is not in {shard}" for name in names if name not in shard_tensors]
     if problems:
         raise ValueError(
-            f"{path}: shards are missing or wrong, copy them again: {'; '.join(problems)}"
+            f"{path}: shards are missing or wrong, copy them again: {join_problems(problems)}"
         )
     return tensors
+
+
+def _is_equal(left: Tensor, right: Tensor) -> bool:
+    """Return whether two tensors have the same bytes; a NaN equals itself."""
+    return (
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and torch.equal(*(x.contiguous().view(-1).view(torch.uint8) for x in (left, right)))
+    )
 
 
 def _split_into_shards(

@@ -24,6 +24,7 @@ from qkv.weights.tensors import read_tensors
 from tests.support import compare
 from tests.support.ctranslate2_files import TARGET, build_translator, write_model
 from tests.support.fairseq_files import build_roberta, to_fairseq, write_fairseq
+from tests.support.limits import limit_time_and_memory
 
 transformers.utils.logging.disable_progress_bar()
 
@@ -141,6 +142,10 @@ else: raise AssertionError
         (
             ["export", ".", "out", "--max-shard-size", "0GB"],
             "--max-shard-size 0GB: expected a size",
+        ),
+        (
+            ["export", ".", "out", "--max-shard-size", "9" * 401],
+            f"--max-shard-size {'9' * 40}: expected a size",
         ),
         (["export", ".", "out", "--to", "gguf"], "gguf"),
         (["export", ".", "out", "--head", "lm"], "--head lm with ."),
@@ -325,7 +330,21 @@ def test_show_takes_a_folder_then_a_family_then_a_hub_id(
 def test_show_refuses_too_many_layers(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     config = {"model_type": "switch_transformers", "num_layers": 9000, "num_experts": 9000}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert "layers and experts, expected at most 50,000" in bad(capsys, "show", tmp_path)
+    assert "layers and experts, expected at most 10,000" in bad(capsys, "show", tmp_path)
+
+
+def test_show_draws_two_of_very_many_layers(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    config = {"model_type": "bert", "num_hidden_layers": 10_000, "architectures": ["BertModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with limit_time_and_memory():
+        shown = good(capsys, "show", tmp_path)
+    num_parameters = 10_000 * 7_087_872 + (30_522 + 512 + 2 + 2) * 768 + 768 * 769
+    assert f"encoder, {num_parameters:,} parameters" in shown
+    assert "layers 0-1 ×2" in shown
+    assert "two of several equal layers, of 10,000 layers" in shown
+    assert "remove --all-layers" in bad(capsys, "show", tmp_path, "--all-layers")
 
 
 @pytest.mark.filterwarnings("ignore:.*loaded without a tokenizer")

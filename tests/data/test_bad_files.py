@@ -1,5 +1,6 @@
 """Bad files, options and paths give a short error of one line."""
 
+import bz2
 import gzip
 import lzma
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from qkv.data.read import lines
 from qkv.data.read.corpus import Corpus
 from tests.support.corpora import Write, assert_short_error, read
+from tests.support.limits import get_error_message
 
 DEEP = "[" * 100_000
 # File name, content, options, words of the message (~ is a space).
@@ -45,6 +47,7 @@ BAD_FILES: dict[str, tuple[str, str | bytes, dict[str, Any], str]] = {
     "JSON of numbers":   ("x.json", '[{"a": 1}, 12]', {}, "item~2 12 object"),
     "deep JSON":         ("x.json", DEEP, {}, "not~JSON"),
     "deep JSON lines":   ("x.jsonl", DEEP, {}, "line~1 not~JSON"),
+    "two values":        ("x.jsonl", '{"a": 1}\n{"a": 1, "a": 2}\n', {}, "line~2 'a' twice different"),
     "JSON digits":       ("x.jsonl", '{"a": ' + "9" * 9999 + "}", {}, "line~1 not~JSON digits"),
     "SQuAD, articles":   ("x.json", '{"data": [{"title": "x"}]}', {}, "SQuAD 'paragraphs'"),
     "SQuAD, questions":  ("x.json", '{"data": [{"paragraphs": [{"context": "c", "qas": [{"id": 1}]}]}]}', {},
@@ -125,3 +128,29 @@ def test_a_line_without_end_is_an_error(write: Write, monkeypatch: pytest.Monkey
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 50)
     assert_short_error(lambda: read(path), path, "line 2", "50 bytes")
     assert_short_error(lambda: read(path, unit="file"), path, "line 2", "50 bytes")
+
+
+@pytest.mark.parametrize(("suffix", "module"), [("gz", gzip), ("bz2", bz2), ("xz", lzma)])
+def test_a_compressed_file_of_one_repeated_character_is_refused(
+    tmp_path: Path, suffix: str, module: Any
+) -> None:
+    path = tmp_path / f"x.json.{suffix}"
+    with module.open(path, "wb") as file:
+        for _ in range(32):
+            file.write(b" " * 2**20)
+    assert path.stat().st_size < 100_000
+    message = get_error_message(lambda: read(str(path)))
+    assert "100 bytes of text for each byte" in message
+
+
+@pytest.mark.parametrize("name", ["x.conll", "x.txt"])
+def test_a_document_of_very_many_lines_is_an_error(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkv.data.read.formats.MAX_BLOCK_LINES", 1000)
+    options: dict[str, Any] = {} if name == "x.conll" else {"unit": "document"}
+    (tmp_path / name).write_text("a b\n" * 1000)
+    assert len(read(str(tmp_path / name), **options)) == 1
+    (tmp_path / name).write_text("a b\n" * 1001)
+    with pytest.raises(ValueError, match="1,000 lines without a blank line"):
+        read(str(tmp_path / name), **options)

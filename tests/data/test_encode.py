@@ -356,7 +356,7 @@ def test_an_image_is_resized_and_center_cropped(folder: str, tmp_path: Path) -> 
         (np.array([1, 0, 0]) - OPENAI_CLIP_MEAN) / OPENAI_CLIP_STD, abs=1e-5
     )
     (tmp_path / "text.png").write_text("no image")
-    with pytest.raises(ValueError, match=r"line 7: .*text\.png is not a readable image"):
+    with pytest.raises(ValueError, match=r"line 7: .*text\.png: not a readable image"):
         ImageCaptionEncoder(tokenizer_folder=folder)(
             [make_record(image=str(tmp_path / "text.png"), caption="x")]
         )

@@ -15,7 +15,8 @@ from torch import Tensor
 
 import qkv
 from qkv.model.foreign.fairseq import is_fairseq, load_fairseq
-from qkv.weights.tensors import read_tensors, read_torch_file
+from qkv.weights.tensors import read_tensors
+from qkv.weights.torch_file import read_torch_file
 from tests.support import compare
 
 TOLERANCE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)

@@ -175,7 +175,7 @@ def test_trainable_tensors_that_peft_cannot_represent_are_errors(tmp_path: Path)
         (dict(bias="all"), "not supported: bias is 'all'"),
         (
             dict(lora_bias=True, use_qalora=True),
-            "not supported: lora_bias is True, use_qalora is True",
+            "not supported: lora_bias is True; use_qalora is True",
         ),
         (dict(init_lora_weights="pissa"), "not supported: init_lora_weights is 'pissa'"),
         (dict(some_new_trick={"a": 1}), r"not supported: some_new_trick is \{'a': 1\}"),

@@ -124,13 +124,21 @@ def test_remote_code_is_never_run(copy_folder: FolderOf) -> None:
         "AutoModel": "modeling_rocket.RocketModel",
         "AutoConfig": "modeling_rocket.RocketConfig",
     }
-    assert (
-        qkv.load(change_config(model_folder, auto_map=auto, trust_remote_code=True)).config[
-            "auto_map"
-        ]
-        == auto
-    )
+    change_config(model_folder, auto_map=auto, trust_remote_code=True)
+    with pytest.warns(UserWarning, match=r"config\.json: auto_map is ignored") as caught:
+        model = qkv.load(model_folder)
+    assert len(caught) == 1
+    assert model.config["auto_map"] == auto
     assert not marker.exists()
+
+
+def test_a_key_with_two_values_is_an_error(copy_folder: FolderOf) -> None:
+    path = copy_folder("bert") / "config.json"
+    text = path.read_text()
+    path.write_text(text.replace("{", '{"vocab_size": 53, ', 1))
+    qkv.load(path.parent)
+    path.write_text(text.replace("{", '{"vocab_size": 54, ', 1))
+    assert_load_fails(path.parent, "config.json", "'vocab_size' occurs twice")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,9 @@ def test_all_mismatches_are_reported_at_once(copy_folder: FolderOf) -> None:
 def test_weights_of_another_model_are_an_error(copy_folder: FolderOf) -> None:
     model_folder = copy_folder("gpt2")
     shutil.copy(copy_folder("bert") / FILE, model_folder / FILE)
-    assert_load_fails(model_folder, "wte.weight", "bert.embeddings.word_embeddings.weight")
+    assert_load_fails(
+        model_folder, "h.0.attn.c_attn.bias is missing", "bert.embeddings.LayerNorm.bias is unknown"
+    )
 
 
 def test_a_file_without_tensors_is_an_error(copy_folder: FolderOf) -> None:
@@ -72,17 +74,38 @@ def test_weights_of_other_dtypes_are_errors(dtype: torch.dtype, copy_folder: Fol
     )
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_weights_that_are_not_finite_give_a_warning(value: float, copy_folder: FolderOf) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_weights_that_are_not_finite_give_one_warning(value: float, copy_folder: FolderOf) -> None:
     tensor = torch.zeros(53, 24)
     tensor[2, 3] = value
     model_folder = change_tensors(
-        copy_folder("bert"), **{"bert.embeddings.word_embeddings.weight": tensor}
+        copy_folder("bert"),
+        **{
+            "bert.embeddings.word_embeddings.weight": tensor,
+            "bert.embeddings.LayerNorm.bias": tensor[2].clone(),
+        },
     )
-    with pytest.warns(UserWarning, match=r"embed.*(tokens|word_embeddings).*not finite") as caught:
+    match = r"bert: NaN or infinite values in \S+tokens.weight; \S+norm.bias; is the file damaged"
+    with pytest.warns(UserWarning, match=match) as caught:
         model = qkv.load(model_folder)
     assert len(caught) == 1
     assert model(tiny.random_ids(1, 3))["logits"].shape == (1, 3, 53)
+
+
+def test_a_buffer_may_have_infinite_values(copy_folder: FolderOf) -> None:
+    # GPT-2's causal mask is a buffer of the oldest files.
+    mask = torch.full((1, 1, 8, 8), -float("inf")).triu(1)
+    qkv.load(change_tensors(copy_folder("gpt2"), **{"transformer.h.0.attn.bias": mask}))
+
+
+def test_many_unknown_tensors_are_not_all_listed(copy_folder: FolderOf) -> None:
+    model_folder = copy_folder("bert")
+    change_tensors(model_folder, **{f"bert.extra.{i}": torch.zeros(1) for i in range(500)})
+    with pytest.raises(ValueError, match=r"bert\.extra\.0 is unknown; .*and 490 more") as caught:
+        qkv.load(model_folder)
+    assert len(str(caught.value)) < 2000
+    change_tensors(model_folder, **{f"bert.extra.{i}": torch.zeros(1) for i in range(3_000)})
+    assert_load_fails(model_folder, " tensors, but the model of config.json has only")
 
 
 def encode_file(**entry: Any) -> bytes:

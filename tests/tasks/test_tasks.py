@@ -17,6 +17,7 @@ from qkv.tasks.read.tag import TagSpan, aggregate_overlapping_entities, group_en
 from qkv.tasks.registry import TASK_CLASSES, create_task, get_task_requirement
 from qkv.tasks.requirements import describe_supporting_families
 from tests.support import tiny
+from tests.support.limits import get_error_message
 
 ROOT = Path(__file__).parent.parent / "goldens" / "pipelines"
 TEXTS = [
@@ -619,3 +620,9 @@ def test_an_adapter_is_loaded_onto_the_model(tmp_path: Path) -> None:
     assert qkv.task("classify", tmp_path / "base")(TEXTS[1]).score != pytest.approx(
         expected.score, abs=1e-4
     )
+
+
+def test_a_text_of_very_many_characters_is_refused_before_it_is_tokenized() -> None:
+    task = qkv.task("classify", load_golden("bert-label"))
+    message = get_error_message(lambda: task("a" * 10_000_000))
+    assert "10,000,000 characters, expected at most 4,194,304 in one text" in message

@@ -10,6 +10,7 @@ import pytest
 
 from qkv.text import Tokenizer
 from qkv.text.train import TOKENIZER_TEMPLATES, TOKENIZER_TRAINERS
+from tests.support.limits import limit_time_and_memory
 from tests.support.text_oracle import CORPUS, DIFFICULT_TEXTS, load_reference, write_file
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -199,6 +200,7 @@ CODE = """
 import sys
 from pathlib import Path
 from qkv.text import Tokenizer
+from tests.support.limits import limit_time_and_memory
 from tests.support.text_oracle import CORPUS
 for type in sys.argv[2].split():
     tokenizer = Tokenizer.train(
@@ -288,3 +290,18 @@ def test_pieces_of_bpe_never_join_a_word_with_punctuation() -> None:
 def test_a_lone_string_is_no_list_of_texts() -> None:
     with pytest.raises(ValueError, match=r"^'l\.csv', expected a list of texts, or Path\(\.\.\.\)"):
         Tokenizer.train("l.csv", vocab_size=300)
+
+
+@pytest.mark.parametrize("type", ["wordpiece", "bpe", "byte", "unigram"])
+def test_a_vocabulary_that_cannot_be_allocated_is_refused(type: str) -> None:
+    with pytest.raises(ValueError, match=r"vocab_size 1000000000.*at most 2,097,152"):
+        Tokenizer.train(["a b"], type=type, vocab_size=10**9, template="plain")
+
+
+@pytest.mark.parametrize("type", ["char", "word", "wordpiece", "bpe", "byte", "unigram"])
+def test_a_very_long_word_does_not_stop_training(type: str) -> None:
+    with limit_time_and_memory():
+        tokenizer = Tokenizer.train(
+            ["the cat sat on the mat", "ab" * 100_000], type=type, vocab_size=300, template="plain"
+        )
+    assert len(tokenizer) > 3

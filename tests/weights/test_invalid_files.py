@@ -17,9 +17,9 @@ from torch import Tensor
 from qkv.weights.tensors import (
     WEIGHT_FILES,
     read_tensors,
-    read_torch_file,
     write_tensors,
 )
+from qkv.weights.torch_file import read_torch_file
 from tests.support.errors import assert_error
 from tests.support.weight_files import FileFormat
 

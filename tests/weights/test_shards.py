@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from qkv.weights.tensors import read_tensors, write_tensors
 from tests.support.errors import assert_error
+from tests.support.limits import get_error_message
 from tests.support.weight_files import list_names, write_index
 
 
@@ -104,7 +105,7 @@ def test_all_shard_problems_are_reported_at_once(folder: Path) -> None:
 
 
 def test_the_index_selects_tensors(folder: Path) -> None:
-    save_file({"a": torch.zeros(2), "extra": torch.ones(1)}, folder / SECOND)
+    save_file({"a": torch.ones(2), "extra": torch.ones(1)}, folder / SECOND)
     write_index(folder, {"unseen": SECOND, "a": FIRST})
     assert_error(lambda: read_tensors(folder), f"unseen is not in {SECOND}")
     write_index(folder, {"extra": SECOND, "a": FIRST})
@@ -113,6 +114,24 @@ def test_the_index_selects_tensors(folder: Path) -> None:
     assert read["a"].tolist() == [1, 1]
     save_file({"b": torch.zeros(2), "extra": torch.ones(1)}, folder / SECOND)
     assert read_tensors(folder).keys() == {"a", "b", "extra"}
+
+
+def test_a_tensor_with_other_values_in_another_shard_is_an_error(folder: Path) -> None:
+    save_file({"a": torch.zeros(2), "b": torch.tensor([float("nan")])}, folder / SECOND)
+    for weight_map in ({"b": SECOND, "a": FIRST}, {"a": FIRST, "b": SECOND}):
+        write_index(folder, weight_map)
+        assert_error(lambda: read_tensors(folder), "a is in two shards, with different values")
+    save_file({"a": torch.ones(2), "b": torch.tensor([float("nan")])}, folder / FIRST)
+    save_file({"b": torch.tensor([float("nan")])}, folder / SECOND)
+    assert read_tensors(folder).keys() == {"a", "b"}
+
+
+def test_many_missing_tensors_are_not_all_listed(folder: Path) -> None:
+    write_index(folder, {f"tensor{i}": FIRST for i in range(200_000)})
+    message = get_error_message(lambda: read_tensors(folder))
+    assert "tensor0 is not in" in message
+    assert "and 199,990 more" in message
+    assert len(message) < 2000
 
 
 @pytest.mark.parametrize("weight_map", [None, ["a"], {"a": 3}, "model.bin"])

@@ -5,10 +5,11 @@ preprocessor_config.json. The pixel values equal those of Hugging Face's CLIPIma
 
 from __future__ import annotations
 
+import math
 import os
-import struct
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,18 @@ from numpy.typing import NDArray
 from qkv.data.encode.encoder import EncodedRow, RecordEncoder
 from qkv.data.read.formats import import_optional
 from qkv.data.read.record import Record
+from qkv.files import format_error, get_file_size
+from qkv.validate import shorten_repr
 
 OPENAI_CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)  # red, green, blue
 OPENAI_CLIP_STD = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 BICUBIC = 3  # Pillow's constant
-MAX_IMAGE_SIDE = 2**14  # pixels
+MAX_PROCESSED_PIXELS = 2**23
+MAX_PIXELS = 2**24  # of a file with any number of bytes
+MAX_PIXELS_OF_PILLOW = 2**30 // 12  # the default of Pillow: a quarter GiB of RGB
+MAX_PIXELS_PER_BYTE = 64  # of an image with more pixels; a photograph has fewer than 10
+# Formats whose decoders are part of Pillow; EPS, for example, would run another program.
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "MPO")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +46,11 @@ class ImageCaptionEncoder(RecordEncoder):
         rows = []
         for encoding, record in zip(captions, records, strict=True):
             path = record.get_text("image")
-            pillow = import_optional("PIL.Image", path)
             try:
-                with pillow.open(path):
+                with open_image_file(path):
                     pass
-            except (OSError, pillow.DecompressionBombError) as error:
-                raise ValueError(
-                    f"{record.location}: {path} is not a readable image ({error})"
-                ) from None
+            except ValueError as error:
+                raise ValueError(f"{record.location}: {error}") from None
             tokens = self.limit_length(encoding, record).input_ids
             rows.append({"tokens": tokens, "image": list(os.fsencode(path))})
         return rows
@@ -72,10 +77,9 @@ class ImageProcessor:
             else:
                 size = parse_shortest_edge(size)
             crop_size = config.get("crop_size", 224)
-            if isinstance(crop_size, Mapping):
-                crop_size = parse_height_width(crop_size)
-            else:
-                crop_size = (int(crop_size), int(crop_size))
+            if not isinstance(crop_size, Mapping):
+                crop_size = {"height": crop_size, "width": crop_size}
+            crop_size = parse_height_width(crop_size)
             rescale_factor = float(config.get("rescale_factor", 1 / 255))
             mean = tuple(map(float, config.get("image_mean", OPENAI_CLIP_MEAN.tolist())))
             std = tuple(map(float, config.get("image_std", OPENAI_CLIP_STD.tolist())))
@@ -87,44 +91,63 @@ class ImageProcessor:
                 image_std=std,
                 resample=int(config.get("resample", BICUBIC)),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
-                f"image settings are not in CLIP's format ({error!r}); "
+                f"image settings are not in CLIP's format ({shorten_repr(error)}); "
                 "check size, crop_size, rescale_factor, image_mean, image_std and resample"
             ) from None
         processor._check_values()
-        if len(mean) != 3 or len(std) != 3 or 0 in std:
+        if len(mean) != 3 or len(std) != 3 or 0 in std or not np.isfinite((*mean, *std)).all():
             raise ValueError(
-                f"image_mean {mean}, image_std {std}: expected three numbers each, no 0 in image_std"
+                f"image_mean {shorten_repr(mean)}, image_std {shorten_repr(std)}: expected three "
+                "finite numbers each, no 0 in image_std"
             )
         return processor
 
     def _check_values(self) -> None:
-        sizes = (
-            self.size if isinstance(self.size, tuple) else (1 if self.size is None else self.size,)
-        )
-        sides = (*sizes, *(self.crop_size or ()))
-        if not all(1 <= side <= MAX_IMAGE_SIDE for side in sides) or not 0 <= self.resample < 6:
-            raise ValueError(
-                f"{self}: expected sides from 1 to {MAX_IMAGE_SIDE} and resample from 0 to 5"
-            )
+        shortest_edge = (self.size, self.size) if isinstance(self.size, int) else self.size
+        for name, value, sides in (
+            ("size", self.size, shortest_edge),
+            ("crop_size", self.crop_size, self.crop_size),
+        ):
+            if sides is not None and (min(sides) < 1 or math.prod(sides) > MAX_PROCESSED_PIXELS):
+                raise ValueError(
+                    f"{name} {shorten_repr(value)}: expected sides of 1 or more, and at most "
+                    f"{MAX_PROCESSED_PIXELS:,} pixels"
+                )
+        if not 0 <= self.resample < 6:
+            raise ValueError(f"resample {self.resample}: expected a number from 0 to 5")
+        if self.rescale_factor is not None and not 0 < self.rescale_factor < math.inf:
+            raise ValueError(f"rescale_factor {self.rescale_factor}: expected a number above 0")
 
     def __call__(self, image: str | Path | Any) -> NDArray[np.float32]:
         """Return the pixel values (3, height, width) of a Pillow image or an image file."""
+        name = str(image) if isinstance(image, str | Path) else "image"
         image = open_image(image) if isinstance(image, str | Path) else image.convert("RGB")
         if self.size is not None:
-            image = image.resize(self.compute_resized_size(*image.size), self.resample)
+            width, height = self.compute_resized_size(*image.size)
+            if width * height > MAX_PROCESSED_PIXELS:
+                raise ValueError(
+                    f"{name}: {image.width} × {image.height} pixels, resized to {width} × {height}, "
+                    f"expected at most {MAX_PROCESSED_PIXELS:,} pixels; cut the image into parts"
+                )
+            image = image.resize((width, height), self.resample)
         pixels = np.asarray(image)  # (height, width, 3)
         if self.crop_size is not None:
             pixels = center_crop(pixels, *self.crop_size)
-        values = pixels.astype(np.float32)
-        if self.rescale_factor is not None:
-            values = (pixels.astype(np.float64) * self.rescale_factor).astype(np.float32)
+        values = self._compute_values()
+        channels = [values[pixels[:, :, channel], channel] for channel in range(3)]
+        return np.stack(channels)  # (3, height, width)
+
+    def _compute_values(self) -> NDArray[np.float32]:
+        """Return the normalized value of each of the 256 levels of a channel (256, 3)."""
+        levels = np.arange(256, dtype=np.float64)[:, None].repeat(3, 1)
+        values = (levels * (self.rescale_factor or 1.0)).astype(np.float32)
         if self.image_mean is not None:
             mean = np.array(self.image_mean, np.float32)
             std = np.array(self.image_std, np.float32)
             values = ((values - mean) / std).astype(np.float32)
-        return values.transpose(2, 0, 1)  # (height, width, 3) -> (3, height, width)
+        return values
 
     def compute_resized_size(self, width: int, height: int) -> tuple[int, int]:
         """Return (width, height) after resizing the shortest edge; the other is rounded down."""
@@ -146,15 +169,35 @@ def parse_shortest_edge(size: Any) -> int:
 
 def open_image(path: str | Path) -> Any:
     """Open an image file as an RGB Pillow image."""
+    with open_image_file(path) as image:
+        try:
+            image.load()
+            return image if image.mode == "RGB" else image.convert("RGB")
+        except Exception as error:  # decoders raise different exceptions for damaged files
+            raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
+
+
+@contextmanager
+def open_image_file(path: str | Path) -> Iterator[Any]:
+    """Open an image file, whose pixels are decoded later, unless it has too many."""
     pillow = import_optional("PIL.Image", str(path))
+    pillow.init()
+    formats = [name for name in IMAGE_FORMATS if name in pillow.OPEN]
     try:
-        with warnings.catch_warnings(), pillow.open(path) as image:
-            warnings.simplefilter("error", pillow.DecompressionBombWarning)
-            return image.convert("RGB")
-    except pillow.DecompressionBombWarning:
-        raise ValueError(f"{path}: the image has too many pixels; use a smaller image") from None
-    except (OSError, SyntaxError, ValueError, struct.error, pillow.DecompressionBombError) as error:
-        raise ValueError(f"{path}: not a readable image ({error})") from None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image = pillow.open(path, formats=formats)
+        size = get_file_size(Path(path))
+    except Exception as error:
+        raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
+    with image:
+        max_pixels = max(MAX_PIXELS, min(MAX_PIXELS_PER_BYTE * size, MAX_PIXELS_OF_PILLOW))
+        if image.width * image.height > max_pixels:
+            raise ValueError(
+                f"{path}: the image has too many pixels, {image.width} × {image.height} in a file of "
+                f"{size:,} bytes, expected at most {max_pixels:,}; use a smaller image"
+            )
+        yield image
 
 
 def center_crop(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:

@@ -4,17 +4,26 @@ the file.
 
 import csv
 import json
+import os
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from itertools import groupby, zip_longest
+from itertools import groupby, islice, zip_longest
 from types import ModuleType
 from typing import Any
 
-from qkv.data.read.lines import DAMAGED_FILE_ADVICE, MAX_LINE_BYTES, TextFile
+from qkv.data.read.lines import (
+    DAMAGED_FILE_ADVICE,
+    MAX_COMPRESSION_RATIO,
+    MAX_LINE_BYTES,
+    MIN_DECOMPRESSED_BYTES,
+    TextFile,
+)
 from qkv.data.read.record import Record, quote_names
+from qkv.files import DuplicateKeyError, merge_equal_keys
 from qkv.validate import shorten_repr
 
 PARQUET_BATCH_SIZE = 1024
+MAX_BLOCK_LINES = 1_000_000
 
 
 def import_optional(name: str, needed_for: str) -> ModuleType:
@@ -52,7 +61,14 @@ def read_line_blocks(file: TextFile) -> Iterator[list[tuple[int, str]]]:
         file.iter_lines(), key=lambda numbered: bool(numbered[1].strip())
     ):
         if has_text:
-            yield list(block)
+            lines = list(islice(block, MAX_BLOCK_LINES + 1))
+            if len(lines) > MAX_BLOCK_LINES:
+                raise ValueError(
+                    f"{file.location(lines[0][0])}: more than {MAX_BLOCK_LINES:,} lines without a "
+                    "blank line, expected a blank line after each document or sentence; "
+                    "is this the right format or unit?"
+                )
+            yield lines
 
 
 def read_labeled_lines(file: TextFile) -> Iterator[Record]:
@@ -146,7 +162,9 @@ def read_json_records(file: TextFile) -> Iterator[Record]:
 
 def _parse_json(text: str, location: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=merge_equal_keys)
+    except DuplicateKeyError as error:
+        raise ValueError(f"{location}: {error}; remove one of them") from None
     except json.JSONDecodeError as error:
         where = f"{location}, line {error.lineno}" if "\n" in text else location
         excerpt = shorten_repr(text[error.pos : error.pos + 40])
@@ -204,6 +222,11 @@ def read_parquet(file: TextFile, columns: Sequence[str]) -> Iterator[Record]:
     with file.open() as stream:
         try:
             table = parquet.ParquetFile(stream)
+            groups = [table.metadata.row_group(i) for i in range(table.num_row_groups)]
+            num_bytes = sum(group.total_byte_size for group in groups)
+            file_size = stream.seek(0, os.SEEK_END)
+            if num_bytes > MIN_DECOMPRESSED_BYTES + MAX_COMPRESSION_RATIO * file_size:
+                raise ValueError(f"{num_bytes:,} bytes of columns in {file_size:,} bytes")
             has_columns = columns and set(columns) <= set(table.schema_arrow.names)
             for batch in table.iter_batches(
                 PARQUET_BATCH_SIZE, columns=columns if has_columns else None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 STDIN = "-"
 COMPRESSION_OPENERS: dict[str, Callable[[BinaryIO], object]] = {
@@ -22,6 +22,11 @@ COMPRESSION_OPENERS: dict[str, Callable[[BinaryIO], object]] = {
 MAX_LINE_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 2**30
 CHUNK_CHARACTERS = 2**16
+# A compressed file may hold this many bytes, and beyond them this many for each of its own: text has
+# less than 20, and a file of one repeated character more than 1000.
+MIN_DECOMPRESSED_BYTES = 4 * 2**20
+MAX_COMPRESSION_RATIO = 100
+BLOCK_BYTES = 2**20
 DAMAGED_FILE_ADVICE = "the file is truncated or damaged; copy it again"
 
 # File types by their first bytes, for files with another suffix.
@@ -64,10 +69,12 @@ class TextFile:
                 f"{self}: {error.strerror}; expected a file; is the path right?"
             ) from None
         with raw:
+            if decompress is None:
+                yield raw
+                return
+            limited = _LimitedReader(cast(io.RawIOBase, decompress(raw)), raw, str(self))
             # A buffer around the decompressor makes readline several times faster.
-            yield (
-                io.BufferedReader(cast(io.RawIOBase, decompress(raw)), 2**18) if decompress else raw
-            )
+            yield io.BufferedReader(limited, 2**18)
 
     def iter_lines(self) -> Iterator[tuple[int, str]]:
         """Iterate over line numbers and lines, without line ends and without a byte order mark."""
@@ -113,10 +120,18 @@ class TextFile:
 
     def read_text(self) -> str:
         """Return the whole text, with lines that end with \\n."""
+
+        def read_blocks(max_bytes: int) -> bytes:
+            """Read in blocks, because one call would allocate the maximum."""
+            blocks = []
+            while max_bytes > 0 and (block := file.read(min(max_bytes, BLOCK_BYTES))):
+                blocks.append(block)
+                max_bytes -= len(block)
+            return b"".join(blocks)
+
         with self.open() as file:
-            return self._decode(self._read_bytes(file.read, MAX_FILE_BYTES, 1), 1).replace(
-                "\r\n", "\n"
-            )
+            raw = self._read_bytes(read_blocks, MAX_FILE_BYTES, 1)
+            return self._decode(raw, 1).replace("\r\n", "\n")
 
     def _read_bytes(self, read: Callable[[int], bytes], max_bytes: int, line_number: int) -> bytes:
         try:
@@ -157,6 +172,37 @@ class TextFile:
                 f"{self.encoding}; is the file truncated, or in another encoding, such as latin-1?"
             ) from None
         return text.removeprefix("\ufeff") if line_number == 1 else text
+
+
+class _LimitedReader(io.RawIOBase):
+    """Reads a decompressor until it has returned far more bytes than it has read."""
+
+    def __init__(self, decompressor: io.RawIOBase, raw: BinaryIO, name: str) -> None:
+        self.decompressor = decompressor
+        self.raw = raw
+        self.name = name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.decompressor.tell()
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self.decompressor.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        size = self.decompressor.readinto(memoryview(buffer)[:BLOCK_BYTES]) or 0
+        limit = MIN_DECOMPRESSED_BYTES + MAX_COMPRESSION_RATIO * self.raw.tell()
+        if self.tell() > limit:
+            raise ValueError(
+                f"{self.name}: more than {MAX_COMPRESSION_RATIO} bytes of text for each byte of the "
+                "file, expected a text; is the file damaged? If not, decompress it first"
+            )
+        return size
 
 
 def ends_without_trailing_space(line: str) -> bool:

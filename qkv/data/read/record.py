@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from qkv.validate import shorten_repr
+from qkv.validate import check_text_length, shorten_repr
 
 TEXT_COLUMNS = "text pair source target words context question caption choices".split()
 ANSWER_START_KEYS = ("start", "answer_start")  # the key of qkv and that of SQuAD
@@ -47,6 +47,7 @@ class Record(dict[str, object]):
             raise ValueError(
                 f"{self.location}: column {column!r} holds {shorten_repr(value)}, expected text"
             )
+        check_text_length(f"{self.location}: column {column!r}", value)
         return value
 
     def get_answers(self) -> list[ReferenceAnswer]:

@@ -3,19 +3,20 @@ not depend on torch."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from qkv.families.family import Family
-from qkv.files import read_json_object
+from qkv.files import join_problems, read_json_object
+from qkv.model.adapters.module_pattern import ModulePattern
 from qkv.model.file_names import ADAPTER_CONFIG_FILE
 from qkv.model.hub import find_model_folder
 from qkv.model.model import Model
 from qkv.spec import DualSpec
-from qkv.validate import check_number
+from qkv.validate import check_number, shorten_repr
 
+MAX_PATTERNS = 1000
 SUPPORTED_ADAPTER_KEYS = set(
     "peft_type r lora_alpha lora_dropout use_rslora alpha_pattern base_model_name_or_path "
     "revision task_type "
@@ -49,7 +50,7 @@ class AdapterConfig(NamedTuple):
     """The settings of a LoRA adapter."""
 
     lora_alpha: float
-    alpha_pattern: Mapping[str, float]  # by a regular expression for the end of a module's name
+    alpha_pattern: Sequence[tuple[ModulePattern, float]]
     lora_dropout: float
     use_rslora: bool
     task_type: str | None
@@ -57,8 +58,8 @@ class AdapterConfig(NamedTuple):
 
     def get_lora_alpha(self, module: str) -> float:
         """Return the alpha of a module."""
-        for pattern, alpha in self.alpha_pattern.items():
-            if re.fullmatch(rf"(.*\.)?({pattern})", module):
+        for pattern, alpha in self.alpha_pattern:
+            if pattern.matches(module):
                 return alpha
         return self.lora_alpha
 
@@ -80,27 +81,31 @@ def read_adapter_config(path: Path) -> AdapterConfig:
     if config.get("peft_type") != "LORA":
         raise ValueError(f"{path}: peft_type is {config.get('peft_type')!r}: expected 'LORA'")
     unsupported = [
-        f"{key} is {value!r}"
+        f"{key[:80]} is {shorten_repr(value)}"
         for key, value in config.items()
         if key not in SUPPORTED_ADAPTER_KEYS | IGNORED_ADAPTER_KEYS
         and value not in SUPPORTED_ADAPTER_VALUES.get(key, EMPTY_VALUES)
     ]
     if unsupported:
-        raise ValueError(f"{path}: not supported: {', '.join(unsupported)}")
+        raise ValueError(f"{path}: not supported: {join_problems(unsupported)}")
     settings = {"lora_alpha": 8, "lora_dropout": 0.0, "use_rslora": False, **config}
     alpha_pattern = settings.get("alpha_pattern") or {}
     try:
         check_number("lora_alpha", settings["lora_alpha"], more_than=0)
         check_number("lora_dropout", settings["lora_dropout"], at_least=0, less_than=1)
+        if len(alpha_pattern) > MAX_PATTERNS:
+            raise ValueError(
+                f"{len(alpha_pattern):,} alpha_patterns, expected at most {MAX_PATTERNS:,}"
+            )
         for pattern, alpha in alpha_pattern.items():
-            check_number(f"alpha_pattern[{pattern!r}]", alpha, more_than=0)
-            re.compile(pattern)
+            check_number(f"alpha_pattern[{shorten_repr(pattern)}]", alpha, more_than=0)
+        patterns = [(ModulePattern(pattern), alpha) for pattern, alpha in alpha_pattern.items()]
         base_model_class = (settings.get("auto_mapping") or {}).get("base_model_class")
-    except (ValueError, AttributeError, re.error) as error:
+    except (ValueError, AttributeError) as error:
         raise ValueError(f"{path}: {error}") from None
     return AdapterConfig(
         lora_alpha=settings["lora_alpha"],
-        alpha_pattern=alpha_pattern,
+        alpha_pattern=patterns,
         lora_dropout=settings["lora_dropout"],
         use_rslora=bool(settings["use_rslora"]),
         task_type=settings.get("task_type"),

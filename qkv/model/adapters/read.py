@@ -6,7 +6,6 @@ A tensor without a parameter in the model is an error."""
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,12 +24,12 @@ from qkv.model.adapters.names import (
 from qkv.model.build import build_model_spec
 from qkv.model.file_names import ADAPTER_CONFIG_FILE, ADAPTER_HEAD_FILE, ADAPTER_WEIGHT_FILES
 from qkv.model.model import Model
-from qkv.model.parameters import build_meta_network
+from qkv.model.parameters import build_meta_network, warn_about_nonfinite
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.sentence_transformers import read_pooling
 from qkv.nn.lora import AdapterGroup, insert_adapters, linear_layers, lora_layers
 from qkv.validate import summarize_problems
-from qkv.weights.tensors import find_nonfinite, read_tensors
+from qkv.weights.tensors import read_tensors
 
 PEFT_PREFIX = "base_model.model."
 LORA_TENSOR_PATTERN = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])\.weight")
@@ -95,8 +94,7 @@ def read_adapter(model: Model, folder: str | Path) -> Model:
     copy_adapter_tensors(adapted, groups, values)
     adapted.new_parameters = ()  # the adapter has all of them
     trained = {name: p.detach() for name, p in adapted.net.named_parameters() if p.requires_grad}
-    for name in find_nonfinite(trained):
-        warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=2)
+    warn_about_nonfinite(path, trained)
     adapted.adapter_parameters_to_save = tuple(
         dict.fromkeys([*adapted.adapter_parameters_to_save, *values])
     )

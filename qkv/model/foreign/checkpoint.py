@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +11,9 @@ from torch import Tensor
 from qkv.families.family import Args, Family
 from qkv.model.build import build_model_spec
 from qkv.model.model import Model
-from qkv.model.parameters import build_meta_network, load_parameters
+from qkv.model.parameters import build_meta_network, load_parameters, warn_about_nonfinite
 from qkv.text import Tokenizer
 from qkv.weights.names_table import NamesTable
-from qkv.weights.tensors import find_nonfinite
 
 
 class ForeignCheckpoint(NamedTuple):
@@ -40,8 +38,7 @@ def build_foreign_model(checkpoint: ForeignCheckpoint) -> Model:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     loaded = load_parameters(net, NamesTable(names_table), tensors, path)
-    for name in find_nonfinite(dict(net.named_parameters())):
-        warnings.warn(f"{path}: {name} holds values that are not finite", stacklevel=3)
+    warn_about_nonfinite(path, dict(net.named_parameters()), stacklevel=3)
     model = Model(
         family,
         args,

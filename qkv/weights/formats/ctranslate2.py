@@ -21,6 +21,7 @@ from torch import Tensor
 
 from qkv.files import (
     DAMAGED_FILE_HINT,
+    escape_unprintable,
     get_file_size,
     read_json_object,
     read_json_value,
@@ -44,6 +45,7 @@ TOKENIZER_FILE_KINDS = {  # files beside a model.bin, and their kind
 ARGOS_FOLDER = "model"  # the model of Argos Translate, whose tokenizer lies one folder above
 CTRANSLATE2_VERSION = 6  # the version that is written
 MAX_VARIABLE_BYTES = 2**32 - 1
+MAX_NAME_LENGTH = 1000
 
 # quantization: dtype of matrices, dtype of other tensors (None: unchanged)
 CTRANSLATE2_QUANTIZATIONS: dict[str, tuple[torch.dtype, torch.dtype | None]] = {
@@ -81,7 +83,10 @@ class _BinaryReader:
         )
 
     def read_name(self) -> str:
-        return self.read_bytes(self.read_number("H")).decode("utf-8", "replace").removesuffix("\0")
+        name = self.read_bytes(self.read_number("H")).decode("utf-8", "replace").removesuffix("\0")
+        if len(name) > MAX_NAME_LENGTH:
+            raise ValueError(f"a name of {len(name)} characters; {DAMAGED_FILE_HINT}")
+        return name
 
 
 def read_ctranslate2(folder: Path) -> CheckpointData:
@@ -96,7 +101,7 @@ def read_ctranslate2(folder: Path) -> CheckpointData:
         try:
             spec, revision, variables = _read_model(_BinaryReader(file, size))
         except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+            raise ValueError(f"{path}: {escape_unprintable(str(error))}") from None
     config: dict[str, Any] = {}
     if (folder / "config.json").exists():
         config = dict(read_json_object(folder / "config.json"))

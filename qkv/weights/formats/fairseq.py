@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import pickletools
 import re
-import zipfile
 from collections.abc import Iterable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qkv.files import DAMAGED_FILE_HINT, read_text_file
 from qkv.weights.formats.checkpoint import CheckpointData
-from qkv.weights.tensors import read_torch_file
+from qkv.weights.torch_file import check_dense_tensors, list_pickles, read_torch_file
 
 SPECIAL_TOKENS = ["<s>", "<pad>", "</s>", "<unk>"]  # the first ids of every dictionary
 CHECKPOINT_NAMES = ("model.pt", "checkpoint_best.pt", "checkpoint_last.pt", "checkpoint.pt")
@@ -36,6 +36,8 @@ GENERATION_KEYS = {  # key of fairseq's `generation` settings: key of generation
     "lenpen": "length_penalty",
     "no_repeat_ngram_size": "no_repeat_ngram_size",
 }
+MAX_SETTINGS_DEPTH = 20  # omegaconf has two levels for each level of the settings
+MAX_SETTINGS = 100_000
 GENERATION_DEFAULTS_OF_FAIRSEQ = {"beam": 5, "lenpen": 1.0, "max_len_b": 200}
 
 
@@ -73,6 +75,7 @@ def read_fairseq(path: Path) -> CheckpointData:
     checkpoint = read_torch_file(path, allowed_types=(argparse.Namespace, *inert_types))
     if not isinstance(checkpoint, dict) or not _is_state_dict(checkpoint.get("model")):
         raise ValueError(f"{path}: not a fairseq checkpoint; expected `model` with tensors by name")
+    check_dense_tensors(path, checkpoint["model"])
     settings, generation = _read_settings(checkpoint, path)
     folder = path.parent
     tokenizer_files = {
@@ -95,16 +98,8 @@ def list_pickle_globals(path: Path) -> list[str]:
     """Return the names of the classes and functions that the pickles of a torch file refer to."""
     names: dict[str, None] = {}
     try:
-        with path.open("rb") as file:
-            if zipfile.is_zipfile(file):
-                with zipfile.ZipFile(file) as archive:
-                    for name in archive.namelist():
-                        if name.endswith("/data.pkl"):
-                            with archive.open(name) as pickle_file:
-                                names |= dict.fromkeys(_iterate_globals(pickle_file, 1))
-            else:
-                file.seek(0)  # magic number, protocol, system, checkpoint
-                names |= dict.fromkeys(_iterate_globals(file, 4))
+        for stream, num_pickles in list_pickles(path):
+            names |= dict.fromkeys(_iterate_globals(stream, num_pickles))
     except Exception:  # a damaged file; `read_torch_file` reports it
         return []
     return list(names)
@@ -139,23 +134,35 @@ def _is_state_dict(value: object) -> bool:
     )
 
 
-def _to_plain(value: Any) -> Any:
-    """Return settings as plain dicts, lists and values."""
-    if isinstance(value, argparse.Namespace):
-        return _to_plain(vars(value))
-    if isinstance(value, InertObject):
-        attributes = vars(value)
-        if "_content" in attributes:  # omegaconf's DictConfig and ListConfig
-            return _to_plain(attributes["_content"])
-        if "_val" in attributes:  # omegaconf's nodes
-            return _to_plain(attributes["_val"])
-        args = attributes.get("args", ())
-        return _to_plain(args[0]) if len(args) == 1 else None  # a member of an enum
-    if isinstance(value, dict):
-        return {str(_to_plain(key)): _to_plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_to_plain(item) for item in value]
-    return value
+def _to_plain(value: object) -> Any:
+    """Return settings as plain dicts, lists and values; None for what is too deep or too many.
+
+    A pickle may refer to an object many times, or in a circle."""
+    value_count = count(1)
+
+    def convert(value: Any, depth: int) -> Any:
+        if depth == 0 or next(value_count) > MAX_SETTINGS:
+            return None
+        if isinstance(value, argparse.Namespace):
+            return convert(vars(value), depth)
+        if isinstance(value, InertObject):
+            attributes = vars(value)
+            if "_content" in attributes:  # omegaconf's DictConfig and ListConfig
+                return convert(attributes["_content"], depth - 1)
+            if "_val" in attributes:  # omegaconf's nodes
+                return convert(attributes["_val"], depth - 1)
+            args = attributes.get("args", ())
+            return convert(args[0], depth - 1) if len(args) == 1 else None  # a member of an enum
+        if isinstance(value, dict):
+            return {
+                str(convert(key, depth - 1)): convert(item, depth - 1)
+                for key, item in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [convert(item, depth - 1) for item in value]
+        return value
+
+    return convert(value, MAX_SETTINGS_DEPTH)
 
 
 def _read_settings(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy
-import torch
 from torch import Tensor
 
-from qkv.files import DAMAGED_FILE_HINT, format_error, get_file_size, read_text_file
+from qkv.files import DAMAGED_FILE_HINT, read_json_object, read_text_file
 from qkv.weights.formats.checkpoint import CheckpointData
 from qkv.weights.formats.yaml import parse_yaml_mapping
+from qkv.weights.npz import read_npz
 
 SETTINGS_NAME = "special:model.yml"
 DECODER_FILE = "decoder.yml"
@@ -76,17 +74,10 @@ def _choose_file(folder: Path, decoder: Mapping[str, Any]) -> Path:
 
 
 def _read_npz(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    get_file_size(path)
-    try:
-        with path.open("rb") as file, numpy.load(file, allow_pickle=False) as arrays:
-            settings_bytes = arrays[SETTINGS_NAME].tobytes()
-            tensors = {
-                name: torch.from_numpy(arrays[name])
-                for name in arrays.files
-                if not name.startswith("special:")
-            }
-    except Exception as error:  # zipfile, zlib, numpy and torch raise different exceptions
-        raise ValueError(f"{path}: {format_error(error)}; {DAMAGED_FILE_HINT}") from None
+    tensors = read_npz(path, lambda name: name == SETTINGS_NAME or not name.startswith("special:"))
+    if SETTINGS_NAME not in tensors:
+        raise ValueError(f"{path}: no {SETTINGS_NAME}, expected the settings of Marian")
+    settings_bytes = tensors.pop(SETTINGS_NAME).numpy().tobytes()
     text = settings_bytes.rstrip(b"\0").decode("utf-8", "replace")
     try:
         return tensors, dict(parse_yaml_mapping(text))
@@ -143,11 +134,8 @@ def read_marian_vocabulary(path: Path) -> list[str]:
     text = read_text_file(path)
     if path.suffix not in (".yml", ".yaml", ".json"):
         return text.removesuffix("\n").split("\n")
-    try:
-        is_json = text.lstrip().startswith("{")
-        ids: Mapping[str, Any] = json.loads(text) if is_json else parse_yaml_mapping(text)
-    except ValueError as error:
-        raise ValueError(f"{path}: {format_error(error)}; {DAMAGED_FILE_HINT}") from None
+    is_json = text.lstrip().startswith("{")
+    ids: Mapping[str, Any] = read_json_object(path) if is_json else _read_yaml(path)
     tokens = sorted(ids, key=lambda token: str(ids[token]).zfill(20))
     if [ids[token] for token in tokens] != list(range(len(tokens))):
         raise ValueError(
