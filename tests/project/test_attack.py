@@ -134,7 +134,6 @@ def test_select_attacks() -> None:
         select_attacks(["nothing"])
 
 
-@pytest.mark.xfail(reason="saving is not all or nothing yet")
 def test_a_short_run_of_all_attacks(tmp_path: Path) -> None:
     """At least one case of every attack; the seed is fixed, so that a failure stays."""
     command = [sys.executable, "-m", "tools.attack", "--seed", "1", "--minutes", "0.05"]

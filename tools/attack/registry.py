@@ -24,6 +24,7 @@ class AttackEntry:
 
 
 ATTACKS: dict[str, AttackEntry] = {
+    "files":              AttackEntry("files", "files.attack_files", share=3),
     "kills-train":        AttackEntry("kills", "training.attack_training_at_random", share=2),
     "kills-train-events": AttackEntry("kills", "training.attack_training_at_events", share=2),
     "kills-save":         AttackEntry("kills", "save_kills.attack_save_at_random"),

@@ -199,7 +199,7 @@ class TrainingRun:
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             log = os.open(self.home / "events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             if kill is None:
-                ImageRecorder(self.folder, self.home / "images").install()
+                ImageRecorder(self.folder, self.home / "killed-states").install()
             else:
                 events = TornFileEvents if kill.torn else FileEvents
                 fault = kill.error or "kill"
@@ -288,7 +288,7 @@ def record_images(run: TrainingRun) -> list[Path]:
     """Return copies of the run folder: what a kill at each of its file events would leave.
 
     One run is copied at its events; equal states are kept once."""
-    images = run.home / "images"
+    images = run.home / "killed-states"
     images.mkdir()
     status, error = run.run_killed(None, "--resume", "auto")
     assert not status, error
