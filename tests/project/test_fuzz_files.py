@@ -24,7 +24,7 @@ def raise_error(error: BaseException) -> None:
 @pytest.mark.parametrize(
     ("read", "reason"),
     [
-        (lambda folder: {}["x"], "KeyError"),
+        (lambda folder: raise_error(KeyError("x")), "KeyError"),
         (lambda folder: raise_error(ValueError("two\nlines")), "not one line"),
         (lambda folder: raise_error(ValueError("x" * 10_000)), "not one line"),
         (lambda folder: sys.exit(3), "SystemExit"),

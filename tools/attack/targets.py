@@ -137,7 +137,7 @@ def write_weight_targets(root: Path) -> Iterator[Target]:
         torch.save(tensors, path, _use_new_zipfile_serialization=is_zip)
         yield Target(kind, path.parent, partial(read_only_file, read_tensors))
     path = _make_folder(root / "npz") / "model.npz"
-    np.savez_compressed(path, **{f"a{i}": x.numpy() for i, x in enumerate(tensors.values())})
+    np.savez_compressed(path, *(x.numpy() for x in tensors.values()))
     yield Target("npz", path.parent, partial(read_only_file, read_tensors))
 
 
