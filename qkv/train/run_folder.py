@@ -15,8 +15,12 @@ from pathlib import Path
 
 from qkv.staging import sweep, write_file
 from qkv.train.initial_model import TOKENIZER_FOLDER, TOKENIZER_SOURCE_FILE
-from qkv.train.loop.checkpoint import CHECKPOINTS_FOLDER, is_checkpoint, list_checkpoints
-from qkv.train.loop.checkpoint import remove_leftovers as remove_checkpoint_leftovers
+from qkv.train.loop.checkpoint import (
+    CHECKPOINTS_FOLDER,
+    is_checkpoint,
+    list_checkpoints,
+    remove_partial_checkpoints,
+)
 from qkv.train.report.history import METRICS_FILE
 from qkv.train.stdin import STDIN_FILE
 
@@ -95,7 +99,7 @@ def remove_leftovers(folder: Path) -> None:
     for path in (folder, *(folder / name for name in MODEL_FOLDERS)):
         sweep(path)
     remove_entry(folder / DISCARDED_TOKENIZER)
-    remove_checkpoint_leftovers(folder / CHECKPOINTS_FOLDER)
+    remove_partial_checkpoints(folder / CHECKPOINTS_FOLDER)
     metrics = folder / METRICS_FILE
     if metrics.exists():
         content = metrics.read_bytes()

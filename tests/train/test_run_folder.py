@@ -16,9 +16,16 @@ import pytest
 from qkv.cli import main
 from qkv.text import Tokenizer
 from qkv.train.loop import checkpoint
-from qkv.train.run_folder import MARK_FILE, lock_run_folder
+from qkv.train.run_folder import (
+    MARK_FILE,
+    lock_run_folder,
+    read_recipe_text,
+    remove_leftovers,
+    write_recipe,
+)
 from tests.cli.test_cli import good
 from tests.cli.test_train import ROOT, _home, bad
+from tests.support.file_events import run_at_every_event
 
 __all__ = ["_home"]  # gives every test its texts and its recipe
 Capture = pytest.CaptureFixture[str]
@@ -108,6 +115,22 @@ def test_resumed_run_does_not_rewrite_its_recipe(capsys: Capture) -> None:
     assert (recipe.stat().st_ino, recipe.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
+def test_recipe_is_replaced_in_one_step(tmp_path: Path) -> None:
+    """A kill while a resumed run writes a changed recipe leaves the old one or the new one."""
+    run = tmp_path / "run"
+    run.mkdir()
+    texts = []
+    for ending in run_at_every_event(
+        lambda: write_recipe(run, "new"), run, reset=lambda: write_recipe(run, "old")
+    ):
+        assert ending.signal == (9 if ending.reached else 0)
+        texts.append(read_recipe_text(run))
+    assert set(texts[:-1]) == {"old", "new"}
+    assert texts[-1] == "new"
+    remove_leftovers(run)
+    assert [path.name for path in run.iterdir()] == ["recipe.toml"]
+
+
 def test_damaged_recipe_of_a_run(capsys: Capture) -> None:
     """Without its recipe, nothing tells whether a run would go on with the same settings."""
     good(capsys, "train", "tiny.toml")
@@ -192,14 +215,14 @@ def test_checkpoint_is_renamed_before_it_is_removed(
 ) -> None:
     """A process that is killed while it removes a checkpoint leaves no part of it under its name."""
     removed: list[str] = []
-    monkeypatch.setattr(checkpoint.shutil, "rmtree", make_recorder(removed))
+    monkeypatch.setattr("qkv.train.loop.checkpoint.shutil.rmtree", make_recorder(removed))
     root = tmp_path / "checkpoints"
     for step in (1, 2, 3):
         checkpoint.write_checkpoint(root, step, {}, {}, keep_checkpoints=2)
     assert ".00000001.tmp" in removed
     assert [path.name for path in checkpoint.list_checkpoints(root)] == ["00000002", "00000003"]
     monkeypatch.undo()
-    checkpoint.remove_leftovers(root)
+    checkpoint.remove_partial_checkpoints(root)
     assert {path.name for path in root.iterdir()} == {"00000002", "00000003"}
 
 

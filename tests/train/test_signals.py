@@ -15,7 +15,7 @@ from qkv.train.signals import StoppedBeforeTraining, StopSignals, handle_stop_si
 
 @pytest.fixture(autouse=True)
 def _no_exit_handler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals.atexit, "register", lambda *_: None)
+    monkeypatch.setattr("qkv.train.signals.atexit.register", lambda *_: None)
 
 
 def send(number: signal.Signals) -> None:
@@ -62,14 +62,14 @@ def test_handlers_are_restored() -> None:
 
 
 def test_other_threads_have_no_signals() -> None:
-    found: list[StopSignals] = []
+    received: list[StopSignals] = []
 
     def enter() -> None:
         with handle_stop_signals() as stop_signals:
-            found.append(stop_signals)
+            received.append(stop_signals)
 
     run_in_thread(enter)
-    assert found[0].request_stop is None
+    assert received[0].request_stop is None
 
 
 def run_in_thread(function: Callable[[], None]) -> None:

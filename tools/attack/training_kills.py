@@ -44,6 +44,7 @@ SHORT_SETTINGS = (
     "--train.steps 2 --train.warmup_steps 0 --train.log_every 1 --train.save_every 1"
     " --train.keep_checkpoints 1 --data.validation 0.1 --device cpu --model.width 16 --model.heads 2"
 ).split()
+WITHOUT_DROPOUT = ("image-text-contrastive",)
 UNCOMPARED = ("lock", "metrics.jsonl", "tensorboard")  # process ids, times
 
 
@@ -161,6 +162,8 @@ class TrainingRun:
         flags = json.loads((self.home / "flags.json").read_text())
         self.command = ["train", f"small/{self.name}", *flags, "--run", str(self.folder)]
         self.command += self.settings
+        if self.name not in WITHOUT_DROPOUT:  # with dropout, the random state matters
+            self.command += ["--model.dropout", "0.1"]
         start_time = time.monotonic()
         status, output = self.run_killed(Kill(), "--resume", "auto")
         self.seconds = time.monotonic() - start_time

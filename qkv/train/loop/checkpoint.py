@@ -86,7 +86,7 @@ def write_checkpoint(
     return target
 
 
-def remove_leftovers(root: Path) -> None:
+def remove_partial_checkpoints(root: Path) -> None:
     """Finish what an ended process was doing: restore a replaced checkpoint, remove temporary folders."""
     for path in sorted(root.glob(".*")):
         if match := LEFTOVER_PATTERN.fullmatch(path.name):
@@ -120,7 +120,7 @@ def read_previous_weights(
 
 def read_latest_checkpoint(root: Path) -> tuple[CheckpointTensors, dict[str, Any]] | None:
     """Return the newest intact checkpoint; a damaged one is skipped with a warning."""
-    remove_leftovers(root)
+    remove_partial_checkpoints(root)
     for folder in reversed(list_checkpoints(root)):
         try:
             return read_checkpoint(folder)
