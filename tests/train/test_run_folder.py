@@ -25,7 +25,7 @@ from qkv.train.run_folder import (
 )
 from tests.cli.test_cli import good
 from tests.cli.test_train import ROOT, _home, bad
-from tests.support.file_events import run_at_every_event
+from tools.attack.file_events import run_at_every_event
 
 __all__ = ["_home"]  # gives every test its texts and its recipe
 Capture = pytest.CaptureFixture[str]
