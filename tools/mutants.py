@@ -53,6 +53,16 @@ class Mutant(NamedTuple):
 
 # fmt: off
 TABLE = [Mutant(*row) for row in (
+    # runs and resuming
+    ("run-in-any-folder", "train/run_folder.py", "if not is_run and any(folder.iterdir()):", "if False:", "train/run_folder:folder_of_others_is_refused"),
+    ("unmarked-run-is-foreign", "train/run_folder.py", "is_run = is_marked or any(map(is_checkpoint, checkpoints))", "is_run = is_marked", "train/run_folder:run_of_an_earlier_version_is_marked"),
+    ("failed-start-removes-all", "train/run_folder.py", "            for name in PREPARED_FILES:\n", "            for name in [path.name for path in folder.iterdir()]:\n", "train/run_folder:failed_start_removes_only_own_files"),
+    ("torn-metrics-stay", "train/run_folder.py", "        if end < len(content):\n", "        if False:\n", "train/run_folder:torn_line_of_metrics_is_cut"),
+    ("recipe-rewritten", "train/run_folder.py", "    if read_recipe_text(folder) != text:\n", "    if True:\n", "train/run_folder:resumed_run_does_not_rewrite_its_recipe"),
+    ("pretrained-tokenizer-kept", "train/initial_model.py", "    if not source_file.exists():\n        return True\n", "    if not source_file.exists():\n        return False\n", "train/run_folder:pretrained_tokenizer_is_copied_again"),
+    ("removed-folder-comes-back", "train/loop/trainer.py", "if not folder.parent.is_dir():", "if False:", "train/run_folder:folder_that_vanishes"),
+    ("checkpoint-removed-by-name", "train/loop/checkpoint.py", "            path.rename(get_temporary_path(path))\n        shutil.rmtree(get_temporary_path(path), ignore_errors=True)\n", "            shutil.rmtree(path)\n", "train/run_folder:checkpoint_is_renamed_before_it_is_removed"),
+    ("hidden-sigterm", "train/signals.py", "        if self.is_terminated:", "        if False:", "train/signals:hidden_sigterm_is_raised_again"),
     # saves in one step
     ("moves-without-manifest", "staging.py", "        manifest.rename(folder / MANIFEST_FILE)\n", "", "weights/staging:a_save_over_another_is_all_or_nothing"),
     ("reader-ignores-manifest", "staging.py", "            if not os.path.lexists(folder / MANIFEST_FILE):\n                yield", "            if True:\n                yield", "weights/staging:a_save_over_another_is_all_or_nothing"),

@@ -31,9 +31,8 @@ class StopSignals:
     interrupts: list[float] = field(default_factory=list)  # times of Ctrl-C while training
 
     def on_sigterm(self, *_: object) -> None:
-        atexit.register(
-            signal.signal, signal.SIGTERM, signal.SIG_IGN
-        )  # the exit of torch takes a while
+        # Another SIGTERM while the interpreter exits, which takes a while with torch, changes nothing.
+        atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         self.is_terminated = True
         if self.request_stop is None:
             raise StoppedBeforeTraining
@@ -41,9 +40,7 @@ class StopSignals:
 
     def start(self, request_stop: Callable[[], None]) -> None:
         """Let signals call `request_stop` from now on."""
-        if (
-            self.is_terminated
-        ):  # code that catches every error, such as an import, caught the first one
+        if self.is_terminated:  # an import that catches every error may have hidden it
             raise StoppedBeforeTraining
         self.request_stop = request_stop
 

@@ -607,6 +607,9 @@ def test_error_in_a_recipe_is_reported_once(tmp_path: Path) -> None:
     (status, _, errors), other = TwoProcesses(tmp_path).wait()
     assert (status, other) == (2, (2, "", ""))
     assert "text.txt" in errors
+    (status, _, errors), other = TwoProcesses(tmp_path, "--train.lr", "-1").wait()
+    assert (status, other) == (2, (2, "", ""))
+    assert "train.lr is -1.0" in errors
 
 
 if __name__ == "__main__":

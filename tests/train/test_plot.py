@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import xml.etree.ElementTree as ET
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,29 @@ def test_tensorboard_events(tmp_path: Path) -> None:
     assert {"train/lr", "train/grad_norm", "train/tokens_per_second"} <= set(
         accumulator.Tags()["scalars"]
     )
+
+
+def test_tensorboard_events_of_a_resumed_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A killed process may have reported later steps than its checkpoint, and its last event is torn."""
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for number, reports in enumerate(([(10, 2.0), (20, 1.9), (30, 1.8)], [(20, 1.5), (30, 1.4)])):
+        monkeypatch.setattr("qkv.train.report.tensorboard.time.time", partial(float, 1e9 + number))
+        callback = make_tensorboard_callback(tmp_path)
+        for step, loss in reports:
+            callback(make_train_report(step, loss))
+        if number == 0:
+            (path,) = (tmp_path / "tensorboard").iterdir()
+            path.write_bytes(path.read_bytes()[:-3])
+    accumulator = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    losses = [(event.step, round(event.value, 3)) for event in accumulator.Scalars("train/loss")]
+    assert losses == [(10, 2.0), (20, 1.5), (30, 1.4)]
+
+
+def test_tensorboard_does_not_create_a_removed_folder(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    callback = make_tensorboard_callback(tmp_path / "run")
+    with pytest.raises(FileNotFoundError):
+        callback(make_train_report(1, 2.0))
+    assert not any(tmp_path.iterdir())
