@@ -241,7 +241,8 @@ class Engine:
                 self.discard_batch(batch)
         is_single = len({request.request_id for request in requests}) == 1
         if is_single and not can_free_memory:
-            return self.fail_request(requests[0], error)
+            first_sample = min(requests, key=lambda request: request.sample_index)
+            return self.fail_request(first_sample, error)
         num_rows = sum(request.num_rows for request in requests)
         self.queue.row_limit = num_running + (0 if is_single else num_rows // 2)
         self.put_back(requests)

@@ -25,7 +25,7 @@ from qkv.decode.logits.processors import (
 from qkv.decode.logits.sampling import SamplingFilter, build_sampling_filters
 from qkv.decode.transfer import copy_to_device
 
-T = TypeVar("T")
+ValueT = TypeVar("ValueT")
 StoppingCriteria = Callable[[list[int]], bool]  # new token ids so far -> is the sequence finished?
 
 
@@ -117,7 +117,7 @@ class Request:
         """Whether the cached keys and values of the request may be NaN."""
         return self.error is not None or self.config.remove_invalid_values
 
-    def call(self, function: Callable[[], T], default: T) -> T:
+    def call(self, function: Callable[[], ValueT], default: ValueT) -> ValueT:
         """Call a function of the user; if it fails, store its error and return the default."""
         if self.error is not None:
             return default

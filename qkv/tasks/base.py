@@ -236,7 +236,7 @@ class Task(ABC, Generic[InputT, ResultT]):
                     for i in range(len(chunk))
                 ]
                 rows = task.preprocess_in_parts(chunk, names, return_exceptions)
-                all_rows = [row for input_rows in rows for row in list_rows(input_rows)]
+                all_rows = [row for input_rows in rows for row in list_input_rows(input_rows)]
                 chunk_size = len(chunk)
                 total = len(inputs)
                 if total <= TEXTS_PER_CHUNK:  # the number of rows is known
@@ -250,7 +250,9 @@ class Task(ABC, Generic[InputT, ResultT]):
                 )
                 outcomes += [
                     task.build_outcome(
-                        task_input, input_rows, [next(predictions) for _ in list_rows(input_rows)]
+                        task_input,
+                        input_rows,
+                        [next(predictions) for _ in list_input_rows(input_rows)],
                     )
                     for task_input, input_rows in zip(chunk, rows, strict=True)
                 ]
@@ -351,7 +353,7 @@ class Task(ABC, Generic[InputT, ResultT]):
         return replace(batch, logit_positions=torch.tensor(positions, device=model.device))
 
 
-def list_rows(rows: list[InputRow] | Exception) -> list[InputRow]:
+def list_input_rows(rows: list[InputRow] | Exception) -> list[InputRow]:
     """Return the rows of an input; one that failed has none."""
     return [] if isinstance(rows, Exception) else rows
 

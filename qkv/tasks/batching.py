@@ -16,8 +16,8 @@ from qkv.model.model import Model
 
 PROGRESS_INTERVAL = 0.2  # seconds between two progress reports on the terminal
 
-S = TypeVar("S")
-T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+OutcomeT = TypeVar("OutcomeT")
 TaskProgressCallback: TypeAlias = Callable[[str, int, int | None], None]  # message, done, total
 TaskProgress: TypeAlias = bool | TaskProgressCallback
 
@@ -43,7 +43,7 @@ def evaluation_mode(model: Model) -> Iterator[Model]:
         yield model.view_in_evaluation_mode()
 
 
-def catch_error(function: Callable[[], T]) -> T | Exception:
+def catch_error(function: Callable[[], OutcomeT]) -> OutcomeT | Exception:
     """Return what a function returns, or its error."""
     try:
         return function()
@@ -56,9 +56,9 @@ def is_any_error(error: Exception) -> bool:
     return True
 
 
-def raise_first_error(outcomes: Sequence[T | Exception]) -> list[T]:
+def raise_first_error(outcomes: Sequence[OutcomeT | Exception]) -> list[OutcomeT]:
     """Return the outcomes, or raise the first error among them."""
-    results: list[T] = []
+    results: list[OutcomeT] = []
     for outcome in outcomes:
         if isinstance(outcome, Exception):
             raise outcome
@@ -67,10 +67,10 @@ def raise_first_error(outcomes: Sequence[T | Exception]) -> list[T]:
 
 
 def map_in_parts(
-    function: Callable[[Sequence[S]], Sequence[T | Exception]],
-    items: Sequence[S],
+    function: Callable[[Sequence[ItemT]], Sequence[OutcomeT | Exception]],
+    items: Sequence[ItemT],
     can_split: Callable[[Exception], bool],
-) -> list[T | Exception]:
+) -> list[OutcomeT | Exception]:
     """Return what a function returns for a list of items, in smaller parts after an error.
 
     An item that fails alone has its error instead. Errors that `can_split` excludes are raised."""

@@ -317,12 +317,13 @@ def test_source_with_wrong_width_fails_alone() -> None:
     net = build_net("gpt2-cross")
     sources = [torch.randn(3, width, dtype=torch.float64) for width in (24, 7, 24)]
     engine = Engine(net)
-    for source in sources:
-        engine.add_request([5, 6], source=source, generation_config=GREEDY)
+    for states in sources:
+        engine.add_request([5, 6], source=states, generation_config=GREEDY)
     plain = engine.add_request([5, 6], generation_config=GREEDY)  # without cross-attention
     results = run_to_end(engine)
     assert results[1][0].finish_reason == "error"
-    for i, source in ((0, sources[0]), (2, sources[2]), (plain, None)):
+    valid: list[tuple[int, Tensor | None]] = [(0, sources[0]), (2, sources[2]), (plain, None)]
+    for i, source in valid:
         alone = Engine(net)
         alone.add_request([5, 6], source=source, generation_config=GREEDY)
         assert_same_results(results[i], run_to_end(alone)[0])
@@ -355,14 +356,14 @@ def test_other_threads_add_and_abort_requests() -> None:
     net = build_net("gpt2")
     engine = Engine(net)
     config = replace(NO_EOS, max_new_tokens=30)
-    kept: dict[int, list[int]] = {}
+    prompts_by_id: dict[int, list[int]] = {}
 
     def add_requests(first_token_id: int) -> None:
         for token_id in range(first_token_id, first_token_id + 5):
             request_id = engine.add_request([token_id], generation_config=config)
             aborted = engine.add_request([token_id], generation_config=config)
             engine.abort_request(aborted)
-            kept[request_id] = [token_id]
+            prompts_by_id[request_id] = [token_id]
 
     threads = [threading.Thread(target=add_requests, args=(5 * i + 5,)) for i in range(4)]
     for thread in threads:
@@ -370,9 +371,9 @@ def test_other_threads_add_and_abort_requests() -> None:
     results: dict[int, list[Result]] = {}
     while any(thread.is_alive() for thread in threads) or engine.has_unfinished_requests:
         results |= take_step(engine)
-    for request_id, prompt in kept.items():
+    for request_id, prompt in prompts_by_id.items():
         assert_same_results(results[request_id], generate_alone(net, config, {"prompt": prompt}, 0))
-    assert len(kept) == 20
+    assert len(prompts_by_id) == 20
 
 
 def test_interrupted_step_loses_nothing() -> None:
