@@ -90,8 +90,8 @@ def _grows_too_much(replacements: list[dict[str, object]]) -> bool:
         if len(content) > MAX_REPLACEMENT_LENGTH:
             return True
         try:
-            pattern = Regex(expression) if expression else string or ""
-            text = normalizers.Replace(pattern, content).normalize_str(text)
+            old = Regex(expression) if expression else string or ""
+            text = normalizers.Replace(old, content).normalize_str(text)
         except Exception:  # not an expression; the library reports it
             continue
         if len(text) > MAX_GROWTH * len(probe):

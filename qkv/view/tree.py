@@ -11,7 +11,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Any
 
 from rich.text import Text
 from torch import nn
@@ -29,7 +29,6 @@ from qkv.view.descriptions import (
     describe_positions,
 )
 
-SpecType = TypeVar("SpecType", Spec, DualSpec)
 MODULE_ORDER = """
     pre_attention_norm attention post_attention_norm
     pre_cross_attention_norm cross_attention post_cross_attention_norm
@@ -76,14 +75,16 @@ def count_layers(model_spec: Spec | DualSpec) -> int:
     )
 
 
-def keep_two_equal_layers(model_spec: SpecType) -> SpecType:
+def keep_two_equal_layers(model_spec: Spec | DualSpec) -> Spec | DualSpec:
     """Return the spec of a model with only two of several equal layers in each stack."""
     if isinstance(model_spec, DualSpec):
-        text, image = (
-            tower and keep_two_equal_layers(tower) for tower in (model_spec.text, model_spec.image)
-        )
-        return replace(model_spec, text=text, image=image)
-    stacks: dict[str, StackSpec] = {}
+        towers: dict[str, Any] = {
+            side: keep_two_equal_layers(tower)
+            for side in ("text", "image")
+            if (tower := getattr(model_spec, side))
+        }
+        return replace(model_spec, **towers)
+    stacks: dict[str, Any] = {}
     for side in ("encoder", "decoder"):
         stack: StackSpec | None = getattr(model_spec, side)
         if stack is not None:

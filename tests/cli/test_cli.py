@@ -339,11 +339,11 @@ def test_show_draws_two_of_very_many_layers(
     config = {"model_type": "bert", "num_hidden_layers": 10_000, "architectures": ["BertModel"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with limit_time_and_memory():
-        shown = good(capsys, "show", tmp_path)
+        output = good(capsys, "show", tmp_path)
     num_parameters = 10_000 * 7_087_872 + (30_522 + 512 + 2 + 2) * 768 + 768 * 769
-    assert f"encoder, {num_parameters:,} parameters" in shown
-    assert "layers 0-1 ×2" in shown
-    assert "two of several equal layers, of 10,000 layers" in shown
+    assert f"encoder, {num_parameters:,} parameters" in output
+    assert "layers 0-1 ×2" in output
+    assert "two of several equal layers, of 10,000 layers" in output
     assert "remove --all-layers" in bad(capsys, "show", tmp_path, "--all-layers")
 
 
