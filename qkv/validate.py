@@ -12,6 +12,7 @@ MAX_TEXT_CHARACTERS = 2**22
 BOUND_OPERATORS = dict(
     at_least=operator.ge, more_than=operator.gt, at_most=operator.le, less_than=operator.lt
 )
+MAX_REPR_BITS = 10_000
 
 
 def check_number(name: str, value: object, *, integer: bool = False, **bounds: float) -> None:
@@ -29,7 +30,7 @@ def check_number(name: str, value: object, *, integer: bool = False, **bounds: f
             f"{kind.replace('_', ' ')} {bound:g}" for kind, bound in bounds.items()
         )
         raise ValueError(
-            f"{name} is {value!r}: expected a {'whole ' if integer else ''}number, {limits}"
+            f"{name} is {shorten_repr(value)}: expected a {'whole ' if integer else ''}number, {limits}"
         )
 
 
@@ -55,6 +56,10 @@ def check_text_length(name: str, text: str) -> None:
 
 def shorten_repr(value: object, max_length: int = 80) -> str:
     """Return the repr of a value, shortened for an error message."""
+    if (
+        isinstance(value, int) and value.bit_length() > MAX_REPR_BITS
+    ):  # Python prints no larger ones
+        return f"a number of {value.bit_length()} bits"
     text = repr(value)
     if len(text) <= max_length:
         return text

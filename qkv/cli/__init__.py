@@ -14,7 +14,9 @@ from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, Unk
 from qkv import __version__
 from qkv.cli import completion, models, new, read, recipes, tokenizers, train, write
 from qkv.cli.console import print_error
+from qkv.files import format_error
 from qkv.hints import NAME_HINTS
+from qkv.model.memory import is_out_of_memory
 
 app = App(
     name="qkv", version=__version__, help="Every classic Transformer from one readable core.",
@@ -75,13 +77,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
             app(arguments, exit_on_error=False, print_error=False)
             sys.stdout.flush()
     except BrokenPipeError:
-        devnull = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(devnull, sys.stdout.fileno())  # receives Python's flush at exit
+        discard_output()
         return 141
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich replaces it
+            return 141
+        raise
     except KeyboardInterrupt:
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print_error(
+            f"out of memory ({format_error(error)}); use smaller batches, or a smaller model"
+        )
+        return 2
     except (CycloptsError, ValueError, OSError) as error:
         message = str(error) or type(error).__name__
+        if isinstance(error, OSError) and error.strerror and error.filename is None:
+            message = f"the output is not complete: {error.strerror}"  # such as a full disk
         if isinstance(error, UnknownOptionError):
             message = suggest_option(error) or message
         if isinstance(error, MissingArgumentError) and "--model" in message:
@@ -92,6 +106,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(message)
         return 2
     return 0
+
+
+def discard_output() -> None:
+    """Let the null device receive what Python writes to standard output at exit."""
+    with open(os.devnull, "wb") as devnull:
+        os.dup2(devnull.fileno(), sys.stdout.fileno())
 
 
 def suggest_option(error: UnknownOptionError) -> str | None:

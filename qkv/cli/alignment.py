@@ -6,13 +6,12 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
 from qkv.cli.console import make_console, print_rich
-from qkv.cli.flags import BoolFlag
+from qkv.cli.flags import BoolFlag, OutputPath
 from qkv.cli.folders import check_picture_file
 from qkv.cli.tokenizers import show_control_characters
 from qkv.staging import write_file
@@ -44,7 +43,7 @@ class AlignmentOptions:
 
     alignment: BoolFlag = False
     alignment_layer: str | None = None
-    save: Path | None = None
+    save: OutputPath | None = None
 
     def get_settings(self, inputs: Sequence[str]) -> dict[str, Any]:
         """Return the settings for the task; raise ValueError if the file cannot be written, or is one

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter, Token
@@ -16,6 +18,15 @@ def parse_int(_: object, tokens: Sequence[Token]) -> int:
         raise ValueError(f"{tokens[0].value!r}, expected a whole number") from None
 
 
+def parse_output_path(_: object, tokens: Sequence[Token]) -> Path:
+    """Parse the path of a file or folder to write; control characters are an error."""
+    text = tokens[0].value
+    if not text or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+        raise ValueError(f"{text!r}, expected a path without control characters")
+    return Path(text)
+
+
+OutputPath = Annotated[Path, Parameter(converter=parse_output_path)]
 StrictInt = Annotated[int, Parameter(converter=parse_int)]
 BoolFlag = Annotated[bool, Parameter(negative="")]
 JsonFlag = Annotated[bool, Parameter(name="--json", negative="")]

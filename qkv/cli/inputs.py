@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
@@ -19,6 +21,7 @@ RECORD_SUFFIXES = tuple(
 )  # files with columns
 COMPRESSION_SUFFIXES = tuple(".gz .xz .bz2".split())
 FILE_SUFFIXES = (*RECORD_SUFFIXES, *COMPRESSION_SUFFIXES, ".txt", ".md", ".zip")
+MAX_LINES = 5_000_000  # that one command reads into memory
 MAX_FILE_NAME_WORDS = 8  # an argument with more words is a text, even if it ends with a suffix
 
 
@@ -126,7 +129,11 @@ def read_lines(path: str) -> list[str]:
     """Return the lines of a file."""
     from qkv.data.read.lines import TextFile
 
-    return [line for _, line in TextFile(path).iter_lines()]
+    file = TextFile(path)
+    lines = [line for _, line in islice(file.iter_lines(), MAX_LINES + 1)]
+    if len(lines) > MAX_LINES:
+        raise ValueError(f"{file}: more than {MAX_LINES:,} lines; expected fewer: split the file")
+    return lines
 
 
 def open_records(path: str) -> Corpus:
@@ -182,11 +189,24 @@ def read_text_argument(argument: str) -> str:
     return check_argument(argument)
 
 
+def is_file_or_pipe(argument: str) -> bool:
+    """Return whether an argument is the path of a file, or of a pipe such as <(command) of a shell.
+
+    Raise ValueError for a device, which may have no end."""
+    try:
+        mode = os.stat(argument).st_mode
+    except (OSError, ValueError):  # too long for a path, or with NUL
+        return False
+    if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+        raise ValueError(f"{argument}: a device; expected a text, or a file with texts")
+    return stat.S_ISREG(mode) or stat.S_ISFIFO(mode)
+
+
 def is_text_file(argument: str) -> bool:
     """Return whether an argument is a file instead of a text.
 
     Raise ValueError for a folder, and for a file name whose file does not exist."""
-    if argument == "-" or os.path.isfile(argument):
+    if argument == "-" or is_file_or_pipe(argument):
         return True
     if os.path.isdir(argument):
         raise ValueError(f"{argument}: a folder; expected a text, or a file with texts")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from qkv.cli.console import make_console, print_rich
-from qkv.cli.flags import BoolFlag, JsonFlag
+from qkv.cli.flags import BoolFlag, JsonFlag, OutputPath
 from qkv.cli.folders import (
     BASE_COMPANION_FILES,
     COMPANION_FILES,
@@ -139,7 +139,7 @@ def get_family_facts(family: Family) -> dict[str, str]:
 
 def show(
     model: str, /, *, adapter: str | None = None, size: str | None = None,
-    all_layers: BoolFlag = False, save: Path | None = None,
+    all_layers: BoolFlag = False, save: OutputPath | None = None,
 ) -> None:  # fmt: skip
     """Show a model as a tree: modules, shapes, parameters, and the attention pattern of each layer.
 
@@ -264,7 +264,7 @@ def _resolve_model(
 
 def export(
     source: str,
-    target: Path,
+    target: OutputPath,
     /,
     *,
     to: Literal["auto", "hf", "qkv", "onnx", "ctranslate2", "pt2"] = "auto",
@@ -414,7 +414,7 @@ def _open_model(path: Path, head: str | None = None) -> tuple[Model, str]:
 # --- merge ---
 
 
-def merge(model: str, /, *, out: Path, adapter: str | None = None) -> None:
+def merge(model: str, /, *, out: OutputPath, adapter: str | None = None) -> None:
     """Merge a LoRA adapter into the weights of its model, and write the merged model.
 
     qkv merge runs/lora/best --out mine

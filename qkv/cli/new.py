@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.cli.console import print_rich
-from qkv.cli.flags import StringList
+from qkv.cli.flags import OutputPath, StringList
 from qkv.cli.train import build_facts_table
 from qkv.staging import write_file
 
@@ -15,7 +15,7 @@ def new(
     task: Literal["classify", "tag", "answer", "translate", "complete"],
     /,
     *data: Path,
-    out: Path | None = None,
+    out: OutputPath | None = None,
     columns: StringList = (),
     model: str | None = None,
 ) -> None:

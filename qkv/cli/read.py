@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions
-from qkv.cli.flags import BoolFlag, StrictInt, StringList, TextArgument, drop_none
+from qkv.cli.flags import BoolFlag, OutputPath, StrictInt, StringList, TextArgument, drop_none
 from qkv.cli.inputs import DEFAULT_FILE, FileOptions, is_text_file
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import (
@@ -243,7 +243,7 @@ def embed(
     *texts: TextArgument,
     options: ModelOptions,
     file: FileOptions = DEFAULT_FILE,
-    out: Path | None = None,
+    out: OutputPath | None = None,
     pooling: Literal[
         "mean", "first", "last", "max", "mean_sqrt_len_tokens", "weightedmean", "pooler_output"
     ]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from qkv.cli.console import make_console, print_rich, show_progress_bar
-from qkv.cli.flags import BoolFlag, JsonFlag, StrictInt, StringList, TextArgument
+from qkv.cli.flags import BoolFlag, JsonFlag, OutputPath, StrictInt, StringList, TextArgument
 from qkv.formatting import format_count
 from qkv.staging import check_new_folder, write_folder
 from qkv.validate import check_text_length
@@ -34,7 +34,7 @@ CONTROL_CHARACTERS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
 
 def train(
     *files: TextArgument,
-    out: Path,
+    out: OutputPath,
     type: Literal["char", "word", "wordpiece", "bpe", "byte", "unigram"] = "byte",
     vocab_size: StrictInt = 8000,
     template: str = "gpt",

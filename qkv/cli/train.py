@@ -16,6 +16,7 @@ from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.decoding import DEFAULT_EVAL, EvalOptions
 from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
+from qkv.model.memory import is_out_of_memory
 from qkv.recipes import find_recipe, read_about
 from qkv.validate import check_number
 
@@ -102,7 +103,8 @@ def check_files(recipe: Recipe, path: Path) -> None:
     try:
         for paths in (recipe.data.train, recipe.data.validation):
             if not isinstance(paths, float):
-                recipe.data.open_corpus(paths).list_files()
+                for file in recipe.data.open_corpus(paths).list_files():
+                    check_can_be_read_again(Path(file))
         if model is not None and model.startswith("runs/") and not Path(model).exists():
             raise ValueError(f"model.load {model}: no such folder")
     except ValueError as error:
@@ -111,9 +113,16 @@ def check_files(recipe: Recipe, path: Path) -> None:
         raise ValueError(f"{error}{hint}") from None
 
 
+def check_can_be_read_again(path: Path) -> None:
+    """Raise ValueError for a pipe or device, which training cannot read several times."""
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise ValueError(
+            f"{path}: a pipe or device; expected a file; a pipe can be standard input, -"
+        )
+
+
 def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) -> None:
     """Train: print a summary, show the progress panel, print the result."""
-    import torch
     from rich.text import Text
 
     from qkv.train.evaluate.evaluation_loop import ignore_progress
@@ -160,7 +169,9 @@ def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) 
         except TrainingInterrupted as interruption:
             (state,) = interruption.args
             interrupted = True
-        except (torch.OutOfMemoryError, MemoryError):
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             hint = (
                 "use a smaller data.batch_size or data.batch_tokens, or a larger train.grad_accum"
             )

@@ -5,7 +5,7 @@ The fields are the keys of generation_config.json, `best_of` and `context_overfl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -17,11 +17,15 @@ SAMPLING_SETTINGS = (  # in tasks and commands, any of them implies do_sample=Tr
     "temperature", "top_k", "top_p", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff",
     "best_of",
 )  # fmt: skip
+LENGTH_LIMITS = (("min_length", "max_length"), ("min_new_tokens", "max_new_tokens"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """Decoding settings. A field at its default value has no effect."""
+    """Decoding settings. A field at its default value has no effect.
+
+    A value that has no effect with the other fields, such as a temperature without do_sample, is an
+    error; `read_generation_config` ignores such values of a file."""
 
     # Returned sequences.
     num_return_sequences: int = 1  # from beam search or from sampling
@@ -109,6 +113,9 @@ class GenerationConfig:
                 yield from phrase
 
 
+GENERATION_DEFAULTS: dict[str, Any] = {
+    field.name: field.default for field in fields(GenerationConfig)
+}
 INTEGER_RANGES = {
     "num_return_sequences": (1, MAX_COUNT),
     "best_of": (1, MAX_COUNT),
@@ -235,6 +242,9 @@ def check_field_combinations(config: GenerationConfig) -> None:
         raise ValueError(
             "force_words_ids needs beam search without do_sample: set num_beams to 2 or more"
         )
+    for name, expected in find_ineffective_fields(vars(config)).items():
+        value = format_setting_value(getattr(config, name))
+        raise ValueError(f"{name} is {value}, expected {expected}")
     _check_num_return_sequences(config)
     if config.best_of is not None and (config.num_beams > 1 or not config.do_sample):
         raise ValueError(
@@ -252,6 +262,29 @@ def check_field_combinations(config: GenerationConfig) -> None:
             raise ValueError(
                 f"{name} is {format_setting_value(token_ids)}, and suppress_tokens forbids it: remove one"
             )
+
+
+def find_ineffective_fields(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that contradict the others or have no effect with them, and what is expected.
+
+    `values` has a valid value for every field."""
+    expected: dict[str, str] = {}
+    if not values["do_sample"]:
+        # top_k is also the number of candidates of contrastive search
+        other_uses = {"best_of", *(["top_k"] if values["penalty_alpha"] else [])}
+        for name in SAMPLING_SETTINGS:
+            if name not in other_uses and values[name] != GENERATION_DEFAULTS[name]:
+                expected[name] = (
+                    f"{GENERATION_DEFAULTS[name]!r} without sampling: remove it, or set do_sample=True"
+                )
+    if values["num_beams"] == 1 and values["early_stopping"]:
+        expected["early_stopping"] = (
+            "False without beam search: remove it, or set num_beams to 2 or more"
+        )
+    for minimum, maximum in LENGTH_LIMITS:
+        if values[maximum] is not None and (values[minimum] or 0) > values[maximum]:
+            expected[minimum] = f"at most {maximum}={values[maximum]}: change one of the two"
+    return expected
 
 
 def _check_num_return_sequences(config: GenerationConfig) -> None:

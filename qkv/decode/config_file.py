@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
-from qkv.decode.config import GenerationConfig, check_generation_field, format_setting_value
+from qkv.decode.config import (
+    GENERATION_DEFAULTS,
+    GenerationConfig,
+    add_do_sample,
+    check_generation_field,
+    find_ineffective_fields,
+    format_setting_value,
+)
 
-GENERATION_DEFAULTS: dict[str, Any] = {
-    field.name: field.default for field in fields(GenerationConfig)
-}
 # One value or a list in the file.
 VALUE_OR_LIST_FIELDS = ("eos_token_id", "forced_eos_token_id", "stop_strings")
 DEFAULT_TOP_K = 50  # Hugging Face's default when the file samples and has no top_k
@@ -18,12 +22,17 @@ RawConfig = Mapping[str, Any]
 
 
 def read_generation_config(
-    generation_json: RawConfig | None, config_json: RawConfig | None = None, task: str | None = None
+    generation_json: RawConfig | None,
+    config_json: RawConfig | None = None,
+    task: str | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> GenerationConfig:
-    """Return the settings of a model folder.
+    """Return the settings of a model folder, overridden by `settings`, which are values of fields.
 
     They come from generation_config.json if it exists, else from config.json. The entry of `task`
-    in config.json's task_specific_params overrides them."""
+    in config.json's task_specific_params overrides them. A value of the folder that contradicts the
+    others or has no effect with them is ignored, because published files contain many; in `settings`,
+    it is an error."""
     config_json = config_json or {}
     raw = read_legacy_fields(config_json) if generation_json is None else dict(generation_json)
     all_task_params = config_json.get("task_specific_params")
@@ -32,7 +41,25 @@ def read_generation_config(
     )
     if isinstance(task_params, Mapping):
         raw |= {key: value for key, value in task_params.items() if key in GENERATION_DEFAULTS}
-    return GenerationConfig(**read_generation_fields(raw))
+    for name, value in settings.items():
+        check_generation_field(name, value)
+    values = {**GENERATION_DEFAULTS, **read_generation_fields(raw), **settings}
+    for name in find_ineffective_fields(values).keys() - settings.keys():
+        values[name] = GENERATION_DEFAULTS[name]
+    return GenerationConfig(**values)
+
+
+def override_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with changes, without the old settings that have no effect with the changes:
+    `do_sample=False` removes a temperature."""
+    for name, value in changes.items():
+        check_generation_field(name, parse_field_value(name, value))
+    merged = {**settings, **changes}
+    values = {name: parse_field_value(name, value) for name, value in merged.items()}
+    ineffective = find_ineffective_fields({**GENERATION_DEFAULTS, **add_do_sample(values)})
+    for name in ineffective.keys() & settings.keys() - changes.keys():
+        del merged[name]
+    return merged
 
 
 def read_generation_fields(raw: RawConfig) -> dict[str, Any]:
@@ -69,17 +96,18 @@ def write_generation_config(
 ) -> dict[str, Any]:
     """Return the JSON object of a config; keys of `raw` that it does not change are kept."""
     output = dict(raw or {})
-    previous = {**GENERATION_DEFAULTS, **read_generation_fields(output)}
-    for name, previous_value in previous.items():
-        value = getattr(config, name)
-        if value == previous_value:
-            continue
-        if value in (None, ()):
-            output.pop(name, None)
-        else:
-            output[name] = serialize_field_value(name, value)
-    if config.do_sample and config.top_k == 0:
-        output["top_k"] = 0  # readers use DEFAULT_TOP_K if the key is missing
+    for _ in range(2):  # a change can give an old value of the file an effect
+        previous = vars(read_generation_config(output))
+        for name, previous_value in previous.items():
+            value = getattr(config, name)
+            if value == previous_value:
+                continue
+            if value in (None, ()):
+                output.pop(name, None)
+            else:
+                output[name] = serialize_field_value(name, value)
+        if config.do_sample and config.top_k == 0:
+            output["top_k"] = 0  # readers use DEFAULT_TOP_K if the key is missing
     return output
 
 

@@ -16,6 +16,7 @@ from qkv.hints import describe_unknown_name
 from qkv.model.config import build_hf_config
 from qkv.model.device import DEFAULT_DEVICE, pick_device
 from qkv.model.limits import check_argument_combinations, check_argument_types
+from qkv.model.memory import check_spec_memory
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling, add_pooling
 from qkv.model.transforms.positions import replace_positions
@@ -47,7 +48,9 @@ def build(
     args = definition.arguments(size or next(iter(definition.sizes)), **changes)
     check_argument_combinations(definition, args)
     pooling_config = None if pooling is None else Pooling(pooling)
-    net = build_network(build_model_spec(definition, args, position_embedding_type, pooling_config))
+    spec = build_model_spec(definition, args, position_embedding_type, pooling_config)
+    check_spec_memory(spec)
+    net = build_network(spec)
     initialize_weights(net)
     if target_device != "cpu":
         net.to(target_device)

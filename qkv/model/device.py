@@ -14,9 +14,11 @@ def pick_device(device: str, dtype: object = None) -> str:
     if device == "auto":
         return find_fastest_device()
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        cause = str(error).splitlines()[0]
+        torch.zeros(1, device=device).item()  # the meta device has no values
+        if torch.device(device).type == "cpu" and torch.device(device).index:
+            raise RuntimeError("there is one CPU device")
+    except (RuntimeError, AssertionError, TypeError, ValueError, ImportError) as error:
+        cause = (str(error) or type(error).__name__).splitlines()[0].partition(". ")[0]
         raise ValueError(f"device {device!r}: expected auto, cpu, cuda or mps ({cause})") from None
     return device
 

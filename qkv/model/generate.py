@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from qkv.decode import GenerationConfig, Result, generate, read_generation_config
-from qkv.decode.config_file import GENERATION_DEFAULTS, parse_field_value
+from qkv.decode.config import GENERATION_DEFAULTS
+from qkv.decode.config_file import parse_field_value
 from qkv.decode.settings import GenerationSettings
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
@@ -58,7 +59,7 @@ def _complete_config(model: Model, settings: dict[str, Any]) -> GenerationConfig
         if name not in GENERATION_DEFAULTS:
             raise ValueError(f"generate: {describe_unknown_name(name, GENERATION_DEFAULTS)}")
     values = {name: parse_field_value(name, value) for name, value in settings.items()}
-    config = replace(read_generation_config(model.generation_config, model.config), **values)
+    config = read_generation_config(model.generation_config, model.config, settings=values)
     start = model.args.get("decoder_start_token_id")
     if config.decoder_start_token_id is None and start is not None:
         config = replace(config, decoder_start_token_id=start)

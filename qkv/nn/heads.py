@@ -20,6 +20,11 @@ class PredictionHead(nn.Module):
 
     def __init__(self, spec: HeadSpec, width: int, token_embedding: nn.Module) -> None:
         super().__init__()
+        if spec.pooling in ("eos", "first_eos") and spec.eos_token_id is None:
+            raise ValueError(
+                f"eos_token_id is None, expected an id: the head {spec.name!r} reads the state of EOS; "
+                "use a tokenizer with EOS"
+            )
         inner = spec.dense_width or width
         self.spec = spec
         self.dense = (

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from qkv.train.evaluate.metrics import HIGHER_IS_BETTER_METRICS
-from qkv.train.loop.schedule import DECAY_FUNCTIONS
+from qkv.train.loop.schedule import DECAY_FUNCTIONS, LRSchedule
 from qkv.validate import check_number
 
-OPTIMIZERS = ("adamw", "muon", "adafactor")
+OPTIMIZER_BYTES = {"adamw": 8, "muon": 4, "adafactor": 0}  # least state per parameter, in fp32
+OPTIMIZERS = tuple(OPTIMIZER_BYTES)
 TRAIN_CHOICES = {
     "lr_schedule": tuple(DECAY_FUNCTIONS),
     "optimizer": OPTIMIZERS,
     "precision": ("fp32", "bf16", "fp16"),
     "parallelism": ("auto", "ddp", "fsdp", "tp"),
 }
-NON_NEGATIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=0)
-POSITIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=1)
+MAX_COUNT = 10**12  # upper limit of whole numbers
+NON_NEGATIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=0, at_most=MAX_COUNT)
+POSITIVE_INTEGER: dict[str, Any] = dict(integer=True, at_least=1, at_most=MAX_COUNT)
 POSITIVE_NUMBER: dict[str, Any] = dict(more_than=0)
 FRACTION: dict[str, Any] = dict(at_least=0, less_than=1)
 NUMBER_BOUNDS: dict[str, dict[str, Any]] = {
@@ -33,7 +35,7 @@ NUMBER_BOUNDS: dict[str, dict[str, Any]] = {
     "eval_every": NON_NEGATIVE_INTEGER,
     "save_every": NON_NEGATIVE_INTEGER,
     "patience": NON_NEGATIVE_INTEGER,
-    "seed": NON_NEGATIVE_INTEGER,
+    "seed": dict(integer=True, at_least=0, less_than=2**32),
     "average_last": NON_NEGATIVE_INTEGER,
     "eval_generate": NON_NEGATIVE_INTEGER,
     "lr": POSITIVE_NUMBER,
@@ -146,6 +148,35 @@ class TrainConfig:
             return self
         return replace(self, steps=count_batches(self.epochs), epochs=None)
 
+    def check_ineffective_settings(self) -> None:
+        """Raise ValueError for a setting that has no effect with the others."""
+        ineffective = {
+            "patience": (self.eval_every == 0, "without train.eval_every: set both"),
+            "eval_num_beams": (self.eval_generate == 0, "without train.eval_generate: set both"),
+            "higher_is_better": (self.best_metric == "loss", "with train.best_metric 'loss'"),
+            "betas": (self.optimizer == "adafactor", "with train.optimizer 'adafactor'"),
+            "eps": (self.optimizer == "adafactor", "with train.optimizer 'adafactor'"),
+        }
+        for name, (is_ineffective, reason) in ineffective.items():
+            default = TRAIN_DEFAULTS[name]
+            if is_ineffective and getattr(self, name) != default:
+                raise ValueError(
+                    f"train.{name} {getattr(self, name)!r}, expected {default!r} {reason}, or remove it"
+                )
+
+    def check_lr_schedule(self) -> None:
+        """Raise ValueError for settings that the schedule does not have; steps may not be known yet."""
+        try:
+            LRSchedule(
+                name=self.lr_schedule,
+                lr=self.lr,
+                steps=self.steps or max(self.warmup_steps, 1),
+                warmup_steps=self.warmup_steps,
+                min_lr_ratio=self.min_lr_ratio,
+            )
+        except ValueError as error:
+            raise ValueError(f"train.{error}") from None
+
     def __post_init__(self) -> None:
         if self.steps is None and self.epochs is None:
             raise ValueError(
@@ -168,6 +199,7 @@ class TrainConfig:
             raise ValueError(f"train.betas {self.betas!r}, expected two numbers")
         for index, beta in enumerate(self.betas):
             check_number(f"train.betas[{index}]", beta, **FRACTION)
+        self.check_ineffective_settings()
         for name, limit_name in (
             ("warmup_steps", "steps"),
             ("average_last", "steps"),
@@ -179,6 +211,7 @@ class TrainConfig:
                 raise ValueError(
                     f"train.{name} {value}, expected at most train.{limit_name}, {limit}"
                 )
+        self.check_lr_schedule()
         if self.average_last and self.ema_decay:
             raise ValueError(
                 f"train.average_last {self.average_last} and train.ema_decay {self.ema_decay}, "
@@ -193,3 +226,6 @@ class TrainConfig:
                 f"train.average_last needs {self.average_last} checkpoints in "
                 f"train.steps {self.steps}"
             )
+
+
+TRAIN_DEFAULTS: dict[str, Any] = {item.name: item.default for item in fields(TrainConfig)}

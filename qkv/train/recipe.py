@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 import tomlkit
@@ -18,7 +20,10 @@ from qkv.hints import NAME_HINTS, find_known_name
 from qkv.model.device import DEFAULT_DEVICE
 from qkv.recipes import About
 from qkv.train.config import TrainConfig
-from qkv.validate import check_number
+from qkv.validate import check_number, shorten_repr
+
+MAX_LENGTH = 2**31 - 1  # upper limit of rows and tokens
+MIN_WORKERS_LIMIT = 64  # processes; the limit is higher with more than 32 cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,9 +81,17 @@ class DataConfig:
                 f"data.validation {self.validation!r}, "
                 "expected files, or a fraction of at least 0 and below 1"
             )
-        for name in ("max_length", "batch_size", "batch_tokens", "num_workers"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"data.{name} {getattr(self, name)!r}, expected 0 or more")
+        for name in ("max_length", "batch_size", "batch_tokens"):
+            check_number(
+                f"data.{name}", getattr(self, name), integer=True, at_least=0, at_most=MAX_LENGTH
+            )
+        limit = max(MIN_WORKERS_LIMIT, 2 * (os.cpu_count() or 1))
+        check_number("data.num_workers", self.num_workers, integer=True, at_least=0, at_most=limit)
+        if self.batch_size and self.batch_tokens:
+            raise ValueError(
+                f"data.batch_size {self.batch_size} and data.batch_tokens {self.batch_tokens}, "
+                "expected only one of them: remove the other, or set it to 0"
+            )
 
     def open_corpus(self, paths: str | list[str]) -> Corpus:
         """Return the records of these files, read with the settings of this table."""
@@ -125,7 +138,7 @@ class LoraConfig:
     target_modules: str | tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_number("lora.r", self.r, integer=True, at_least=1)
+        check_number("lora.r", self.r, integer=True, at_least=1, at_most=2**16)
         check_number("lora.lora_alpha", self.lora_alpha, more_than=0)
         check_number("lora.lora_dropout", self.lora_dropout, at_least=0, less_than=1)
 
@@ -155,6 +168,39 @@ class Recipe:
             raise ValueError(
                 f"lora with model.adapter {self.model.adapter!r}, which is trained further without changes: "
                 "remove the table lora (--lora '')"
+            )
+        self.check_ineffective_settings()
+
+    def check_ineffective_settings(self) -> None:
+        """Raise ValueError for a setting of a new model or tokenizer if a pretrained one is loaded, and
+        for more micro-batches than rows."""
+        model = self.model
+        for name in ("size", "position_embedding_type"):
+            value = getattr(model, name)
+            if model.load and value is not None:
+                raise ValueError(
+                    f"model.{name} {value!r} with model.load {model.load!r}, which determines it; "
+                    f"remove model.{name}"
+                )
+        sources = {
+            "tokenizer.load": self.tokenizer.load,
+            "model.load": model.load,
+            "objective.teacher": self.objective.settings.get("teacher"),
+        }
+        source = next((name for name, value in sources.items() if value), None)
+        for item in fields(TokenizerConfig):
+            value = getattr(self.tokenizer, item.name)
+            if source and item.name != "load" and value != item.default:
+                raise ValueError(
+                    f"tokenizer.{item.name} {value!r} with {source}, whose tokenizer is used as it is; "
+                    "remove the table tokenizer (--tokenizer '{}')"
+                )
+        max_rows = self.data.batch_size or self.data.batch_tokens
+        if max_rows and self.train.grad_accum > max_rows:
+            name = "batch_size" if self.data.batch_size else "batch_tokens"
+            raise ValueError(
+                f"train.grad_accum {self.train.grad_accum}, expected at most data.{name}, {max_rows}: "
+                "a micro-batch has at least one row"
             )
 
     def to_dict(self) -> dict[str, Any]:
@@ -258,19 +304,27 @@ def parse_toml_value(text: str) -> Any:
 
 
 TYPE_DESCRIPTIONS = {  # for error messages
-    "int": "a whole number",
-    "float": "a number",
-    "str": "a text",
-    "bool": "true or false",
-    "tuple": "a list",
-    "list": "a list",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    tuple: "a list",
+    list: "a list",
+    dict: "a table",
 }
+
+
+def describe_type(hint: Any) -> str:
+    """Return what a value of this type is, for an error message."""
+    members = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    types = [get_origin(member) or member for member in members if member is not NoneType]
+    return " or ".join(TYPE_DESCRIPTIONS[member] for member in types)
 
 
 def build_dataclass(dataclass_type: type[Any], table: object, prefix: str) -> Any:
     """Build a dataclass from a table; reject unknown and missing keys and values of a wrong type."""
     if not isinstance(table, Mapping):
-        raise ValueError(f"{prefix.rstrip('.')} is {table!r}, expected a table")
+        raise ValueError(f"{prefix.rstrip('.')} is {shorten_repr(table)}, expected a table")
     hints = get_type_hints(dataclass_type)
     known_fields = {item.name: item for item in fields(dataclass_type)}
     values: dict[str, Any] = {}
@@ -311,10 +365,10 @@ def convert_value(value: Any, hint: Any, key: str) -> Any:
         return build_dataclass(tables[0], value, f"{key}.")  # type: ignore[arg-type]
     try:
         return msgspec.convert(value, hint)
-    except msgspec.ValidationError:
-        type_names = [getattr(item, "__name__", str(item)) for item in arguments or (hint,)]
-        expected = " or ".join(TYPE_DESCRIPTIONS.get(name, name) for name in type_names)
-        raise ValueError(f"{key} is {value!r}, expected {expected}") from None
+    except (msgspec.ValidationError, OverflowError):
+        raise ValueError(
+            f"{key} is {shorten_repr(value)}, expected {describe_type(hint)}"
+        ) from None
 
 
 def read_null(value: Any) -> Any:

@@ -20,7 +20,9 @@ from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
 from qkv.formatting import format_count
 from qkv.model.device import pick_device
+from qkv.model.memory import check_memory
 from qkv.model.model import Model
+from qkv.train.config import OPTIMIZER_BYTES, TrainConfig
 from qkv.train.distributed import DistributedContext
 from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.evaluation_set import (
@@ -155,6 +157,8 @@ def build_setup(
     if device is not None:
         context.model.net.to(pick_device(device))
     net, save_model = spec.build_module(context)
+    if train is not None:
+        check_training_memory(net, recipe.train)
     sampler = None
     if train_shards is not None:
         split = DataSplit(is_train=True, validation_fraction=validation_fraction)
@@ -176,6 +180,24 @@ def build_setup(
         objective=objective,
         train_sampler=sampler,
         evaluation_set=evaluation_set,
+    )
+
+
+def check_training_memory(net: nn.Module, train_config: TrainConfig) -> None:
+    """Raise ValueError if gradients and optimizer state do not fit into the memory of a CPU."""
+    parameters = [
+        parameter
+        for parameter in net.parameters()
+        if parameter.requires_grad and parameter.device.type == "cpu"
+    ]
+    if train_config.freeze:  # not frozen yet
+        return
+    bytes_per_value = 4 + OPTIMIZER_BYTES[train_config.optimizer]
+    num_parameters = sum(parameter.numel() for parameter in parameters)
+    check_memory(
+        num_parameters * bytes_per_value,
+        f"gradients and optimizer state of {num_parameters:,} parameters",
+        "train a smaller model, or an adapter (the table lora)",
     )
 
 

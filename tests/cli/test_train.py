@@ -151,7 +151,10 @@ def test_resuming_a_run(capsys: pytest.CaptureFixture[str]) -> None:
             ["tiny.toml", "--data.batch_size", "0"],
             "data.batch_size or data.batch_tokens is missing",
         ),
-        (["tiny.toml", "--data.batch_size", "-3"], "data.batch_size -3, expected 0 or more"),
+        (
+            ["tiny.toml", "--data.batch_size", "-3"],
+            "data.batch_size is -3: expected a whole number, at least 0",
+        ),
         (
             ["tiny.toml", "--data.validation", "1.5"],
             "data.validation 1.5, expected files, or a fraction",
@@ -220,7 +223,7 @@ def test_an_error_leaves_no_run(capsys: pytest.CaptureFixture[str]) -> None:
         "--data.train text.txt --data.validation gone.txt": "gone.txt: no files found",
         "--data.train table.csv --tokenizer.type word": "no column 'text'",
         "--model.heads 3": "3 heads",
-        "--model.load gone": "gone",
+        "--model.load gone --tokenizer {}": "gone",
         "--device abacus": "abacus",
         "--train.best_metric f1": "train.best_metric 'f1'",
         "--train.optimizer adamw --train.freeze nothing": "freeze",

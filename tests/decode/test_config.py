@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,9 @@ import transformers
 
 import qkv
 from qkv.decode import GenerationConfig, read_generation_config, write_generation_config
+from qkv.decode.config_file import override_settings
 from tests.support import tiny
+from tests.support.errors import assert_error
 
 NAN = float("nan")
 INVALID: list[tuple[dict[str, Any], str]] = [
@@ -317,4 +319,50 @@ def test_model_keeps_generation_config(tmp_path: Path) -> None:
     assert reloaded.generation_config == {"num_beams": 2, "unknown": [1, {"x": None}]}
     assert read_generation_config(reloaded.generation_config, reloaded.config) == GenerationConfig(
         num_beams=2
+    )
+
+
+INEFFECTIVE: list[tuple[dict[str, Any], str]] = [
+    (dict(temperature=0.3), "temperature is 0.3, expected 1.0 without sampling: remove it, or set do_sample"),
+    (dict(top_k=5), "top_k is 5, expected 0 without sampling"),
+    (dict(top_p=0.9, num_beams=3), "top_p is 0.9, expected 1.0 without sampling"),
+    (dict(early_stopping=True), "early_stopping is True, expected False without beam search"),
+    (dict(min_length=9, max_length=8), "min_length is 9, expected at most max_length=8"),
+    (dict(min_new_tokens=9, max_new_tokens=8), "min_new_tokens is 9, expected at most max_new_tokens=8"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "problem"), INEFFECTIVE, ids=str)
+def test_settings_without_effect(settings: dict[str, Any], problem: str) -> None:
+    assert_error(lambda: GenerationConfig(**settings), problem)
+    assert_error(lambda: read_generation_config({}, settings=settings), problem)
+    # Published files contain such values, which are ignored and kept in the file.
+    config = read_generation_config(settings)
+    assert config == replace(
+        config, **{next(iter(settings)): getattr(GenerationConfig(), next(iter(settings)))}
+    )
+    assert write_generation_config(config, settings) == settings
+
+
+def test_a_setting_makes_a_value_of_the_file_effective() -> None:
+    file = dict(temperature=0.6, top_p=0.9, num_beams=1, early_stopping=True)
+    assert read_generation_config(file) == GenerationConfig()
+    assert read_generation_config(file, settings=dict(do_sample=True)) == GenerationConfig(
+        do_sample=True, temperature=0.6, top_p=0.9
+    )
+    assert read_generation_config(file, settings=dict(num_beams=2)).early_stopping is True
+
+
+def test_a_value_of_the_file_does_not_return() -> None:
+    file = dict(temperature=0.6, max_length=4, min_length=9)
+    for config in (GenerationConfig(do_sample=True), GenerationConfig(max_length=20)):
+        assert read_generation_config(write_generation_config(config, file)) == config
+
+
+def test_changes_remove_settings_without_effect() -> None:
+    assert override_settings(dict(temperature=0.8, max_length=3), dict(do_sample=False)) == dict(
+        max_length=3, do_sample=False
+    )
+    assert override_settings(dict(do_sample=False), dict(temperature=0.8)) == dict(
+        do_sample=False, temperature=0.8
     )

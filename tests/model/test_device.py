@@ -16,6 +16,7 @@ from qkv.model.device import DEFAULT_DEVICE, find_fastest_device, pick_device
 from qkv.tasks.registry import create_task
 from qkv.train.recipe import Recipe
 from tests.conftest import ROOT
+from tests.support.errors import assert_error
 
 
 def test_the_default_is_auto_everywhere() -> None:
@@ -43,3 +44,11 @@ def test_auto_is_the_fastest_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_default_needs_no_torch() -> None:
     code = "import sys, qkv.cli, qkv.train.recipe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "device", ["meta", "meta:0", "cpu:1", "cuda:99", "", "abacus", "xla", "fpga"]
+)
+def test_devices_that_hold_no_values(device: str) -> None:
+    message = assert_error(lambda: pick_device(device), f"device {device!r}: expected auto, cpu")
+    assert len(message) < 300

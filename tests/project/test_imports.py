@@ -30,7 +30,7 @@ ALLOWED_IMPORTS = {
     "decode":     "validate memory torch_compat spec batch kernels nn torch",
     "builtin":    "",
     "recipes":    "hints",
-    "model":      "files staging validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
+    "model":      "formatting files staging validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
     "export":     "files staging batch nn spec weights families text model torch",
     "data":       "validate files spec batch text torch numpy",
     "train":      "formatting terminal validate hints files staging torch_compat spec batch kernels nn weights families text recipes model data torch safetensors numpy rich msgspec tomlkit",

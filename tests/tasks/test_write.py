@@ -685,3 +685,30 @@ def test_alignments_are_of_one_context() -> None:
     assert len(alignment.weights) == 23  # all positions but that of the start token
     with pytest.raises(ValueError, match="context_overflow is 'slide' with alignment_layer"):
         task("Ein Zug", alignment_layer=-1, context_overflow="slide")
+
+
+def test_settings_without_effect() -> None:
+    task = qkv.task("complete", build_decoder(), max_new_tokens=4, temperature=0.8)
+    assert (
+        task("the dog", do_sample=False).text == task("the dog", num_beams=1, do_sample=False).text
+    )
+    for settings, message in (
+        (
+            dict(do_sample=False, temperature=0.5),
+            "temperature is 0.5, expected 1.0 without sampling",
+        ),
+        (dict(min_new_tokens=5), "min_new_tokens is 5, expected at most max_new_tokens=4"),
+        (dict(early_stopping=True), "early_stopping is True, expected False without beam search"),
+        (
+            dict(num_assistant_tokens=3),
+            "num_assistant_tokens has no effect without assistant_model",
+        ),
+    ):
+        with pytest.raises(ValueError, match=message):
+            task("the dog", **settings)
+    model = build_decoder()
+    ids = torch.tensor([[5, 6]])
+    with pytest.raises(ValueError, match="temperature is 0"):
+        model.generate(ids, temperature=0.5, max_new_tokens=2)
+    model.generation_config = {"temperature": 0.5, "do_sample": False}  # as published files have it
+    assert model.generate(ids, max_new_tokens=2).shape[1] <= 4

@@ -424,7 +424,7 @@ def test_early_stopping_leaves_the_mean_too(tmp_path: Path) -> None:
     last_step = trainer.train().step
     assert 3 < last_step < 50
     assert eval_steps == [*range(1, last_step + 1), last_step]
-    resumed = make_trainer(tmp_path, steps=50, patience=3, **AVERAGE_LAST)
+    resumed = make_trainer(tmp_path, steps=50, eval_every=1, patience=3, **AVERAGE_LAST)
     assert resumed.restore_checkpoint()
     assert resumed.train().step == last_step
 

@@ -93,6 +93,7 @@ class BatchSampler:
         if num_parts == 1:
             return [batch]
         lengths = np.ones(len(batch), np.int64) if self.lengths is None else self.lengths[batch]
+        num_parts = min(num_parts, len(batch))
         return [batch[part] for part in partition_by_tokens(lengths, num_parts) if len(part)]
 
     def fetch_examples(

@@ -1,14 +1,17 @@
 """TextFile: a text file, compressed or not, as numbered lines. Does not depend on file formats."""
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
 import os
+import select
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, BinaryIO, cast
@@ -27,6 +30,7 @@ CHUNK_CHARACTERS = 2**16
 MIN_DECOMPRESSED_BYTES = 4 * 2**20
 MAX_COMPRESSION_RATIO = 100
 BLOCK_BYTES = 2**20
+PIPE_WAIT_SECONDS = 10.0  # for a writer of a pipe
 DAMAGED_FILE_ADVICE = "the file is truncated or damaged; copy it again"
 
 # File types by their first bytes, for files with another suffix.
@@ -63,7 +67,7 @@ class TextFile:
             return
         decompress = COMPRESSION_OPENERS.get(os.path.splitext(self.path)[1])
         try:
-            raw = open(self.path, "rb")  # noqa: SIM115
+            raw = open(self.path, "rb", opener=open_readable)  # noqa: SIM115
         except OSError as error:
             raise ValueError(
                 f"{self}: {error.strerror}; expected a file; is the path right?"
@@ -203,6 +207,26 @@ class _LimitedReader(io.RawIOBase):
                 "file, expected a text; is the file damaged? If not, decompress it first"
             )
         return size
+
+
+def open_readable(path: str, flags: int) -> int:
+    """Open a file; raise OSError for a folder, a device, and a pipe that nothing writes to.
+
+    `open` alone would wait for a writer of the pipe for ever, and /dev/zero has no end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode) or stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+            raise OSError(errno.EINVAL, "a folder or device")
+        if stat.S_ISFIFO(mode) and not select.select([descriptor], [], [], PIPE_WAIT_SECONDS)[0]:
+            with suppress(BlockingIOError):  # there is a writer, which has written nothing yet
+                os.read(descriptor, 1)
+                raise OSError(errno.EPIPE, "a pipe without a writer")
+        os.set_blocking(descriptor, True)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def ends_without_trailing_space(line: str) -> bool:

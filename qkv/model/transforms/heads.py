@@ -12,6 +12,7 @@ from torch import Tensor
 from qkv.model.build import build_model_spec, initialize_weights
 from qkv.model.config import build_hf_config
 from qkv.model.label_names import LABEL_COUNT_KEYS
+from qkv.model.limits import check_argument_types
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import lora_layers
@@ -39,6 +40,9 @@ def replace_head(
     for name in overrides:
         if not name.endswith("dropout") and name != "mem_len":
             raise ValueError(f"model.{name}: the sizes of a loaded model cannot change; remove it")
+        if name not in family.defaults:
+            raise ValueError(f"model.{name}: {family.name} has no such argument; remove it")
+    check_argument_types(family, dict(overrides))
     changes: dict[str, Any] = {
         name: value for name, value in overrides.items() if model.args.get(name) != value
     }

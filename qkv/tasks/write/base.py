@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from qkv.decode import Engine, GenerationConfig, Result, read_generation_config
 from qkv.decode.config import add_do_sample
-from qkv.decode.config_file import parse_field_value
+from qkv.decode.config_file import override_settings, parse_field_value
 from qkv.decode.generation import run_requests
 from qkv.model.model import Model
 from qkv.model.stop_strings import build_stopping_criteria
@@ -71,6 +71,10 @@ class GenerationTask(Task[InputT, GenerationT]):
             object.__setattr__(
                 self, "assistant_model", load_assistant_model(self.model, self.assistant_model)
             )
+        elif "num_assistant_tokens" in self.generate_kwargs:
+            raise ValueError(
+                "num_assistant_tokens has no effect without assistant_model: remove it, or set that"
+            )
         self.generation_config  # noqa: B018  raises for wrong values
         if self.grammar is not None:
             self.grammar.check()
@@ -83,11 +87,8 @@ class GenerationTask(Task[InputT, GenerationT]):
             name: value for name, value in settings.items() if name not in field_names
         }
         if generate_kwargs:
-            changes["generate_kwargs"] = {
-                **self.generate_kwargs,
-                **changes.get("generate_kwargs", {}),
-                **generate_kwargs,
-            }
+            base = {**self.generate_kwargs, **changes.get("generate_kwargs", {})}
+            changes["generate_kwargs"] = override_settings(base, generate_kwargs)
         return replace(self, **changes) if changes else self
 
     @property
@@ -138,7 +139,12 @@ class GenerationTask(Task[InputT, GenerationT]):
                 settings.setdefault(
                     new, None
                 )  # otherwise, the folder's value would take precedence
-        return replace(defaults, **{**self.derive_generation_settings(defaults), **settings})
+        return read_generation_config(
+            model.generation_config,
+            model.config,
+            self.task_specific_key,
+            settings={**self.derive_generation_settings(defaults), **settings},
+        )
 
     def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:
         """Return generation settings that other settings of the task determine."""

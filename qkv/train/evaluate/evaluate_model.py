@@ -142,7 +142,7 @@ def evaluate_checkpoint(
     `--data.test test.csv --data.columns.text review`."""
     tables: dict[str, Any] = {
         "model": {"load": name},
-        "data": {"train": "", "batch_size": DEFAULT_BATCH_SIZE},
+        "data": {"train": ""},
         "objective": {"name": ""},
         "train": {"steps": 1},
     }
@@ -155,10 +155,12 @@ def evaluate_checkpoint(
     generator_folder = find_model_folder(name, None) / GENERATOR_FOLDER
     if generator_folder.is_dir():
         settings.setdefault("generator", str(generator_folder))
-    max_length = recipe.data.max_length or choose_max_length(model, objective_name)
+    data = recipe.data
+    max_length = data.max_length or choose_max_length(model, objective_name)
+    batch_size = data.batch_size or (0 if data.batch_tokens else DEFAULT_BATCH_SIZE)
     recipe = replace(
         recipe,
-        data=replace(recipe.data, max_length=max_length),
+        data=replace(data, max_length=max_length, batch_size=batch_size),
         objective=ObjectiveConfig(name=objective_name, settings=settings),
     )
     test = recipe.data.test

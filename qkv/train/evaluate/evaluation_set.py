@@ -16,7 +16,7 @@ from qkv.data.encode.encoder import RecordEncoder, SourceTargetEncoder
 from qkv.data.read.record import Record
 from qkv.data.store.shards import Shards
 from qkv.model.model import Model
-from qkv.train.config import TrainConfig
+from qkv.train.config import TRAIN_DEFAULTS, TrainConfig
 from qkv.train.evaluate.evaluation_loop import (
     SINGLE_PROCESS,
     Evaluation,
@@ -37,6 +37,9 @@ from qkv.train.objectives.registry import get_objective_spec
 from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import Recipe
 from qkv.train.sharding import Sharding
+
+# Settings of `train` that have no effect without validation data.
+VALIDATION_SETTINGS = ("best_metric", "higher_is_better", "eval_generate", "patience", "eval_every")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +151,11 @@ def check_without_validation(recipe: Recipe) -> None:
     """Raise ValueError if there is no validation data and a setting needs it."""
     if recipe.data.validation:
         return
-    for name in ("best_metric", "patience", "eval_generate"):
+    for name in VALIDATION_SETTINGS:
         value = getattr(recipe.train, name)
-        if value != getattr(TrainConfig(steps=1), name):
+        if value != TRAIN_DEFAULTS[name]:
             raise ValueError(
-                f"train.{name} {value!r}: there is no validation data; set data.validation"
+                f"train.{name} {value!r}: there is no validation data; set data.validation, or remove it"
             )
 
 

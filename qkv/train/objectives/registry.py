@@ -17,6 +17,7 @@ from qkv.spec import DualSpec, Spec
 from qkv.train.evaluate import answer_evaluator, evaluators
 from qkv.train.objectives import (
     causal_lm,
+    check_objective_settings,
     classification,
     contrastive,
     encoders,
@@ -229,9 +230,14 @@ def find_objective_spec(name: str) -> ObjectiveSpec:
 
 
 def get_objective_spec(recipe: Recipe) -> ObjectiveSpec:
-    """Return the row of the recipe's objective, and validate its string settings."""
-    spec = find_objective_spec(recipe.objective.name)
+    """Return the row of the recipe's objective, and validate the names and types of its settings."""
+    name = recipe.objective.name
+    spec = find_objective_spec(name)
     settings = recipe.objective.settings
+    # "balanced" class weights are computed from the data.
+    computed = [key for key in ("class_weights",) if isinstance(settings.get(key), str)]
+    typed_settings = {key: value for key, value in settings.items() if key not in computed}
+    check_objective_settings(name, spec.build_objective, typed_settings, spec.extra_settings)
     for key in sorted(STRING_SETTINGS & settings.keys() & {*spec.extra_settings}):
         if not isinstance(settings[key], str):
             raise ValueError(f"objective.{key} is {settings[key]!r}, expected a text")

@@ -47,7 +47,7 @@ class GeneratorDiscriminator(nn.Module):
         generator_embedding = generator.encoder.embedding
         discriminator_embedding = discriminator.encoder.embedding
         for name in SHARED_EMBEDDINGS:
-            shared: nn.Embedding | None = getattr(discriminator_embedding, name)
+            shared: nn.Embedding | None = getattr(discriminator_embedding, name, None)
             if shared is None:
                 continue
             replaced: nn.Embedding = getattr(generator_embedding, name)
@@ -214,7 +214,9 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
     else:
         sizes = compute_generator_sizes(model.args) | setting
         arguments = {**model.args, **sizes, "family": model.family.name, "head": "masked-lm"}
-        generator = build(**arguments, device=device)
+        generator = build(
+            **arguments, position_embedding_type=model.position_embedding_type, device=device
+        )
         generator.tokenizer = model.tokenizer
     assert isinstance(model.net, Transformer)
     assert isinstance(generator.net, Transformer)
