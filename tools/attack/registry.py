@@ -34,6 +34,8 @@ ATTACKS: dict[str, AttackEntry] = {
     "errors-save":        AttackEntry("disk", "disk.attack_save_with_errors"),
     "full-disk-save":     AttackEntry("disk", "disk.attack_save_on_full_disk"),
     "errors-train":       AttackEntry("disk", "training.attack_training_with_errors"),
+    "command-lines":      AttackEntry("commands", "commands.attack_commands"),
+    "recipes":            AttackEntry("commands", "commands.attack_recipes"),
     "engine":             AttackEntry("engine", "engine.attack_engine"),
 }  # fmt: skip
 
