@@ -41,9 +41,9 @@ def test_a_failure_is_found(
     tmp_path: Path, read: Callable[[Path], object], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tools.attack.files.MAX_BYTES", 2**27)
-    found = read_changed_file(tmp_path, read)
-    assert found is not None
-    assert reason in found
+    problem = read_changed_file(tmp_path, read)
+    assert problem is not None
+    assert reason in problem
 
 
 def read_changed_file(folder: Path, read: Callable[[Path], object]) -> str | None:

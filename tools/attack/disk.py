@@ -51,7 +51,7 @@ def attack_save_with_errors(folder: Path, rng: random.Random) -> Iterator[Case]:
             restore_folder(target, models.old[old_way])
             save = partial(SAVES[way], models.model, target)
             ending = run_with_fault(save, case_folder, event, fault, persistent=lasting)
-            return models.judge(target, old_way, way, ending.error, may_leave_files=lasting)
+            return models.find_problem(target, old_way, way, ending.error, may_leave_files=lasting)
 
         place = f"{'from' if lasting else 'at'} {events[way, old_way][event]!r}"
         yield Case(name=f"{fault} {place} of a save ({way}) over {old_way}", run=run)
@@ -93,7 +93,7 @@ def attack_save_on_full_disk(folder: Path, rng: random.Random) -> Iterator[Case]
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
             if is_disk:
                 subprocess.run(["mount", "-o", "remount,size=100m", str(disk)], check=True)
-            return models.judge(target, old_way, way, error, may_leave_files=False)
+            return models.find_problem(target, old_way, way, error, may_leave_files=False)
 
         kind = "a disk" if is_disk and has_disks else "files"
         yield Case(name=f"{kind} of {size} bytes, save ({way}) over {old_way}", run=run)

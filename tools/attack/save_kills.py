@@ -66,7 +66,7 @@ def kill_at_event(
     ending = run_with_fault(partial(SAVES[way], models.model, target), folder, event, KILL)
     if ending.signal != signal.SIGKILL:
         return f"the event was not reached: {ending.error}"
-    return models.judge(target, old_way, way, KILLED, may_leave_files=True)
+    return models.find_problem(target, old_way, way, KILLED, may_leave_files=True)
 
 
 def attack_save_at_random(folder: Path, rng: random.Random) -> Iterator[Case]:
@@ -94,7 +94,7 @@ def kill_at_times(
         state = describe_folder(target)
         if state not in (models.states[old_way], models.new_states[way]):
             return f"neither the old nor the new model: {state}"
-    return models.judge_next_save(target, way)
+    return models.find_problem_of_next_save(target, way)
 
 
 def attack_concurrent_saves(folder: Path, rng: random.Random) -> Iterator[Case]:
@@ -140,7 +140,7 @@ def save_at_once(
     state = describe_folder(target)
     if state not in allowed:
         return f"at the end, the folder has none of the models: {state}"
-    return models.judge_next_save(target, ways[-1])
+    return models.find_problem_of_next_save(target, ways[-1])
 
 
 def attack_commands_at_events(folder: Path, rng: random.Random) -> Iterator[Case]:

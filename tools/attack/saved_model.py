@@ -92,7 +92,7 @@ class SavedModels:
                 path.stat().st_size for path in (folder / f"new {way}").iterdir()
             ]
 
-    def judge(
+    def find_problem(
         self, target: Path, old_way: str, way: str, error: str, *, may_leave_files: bool
     ) -> str | None:
         """Return what is wrong after a save that ended with `error` ("": it returned)."""
@@ -100,7 +100,7 @@ class SavedModels:
         if error == KILLED:
             if state not in (self.states[old_way], self.new_states[way]):
                 return f"neither the old nor the new model: {state}"
-            return self.judge_next_save(target, way)
+            return self.find_problem_of_next_save(target, way)
         if not error and state != self.new_states[way]:
             return f"the save raised no error, but the folder is not the new model: {state}"
         if error and not error.startswith(("OSError", "ValueError", "PermissionError")):
@@ -112,9 +112,9 @@ class SavedModels:
             return f"neither the old nor the new model: {state}; error: {error}"
         elif error and "unchanged" in error:
             return f"the new model is in place, but the error says it is not: {error}"
-        return self.judge_next_save(target, way)
+        return self.find_problem_of_next_save(target, way)
 
-    def judge_next_save(self, target: Path, way: str) -> str | None:
+    def find_problem_of_next_save(self, target: Path, way: str) -> str | None:
         """Save again without a fault; return what is wrong then."""
         SAVES[way](self.model, target)
         state = describe_folder(target)
