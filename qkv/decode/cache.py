@@ -226,10 +226,10 @@ class StaticKVCache:
             flat = self.get_buffer(name, buffer).flatten(0, 1)
             flat.index_copy_(0, target_index, flat.index_select(0, source_index))
 
-    def clear_rows(self, rows: list[int] | slice) -> None:
-        """Set rows to 0."""
+    def clear_rows(self, rows: list[int] | slice, num_columns: int | None = None) -> None:
+        """Set the first columns of rows to 0; None: all columns."""
         for buffer in self.tensors.values():
-            buffer[rows] = 0
+            buffer[rows, :num_columns] = 0
 
     def reorder_rows(self, parents: Tensor, start: int, stop: int) -> None:
         """Replace row i by row parents[i] in at least these columns.

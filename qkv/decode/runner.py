@@ -217,18 +217,25 @@ class ModelRunner:
                 cache.copy_flat(parents[row] * num_columns + column, row * num_columns + column)
 
     def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None:
-        """Move prompts to the indices of removed ones and keep the first `num_remaining`."""
+        """Move prompts to the indices of removed ones and keep the first `num_remaining`.
+
+        The rows after these are set to 0: a NaN that they hold would reach the rows that reuse them."""
         old = [source for source, _ in moves]
         new = [target for _, target in moves]
         old_rows = expand_prompt_indices(old, self.rows_per_prompt)
         new_rows = expand_prompt_indices(new, self.rows_per_prompt)
         num_rows = num_remaining * self.rows_per_prompt
         self.copy_rows(old_rows, new_rows)
+        for cache in self.attention_caches:
+            cache.clear_rows(slice(num_rows, len(self.cache_layout)), self.cache_layout.max_length)
         self.cache_layout.set_lengths(
             move_and_truncate(self.cache_layout.lengths, old_rows, new_rows, num_rows)
         )
         if self.source_layout:
             self.copy_source_rows(old, new)
+            free_sources = slice(num_remaining, len(self.source_layout))
+            for cache in self.cross_attention_caches:
+                cache.clear_rows(free_sources, self.source_layout.max_length)
             self.source_layout.set_lengths(
                 move_and_truncate(self.source_layout.lengths, old, new, num_remaining)
             )

@@ -186,6 +186,26 @@ def test_cached_nan_does_not_reach_later_rows(method: str, static_shapes: bool) 
         assert_same_results(results[request_id], expected)
 
 
+def test_rows_left_by_a_row_with_nan_are_cleared() -> None:
+    """A row whose NaN are removed from its logits moves, and a short row takes its old place."""
+    net = build_net("gpt2")
+    net.last_stack.embedding.register_forward_hook(attack_engine.add_nan)
+    config = replace(NO_EOS, suppress_tokens=(attack_engine.NAN_TOKEN_ID,))
+    engine = Engine(net, static_shapes=True)
+    engine.add_request([5], generation_config=replace(config, max_new_tokens=2))
+    invalid = engine.add_request(
+        [attack_engine.NAN_TOKEN_ID] * 9,
+        generation_config=replace(config, remove_invalid_values=True),
+    )
+    results = take_step(engine)
+    results |= take_step(engine)
+    assert results.keys() == {0}
+    short = engine.add_request([7], generation_config=config)
+    results |= run_to_end(engine)
+    assert results[invalid][0].finish_reason == "length"
+    assert_same_results(results[short], generate_alone(net, config, {"prompt": [7]}, 0))
+
+
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("method", ["greedy", "sampling", "beams", "contrastive"])
 def test_logits_processor_that_gives_nan(
