@@ -91,9 +91,9 @@ def read_json_object(path: Path) -> dict[str, object]:
 def parse_toml(text: str) -> dict[str, Any]:
     """Return the tables of a TOML text; raise ValueError if it is not TOML or nested too deep."""
     too_deep = ValueError(f"nested deeper than {MAX_TOML_DEPTH} levels")
-    # The parser needs time proportional to the parts of a key, for every line below its table.
-    headers = re.findall(r"^[ \t]*\[[^\]\n]*|^[^=\n]*=", text, re.MULTILINE)
-    if max((key.count(".") for key in headers), default=0) * len(headers) > 10**7:
+    # The parser needs time proportional to the parts of a key, for each part and each line below it.
+    num_parts = max(part.count(".") for part in re.split(r"[,=\[\]{}\n]", text))
+    if num_parts * (num_parts + text.count("\n")) > 10**7:
         raise too_deep
     try:
         tables = tomllib.loads(text)

@@ -8,6 +8,7 @@ from typing import Any
 from qkv.families import family_of_model_type, get_family, list_families
 from qkv.families.family import Args, Family
 from qkv.model.limits import check_argument_combinations, check_argument_types, check_config_json
+from qkv.validate import shorten_repr
 
 MODEL_FORMAT_VERSION = 2  # format version of config.json with model_type "qkv"
 
@@ -24,7 +25,7 @@ def parse_config(
         check_family(family, family_name)
         args = config.get("arguments", {})
         if not isinstance(args, dict):
-            raise ValueError(f"arguments is {args!r}, expected an object")
+            raise ValueError(f"arguments is {shorten_repr(args)}, expected an object")
         if config.get("weights", "int8") != "int8":
             raise ValueError(
                 f"weights is {config['weights']!r}, expected 'int8' or no key `weights`"
@@ -57,7 +58,7 @@ def find_family(config: Mapping[str, Any], family_name: str | None) -> Family:
                 return family
     if not isinstance(model_type, str):
         raise ValueError(
-            f"model_type is {model_type!r}, expected the name of a model, such as 'bert'; "
+            f"model_type is {shorten_repr(model_type)}, expected the name of a model, such as 'bert'; "
             "if the file has none, load it with family=..."
         )
     return family_of_model_type(model_type)
@@ -91,7 +92,7 @@ def parse_hf_config(
     for key, supported in family.supported_values.items():
         if key in config and not any(is_same_value(config[key], value) for value in supported):
             raise ValueError(
-                f"{key} is {config[key]!r}, supported: {' or '.join(map(repr, supported))}"
+                f"{key} is {shorten_repr(config[key])}, supported: {' or '.join(map(repr, supported))}"
             )
     args = {name: config[key] for name, key in family.config.items() if key in config}
     for name, (key, tower_keys) in family.nested.items():
@@ -110,7 +111,7 @@ def parse_hf_config(
     elif head is None and config.get("architectures"):
         known = ", ".join(family.heads.values())
         raise ValueError(
-            f"architectures is {config['architectures']!r}, expected one of {known}; "
+            f"architectures is {shorten_repr(config['architectures'])}, expected one of {known}; "
             "for a class of its own, load it with head=..."
         )
     config_keys = {**family.config, "num_labels": "id2label"}

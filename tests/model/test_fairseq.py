@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +25,7 @@ from tests.support.fairseq_files import (
     to_fairseq,
     write_fairseq,
 )
+from tests.support.limits import limit_time_and_memory
 
 TOLERANCE: dict[str, Any] = dict(atol=2e-5, rtol=1e-4)
 IDS = torch.tensor([[0, 9, 4, 30, 12, 7, 2], [0, 17, 28, 2, 1, 1, 1]])  # 1 is the pad
@@ -253,3 +255,13 @@ def test_values_that_are_not_finite_give_a_warning(tmp_path: Path) -> None:
     state["encoder.lm_head.bias"][3] = math.nan
     with pytest.warns(UserWarning, match=r"NaN or infinite values in heads\.lm\.out\.bias;"):
         load_fairseq(write_fairseq(tmp_path / "model.pt", state))
+
+
+def test_settings_that_refer_to_each_other_are_bounded(tmp_path: Path) -> None:
+    levels: list[list[Any]] = [[] for _ in range(60)]
+    for level, inner in itertools.pairwise(levels):
+        level += [inner, inner]
+    levels[-1].append(levels[0])  # a circle
+    path = write_fairseq(tmp_path / "model.pt", to_fairseq(build_roberta()), notes=levels[0])
+    with limit_time_and_memory():
+        load_fairseq(path)

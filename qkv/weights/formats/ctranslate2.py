@@ -86,7 +86,7 @@ class _BinaryReader:
         name = self.read_bytes(self.read_number("H")).decode("utf-8", "replace").removesuffix("\0")
         if len(name) > MAX_NAME_LENGTH:
             raise ValueError(f"a name of {len(name)} characters; {DAMAGED_FILE_HINT}")
-        return name
+        return escape_unprintable(name)
 
 
 def read_ctranslate2(folder: Path) -> CheckpointData:
@@ -101,7 +101,7 @@ def read_ctranslate2(folder: Path) -> CheckpointData:
         try:
             spec, revision, variables = _read_model(_BinaryReader(file, size))
         except ValueError as error:
-            raise ValueError(f"{path}: {escape_unprintable(str(error))}") from None
+            raise ValueError(f"{path}: {error}") from None
     config: dict[str, Any] = {}
     if (folder / "config.json").exists():
         config = dict(read_json_object(folder / "config.json"))
