@@ -23,8 +23,9 @@ from qkv.nn.lora import lora_layers
 from tests.cli.test_cli import bad, good
 from tests.conftest import ROOT
 from tests.project.test_docs import read
-from tests.support import compare, small_data
+from tests.support import compare
 from tests.train.test_trainer import check_same_end
+from tools import small_data
 
 FEW = [
     "--train.steps",

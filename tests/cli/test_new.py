@@ -19,7 +19,7 @@ from qkv.train.draft.drafts import DRAFT_SPECS
 from qkv.train.draft.machine import GIGABYTE, Machine, select_encoder
 from qkv.train.recipe import read_recipe
 from tests.cli.test_read import bad, good
-from tests.support import small_data
+from tools import small_data
 
 RNG_SEED = 0
 

@@ -28,8 +28,8 @@ from qkv.train.report.history import MetricsHistory
 from qkv.train.run_folder import lock_run_folder
 from qkv.train.signals import SIGNAL_ECHO_SECONDS
 from tests.cli.test_cli import good
-from tests.support import small_data
 from tests.support.recipes import CHARACTER_MODEL
+from tools import small_data
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RECIPE = f"""{CHARACTER_MODEL}[train]

@@ -11,7 +11,7 @@ import pytest
 
 from qkv.cli import main
 from tests.cli.test_read import bad, model
-from tests.support.file_events import run_at_every_event
+from tools.attack.file_events import run_at_every_event
 
 TICKETS = "text,label\n" + "".join(f"ticket number {i},{'ab'[i % 2]}\n" for i in range(40))
 COMMANDS = {

@@ -32,7 +32,7 @@ from tests.decode.test_engine import (
     take_step,
 )
 from tests.support import tiny
-from tools import attack_engine
+from tools.attack import engine as attack_engine
 
 NO_EOS = replace(GREEDY, eos_token_id=())
 PAIRS = [

@@ -22,8 +22,8 @@ from qkv.nn.lora import add_lora
 from qkv.staging import finish_save, sweep
 from tests.support import saved_models
 from tests.support.errors import assert_error
-from tests.support.file_events import Ending, fork, run_at_every_event
 from tests.support.text_oracle import write_marian
+from tools.attack.file_events import Ending, fork, run_at_every_event
 
 Save = Callable[[Path], object]
 TEXT = "the cat sat on the mat"

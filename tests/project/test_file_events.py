@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.file_events import run_at_every_event, run_with_fault
+from tools.attack.file_events import run_at_every_event, run_with_fault
 
 
 def change(folder: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_error_is_raised_once_or_from_an_event_on(tmp_path: Path) -> None:
 
 
 def test_a_module_runs_with_a_fault(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tests.support.file_events", str(tmp_path), "0", "kill"]
+    command = [sys.executable, "-m", "tools.attack.file_events", str(tmp_path), "0", "kill"]
     command += ["-m", "zipfile", "-c", str(tmp_path / "a.zip"), __file__]
     assert subprocess.run(command, check=False).returncode == -9
     assert not any(tmp_path.iterdir())

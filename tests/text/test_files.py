@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from qkv.text import Tokenizer
-from tests.support.file_events import run_at_every_event
 from tests.support.text_oracle import (
     DIFFICULT_TEXTS,
     TEXT_PAIRS,
@@ -24,6 +23,7 @@ from tests.support.text_oracle import (
     write_roberta,
     write_t5,
 )
+from tools.attack.file_events import run_at_every_event
 
 WHOLE, CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 

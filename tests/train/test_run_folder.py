@@ -25,7 +25,7 @@ from qkv.train.run_folder import (
 )
 from tests.cli.test_cli import good
 from tests.cli.test_train import ROOT, _home, bad
-from tests.support.file_events import run_at_every_event
+from tools.attack.file_events import run_at_every_event
 
 __all__ = ["_home"]  # gives every test its texts and its recipe
 Capture = pytest.CaptureFixture[str]
@@ -236,7 +236,7 @@ def make_recorder(names: list[str]) -> Callable[..., None]:
 def test_kill_at_every_file_event(name: str, flags: list[str]) -> None:
     """The same command resumes a run from what a kill leaves, and ends with the same files."""
     process = subprocess.run(
-        [sys.executable, "-m", "tests.support.training_kills", name, "--every-event", *flags],
+        [sys.executable, "-m", "tools.attack.training_kills", name, *flags],
         cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True,
         check=False,
     )  # fmt: skip

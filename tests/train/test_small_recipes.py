@@ -31,7 +31,8 @@ from qkv.train.objectives.wrappers import GeneratorDiscriminator
 from qkv.train.recipe import Recipe, read_recipe
 from qkv.train.run import train_recipe
 from qkv.train.setup import Setup, prepare_training
-from tests.support import compare, small_data
+from tests.support import compare
+from tools import small_data
 
 RECIPES = RECIPES_FOLDER / "small"
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from qkv.weights.tensors import read_tensors, write_tensors
 from tests.support import compare
-from tests.support.file_events import run_at_every_event
 from tests.support.weight_files import LAYOUTS, UNSHARDED, FileFormat, list_names
+from tools.attack.file_events import run_at_every_event
 
 
 def has_same_bits(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:

@@ -21,7 +21,7 @@ from qkv.staging import (
     write_folder,
 )
 from tests.support.errors import assert_error
-from tests.support.file_events import fork, run_at_every_event, run_with_fault
+from tools.attack.file_events import fork, run_at_every_event, run_with_fault
 
 OLD = {"a": "old", "b": "old", "sub/d": "old"}
 NEW = {"a": "new", "c": "new", "other/e": "new"}

@@ -16,16 +16,11 @@ import sys
 import time
 from pathlib import Path
 
-for variable, value in dict(
-    OMP_NUM_THREADS="1",  # a forked process has no threads of its parent
-    TOKENIZERS_PARALLELISM="false",
-    HF_HUB_OFFLINE="1",
-    QKV_THREADS="1",
-).items():
-    os.environ.setdefault(variable, value)
-
 from tools.attack.registry import ATTACKS, select_attacks
 from tools.attack.runner import AttackResult, run_attack, run_one_case
+
+# A forked process has no threads of its parent, and nothing is downloaded.
+ENVIRONMENT = dict(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
 
 
 def format_table(results: list[AttackResult]) -> str:
@@ -88,6 +83,7 @@ def main() -> int:
         "--failures", type=Path, default=Path("attack-failures"), help="folder of the failures"
     )
     options = parser.parse_args()
+    os.environ.update(ENVIRONMENT)  # before an attack imports torch
     try:
         selected = select_attacks(options.only)
     except ValueError as error:

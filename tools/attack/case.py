@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,21 +58,30 @@ def call_in_fork(
     timeout: float | None = None,
     memory: int | None = None,
     output: Path | None = None,
+    new_group: bool = True,
 ) -> Outcome:
-    """Call a function in a forked process group; return its value, which must be JSON.
+    """Call a function in a forked process; return its value, which must be JSON.
 
-    `output` receives standard output and standard error. Processes that are left are killed."""
+    `output` receives standard output and standard error. In a new process group, processes that are
+    left at the end are killed; without it, the process receives the interrupts of the terminal."""
     start = time.monotonic()
     sys.stdout.flush()
     with tempfile.TemporaryFile() as file:
-        process = os.fork()
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # of a fork of a process with threads
+            process = os.fork()
         if not process:
+            if new_group:
+                os.setpgid(0, 0)
             _run_child(function, file, memory, output)
         try:
             error = _wait(process, None if timeout is None else start + timeout)
         finally:
-            _kill_group(process)
-        _, status = os.waitpid(process, 0)
+            if new_group:
+                _kill_group(process)
+            _, status = os.waitpid(process, 0)
         file.seek(0)
         data = file.read()
     seconds = time.monotonic() - start
@@ -98,12 +108,13 @@ def _run_child(
     function: Callable[[], Any], file: IO[bytes], memory: int | None, output: Path | None
 ) -> NoReturn:
     """Call the function and write its value, or the traceback of its error, to the file."""
-    os.setpgid(0, 0)
     if output is not None:
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         for stream in (1, 2):
             os.dup2(descriptor, stream)
         os.close(descriptor)
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False, errors="backslashreplace")
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False, errors="backslashreplace")
     if memory is not None:
         limit_memory(memory)
     message: tuple[Any, str | None]

@@ -24,8 +24,19 @@ class AttackEntry:
 
 
 ATTACKS: dict[str, AttackEntry] = {
-    "errors-save":  AttackEntry("disk", "disk.attack_save_with_errors"),
-    "limits-save":  AttackEntry("disk", "disk.attack_save_on_full_disk"),
+    "files":              AttackEntry("files", "files.attack_files", share=3),
+    "kills-train":        AttackEntry("kills", "training.attack_training_at_random", share=2),
+    "kills-train-events": AttackEntry("kills", "training.attack_training_at_events", share=2),
+    "kills-save":         AttackEntry("kills", "save_kills.attack_save_at_random"),
+    "kills-save-events":  AttackEntry("kills", "save_kills.attack_save_at_events"),
+    "kills-commands":     AttackEntry("kills", "save_kills.attack_commands_at_events"),
+    "concurrent-saves":   AttackEntry("kills", "save_kills.attack_concurrent_saves"),
+    "errors-save":        AttackEntry("disk", "disk.attack_save_with_errors"),
+    "full-disk-save":     AttackEntry("disk", "disk.attack_save_on_full_disk"),
+    "errors-train":       AttackEntry("disk", "training.attack_training_with_errors"),
+    "command-lines":      AttackEntry("commands", "commands.attack_commands"),
+    "recipes":            AttackEntry("commands", "commands.attack_recipes"),
+    "engine":             AttackEntry("engine", "engine.attack_engine"),
 }  # fmt: skip
 
 

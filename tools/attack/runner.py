@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import sys
@@ -17,6 +18,9 @@ from pathlib import Path
 from tools.attack.case import Attack, Case, call_in_fork, run_case
 
 MAX_REASON_LINES = 3
+MAX_LINE = 300
+# Saves wait for the disk several times; a file system in memory makes them much faster.
+MEMORY_FOLDER = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ def run_attack(
     """Run an attack in a process of its own, so that nothing that it leaves reaches another one."""
     run = partial(_run_cases, name, attack, seed, seconds, failures, header)
     start = time.monotonic()
-    outcome = call_in_fork(run)
+    outcome = call_in_fork(run, new_group=False)
     if outcome.error is not None:
         print(f"{name}: the attack did not end: {outcome.error}")
         return AttackResult(name, 0, time.monotonic() - start, 0, False, outcome.error)
@@ -70,7 +74,7 @@ def run_attack(
 
 def run_one_case(name: str, attack: Attack, *, seed: int, index: int, failures: Path) -> str | None:
     """Run case `index` of an attack again; return the reason of its failure."""
-    with tempfile.TemporaryDirectory(prefix="qkv-attack-") as root:
+    with tempfile.TemporaryDirectory(prefix="qkv-attack-", dir=MEMORY_FOLDER) as root:
         cases = iterate_cases(attack, name, seed, _make_folder(Path(root) / "shared"))
         case = next(islice(cases, index, None), None)
         if case is None:
@@ -87,7 +91,7 @@ def _run_cases(
     start = time.monotonic()
     num_cases = num_failures = 0
     is_complete = False
-    with tempfile.TemporaryDirectory(prefix="qkv-attack-") as root:
+    with tempfile.TemporaryDirectory(prefix="qkv-attack-", dir=MEMORY_FOLDER) as root:
         cases = iterate_cases(attack, name, seed, _make_folder(Path(root) / "shared"))
         while not num_cases or time.monotonic() - start < seconds:
             case = next(cases, None)
@@ -144,5 +148,5 @@ def _make_folder(folder: Path) -> Path:
 
 def _describe_failure(name: str, index: int, case_name: str, reason: str) -> str:
     """Return the failure in a few lines: the last ones of a traceback."""
-    lines = reason.strip().splitlines()[-MAX_REASON_LINES:]
+    lines = [line[:MAX_LINE] for line in reason.strip().splitlines()[-MAX_REASON_LINES:]]
     return "\n    ".join([f"FAILED {name} {index}: {case_name}", *lines])

@@ -1,8 +1,7 @@
-"""Kills of training runs: `qkv train` is killed at a file event or after some seconds, the same command
-resumes it, and the run folder is compared with that of a run that was not killed.
+"""Kills of training runs: `qkv train` is killed at a file event or after some seconds, or a file event is an
+I/O error; the same command resumes it, and the run folder is compared with that of a run without faults.
 
-    python -m tests.support.training_kills causal-lm seq2seq --count 100 --seed 1
-    python -m tests.support.training_kills causal-lm --every-event --torn
+    python -m tools.attack.training_kills causal-lm --torn    # at every file event
 
 Training runs in forks of this process, which only imports, so that a run costs a fraction of a second. Do
 not call it in a process that has used several threads of torch."""
@@ -19,8 +18,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,8 +33,8 @@ import qkv.train.report.console
 import qkv.train.run
 from qkv.train.report.history import MetricsHistory
 from qkv.train.run_folder import contains_run
-from tests.support import small_data
-from tests.support.file_events import FileEvents
+from tools import small_data
+from tools.attack.file_events import FileEvents
 
 SETTINGS = (  # short, with every kind of file: two evaluations, three checkpoints, one of them removed
     "--train.steps 5 --train.warmup_steps 0 --train.log_every 1 --train.eval_every 2 --train.save_every 2"
@@ -119,16 +117,27 @@ def hash_folder(folder: Path) -> bytes:
 
 @dataclass(frozen=True)
 class Kill:
-    """Where a process is killed: before a file event, in the middle of it, or after some seconds."""
+    """Where a process is killed: before a file event, in the middle of it, or after some seconds.
+
+    `error` is an I/O error instead, such as ENOSPC: of the event, or of all from then on (`lasting`)."""
 
     event: int = -1
     torn: bool = False
     seconds: float | None = None
+    error: str | None = None
+    lasting: bool = False
 
     def __str__(self) -> str:
         if self.seconds is not None:
             return f"after {self.seconds:.3f} s"
+        if self.error is not None:
+            return f"{self.error} {'from' if self.lasting else 'at'} event {self.event}"
         return f"{'in' if self.torn else 'before'} event {self.event}"
+
+    @property
+    def statuses(self) -> tuple[int, ...]:
+        """The exit statuses that it may have; the event may not be reached."""
+        return (0, -signal.SIGKILL) if self.error is None else (0, 2)
 
 
 @dataclass
@@ -141,7 +150,6 @@ class TrainingRun:
     expected: dict[str, bytes] = field(default_factory=dict)  # files of a run that was not killed
     seconds: float = 0.0  # its duration
     events: list[str] = field(default_factory=list)
-    num_killed: int = 0  # processes; others ended before their kill
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -194,10 +202,11 @@ class TrainingRun:
             sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
             log = os.open(self.home / "events", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             if kill is None:
-                ImageRecorder(self.folder, self.home / "images").install()
+                ImageRecorder(self.folder, self.home / "killed-states").install()
             else:
                 events = TornFileEvents if kill.torn else FileEvents
-                events(self.folder, kill.event, "kill", log=log).install()
+                fault = kill.error or "kill"
+                events(self.folder, kill.event, fault, persistent=kill.lasting, log=log).install()
             code = qkv.cli.main(command)
             sys.stderr.flush()
         except BaseException as error:
@@ -223,9 +232,10 @@ class TrainingRun:
             shutil.rmtree(self.folder)
         for kill in kills:
             status, error = self.run_killed(kill, "--resume", "auto")
-            if status not in (0, -signal.SIGKILL):
+            if status not in kill.statuses:
                 return f"does not go on: exit status {status}: {error}"
-            self.num_killed += status == -signal.SIGKILL
+            if status == 2 and (problem := self.find_wrong_error()):
+                return f"wrong error: {problem}"
             if check_models and (problem := self.find_unreadable()):
                 return f"unreadable: {problem}"
         return self.find_problem_of_end(str(kills))
@@ -243,6 +253,13 @@ class TrainingRun:
             name for name in {*files, *self.expected} if files.get(name) != self.expected.get(name)
         )
         return f"differs: {', '.join(different)}" if different else None
+
+    def find_wrong_error(self) -> str | None:
+        """Return what is printed after exit status 2, unless it is one line after the warnings."""
+        lines = (self.home / "errors").read_text().splitlines()
+        lines = [line for line in lines if not line.startswith("qkv: warning: ")]
+        is_right = len(lines) == 1 and lines[0].startswith("qkv: ")
+        return None if is_right else "\n".join(lines)
 
     def find_unreadable(self) -> str | None:
         """Return the error of a model folder that is there and cannot be loaded."""
@@ -270,32 +287,31 @@ class TrainingRun:
         return None
 
 
-def check_every_event(run: TrainingRun, *, torn: bool) -> Iterator[tuple[str, str | None]]:
-    """Resume a run from what a kill at each of its file events leaves; yield the event and the problem.
+def record_images(run: TrainingRun) -> list[Path]:
+    """Return copies of the run folder: what a kill at each of its file events would leave.
 
-    One run is copied at its events; states that are equal are checked once. With `torn`, every file is
-    also torn."""
-    images = run.home / "images"
+    One run is copied at its events; equal states are kept once."""
+    images = run.home / "killed-states"
     images.mkdir()
     status, error = run.run_killed(None, "--resume", "auto")
     assert not status, error
-    for image in sorted(images.iterdir()):
-        if " torn " in image.name and not torn:
-            continue
-        shutil.rmtree(run.folder)
-        shutil.copytree(image, run.folder)
-        yield image.name, run.find_problem_of_end(image.name)
+    return sorted(images.iterdir())
 
 
-def kill_at_random(
-    run: TrainingRun, count: int, rng: random.Random
-) -> Iterator[tuple[list[Kill], str | None]]:
-    """Kill a run at random times and events, one to four times until it ends, until `count` processes
-    were killed."""
-    last = run.num_killed + count
-    while run.num_killed < last:
-        kills = [draw_kill(run, rng) for _ in range(rng.choice([1, 1, 2, 4]))]
-        yield kills, run.find_problem(kills)
+def resume_image(run: TrainingRun, image: Path) -> str | None:
+    """Resume the run from an image; return what is wrong."""
+    shutil.rmtree(run.folder, ignore_errors=True)
+    shutil.copytree(image, run.folder)
+    return run.find_problem_of_end(image.name)
+
+
+def check_every_event(run: TrainingRun, *, torn: bool) -> Iterator[tuple[str, str | None]]:
+    """Resume a run from what a kill at each of its file events leaves; yield the event and the problem.
+
+    With `torn`, every file is also torn."""
+    for image in record_images(run):
+        if torn or " torn " not in image.name:
+            yield image.name, resume_image(run, image)
 
 
 def draw_kill(run: TrainingRun, rng: random.Random) -> Kill:
@@ -304,44 +320,14 @@ def draw_kill(run: TrainingRun, rng: random.Random) -> Kill:
     return Kill(rng.randrange(len(run.events)), torn=rng.random() < 0.5)
 
 
-def attack_training(
-    names: list[str],
-    count: int,
-    seed: int,
-    folder: Path,
-    report: Callable[[str], object] = print,
-) -> Counter[str]:
-    """Kill at least `count` processes that train small recipes; return the number of runs, of kills, and
-    of each kind of problem."""
-    results: Counter[str] = Counter()
-    for number, name in enumerate(names):
-        run = TrainingRun(name, folder / name)
-        share = (count * (number + 1)) // len(names) - (count * number) // len(names)
-        for kills, problem in kill_at_random(run, share, random.Random(f"{seed} {name}")):
-            results["runs"] += 1
-            if problem is not None:
-                results[problem.partition(":")[0]] += 1
-                report(f"{name}: {', '.join(map(str, kills))}: {problem}")
-        results["kills"] += run.num_killed
-        report(
-            f"{name}: {len(run.events)} file events, {run.seconds:.2f} s; so far {dict(results)}"
-        )
-    return results
-
-
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(description="Kill training runs and resume them.")
-    parser.add_argument("names", nargs="*", default=list(small_data.WRITERS))
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--every-event", action="store_true")
+    """Resume runs from every state; print the problems, and return 1 if there is one."""
+    parser = argparse.ArgumentParser(description="Kill training runs at every file event.")
+    parser.add_argument("names", nargs="+", choices=list(small_data.WRITERS))
     parser.add_argument("--torn", action="store_true")
     options = parser.parse_args(arguments)
+    num_problems = 0
     with tempfile.TemporaryDirectory(prefix="qkv-kills-") as temporary:
-        if not options.every_event:
-            results = attack_training(options.names, options.count, options.seed, Path(temporary))
-            return int(results.keys() != {"runs", "kills"})
-        num_problems = 0
         for name in options.names:
             run = TrainingRun(name, Path(temporary) / name, settings=list(SHORT_SETTINGS))
             problems = dict(check_every_event(run, torn=options.torn))

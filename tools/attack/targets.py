@@ -25,7 +25,7 @@ from qkv.spec import Spec
 from qkv.train.recipe import read_recipe
 from qkv.weights.tensors import read_tensors
 
-GOLDENS = Path(__file__).resolve().parent.parent / "tests" / "goldens" / "pipelines"
+GOLDENS = Path(__file__).resolve().parents[2] / "tests" / "goldens" / "pipelines"
 GOLDEN_MODELS = ("bert-label", "roberta", "bart", "marian", "mbart", "t5")
 TEXTS = ["The cat sat on the mat, and the dog lay on the rug.", "Wo ist der Bahnhof? 12 345 é 中文"]
 ROWS = [{"text": text, "label": f"a{i % 2}", "n": i} for i, text in enumerate(TEXTS * 3)]
@@ -137,8 +137,7 @@ def write_weight_targets(root: Path) -> Iterator[Target]:
         torch.save(tensors, path, _use_new_zipfile_serialization=is_zip)
         yield Target(kind, path.parent, partial(read_only_file, read_tensors))
     path = _make_folder(root / "npz") / "model.npz"
-    arrays: dict[str, Any] = {f"a{i}": x.numpy() for i, x in enumerate(tensors.values())}
-    np.savez_compressed(path, **arrays)
+    np.savez_compressed(path, *(x.numpy() for x in tensors.values()))
     yield Target("npz", path.parent, partial(read_only_file, read_tensors))
 
 

@@ -1,7 +1,5 @@
 """Attack on the engine: random requests of all search methods together, many of which fail.
 
-python -m tools.attack_engine --seed 0 --seconds 60
-
 In every round, requests join one engine, from several threads. Some fail on purpose: a function of the
 user raises an error or returns nonsense, logits are NaN, the network raises an error or needs more
 memory than there is, a request is aborted, a step is interrupted. Every request must end as it does
@@ -9,7 +7,6 @@ alone, with the same token ids or the same error, and the engine must be idle an
 
 from __future__ import annotations
 
-import argparse
 import random
 import threading
 import time
@@ -18,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from queue import Queue
 from typing import Any
 
@@ -30,6 +28,7 @@ from qkv.decode import Engine, GenerationConfig, Result
 from qkv.decode.runner import ModelRunner
 from qkv.decode.search.speculative import SpeculativeRunner
 from qkv.nn.transformer import LayerCache, Transformer
+from tools.attack.case import Case
 
 VOCAB_SIZE = 53
 NAN_TOKEN_ID = 50  # its embedding is NaN
@@ -417,17 +416,18 @@ def run_attack(
     return counts
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=0, help="seed of the first round")
-    parser.add_argument("--seconds", type=float, default=60.0, help="time limit")
-    parser.add_argument("--rounds", type=int, help="maximum number of rounds")
-    parser.add_argument("--device", default="cpu", help="device of the networks")
-    arguments = parser.parse_args()
-    counts = run_attack(arguments.seed, arguments.seconds, arguments.rounds, arguments.device)
-    for name, count in sorted(counts.items()):
-        print(f"{count:8,}  {name}")
+def attack_engine(folder: Path, rng: random.Random) -> Iterator[Case]:
+    """Requests of all search methods in one engine, many of which fail."""
+    torch.set_num_threads(1)
+    for name in NETWORKS:
+        build_network(name, "cpu")
+    for name in DRAFT_NETWORKS:
+        build_network(name, "cpu", depth=1)
+    while True:
+        seed = rng.getrandbits(32)
+        yield Case(name=f"round {seed}", run=partial(run_case, seed))
 
 
-if __name__ == "__main__":
-    main()
+def run_case(seed: int, folder: Path) -> None:
+    """Run one round in the process of a case."""
+    print(dict(attack(seed)))

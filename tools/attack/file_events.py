@@ -5,7 +5,7 @@ new folder, ...) or an `os.fsync`, of a path below `root`. It is reported before
 native code (torch.save, Rust) and by other processes are not events.
 
     endings = [*run_at_every_event(lambda: model.save(folder), root, reset=restore)]
-    python -m tests.support.file_events ROOT 17 kill -m qkv export source target
+    python -m tools.attack.file_events ROOT 17 kill -m qkv export source target
 """
 
 from __future__ import annotations

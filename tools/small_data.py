@@ -16,7 +16,8 @@ COLORS = "red blue green black white brown".split()
 ANIMALS = "cat dog horse cow bird fish".split()
 OBJECTS = "boat house tree stone river door".split()
 VERBS = {"sees": "sieht", "likes": "mag", "finds": "findet", "has": "hat"}
-GERMAN_NOUNS = "rot blau gruen schwarz weiss braun katze hund pferd kuh vogel fisch boot haus baum stein fluss tuer"
+GERMAN_NOUNS = "rot blau gruen schwarz weiss braun katze hund pferd kuh vogel fisch"
+GERMAN_NOUNS += " boot haus baum stein fluss tuer"
 GERMAN = (
     dict(zip([*COLORS, *ANIMALS, *OBJECTS], GERMAN_NOUNS.split(), strict=True))
     | VERBS
