@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from qkv.train.evaluate.evaluate_model import evaluate
     from qkv.train.fit import fit
 
-__version__ = "0.4.0"
+__version__ = "0.5.0"
 __all__ = [
     "Batch",
     "Inputs",
