@@ -11,7 +11,6 @@ from qkv.model.label_names import (
     get_label_names,
     has_default_label_names,
     set_label_names,
-    warn_about_renamed_labels,
 )
 from qkv.model.model import Model
 from qkv.train.objectives.classification import PROBLEM_TYPES
@@ -47,12 +46,11 @@ def match_label_names(
     """Return the label names of a loaded head that is trained further, in the order of its ids.
 
     The order of the same labels is that of the model, unless the recipe states another one, which is
-    an error. Other names for as many labels give a warning."""
+    an error. Other names for as many labels replace those of the model."""
     if recipe.model.label_names:
         check_label_order(model.config, label_names)
     if {*label_names} == {*get_label_names(model)}:
         return get_label_names(model)
-    warn_about_renamed_labels(model, label_names, str(recipe.model.load))
     return label_names
 
 

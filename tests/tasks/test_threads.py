@@ -20,8 +20,10 @@ SHORT_TEXTS = [TEXTS[0], TEXTS[2], TEXTS[4]]
 def run_threads(work: Callable[[int], None]) -> None:
     """Run a function in threads with their numbers, and raise the first of their errors."""
     errors: list[BaseException] = []
+    num_torch_threads = torch.get_num_threads()
 
     def run(number: int) -> None:
+        torch.set_num_threads(num_torch_threads)  # is per thread, and decides the order of sums
         try:
             work(number)
         except BaseException as error:

@@ -224,7 +224,9 @@ def make_trainer(
     else:
         fields = FIELDS.get(objective_name, ("tokens",))
         sampler = BatchSampler(make_examples(*fields), build_fixed_size_plan(25, 8), seed=3)
-    config = dict(steps=6, lr=1e-2, eps=1e-4, log_every=1, eval_every=3) | settings
+    config = dict(steps=6, lr=1e-2, log_every=1, eval_every=3) | settings
+    if config.get("optimizer") != "adafactor":
+        config["eps"] = 1e-4
     return Trainer(
         net=build(),
         sampler=sampler,

@@ -172,7 +172,7 @@ def test_pretrained_tokenizer_is_copied_again(capsys: Capture) -> None:
     """A tokenizer that changed after an interrupted preparation is not mixed with a new model."""
     for vocab, folder in (("ab", "base"), ("cdefg", "other")):
         Tokenizer.train([vocab], type="char", template="plain").save(folder)
-    flags = ("train", "tiny.toml", "--tokenizer.load", "base")
+    flags = ("train", "tiny.toml", "--tokenizer", "{}", "--tokenizer.load", "base")
     with lock_run_folder(Path("runs/tiny")):
         pass
     assert "expected at least" in bad(capsys, *flags, "--data.max_length", 9999)

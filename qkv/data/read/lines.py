@@ -37,6 +37,8 @@ PIPE_WAIT_SECONDS = 10.0  # for a writer of a pipe
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 DAMAGED_FILE_ADVICE = "the file is truncated or damaged; copy it again"
 
+UTF16_ADVICE = "UTF-16 text; convert it with `iconv -f utf-16 -t utf-8`"
+
 # File types by their first bytes, for files with another suffix.
 MAGIC_BYTES = {
     b"\xfd7zXZ\x00": "compressed with xz; give it the suffix .xz",
@@ -44,6 +46,8 @@ MAGIC_BYTES = {
     b"BZh":          "compressed with bzip2; give it the suffix .bz2",
     b"PK\x03\x04":   "a zip file; unzip it",
     b"PAR1":         "a Parquet file; give it the suffix .parquet",
+    codecs.BOM_UTF16_LE: UTF16_ADVICE,
+    codecs.BOM_UTF16_BE: UTF16_ADVICE,
 }  # fmt: skip
 
 
