@@ -115,9 +115,12 @@ def set_model_max_length(file: Path, data_table: dict[str, Any]) -> None:
 def merge_whitespace(file: Path) -> None:
     """Add a normalizer that replaces any run of whitespace by one space."""
     tokenizer = read_tokenizer_json_object(file)
-    rules = [{"type": "Replace", "pattern": {"Regex": "[\\s\ufeff]+"}, "content": " "}]
-    own_rules = [tokenizer["normalizer"]] if tokenizer["normalizer"] else []
-    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": rules + own_rules}
+    rule = {"type": "Replace", "pattern": {"Regex": "[\\s\ufeff]+"}, "content": " "}
+    normalizer = tokenizer["normalizer"]
+    if normalizer and normalizer.get("normalizers", [])[:1] == [rule]:
+        return  # of a built-in model that was trained further
+    own_rules = [normalizer] if normalizer else []
+    tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [rule, *own_rules]}
     file.write_text(json.dumps(tokenizer), encoding="utf-8")
 
 
