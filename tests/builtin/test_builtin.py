@@ -367,7 +367,8 @@ def test_words_and_phrases_are_translated() -> None:
     translate = qkv.task("translate")
     pairs = {
         "Hallo Welt": "Hello world", "Good morning": "Guten Morgen", "Katze": "cat", "cat": "Katze",
-        "Ja": "Yes", "Danke": "Thanks", "wo ist der bahnhof": "Where is the station",
+        "Ja": "Yes", "Danke": "Thank you", "wo ist der bahnhof": "Where is the station",
+        "the apple": "der Apfel", "to eat": "essen",
     }  # fmt: skip
     assert [item.text for item in translate.map(pairs)] == [*pairs.values()]
     assert translate("WO IST DER BAHNHOF?").text == "WHERE IS THE STATION?"
