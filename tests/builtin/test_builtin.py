@@ -412,10 +412,10 @@ def test_reviews_are_classified() -> None:
     blame = [
         "What a waste of time, the worst film I have seen.",
         "Dull, badly written and far too long.",
+        "I hated it",
     ]
-    assert [item.label for item in classify.map(praise + blame)] == ["positive"] * 2 + [
-        "negative"
-    ] * 2
+    labels = [item.label for item in classify.map(praise + blame)]
+    assert labels == ["positive"] * len(praise) + ["negative"] * len(blame)
 
 
 def test_plays_are_completed() -> None:
