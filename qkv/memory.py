@@ -1,15 +1,14 @@
-"""Errors of torch and Python that mean that there is not enough memory."""
+"""Errors of torch and Python that mean that there is not enough memory. Does not depend on torch."""
 
 from __future__ import annotations
 
-import torch
-
-# In the messages of RuntimeError: the allocators of the CPU on Linux, macOS and Windows, and CUDA's
-# libraries, which allocate work space of their own.
+# In the messages of RuntimeError: the allocators of the CPU on Linux, macOS and Windows, CUDA's, and its
+# libraries, which allocate work space of their own. torch.OutOfMemoryError is a RuntimeError.
 MEMORY_ERROR_PHRASES = (
     "can't allocate memory",
     "not enough memory",
     "out of memory",
+    "bad_alloc",
     "CUBLAS_STATUS_ALLOC_FAILED",
     "CUDNN_STATUS_ALLOC_FAILED",
 )
@@ -19,7 +18,7 @@ def is_memory_error(error: BaseException) -> bool:
     """Return whether an error is, or follows from, a lack of memory of the CPU or of a GPU."""
     cause: BaseException | None = error
     while cause is not None:
-        if isinstance(cause, MemoryError | torch.OutOfMemoryError):
+        if isinstance(cause, MemoryError):
             return True
         if isinstance(cause, RuntimeError) and any(
             phrase in str(cause) for phrase in MEMORY_ERROR_PHRASES

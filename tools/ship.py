@@ -117,7 +117,7 @@ def merge_whitespace(file: Path) -> None:
     tokenizer = read_tokenizer_json_object(file)
     rule = {"type": "Replace", "pattern": {"Regex": "[\\s\ufeff]+"}, "content": " "}
     normalizer = tokenizer["normalizer"]
-    if normalizer and normalizer.get("normalizers", [])[:1] == [rule]:
+    if isinstance(normalizer, dict) and normalizer.get("normalizers", [])[:1] == [rule]:
         return  # of a built-in model that was trained further
     own_rules = [normalizer] if normalizer else []
     tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [rule, *own_rules]}

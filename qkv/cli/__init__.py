@@ -16,7 +16,7 @@ from qkv.cli import completion, models, new, read, recipes, tokenizers, train, w
 from qkv.cli.console import print_error
 from qkv.files import format_error
 from qkv.hints import NAME_HINTS
-from qkv.model.memory import is_out_of_memory
+from qkv.memory import is_memory_error
 
 app = App(
     name="qkv", version=__version__, help="Every classic Transformer from one readable core.",
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
+        if not is_memory_error(error):
             raise
         print_error(
             f"out of memory ({format_error(error)}); use smaller batches, or a smaller model"

@@ -16,7 +16,7 @@ from qkv.cli.console import make_console, print_rich, show_progress_bar
 from qkv.cli.decoding import DEFAULT_EVAL, EvalOptions
 from qkv.cli.flags import BoolFlag, JsonFlag, drop_none
 from qkv.formatting import format_count, format_duration
-from qkv.model.memory import is_out_of_memory
+from qkv.memory import is_memory_error
 from qkv.recipes import find_recipe, read_about
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def run_training(recipe: Recipe, resume: str | None, stop_signals: StopSignals) 
             (state,) = interruption.args
             interrupted = True
         except (MemoryError, RuntimeError) as error:
-            if not is_out_of_memory(error):
+            if not is_memory_error(error):
                 raise
             hint = (
                 "use a smaller data.batch_size or data.batch_tokens, or a larger train.grad_accum"

@@ -18,7 +18,6 @@ CGROUP_FILES = (
         "/sys/fs/cgroup/memory/memory.usage_in_bytes",
     ),
 )
-OUT_OF_MEMORY_MESSAGES = ("can't allocate memory", "out of memory", "bad_alloc")
 
 
 def get_available_memory() -> int | None:
@@ -87,14 +86,4 @@ def check_spec_memory(spec: Spec | DualSpec) -> None:
         num_parameters * BYTES_PER_PARAMETER,
         f"a model of {num_parameters:,} parameters",
         "choose smaller sizes, such as width, depth or vocab_size",
-    )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error is that of an allocation that failed, in Python or in torch."""
-    if isinstance(error, MemoryError):
-        return True
-    message = str(error)
-    return isinstance(error, RuntimeError) and any(
-        words in message for words in OUT_OF_MEMORY_MESSAGES
     )

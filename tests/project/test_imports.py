@@ -18,7 +18,7 @@ ALLOWED_IMPORTS = {
     "files":      "",
     "staging":    "files",
     "torch_compat": "torch",
-    "memory":     "torch",
+    "memory":     "",
     "spec":       "",
     "batch":      "torch",
     "kernels":    "torch_compat spec torch",
