@@ -20,10 +20,8 @@ SHORT_TEXTS = [TEXTS[0], TEXTS[2], TEXTS[4]]
 def run_threads(work: Callable[[int], None]) -> None:
     """Run a function in threads with their numbers, and raise the first of their errors."""
     errors: list[BaseException] = []
-    num_torch_threads = torch.get_num_threads()
 
     def run(number: int) -> None:
-        torch.set_num_threads(num_torch_threads)  # is per thread, and decides the order of sums
         try:
             work(number)
         except BaseException as error:
@@ -36,6 +34,14 @@ def run_threads(work: Callable[[int], None]) -> None:
         thread.join()
     if errors:
         raise errors[0]
+
+
+def assert_same_result(result: Any, expected: tuple[list[Any], Any]) -> None:
+    """Compare with a result of the main thread; torch.set_num_threads does not apply to other threads,
+    so that numbers are equal up to rounding. Dropout would change them by far more."""
+    values, numbers = flatten_result(result)
+    assert values == expected[0]
+    assert numbers == pytest.approx(expected[1], rel=1e-5, abs=1e-6)
 
 
 def add_dropout(model: qkv.Model) -> None:
@@ -62,7 +68,7 @@ def test_threads_on_a_network_in_training_mode(name: str) -> None:
     def work(number: int) -> None:
         for i in range(4):
             index = (number + i) % len(inputs)
-            assert flatten_result(task(inputs[index])) == expected[index]
+            assert_same_result(task(inputs[index]), expected[index])
 
     try:
         run_threads(work)
@@ -89,7 +95,7 @@ def test_task_beside_a_training_loop() -> None:
             if number == 0:
                 model(input_ids=batch)
             else:
-                assert flatten_result(task(TEXTS[index])) == expected[index]
+                assert_same_result(task(TEXTS[index]), expected[index])
 
     model.train()
     try:
