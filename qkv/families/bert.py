@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qkv import spec as s
-from qkv.families.family import COMMON_CONFIG, Args, Family, common_heads, head_classes
+from qkv.families.family import COMMON_CONFIG, Args, Family, common_heads, head_classes, lookup
 
 Heads = tuple[s.HeadSpec | s.AdaptiveSoftmaxSpec | s.SpanBeamSpec, ...]
 
@@ -85,9 +85,9 @@ def bert(
         "multiple-choice": (pooler, *head_specs["multiple-choice"]),
     }
     if classifier_pooling:
-        pooled_heads = common_heads(
-            num_labels, head_dropout, pooling=dict(pooling=classifier_pooling)
-        )
+        poolings = {name: name for name in ("first", "last", "mean", "max")}
+        pooling = lookup("classifier_pooling", classifier_pooling, poolings)
+        pooled_heads = common_heads(num_labels, head_dropout, pooling=dict(pooling=pooling))
         head_specs["sequence-classification"] = pooled_heads["sequence-classification"]
     return s.Spec(family=family, encoder=stack, heads=head_specs[head], init=(("*", init_std),))
 

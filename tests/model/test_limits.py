@@ -208,6 +208,12 @@ def test_invalid_values_of_other_keys_are_errors(
     assert find_wrong_messages(copy_folder(family), get_leaf(key), changes_by_value) == []
 
 
+@pytest.mark.parametrize("family", ["bert", "modernbert"])
+def test_unknown_pooling_of_a_classifier_is_an_error(family: str) -> None:
+    with pytest.raises(ValueError, match="classifier_pooling is 'first_eos': expected one of"):
+        qkv.build(family, head="sequence-classification", classifier_pooling="first_eos")
+
+
 SUPPORTED_KEYS = [(f, key) for f, family in FAMILIES.items() for key in family.supported_values]
 
 
