@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import qkv
 from qkv.decode import Engine, GenerationConfig, generate, optimize_model
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
@@ -108,7 +108,7 @@ def compare(name: str, options: argparse.Namespace) -> None:
         model.save_pretrained(folder)
         dtype = torch.bfloat16 if gpu else torch.float32
         net = qkv.load(folder, device=options.device, dtype=dtype).net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     engine = Engine(optimize_model(net, precision=options.precision), static_shapes=gpu)
     model = model.to(device=options.device, dtype=dtype)
     calls = {

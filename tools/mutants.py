@@ -324,7 +324,7 @@ TABLE = [Mutant(*row) for row in (
      "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
     ("adaptive-embedding-not-scaled", "nn/embedding.py", "self.scale = math.sqrt(width)", "self.scale = 1.0",
      "families/xl:outputs_and_gradients_match_the_reference[xl-base]"),
-    ("embeddings-always-shared", "nn/transformer.py", "self.encoder and self.decoder and spec.share_embeddings",
+    ("embeddings-always-shared", "nn/network.py", "self.encoder and self.decoder and spec.share_embeddings",
      "self.encoder and self.decoder", "families/original:outputs_and_gradients_match_the_reference[two-none-fp32]"),
 
     # depth
@@ -373,9 +373,9 @@ TABLE = [Mutant(*row) for row in (
      "xlnet-XLNetLMHeadModel-permute"),
     ("content-stream-excludes-itself", "model/inputs.py", "allowed | torch.eye(", "allowed & ~torch.eye(",
      "xlnet-XLNetLMHeadModel-permute"),
-    ("clip-not-normalized", "nn/transformer.py", "F.normalize(out[name], dim=-1)", "out[name]", "clip-CLIPModel"),
-    ("clip-logit-scale-without-exp", "nn/transformer.py", "self.logit_scale.exp()", "self.logit_scale", "clip-CLIPModel"),
-    ("clip-logits-transposed", "nn/transformer.py", 'out["scaled_image_embeds"] @ out["text_embeds"].T',
+    ("clip-not-normalized", "nn/network.py", "F.normalize(out[name], dim=-1)", "out[name]", "clip-CLIPModel"),
+    ("clip-logit-scale-without-exp", "nn/network.py", "self.logit_scale.exp()", "self.logit_scale", "clip-CLIPModel"),
+    ("clip-logits-transposed", "nn/network.py", 'out["scaled_image_embeds"] @ out["text_embeds"].T',
      'out["text_embeds"] @ out["scaled_image_embeds"].T', "clip-CLIPModel"),
     ("shift-right-does-not-wrap", "model/inputs.py", 'if mode == "wrap"', "if False", "mbart-MBartModel-shift"),
     ("shift-right-counts-padding", "model/inputs.py", "mask & (mask.cumsum(1) == 1)", "torch.ones_like(mask).cumsum(1) == 1",

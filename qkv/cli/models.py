@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from qkv.families.family import Family
     from qkv.model.model import Model
-    from qkv.nn.transformer import DualEncoder, Transformer
+    from qkv.nn.network import DualEncoder, Network
     from qkv.spec import DualSpec, Spec
 
 MIN_WIDE_SCREEN = 130  # minimum screen width for one column per fact about a family
@@ -210,7 +210,7 @@ def show(
 
 def _resolve_model(
     model: str, size: str | None, adapter: str | None
-) -> tuple[str, Family, Spec | DualSpec, Transformer | DualEncoder | None]:
+) -> tuple[str, Family, Spec | DualSpec, Network | DualEncoder | None]:
     """Return title, family, spec and, if loaded, network of a folder, a family or a hub id."""
     from qkv.families import FAMILY_NAMES, get_family
     from qkv.files import read_json_object

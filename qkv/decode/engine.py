@@ -44,7 +44,7 @@ from qkv.decode.search.speculative import SpeculativeBatch
 from qkv.decode.segment_runner import SegmentRunner
 from qkv.kernels.attention import without_cudnn
 from qkv.memory import is_memory_error
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 
 
 class Engine:
@@ -58,9 +58,9 @@ class Engine:
 
     def __init__(
         self,
-        net: Transformer,
+        net: Network,
         *,
-        assistant_model: Transformer | None = None,
+        assistant_model: Network | None = None,
         max_batch_size: int | None = None,
         static_shapes: bool = False,
     ) -> None:

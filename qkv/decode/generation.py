@@ -10,11 +10,11 @@ from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import Engine
 from qkv.decode.logits.processors import PrefixAllowedTokensFn
 from qkv.decode.request import RequestOutput, Result, StoppingCriteria
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 
 
 def generate(
-    net: Transformer | Engine,
+    net: Network | Engine,
     prompts: Sequence[Sequence[int]] | None = None,
     *,
     sources: Sequence[Sequence[int]] | None = None,
@@ -22,7 +22,7 @@ def generate(
     seed: int = 0,
     prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
     stopping_criteria: StoppingCriteria | Sequence[StoppingCriteria | None] | None = None,
-    assistant_model: Transformer | None = None,
+    assistant_model: Network | None = None,
     batch_size: int | None = None,
     return_exceptions: bool = False,
 ) -> list[list[Result]]:
@@ -94,13 +94,13 @@ def run_requests(
 
 
 def stream_generate(
-    net: Transformer,
+    net: Network,
     prompt: Sequence[int] = (),
     *,
     source: Sequence[int] | None = None,
     generation_config: GenerationConfig | None = None,
     seed: int = 0,
-    assistant_model: Transformer | None = None,
+    assistant_model: Network | None = None,
 ) -> Iterator[RequestOutput]:
     """Yield the outputs of one prompt step by step; the last one has the results.
 

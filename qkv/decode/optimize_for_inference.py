@@ -17,7 +17,8 @@ from qkv.kernels.vocab_linear import VocabLinear
 from qkv.nn.attention import Attention
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.heads import PredictionHead
-from qkv.nn.transformer import Layer, Transformer
+from qkv.nn.network import Network
+from qkv.nn.transformer import Layer
 from qkv.torch_compat import (
     has_packed_linear,
     pack_linear_fp16,
@@ -30,7 +31,7 @@ INFERENCE_PRECISIONS = (None, "half")
 MIN_PACKED_ROWS = 4  # packed weights are faster from this many rows on
 
 
-def optimize_model(net: Transformer, precision: str | None = None) -> Transformer:
+def optimize_model(net: Network, precision: str | None = None) -> Network:
     """Return an optimized copy of a network in evaluation mode.
 
     Tensors that need no new layout are shared; later changes of the network do not affect the

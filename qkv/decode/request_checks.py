@@ -9,7 +9,7 @@ from torch import Tensor
 from qkv.decode.config import GenerationConfig, format_setting_value
 from qkv.decode.config_file import check_config_token_ids
 from qkv.decode.logits.forced_words import count_forced_tokens
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.validate import check_sequence_length
 
 DEFAULT_MAX_NEW_TOKENS = 256  # when the settings have no maximum length
@@ -17,9 +17,7 @@ DEFAULT_MAX_NEW_TOKENS = 256  # when the settings have no maximum length
 Source = Sequence[int] | Tensor
 
 
-def check_config(
-    net: Transformer, assistant_model: Transformer | None, config: GenerationConfig
-) -> None:
+def check_config(net: Network, assistant_model: Network | None, config: GenerationConfig) -> None:
     """Raise an error if this network cannot decode with these settings."""
     vocab_size = get_vocab_size(net)
     check_config_token_ids(config, vocab_size)
@@ -40,7 +38,7 @@ def check_config(
 
 
 def prepare_prompt(
-    net: Transformer, prompt: list[int], source: Source | None, config: GenerationConfig
+    net: Network, prompt: list[int], source: Source | None, config: GenerationConfig
 ) -> list[int]:
     """Check prompt and source, and return the prompt with the start token."""
     check_prompt("prompt", prompt, get_vocab_size(net))
@@ -66,14 +64,14 @@ def prepare_prompt(
     return prompt if prompt[:1] == [start_token_id] else [start_token_id, *prompt]
 
 
-def check_assistant_length(assistant_model: Transformer, prompt: list[int]) -> None:
+def check_assistant_length(assistant_model: Network, prompt: list[int]) -> None:
     """Raise an error if the prompt is too long for the assistant model."""
     max_positions = assistant_model.last_stack.spec.max_positions
     check_sequence_length("prompt", len(prompt), max_positions, "assistant_model")
 
 
 def compute_max_length(
-    net: Transformer, token_ids: list[int], config: GenerationConfig
+    net: Network, token_ids: list[int], config: GenerationConfig
 ) -> tuple[int, str]:
     """Return the maximum length of a sequence, prompt included, and its finish reason."""
     if config.max_new_tokens is not None:
@@ -104,17 +102,17 @@ def compute_max_length(
     return max_length, limit_reason
 
 
-def get_vocab_size(net: Transformer) -> int:
+def get_vocab_size(net: Network) -> int:
     """Return the vocabulary size of the stack that generates."""
     return net.last_stack.spec.embedding.vocab_size
 
 
-def is_recurrent_model(net: Transformer) -> bool:
+def is_recurrent_model(net: Network) -> bool:
     """Return whether the network has segment-level recurrence (Transformer-XL, XLNet)."""
     return net.last_stack.spec.recurrence is not None
 
 
-def is_encoder_decoder_model(net: Transformer) -> bool:
+def is_encoder_decoder_model(net: Network) -> bool:
     """Return whether the network reads a source besides the prompt."""
     return net.encoder is not None and net.decoder is not None
 
@@ -133,7 +131,7 @@ def check_prompt(name: str, token_ids: Source, vocab_size: int) -> None:
         )
 
 
-def check_assistant_model(net: Transformer, assistant_model: Transformer) -> None:
+def check_assistant_model(net: Network, assistant_model: Network) -> None:
     """Raise an error if a network cannot draft for another."""
     if get_vocab_size(net) != get_vocab_size(assistant_model):
         raise ValueError(

@@ -18,7 +18,8 @@ from qkv.batch import Batch, Inputs
 from qkv.decode.cache import CacheLayout, StaticKVCache
 from qkv.decode.cuda_graphs import CUDAGraphCache
 from qkv.decode.transfer import copy_to_device
-from qkv.nn.transformer import LayerCache, Transformer
+from qkv.nn.network import Network
+from qkv.nn.transformer import LayerCache
 from qkv.spec import And, Full, Local, Or, Pattern, PerHead, Prefix
 
 Prompts = Sequence[Sequence[int]]
@@ -52,9 +53,7 @@ class Runner(Protocol):
 class ModelRunner:
     """Runner with a KV cache; rows of any length may join at any time."""
 
-    def __init__(
-        self, net: Transformer, rows_per_prompt: int = 1, static_shapes: bool = False
-    ) -> None:
+    def __init__(self, net: Network, rows_per_prompt: int = 1, static_shapes: bool = False) -> None:
         self.device = device = next(net.parameters()).device
         self.net = net
         self.rows_per_prompt = rows_per_prompt

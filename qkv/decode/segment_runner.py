@@ -21,7 +21,7 @@ from qkv.decode.runner import (
     move_and_truncate,
 )
 from qkv.decode.transfer import copy_to_device
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 
 MAX_PREFILL_TOKENS = 8192  # a longer prompt is processed in segments
 SEGMENT_LENGTH = 1024
@@ -32,7 +32,7 @@ class SegmentRunner:
 
     max_positions: int | None = None  # positions are relative
 
-    def __init__(self, net: Transformer, rows_per_prompt: int = 1) -> None:
+    def __init__(self, net: Network, rows_per_prompt: int = 1) -> None:
         self.net = net
         self.rows_per_prompt = rows_per_prompt
         self.device = next(net.parameters()).device

@@ -17,7 +17,7 @@ from qkv.export.modules import (
 )
 from qkv.model.inputs import list_accepted_inputs, list_stack_specs
 from qkv.model.model import Model
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.spec import DualSpec, MixtureOfExpertsSpec, SpanBeamSpec, Spec
 
 # Sizes of the example inputs. They differ, so that tracing does not take two axes for one.
@@ -58,7 +58,7 @@ def build_graphs(model: Model) -> list[Graph]:
     encoder, the decoder of the first tokens, and the decoder of later tokens."""
     check_exportable(model)
     spec, net = model.spec, model.net
-    if isinstance(spec, Spec) and isinstance(net, Transformer) and spec.decoder is not None:
+    if isinstance(spec, Spec) and isinstance(net, Network) and spec.decoder is not None:
         head = model.args.get("head")
         if spec.encoder is not None and head in ("lm", "none"):
             return build_seq2seq_graphs(net, "logits" if spec.heads else "last_hidden_state")
@@ -153,7 +153,7 @@ def find_output_axes(
 # --- decoders with a KV cache ---
 
 
-def build_decoder_graph(net: Transformer) -> Graph:
+def build_decoder_graph(net: Network) -> Graph:
     """Return the graph of a decoder; a prompt has a cache of length 0."""
     past = build_cache_examples(net, "", CACHED)
     like = next(iter(past.values()))
@@ -180,7 +180,7 @@ def build_decoder_graph(net: Transformer) -> Graph:
     )
 
 
-def build_seq2seq_graphs(net: Transformer, output: str) -> list[Graph]:
+def build_seq2seq_graphs(net: Network, output: str) -> list[Graph]:
     """Return the graphs of an encoder-decoder: encoder, first tokens, later tokens."""
     past = build_cache_examples(net, "decoder.", CACHED)
     keys = build_cache_examples(net, "encoder.", SOURCE)
@@ -229,7 +229,7 @@ def build_seq2seq_graphs(net: Transformer, output: str) -> list[Graph]:
     return [encoder, first, later]
 
 
-def build_cache_examples(net: Transformer, side: str, length: int) -> Tensors:
+def build_cache_examples(net: Network, side: str, length: int) -> Tensors:
     """Return cached keys and values (B, H, S, D) by name: past_key_values.0.decoder.key ..."""
     stack = net.last_stack
     like = next(stack.parameters())

@@ -12,7 +12,8 @@ from qkv.batch import Batch, Inputs
 from qkv.model.inputs import shift_tokens_right
 from qkv.model.model import CHOICE_INPUTS
 from qkv.nn.cache import Cache, KVCache
-from qkv.nn.transformer import DualEncoder, LayerCache, Transformer
+from qkv.nn.network import DualEncoder, Network
+from qkv.nn.transformer import LayerCache
 from qkv.spec import DualSpec, LearnedPositions, Spec
 
 Tensors = dict[str, Tensor]
@@ -46,7 +47,7 @@ def build_inputs(
 class ForwardModule(nn.Module):
     """One forward pass: the outputs of the head, or the hidden states of a model without a head."""
 
-    def __init__(self, net: Transformer | DualEncoder) -> None:
+    def __init__(self, net: Network | DualEncoder) -> None:
         super().__init__()
         self.net = net
         self.spec = net.spec
@@ -103,7 +104,7 @@ class ForwardModule(nn.Module):
 class EncoderModule(nn.Module):
     """The encoder of an encoder-decoder."""
 
-    def __init__(self, net: Transformer) -> None:
+    def __init__(self, net: Network) -> None:
         super().__init__()
         self.encoder = net.encoder
 
@@ -118,7 +119,7 @@ class DecoderModule(nn.Module):
 
     `attention_mask` covers the cached and the new tokens, and padding may be anywhere."""
 
-    def __init__(self, net: Transformer) -> None:
+    def __init__(self, net: Network) -> None:
         super().__init__()
         self.net = net
         self.depth = len(net.last_stack.layer_order)
@@ -154,7 +155,7 @@ class Seq2SeqDecoderModule(nn.Module):
     """The decoder of an encoder-decoder: the first tokens after `encoder_hidden_states`, or new tokens
     after cached ones. The tokens of the decoder have no padding."""
 
-    def __init__(self, net: Transformer, output: str) -> None:
+    def __init__(self, net: Network, output: str) -> None:
         super().__init__()
         self.net = net
         self.output = output

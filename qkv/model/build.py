@@ -20,7 +20,7 @@ from qkv.model.memory import check_spec_memory
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling, add_pooling
 from qkv.model.transforms.positions import replace_positions
-from qkv.nn.transformer import DualEncoder, Transformer, build_network
+from qkv.nn.network import DualEncoder, Network, build_network
 from qkv.spec import DualSpec, Spec
 
 
@@ -78,12 +78,10 @@ def build_model_spec(
 
 
 @torch.no_grad()
-def initialize_weights(
-    net: Transformer | DualEncoder, names: Collection[str] | None = None
-) -> None:
+def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None = None) -> None:
     """Set norms to one and biases to zero; sample other tensors with the standard deviation of the
     spec. `names`: only these parameters."""
-    towers = {"": net} if isinstance(net, Transformer) else {"text.": net.text, "image.": net.image}
+    towers = {"": net} if isinstance(net, Network) else {"text.": net.text, "image.": net.image}
     for prefix, tower in towers.items():
         if tower is None:
             continue

@@ -16,7 +16,7 @@ from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.evaluation import view_in_evaluation_mode
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 
 
 def generate_ids(
@@ -32,7 +32,7 @@ def generate_ids(
     The rows of a decoder start with the prompt, those of an encoder-decoder with the start token of
     the decoder. `settings` are fields of GenerationConfig; the defaults come from the model's
     generation_config.json."""
-    if not isinstance(model.net, Transformer) or model.net.decoder is None:
+    if not isinstance(model.net, Network) or model.net.decoder is None:
         raise ValueError(f"generate: a {model.family.name} model without a decoder cannot generate")
     config = _complete_config(model, cast(dict[str, Any], settings))
     mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask

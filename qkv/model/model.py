@@ -29,7 +29,7 @@ from qkv.model.transforms.pooling import Pooling
 from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sentence_transformer
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.lora import lora_layers
-from qkv.nn.transformer import DualEncoder, Transformer
+from qkv.nn.network import DualEncoder, Network
 from qkv.spec import DualSpec, ShiftRight, Spec
 from qkv.staging import write_folder
 from qkv.text import Tokenizer
@@ -49,7 +49,7 @@ class Model:
     """A network with everything that is needed to run and to save it."""
 
     def __init__(
-        self, family: Family, args: Args, net: Transformer | DualEncoder, config: Mapping[str, Any], *,
+        self, family: Family, args: Args, net: Network | DualEncoder, config: Mapping[str, Any], *,
         position_embedding_type: str | None = None, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
         tokenizer_files: TokenizerFiles | None = None, generation_config: Mapping[str, Any] | None = None,
@@ -368,7 +368,7 @@ class Model:
             self.tokenizer_files.write(folder)
         elif self._tokenizer is not None:
             self._tokenizer.save(folder)
-        if self.pooling is not None and isinstance(self.net, Transformer):
+        if self.pooling is not None and isinstance(self.net, Network):
             prefix = "heads.sentence_dense.dense."
             dense_tensors = {
                 name.removeprefix(prefix): p.detach()

@@ -15,7 +15,7 @@ from qkv.families.family import Args, Family
 from qkv.files import join_problems
 from qkv.model.build import initialize_weights
 from qkv.model.config import detect_prefix
-from qkv.nn.transformer import DualEncoder, Transformer, build_network
+from qkv.nn.network import DualEncoder, Network, build_network
 from qkv.spec import DualSpec, Spec
 from qkv.weights.names_table import UNUSED, NamesTable, TensorMapping
 from qkv.weights.safetensors import align_tensor
@@ -31,7 +31,7 @@ class SkipInitialization(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def build_meta_network(spec: Spec | DualSpec) -> Transformer | DualEncoder:
+def build_meta_network(spec: Spec | DualSpec) -> Network | DualEncoder:
     """Return the network with its parameters on the meta device."""
     with torch.device("meta"), SkipInitialization():
         return build_network(spec)
@@ -117,7 +117,7 @@ class LoadedTensors(NamedTuple):
 
 
 def load_parameters(
-    net: Transformer | DualEncoder,
+    net: Network | DualEncoder,
     names_table: NamesTable,
     tensors: dict[str, Tensor],
     folder: Path,

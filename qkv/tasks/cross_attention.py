@@ -17,7 +17,7 @@ from qkv.batch import Batch, Inputs
 from qkv.data.batches.collate import pad_sequences
 from qkv.decode import GenerationConfig, Result
 from qkv.decode.request_checks import prepare_prompt
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.tasks.checks import check_choice
 from qkv.validate import check_number
 
@@ -50,7 +50,7 @@ def resolve_alignment_layer(alignment_layer: str | int, depth: int) -> int | Lit
 
 
 def compute_cross_attention(
-    net: Transformer,
+    net: Network,
     sources: Sequence[IdSequence],
     results: Sequence[Result],
     generation_config: GenerationConfig,

@@ -19,7 +19,8 @@ from torch import nn
 from qkv import spec
 from qkv.model.parameters import build_meta_network
 from qkv.nn.lora import LoraLinear
-from qkv.nn.transformer import DualEncoder, Layer, Stack, Transformer
+from qkv.nn.network import DualEncoder, Network
+from qkv.nn.transformer import Layer, Stack
 from qkv.spec import DualSpec, Spec, StackSpec
 from qkv.view import patterns
 from qkv.view.descriptions import (
@@ -123,7 +124,7 @@ def count_spec_parameters(model_spec: Spec | DualSpec) -> int:
 
 
 def build_module_tree(
-    net: Transformer | DualEncoder, name: str, *, fold_layers: bool = True
+    net: Network | DualEncoder, name: str, *, fold_layers: bool = True
 ) -> ModuleNode:
     """Build the tree of a network; with `fold_layers`, equal layers are one node."""
     notes = dict(annotate_modules(net))
@@ -216,7 +217,7 @@ def annotate_modules(net: nn.Module) -> Iterator[tuple[int, ModuleNote]]:
                     attention = describe_attention(layer_spec.cross_attention)
                     note = ModuleNote([attention, "attends to all of the source"])
                     yield id(layer.cross_attention), note
-        elif isinstance(module, Transformer):
+        elif isinstance(module, Network):
             for head in module.spec.heads:
                 yield id(module.heads[head.name]), ModuleNote([describe_head(head)])
 

@@ -24,7 +24,7 @@ from qkv.decode.runner import (
     move_and_truncate,
 )
 from qkv.decode.running_batch import RunningBatch
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.support import tiny
 
 MAX_POSITIONS = 11
@@ -47,12 +47,12 @@ CASES = [  # network, method, whether reordered rows are copied as a whole, as o
 ]
 
 
-def build_net(name: str, **changes: Any) -> Transformer:
+def build_net(name: str, **changes: Any) -> Network:
     family, arguments = tiny.CAUSAL[name]
     extra = 6 if family == "roberta" else 0  # its positions start after the pad id
     sizes = {"max_positions": MAX_POSITIONS + extra} | changes
     net = tiny.build(family, **(arguments | sizes)).net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     assert net.last_stack.spec.max_positions == sizes["max_positions"] - extra
     return net
 
@@ -76,7 +76,7 @@ class CheckedRunner(ModelRunner):
 
     num_slid_rows = 0
 
-    def __init__(self, net: Transformer, rows_per_prompt: int, static_shapes: bool) -> None:
+    def __init__(self, net: Network, rows_per_prompt: int, static_shapes: bool) -> None:
         super().__init__(net, rows_per_prompt, static_shapes)
         self.rows: list[list[int]] = []  # all tokens of each row
         self.sources: list[Any] = []  # of each prompt

@@ -18,7 +18,7 @@ from qkv.decode.engine import Engine
 from qkv.decode.generation import generate, stream_generate
 from qkv.decode.request import Result
 from qkv.decode.runner import ModelRunner
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.support import tiny
 
 EOS = (9, 17, 22, 30, 37, 41)
@@ -56,10 +56,10 @@ PAIRS = [
 ]
 
 
-def build_net(name: str, **changes: Any) -> Transformer:
+def build_net(name: str, **changes: Any) -> Network:
     family, arguments = tiny.CAUSAL[name]
     net = tiny.build(family, **(arguments | changes)).net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     return net
 
 
@@ -72,7 +72,7 @@ def build_requests(name: str, count: int) -> list[dict[str, Any]]:
 
 
 def generate_alone(
-    net: Transformer, config: GenerationConfig, request: dict[str, Any], seed: int
+    net: Network, config: GenerationConfig, request: dict[str, Any], seed: int
 ) -> list[Result]:
     prompt = request.get("prompt")
     source = request.get("source")
@@ -293,15 +293,13 @@ def test_scores_are_log_probabilities(name: str) -> None:
         assert result.score == pytest.approx(sum(expected) / len(expected), abs=1e-4)
 
 
-def compute_log_probs(
-    net: Transformer, request: dict[str, Any], token_ids: list[int]
-) -> list[float]:
+def compute_log_probs(net: Network, request: dict[str, Any], token_ids: list[int]) -> list[float]:
     """Return the log-probabilities of new tokens by one forward pass."""
     log_probs = compute_logits(net, request, token_ids).float().log_softmax(-1)
     return [float(log_probs[i, token_id]) for i, token_id in enumerate(token_ids)]
 
 
-def compute_logits(net: Transformer, request: dict[str, Any], token_ids: list[int]) -> Tensor:
+def compute_logits(net: Network, request: dict[str, Any], token_ids: list[int]) -> Tensor:
     """Return the logits (T, V) that predict new tokens."""
     if "source" in request:
         encoder = Inputs.create(torch.tensor([request["source"]]))

@@ -19,7 +19,7 @@ from qkv.decode.engine import Engine
 from qkv.decode.generation import generate, stream_generate
 from qkv.decode.request import Result
 from qkv.memory import is_memory_error
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.decode.test_engine import (
     GREEDY,
     METHODS,
@@ -226,7 +226,7 @@ def test_logits_processor_that_gives_nan(
 
 
 @contextmanager
-def limit_rows(net: Transformer, max_rows: int) -> Iterator[list[int]]:
+def limit_rows(net: Network, max_rows: int) -> Iterator[list[int]]:
     """Let the network lack memory for more rows; yield the rows of its forward passes."""
     num_rows: list[int] = []
 

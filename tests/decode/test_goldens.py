@@ -11,7 +11,7 @@ import pytest
 
 import qkv
 from qkv.decode import generate, read_generation_config
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 
 ROOT = Path(__file__).parent.parent / "goldens" / "generate"
 FOLDERS = sorted(path.parent.name for path in ROOT.glob("*/cases.json"))
@@ -38,7 +38,7 @@ def test_golden_files_are_complete() -> None:
 def test_token_ids_and_scores(folder: str) -> None:
     model = load_model(folder)
     net = model.net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     is_encoder_decoder = net.encoder is not None and net.decoder is not None
     different = []
     for case in read_cases(folder):

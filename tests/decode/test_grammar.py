@@ -10,7 +10,7 @@ import pytest
 
 from qkv.decode import GenerationConfig, generate
 from qkv.decode.logits.grammar import MAX_CACHED_MATCHERS, GrammarConstraint
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.support import tiny
 
 EOS = 0
@@ -40,9 +40,9 @@ class AlternatingMatcher:
         return bytes(int(token_id > 0 and (token_id % 2 == 0) == is_even) for token_id in range(21))
 
 
-def build_net(family: str = "gpt2") -> Transformer:
+def build_net(family: str = "gpt2") -> Network:
     net = tiny.build(family).net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     return net
 
 

@@ -10,18 +10,18 @@ import torch
 from qkv.batch import Batch, Inputs
 from qkv.decode import GenerationConfig, generate, optimize_model
 from qkv.decode.optimize_for_inference import FP16Linear, FusedQKVProjection, TransposedLinear
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.support import compare, tiny
 
 
-def build_net(name: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Transformer:
+def build_net(name: str, dtype: torch.dtype = torch.float64, **changes: Any) -> Network:
     family, arguments = tiny.CAUSAL[name]
     net = tiny.build(family, dtype=dtype, **arguments, **changes).net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     return net
 
 
-def build_batch(net: Transformer) -> Batch:
+def build_batch(net: Network) -> Batch:
     inputs = Inputs.create(tiny.random_ids(2, 6))
     if net.encoder is not None and net.decoder is not None:
         return Batch(encoder=inputs, decoder=inputs)

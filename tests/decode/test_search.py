@@ -16,7 +16,7 @@ from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import Engine
 from qkv.decode.generation import generate
 from qkv.decode.logits.forced_words import ForcedWordsState
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.decode.test_sampling import chi_square
 from tests.support import tiny
 
@@ -24,20 +24,20 @@ VOCAB_SIZE = 8
 EOS = 1
 
 
-def build_net(family: str, seed: int, **changes: Any) -> Transformer:
+def build_net(family: str, seed: int, **changes: Any) -> Network:
     model = tiny.build(family, **(dict(vocab_size=VOCAB_SIZE) | changes))
     tiny.randomize_parameters(model.net, str(seed))
-    assert isinstance(model.net, Transformer)
+    assert isinstance(model.net, Network)
     return model.net.eval()
 
 
 @torch.no_grad()
-def compute_log_probs(net: Transformer, source: list[int], token_ids: list[int]) -> Tensor:
+def compute_log_probs(net: Network, source: list[int], token_ids: list[int]) -> Tensor:
     """Return the log-probabilities (T, V) of the next token after each token, by one forward pass."""
     return compute_outputs(net, source, token_ids)["logits"][0].float().log_softmax(-1)
 
 
-def compute_outputs(net: Transformer, source: list[int], token_ids: list[int]) -> dict[str, Tensor]:
+def compute_outputs(net: Network, source: list[int], token_ids: list[int]) -> dict[str, Tensor]:
     if net.encoder is None:
         return net(Batch(encoder=Inputs.create(torch.tensor([[*source, *token_ids]]))))
     encoder = Inputs.create(torch.tensor([source]))
@@ -46,7 +46,7 @@ def compute_outputs(net: Transformer, source: list[int], token_ids: list[int]) -
 
 
 def search_exhaustively(
-    net: Transformer, source: list[int], max_length: int, is_valid: Callable[[list[int]], bool]
+    net: Network, source: list[int], max_length: int, is_valid: Callable[[list[int]], bool]
 ) -> list[int]:
     """Return the valid sequence of highest mean log-probability, finished or of maximum length."""
     best: list[int] = []
@@ -170,7 +170,7 @@ def test_forced_words_state() -> None:
 
 @torch.no_grad()
 def run_diverse_beam_search(
-    net: Transformer,
+    net: Network,
     source: list[int],
     num_beams: int,
     num_groups: int,
@@ -220,7 +220,7 @@ def test_diverse_beam_search(family: str, num_beams: int, num_groups: int) -> No
 
 @torch.no_grad()
 def run_contrastive_search(
-    net: Transformer, source: list[int], alpha: float, top_k: int, num_steps: int
+    net: Network, source: list[int], alpha: float, top_k: int, num_steps: int
 ) -> list[int]:
     """Return new tokens by a full forward pass per candidate: Su et al. 2022, equation 5."""
     token_ids: list[int] = []
@@ -252,7 +252,7 @@ def test_contrastive_search(family: str) -> None:
         assert [row[0].token_ids for row in results] == expected
 
 
-def build_target_and_draft(family: str) -> tuple[Transformer, Transformer, dict[str, Any]]:
+def build_target_and_draft(family: str) -> tuple[Network, Network, dict[str, Any]]:
     """Return a network, a draft model that often agrees with it, and inputs of several lengths."""
     net = build_net(family, 1, vocab_size=40)
     draft = build_net(family, 1, vocab_size=40)

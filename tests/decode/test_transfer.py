@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from qkv.decode import Engine, GenerationConfig
 from qkv.decode.runner import ModelRunner
 from qkv.decode.transfer import HostCopy, copy_to_device
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.support import tiny
 
 SYNCHRONIZING = {
@@ -93,7 +93,7 @@ def test_step_synchronizes_once(
 ) -> None:
     config = GenerationConfig(max_new_tokens=9, decoder_start_token_id=3, **CONFIGS[name])
     net = tiny.build("bart").net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     engine = Engine(net, static_shapes=static_shapes)
     for n in (4, 6, 3):
         engine.add_request(source=tiny.random_ids(n, seed=n).tolist(), generation_config=config)

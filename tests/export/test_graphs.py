@@ -11,7 +11,7 @@ from torch import Tensor
 import qkv
 from qkv.export.graphs import Graph, build_graphs
 from qkv.families import list_families
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from tests.support import tiny
 from tests.support.limits import get_error_message
 
@@ -256,5 +256,5 @@ def test_what_a_graph_cannot_hold_is_refused_by_name(
 def test_the_network_is_the_same() -> None:
     model = build("gpt2", "lm")
     (graph,) = build_graphs(model)
-    assert isinstance(model.net, Transformer)
+    assert isinstance(model.net, Network)
     assert graph.module.net is model.net

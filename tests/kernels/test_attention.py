@@ -14,7 +14,7 @@ from qkv.data.batches.sampler import BatchSampler, build_fixed_size_plan
 from qkv.decode.config import GenerationConfig
 from qkv.decode.generation import generate
 from qkv.kernels.attention import without_cudnn
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.tasks.batching import evaluation_mode
 from qkv.train.config import TrainConfig
 from qkv.train.loop.trainer import Trainer
@@ -69,7 +69,7 @@ def test_training_decoding_and_tasks_run_without_cudnn(monkeypatch: pytest.Monke
     assert enabled
     assert not any(enabled)
     enabled.clear()
-    assert isinstance(model.net, Transformer)
+    assert isinstance(model.net, Network)
     generate(model.net.eval(), [[1, 2, 3]], generation_config=GenerationConfig(max_new_tokens=2))
     assert enabled
     assert not any(enabled)

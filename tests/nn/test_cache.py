@@ -14,7 +14,8 @@ from torch import Tensor
 import qkv
 from qkv import Batch, Inputs
 from qkv.nn.cache import KVCache
-from qkv.nn.transformer import LayerCache, Transformer
+from qkv.nn.network import Network
+from qkv.nn.transformer import LayerCache
 from qkv.spec import Banded, Spec
 from tests.support import compare, tiny
 
@@ -277,9 +278,7 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
         replace(layer, attention=replace(layer.attention, pattern=Banded(4)))
         for layer in model.spec.decoder.layers
     )
-    net = Transformer(
-        replace(model.spec, decoder=replace(model.spec.decoder, layers=layers))
-    ).double()
+    net = Network(replace(model.spec, decoder=replace(model.spec.decoder, layers=layers))).double()
     net.load_state_dict(model.net.state_dict())
     ids = tiny.random_ids(2, 12)
     full = net(Batch(decoder=Inputs.create(ids)))

@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.model.build import build_model_spec
 from qkv.model.config import detect_prefix, parse_config
 from qkv.model.parameters import build_meta_network, load_parameters
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 
 transformers.logging.set_verbosity_error()
 VOCAB = 23
@@ -80,11 +80,11 @@ NO_PADDING = (
 
 class ModelPair(NamedTuple):
     reference: Any
-    net: Transformer
+    net: Network
 
 
 @cache
-def build_pair(kind: str) -> tuple[Any, Transformer, Any]:
+def build_pair(kind: str) -> tuple[Any, Network, Any]:
     """Return a model of transformers, the network of qkv for it, and the table of parameter names."""
     class_name, sizes = KINDS[kind]
     model_class = getattr(transformers, class_name)
@@ -100,7 +100,7 @@ def build_pair(kind: str) -> tuple[Any, Transformer, Any]:
     family, args, _ = parse_config(config)
     net = build_meta_network(build_model_spec(family, args))
     names = family.build_names_table(args, detect_prefix(family, model.state_dict(), args))
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     return model, net.eval(), names
 
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import qkv
 from qkv import Batch, Inputs
-from qkv.nn.transformer import LayerCache, Transformer
+from qkv.nn.network import Network
+from qkv.nn.transformer import LayerCache
 from qkv.spec import Spec
 
 VOCAB, WIDTH = 53, 24
@@ -148,5 +149,5 @@ def build_batch(
 
 def create_caches(tiny_model: qkv.Model, batch_size: int) -> list[LayerCache]:
     """Return the empty caches of every layer."""
-    assert isinstance(tiny_model.net, Transformer)
+    assert isinstance(tiny_model.net, Network)
     return tiny_model.net.create_caches(batch_size)

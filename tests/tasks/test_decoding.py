@@ -13,7 +13,7 @@ import torch
 import qkv
 from qkv.decode.optimize_for_inference import TransposedLinear
 from qkv.nn.lora import add_lora
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.tasks.write import decoding
 from tests.tasks.test_tasks import load_golden
 from tests.tasks.test_write import TEXTS, build_seq2seq, randomize
@@ -25,7 +25,7 @@ def build_random_model() -> qkv.Model:
 
 def uses_copy(model: qkv.Model, rows: int = decoding.MIN_ROWS_FOR_COPY) -> bool:
     """Return whether an optimized copy decodes a number of rows."""
-    assert isinstance(model.net, Transformer)
+    assert isinstance(model.net, Network)
     model.net.eval()
     with decoding.select_engine(model.net, rows) as engine:
         return any(isinstance(module, TransposedLinear) for module in engine.net.modules())

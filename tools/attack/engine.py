@@ -27,7 +27,8 @@ from qkv.batch import Batch, Inputs
 from qkv.decode import Engine, GenerationConfig, Result
 from qkv.decode.runner import ModelRunner
 from qkv.decode.search.speculative import SpeculativeRunner
-from qkv.nn.transformer import LayerCache, Transformer
+from qkv.nn.network import Network
+from qkv.nn.transformer import LayerCache
 from tools.attack.case import Case
 
 VOCAB_SIZE = 53
@@ -146,7 +147,7 @@ class Plan:
 class Faults:
     """Forward hooks of a network that make it fail; they are inactive outside of `activate`."""
 
-    def __init__(self, net: Transformer) -> None:
+    def __init__(self, net: Network) -> None:
         self.memory_size: int | None = None  # rows x columns of a forward pass
         self.interrupts: set[int] = set()  # numbers of forward passes
         self.num_passes = 0
@@ -194,11 +195,11 @@ def add_nan(embedding: nn.Module, inputs: tuple[Inputs], output: Tensor) -> Tens
 
 
 @lru_cache
-def build_network(name: str, device: str, depth: int = 2) -> tuple[Transformer, Faults]:
+def build_network(name: str, device: str, depth: int = 2) -> tuple[Network, Faults]:
     """Return a network of random weights in float64, and its hooks."""
     family, sizes = NETWORKS[name]
     net = qkv.build(family, **(sizes | dict(depth=depth))).net
-    assert isinstance(net, Transformer)
+    assert isinstance(net, Network)
     generator = torch.Generator().manual_seed(depth)
     with torch.no_grad():
         for parameter in net.parameters():
@@ -207,7 +208,7 @@ def build_network(name: str, device: str, depth: int = 2) -> tuple[Transformer, 
     return net.to(device, torch.float64), Faults(net)
 
 
-def build_plans(random_numbers: random.Random, net: Transformer, has_draft: bool) -> list[Plan]:
+def build_plans(random_numbers: random.Random, net: Network, has_draft: bool) -> list[Plan]:
     """Return random requests that the network supports."""
     is_seq2seq = net.encoder is not None and net.decoder is not None
     methods = [*METHODS]
@@ -391,7 +392,7 @@ def check_stream(place: str, plan: Plan, outcome: Outcome, stream: list[int]) ->
         raise AttackError(f"{place}: streamed {stream}, expected {token_ids}")
 
 
-def check_new_request(seed: int, run: Run, net: Transformer) -> None:
+def check_new_request(seed: int, run: Run, net: Network) -> None:
     """Check that the engine goes on with a new request."""
     is_seq2seq = net.encoder is not None and net.decoder is not None
     plan = Plan({"source" if is_seq2seq else "prompt": [5, 6, 7, 8]}, GREEDY, seed)

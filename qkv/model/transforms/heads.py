@@ -16,7 +16,7 @@ from qkv.model.limits import check_argument_types
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import lora_layers
-from qkv.nn.transformer import build_network
+from qkv.nn.network import build_network
 
 LABEL_KEYS = {"id2label", "label2id", *LABEL_COUNT_KEYS}
 SENTENCE_EMBEDDING = "sentence-embedding"  # the head of a model without one, with pooling

@@ -13,7 +13,7 @@ from qkv.families.family import Args, Family
 from qkv.model.build import build_model_spec
 from qkv.model.config import build_hf_config
 from qkv.model.model import Model
-from qkv.nn.transformer import build_network
+from qkv.nn.network import build_network
 
 # Arguments that the conversion sets to those of the other family: the layout of the sinusoids, by a
 # permutation of the features; the bias of the logits, by zeros; those without an effect on outputs.

@@ -17,7 +17,7 @@ from qkv.batch import Batch
 from qkv.data.encode.images import ImageProcessor
 from qkv.files import read_json_object
 from qkv.model.inputs import build_input_batch, check_inputs
-from qkv.nn.transformer import DualEncoder
+from qkv.nn.network import DualEncoder
 from qkv.spec import DualSpec, PatchSpec
 from qkv.tasks.base import InputRow, OutputTensors, Task
 from qkv.tasks.batching import TaskProgress, build_progress_reporter

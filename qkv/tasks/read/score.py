@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qkv.batch import Batch
 from qkv.data.encode.overflow import OVERFLOW_MODES, compute_default_stride
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.spec import Spec
 from qkv.tasks.base import InputRow, OutputTensors, Task
 from qkv.tasks.requirements import TaskRequirement, can_score_text, is_causal_spec
@@ -138,7 +138,7 @@ class ScoreTask(Task[str, TextScore]):
     ) -> list[float]:
         """Return the log-probability of each token (N,), given the state at its index (N,)."""
         net = self.model.net
-        assert isinstance(net, Transformer)
+        assert isinstance(net, Network)
         log_probs: list[float] = []
         chunk_size = max(MAX_LOGITS // net.last_stack.spec.embedding.vocab_size, 1)
         for chunk_indices, chunk_ids in zip(

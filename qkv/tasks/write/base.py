@@ -20,7 +20,7 @@ from qkv.decode.generation import run_requests
 from qkv.model.model import Model
 from qkv.model.stop_strings import build_stopping_criteria
 from qkv.nn.evaluation import view_in_evaluation_mode
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.tasks.base import InputRow, InputT, Task
 from qkv.tasks.batching import catch_error
 from qkv.tasks.checks import check_setting_names, check_string_settings
@@ -165,7 +165,7 @@ class GenerationTask(Task[InputT, GenerationT]):
             return None
         if self.regex is not None and self.json_schema is not None:
             raise ValueError("regex and json_schema are both set, expected one of them")
-        assert isinstance(self.model.net, Transformer)
+        assert isinstance(self.model.net, Network)
         config = self.generation_config
         return TextGrammar(
             tokenizer=self.tokenizer,
@@ -176,12 +176,12 @@ class GenerationTask(Task[InputT, GenerationT]):
             json_schema=self.json_schema,
         )
 
-    def create_engine(self, net: Transformer) -> Engine:
+    def create_engine(self, net: Network) -> Engine:
         """Return an engine of a network, with the draft model if there is one."""
         assistant = self.assistant_model
         assert assistant is None or isinstance(assistant, Model)
         assistant_net = None if assistant is None else view_in_evaluation_mode(assistant.net)
-        assert assistant_net is None or isinstance(assistant_net, Transformer)
+        assert assistant_net is None or isinstance(assistant_net, Network)
         return Engine(net, assistant_model=assistant_net)
 
     def add_request(self, engine: Engine, row: InputRow) -> int:
@@ -204,7 +204,7 @@ class GenerationTask(Task[InputT, GenerationT]):
         """Return the results of every row, or its error.
 
         All rows use the same seed, so that no result depends on its position in the batch."""
-        assert isinstance(self.model.net, Transformer)
+        assert isinstance(self.model.net, Network)
         num_rows = len(rows) * self.sequences_per_row
         with select_engine(self.model.net, num_rows, self.create_engine) as engine:
             calls = [partial(self.add_request, engine, row) for row in rows]

@@ -11,7 +11,7 @@ from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import GenerationConfig, Result
 from qkv.decode.request_checks import DEFAULT_MAX_NEW_TOKENS
 from qkv.nn.evaluation import view_in_evaluation_mode
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.tasks.base import InputRow, TextOrPair
 from qkv.tasks.checks import check_input_text, check_string_settings
 from qkv.tasks.requirements import TaskRequirement, can_complete_text
@@ -110,7 +110,7 @@ class CompleteTask(GenerationTask[str, Completion]):
     @property
     def has_memory(self) -> bool:
         """Whether the model has segment recurrence with a memory of limited length."""
-        assert isinstance(self.model.net, Transformer)
+        assert isinstance(self.model.net, Network)
         recurrence = self.model.net.last_stack.spec.recurrence
         return recurrence is not None and bool(recurrence.memory_length)
 
@@ -173,7 +173,7 @@ class CompleteTask(GenerationTask[str, Completion]):
         streamed_ids: list[int] = []
         streamed_text = ""
         net = view_in_evaluation_mode(task.model.net)
-        assert isinstance(net, Transformer)
+        assert isinstance(net, Network)
         engine = task.create_engine(net)
         task.add_request(engine, row)
         while engine.has_unfinished_requests:

@@ -20,7 +20,7 @@ from qkv.decode import Engine, optimize_model
 from qkv.decode.request_checks import check_assistant_model
 from qkv.model.load import load
 from qkv.model.model import Model
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.torch_compat import get_compiled_call
 
 MIN_ROWS_FOR_COPY = 4  # for fewer rows, the original network is as fast
@@ -34,15 +34,15 @@ class OptimizedCopy:
 
     tensor_versions: list[tuple[int, int]]
     num_steps: int = 0
-    copy: Transformer | None = None
+    copy: Network | None = None
 
 
-_copies: WeakKeyDictionary[Transformer, OptimizedCopy] = WeakKeyDictionary()
+_copies: WeakKeyDictionary[Network, OptimizedCopy] = WeakKeyDictionary()
 
 
 @contextmanager
 def select_engine(
-    net: Transformer, num_rows: int, create_engine: Callable[[Transformer], Engine] = Engine
+    net: Network, num_rows: int, create_engine: Callable[[Network], Engine] = Engine
 ) -> Iterator[Engine]:
     """Yield an engine for a number of rows that decode together."""
     if num_rows < MIN_ROWS_FOR_COPY or not can_use_copy(net):
@@ -87,7 +87,7 @@ def load_assistant_model(model: Model, assistant_model: Model | str | Path) -> M
     if not isinstance(assistant_model, Model):
         assistant_model = load(assistant_model, device=str(model.device))
     assistant = assistant_model
-    if not isinstance(assistant.net, Transformer) or not isinstance(model.net, Transformer):
+    if not isinstance(assistant.net, Network) or not isinstance(model.net, Network):
         raise ValueError("assistant_model is not a model that generates text, expected one")
     if assistant.device != model.device:
         raise ValueError(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.decode import GenerationConfig, Result
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.spec import Spec
 from qkv.tasks.alignment import Alignment, locate_source_tokens, locate_target_tokens
 from qkv.tasks.base import DEFAULT_MAX_INPUT_LENGTH, InputRow, TextOrPair
@@ -58,7 +58,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
     def __post_init__(self) -> None:
         check_string_settings(prefix=self.prefix)
         super().__post_init__()
-        assert isinstance(self.model.net, Transformer)
+        assert isinstance(self.model.net, Network)
         check_alignment_layer(self.alignment_layer, len(self.model.net.last_stack.layer_order))
         if self.alignment_layer is not None and self.generation_config.context_overflow == "slide":
             raise ValueError(
@@ -75,7 +75,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         """The decoder layer of `alignment_layer`, counted from 0."""
         if self.alignment_layer is None:
             return None
-        assert isinstance(self.model.net, Transformer)
+        assert isinstance(self.model.net, Network)
         depth = len(self.model.net.last_stack.layer_order)
         return resolve_alignment_layer(self.alignment_layer, depth)
 
@@ -121,7 +121,7 @@ class Seq2SeqTask(GenerationTask[str, GeneratedText]):
         if layer is None:
             return row_results
         net = self.model.net
-        assert isinstance(net, Transformer)
+        assert isinstance(net, Network)
         sources: list[list[int]] = []
         flat_results: list[Result] = []
         for row, results in zip(rows, row_results, strict=True):

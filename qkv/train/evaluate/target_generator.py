@@ -11,7 +11,7 @@ from qkv.decode.config import GENERATION_DEFAULTS, add_do_sample
 from qkv.decode.config_file import parse_field_value
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.train.evaluate.generation import GENERATION_BATCH_SIZE
 from qkv.validate import check_number
 
@@ -40,7 +40,7 @@ class TargetGenerator:
         """Return the best generated ids of each source, without EOS and ids that have no token."""
         tokenizer = model.tokenizer
         assert tokenizer is not None
-        assert isinstance(model.net, Transformer)
+        assert isinstance(model.net, Network)
         start_token_id = model.args.get("decoder_start_token_id")
         eos_token_id = tokenizer.eos_token_id
         if start_token_id is None or eos_token_id is None:

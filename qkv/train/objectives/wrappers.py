@@ -22,7 +22,7 @@ from qkv.model.file_names import replace_model
 from qkv.model.load import load
 from qkv.model.model import Model
 from qkv.nn.heads import PredictionHead
-from qkv.nn.transformer import DualEncoder, Transformer
+from qkv.nn.network import DualEncoder, Network
 from qkv.staging import write_folder
 from qkv.train.objectives.context import SetupContext
 
@@ -38,7 +38,7 @@ class GeneratorDiscriminator(nn.Module):
     They share the token, position and token type embeddings (section 3.2). No gradient flows
     through the sampled tokens."""
 
-    def __init__(self, generator: Transformer, discriminator: Transformer) -> None:
+    def __init__(self, generator: Network, discriminator: Network) -> None:
         super().__init__()
         self.discriminator = discriminator
         self.generator = generator
@@ -105,7 +105,7 @@ class StudentTeacher(nn.Module):
 
     The teacher is frozen and not saved."""
 
-    def __init__(self, student: Transformer, teacher: Transformer) -> None:
+    def __init__(self, student: Network, teacher: Network) -> None:
         super().__init__()
         self.student = student
         self._teacher = (teacher.eval().requires_grad_(False),)  # a tuple hides it from torch
@@ -127,8 +127,8 @@ def initialize_from_teacher(student: Model, teacher: Model) -> list[int]:
     layers.
 
     6 of 12 layers are 0, 2, 4, 7, 9 and 11, as in DistilBERT."""
-    assert isinstance(student.net, Transformer)
-    assert isinstance(teacher.net, Transformer)
+    assert isinstance(student.net, Network)
+    assert isinstance(teacher.net, Network)
     depth = len(student.net.last_stack.layers)
     teacher_depth = len(teacher.net.last_stack.layers)
     layers = [round(i * (teacher_depth - 1) / max(depth - 1, 1)) for i in range(depth)]
@@ -207,7 +207,7 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
         generator = load(context.trained_model_folder / GENERATOR_FOLDER, device=device)
     elif isinstance(setting, str):
         generator = load(setting, device=device)
-        if not isinstance(generator.net, Transformer) or "lm" not in generator.net.heads:
+        if not isinstance(generator.net, Network) or "lm" not in generator.net.heads:
             raise ValueError(
                 f"objective.generator {setting}: expected a model with the head masked-lm"
             )
@@ -218,8 +218,8 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
             **arguments, position_embedding_type=model.position_embedding_type, device=device
         )
         generator.tokenizer = model.tokenizer
-    assert isinstance(model.net, Transformer)
-    assert isinstance(generator.net, Transformer)
+    assert isinstance(model.net, Network)
+    assert isinstance(generator.net, Network)
 
     def save(folder: Path) -> None:
         with write_folder(folder, replace_model) as staged:
@@ -236,7 +236,7 @@ def build_student_teacher(context: SetupContext) -> tuple[nn.Module, SaveFunctio
     if folder is None:
         raise ValueError("objective.teacher is missing, expected the folder of a trained model")
     teacher = load(folder, device=str(model.device))
-    if not isinstance(model.net, Transformer) or not isinstance(teacher.net, Transformer):
+    if not isinstance(model.net, Network) or not isinstance(teacher.net, Network):
         raise ValueError(
             f"objective.teacher {folder}: expected a teacher and a student that read text"
         )

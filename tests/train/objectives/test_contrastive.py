@@ -13,7 +13,7 @@ import transformers as hf
 from torch import Tensor
 
 from qkv.model.build import build
-from qkv.nn.transformer import DualEncoder
+from qkv.nn.network import DualEncoder
 from qkv.train.objectives import build_objective
 from qkv.train.objectives.wrappers import clamp_logit_scale
 from tests.support.objectives import (

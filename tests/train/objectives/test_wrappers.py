@@ -14,7 +14,7 @@ import transformers as hf
 import qkv
 from qkv.batch import IGNORE_INDEX, Batch
 from qkv.model.build import build
-from qkv.nn.transformer import Transformer
+from qkv.nn.network import Network
 from qkv.train.objectives import build_objective
 from qkv.train.objectives.wrappers import (
     GeneratorDiscriminator,
@@ -53,8 +53,8 @@ def module() -> GeneratorDiscriminator:
     )
     generator = build("electra", width=8, head="masked-lm", **sizes).net
     discriminator = build("electra", width=16, head="replaced-token-detection", **sizes).net
-    assert isinstance(generator, Transformer)
-    assert isinstance(discriminator, Transformer)
+    assert isinstance(generator, Network)
+    assert isinstance(discriminator, Network)
     return GeneratorDiscriminator(generator, discriminator).eval()
 
 
@@ -181,8 +181,8 @@ def test_distillation_losses_and_initialization_equal_distilbert() -> None:
             teacher_parameters[teacher_name],
             because=compare.COPIED,
         )
-    assert isinstance(student.net, Transformer)
-    assert isinstance(teacher.net, Transformer)
+    assert isinstance(student.net, Network)
+    assert isinstance(teacher.net, Network)
     net = StudentTeacher(student.net, teacher.net).eval()
     assert len([*net.parameters()]) == len([*student.net.parameters()])
     objective = build_objective("distillation", VOCAB)
