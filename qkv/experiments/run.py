@@ -57,7 +57,12 @@ def run_cells(
     report: Callable[[str], None],
 ) -> None:
     """Measure the cells that are neither in the table nor claimed by another process."""
-    from qkv.experiments.measures import CellContext, check_settings, load_measure
+    from qkv.experiments.measures import (
+        CellContext,
+        CellUnavailable,
+        check_settings,
+        load_measure,
+    )
     from qkv.model.device import pick_device
 
     table = get_table(experiment, results)
@@ -81,7 +86,11 @@ def run_cells(
                 report=report,
             )
             start_time = time.perf_counter()
-            measurement = load_measure(cell.measure)(context, **cell.settings)
+            try:
+                measurement = load_measure(cell.measure)(context, **cell.settings)
+            except CellUnavailable as error:
+                report(f"{cell.name}: not run: {error}")
+                continue
             seconds = time.perf_counter() - start_time
             table.append(build_row(cell, measurement, context.describe_machine(), seconds))
         report(f"{cell.name}: {describe_metrics(measurement)} ({seconds:.1f} s)")
