@@ -44,7 +44,7 @@ class Reduced(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     settings: dict[str, Any] = {}
     variants: dict[str, dict[str, Any]] = {}
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, Any] = {}  # lists
 
 
 class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,7 +53,7 @@ class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     measure: str
     settings: dict[str, Any] = {}
     variants: dict[str, dict[str, Any]] = {}
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, Any] = {}  # lists
     reduced: Reduced = Reduced()
 
 
@@ -171,10 +171,12 @@ def expand_cells(group: CellGroup, is_reduced: bool) -> list[Cell]:
     axes = group.axes | reduced.axes
     if variants:
         axes = {VARIANT: list(variants)} | axes
-    seeds = axes.pop(SEED, [0])
-    for name in axes:
+    for name, values in axes.items():
         if name in settings:
             raise ValueError(f"{name} is a setting and an axis of {group.measure}; expected one")
+        if not isinstance(values, list):
+            raise ValueError(f"axis {name} is {values!r}, expected a list of values")
+    seeds = axes.pop(SEED, [0])
     if not all(isinstance(seed, int) for seed in seeds):
         raise ValueError(f"seed {seeds}, expected whole numbers")
     cells = []

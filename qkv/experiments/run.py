@@ -59,7 +59,7 @@ def run_cells(
     """Measure the cells that are neither in the table nor claimed by another process."""
     from qkv.experiments.measures import (
         CellContext,
-        CellUnavailable,
+        CellUnavailableError,
         check_settings,
         load_measure,
     )
@@ -88,7 +88,7 @@ def run_cells(
             start_time = time.perf_counter()
             try:
                 measurement = load_measure(cell.measure)(context, **cell.settings)
-            except CellUnavailable as error:
+            except CellUnavailableError as error:
                 report(f"{cell.name}: not run: {error}")
                 continue
             seconds = time.perf_counter() - start_time

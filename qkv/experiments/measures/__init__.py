@@ -29,7 +29,7 @@ MEASURES = {  # name -> module of this package, function
 }
 
 
-class CellUnavailable(Exception):
+class CellUnavailableError(Exception):
     """This machine cannot run the cell, for example because it has no GPU."""
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qkv.batch import Batch, Inputs
-from qkv.experiments.measures import CellContext, CellUnavailable
+from qkv.experiments.measures import CellContext, CellUnavailableError
 from qkv.experiments.table import Measurement
 from qkv.experiments.training import build_cell_model, count_parameters
 from qkv.model.model import Model
@@ -42,7 +42,7 @@ def measure_cost(
     and gradients, in MiB. With a `segment`, a network with segment recurrence reads the row in
     segments, as in its training."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise CellUnavailable("no CUDA device")
+        raise CellUnavailableError("no CUDA device")
     if mode not in ("training", "decoding"):
         raise ValueError(f"mode {mode!r}, expected training or decoding")
     built = build_cell_model(replace(context, device=device), model)
