@@ -22,6 +22,7 @@ from qkv.staging import write_file
 from qkv.validate import check_number
 
 MAX_WORKERS = 256
+DEVICE = "device"  # setting of a cell that is measured on one kind of device only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,21 +58,21 @@ def run_cells(
     report: Callable[[str], None],
 ) -> None:
     """Measure the cells that are neither in the table nor claimed by another process."""
-    from qkv.experiments.measures import (
-        CellContext,
-        CellUnavailableError,
-        check_settings,
-        load_measure,
-    )
+    from qkv.experiments.measures import CellContext, check_settings, load_measure
     from qkv.model.device import pick_device
 
     table = get_table(experiment, results)
     for cell in cells:
         check_settings(cell)  # all of them before the first runs
-    cell_device = pick_device(device)
+    default_device = pick_device(device)
     done = table.read()
     for cell in cells:
         if cell.key in done:
+            continue
+        try:
+            cell_device = pick_device(cell.settings.get(DEVICE, default_device))
+        except ValueError as error:
+            report(f"{cell.name}: skipped: {error}")
             continue
         with table.claim(cell) as is_mine, tempfile.TemporaryDirectory(prefix="qkv-") as scratch:
             if not is_mine:
@@ -86,11 +87,7 @@ def run_cells(
                 report=report,
             )
             start_time = time.perf_counter()
-            try:
-                measurement = load_measure(cell.measure)(context, **cell.settings)
-            except CellUnavailableError as error:
-                report(f"{cell.name}: not run: {error}")
-                continue
+            measurement = load_measure(cell.measure)(context, **cell.settings)
             seconds = time.perf_counter() - start_time
             table.append(build_row(cell, measurement, context.describe_machine(), seconds))
         report(f"{cell.name}: {describe_metrics(measurement)} ({seconds:.1f} s)")

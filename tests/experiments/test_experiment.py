@@ -75,8 +75,8 @@ def test_errors_name_the_file_and_the_cause(
     assert "\n" not in str(error.value)
 
 
-def test_the_package_has_nine_experiments() -> None:
-    assert list_experiments() == list(EXPERIMENT_ORDER)
-    assert len(EXPERIMENT_ORDER) == 9
+def test_experiments_are_found_by_name_in_the_order_of_the_page() -> None:
+    names = list_experiments()
+    assert names == [name for name in EXPERIMENT_ORDER if name in names]
     with pytest.raises(ValueError, match="did you mean norms"):
         find_experiment("norm")

@@ -5,14 +5,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from qkv.cli import main
-from qkv.experiments import measures
+from qkv.experiments import list_experiments, measures
 from qkv.experiments.experiment import read_experiment
-from qkv.experiments.measures import CellUnavailableError
 from qkv.experiments.run import build_row, get_table, read_state, run_cells, write_figure
 from qkv.experiments.table import Measurement
 from tests.experiments.conftest import TOY_EXPERIMENT
@@ -81,18 +79,16 @@ def test_a_killed_run_continues_with_the_missing_cells(toy_path: Path, tmp_path:
     assert len(table.path.read_text().splitlines()) == 16
 
 
-def test_a_cell_that_this_machine_cannot_run_is_left_out(
+def test_a_cell_of_an_absent_device_is_left_out(
     toy_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(context: measures.CellContext, **settings: Any) -> Measurement:
-        raise CellUnavailableError("no GPU")
-
-    monkeypatch.setattr(measures, "load_measure", lambda name: refuse)
+    text = TOY_EXPERIMENT.replace("num_keys = 8", 'num_keys = 8, device = "tpu"')
+    toy_path.write_text(text, encoding="utf-8")
     monkeypatch.setattr(measures, "check_settings", lambda cell: None)
     lines: list[str] = []
     run_toy(toy_path, tmp_path, lines)
     assert len(lines) == 8
-    assert all(line.endswith("not run: no GPU") for line in lines)
+    assert all("skipped: device 'tpu'" in line for line in lines)
     assert get_table(read_experiment(toy_path), tmp_path).read() == {}
 
 
@@ -137,7 +133,7 @@ def test_the_command_runs_lists_and_draws(
     assert "figure:" in capsys.readouterr().out
     assert main(["experiment", "--json", *results]) == 0
     listed = json.loads(capsys.readouterr().out)
-    assert len(listed) == 9
+    assert [item["name"] for item in listed] == list_experiments()
     assert all(item["done"] == 0 < item["cells"] for item in listed)
 
 

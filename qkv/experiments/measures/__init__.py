@@ -22,15 +22,8 @@ MEASURES = {  # name -> module of this package, function
     "equivariance": ("positions", "measure_equivariance"),
     "previous-token": ("positions", "measure_previous_token"),
     "retrieval": ("retrieval", "measure_retrieval"),
-    "translation": ("translation", "measure_translation"),
-    "heads": ("heads", "measure_heads"),
     "pretraining": ("pretraining", "measure_pretraining"),
-    "cost": ("cost", "measure_cost"),
 }
-
-
-class CellUnavailableError(Exception):
-    """This machine cannot run the cell, for example because it has no GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
