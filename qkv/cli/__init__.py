@@ -12,7 +12,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, UnknownOptionError
 
 from qkv import __version__
-from qkv.cli import completion, models, new, read, recipes, tokenizers, train, write
+from qkv.cli import completion, experiment, models, new, read, recipes, tokenizers, train, write
 from qkv.cli.console import print_error
 from qkv.files import format_error
 from qkv.hints import NAME_HINTS
@@ -40,7 +40,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
     ("Inspect", "qkv show gpt2"): dict(families=models.families, show=models.show),
     ("Train", "qkv train shakespeare --data.train input.txt"): dict(
         new=new.new, recipes=recipes.recipes, train=train.train, eval=train.eval,
-        tokenizer=tokenizer_app,
+        tokenizer=tokenizer_app, experiment=experiment.experiment,
     ),
     ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --quantization int8"): dict(
         export=models.export, merge=models.merge
