@@ -235,11 +235,22 @@ class AlibiSpec(SpecPart):
 
 
 class PatchSpec(SpecPart):
-    """An image as a sequence of a class token and square patches."""
+    """An image as a sequence of square patches, after a class token if there is one."""
 
     image_size: int
     patch_size: int
     channels: int = 3
+    class_token: bool = True
+    bias: bool = False  # of the projection of a patch
+
+    @property
+    def num_tokens(self) -> int:
+        return (self.image_size // self.patch_size) ** 2 + self.class_token
+
+    @property
+    def pixel_shape(self) -> tuple[int, ...]:
+        """The shape of the pixel values of one image."""
+        return (self.channels, self.image_size, self.image_size)
 
 
 class EmbeddingSpec(SpecPart):

@@ -71,10 +71,9 @@ def image_encoder(args: Args, head: str, num_labels: int) -> s.Spec:
     patches = s.PatchSpec(
         image_size=args["image_size"], patch_size=args["patch_size"], channels=args["num_channels"]
     )
-    num_patches = (patches.image_size // patches.patch_size) ** 2
     embedding = s.EmbeddingSpec(
         vocab_size=1,
-        positions=s.LearnedPositions(count=num_patches + 1),  # patches and class token
+        positions=s.LearnedPositions(count=patches.num_tokens),
         norm=norm,
         patches=patches,
     )
@@ -125,7 +124,7 @@ def tower_init(args: Args, embedding_std: float) -> tuple[tuple[str, float], ...
         ("*.attention.*", depth_std),
         ("*.up.*", width_std * 0.5**0.5),
         ("*.down.*", depth_std),
-        ("*.embedding.class_token", width_std),
+        ("*.class_token.*", width_std),
         ("*.embedding.*", embedding_std),
         ("heads.*", width_std),
         ("*", args["init_std"]),
@@ -156,7 +155,8 @@ KEYS = """
     (text|image).heads.projection.out                  (text|visual)_projection
     text.encoder.embedding.tokens                      text_model.embeddings.token_embedding
     text.encoder.final_norm                            text_model.final_layer_norm
-    image.encoder.embedding.(class_token|patches)      vision_model.embeddings.(class|patch)_embedding
+    image.encoder.embedding.patches.projection         vision_model.embeddings.patch_embedding
+    image.encoder.embedding.patches.class_token.weight vision_model.embeddings.class_embedding
     image.encoder.embedding.norm                       vision_model.pre_layrnorm
     image.heads.pooler.norm                            vision_model.post_layernorm
     image.heads.sequence_classification.out            classifier

@@ -249,8 +249,7 @@ def check_pixel_values(spec: DualSpec, pixel_values: Tensor) -> None:
     """Raise ValueError unless the images have the size of the image tower."""
     patches = spec.image.encoder.embedding.patches if spec.image and spec.image.encoder else None
     if patches is not None:
-        expected = ("B", patches.channels, patches.image_size, patches.image_size)
-        check_input_shape("pixel_values", pixel_values, expected, {})
+        check_input_shape("pixel_values", pixel_values, ("B", *patches.pixel_shape), {})
 
 
 def check_input_shape(
@@ -362,8 +361,7 @@ def build_input_batch(
             assert spec.image.encoder is not None
             patches = spec.image.encoder.embedding.patches
             assert patches is not None
-            num_patches = (patches.image_size // patches.patch_size) ** 2 + 1
-            image = Inputs.create(pixel_values=pixel_values, num_patches=num_patches)
+            image = Inputs.create(pixel_values=pixel_values, num_patches=patches.num_tokens)
         return Batch(encoder=encoder, image=image, extra_outputs=extra_outputs)
     if spec.encoder is None:  # decoder-only
         encoder, decoder = None, encoder

@@ -131,8 +131,7 @@ class MatchTask(Task[str, Tensor]):
         check_number("batch_tokens", batch_tokens, integer=True, at_least=1)
         report_progress = build_progress_reporter("match", 0, len(images), len(images), progress)
         parameter = next(self.model.net.parameters())
-        num_patches = (self.patch_spec.image_size // self.patch_spec.patch_size) ** 2 + 1
-        batch_size = max(batch_tokens // num_patches, 1)
+        batch_size = max(batch_tokens // self.patch_spec.num_tokens, 1)
         for image in images:
             if not isinstance(image, str | Path) and not hasattr(image, "convert"):
                 raise ValueError(

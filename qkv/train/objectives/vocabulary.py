@@ -86,8 +86,7 @@ def read_spec_sizes(spec: Spec | DualSpec) -> dict[str, Any]:
     patches = spec.image.encoder.embedding.patches if spec.image and spec.image.encoder else None
     if patches is None:
         return {}
-    num_patches = (patches.image_size // patches.patch_size) ** 2
-    return {"image_size": patches.image_size, "num_image_tokens": num_patches + 1}
+    return {"image_size": patches.image_size, "num_image_tokens": patches.num_tokens}
 
 
 def get_max_positions(spec: Spec | DualSpec) -> int | None:
