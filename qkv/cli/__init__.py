@@ -35,7 +35,8 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
     ("Use a model", 'qkv translate "Wo ist der Bahnhof?"'): dict(
         translate=write.translate, complete=write.complete, classify=read.classify,
         summarize=write.summarize, answer=read.answer, fill=read.fill, tag=read.tag,
-        embed=read.embed, match=read.match, score=read.score_text, detect=read.detect,
+        embed=read.embed, match=read.match, caption=write.caption, score=read.score_text,
+        detect=read.detect,
     ),
     ("Inspect", "qkv show gpt2"): dict(families=models.families, show=models.show),
     ("Train", "qkv train shakespeare --data.train input.txt"): dict(

@@ -106,7 +106,7 @@ class Engine:
     ) -> int:
         """Add a request to the queue and return its id; it is processed from the next step on.
 
-        `source` is the encoder's token ids, or hidden states (S, W) for cross-attention.
+        `source` is the encoder's token ids, or its hidden states (S, W) for cross-attention.
         `prefix_allowed_tokens_fn` returns the token ids allowed after the new token ids so far;
         `stopping_criteria` returns True after the last one. It is required with `stop_strings`, which
         the engine cannot find because it has no tokenizer. If one of them raises an error, the request
@@ -299,7 +299,7 @@ class Engine:
             return (request.num_rows, len(request.prompt), self.num_steps)
         if self.assistant_model is not None:
             return (request.num_rows, request.config)
-        return (request.num_rows, request.source is None)
+        return (request.num_rows, type(request.source))
 
     def create_running_batch(self, rows_per_prompt: int) -> RunningBatch:
         """Return an empty batch with the runner that the network needs."""
