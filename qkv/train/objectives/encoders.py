@@ -19,6 +19,7 @@ from qkv.data.encode.labels import (
     TokenClassificationEncoder,
     get_column,
 )
+from qkv.data.encode.text_to_image import TextToImageEncoder
 from qkv.train.objectives.context import SetupContext
 from qkv.validate import check_number
 
@@ -138,3 +139,19 @@ def build_caption_encoder(context: SetupContext) -> RecordEncoder:
             f"objective image-text-contrastive: {family} has no image encoder, expected clip"
         )
     return ImageCaptionEncoder(max_length=context.max_length, **context.encoder_kwargs)
+
+
+def build_text_to_image_encoder(context: SetupContext) -> RecordEncoder:
+    """Build the encoder of captions and codes of images."""
+    num_codes = context.vocab.num_image_codes
+    if not num_codes:
+        raise ValueError(
+            "objective text-to-image: the model has no image tokenizer; add the table "
+            "image_tokenizer to the recipe, or load a model that has one"
+        )
+    if context.max_length <= num_codes:
+        raise ValueError(
+            f"data.max_length {context.max_length}, expected more than the {num_codes} codes of an "
+            "image: the others are tokens of its caption"
+        )
+    return TextToImageEncoder(max_length=context.max_length, **context.encoder_kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qkv.data.encode.special_tokens import SpecialTokensTemplate, build_special_tokens_template
+from qkv.image_tokenizer import ImageTokenizer
 from qkv.model.model import Model
 from qkv.spec import DualSpec, ShiftRight, Spec
 from qkv.text import Tokenizer
@@ -33,6 +34,8 @@ class VocabularyInfo(NamedTuple):
     shift: ShiftRight | None = None  # builds the decoder input of a classification head
     image_size: int = 0  # pixels per side
     num_image_tokens: int = 0  # patches of an image and the class token
+    num_image_codes: int = 0  # codes of an image that is drawn
+    values_per_image_code: int = 0  # values of the patch of a code
 
 
 def build_vocabulary_info(
@@ -59,6 +62,7 @@ def build_vocabulary_info(
         label_names=label_names,
         max_length=max_length,
         **read_spec_sizes(model.spec),
+        **read_image_tokenizer_sizes(model.image_tokenizer),
     )
 
 
@@ -87,6 +91,16 @@ def read_spec_sizes(spec: Spec | DualSpec) -> dict[str, Any]:
     if patches is None:
         return {}
     return {"image_size": patches.image_size, "num_image_tokens": patches.num_tokens}
+
+
+def read_image_tokenizer_sizes(image_tokenizer: ImageTokenizer | None) -> dict[str, int]:
+    """Return the fields of VocabularyInfo that the image tokenizer determines."""
+    if image_tokenizer is None:
+        return {}
+    return {
+        "num_image_codes": image_tokenizer.num_codes,
+        "values_per_image_code": image_tokenizer.codebook.shape[1],
+    }
 
 
 def get_max_positions(spec: Spec | DualSpec) -> int | None:
