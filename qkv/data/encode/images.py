@@ -220,3 +220,10 @@ def compute_crop_slices(size: int, crop_size: int) -> tuple[slice, slice]:
 def load_pixel_values(path: str, image_size: int) -> NDArray[np.float32]:
     """Return CLIP's normalized pixel values (3, image_size, image_size) of an image file."""
     return ImageProcessor(size=image_size, crop_size=(image_size, image_size))(path)
+
+
+def build_image(pixels: NDArray[np.uint8], scale: int = 1) -> Any:
+    """Return a Pillow image of levels (H, W, 3) or (H, W, 1), with `scale` × `scale` pixels for each."""
+    pillow = import_optional("PIL.Image", "an image")
+    enlarged = pixels.repeat(scale, 0).repeat(scale, 1)
+    return pillow.fromarray(enlarged[:, :, 0] if enlarged.shape[2] == 1 else enlarged)
