@@ -34,9 +34,12 @@ class DrawOptions(TopKOption):
     ----------
     num_return_sequences
         number of images for each text, most probable first
+    guidance_scale
+        classifier-free guidance: above 1, images follow the text more closely
     """
 
     num_return_sequences: StrictInt | None = None
+    guidance_scale: float | None = None
 
 
 DEFAULT_DRAW = DrawOptions()

@@ -126,7 +126,12 @@ class DrawTask(GenerationTask[str, Drawing]):
     def build_request(self, row: InputRow) -> dict[str, Any]:
         num_text_tokens = self.num_positions - self.image_tokenizer.num_codes
         padding_id = get_padding_id(self.tokenizer.pad_token_id)
-        return {"prompt": pad_caption(row.encoding.input_ids, num_text_tokens, padding_id)}
+        request: dict[str, Any] = {
+            "prompt": pad_caption(row.encoding.input_ids, num_text_tokens, padding_id)
+        }
+        if self.generation_config.guidance_scale != 1:
+            request["negative_prompt_ids"] = pad_caption([], num_text_tokens, padding_id)
+        return request
 
     def postprocess(
         self, task_input: str, rows: Sequence[InputRow], predictions: Sequence[list[Result]]
