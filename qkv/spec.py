@@ -253,6 +253,26 @@ class PatchSpec(SpecPart):
         return (self.channels, self.image_size, self.image_size)
 
 
+class ConvolutionSpec(SpecPart):
+    """An image as the grid of features of a convolutional network, row by row.
+
+    A stage per width; every stage but the first halves the sides of the grid."""
+
+    image_size: int
+    widths: tuple[int, ...]
+    channels: int = 3
+    norm_groups: int = 8
+
+    @property
+    def num_tokens(self) -> int:
+        return (self.image_size // 2 ** (len(self.widths) - 1)) ** 2
+
+    @property
+    def pixel_shape(self) -> tuple[int, ...]:
+        """The shape of the pixel values of one image."""
+        return (self.channels, self.image_size, self.image_size)
+
+
 class EmbeddingSpec(SpecPart):
     vocab_size: int
     width: int | None = None  # None: the width of the stack; otherwise, a projection follows
@@ -263,7 +283,7 @@ class EmbeddingSpec(SpecPart):
     scale_inputs_embeds: bool = False  # also scale `inputs_embeds`
     norm: NormSpec | None = None
     dropout: float = 0.0
-    patches: PatchSpec | None = None
+    patches: PatchSpec | ConvolutionSpec | None = None
     query_stream: bool = False  # learned embedding of XLNet's query stream
     cutoffs: tuple[int, ...] | None = None  # adaptive embedding: rare tokens have narrower tables
     div_val: int = 1

@@ -109,12 +109,13 @@ class Engine:
     ) -> int:
         """Add a request to the queue and return its id; it is processed from the next step on.
 
-        `source` is the encoder's token ids, or hidden states (S, W) for cross-attention.
+        `source` is the encoder's token ids, or its hidden states (S, W) for cross-attention.
         `negative_prompt_ids` is the prompt that `guidance_scale` leads away from, by default the last
         token of the prompt. `prefix_allowed_tokens_fn` returns the token ids allowed after the new
         token ids so far; `stopping_criteria` returns True after the last one. It is required with
         `stop_strings`, which the engine cannot find because it has no tokenizer. If one of them raises
-        an error, the request ends with a result whose `finish_reason` is "error" and whose `error` is that error."""
+        an error, the request ends with a result whose `finish_reason` is "error" and whose `error` is
+        that error."""
         generation_config = generation_config or GenerationConfig()
         check_config(self.net, self.assistant_model, generation_config)
         if generation_config.stop_strings and stopping_criteria is None:
@@ -307,7 +308,7 @@ class Engine:
             return (request.num_rows, len(request.prompt), self.num_steps)
         if self.assistant_model is not None:
             return (request.num_rows, request.config)
-        return (request.num_rows, request.source is None, request.config.guidance_scale)
+        return (request.num_rows, type(request.source), request.config.guidance_scale)
 
     def create_running_batch(self, request: Request) -> RunningBatch:
         """Return an empty batch with the runner that the network and the request need."""

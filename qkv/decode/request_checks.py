@@ -60,8 +60,15 @@ def prepare_prompt(
         raise ValueError("source is empty, expected the token ids of the encoder")
     encoder = net.encoder
     assert encoder is not None
-    check_prompt("source", source, encoder.spec.embedding.vocab_size)
-    check_sequence_length("source", len(source), encoder.spec.max_positions, "the encoder")
+    if isinstance(source, Tensor):
+        check_encoder_states(source, encoder.spec.width)
+    elif encoder.spec.embedding.patches is not None:
+        raise ValueError(
+            "source is a list of token ids, expected the encoder states (S, W) of an image"
+        )
+    else:
+        check_prompt("source", source, encoder.spec.embedding.vocab_size)
+        check_sequence_length("source", len(source), encoder.spec.max_positions, "the encoder")
     shift = net.spec.shift_right
     start_token_id = config.decoder_start_token_id
     if start_token_id is None:
@@ -89,6 +96,16 @@ def prepare_negative_prompt(
             "as the prompt has"
         )
     return token_ids
+
+
+def check_encoder_states(states: Tensor, width: int) -> None:
+    """Raise an error unless a tensor contains the hidden states (S, W) of an encoder."""
+    if states.dim() != 2 or states.shape[1] != width or not states.dtype.is_floating_point:
+        shape = "x".join(map(str, states.shape))
+        raise ValueError(
+            f"source is a tensor of shape {shape} and {states.dtype}, expected hidden states of the "
+            f"encoder, (S, {width}) floating point numbers"
+        )
 
 
 def check_assistant_length(assistant_model: Network, prompt: list[int]) -> None:

@@ -29,6 +29,10 @@ class FamilyArguments(TypedDict, total=False):
     inner_group_num: int
     text: dict[str, Any] | None
     image: dict[str, Any] | None
+    image_size: int
+    patch_size: int
+    num_channels: int
+    convolution_widths: tuple[int, ...]
     # Heads.
     head: str
     num_labels: int

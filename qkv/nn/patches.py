@@ -2,10 +2,13 @@
 
 B batch, C channels, T patches, W width."""
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.spec import PatchSpec
+from qkv.spec import ConvolutionSpec, PatchSpec
 
 
 class ClassToken(nn.Module):
@@ -30,4 +33,46 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         patches = self.projection(pixel_values).flatten(2).transpose(1, 2)  # -> (B, T, W)
-        return self.class_token(patches)  # type: ignore[no-any-return]
+        return self.class_token(patches)
+
+
+class ConvolutionStage(nn.Module):
+    """A 3 × 3 convolution with a stride, and a residual one: x = relu(down(x)), relu(x + residual(x))."""
+
+    def __init__(self, in_channels: int, width: int, stride: int, norm_groups: int) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(in_channels, width, 3, stride=stride, padding=1, bias=False)
+        self.down_norm = nn.GroupNorm(norm_groups, width)
+        self.residual = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.residual_norm = nn.GroupNorm(norm_groups, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.down_norm(self.down(x)))
+        return F.relu(x + self.residual_norm(self.residual(x)))
+
+
+class ConvolutionEmbedding(nn.Module):
+    """One vector for each place of the grid of a convolutional network."""
+
+    def __init__(self, spec: ConvolutionSpec, width: int) -> None:
+        super().__init__()
+        stages = []
+        in_channels = spec.channels
+        for index, channels in enumerate(spec.widths):
+            stride = 2 if index else 1
+            stages.append(ConvolutionStage(in_channels, channels, stride, spec.norm_groups))
+            in_channels = channels
+        self.stages = nn.ModuleList(stages)
+        self.projection = nn.Linear(in_channels, width)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = pixel_values
+        for stage in self.stages:
+            x = stage(x)
+        return self.projection(x.flatten(2).transpose(1, 2))  # (B, T, W)
+
+
+PATCH_EMBEDDINGS: dict[type, Any] = {
+    PatchSpec: PatchEmbedding,
+    ConvolutionSpec: ConvolutionEmbedding,
+}

@@ -63,9 +63,12 @@ def list_input_blocks(stack: StackSpec, is_shared: bool) -> list[Block]:
     embedding = stack.embedding
     width = embedding.width or stack.width
     details = [f"{embedding.vocab_size:,} × {width:,}", *describe_scale(embedding.scale, width)]
-    if embedding.patches:
-        size = embedding.patches.patch_size
-        details = [f"{size} × {size} pixels → {width:,}", "and a class token"]
+    match embedding.patches:
+        case spec.PatchSpec(patch_size=size, class_token=has_class_token):
+            details = [f"{size} × {size} pixels → {width:,}"]
+            details += ["and a class token"] * has_class_token
+        case spec.ConvolutionSpec(widths=widths):
+            details = [f"{len(widths)} stages of convolutions", f"{widths[-1]:,} → {width:,}"]
     if embedding.cutoffs and embedding.div_val > 1:
         details.append("narrower for rare tokens")
     if is_shared:

@@ -18,7 +18,7 @@ from qkv.data.encode.images import ImageProcessor
 from qkv.files import read_json_object
 from qkv.model.inputs import build_input_batch, check_inputs
 from qkv.nn.network import DualEncoder
-from qkv.spec import DualSpec, PatchSpec
+from qkv.spec import ConvolutionSpec, DualSpec, PatchSpec
 from qkv.tasks.base import InputRow, OutputTensors, Task
 from qkv.tasks.batching import TaskProgress, build_progress_reporter
 from qkv.tasks.checks import (
@@ -115,7 +115,7 @@ class MatchTask(Task[str, Tensor]):
         return ImageProcessor(size=size, crop_size=(size, size))
 
     @property
-    def patch_spec(self) -> PatchSpec:
+    def patch_spec(self) -> PatchSpec | ConvolutionSpec:
         spec = self.model.spec
         assert isinstance(spec, DualSpec)
         assert spec.image is not None

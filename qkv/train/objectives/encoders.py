@@ -134,11 +134,13 @@ def build_choice_encoder(context: SetupContext) -> RecordEncoder:
 def build_caption_encoder(context: SetupContext) -> RecordEncoder:
     """Build the encoder of images and captions."""
     if not context.vocab.num_image_tokens:
-        family = context.model.family.name
         raise ValueError(
-            f"objective image-text-contrastive: {family} has no image encoder, expected clip"
+            f"objective {context.recipe.objective.name}: {context.model.family.name} has no image "
+            "encoder, expected clip or vision-encoder-decoder"
         )
-    return ImageCaptionEncoder(max_length=context.max_length, **context.encoder_kwargs)
+    return ImageCaptionEncoder(
+        image_size=context.vocab.image_size, max_length=context.max_length, **context.encoder_kwargs
+    )
 
 
 def build_text_to_image_encoder(context: SetupContext) -> RecordEncoder:

@@ -15,7 +15,13 @@ from qkv.hints import find_closest_name
 from qkv.model.model import Model
 from qkv.spec import DualSpec, Spec
 from qkv.train.evaluate import answer_evaluator, evaluators, retrieval_evaluator
+from qkv.train.evaluate.generation import (
+    CAPTION_GENERATION,
+    TARGET_GENERATION,
+    GenerationSpec,
+)
 from qkv.train.objectives import (
+    captioning,
     causal_lm,
     check_objective_settings,
     classification,
@@ -56,7 +62,7 @@ class ObjectiveSpec:
     extra_settings: tuple[str, ...] = ()  # settings that build_objective does not take
     variable_length: bool = False  # rows have the length of their texts, not a fixed length
     predicts_every_token: bool = False  # the loss covers every token of the text exactly once
-    generates_text: bool = False  # generated targets can be evaluated
+    generation: GenerationSpec | None = None  # evaluation of generated texts
 
     @property
     def text_column(self) -> str:
@@ -132,7 +138,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         columns=TEXT_PAIR_FIELDS,
         extra_settings=TEXT_PAIR_FIELDS,
         variable_length=True,
-        generates_text=True,
+        generation=TARGET_GENERATION,
     ),
     "denoising": ObjectiveSpec(  # BART
         build_objective=seq2seq.build_denoising_objective,
@@ -165,6 +171,16 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         columns=TEXT_PAIR_FIELDS,
         extra_settings=TEXT_PAIR_FIELDS,
         variable_length=True,
+    ),
+    "image-captioning": ObjectiveSpec(  # Show, Attend and Tell
+        build_objective=captioning.build_image_captioning_objective,
+        build_encoder=encoders.build_caption_encoder,
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
+        head="lm",
+        tokenizer_template="seq2seq",
+        columns=("image", "caption"),
+        variable_length=True,
+        generation=CAPTION_GENERATION,
     ),
     "image-text-contrastive": ObjectiveSpec(  # CLIP
         build_objective=contrastive.build_image_text_contrastive_objective,
@@ -300,7 +316,7 @@ def find_language_model_objective(spec: Spec) -> str | None:
     if spec.decoder is None:
         return None
     if spec.encoder is not None:
-        return "seq2seq"
+        return "image-captioning" if spec.encoder.embedding.patches else "seq2seq"
     return "causal-lm" if spec.decoder.recurrence is None else "segment-recurrent-lm"
 
 
