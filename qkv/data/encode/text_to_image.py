@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
 from qkv.data.encode.encoder import EncodedRow, RecordEncoder
-from qkv.data.encode.images import ImageProcessor
+from qkv.data.encode.images import ImageProcessor, build_image
 from qkv.data.read.record import Record
 from qkv.image_tokenizer import MAX_IMAGE_SIZE, ImageTokenizer, Pixels, convert_channels
 from qkv.validate import check_number
@@ -25,7 +24,10 @@ MAX_TRAINING_IMAGES = 10_000  # of a codebook
 
 @dataclass(frozen=True, kw_only=True)
 class TextToImageEncoder(RecordEncoder):
-    """The tokens of a caption and the codes of its image, `max_length` tokens in all."""
+    """The tokens of a caption and the codes of its image, `max_length` tokens in all; with
+    `keep_pixels`, also the pixels of the image."""
+
+    keep_pixels: bool = False
 
     @cached_property
     def image_tokenizer(self) -> ImageTokenizer:
@@ -34,10 +36,12 @@ class TextToImageEncoder(RecordEncoder):
 
     def __getstate__(self) -> dict[str, object]:
         """Omit the tokenizers, because each process loads them."""
-        return {k: v for k, v in super().__getstate__().items() if k != "image_tokenizer"}
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "image_tokenizer"}
 
     def field_sizes(self) -> Mapping[str, int]:
-        return {"tokens": len(self.tokenizer) + len(self.image_tokenizer)}
+        sizes = {"tokens": len(self.tokenizer) + len(self.image_tokenizer)}
+        return sizes | ({"pixels": 256} if self.keep_pixels else {})
 
     def __call__(self, records: Sequence[Record]) -> list[EncodedRow]:
         image_tokenizer = self.image_tokenizer
@@ -48,20 +52,19 @@ class TextToImageEncoder(RecordEncoder):
             num_text_tokens,
             add_special_tokens=False,
         )
-        images = read_record_images(
-            records, image_tokenizer.image_size, image_tokenizer.num_channels
+        images = np.stack(
+            [*read_record_images(records, image_tokenizer.image_size, image_tokenizer.num_channels)]
         )
-        codes = image_tokenizer.encode(np.stack([*images]))
-        pad = get_padding_id(self.tokenizer.pad_token_id)
-        return [
-            {
-                "tokens": [
-                    *pad_caption(caption, num_text_tokens, pad),
-                    *(len(self.tokenizer) + row).tolist(),
-                ]
-            }
-            for caption, row in zip(captions, codes, strict=True)
-        ]
+        codes = len(self.tokenizer) + image_tokenizer.encode(images)
+        padding_id = get_padding_id(self.tokenizer.pad_token_id)
+        rows = []
+        for caption, image_codes, pixels in zip(captions, codes, images, strict=True):
+            text = pad_caption(caption, num_text_tokens, padding_id)
+            row = {"tokens": [*text, *image_codes.tolist()]}
+            if self.keep_pixels:
+                row["pixels"] = pixels.ravel().tolist()
+            rows.append(row)
+        return rows
 
 
 def get_padding_id(pad_token_id: int | None) -> int:
@@ -78,9 +81,15 @@ def read_record_images(
     records: Iterable[Record], image_size: int, num_channels: int
 ) -> Iterator[Pixels]:
     """Yield the image (H, H, C) of every record; a file that is no image is an error with its place."""
+    processor = ImageProcessor.for_size(image_size)
     for record in records:
+        image = record.get("image")
+        if isinstance(image, np.ndarray):
+            image = build_image(image)
+        elif not hasattr(image, "convert"):  # not a Pillow image
+            image = record.get_text("image")
         try:
-            pixels = read_pixels(record.get_text("image"), image_size)
+            pixels = processor.read_pixels(image)
         except ValueError as error:
             raise ValueError(f"{record.location}: {error}") from None
         yield convert_channels(pixels, num_channels)
@@ -105,14 +114,3 @@ def train_image_tokenizer(
     sizes = {"patch_size": patch_size, "vocab_size": vocab_size}
     given = {name: value for name, value in sizes.items() if value is not None}
     return ImageTokenizer.train(np.stack(images), type=type, seed=seed, **given)
-
-
-def read_pixels(path: str | Path, image_size: int) -> Pixels:
-    """Return the RGB values (H, H, 3) of an image file, resized and center-cropped."""
-    processor = ImageProcessor(
-        size=image_size,
-        crop_size=(image_size, image_size),
-        rescale_factor=None,
-        image_mean=None,
-    )
-    return processor(path).astype(np.uint8).transpose(1, 2, 0)

@@ -144,16 +144,20 @@ def build_caption_encoder(context: SetupContext) -> RecordEncoder:
 
 
 def build_text_to_image_encoder(context: SetupContext) -> RecordEncoder:
-    """Build the encoder of captions and codes of images."""
-    num_codes = context.vocab.num_image_codes
-    if not num_codes:
+    """Build the encoder of captions and codes of images; augmentation also needs the pixels."""
+    image_tokenizer = context.vocab.image_tokenizer
+    assert image_tokenizer is not None
+    if context.max_length <= image_tokenizer.num_codes:
         raise ValueError(
-            "objective text-to-image: the model has no image tokenizer; add the table "
-            "image_tokenizer to the recipe, or load a model that has one"
+            f"data.max_length {context.max_length}, expected more than the {image_tokenizer.num_codes} "
+            "codes of an image: the others are tokens of its caption"
         )
-    if context.max_length <= num_codes:
+    settings = ("translate", "scale", "color_jitter")
+    is_augmented = any(context.get_setting(name, 0) for name in settings)
+    if is_augmented and image_tokenizer.num_channels != 3:
         raise ValueError(
-            f"data.max_length {context.max_length}, expected more than the {num_codes} codes of an "
-            "image: the others are tokens of its caption"
+            f"objective.{', '.join(settings)}: gray images are not augmented; expected 0"
         )
-    return TextToImageEncoder(max_length=context.max_length, **context.encoder_kwargs)
+    return TextToImageEncoder(
+        max_length=context.max_length, keep_pixels=is_augmented, **context.encoder_kwargs
+    )

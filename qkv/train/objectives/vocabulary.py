@@ -34,8 +34,7 @@ class VocabularyInfo(NamedTuple):
     shift: ShiftRight | None = None  # builds the decoder input of a classification head
     image_size: int = 0  # pixels per side
     num_image_tokens: int = 0  # patches of an image and the class token
-    num_image_codes: int = 0  # codes of an image that is drawn
-    values_per_image_code: int = 0  # values of the patch of a code
+    image_tokenizer: ImageTokenizer | None = None  # of images that are drawn
 
 
 def build_vocabulary_info(
@@ -62,7 +61,7 @@ def build_vocabulary_info(
         label_names=label_names,
         max_length=max_length,
         **read_spec_sizes(model.spec),
-        **read_image_tokenizer_sizes(model.image_tokenizer),
+        image_tokenizer=model.image_tokenizer,
     )
 
 
@@ -101,16 +100,6 @@ def get_image_features(spec: Spec | DualSpec) -> PatchSpec | ConvolutionSpec | N
     if image_spec is None or image_spec.encoder is None:
         return None
     return image_spec.encoder.embedding.patches
-
-
-def read_image_tokenizer_sizes(image_tokenizer: ImageTokenizer | None) -> dict[str, int]:
-    """Return the fields of VocabularyInfo that the image tokenizer determines."""
-    if image_tokenizer is None:
-        return {}
-    return {
-        "num_image_codes": image_tokenizer.num_codes,
-        "values_per_image_code": image_tokenizer.codebook.shape[1],
-    }
 
 
 def get_max_positions(spec: Spec | DualSpec) -> int | None:
