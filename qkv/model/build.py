@@ -107,7 +107,7 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
             std = next(
                 value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
             )
-            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
                 tensor.normal_(1.0, tower.spec.norm_init_std) if name.endswith(
                     "weight"
                 ) else tensor.zero_()
