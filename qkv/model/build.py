@@ -25,7 +25,8 @@ from qkv.nn.scores import Scale, Score
 from qkv.nn.selections import Selection
 from qkv.spec import DualSpec, Spec
 
-SELF_INITIALIZED = (Score, Scale, Selection)  # parts that no paper of a family describes
+# Parts with an initialization of their own, unless a row of the spec names them.
+SELF_INITIALIZED = (Score, Scale, Selection)
 
 
 def build(
@@ -101,12 +102,10 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
             if names is not None and prefix + name not in names:
                 continue
             module = tower.get_submodule(name.rpartition(".")[0])
-            if isinstance(module, SELF_INITIALIZED):
+            pattern, std = next(row for row in tower.spec.init if fnmatch.fnmatch(name, row[0]))
+            if isinstance(module, SELF_INITIALIZED) and pattern == "*":
                 module.reset_parameters()
                 continue
-            std = next(
-                value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
-            )
             if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
                 tensor.normal_(1.0, tower.spec.norm_init_std) if name.endswith(
                     "weight"
