@@ -25,6 +25,7 @@ import torch
 
 from qkv.decode.config import GenerationConfig, format_setting_value
 from qkv.decode.logits.processors import PrefixAllowedTokensFn, check_allowed_tokens
+from qkv.decode.recurrent_runner import RecurrentRunner
 from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria
 from qkv.decode.request_checks import (
     Source,
@@ -33,8 +34,8 @@ from qkv.decode.request_checks import (
     check_config,
     compute_max_length,
     get_vocab_size,
+    has_segment_recurrence,
     is_encoder_decoder_model,
-    is_recurrent_model,
     prepare_prompt,
 )
 from qkv.decode.request_queue import RequestQueue
@@ -45,6 +46,7 @@ from qkv.decode.segment_runner import SegmentRunner
 from qkv.kernels.attention import without_cudnn
 from qkv.memory import is_memory_error
 from qkv.nn.network import Network
+from qkv.nn.recurrent import RecurrentStack
 
 
 class Engine:
@@ -69,7 +71,7 @@ class Engine:
         self.net = net
         self.assistant_model = assistant_model
         self.static_shapes = static_shapes
-        self.is_recurrent = is_recurrent_model(net)
+        self.has_segments = has_segment_recurrence(net)
         if assistant_model is not None:
             check_assistant_model(net, assistant_model)
         self.queue = RequestQueue(max_batch_size)
@@ -295,7 +297,7 @@ class Engine:
 
     def get_batch_key(self, request: Request) -> Hashable:
         """Return the key of the batch that a request joins."""
-        if self.is_recurrent:  # rows start in the same step, with prompts of equal length
+        if self.has_segments:  # rows start in the same step, with prompts of equal length
             return (request.num_rows, len(request.prompt), self.num_steps)
         if self.assistant_model is not None:
             return (request.num_rows, request.config)
@@ -303,8 +305,10 @@ class Engine:
 
     def create_running_batch(self, rows_per_prompt: int) -> RunningBatch:
         """Return an empty batch with the runner that the network needs."""
-        if self.is_recurrent:
+        if self.has_segments:
             return RunningBatch(SegmentRunner(self.net, rows_per_prompt))
+        if isinstance(self.net.last_stack, RecurrentStack):
+            return RunningBatch(RecurrentRunner(self.net, rows_per_prompt))
         runner = ModelRunner(self.net, rows_per_prompt, self.static_shapes)
         if self.assistant_model is None:
             return RunningBatch(runner)
@@ -312,7 +316,7 @@ class Engine:
 
     def remove_empty_batches(self) -> None:
         """Remove empty batches that cannot be reused; the others keep their buffers."""
-        if self.is_recurrent or self.assistant_model is not None:
+        if self.has_segments or self.assistant_model is not None:
             self.running_batches = {
                 key: batch for key, batch in self.running_batches.items() if batch.requests
             }

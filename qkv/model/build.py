@@ -21,7 +21,7 @@ from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling, add_pooling
 from qkv.model.transforms.positions import replace_positions
 from qkv.nn.network import DualEncoder, Network, build_network
-from qkv.spec import DualSpec, Spec
+from qkv.spec import DualSpec, Initialization, Spec, Uniform
 
 
 def build(
@@ -89,21 +89,16 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
             if names is not None and prefix + name not in names:
                 continue
             module = tower.get_submodule(name.rpartition(".")[0])
-            std = next(
+            value = next(
                 value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
             )
+            is_bias = name.rpartition(".")[2].startswith("bias")
             if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
-                tensor.normal_(1.0, tower.spec.norm_init_std) if name.endswith(
-                    "weight"
-                ) else tensor.zero_()
-            elif name.endswith(".bias"):
+                tensor.zero_() if is_bias else tensor.normal_(1.0, tower.spec.norm_init_std)
+            elif is_bias and not isinstance(value, Uniform):
                 tensor.zero_()
-            elif std == "xavier" and tensor.dim() > 1:
-                nn.init.xavier_uniform_(tensor)
             else:
-                draw_normal(
-                    tensor, std if isinstance(std, float) else 0.02, tower.spec.init_truncation
-                )
+                initialize_tensor(tensor, value, tower.spec.init_truncation)
                 if isinstance(module, nn.Embedding) and module.padding_idx is not None:
                     tensor[module.padding_idx] = 0
     if (
@@ -115,9 +110,21 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
         net.logit_scale.fill_(net.spec.logit_scale)
 
 
-def draw_normal(tensor: Tensor, std: float, truncation: float | None) -> None:
-    """Fill a tensor from a normal distribution, truncated at a multiple of its standard deviation."""
-    if truncation:
-        nn.init.trunc_normal_(tensor, 0.0, std, -truncation * std, truncation * std)
+def initialize_tensor(tensor: Tensor, value: Initialization, truncation: float | None) -> None:
+    """Fill a tensor from a distribution; a normal one is truncated at a multiple of its standard
+    deviation."""
+    if isinstance(value, Uniform):
+        nn.init.uniform_(tensor, -value.bound, value.bound)
+    elif value == "zeros":
+        nn.init.zeros_(tensor)
+    elif value == "orthogonal":  # each square block of the matrices of several gates
+        for block in tensor.split(tensor.shape[1]):
+            nn.init.orthogonal_(block)
+    elif value == "xavier" and tensor.dim() > 1:
+        nn.init.xavier_uniform_(tensor)
     else:
-        tensor.normal_(0.0, std)
+        std = 0.02 if isinstance(value, str) else value
+        if truncation:
+            nn.init.trunc_normal_(tensor, 0.0, std, -truncation * std, truncation * std)
+        else:
+            tensor.normal_(0.0, std)

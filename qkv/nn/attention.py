@@ -3,14 +3,30 @@
 B batch, H heads, T queries, S keys, D head dimension, W width."""
 
 import math
+from collections.abc import Callable
+from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from qkv.kernels.attention import attention, repeat_heads
 from qkv.kernels.bias import AttentionBias
 from qkv.nn.cache import Cache
 from qkv.nn.relative_position import RelativeXL, RotaryEmbedding
 from qkv.spec import AttentionSpec, RelativeXLSpec, RotarySpec
+
+RecordWeights = Callable[[Callable[[], Tensor]], None]
+
+
+class WeightsKernel(Protocol):
+    """A module whose weights `look` can record."""
+
+    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
+        """Call `record` in every forward pass with a function that returns the weights (B, H, T, S)."""
+        ...
+
+    def __hash__(self) -> int: ...
 
 
 class AttentionKernel(nn.Module):
@@ -35,6 +51,16 @@ class AttentionKernel(nn.Module):
         scores = (q * self.scale) @ repeat_heads(k, q.shape[1]).transpose(-1, -2)
         scores_bias = bias.get_score_bias(layer_bias)
         return (scores if scores_bias is None else scores + scores_bias).softmax(-1)
+
+    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
+        """Call `record` in every forward pass with a function that returns the weights (B, H, T, S)."""
+
+        def record_inputs(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            q, k, _, bias, *layer_bias = inputs
+            # The module may be a view of the kernel in evaluation mode.
+            record(torch.no_grad()(lambda: self.weights(q, k, bias, *layer_bias)))
+
+        return self.register_forward_hook(record_inputs)
 
 
 class Attention(nn.Module):

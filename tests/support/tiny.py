@@ -29,6 +29,8 @@ _SWITCH: dict[str, Any] = _T5 | dict(depth=3, decoder_depth=3, num_experts=3, ex
 _SWITCH |= dict(num_sparse_encoder_layers=1, num_sparse_decoder_layers=1)
 _XL: dict[str, Any] = _STACK | dict(head_dim=6, ffn_width=40, clamp_len=4)
 
+_RECURRENT: dict[str, Any] = dict(vocab_size=VOCAB, width=WIDTH, embedding_width=20)
+
 # The arguments of each family. The capacity of experts is never exceeded.
 SIZES: dict[str, dict[str, Any]] = {
     "bert": _BERT | dict(head="masked-lm"),
@@ -67,12 +69,18 @@ SIZES: dict[str, dict[str, Any]] = {
     "modernbert": _STACK | dict(
         depth=3, ffn_width=40, local_attention=4, pad_token_id=4, head="masked-lm",
     ),
+    "rnn-encoder-decoder": _RECURRENT | dict(maxout_width=14),
+    "lstm-seq2seq": _RECURRENT | dict(depth=2, decoder_vocab_size=VOCAB),
+    "bahdanau": _RECURRENT | dict(attention_width=18, maxout_width=14),
+    "luong": _RECURRENT | dict(depth=2, window=3),
 }  # fmt: skip
 FAMILIES = list(SIZES)
 PIXEL_FAMILIES = ["vit", "video-transformer"]  # which read no texts
 TEXT_FAMILIES = [name for name in FAMILIES if name not in PIXEL_FAMILIES]
 SEQUENCE_FAMILIES = [name for name in FAMILIES if name != "vit"]  # whose rows have any length
-ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch"]
+# Their state has a fixed size: it cannot be rolled back, and there are no position embeddings.
+RECURRENT = ["rnn-encoder-decoder", "lstm-seq2seq", "bahdanau", "luong"]
+ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch", *RECURRENT]
 
 # Causal models, which decode token by token: the families, and encoders with is_decoder.
 _DECODER: dict[str, Any] = dict(is_decoder=True, head="lm")
