@@ -270,16 +270,18 @@ class PatchSpec(SpecPart):
 class ConvolutionSpec(SpecPart):
     """An image as the grid of features of a convolutional network, row by row.
 
-    A stage per width; every stage but the first halves the sides of the grid."""
+    A stage per width; every stage but the first halves the sides of the grid. A class token may come
+    first."""
 
     image_size: int
     channels: int = 3
     conv_widths: tuple[int, ...] = (64, 128, 256)
     norm_groups: int = 8
+    class_token: bool = False
 
     @property
     def num_tokens(self) -> int:
-        return (self.image_size // 2 ** (len(self.conv_widths) - 1)) ** 2
+        return (self.image_size // 2 ** (len(self.conv_widths) - 1)) ** 2 + self.class_token
 
     @property
     def pixel_shape(self) -> tuple[int, ...]:

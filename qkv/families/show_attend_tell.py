@@ -6,7 +6,7 @@ differs  attends to convolutional features of an image, softly or to one sampled
 
 from qkv import spec as s
 from qkv.families.family import Args, Family
-from qkv.families.vision_encoder_decoder import image_features
+from qkv.families.image_features import image_features
 
 
 def show_attend_tell(
@@ -19,7 +19,7 @@ def show_attend_tell(
 ) -> s.Spec:  # fmt: skip
     """Return the spec. `conv_widths`: the channels of the convolutional network; empty: the features are
     those of patches. `feature_width`: the width of the features that the decoder attends to."""
-    features = image_features(image_size, patch_size, num_channels, conv_widths)
+    features = image_features(image_size, patch_size, num_channels, conv_widths, bias=True)
     encoder = s.StackSpec(
         width=feature_width,
         layers=(),
