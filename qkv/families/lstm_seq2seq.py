@@ -17,12 +17,12 @@ def lstm_seq2seq(init_bound: float = 0.08, **sizes: Any) -> Spec:
 
 
 SIZES: dict[str, Args] = {
-    "base": dict(vocab_size=160000, decoder_vocab_size=80000),
+    "base": {},
 }  # fmt: skip
 
 FAMILY = Family(
     name="lstm-seq2seq", doc=__doc__, shape="encoder-decoder", build_spec=lstm_seq2seq,
     base_function=recurrent, sizes=SIZES,
-    default_overrides=dict(depth=4, reverse_source=True, family="lstm-seq2seq"),
+    default_overrides=dict(vocab_size=80000, depth=4, reverse_source=True, family="lstm-seq2seq"),
     heads={"none": "", "lm": ""},
 )  # fmt: skip

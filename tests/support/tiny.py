@@ -80,6 +80,7 @@ TEXT_FAMILIES = [name for name in FAMILIES if name not in PIXEL_FAMILIES]
 SEQUENCE_FAMILIES = [name for name in FAMILIES if name != "vit"]  # whose rows have any length
 # Their state has a fixed size: it cannot be rolled back, and there are no position embeddings.
 RECURRENT = ["rnn-encoder-decoder", "lstm-seq2seq", "bahdanau", "luong"]
+WITHOUT_ATTENTION = ["rnn-encoder-decoder", "lstm-seq2seq"]
 ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch", *RECURRENT]
 
 # Causal models, which decode token by token: the families, and encoders with is_decoder.

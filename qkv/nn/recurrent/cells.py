@@ -76,6 +76,10 @@ class RecurrentCell(nn.Module):
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -1 / math.sqrt(width), 1 / math.sqrt(width))
 
+    def extra_repr(self) -> str:
+        rows, input_width = self.weight_ih_l0.shape
+        return f"{input_width}, {self.width}, gates={rows // self.width}"
+
     def project_inputs(self, x: Tensor) -> Tensor:
         """Return the part of the gates that depends on the input: (..., E) -> (..., G).
 
