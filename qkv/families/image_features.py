@@ -18,7 +18,10 @@ def image_features(
             bias=bias,
         )
     spec = ConvolutionSpec(
-        image_size=image_size, channels=channels, conv_widths=conv_widths, class_token=class_token
+        image_size=image_size,
+        channels=channels,
+        conv_widths=tuple(conv_widths),
+        class_token=class_token,
     )
     if any(width % spec.norm_groups for width in conv_widths):
         raise ValueError(
