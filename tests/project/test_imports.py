@@ -19,6 +19,7 @@ ALLOWED_IMPORTS = {
     "staging":    "files",
     "torch_compat": "torch",
     "memory":     "",
+    "correlation": "",
     "spec":       "",
     "batch":      "torch",
     "kernels":    "torch_compat spec torch",
@@ -33,7 +34,8 @@ ALLOWED_IMPORTS = {
     "model":      "formatting files staging validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
     "export":     "files staging batch nn spec weights families text model torch",
     "data":       "validate files spec batch text torch numpy",
-    "train":      "formatting terminal validate hints files staging torch_compat spec batch kernels nn weights families text decode recipes model data torch safetensors numpy rich msgspec tomlkit",
+    "words":      "formatting validate hints files staging correlation data torch safetensors numpy",
+    "train":      "formatting terminal validate hints files staging correlation torch_compat spec batch kernels nn weights families text decode recipes model data words torch safetensors numpy rich msgspec tomlkit",
     "tasks":      "files validate hints memory torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy llguidance",
     "view":       "spec nn model tasks torch rich",
 }
