@@ -4,7 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qkv import words
+    from qkv import decode as decode
+    from qkv import words as words
     from qkv.attention_weights import look
     from qkv.batch import Batch, Inputs
     from qkv.export.formats import export_model
@@ -31,7 +32,6 @@ __all__ = [
     "load",
     "look",
     "task",
-    "words",
 ]
 
 _MODULES = {
@@ -48,7 +48,7 @@ _MODULES = {
     "look": "qkv.attention_weights",
     "task": "qkv.tasks.registry",
 }
-_PACKAGES = ("words",)  # public as a whole: qkv.words.load
+_PACKAGES = ("decode", "words")  # with public names of their own: qkv.words.load
 
 
 def __getattr__(name: str) -> object:

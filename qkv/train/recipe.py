@@ -38,6 +38,7 @@ class ModelConfig:
     label_names: tuple[str, ...] = ()  # labels by id; default: those of the training data, sorted
     pooling: str | None = None  # adds a sentence embedding: mean, first or last
     position_embedding_type: str | None = None
+    embeddings: str | None = None  # vector file, or model folder: initial token embeddings
     overrides: dict[str, Any] = field(default_factory=dict)
 
 

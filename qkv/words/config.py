@@ -9,7 +9,7 @@ from qkv.validate import check_number
 ALGORITHMS = ("skip-gram", "cbow")
 WORD_SPLITS = ("words", "whitespace")
 MAX_VECTOR_SIZE = 100_000
-NUMBER_BOUNDS: dict[str, dict[str, float]] = {
+SETTING_BOUNDS: dict[str, dict[str, float]] = {
     "vector_size": dict(integer=True, at_least=1, at_most=MAX_VECTOR_SIZE),
     "window": dict(integer=True, at_least=1, at_most=1000),
     "negative": dict(integer=True, at_least=1, at_most=1000),
@@ -45,5 +45,5 @@ class WordsConfig:
                 raise ValueError(
                     f"{name} {getattr(self, name)!r}, expected one of {', '.join(choices)}"
                 )
-        for name, bounds in NUMBER_BOUNDS.items():
+        for name, bounds in SETTING_BOUNDS.items():
             check_number(name, getattr(self, name), **bounds)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from qkv.words.config import WordsConfig
 from qkv.words.vocabulary import WordVocabulary
 
 SENTENCE_END = -1
-UNKNOWN = -2
+UNKNOWN_WORD = -2
 WRITE_IDS = 2**20  # ids that are collected in memory
 WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")  # letters and digits, and apostrophes between them
 # Paths, a Corpus, or what qkv.fit reads: texts, dicts, a DataFrame; also lists of words.
@@ -98,7 +98,7 @@ def select_words(
     words: Sequence[str], counts: NDArray[np.int64], min_count: int
 ) -> tuple[WordVocabulary, NDArray[np.int32]]:
     """Return the vocabulary, sorted by count and then by first occurrence, and the ids in it of all
-    words, followed by UNKNOWN and SENTENCE_END (as the indices -2 and -1)."""
+    words, followed by UNKNOWN_WORD and SENTENCE_END (as the indices -2 and -1)."""
     order = np.argsort(-counts, kind="stable")
     order = order[counts[order] >= min_count]
     if len(order) < 2:
@@ -108,7 +108,7 @@ def select_words(
             f"more; it has {len(words):,} different words, the most frequent {most_frequent} times: "
             "lower min_count, or is this the right file?"
         )
-    new_ids = np.full(len(words) + 2, UNKNOWN, np.int32)
+    new_ids = np.full(len(words) + 2, UNKNOWN_WORD, np.int32)
     new_ids[order] = np.arange(len(order), dtype=np.int32)
     new_ids[SENTENCE_END] = SENTENCE_END
     vocabulary = WordVocabulary([words[i] for i in order], counts[order].tolist())
@@ -120,4 +120,4 @@ def _write_final_ids(first_ids: Path, ids_path: Path, new_ids: NDArray[np.int32]
     with first_ids.open("rb") as source, ids_path.open("wb") as target:
         while len(ids := np.fromfile(source, np.int32, WRITE_IDS)):
             ids = new_ids[ids]
-            ids[ids != UNKNOWN].tofile(target)
+            ids[ids != UNKNOWN_WORD].tofile(target)

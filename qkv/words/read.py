@@ -30,7 +30,7 @@ MAX_WORD_BYTES = 2**16
 READ_BYTES = 2**22
 LINES_AT_ONCE = 1000
 BOM = b"\xef\xbb\xbf"
-FloatArray = NDArray[np.float32]
+VectorArray = NDArray[np.float32]
 
 
 def load_vectors(
@@ -60,7 +60,7 @@ class VectorReader:
         self.limit = limit
         self.words: list[str] = []
         self.row_by_word: dict[bytes, int] = {}
-        self.vectors: FloatArray = np.empty((0, 0), np.float32)
+        self.vectors: VectorArray = np.empty((0, 0), np.float32)
         self.num_undecodable = 0
 
     def read(self, format: str | None, size: int | None) -> WordVectors:
@@ -173,7 +173,7 @@ class VectorReader:
         first, *fields = row.split(b" ")
         fields = [field for field in fields if field]
         extra_fields = fields[:-vector_size]
-        if len(fields) < vector_size or any(map(is_number, extra_fields)):
+        if len(fields) < vector_size or any(map(is_decimal, extra_fields)):
             raise ValueError(
                 f"{self.path}, line {number}: {len(fields)} numbers after the word "
                 f"{shorten_repr(decode(first))}, expected {vector_size}"
@@ -220,7 +220,7 @@ class VectorReader:
 
     # --- rows ---
 
-    def add(self, word: bytes, vector: FloatArray, where: str) -> None:
+    def add(self, word: bytes, vector: VectorArray, where: str) -> None:
         """Add a row; raise ValueError for a word that occurs twice and for NaN or infinite numbers."""
         text = decode(word)
         if word in self.row_by_word:
@@ -271,7 +271,7 @@ def decode(word: bytes) -> str:
     return word.decode("utf-8", errors="replace")
 
 
-def is_number(field: bytes) -> bool:
+def is_decimal(field: bytes) -> bool:
     """Return whether a field of a row is a decimal number, such as 0.25, rather than a part of a word."""
     try:
         float(field)
@@ -280,7 +280,7 @@ def is_number(field: bytes) -> bool:
     return b"." in field or b"e" in field.lower()
 
 
-def parse_numbers(rows: list[bytes], vector_size: int) -> FloatArray | None:
+def parse_numbers(rows: list[bytes], vector_size: int) -> VectorArray | None:
     """Return the numbers of rows of text as an array, None if something else is among them."""
     try:
         with warnings.catch_warnings():

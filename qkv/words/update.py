@@ -61,9 +61,9 @@ def update_skip_gram(
     window = contexts.shape[2] // 2
     centers = inputs[:, window : inputs.shape[1] - window]  # (G, C)
     pairs = expand_contexts(contexts)  # (G, C, J)
-    x = gather_rows(tables.inputs, inputs)  # (G, J, D)
-    y = gather_rows(tables.outputs, centers)  # (G, C, D)
-    z = gather_rows(tables.outputs, noise)  # (G, N, D)
+    x = select_rows(tables.inputs, inputs)  # (G, J, D)
+    y = select_rows(tables.outputs, centers)  # (G, C, D)
+    z = select_rows(tables.outputs, noise)  # (G, N, D)
     # Steps along the gradients of log σ(yx) and log σ(-zx), without the factor x, y or z.
     center_steps = torch.bmm(y, x.mT).neg_().sigmoid_().mul_(pairs).mul_(lr)  # (G, C, J)
     noise_weights = pairs.sum(1).mul_(-lr * negative / noise.shape[1])  # (G, J)
@@ -91,9 +91,9 @@ def update_cbow(
     centers = inputs[:, window : inputs.shape[1] - window]  # (G, C)
     pairs = expand_contexts(contexts)  # (G, C, J)
     num_contexts = pairs.sum(2, keepdim=True)  # (G, C, 1)
-    y = gather_rows(tables.outputs, centers)  # (G, C, D)
-    z = gather_rows(tables.outputs, noise)  # (G, N, D)
-    mean = torch.bmm(pairs, gather_rows(tables.inputs, inputs)).div_(num_contexts.clamp(min=1))
+    y = select_rows(tables.outputs, centers)  # (G, C, D)
+    z = select_rows(tables.outputs, noise)  # (G, N, D)
+    mean = torch.bmm(pairs, select_rows(tables.inputs, inputs)).div_(num_contexts.clamp(min=1))
     step_sizes = num_contexts.clamp_(max=1).mul_(lr)  # 0 for a center without context
     center_steps = (mean * y).sum(2, keepdim=True).neg_().sigmoid_().mul_(step_sizes)  # (G, C, 1)
     noise_steps = torch.bmm(mean, z.mT).sigmoid_().mul_(step_sizes * (-negative / noise.shape[1]))
@@ -106,7 +106,7 @@ def update_cbow(
 UPDATES = {"skip-gram": update_skip_gram, "cbow": update_cbow}
 
 
-def gather_rows(table: Tensor, ids: Tensor) -> Tensor:
+def select_rows(table: Tensor, ids: Tensor) -> Tensor:
     """Return the rows of a table (V, D) for ids (G, J), as (G, J, D)."""
     return table.index_select(0, ids.reshape(-1)).view(*ids.shape, table.shape[1])
 

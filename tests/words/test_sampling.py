@@ -39,16 +39,16 @@ def test_subsampling_keeps_words_with_their_probability() -> None:
     sampler = make_sampler(counts, sample=1e-2, window=1)
     ids = torch.arange(3).repeat_interleave(20_000)
     samples = sampler.draw(ids, generator())
-    kept = torch.bincount(torch.tensor(flatten(sampler, samples.inputs)), minlength=3)
+    counts_after = torch.bincount(torch.tensor(flatten(sampler, samples.inputs)), minlength=3)
     num_padding = int((samples.contexts.sum((2, 3)) == 0).sum())  # chunks
     assert num_padding <= sampler.num_chunks
     keep = WordVocabulary(["a", "b", "c"], counts).compute_keep_probabilities(1e-2)
     expected = (keep * 20_000).tolist()
     step_size = sampler.chunk_size * sampler.num_chunks
-    assert int(kept[1]) == pytest.approx(expected[1], rel=0.05)
-    assert int(kept[2]) == pytest.approx(expected[2], rel=0.05)
-    assert int(kept[0]) - step_size <= expected[0] * 1.05  # the padding has the id 0
-    assert int(kept[0]) >= expected[0] * 0.95
+    assert int(counts_after[1]) == pytest.approx(expected[1], rel=0.05)
+    assert int(counts_after[2]) == pytest.approx(expected[2], rel=0.05)
+    assert int(counts_after[0]) - step_size <= expected[0] * 1.05  # the padding has the id 0
+    assert int(counts_after[0]) >= expected[0] * 0.95
 
 
 def test_windows_are_uniform_from_1_to_the_largest() -> None:
@@ -131,7 +131,7 @@ def test_a_block_without_words() -> None:
 def test_draws_depend_on_the_generator_only() -> None:
     sampler = make_sampler([100] * 40)
     ids = torch.arange(40).repeat(10)
-    first, again, other = (sampler.draw(ids, generator(seed)) for seed in (1, 1, 2))
-    assert torch.equal(first.noise, again.noise)
-    assert torch.equal(first.contexts, again.contexts)
+    first, repeated, other = (sampler.draw(ids, generator(seed)) for seed in (1, 1, 2))
+    assert torch.equal(first.noise, repeated.noise)
+    assert torch.equal(first.contexts, repeated.contexts)
     assert not torch.equal(first.noise, other.noise)

@@ -46,11 +46,11 @@ def test_an_untrained_table_has_no_topics() -> None:
 
 
 def test_one_thread_is_reproducible(topic_file: Path) -> None:
-    first, again, other = (
+    first, repeated, other = (
         qkv.words.train(topic_file, **SMALL | dict(seed=seed))  # type: ignore[arg-type]
         for seed in (1, 1, 2)
     )
-    assert torch.equal(first.vectors, again.vectors)
+    assert torch.equal(first.vectors, repeated.vectors)
     assert not torch.equal(first.vectors, other.vectors)
 
 
