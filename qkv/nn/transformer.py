@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from qkv.batch import Batch, Inputs
 from qkv.kernels.bias import AttentionBias
-from qkv.nn.attention import Attention, WeightsKernel
+from qkv.nn.attention import Attention
 from qkv.nn.cache import Cache, KVCache, SegmentMemory
 from qkv.nn.embedding import Embedding, build_norm
 from qkv.nn.feed_forward import FeedForward, MixtureOfExperts
 from qkv.nn.relative_position import POSITION_BIASES
+from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.selections import SampleStatistics
 from qkv.spec import (
     FeedForwardSpec,

@@ -41,6 +41,7 @@ class ModelConfig:
     position_embedding_type: str | None = None
     attention_score: str | dict[str, str | int | float] | None = None  # default: scaled-dot
     attention_select: str | dict[str, str | int | float] | None = None  # default: softmax
+    embeddings: str | None = None  # vector file, or model folder: initial token embeddings
     overrides: dict[str, Any] = field(default_factory=dict)
 
 

@@ -26,6 +26,7 @@ from qkv.model.memory import check_memory
 from qkv.model.model import Model
 from qkv.train.config import OPTIMIZER_BYTES, TrainConfig
 from qkv.train.distributed import DistributedContext
+from qkv.train.embeddings import EmbeddingMatches, initialize_embeddings
 from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.evaluation_set import (
     EvaluationSet,
@@ -95,6 +96,7 @@ class Setup:
     objective: Objective
     train_sampler: BatchSampler | None  # None: the model is evaluated only
     evaluation_set: EvaluationSet | None
+    embeddings: EmbeddingMatches | None = None  # of the setting model.embeddings
 
     @property
     def sampler(self) -> BatchSampler:
@@ -187,6 +189,7 @@ def build_setup(
         objective=train_objective,
         train_sampler=sampler,
         evaluation_set=evaluation_set,
+        embeddings=context.embeddings,
     )
 
 
@@ -298,9 +301,27 @@ def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupC
     if label_names:
         label_names = get_label_names(model)  # a loaded head has an order of its own
     set_problem_type(model, recipe)
+    embeddings = prepare_embeddings(recipe, model)
     return SetupContext.from_recipe(
-        recipe, folder / TOKENIZER_FOLDER, model, records, label_names=label_names
+        recipe,
+        folder / TOKENIZER_FOLDER,
+        model,
+        records,
+        label_names=label_names,
+        embeddings=embeddings,
     )
+
+
+def prepare_embeddings(recipe: Recipe, model: Model) -> EmbeddingMatches | None:
+    """Set the token embeddings to those of model.embeddings, if the recipe has it."""
+    if recipe.model.embeddings is None:
+        return None
+    if recipe.lora:
+        raise ValueError(
+            "model.embeddings with the table lora: an adapter does not contain the token embedding; "
+            "remove one of them"
+        )
+    return initialize_embeddings(model, recipe.model.embeddings)
 
 
 def hash_tokenizer(folder: Path) -> str:

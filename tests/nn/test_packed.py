@@ -111,8 +111,7 @@ def test_documents_do_not_attend_to_each_other(name: str) -> None:
         is_other = (q[:, :, None] != k[:, None, :])[:, None]  # (B, 1, T, S), without the memory
         inside = weights[..., weights.shape[-1] - k.shape[1] :]
         assert inside.masked_select(is_other).eq(0).all(), path
-        if family != "luong":  # the weights of a local window are less than one
-            assert torch.allclose(weights.sum(-1), torch.ones((), dtype=weights.dtype)), path
+        assert torch.allclose(weights.sum(-1), torch.ones((), dtype=weights.dtype)), path
         assert inside.masked_select(~is_other).gt(0).any(), path
 
 
