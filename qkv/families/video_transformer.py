@@ -7,7 +7,7 @@ differs  a frame is one vector, by convolutions; attention is over time alone; a
 from itertools import pairwise
 
 from qkv import spec as s
-from qkv.families.family import Args, Family, common_heads
+from qkv.families.family import VIT_PREPROCESSOR, Args, Family
 
 
 def video_transformer(
@@ -37,8 +37,10 @@ def video_transformer(
         patches=frames,
     )
     stack = s.StackSpec(width=width, embedding=embedding, layers=(layer,) * depth, final_norm=norm)
-    head_specs = {
-        name: common_heads(num_labels, dropout)[name] for name in ("none", "token-classification")
+    classifier = s.HeadSpec(name="frame_classification", out_features=num_labels, dropout=dropout)
+    head_specs: dict[str, tuple[s.HeadSpec, ...]] = {
+        "none": (),
+        "frame-classification": (classifier,),
     }
     return s.Spec(
         family="video-transformer",
@@ -63,5 +65,6 @@ SIZES: dict[str, Args] = {
 
 FAMILY = Family(
     name="video-transformer", doc=__doc__, build_spec=video_transformer, sizes=SIZES,
-    heads={"none": "", "token-classification": ""},
+    preprocessor_config=VIT_PREPROCESSOR,
+    heads={"none": "", "frame-classification": ""},
 )  # fmt: skip
