@@ -32,9 +32,10 @@ class ImageAugmentation:
             check_number(f"objective.{field.name}", value, at_least=0, at_most=limit)
 
     def __call__(self, pixels: NDArray[np.uint8], rng: np.random.Generator) -> NDArray[np.uint8]:
-        """Return a changed copy of the pixels (height, width, 3)."""
+        """Return a changed copy of the pixels (height, width, channels)."""
+        channels = pixels.shape[-1]
         background = np.concatenate(
-            [pixels[[0, -1]].reshape(-1, 3), pixels[:, [0, -1]].reshape(-1, 3)]
+            [pixels[[0, -1]].reshape(-1, channels), pixels[:, [0, -1]].reshape(-1, channels)]
         )
         fill = np.median(background, axis=0)
         x = pixels.astype(np.float32) - fill
@@ -50,13 +51,13 @@ class ImageAugmentation:
         x += fill
         if self.color_jitter:
             low, high = 1 - self.color_jitter, 1 + self.color_jitter
-            x = x * rng.uniform(low, high, 3) * rng.uniform(low, high)
+            x = x * rng.uniform(low, high, channels) * rng.uniform(low, high)
             x = x.mean() + (x - x.mean()) * rng.uniform(low, high)
         if rng.random() < self.erase_prob:
             height, width = (int(size * rng.uniform(0.1, 0.5)) for size in x.shape[:2])
             top = rng.integers(0, x.shape[0] - height)
             left = rng.integers(0, x.shape[1] - width)
-            x[top : top + height, left : left + width] = rng.uniform(0, 255, 3)
+            x[top : top + height, left : left + width] = rng.uniform(0, 255, channels)
         return np.clip(np.rint(x), 0, 255).astype(np.uint8)
 
 
