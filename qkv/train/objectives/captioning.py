@@ -47,7 +47,7 @@ def build_image_captioning_objective(
         name="image-captioning",
         compute_losses=compute_losses,
         noise=images.read,
-        train_noise=images.read_augmented,
+        train_noise=images.read_to_augment,
         collate=collate,
         is_language_model=not label_smoothing,
     )
