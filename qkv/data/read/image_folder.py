@@ -12,7 +12,7 @@ from qkv.data.read.lines import COMPRESSION_OPENERS, TextFile
 from qkv.data.read.record import Record
 from qkv.validate import shorten_repr
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
+IMAGE_SUFFIXES = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff .ppm .pgm .avif".split())
 TABLE_FILES = {  # file: its columns, if it has no header
     f"{name}{suffix}{compression}": ("image", column)
     for name, column in (("captions", "caption"), ("labels", "label"))

@@ -14,7 +14,7 @@ from torch import Tensor
 from qkv.batch import IGNORE_INDEX, Batch, Inputs
 from qkv.data.batches.collate import Example, pad_sequences
 from qkv.data.encode.images import ImageProcessor
-from qkv.data.noise.augmentation import ImageAugmentation
+from qkv.data.noise.augmentation import NUM_RANDOM_NUMBERS, ImageAugmentation
 from qkv.train.objectives.classification import parse_class_weights, sum_label_weights
 from qkv.train.objectives.objective import (
     ExampleNoise,
@@ -43,11 +43,13 @@ def build_image_classification_objective(
         translate=translate, scale=scale, color_jitter=color_jitter, erase_prob=erase_prob
     )
 
-    def augment(example: Example, rng: np.random.Generator) -> Example:
-        return {**example, "image": augmentation(shape_pixels(example["image"], vocab), rng)}
+    def draw_numbers(example: Example, rng: np.random.Generator) -> Example:
+        return {**example, "augmentation": rng.random(NUM_RANDOM_NUMBERS, dtype=np.float32)}
 
     def collate(examples: Sequence[Example]) -> Batch:
         pixels = np.stack([shape_pixels(example["image"], vocab) for example in examples])
+        if "augmentation" in examples[0]:
+            pixels = augmentation(pixels, np.stack([x["augmentation"] for x in examples]))
         inputs = Inputs.create(
             pixel_values=torch.from_numpy(get_processor(vocab).normalize(pixels)),
             num_patches=vocab.num_image_tokens,
@@ -61,7 +63,7 @@ def build_image_classification_objective(
         collate,
         label_smoothing=label_smoothing,
         class_weights=class_weights,
-        train_noise=augment if augmentation != ImageAugmentation() else None,
+        train_noise=draw_numbers if augmentation != ImageAugmentation() else None,
     )
 
 
@@ -126,8 +128,6 @@ def build_label_objective(
 
 def shape_pixels(values: NDArray[Any], vocab: VocabularyInfo) -> NDArray[np.uint8]:
     """Return stored values as pixels: (height, width, channels), or those of every frame."""
-    if values.ndim > 1:  # augmented
-        return values
     shape = (vocab.image_size, vocab.image_size, get_processor(vocab).channels)
     pixels = values.astype(np.uint8).reshape(-1, *shape)
     return pixels[0] if vocab.num_image_tokens else pixels
