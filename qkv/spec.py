@@ -248,7 +248,7 @@ class PatchSpec(SpecPart):
         return (self.image_size // self.patch_size) ** 2 + self.class_token
 
     @property
-    def pixel_shape(self) -> tuple[int, ...]:
+    def pixel_shape(self) -> tuple[str | int, ...]:
         """The shape of the pixel values of one image."""
         return (self.channels, self.image_size, self.image_size)
 
@@ -259,18 +259,44 @@ class ConvolutionSpec(SpecPart):
     A stage per width; every stage but the first halves the sides of the grid."""
 
     image_size: int
-    widths: tuple[int, ...]
     channels: int = 3
+    conv_widths: tuple[int, ...] = (64, 128, 256)
     norm_groups: int = 8
 
     @property
     def num_tokens(self) -> int:
-        return (self.image_size // 2 ** (len(self.widths) - 1)) ** 2
+        return (self.image_size // 2 ** (len(self.conv_widths) - 1)) ** 2
 
     @property
     def pixel_shape(self) -> tuple[int, ...]:
         """The shape of the pixel values of one image."""
         return (self.channels, self.image_size, self.image_size)
+
+
+class FrameSpec(SpecPart):
+    """A clip as a sequence of frames: one vector per frame, by 3 × 3 convolutions of stride 2."""
+
+    image_size: int
+    channels: int = 3
+    conv_widths: tuple[int, ...] = (32, 64, 128)
+
+    @property
+    def num_tokens(self) -> int:
+        """0: as many as the clip has frames."""
+        return 0
+
+    @property
+    def num_features(self) -> int:
+        """The number of outputs of the last convolution."""
+        size = self.image_size
+        for _ in self.conv_widths:
+            size = (size + 1) // 2
+        return size**2 * (self.conv_widths[-1] if self.conv_widths else self.channels)
+
+    @property
+    def pixel_shape(self) -> tuple[str | int, ...]:
+        """The shape of the pixel values of one clip."""
+        return ("T", self.channels, self.image_size, self.image_size)
 
 
 class EmbeddingSpec(SpecPart):
@@ -283,7 +309,8 @@ class EmbeddingSpec(SpecPart):
     scale_inputs_embeds: bool = False  # also scale `inputs_embeds`
     norm: NormSpec | None = None
     dropout: float = 0.0
-    patches: PatchSpec | ConvolutionSpec | None = None
+    # The stack reads pixel values, not tokens.
+    patches: PatchSpec | ConvolutionSpec | FrameSpec | None = None
     query_stream: bool = False  # learned embedding of XLNet's query stream
     cutoffs: tuple[int, ...] | None = None  # adaptive embedding: rare tokens have narrower tables
     div_val: int = 1
@@ -395,6 +422,13 @@ class DualSpec(SpecPart):
     text: Spec | None = None
     image: Spec | None = None
     logit_scale: float | None = None
+
+
+def find_patches(spec: Spec | DualSpec) -> PatchSpec | ConvolutionSpec | FrameSpec | None:
+    """Return how a model reads pixel values; None if it reads only texts."""
+    tower = spec.image if isinstance(spec, DualSpec) else spec
+    stack = (tower.encoder or tower.decoder) if tower else None
+    return stack.embedding.patches if stack else None
 
 
 def head_width(width: int, heads: int) -> int:

@@ -14,11 +14,11 @@ from qkv.families.family import Args, Family
 
 def vision_encoder_decoder(
     image_size: int = 224, patch_size: int = 16, num_channels: int = 3,
-    convolution_widths: tuple[int, ...] = (), family: str = "vision-encoder-decoder", **sizes: Any,
+    conv_widths: tuple[int, ...] = (), family: str = "vision-encoder-decoder", **sizes: Any,
 ) -> s.Spec:  # fmt: skip
-    """Return the spec. `convolution_widths`: the channels of a convolutional network that replaces the
+    """Return the spec. `conv_widths`: the channels of a convolutional network that replaces the
     patches; every stage after the first halves the sides of the image."""
-    patches = image_features(image_size, patch_size, num_channels, convolution_widths)
+    patches = image_features(image_size, patch_size, num_channels, conv_widths)
     spec = bart(family=family, **sizes)
     assert spec.encoder is not None
     embedding = replace(
@@ -32,10 +32,10 @@ def vision_encoder_decoder(
 
 
 def image_features(
-    image_size: int, patch_size: int, channels: int, convolution_widths: tuple[int, ...]
+    image_size: int, patch_size: int, channels: int, conv_widths: tuple[int, ...]
 ) -> s.PatchSpec | s.ConvolutionSpec:
     """Return the features of an image: those of its patches, or of a convolutional network."""
-    if not convolution_widths:
+    if not conv_widths:
         return s.PatchSpec(
             image_size=image_size,
             patch_size=patch_size,
@@ -43,16 +43,14 @@ def image_features(
             class_token=False,
             bias=True,
         )
-    spec = s.ConvolutionSpec(image_size=image_size, widths=convolution_widths, channels=channels)
-    if any(width % spec.norm_groups for width in convolution_widths):
-        raise ValueError(
-            f"convolution_widths is {convolution_widths}, expected multiples of {spec.norm_groups}"
-        )
-    scale = 2 ** (len(convolution_widths) - 1)
+    spec = s.ConvolutionSpec(image_size=image_size, conv_widths=conv_widths, channels=channels)
+    if any(width % spec.norm_groups for width in conv_widths):
+        raise ValueError(f"conv_widths is {conv_widths}, expected multiples of {spec.norm_groups}")
+    scale = 2 ** (len(conv_widths) - 1)
     if image_size % scale:
         raise ValueError(
             f"image_size is {image_size}, expected a multiple of {scale}: each of the "
-            f"{len(convolution_widths)} stages of convolution_widths after the first halves it"
+            f"{len(conv_widths)} stages of conv_widths after the first halves it"
         )
     return spec
 

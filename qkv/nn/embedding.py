@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.batch import Inputs, count_in_documents, find_document_starts
-from qkv.nn.patches import PATCH_EMBEDDINGS
+from qkv.nn.patches import build_patch_embedding
 from qkv.spec import EmbeddingSpec, LearnedPositions, NormSpec, SinusoidalPositions, StackSpec
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
@@ -101,7 +101,7 @@ class Embedding(nn.Module):
         is_adaptive = spec.cutoffs is not None
         self.spec = spec
         if spec.patches:
-            self.patches = PATCH_EMBEDDINGS[type(spec.patches)](spec.patches, width)
+            self.patches = build_patch_embedding(spec.patches, width)
         elif is_adaptive:
             self.tokens: nn.Module = AdaptiveEmbedding(spec, stack.width)
         else:

@@ -1,14 +1,15 @@
-"""Embeddings of images: pixel values become a sequence of vectors. Does not depend on attention.
+"""Embeddings of images and clips: pixel values become a sequence of vectors. Does not depend on
+attention.
 
-B batch, C channels, T patches, W width."""
+B batch, C channels, T patches or frames, W width."""
 
-from typing import Any
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from qkv.spec import ConvolutionSpec, PatchSpec
+from qkv.spec import ConvolutionSpec, FrameSpec, PatchSpec
 
 
 class ClassToken(nn.Module):
@@ -58,7 +59,7 @@ class ConvolutionEmbedding(nn.Module):
         super().__init__()
         stages = []
         in_channels = spec.channels
-        for index, channels in enumerate(spec.widths):
+        for index, channels in enumerate(spec.conv_widths):
             stride = 2 if index else 1
             stages.append(ConvolutionStage(in_channels, channels, stride, spec.norm_groups))
             in_channels = channels
@@ -72,7 +73,30 @@ class ConvolutionEmbedding(nn.Module):
         return self.projection(x.flatten(2).transpose(1, 2))  # (B, T, W)
 
 
-PATCH_EMBEDDINGS: dict[type, Any] = {
+class FrameEmbedding(nn.Module):
+    """One vector for each frame of a clip: convolutions, then a projection of all their outputs."""
+
+    def __init__(self, spec: FrameSpec, width: int) -> None:
+        super().__init__()
+        self.convolutions = nn.ModuleList(
+            nn.Conv2d(before, after, 3, stride=2, padding=1)
+            for before, after in pairwise((spec.channels, *spec.conv_widths))
+        )
+        self.projection = nn.Linear(spec.num_features, width)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        x = pixel_values.flatten(0, 1)  # (B, T, C, height, width) -> (B*T, C, height, width)
+        for convolution in self.convolutions:
+            x = F.gelu(convolution(x))
+        return self.projection(x.flatten(1)).unflatten(0, pixel_values.shape[:2])  # (B, T, W)
+
+
+PATCH_EMBEDDINGS = {
     PatchSpec: PatchEmbedding,
     ConvolutionSpec: ConvolutionEmbedding,
+    FrameSpec: FrameEmbedding,
 }
+
+
+def build_patch_embedding(spec: PatchSpec | ConvolutionSpec | FrameSpec, width: int) -> nn.Module:
+    return PATCH_EMBEDDINGS[type(spec)](spec, width)

@@ -18,7 +18,7 @@ from qkv.data.encode.images import ImageProcessor
 from qkv.files import read_json_object
 from qkv.model.inputs import build_input_batch, check_inputs
 from qkv.nn.network import DualEncoder
-from qkv.spec import ConvolutionSpec, DualSpec, PatchSpec
+from qkv.spec import ConvolutionSpec, PatchSpec, find_patches
 from qkv.tasks.base import InputRow, OutputTensors, Task
 from qkv.tasks.batching import TaskProgress, build_progress_reporter
 from qkv.tasks.checks import (
@@ -116,12 +116,8 @@ class MatchTask(Task[str, Tensor]):
 
     @property
     def patch_spec(self) -> PatchSpec | ConvolutionSpec:
-        spec = self.model.spec
-        assert isinstance(spec, DualSpec)
-        assert spec.image is not None
-        assert spec.image.encoder is not None
-        patches = spec.image.encoder.embedding.patches
-        assert patches is not None
+        patches = find_patches(self.model.spec)
+        assert isinstance(patches, PatchSpec | ConvolutionSpec)
         return patches
 
     def embed_images(

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from qkv.data.encode.special_tokens import SpecialTokensTemplate, build_special_tokens_template
 from qkv.image_tokenizer import ImageTokenizer
 from qkv.model.model import Model
-from qkv.spec import ConvolutionSpec, DualSpec, PatchSpec, ShiftRight, Spec
+from qkv.spec import DualSpec, ShiftRight, Spec, find_patches
 from qkv.text import Tokenizer
 
 EMPTY_PAIR_TEMPLATE = SpecialTokensTemplate(((), (), ()), ((), (), ()), (0, 0))
@@ -80,26 +80,17 @@ def find_sentence_end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def read_spec_sizes(spec: Spec | DualSpec) -> dict[str, Any]:
     """Return the fields of VocabularyInfo that the model's spec determines."""
+    patches = find_patches(spec)
     sizes: dict[str, Any] = {}
+    if patches is not None:
+        sizes |= {"image_size": patches.image_size, "num_image_tokens": patches.num_tokens}
     if isinstance(spec, Spec):
         stack = spec.encoder or spec.decoder
         assert stack is not None
         token_types = stack.embedding.token_types
-        sizes["type_vocab_size"] = token_types if isinstance(token_types, int) else 0
-        sizes["shift"] = spec.shift_right
-    patches = get_image_features(spec)
-    if patches is not None:
-        sizes["image_size"] = patches.image_size
-        sizes["num_image_tokens"] = patches.num_tokens
+        type_vocab_size = token_types if isinstance(token_types, int) else 0
+        sizes |= {"type_vocab_size": type_vocab_size, "shift": spec.shift_right}
     return sizes
-
-
-def get_image_features(spec: Spec | DualSpec) -> PatchSpec | ConvolutionSpec | None:
-    """Return the features that the image encoder of a model reads; None if it has none."""
-    image_spec = spec.image if isinstance(spec, DualSpec) else spec
-    if image_spec is None or image_spec.encoder is None:
-        return None
-    return image_spec.encoder.embedding.patches
 
 
 def get_max_positions(spec: Spec | DualSpec) -> int | None:
