@@ -12,7 +12,18 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, UnknownOptionError
 
 from qkv import __version__
-from qkv.cli import completion, draw, models, new, read, recipes, tokenizers, train, write
+from qkv.cli import (
+    completion,
+    draw,
+    experiment,
+    models,
+    new,
+    read,
+    recipes,
+    tokenizers,
+    train,
+    write,
+)
 from qkv.cli.console import print_error
 from qkv.files import format_error
 from qkv.hints import NAME_HINTS
@@ -35,13 +46,13 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
     ("Use a model", 'qkv translate "Wo ist der Bahnhof?"'): dict(
         translate=write.translate, complete=write.complete, classify=read.classify,
         summarize=write.summarize, answer=read.answer, fill=read.fill, tag=read.tag,
-        embed=read.embed, match=read.match, score=read.score_text, detect=read.detect,
-        draw=draw.draw,
+        embed=read.embed, match=read.match, caption=write.caption, draw=draw.draw,
+        score=read.score_text, detect=read.detect,
     ),
     ("Inspect", "qkv show gpt2"): dict(families=models.families, show=models.show),
     ("Train", "qkv train shakespeare --data.train input.txt"): dict(
         new=new.new, recipes=recipes.recipes, train=train.train, eval=train.eval,
-        tokenizer=tokenizer_app,
+        tokenizer=tokenizer_app, experiment=experiment.experiment,
     ),
     ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --quantization int8"): dict(
         export=models.export, merge=models.merge

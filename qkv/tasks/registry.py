@@ -16,6 +16,7 @@ from qkv.tasks.base import Task
 from qkv.tasks.requirements import TaskRequirement
 from qkv.tasks.settings import (
     AnswerSettings,
+    CaptionSettings,
     ClassifySettings,
     CompleteSettings,
     DetectSettings,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from qkv.tasks.read.match import MatchTask
     from qkv.tasks.read.score import ScoreTask
     from qkv.tasks.read.tag import TagTask
+    from qkv.tasks.write.caption import CaptionTask
     from qkv.tasks.write.complete import CompleteTask
     from qkv.tasks.write.draw import DrawTask
     from qkv.tasks.write.generative_answer import GenerativeAnswerTask
@@ -56,6 +58,7 @@ TASK_CLASSES = {  # task name: module, class
     "translate": ("write.translate", "TranslateTask"),
     "complete":  ("write.complete", "CompleteTask"),
     "summarize": ("write.summarize", "SummarizeTask"),
+    "caption":   ("write.caption", "CaptionTask"),
     "draw":      ("write.draw", "DrawTask"),
 }  # fmt: skip
 ModelSource = str | Path | Model | None
@@ -117,6 +120,11 @@ def task(
     name: Literal["summarize"], model: ModelSource = ..., *, device: str = ...,
     adapter: str | Path | None = ..., **settings: Unpack[SummarizeSettings],
 ) -> SummarizeTask: ...
+@overload
+def task(
+    name: Literal["caption"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[CaptionSettings],
+) -> CaptionTask: ...
 @overload
 def task(
     name: Literal["draw"], model: ModelSource = ..., *, device: str = ...,

@@ -86,6 +86,10 @@ class SummarizeSettings(Seq2SeqSettings, total=False):
     recursive: bool
 
 
+class CaptionSettings(TextGenerationSettings, total=False):
+    """Settings of `caption`."""
+
+
 class CompleteSettings(TextGenerationSettings, total=False):
     control_code: str | None
 
