@@ -22,6 +22,7 @@ MEASURES = {  # name -> module of this package, function
     "equivariance": ("positions", "measure_equivariance"),
     "previous-token": ("positions", "measure_previous_token"),
     "retrieval": ("retrieval", "measure_retrieval"),
+    "pretraining": ("pretraining", "measure_pretraining"),
 }
 
 
