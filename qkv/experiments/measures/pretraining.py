@@ -7,14 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import qkv
 from qkv.experiments.experiment import merge_settings
 from qkv.experiments.measures import CellContext
 from qkv.experiments.recipe_training import train_from_recipe
 from qkv.experiments.table import Measurement
 from qkv.experiments.training import count_parameters
 from qkv.files import read_text_file
+from qkv.model.model import Model
 from qkv.text import Tokenizer
+from qkv.train.evaluate.evaluate_model import evaluate
 
 
 def measure_pretraining(
@@ -66,10 +67,10 @@ def measure_pretraining(
     return Measurement(metrics=metrics, points=tuple(points))
 
 
-def evaluate_accuracy(model: qkv.Model, path: Path, finetune: Mapping[str, Any]) -> float:
+def evaluate_accuracy(model: Model, path: Path, finetune: Mapping[str, Any]) -> float:
     """Return the accuracy on a labeled file with the columns of the recipe."""
     data = finetune["data"]
-    report = qkv.evaluate(
+    report = evaluate(
         model,
         str(path),
         columns=data["columns"],
