@@ -33,7 +33,9 @@ def check_config(net: Network, assistant_model: Network | None, config: Generati
             f"{setting} needs a cache that can be truncated, and a recurrent model has none: remove it"
         )
     if config.guidance_scale != 1 and (
-        is_recurrent_model(net) or is_encoder_decoder_model(net) or assistant_model is not None
+        not has_truncatable_cache(net)
+        or is_encoder_decoder_model(net)
+        or assistant_model is not None
     ):
         raise ValueError(
             f"guidance_scale is {config.guidance_scale:g}, expected 1 for an encoder-decoder, a recurrent "

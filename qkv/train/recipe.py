@@ -138,8 +138,8 @@ class ObjectiveConfig:
 
     @property
     def has_single_label(self) -> bool:
-        """Whether every text has exactly one label."""
-        return (
+        """Whether every text or image has exactly one label."""
+        return self.name == "image-classification" or (
             self.name == "sequence-classification"
             and self.problem_type == "single_label_classification"
         )

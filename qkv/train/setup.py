@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.data.batches.sampler import BatchSampler
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.data.encode.labels import count_label_ids
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
@@ -53,7 +53,7 @@ from qkv.train.objectives.registry import (
 )
 from qkv.train.objectives.reinforce import REINFORCE_DEFAULTS, prepare_hard_attention
 from qkv.train.objectives.samplers import DataSplit
-from qkv.train.recipe import Recipe, as_list
+from qkv.train.recipe import Recipe, TokenizerConfig, as_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class SplitSource:
     num_workers: int = 0
     progress: ProgressReporter = ignore_progress
 
-    def prepare_shards(self, encoder: RecordEncoder) -> Shards:
+    def prepare_shards(self, encoder: Encoder) -> Shards:
         """Encode the records to shards, or open the shards that are up to date."""
 
         def report(documents: int, tokens: int) -> None:
@@ -286,7 +286,13 @@ def prepare_training(
 
 def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupContext:
     """Prepare the tokenizer and the model of a run, and return them as a SetupContext."""
-    tokenizer = prepare_tokenizer(recipe, folder, spec.tokenizer_template, spec.text_column)
+    tokenizer = None
+    if spec.text_column is not None:
+        tokenizer = prepare_tokenizer(recipe, folder, spec.tokenizer_template, spec.text_column)
+    elif recipe.tokenizer != TokenizerConfig():
+        raise ValueError(
+            f"tokenizer: objective {recipe.objective.name} reads no text; remove the table"
+        )
     records = recipe.data.open_corpus(recipe.data.train)
     label_names = resolve_label_names(recipe, spec, records)
     torch.manual_seed(recipe.train.seed)  # the same recipe gives the same initial weights
@@ -325,8 +331,8 @@ def prepare_embeddings(recipe: Recipe, model: Model) -> EmbeddingMatches | None:
 
 
 def hash_tokenizer(folder: Path) -> str:
-    """Return a hash of the run's tokenizer files."""
+    """Return a hash of the run's tokenizer files, of which a model of images has none."""
     digest = hashlib.sha256()
-    for path in sorted((folder / TOKENIZER_FOLDER).iterdir()):
+    for path in sorted((folder / TOKENIZER_FOLDER).glob("*")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
