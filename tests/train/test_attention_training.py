@@ -59,9 +59,9 @@ def test_one_word_in_a_recipe(score: str, select: str, capsys: pytest.CaptureFix
     parameters = dict(model.net.named_parameters())
     capsys.readouterr()
     assert main(["show", "runs/tiny/best"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for word, default in ((score, "scaled-dot"), (select, "softmax")):
-        assert (f" {word}" in shown) == (word != default)
+        assert (f" {word}" in output) == (word != default)
     kernel = "decoder.layers.0.attention.kernel"
     assert all(p.isfinite().all() for p in parameters.values())
     assert any(name.startswith(kernel) for name in parameters) == (
@@ -110,15 +110,17 @@ def test_hard_attention_resumes_exactly(flags: tuple[object, ...]) -> None:
     assert train(*flags, "--run", "runs/whole") == 0
     assert train(*flags, "--run", "runs/parts", "--train.steps", 3) == 0
     assert train(*flags, "--run", "runs/parts", "--resume", "auto") == 0
-    whole, parts = (
+    uninterrupted, resumed = (
         checkpoint.read_latest_checkpoint(Path("runs", name, "checkpoints"))
         for name in ("whole", "parts")
     )
-    assert whole is not None
-    assert parts is not None
-    assert whole[0]["baseline"]["baseline"].isfinite()
+    assert uninterrupted is not None
+    assert resumed is not None
+    assert uninterrupted[0]["baseline"]["baseline"].isfinite()
     for file in ("net", "optimizer", "rng", "baseline"):
-        compare.assert_bitwise_equal(parts[0][file], whole[0][file], because=compare.RESUMED)
+        compare.assert_bitwise_equal(
+            resumed[0][file], uninterrupted[0][file], because=compare.RESUMED
+        )
 
 
 def test_hard_attention_is_evaluated_without_the_entropy_term() -> None:

@@ -44,15 +44,15 @@ def prepare_hard_attention(
     """Return the objective with the terms of REINFORCE if the network has hard attention.
 
     `settings` are those of the recipe, of which REINFORCE_DEFAULTS are read."""
-    given = {name: settings[name] for name in REINFORCE_DEFAULTS if name in settings}
+    changes = {name: settings[name] for name in REINFORCE_DEFAULTS if name in settings}
     if not has_hard_attention(net):
-        for name, value in given.items():
+        for name, value in changes.items():
             raise ValueError(
                 f"objective.{name} {value!r}: the model has no hard attention; remove it, or set "
                 'model.attention_select = "hard"'
             )
         return objective
-    if given.get("baseline_decay") is None:
+    if changes.get("baseline_decay") is None:
         raise ValueError(
             "hard attention without a baseline: set objective.baseline_decay, the decay of the moving "
             'average that is subtracted from the loss, such as 0.9; or use attention_select = "gumbel"'
@@ -62,7 +62,7 @@ def prepare_hard_attention(
             f"objective {objective.name!r} cannot train hard attention, because its loss is not a sum "
             'over the rows of a batch: use attention_select = "gumbel"'
         )
-    values = REINFORCE_DEFAULTS | given
+    values = REINFORCE_DEFAULTS | changes
     check_number("objective.baseline_decay", values["baseline_decay"], at_least=0, less_than=1)
     check_number("objective.reinforce_weight", values["reinforce_weight"], more_than=0)
     check_number("objective.entropy_weight", values["entropy_weight"], at_least=0)

@@ -174,8 +174,8 @@ def test_every_objective_has_row_losses_or_refuses_hard_attention() -> None:
             with pytest.raises(ValueError, match=f"objective '{name}' cannot train hard attention"):
                 prepare_hard_attention(objective, net, {"baseline_decay": 0.9})
         else:
-            found = prepare_hard_attention(objective, net, {"baseline_decay": 0.9})
-            assert found.baseline is not None
+            prepared = prepare_hard_attention(objective, net, {"baseline_decay": 0.9})
+            assert prepared.baseline is not None
     names = [
         name
         for name in OBJECTIVE_SPECS
@@ -257,5 +257,5 @@ def test_hard_attention_learns_where_to_look() -> None:
         logits = model.net(batch)["logits"]
     attended = weights["encoder.layers.0.attention"][:, 0, 0].argmax(-1)
     assert (logits.argmax(-1) == batch.labels["labels"]).float().mean() > 0.95
-    # A row without the tokens of three labels has the fourth one, which need not be found.
+    # A row without the tokens of three labels has the fourth one, which need not be prepared.
     assert (attended == places).float().mean() > 0.7
