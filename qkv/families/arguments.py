@@ -24,14 +24,22 @@ class FamilyArguments(TypedDict, total=False):
     decoder_depth: int | None
     decoder_heads: int
     decoder_ffn_width: int
+    maxout_width: int
+    attention_width: int
     projection_dim: int
     num_groups: int
     inner_group_num: int
+    image_size: int
+    patch_size: int
+    num_channels: int
+    conv_widths: tuple[int, ...]
+    pooler_output_size: int | None
     text: dict[str, Any] | None
     image: dict[str, Any] | None
     # Heads.
     head: str
     num_labels: int
+    pooler_act: str
     lm_activation: str | None
     lm_bias: bool | Literal["fixed"]
     classifier_pooling: str | None
@@ -73,6 +81,9 @@ class FamilyArguments(TypedDict, total=False):
     num_sparse_decoder_layers: int
     router_bias: bool
     router_jitter_noise: float
+    cell: Literal["rnn", "gru", "lstm"]
+    reverse_source: bool
+    input_feeding: bool
     # Attention patterns.
     pattern: str
     stride: int
@@ -112,6 +123,7 @@ class FamilyArguments(TypedDict, total=False):
     shift_right: str | None
     # Initialization.
     init_std: float | Literal["xavier"]
+    init_bound: float
     proj_init_std: float
     initializer_factor: float
     scale_residual_init: bool

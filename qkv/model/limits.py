@@ -272,9 +272,10 @@ def check_layer_count(spec: Spec | DualSpec, num_tensors: int) -> None:
     counts = [
         getattr(layer.feed_forward, "num_experts", 1) for stack in stacks for layer in stack.layers
     ]
+    counts += [1 for stack in stacks if not stack.layers for _ in range(stack.depth)]
     if sum(counts) > num_tensors:
         experts = f" with {max(counts)} experts" if max(counts) > 1 else ""
-        depths = " and ".join(str(len(stack.layers)) for stack in stacks)
+        depths = " and ".join(str(len(stack.layers) or stack.depth) for stack in stacks)
         raise ValueError(
             f"{depths} layers{experts}, but the weights have only {num_tensors} tensors"
         )
@@ -292,7 +293,7 @@ def matches_annotation(name: str, value: Any, annotation: Any) -> bool:
     origin = get_origin(annotation)
     if origin is tuple:
         item_annotation = get_args(annotation)[0]
-        item_name = "" if item_annotation is int else name
+        item_name = "width" if name == "conv_widths" else "" if item_annotation is int else name
         return isinstance(value, list | tuple) and all(
             matches_annotation(item_name, item, item_annotation) for item in value
         )
@@ -303,7 +304,7 @@ def matches_annotation(name: str, value: Any, annotation: Any) -> bool:
     if annotation is float:
         low, high = get_float_range(name)
         return type(value) in (int, float) and low <= value <= high
-    if annotation is str and name.endswith(("activation", "feed_forward_proj")):
+    if annotation is str and name.endswith(("activation", "pooler_act", "feed_forward_proj")):
         prefix = "gated-" if name == "feed_forward_proj" else ""
         return isinstance(value, str) and value.removeprefix(prefix) in ACTIVATIONS
     return isinstance(value, origin or annotation) if annotation is not Any else True
@@ -323,7 +324,7 @@ def describe_annotation(name: str, annotation: Any) -> str:
             if most == 1
             else f"a number of at least {least:g}"
         )
-    if annotation is str and name.endswith(("activation", "feed_forward_proj")):
+    if annotation is str and name.endswith(("activation", "pooler_act", "feed_forward_proj")):
         return f"one of {', '.join(ACTIVATIONS)}"
     if get_origin(annotation) is Literal:
         return " or ".join(map(repr, get_args(annotation)))
