@@ -1,6 +1,7 @@
 """look: the attention weights of every layer, computed from the inputs of the attention kernels.
 
-The fast kernels still compute the output, which is bitwise identical with and without `look`."""
+The fast kernels still compute the output, which is bitwise identical with and without `look`. Other
+kernels compute weights anyway: those are recorded, of hard attention the sample that was drawn."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -8,12 +9,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from qkv.nn.attention import AttentionKernel
+from qkv.nn.scored_attention import ScoredAttentionKernel
 from qkv.nn.transformer import Stack
 from qkv.torch_compat import eager_call, get_compiled_call, set_compiled_call
+
+Kernel = AttentionKernel | ScoredAttentionKernel
 
 
 @contextmanager
@@ -31,22 +34,17 @@ def look(
     is_selected = paths if callable(paths) else re.compile(paths or ".*").fullmatch
     if not any(map(is_selected, kernels)):
         raise ValueError(f"paths={paths!r} matches none of the paths {', '.join(kernels)}")
-    paths_of: dict[AttentionKernel, list[str]] = {}  # paths of each module, in the order of calls
+    paths_of: dict[Kernel, list[str]] = {}  # paths of each module, in the order of calls
     for path, kernel in kernels.items():
         paths_of.setdefault(kernel, []).append(path)
 
-    def record(
-        kernel: AttentionKernel, module: nn.Module, inputs: tuple[Any, ...], output: Tensor
-    ) -> None:
+    def record(kernel: Kernel, compute_weights: Callable[[], Tensor]) -> None:
         path, *later = paths_of[kernel]
         paths_of[kernel] = [*later, path]
         if is_selected(path):
-            q, k, _, bias, *layer_bias = inputs
-            with torch.no_grad():
-                weights[path] = kernel.weights(q, k, bias, *layer_bias)
+            weights[path] = compute_weights()
 
-    # The module of a call may be a view of the kernel in evaluation mode.
-    handles = [kernel.register_forward_hook(partial(record, kernel)) for kernel in paths_of]
+    handles = [kernel.register_weights_hook(partial(record, kernel)) for kernel in paths_of]
     compiled = get_compiled_call(net)
     if compiled is not None:  # hooks do not run inside a compiled graph
 
@@ -66,9 +64,9 @@ def look(
         raise ValueError("no attention weights: call the model inside `with look(...)`")
 
 
-def attention_kernels(net: nn.Module) -> dict[str, AttentionKernel]:
+def attention_kernels(net: nn.Module) -> dict[str, Kernel]:
     """Return every attention kernel by its path; shared layers occur once per depth."""
-    kernels: dict[str, AttentionKernel] = {}
+    kernels: dict[str, Kernel] = {}
     for name, stack in net.named_modules():
         if not isinstance(stack, Stack):
             continue

@@ -165,6 +165,20 @@ class RelativeXLSpec(SpecPart):
     dropout: float = 0.0
 
 
+class ScoreSpec(SpecPart):
+    """How queries are compared with keys; `settings` are sorted pairs."""
+
+    name: str = "scaled-dot"
+    settings: tuple[tuple[str, float], ...] = ()
+
+
+class SelectionSpec(SpecPart):
+    """How scores become weights; `settings` are sorted pairs."""
+
+    name: str = "softmax"
+    settings: tuple[tuple[str, float], ...] = ()
+
+
 class AttentionSpec(SpecPart):
     heads: int
     head_dim: int
@@ -173,7 +187,21 @@ class AttentionSpec(SpecPart):
     scale: float | None = None  # None: 1 / sqrt(head_dim)
     bias: bool = True
     relative_position: RotarySpec | RelativeXLSpec | None = None
+    score: ScoreSpec = ScoreSpec()
+    select: SelectionSpec = SelectionSpec()
     dropout: float = 0.0
+
+    @property
+    def has_fast_kernel(self) -> bool:
+        """Whether the weights are the softmax of dot products, which the fast kernels compute."""
+        is_dot_product = self.score in (ScoreSpec(), ScoreSpec(name="dot"))
+        return is_dot_product and self.select == SelectionSpec()
+
+    def list_replaced_parts(self) -> list[str]:
+        """Return the score and the selection if they are not scaled dot product and softmax."""
+        score = f"the attention score {self.score.name}" * (self.score != ScoreSpec())
+        select = f"the attention selection {self.select.name}" * (self.select != SelectionSpec())
+        return [part for part in (score, select) if part]
 
 
 class FeedForwardSpec(SpecPart):
@@ -235,11 +263,68 @@ class AlibiSpec(SpecPart):
 
 
 class PatchSpec(SpecPart):
-    """An image as a sequence of a class token and square patches."""
+    """An image as a sequence of square patches, after a class token if there is one."""
 
     image_size: int
     patch_size: int
     channels: int = 3
+    class_token: bool = True
+    bias: bool = False  # of the projection of a patch
+
+    @property
+    def num_tokens(self) -> int:
+        return (self.image_size // self.patch_size) ** 2 + self.class_token
+
+    @property
+    def pixel_shape(self) -> tuple[str | int, ...]:
+        """The shape of the pixel values of one image."""
+        return (self.channels, self.image_size, self.image_size)
+
+
+class ConvolutionSpec(SpecPart):
+    """An image as the grid of features of a convolutional network, row by row.
+
+    A stage per width; every stage but the first halves the sides of the grid."""
+
+    image_size: int
+    channels: int = 3
+    conv_widths: tuple[int, ...] = (64, 128, 256)
+    norm_groups: int = 8
+
+    @property
+    def num_tokens(self) -> int:
+        return (self.image_size // 2 ** (len(self.conv_widths) - 1)) ** 2
+
+    @property
+    def pixel_shape(self) -> tuple[int, ...]:
+        """The shape of the pixel values of one image."""
+        return (self.channels, self.image_size, self.image_size)
+
+
+class FrameSpec(SpecPart):
+    """A clip as a sequence of frames: one vector per frame, by 3 × 3 convolutions of stride 2."""
+
+    image_size: int
+    channels: int = 3
+    conv_widths: tuple[int, ...] = (32, 64, 128)
+
+    @property
+    def num_tokens(self) -> int:
+        """0: as many as the clip has frames."""
+        return 0
+
+    @property
+    def num_features(self) -> int:
+        """The number of outputs of the last convolution."""
+        size = self.image_size
+        for _ in self.conv_widths:
+            size = (size + 1) // 2
+        return size**2 * (self.conv_widths[-1] if self.conv_widths else self.channels)
+
+    @property
+    def pixel_shape(self) -> tuple[str | int, ...]:
+        """The shape of the pixel values of one clip."""
+        return ("T", self.channels, self.image_size, self.image_size)
 
 
 class EmbeddingSpec(SpecPart):
@@ -252,7 +337,8 @@ class EmbeddingSpec(SpecPart):
     scale_inputs_embeds: bool = False  # also scale `inputs_embeds`
     norm: NormSpec | None = None
     dropout: float = 0.0
-    patches: PatchSpec | None = None
+    # The stack reads pixel values, not tokens.
+    patches: PatchSpec | ConvolutionSpec | FrameSpec | None = None
     query_stream: bool = False  # learned embedding of XLNet's query stream
     cutoffs: tuple[int, ...] | None = None  # adaptive embedding: rare tokens have narrower tables
     div_val: int = 1
@@ -364,6 +450,13 @@ class DualSpec(SpecPart):
     text: Spec | None = None
     image: Spec | None = None
     logit_scale: float | None = None
+
+
+def find_patches(spec: Spec | DualSpec) -> PatchSpec | ConvolutionSpec | FrameSpec | None:
+    """Return how a model reads pixel values; None if it reads only texts."""
+    tower = spec.image if isinstance(spec, DualSpec) else spec
+    stack = (tower.encoder or tower.decoder) if tower else None
+    return stack.embedding.patches if stack else None
 
 
 def head_width(width: int, heads: int) -> int:

@@ -30,6 +30,7 @@ CLASS_SUFFIXES = {  # head: the suffix of its class name in Hugging Face
     "pretraining": "ForPreTraining",
     "next-sentence-prediction": "ForNextSentencePrediction",
     "sequence-classification": "ForSequenceClassification",
+    "image-classification": "ForImageClassification",
     "token-classification": "ForTokenClassification",
     "multiple-choice": "ForMultipleChoice",
     "question-answering": "ForQuestionAnswering",

@@ -16,9 +16,11 @@ from qkv.tasks.base import Task
 from qkv.tasks.requirements import TaskRequirement
 from qkv.tasks.settings import (
     AnswerSettings,
+    CaptionSettings,
     ClassifySettings,
     CompleteSettings,
     DetectSettings,
+    DrawSettings,
     EmbedSettings,
     FillSettings,
     MatchSettings,
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from qkv.tasks.read.match import MatchTask
     from qkv.tasks.read.score import ScoreTask
     from qkv.tasks.read.tag import TagTask
+    from qkv.tasks.write.caption import CaptionTask
     from qkv.tasks.write.complete import CompleteTask
+    from qkv.tasks.write.draw import DrawTask
     from qkv.tasks.write.generative_answer import GenerativeAnswerTask
     from qkv.tasks.write.summarize import SummarizeTask
     from qkv.tasks.write.translate import TranslateTask
@@ -54,6 +58,8 @@ TASK_CLASSES = {  # task name: module, class
     "translate": ("write.translate", "TranslateTask"),
     "complete":  ("write.complete", "CompleteTask"),
     "summarize": ("write.summarize", "SummarizeTask"),
+    "caption":   ("write.caption", "CaptionTask"),
+    "draw":      ("write.draw", "DrawTask"),
 }  # fmt: skip
 ModelSource = str | Path | Model | None
 
@@ -114,6 +120,16 @@ def task(
     name: Literal["summarize"], model: ModelSource = ..., *, device: str = ...,
     adapter: str | Path | None = ..., **settings: Unpack[SummarizeSettings],
 ) -> SummarizeTask: ...
+@overload
+def task(
+    name: Literal["caption"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[CaptionSettings],
+) -> CaptionTask: ...
+@overload
+def task(
+    name: Literal["draw"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[DrawSettings],
+) -> DrawTask: ...
 @overload
 def task(  # a name that is not a literal: settings follow with `with_settings`, or in each call
     name: str, model: ModelSource = ..., *, device: str = ..., adapter: str | Path | None = ...,

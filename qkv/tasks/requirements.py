@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from qkv.families import list_families
 from qkv.model.model import Model
-from qkv.spec import Causal, DualSpec, Spec
+from qkv.spec import Causal, DualSpec, Spec, find_patches
 
 SpecPredicate = Callable[[Spec], bool]
 
@@ -100,6 +100,14 @@ def can_score_text(spec: Spec) -> bool:
 
 
 def can_rewrite_text(spec: Spec) -> bool:
+    return is_encoder_decoder_lm(spec) and find_patches(spec) is None
+
+
+def can_caption_images(spec: Spec) -> bool:
+    return is_encoder_decoder_lm(spec) and find_patches(spec) is not None
+
+
+def is_encoder_decoder_lm(spec: Spec) -> bool:
     return "lm" in list_head_names(spec) and spec.encoder is not None and spec.decoder is not None
 
 
@@ -116,6 +124,9 @@ SPAN_REQUIREMENT = TaskRequirement(
 )
 SEQ2SEQ_REQUIREMENT = TaskRequirement(
     "an encoder-decoder with the head lm", can_rewrite_text, ("lm",)
+)
+CAPTION_REQUIREMENT = TaskRequirement(
+    "an encoder of images and a decoder with the head lm", can_caption_images, ("lm",)
 )
 
 

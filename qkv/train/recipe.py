@@ -18,6 +18,7 @@ from qkv.data.read.corpus import Corpus
 from qkv.files import parse_toml
 from qkv.hints import NAME_HINTS, find_known_name
 from qkv.model.device import DEFAULT_DEVICE
+from qkv.model.transforms.variant import VARIANT_KEYS
 from qkv.recipes import About
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number, shorten_repr
@@ -38,6 +39,8 @@ class ModelConfig:
     label_names: tuple[str, ...] = ()  # labels by id; default: those of the training data, sorted
     pooling: str | None = None  # adds a sentence embedding: mean, first or last
     position_embedding_type: str | None = None
+    attention_score: str | dict[str, Any] | None = None  # default: scaled-dot
+    attention_select: str | dict[str, Any] | None = None  # default: softmax
     embeddings: str | None = None  # vector file, or model folder: initial token embeddings
     overrides: dict[str, Any] = field(default_factory=dict)
 
@@ -53,6 +56,17 @@ class TokenizerConfig:
     lowercase: bool = False
     num_sentinels: int = 0
     extra_tokens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTokenizerConfig:
+    """A pretrained image tokenizer, or one to train on the images of the training data."""
+
+    load: str | None = None
+    type: str = "patches"  # patches (k-means) or pixels (gray levels)
+    image_size: int = 32  # pixels per side
+    patch_size: int | None = None  # pixels per side; default: 2, or 1 of pixels
+    vocab_size: int | None = None  # number of codes; default: 512, or 256 of pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,6 +169,7 @@ class Recipe:
     objective: ObjectiveConfig
     train: TrainConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
+    image_tokenizer: ImageTokenizerConfig | None = None  # None: the model has none, or loads it
     lora: LoraConfig | None = None  # None: the full model is trained
     run: str = "runs/unnamed"  # output folder
     device: str = DEFAULT_DEVICE
@@ -180,7 +195,7 @@ class Recipe:
         """Raise ValueError for a setting of a new model or tokenizer if a pretrained one is loaded, and
         for more micro-batches than rows."""
         model = self.model
-        for name in ("size", "position_embedding_type"):
+        for name in ("size", *VARIANT_KEYS):
             value = getattr(model, name)
             if model.load and value is not None:
                 raise ValueError(
@@ -219,6 +234,7 @@ class Recipe:
 TABLES: dict[str, type] = {
     "model": ModelConfig,
     "tokenizer": TokenizerConfig,
+    "image_tokenizer": ImageTokenizerConfig,
     "data": DataConfig,
     "objective": ObjectiveConfig,
     "train": TrainConfig,

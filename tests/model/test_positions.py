@@ -20,7 +20,7 @@ POSITION_TYPES = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
 CHANGES: dict[str, dict[str, Any]] = {"t5": dict(head_dim=6), "switch": dict(head_dim=6)}
 STATES = ("last_hidden_state", "encoder_last_hidden_state")
 RECURRENT = ("xlnet", "transformer-xl")  # segment recurrence needs their relative positions
-NOT_RECURRENT = [family for family in tiny.FAMILIES if family not in RECURRENT]
+NOT_RECURRENT = [family for family in tiny.SEQUENCE_FAMILIES if family not in RECURRENT]
 EVERY_TYPE = pytest.mark.parametrize(
     ("family", "position_type"), [(f, k) for f in NOT_RECURRENT for k in POSITION_TYPES]
 )

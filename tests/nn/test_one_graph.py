@@ -29,7 +29,10 @@ def _reset_compiler() -> Iterator[None]:
 def build_inputs(family: str, length: int = 9) -> dict[str, Any]:
     """Return padded rows and the other inputs of a family."""
     mask = torch.arange(length) < torch.tensor([[length], [length - 3]])
-    inputs: dict[str, Any] = {"input_ids": tiny.random_ids(2, length), "attention_mask": mask}
+    if family in tiny.PIXEL_FAMILIES:
+        inputs = tiny.build_inputs(tiny.build(family))
+        return inputs | ({} if family == "vit" else {"attention_mask": mask})
+    inputs = {"input_ids": tiny.random_ids(2, length), "attention_mask": mask}
     if family in tiny.ENCODER_DECODERS:
         inputs["decoder_input_ids"] = tiny.random_ids(2, 5, seed=1)
         inputs["decoder_attention_mask"] = torch.arange(5) >= torch.tensor([[2], [0]])

@@ -29,6 +29,7 @@ BICUBIC = 3  # Pillow's constant
 MAX_PROCESSED_PIXELS = 2**23
 MAX_PIXELS = 2**24  # of a file with any number of bytes
 MAX_PIXELS_OF_PILLOW = 2**30 // 12  # the default of Pillow: a quarter GiB of RGB
+MAX_CACHED_BYTES = 2**28  # of decoded images
 MAX_PIXELS_PER_BYTE = 64  # of an image with more pixels; a photograph has fewer than 10
 # Formats whose decoders are part of Pillow; EPS, for example, would run another program.
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "MPO")
@@ -37,6 +38,8 @@ IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JP
 @dataclass(frozen=True, kw_only=True)
 class ImageCaptionEncoder(RecordEncoder):
     """The path of an image, as bytes, and the tokens of its caption."""
+
+    image_size: int = 0  # pixels per side that a model reads
 
     def field_sizes(self) -> Mapping[str, int]:
         return {"tokens": len(self.tokenizer), "image": 256}
@@ -66,6 +69,11 @@ class ImageProcessor:
     image_mean: tuple[float, ...] | None = tuple(OPENAI_CLIP_MEAN.tolist())
     image_std: tuple[float, ...] = tuple(OPENAI_CLIP_STD.tolist())
     resample: int = BICUBIC
+
+    @staticmethod
+    def for_size(image_size: int) -> ImageProcessor:
+        """Return CLIP's processor for square images of this size."""
+        return ImageProcessor(size=image_size, crop_size=(image_size, image_size))
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> ImageProcessor:
@@ -122,6 +130,10 @@ class ImageProcessor:
 
     def __call__(self, image: str | Path | Any) -> NDArray[np.float32]:
         """Return the pixel values (3, height, width) of a Pillow image or an image file."""
+        return self.normalize(self.read_pixels(image))
+
+    def read_pixels(self, image: str | Path | Any) -> NDArray[np.uint8]:
+        """Return the pixels (height, width, 3) of an image, resized and cropped."""
         name = str(image) if isinstance(image, str | Path) else "image"
         image = open_image(image) if isinstance(image, str | Path) else image.convert("RGB")
         if self.size is not None:
@@ -132,12 +144,13 @@ class ImageProcessor:
                     f"expected at most {MAX_PROCESSED_PIXELS:,} pixels; cut the image into parts"
                 )
             image = image.resize((width, height), self.resample)
-        pixels = np.asarray(image)  # (height, width, 3)
-        if self.crop_size is not None:
-            pixels = center_crop(pixels, *self.crop_size)
+        pixels = np.asarray(image)
+        return pixels if self.crop_size is None else center_crop(pixels, *self.crop_size)
+
+    def normalize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the pixel values (..., 3, height, width) of pixels (..., height, width, 3)."""
         values = self._compute_values()
-        channels = [values[pixels[:, :, channel], channel] for channel in range(3)]
-        return np.stack(channels)  # (3, height, width)
+        return np.stack([values[pixels[..., channel], channel] for channel in range(3)], axis=-3)
 
     def _compute_values(self) -> NDArray[np.float32]:
         """Return the normalized value of each of the 256 levels of a channel (256, 3)."""
@@ -217,6 +230,37 @@ def compute_crop_slices(size: int, crop_size: int) -> tuple[slice, slice]:
     return slice(padding, padding + count), slice(start, start + count)
 
 
-def load_pixel_values(path: str, image_size: int) -> NDArray[np.float32]:
-    """Return CLIP's normalized pixel values (3, image_size, image_size) of an image file."""
-    return ImageProcessor(size=image_size, crop_size=(image_size, image_size))(path)
+class PixelCache:
+    """Pixels of image files, decoded once; files beyond `MAX_CACHED_BYTES` are decoded every time."""
+
+    def __init__(self, processor: ImageProcessor) -> None:
+        self.processor = processor
+        self.pixels: dict[str, NDArray[np.uint8]] = {}
+        self.num_bytes = 0
+
+    def read(self, path: str) -> NDArray[np.uint8]:
+        """Return the pixels (height, width, 3) of an image, resized and cropped."""
+        pixels = self.pixels.get(path)
+        if pixels is None:
+            pixels = self.processor.read_pixels(path)
+            if self.num_bytes + pixels.nbytes <= MAX_CACHED_BYTES:
+                self.pixels[path] = pixels
+                self.num_bytes += pixels.nbytes
+        return pixels
+
+
+def build_image(pixels: NDArray[np.uint8], scale: int = 1) -> Any:
+    """Return a Pillow image of levels (H, W, 3), (H, W, 1) or (H, W), with `scale` × `scale` pixels for
+    each."""
+    pillow = import_optional("PIL.Image", "an image")
+    if (
+        pixels.dtype != np.uint8
+        or pixels.ndim not in (2, 3)
+        or pixels.shape[2:] not in ((), (1,), (3,))
+    ):
+        raise ValueError(
+            f"an image is an array of {pixels.dtype} {pixels.shape}, expected uint8 (height, width) or "
+            "(height, width, 3)"
+        )
+    enlarged = pixels.repeat(scale, 0).repeat(scale, 1)
+    return pillow.fromarray(enlarged[:, :, 0] if pixels.shape[2:] == (1,) else enlarged)
