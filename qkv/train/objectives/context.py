@@ -43,8 +43,7 @@ class SetupContext:
         label_names: tuple[str, ...] = (), trained_model_folder: Path | None = None,
         embeddings: EmbeddingMatches | None = None,
     ) -> SetupContext:  # fmt: skip
-        """Build the context of a model whose tokenizer is stored in `tokenizer_folder`."""
-        assert model.tokenizer is not None
+        """Build the context of a model whose tokenizer, if it has one, is in `tokenizer_folder`."""
         return cls(
             recipe=recipe,
             tokenizer_folder=str(tokenizer_folder),
