@@ -16,7 +16,6 @@ from qkv.data.batches.collate import Example
 from qkv.nn.selections import Hard
 from qkv.train.objectives import build_objective
 from qkv.train.objectives.objective import MovingBaseline, Objective
-from qkv.train.objectives.registry import OBJECTIVE_SPECS
 from qkv.train.objectives.reinforce import add_reinforce, prepare_hard_attention
 from tests.support import tiny
 from tests.support.objectives import VOCAB, make_batch, make_row, make_text
@@ -166,23 +165,24 @@ def test_losses_of_rows_sum_to_the_loss(name: str, settings: dict[str, Any]) -> 
     torch.testing.assert_close(row_losses[0] / row_targets[0], first)
 
 
-def test_every_objective_has_row_losses_or_refuses_hard_attention() -> None:
-    net = build_hard_model().net
-    for name in OBJECTIVE_SPECS:
-        objective = build_objective(name, VOCAB)
-        if objective.compute_row_losses is None:
-            with pytest.raises(ValueError, match=f"objective '{name}' cannot train hard attention"):
-                prepare_hard_attention(objective, net, {"baseline_decay": 0.9})
-        else:
-            prepared = prepare_hard_attention(objective, net, {"baseline_decay": 0.9})
-            assert prepared.baseline is not None
-    names = [
-        name
-        for name in OBJECTIVE_SPECS
-        if build_objective(name, VOCAB).compute_row_losses is not None
-    ]
-    assert {"causal-lm", "seq2seq", "masked-lm", "sequence-classification"} <= {*names}
-    assert not {"image-text-contrastive", "distillation"} & {*names}
+@pytest.mark.parametrize(
+    "name", ["causal-lm", "permutation-lm", "masked-lm", "token-classification"]
+)
+def test_objectives_of_labels_train_hard_attention(name: str) -> None:
+    objective = build_objective(name, VOCAB)
+    prepared = prepare_hard_attention(objective, build_hard_model().net, {"baseline_decay": 0.9})
+    assert prepared.baseline is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("distillation", {}), ("image-text-contrastive", {}), ("question-answering", {}),
+     ("sequence-classification", dict(problem_type="regression"))],
+)  # fmt: skip
+def test_other_objectives_refuse_hard_attention(name: str, settings: dict[str, Any]) -> None:
+    objective = build_objective(name, VOCAB, **settings)
+    with pytest.raises(ValueError, match=f"objective '{name}' cannot train hard attention"):
+        prepare_hard_attention(objective, build_hard_model().net, {"baseline_decay": 0.9})
 
 
 @pytest.mark.parametrize(
