@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import qkv
+from qkv.batch import Batch
 from qkv.data.batches.sampler import Indices, SamplerState
 from qkv.model.build import build
 from qkv.recipes import RECIPES_FOLDER
@@ -115,12 +117,20 @@ def test_small_recipe_reaches_its_loss(name: str, tmp_path: Path) -> None:
         compare.assert_bitwise_equal(tokens, generator_tokens, because="they were one tensor")
 
 
+def to_double(batch: Batch) -> Batch:
+    """Return the batch with its pixel values in fp64."""
+    inputs = batch.encoder
+    if inputs is None or inputs.pixel_values is None:
+        return batch
+    return replace(batch, encoder=replace(inputs, pixel_values=inputs.pixel_values.double()))
+
+
 def compute_gradients(
     net: nn.Module, objective: Objective, setup: Setup, micro_batches: list[Indices]
 ) -> dict[str, Tensor]:
     """Return the gradients of a batch, each micro-batch weighted by its share of the targets."""
     batches = [
-        objective.collate(setup.sampler.fetch_examples(indices, 0, objective.noise))
+        to_double(objective.collate(setup.sampler.fetch_examples(indices, 0, objective.noise)))
         for indices in micro_batches
     ]
     counts = [objective.count_targets(batch) for batch in batches]
