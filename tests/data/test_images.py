@@ -1,8 +1,6 @@
 """Images: sizes are limited, only formats that Pillow decodes itself are opened."""
 
 import json
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +12,11 @@ from qkv.data.encode.images import ImageProcessor, open_frames
 from qkv.data.read.corpus import Corpus
 from qkv.model.preprocessing import complete_preprocessor_config
 from tests.support.errors import assert_error
+from tests.support.images import encode_png
 from tests.support.limits import get_error_message
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 CLIP = ImageProcessor.from_config({})
-
-
-def encode_png(width: int, height: int) -> bytes:
-    """Return a PNG of one color, with one bit for each pixel."""
-
-    def encode_chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    rows = zlib.compress((b"\0" + bytes((width + 7) // 8)) * height, 9)
-    chunks = ((b"IHDR", header), (b"IDAT", rows), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(encode_chunk(*chunk) for chunk in chunks)
 
 
 @pytest.mark.parametrize("size", [(1, 20_000), (20_000, 1)])
