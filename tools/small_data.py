@@ -266,6 +266,7 @@ WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "generative-question-answering": write_squad,
     "image-classification":          write_labeled_images,
     "image-text-contrastive":        write_images,
+    "text-to-image":                 write_images,
     "lora":                          write_labeled_texts_and_base,
     "masked-lm":                     write_documents,
     "mixture-of-experts":            write_texts,

@@ -65,12 +65,13 @@ class ConvolutionEmbedding(nn.Module):
             in_channels = channels
         self.stages = nn.ModuleList(stages)
         self.projection = nn.Linear(in_channels, width)
+        self.class_token = ClassToken(width) if spec.class_token else nn.Identity()
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         x = pixel_values
         for stage in self.stages:
             x = stage(x)
-        return self.projection(x.flatten(2).transpose(1, 2))  # (B, T, W)
+        return self.class_token(self.projection(x.flatten(2).transpose(1, 2)))  # (B, T, W)
 
 
 class FrameEmbedding(nn.Module):

@@ -367,8 +367,11 @@ def uses_token_type_ids(spec: Spec) -> bool:
     """Return whether the model has segment embeddings; GPT's token types are not segments."""
     first_stack: StackSpec = spec.encoder or spec.decoder  # type: ignore[assignment]
     token_types = first_stack.embedding.token_types
-    relative = first_stack.layers[0].attention.relative_position
-    has_segment_bias = isinstance(relative, RelativeXLSpec) and relative.segment_bias
+    has_segment_bias = any(
+        isinstance(layer.attention.relative_position, RelativeXLSpec)
+        and layer.attention.relative_position.segment_bias
+        for layer in first_stack.layers[:1]
+    )
     return (isinstance(token_types, int) and token_types > 1) or has_segment_bias
 
 

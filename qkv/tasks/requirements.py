@@ -69,9 +69,11 @@ def require_head(head: str) -> SpecPredicate:
 def is_causal_spec(spec: Spec) -> bool:
     """Return whether every token attends only to itself and earlier tokens."""
     if spec.decoder is not None:
-        return spec.encoder is None and spec.decoder.layers[0].cross_attention is None
+        has_cross_attention = any(layer.cross_attention for layer in spec.decoder.layers)
+        return spec.encoder is None and not has_cross_attention
     assert spec.encoder is not None
-    return isinstance(spec.encoder.layers[0].attention.pattern, Causal)
+    layers = spec.encoder.layers
+    return bool(layers) and isinstance(layers[0].attention.pattern, Causal)
 
 
 def is_bidirectional_spec(spec: Spec) -> bool:

@@ -39,8 +39,9 @@ class ModelConfig:
     label_names: tuple[str, ...] = ()  # labels by id; default: those of the training data, sorted
     pooling: str | None = None  # adds a sentence embedding: mean, first or last
     position_embedding_type: str | None = None
-    attention_score: str | dict[str, Any] | None = None  # default: scaled-dot
-    attention_select: str | dict[str, Any] | None = None  # default: softmax
+    attention_score: str | dict[str, str | int | float] | None = None  # default: scaled-dot
+    attention_select: str | dict[str, str | int | float] | None = None  # default: softmax
+    embeddings: str | None = None  # vector file, or model folder: initial token embeddings
     overrides: dict[str, Any] = field(default_factory=dict)
 
 

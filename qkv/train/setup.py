@@ -26,6 +26,7 @@ from qkv.model.memory import check_memory
 from qkv.model.model import Model
 from qkv.train.config import OPTIMIZER_BYTES, TrainConfig
 from qkv.train.distributed import DistributedContext
+from qkv.train.embeddings import EmbeddingMatches, initialize_embeddings
 from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.evaluation_set import (
     EvaluationSet,
@@ -50,6 +51,7 @@ from qkv.train.objectives.registry import (
     check_head_setting,
     get_objective_spec,
 )
+from qkv.train.objectives.reinforce import REINFORCE_DEFAULTS, prepare_hard_attention
 from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import Recipe, TokenizerConfig, as_list
 
@@ -94,6 +96,7 @@ class Setup:
     objective: Objective
     train_sampler: BatchSampler | None  # None: the model is evaluated only
     evaluation_set: EvaluationSet | None
+    embeddings: EmbeddingMatches | None = None  # of the setting model.embeddings
 
     @property
     def sampler(self) -> BatchSampler:
@@ -146,10 +149,14 @@ def build_setup(
     objective = build_context_objective(context)
     if loss_fn is not None:
         objective = wrap_loss_function(loss_fn, objective)
+    train_objective = objective
+    if train is not None:
+        settings = recipe.objective.settings
+        train_objective = prepare_hard_attention(objective, context.model.net, settings)
     encoder = spec.build_encoder(context)
     train_shards = evaluation_shards = None
     if train is not None:
-        check_grad_accum(recipe.train, objective)
+        check_grad_accum(recipe.train, train_objective)
         train_shards = train.prepare_shards(encoder)
     if validation_fraction:
         evaluation = train
@@ -179,9 +186,10 @@ def build_setup(
         model=context.model,
         net=net,
         save_model=save_model,
-        objective=objective,
+        objective=train_objective,
         train_sampler=sampler,
         evaluation_set=evaluation_set,
+        embeddings=context.embeddings,
     )
 
 
@@ -224,9 +232,9 @@ def resolve_class_weights(context: SetupContext, label_column: str | None) -> Se
 def build_context_objective(context: SetupContext) -> Objective:
     """Build the objective of the recipe, without the settings of its encoder or module."""
     config = context.recipe.objective
-    extra_settings = get_objective_spec(context.recipe).extra_settings
+    other_settings = {*get_objective_spec(context.recipe).extra_settings, *REINFORCE_DEFAULTS}
     settings = {
-        name: value for name, value in config.settings.items() if name not in extra_settings
+        name: value for name, value in config.settings.items() if name not in other_settings
     }
     return build_objective(config.name, context.vocab, **settings)
 
@@ -299,9 +307,27 @@ def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupC
     if label_names:
         label_names = get_label_names(model)  # a loaded head has an order of its own
     set_problem_type(model, recipe)
+    embeddings = prepare_embeddings(recipe, model)
     return SetupContext.from_recipe(
-        recipe, folder / TOKENIZER_FOLDER, model, records, label_names=label_names
+        recipe,
+        folder / TOKENIZER_FOLDER,
+        model,
+        records,
+        label_names=label_names,
+        embeddings=embeddings,
     )
+
+
+def prepare_embeddings(recipe: Recipe, model: Model) -> EmbeddingMatches | None:
+    """Set the token embeddings to those of model.embeddings, if the recipe has it."""
+    if recipe.model.embeddings is None:
+        return None
+    if recipe.lora:
+        raise ValueError(
+            "model.embeddings with the table lora: an adapter does not contain the token embedding; "
+            "remove one of them"
+        )
+    return initialize_embeddings(model, recipe.model.embeddings)
 
 
 def hash_tokenizer(folder: Path) -> str:

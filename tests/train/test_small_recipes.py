@@ -61,6 +61,7 @@ MAX_LOSSES = {
     "image-text-contrastive":        {"loss": 1.8},  # three captions: ln(16 / 3)
     "image-classification":          {"loss": 0.1},
     "frame-classification":          {"loss": 0.1},
+    "text-to-image":                 {"loss": 0.4},  # of 8 codes, few for each caption
     "sequence-classification":       {"loss": 0.2},
     "multi-label-classification":    {"loss": 0.2},
     "regression":                    {"loss": 0.1},

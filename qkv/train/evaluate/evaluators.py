@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qkv.batch import IGNORE_INDEX
+from qkv.correlation import pearsonr, spearmanr
 from qkv.data.batches.sampler import Indices
 from qkv.data.encode.encoder import Encoder
 from qkv.data.encode.labels import (
@@ -34,9 +35,7 @@ from qkv.train.evaluate.metrics import (
     macro_f1_score,
     matthews_corrcoef,
     multilabel_f1_score,
-    pearsonr,
     precision_recall_f1,
-    spearmanr,
 )
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
