@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from qkv.batch import Batch, Inputs
 from qkv.nn.network import Network
@@ -23,9 +24,12 @@ def test_a_patch_is_a_linear_map_of_its_pixels() -> None:
     assert out.shape == (3, PATCHES.num_tokens, 5) == (3, 10, 5)
     weight = embedding.projection.weight.flatten(1)  # (W, C * 2 * 2)
     patch = pixels[:, :, 2:4, 4:6].flatten(1)  # row 1, column 2
+    assert embedding.projection.bias is not None
     expected = patch @ weight.T + embedding.projection.bias
     torch.testing.assert_close(out[:, 1 + 1 * 3 + 2], expected)
-    torch.testing.assert_close(out[:, 0], embedding.class_token.weight.expand(3, -1))
+    class_token = embedding.class_token.weight
+    assert isinstance(class_token, Tensor)
+    torch.testing.assert_close(out[:, 0], class_token.expand(3, -1))
 
 
 def test_class_token_and_bias_are_optional() -> None:

@@ -11,6 +11,7 @@ import torch
 
 import qkv
 from qkv.model.label_names import set_label_names
+from qkv.tasks.base import Task
 from qkv.tasks.read.classify import Classification
 from qkv.tasks.read.classify_image import FrameTagTask, ImageClassifyTask
 from tests.support import tiny
@@ -72,9 +73,11 @@ def test_clip_with_a_classifier_classifies() -> None:
 def test_errors_of_images(vit: qkv.Model, tmp_path: Path) -> None:
     task = qkv.task("classify", vit)
     (tmp_path / "text.png").write_text("no image")
-    assert_error(lambda: task(tmp_path / "text.png"), "text.png: not a readable image")
+    path = str(tmp_path / "text.png")
+    assert_error(lambda: task(path), "text.png: not a readable image")
     assert_error(lambda: task(7), "an image is a int")  # type: ignore[arg-type]
-    outcomes = task.map([PICTURES[0], tmp_path / "text.png", PICTURES[1]], return_exceptions=True)
+    assert isinstance(task, ImageClassifyTask)
+    outcomes = task.map([PICTURES[0], path, PICTURES[1]], return_exceptions=True)
     assert isinstance(outcomes[1], ValueError)
     for outcome, picture in ((outcomes[0], PICTURES[0]), (outcomes[2], PICTURES[1])):
         assert isinstance(outcome, Classification)
@@ -87,7 +90,7 @@ def test_errors_of_images(vit: qkv.Model, tmp_path: Path) -> None:
 
 
 def test_every_frame_has_a_label(video: qkv.Model, tmp_path: Path) -> None:
-    task = qkv.task("tag", video)
+    task: Task[Any, Any] = qkv.task("tag", video)
     assert isinstance(task, FrameTagTask)
     singles = [task(clip) for clip in CLIPS]
     assert [len(frames) for frames in singles] == [5, 2, 7]
