@@ -8,7 +8,7 @@ import numpy as np
 
 from qkv.batch import IGNORE_INDEX
 from qkv.data.batches.collate import Example
-from qkv.data.noise.augmentation import ImageAugmentation
+from qkv.data.noise.augmentation import NUM_RANDOM_NUMBERS, ImageAugmentation
 from qkv.train.objectives.causal_lm import build_causal_lm_objective
 from qkv.train.objectives.objective import Objective
 from qkv.train.objectives.vocabulary import VocabularyInfo
@@ -50,8 +50,9 @@ def build_text_to_image_objective(
             caption = np.full_like(caption, vocab.pad_token_id)
         if "pixels" in example:
             shape = (image_tokenizer.image_size, image_tokenizer.image_size, 3)
-            pixels = augmentation(example["pixels"].astype(np.uint8).reshape(shape), rng)
-            codes = vocab.vocab_size + image_tokenizer.encode(pixels[None])[0]
+            numbers = rng.random((1, NUM_RANDOM_NUMBERS), dtype=np.float32)
+            pixels = augmentation(example["pixels"].astype(np.uint8).reshape(1, *shape), numbers)
+            codes = vocab.vocab_size + image_tokenizer.encode(pixels)[0]
         return label_codes({"tokens": np.concatenate([caption, codes])}, rng)
 
     return replace(
