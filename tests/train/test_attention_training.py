@@ -14,7 +14,10 @@ from qkv.cli import main
 from qkv.nn.scores import SCORES
 from qkv.nn.selections import SELECTIONS
 from qkv.train.loop import checkpoint
+from qkv.train.objectives import build_objective
+from qkv.train.objectives.reinforce import prepare_hard_attention
 from tests.support import compare
+from tests.support.objectives import VOCAB, make_batch, make_row
 from tests.support.recipes import CHARACTER_MODEL
 
 TRAIN = """
@@ -67,6 +70,32 @@ def test_one_word_in_a_recipe(score: str, select: str, capsys: pytest.CaptureFix
     assert any(name.startswith(kernel) for name in parameters) == (
         score not in ("dot", "scaled-dot") or select == "local-p"
     )
+
+
+@pytest.mark.parametrize("select", SELECTIONS)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_pair_lowers_the_loss(score: str, select: str) -> None:
+    """A few steps on one batch: every parameter gets a gradient, and the loss falls."""
+    torch.manual_seed(0)
+    model = qkv.build(
+        "gpt2", vocab_size=VOCAB.vocab_size, width=12, depth=1, heads=2, max_positions=16, dropout=0.0,
+        embedding_dropout=0.0, attention_dropout=0.0, attention_score=score, attention_select=select,
+    )  # fmt: skip
+    settings = {"baseline_decay": 0.9} if select == "hard" else {}
+    objective = build_objective("causal-lm", VOCAB)
+    objective = prepare_hard_attention(objective, model.net, settings)
+    batch = make_batch(objective, [make_row(n, n) for n in (9, 6)])
+    optimizer = torch.optim.Adam(model.net.parameters(), lr=1e-2)
+    model.net.train()
+    values = []
+    for _ in range(8):
+        loss = objective(model.net(batch))
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.net.parameters())
+        optimizer.step()
+        values.append(loss.item())
+    assert values[-1] < 0.9 * values[0]
 
 
 def test_settings_in_a_recipe() -> None:

@@ -144,9 +144,7 @@ class GenerationSpec:
 
     list_metrics: Callable[[Encoder], tuple[str, ...]]
     # Given the encoder, the shards, the indices of the examples and their records.
-    build_examples: Callable[
-        [Encoder, Shards, Sequence[int], Sequence[Record]], GenerationExamples
-    ]
+    build_examples: Callable[[Encoder, Shards, Sequence[int], Sequence[Record]], GenerationExamples]
 
 
 def has_answer_targets(encoder: Encoder) -> bool:
