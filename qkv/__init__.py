@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from qkv.model.build import build
     from qkv.model.load import load
     from qkv.model.model import Model
+    from qkv.nn.functional import attention
     from qkv.tasks.registry import task
     from qkv.text import Tokenizer
     from qkv.train.evaluate.evaluate_model import evaluate
@@ -22,6 +23,7 @@ __all__ = [
     "Inputs",
     "Model",
     "Tokenizer",
+    "attention",
     "build",
     "evaluate",
     "export_model",
@@ -37,6 +39,7 @@ _MODULES = {
     "Inputs": "qkv.batch",
     "Model": "qkv.model.model",
     "Tokenizer": "qkv.text",
+    "attention": "qkv.nn.functional",
     "build": "qkv.model.build",
     "export_model": "qkv.export.formats",
     "list_families": "qkv.families",

@@ -1,6 +1,7 @@
 """look: the attention weights of every layer, computed from the inputs of the attention kernels.
 
-The fast kernels still compute the output, which is bitwise identical with and without `look`."""
+The fast kernels still compute the output, which is bitwise identical with and without `look`. Other
+kernels compute weights anyway: those are recorded, of hard attention the sample that was drawn."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -10,8 +11,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from qkv.nn.attention import WeightsKernel
 from qkv.nn.recurrent import RecurrentStack
+from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.transformer import Stack
 from qkv.torch_compat import eager_call, get_compiled_call, set_compiled_call
 

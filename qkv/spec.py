@@ -187,7 +187,21 @@ class AttentionSpec(SpecPart):
     scale: float | None = None  # None: 1 / sqrt(head_dim)
     bias: bool = True
     relative_position: RotarySpec | RelativeXLSpec | None = None
+    score: ScoreSpec = ScoreSpec()
+    select: SelectionSpec = SelectionSpec()
     dropout: float = 0.0
+
+    @property
+    def has_fast_kernel(self) -> bool:
+        """Whether the weights are the softmax of dot products, which the fast kernels compute."""
+        is_dot_product = self.score in (ScoreSpec(), ScoreSpec(name="dot"))
+        return is_dot_product and self.select == SelectionSpec()
+
+    def list_replaced_parts(self) -> list[str]:
+        """Return the score and the selection if they are not scaled dot product and softmax."""
+        score = f"the attention score {self.score.name}" * (self.score != ScoreSpec())
+        select = f"the attention selection {self.select.name}" * (self.select != SelectionSpec())
+        return [part for part in (score, select) if part]
 
 
 class FeedForwardSpec(SpecPart):

@@ -252,8 +252,8 @@ def _resolve_model(
         return path.name, loaded.family, loaded.spec, loaded.net
     config = read_json_object(find_transformer_folder(path) / "config.json")
     try:
-        family, arguments, position_embedding_type = parse_config(config)
-        spec = build_model_spec(family, arguments, position_embedding_type)
+        family, arguments, variant = parse_config(config)
+        spec = build_model_spec(family, arguments, variant)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return path.resolve().name, family, spec, None

@@ -84,6 +84,7 @@ def _find_unsupported_in_layer(spec: Spec, name: str, layer: LayerSpec) -> Itera
         yield "a mixture of experts"
     elif layer.feed_forward.activation not in CTRANSLATE2_ACTIVATIONS:
         yield f"the activation {layer.feed_forward.activation}"
+    yield from attention.list_replaced_parts()
     if attention.pattern != (causal if name == "decoder" else full):
         yield f"the attention pattern {attention.pattern} in the {name}"
     has_cross_attention = layer.cross_attention is not None

@@ -81,6 +81,9 @@ def check_exportable(model: Model) -> None:
         ),
         "cross-attention without an encoder": is_alone
         and any(layer.cross_attention for layer in layers),
+        "an attention without softmax of dot products": any(
+            not layer.attention.has_fast_kernel for layer in layers
+        ),
         "an answer head with a beam": any(isinstance(head, SpanBeamSpec) for head in heads),
     }
     for part, is_present in unsupported.items():

@@ -2,7 +2,7 @@
 
 paper    Luong et al. 2015, arXiv:1508.04025
 purpose  translate
-differs  simpler scores; a window around a predicted position (local-p); the last output enters the next step"""
+differs  simpler scores; global attention, or a window (local-m, local-p); the last output enters the next step"""
 
 from typing import Any
 
@@ -11,16 +11,12 @@ from qkv.families.family import Args, Family
 from qkv.families.recurrent import change_stacks, recurrent, uniform_init
 
 
-def luong(
-    input_feeding: bool = True, window: int = 10, init_bound: float = 0.1, **sizes: Any
-) -> s.Spec:
-    """Return the spec. `window`: how many positions the local attention reads on each side."""
+def luong(input_feeding: bool = True, init_bound: float = 0.1, **sizes: Any) -> s.Spec:
+    """Return the spec with global attention and the general score.
+
+    Other scores and local attention: attention_score, attention_select = "local-m" or "local-p"."""
     width = sizes["width"]
-    attention = s.RecurrentAttentionSpec(
-        score=s.ScoreSpec(name="general"),
-        select=s.SelectionSpec(name="local-p", settings=(("window", window),)),
-        place="after",
-    )
+    attention = s.RecurrentAttentionSpec(score=s.ScoreSpec(name="general"), place="after")
     source = s.RecurrentSourceSpec(width=width, state_width=width, attention=attention)
     output = s.RecurrentOutputSpec(
         width=width, parts=("context", "state"), activation="tanh", bias=False

@@ -71,5 +71,5 @@ def orthogonal_init(init_std: float) -> Initializations:
 
 def uniform_init(init_bound: float) -> Initializations:
     """Return the initialization of all tensors from a uniform distribution."""
-    rows = ("*.score.*", "*.select.*", "*")  # the parts of an attention are named: see build
+    rows = ("*.score.*", "*.selection.*", "*")  # the parts of an attention are named: see build
     return tuple((pattern, s.Uniform(init_bound)) for pattern in rows)

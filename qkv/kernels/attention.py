@@ -21,7 +21,7 @@ CUDNN_LOCK = threading.Lock()
 CUDNN_USERS: list[bool] = []  # one entry per active `without_cudnn`: the setting before the first
 
 
-def attention(
+def dot_product_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: AttentionBias, layer_bias: Tensor | None, scale: float,
     dropout: float,
 ) -> Tensor:  # fmt: skip

@@ -19,9 +19,14 @@ from qkv.model.limits import check_argument_combinations, check_argument_types
 from qkv.model.memory import check_spec_memory
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling, add_pooling
-from qkv.model.transforms.positions import replace_positions
+from qkv.model.transforms.variant import FAMILY_VARIANT, AttentionFunction, Variant
 from qkv.nn.network import DualEncoder, Network, build_network
+from qkv.nn.scores import Scale, Score
+from qkv.nn.selections import Selection
 from qkv.spec import DualSpec, Initialization, Spec, Uniform
+
+# Parts with an initialization of their own, unless a row of the spec names them.
+SELF_INITIALIZED = (Score, Scale, Selection)
 
 
 def build(
@@ -29,6 +34,8 @@ def build(
     size: str | None = None,
     *,
     position_embedding_type: str | None = None,
+    attention_score: AttentionFunction | None = None,
+    attention_select: AttentionFunction | None = None,
     pooling: str | None = None,
     device: str = DEFAULT_DEVICE,
     **arguments: Unpack[FamilyArguments],
@@ -36,8 +43,10 @@ def build(
     """Return a new model of a family, with weights initialized as in its paper.
 
     `size` is one of the family's `sizes`, by default the first; `arguments` of the family override
-    single values. `pooling` (mean, first or last) adds a normalized sentence embedding. `device` is
-    "auto" (the fastest there is), "cpu", "cuda" or "mps". The weights are the same on every device."""
+    single values. `attention_score` and `attention_select` replace scaled dot products and softmax in
+    all layers, by a name or a table such as `{"name": "top-k", "k": 4}`. `pooling` (mean, first or
+    last) adds a normalized sentence embedding. `device` is "auto" (the fastest there is), "cpu", "cuda"
+    or "mps". The weights are the same on every device."""
     target_device = pick_device(device)
     definition = get_family(family)
     changes = cast(Args, arguments)
@@ -48,19 +57,24 @@ def build(
     args = definition.arguments(size or next(iter(definition.sizes)), **changes)
     check_argument_combinations(definition, args)
     pooling_config = None if pooling is None else Pooling(pooling)
-    spec = build_model_spec(definition, args, position_embedding_type, pooling_config)
+    variant = Variant(
+        position_embedding_type=position_embedding_type,
+        attention_score=attention_score,
+        attention_select=attention_select,
+    ).without_parts_of(definition.build_spec(**args))
+    spec = build_model_spec(definition, args, variant, pooling_config)
     check_spec_memory(spec)
     net = build_network(spec)
     initialize_weights(net)
     if target_device != "cpu":
         net.to(target_device)
-    has_hf_config = not position_embedding_type and definition.model_types
+    has_hf_config = variant == FAMILY_VARIANT and definition.model_types
     return Model(
         definition,
         args,
         net.eval(),
         build_hf_config(definition, args) if has_hf_config else {},
-        position_embedding_type=position_embedding_type,
+        variant=variant,
         pooling=pooling_config,
     )
 
@@ -68,12 +82,11 @@ def build(
 def build_model_spec(
     family: Family,
     args: Args,
-    position_embedding_type: str | None = None,
+    variant: Variant = FAMILY_VARIANT,
     pooling: Pooling | None = None,
 ) -> Spec | DualSpec:
-    """Return the spec of a family with these arguments, position embeddings and pooling."""
-    spec = family.build_spec(**args)
-    spec = replace_positions(spec, position_embedding_type) if position_embedding_type else spec
+    """Return the spec of a family with these arguments, variant and pooling."""
+    spec = variant.apply(family.build_spec(**args))
     return add_pooling(spec, pooling) if pooling else spec
 
 
@@ -89,9 +102,10 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
             if names is not None and prefix + name not in names:
                 continue
             module = tower.get_submodule(name.rpartition(".")[0])
-            value = next(
-                value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
-            )
+            pattern, value = next(row for row in tower.spec.init if fnmatch.fnmatch(name, row[0]))
+            if isinstance(module, SELF_INITIALIZED) and pattern == "*":
+                module.reset_parameters()
+                continue
             is_bias = name.rpartition(".")[2].startswith("bias")
             if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
                 tensor.zero_() if is_bias else tensor.normal_(1.0, tower.spec.norm_init_std)

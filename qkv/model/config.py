@@ -8,6 +8,7 @@ from typing import Any
 from qkv.families import family_of_model_type, get_family, list_families
 from qkv.families.family import Args, Family
 from qkv.model.limits import check_argument_combinations, check_argument_types, check_config_json
+from qkv.model.transforms.variant import FAMILY_VARIANT, Variant
 from qkv.validate import shorten_repr
 
 MODEL_FORMAT_VERSION = 2  # format version of config.json with model_type "qkv"
@@ -15,8 +16,8 @@ MODEL_FORMAT_VERSION = 2  # format version of config.json with model_type "qkv"
 
 def parse_config(
     config: Mapping[str, Any], family_name: str | None = None, head: str | None = None
-) -> tuple[Family, Args, str | None]:
-    """Return the family, the arguments and the position embedding type of a config.json.
+) -> tuple[Family, Args, Variant]:
+    """Return the family, the arguments and the variant of a config.json.
 
     `family_name` and `head` are used if config.json does not state them."""
     if config.get("model_type") == "qkv":
@@ -33,12 +34,9 @@ def parse_config(
         check_argument_types(family, args)
         args = family.arguments(None, **args)
         check_argument_combinations(family, args)
-        position_embedding_type = config.get("position_embedding_type")
-        # Hugging Face's word for the positions of the family, in a config.json that was converted.
-        is_default = position_embedding_type == "absolute"
-        return family, args, None if is_default else position_embedding_type
+        return family, args, Variant.from_config(config)
     family = find_family(config, family_name)
-    return family, parse_hf_config(family, config, head), None
+    return family, parse_hf_config(family, config, head), FAMILY_VARIANT
 
 
 def find_family(config: Mapping[str, Any], family_name: str | None) -> Family:

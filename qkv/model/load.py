@@ -210,9 +210,9 @@ def load_hf_folder(
         )
     try:
         stated_head = "none" if head == SENTENCE_EMBEDDING else head
-        definition, args, position_embedding_type = parse_config(config, family, stated_head)
+        definition, args, variant = parse_config(config, family, stated_head)
         pooling = read_pooling(root)
-        spec = build_model_spec(definition, args, position_embedding_type, pooling)
+        spec = build_model_spec(definition, args, variant, pooling)
     except ValueError as error:
         raise ValueError(f"{folder / 'config.json'}: {error}") from None
     tensors = {upgrade_norm_name(name): x for name, x in read_tensors(folder).items()}
@@ -231,7 +231,7 @@ def load_hf_folder(
     else:
         if args.get("tie_embeddings") and has_untied_weights(definition, args, net, tensors):
             args = args | {"tie_embeddings": False}
-            net = build_meta_network(build_model_spec(definition, args, None, pooling))
+            net = build_meta_network(build_model_spec(definition, args, variant, pooling))
         num_labels = count_head_labels(definition, args, net, tensors)
         if num_labels is not None:
             warnings.warn(
@@ -241,7 +241,7 @@ def load_hf_folder(
             )
             args = args | {"num_labels": num_labels}
             config = complete_label_names(config, num_labels)
-            net = build_meta_network(build_model_spec(definition, args, None, pooling))
+            net = build_meta_network(build_model_spec(definition, args, variant, pooling))
         checkpoint_prefix = detect_prefix(definition, tensors, args)
         names_table = definition.build_names_table(args, checkpoint_prefix)
     body_prefixes = ("",) if is_native else find_body_prefixes(definition, config, args, tensors)
@@ -257,7 +257,7 @@ def load_hf_folder(
         args,
         net.eval(),
         config,
-        position_embedding_type=position_embedding_type,
+        variant=variant,
         pooling=pooling,
         checkpoint_prefix=checkpoint_prefix,
         extra_tensors=loaded.extra_tensors,

@@ -27,6 +27,7 @@ from qkv.model.token_ids import (
 )
 from qkv.model.transforms.pooling import Pooling
 from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sentence_transformer
+from qkv.model.transforms.variant import FAMILY_VARIANT, VARIANT_KEYS, Variant
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.lora import lora_layers
 from qkv.nn.network import DualEncoder, Network
@@ -50,7 +51,7 @@ class Model:
 
     def __init__(
         self, family: Family, args: Args, net: Network | DualEncoder, config: Mapping[str, Any], *,
-        position_embedding_type: str | None = None, pooling: Pooling | None = None,
+        variant: Variant = FAMILY_VARIANT, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
         tokenizer_files: TokenizerFiles | None = None, generation_config: Mapping[str, Any] | None = None,
         new_parameters: tuple[str, ...] = (),
@@ -59,7 +60,7 @@ class Model:
         self.args = args
         self.net = net
         self.config: dict[str, Any] = dict(config)
-        self.position_embedding_type = position_embedding_type
+        self.variant = variant
         self.pooling = pooling
         self.generation_config = None if generation_config is None else dict(generation_config)
         self.checkpoint_prefix = checkpoint_prefix  # prefix of tensor names in the checkpoint
@@ -346,17 +347,15 @@ class Model:
         args = {name: value for name, value in self.args.items() if value != defaults[name]}
         config = {
             **self.config, "model_type": "qkv", "format_version": MODEL_FORMAT_VERSION,
-            "family": self.family.name, "arguments": args,
+            "family": self.family.name, "arguments": args, **self.variant.to_config(),
         }  # fmt: skip
-        if self.position_embedding_type:
-            config["position_embedding_type"] = self.position_embedding_type
         return config
 
     def _to_hf_config(self) -> dict[str, Any]:
         """Convert a config of qkv's format to Hugging Face's; other keys, such as label names, are
         kept."""
         stated = build_hf_config(self.family, self.args)
-        replaced = {"format_version", "family", "arguments", "position_embedding_type", *stated} - {
+        replaced = {"format_version", "family", "arguments", *VARIANT_KEYS, *stated} - {
             "id2label", "label2id", "bos_token_id", "eos_token_id", "pad_token_id",
         }  # fmt: skip
         return stated | {key: value for key, value in self.config.items() if key not in replaced}
@@ -383,8 +382,8 @@ class Model:
         family = self.family
         if not family.model_types or family.removed_from_hf:
             return f"the {family.name} family"
-        if self.position_embedding_type:
-            return f"position_embedding_type={self.position_embedding_type!r} in {family.name}"
+        if self.variant != FAMILY_VARIANT:
+            return f"{self.variant.describe()} in {family.name}"
         known = {*family.config, *family.nested, "num_labels", "head"}
         unknown = [
             f"{name}={value!r}"

@@ -1,32 +1,21 @@
-"""AttentionKernel (the kernel call) and Attention (the projections around it).
+"""AttentionKernel (the call of a fast kernel) and Attention (the projections around a kernel).
 
 B batch, H heads, T queries, S keys, D head dimension, W width."""
 
 import math
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from qkv.kernels.attention import attention, repeat_heads
+from qkv.kernels.attention import dot_product_attention, repeat_heads
 from qkv.kernels.bias import AttentionBias
 from qkv.nn.cache import Cache
 from qkv.nn.relative_position import RelativeXL, RotaryEmbedding
+from qkv.nn.scored_attention import AttentionOutput, RecordWeights, ScoredAttentionKernel
+from qkv.nn.selections import SampleStatistics
 from qkv.spec import AttentionSpec, RelativeXLSpec, RotarySpec
-
-RecordWeights = Callable[[Callable[[], Tensor]], None]
-
-
-class WeightsKernel(Protocol):
-    """A module whose weights `look` can record."""
-
-    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
-        """Call `record` in every forward pass with a function that returns the weights (B, H, T, S)."""
-        ...
-
-    def __hash__(self) -> int: ...
 
 
 class AttentionKernel(nn.Module):
@@ -39,9 +28,10 @@ class AttentionKernel(nn.Module):
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, bias: AttentionBias, layer_bias: Tensor | None = None
-    ) -> Tensor:
-        return attention(
-            q, k, v, bias, layer_bias, self.scale, self.dropout if self.training else 0.0
+    ) -> AttentionOutput:
+        dropout = self.dropout if self.training else 0.0
+        return AttentionOutput(
+            dot_product_attention(q, k, v, bias, layer_bias, self.scale, dropout)
         )
 
     def weights(
@@ -55,12 +45,23 @@ class AttentionKernel(nn.Module):
     def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
         """Call `record` in every forward pass with a function that returns the weights (B, H, T, S)."""
 
-        def record_inputs(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        def record_inputs(
+            module: nn.Module, inputs: tuple[Any, ...], output: AttentionOutput
+        ) -> None:
             q, k, _, bias, *layer_bias = inputs
             # The module may be a view of the kernel in evaluation mode.
             record(torch.no_grad()(lambda: self.weights(q, k, bias, *layer_bias)))
 
         return self.register_forward_hook(record_inputs)
+
+
+def build_attention_kernel(
+    spec: AttentionSpec, scale: float
+) -> AttentionKernel | ScoredAttentionKernel:
+    """Return the fast kernel for the softmax of dot products, else the general one."""
+    if spec.has_fast_kernel:
+        return AttentionKernel(scale, spec.dropout)
+    return ScoredAttentionKernel(spec, scale)
 
 
 class Attention(nn.Module):
@@ -77,8 +78,9 @@ class Attention(nn.Module):
         self.k = nn.Linear(width, kv_width, bias=spec.bias)
         self.v = nn.Linear(width, kv_width, bias=spec.bias)
         scale = 1 / math.sqrt(spec.head_dim) if spec.scale is None else spec.scale
+        scale = 1.0 if spec.score.name == "dot" else scale
         position = spec.relative_position
-        self.kernel = AttentionKernel(scale, spec.dropout)
+        self.kernel = build_attention_kernel(spec, scale)
         self.rotary = (
             RotaryEmbedding(position, spec.head_dim) if isinstance(position, RotarySpec) else None
         )
@@ -88,8 +90,11 @@ class Attention(nn.Module):
 
     def forward(
         self, x: Tensor, context: Tensor | None, bias: AttentionBias, cache: Cache | None = None
-    ) -> Tensor:
-        """Attend to the context; None means that all keys and values are already in the cache."""
+    ) -> tuple[Tensor, SampleStatistics | None]:
+        """Attend to the context; None means that all keys and values are already in the cache.
+
+        Return the output (B, T, W) and, of hard attention, the statistics of its samples (B, T), summed
+        over heads."""
         q = self.q(x).unflatten(-1, (-1, self.head_dim))  # (B, T, W) -> (B, T, H, D)
         if context is not None:
             k = self.k(context).unflatten(-1, (-1, self.head_dim))
@@ -108,5 +113,8 @@ class Attention(nn.Module):
         layer_bias = None
         if self.relative is not None:
             q, layer_bias = self.relative(q, bias)
-        out = self.kernel(q, k, v, bias, layer_bias)
-        return self.o(out.transpose(1, 2).reshape(*x.shape[:2], -1))  # (B, H, T, D) -> (B, T, W)
+        out, samples = self.kernel(q, k, v, bias, layer_bias)
+        out = self.o(out.transpose(1, 2).reshape(*x.shape[:2], -1))  # (B, H, T, D) -> (B, T, W)
+        if samples is not None:
+            samples = SampleStatistics(*(y.sum(1).reshape(x.shape[:2]) for y in samples))
+        return out, samples

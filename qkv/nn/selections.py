@@ -13,6 +13,13 @@ from qkv.nn.scores import check_settings, reset_matrices
 from qkv.validate import check_number
 
 
+class SampleStatistics(NamedTuple):
+    """What REINFORCE needs of a sampled location; zeros for a query without keys."""
+
+    log_probs: Tensor  # (..., T), of the location that was drawn
+    entropy: Tensor  # (..., T), of the distribution it was drawn from
+
+
 class Selection(nn.Module):
     """Base of the selections. Arguments of a constructor after `heads` are settings."""
 
@@ -28,6 +35,12 @@ class Selection(nn.Module):
         where a query may attend; None: everywhere) and the query (..., T, Dq)."""
         raise NotImplementedError
 
+    def statistics(
+        self, scores: Tensor, mask: Tensor | None, weights: Tensor
+    ) -> SampleStatistics | None:
+        """Return the statistics of the sample that the weights are; None if gradients need none."""
+        return None
+
 
 class Softmax(Selection):
     """Weights proportional to exp(score)."""
@@ -36,17 +49,10 @@ class Softmax(Selection):
         return masked_softmax(scores, mask)
 
 
-class SampleStatistics(NamedTuple):
-    """What REINFORCE needs of a sampled location; zeros for a query without keys."""
-
-    log_probs: Tensor  # (..., T), of the location that was drawn
-    entropy: Tensor  # (..., T), of the distribution it was drawn from
-
-
 class Hard(Selection):
     """One key with the weight one: drawn from the softmax of the scores in training, the best one in
-    evaluation (Xu et al. 2015). No gradient reaches the scores through the weights: training needs
-    the `statistics` of the sample."""
+    evaluation (Xu et al. 2015). No gradient reaches the scores through the weights: REINFORCE trains
+    them by the `statistics` of the sample."""
 
     def forward(self, scores: Tensor, mask: Tensor | None, query: Tensor) -> Tensor:
         noisy = add_gumbel_noise(scores) if self.training else scores

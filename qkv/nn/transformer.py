@@ -14,11 +14,13 @@ from torch import Tensor, nn
 
 from qkv.batch import Batch, Inputs
 from qkv.kernels.bias import AttentionBias
-from qkv.nn.attention import Attention, WeightsKernel
+from qkv.nn.attention import Attention
 from qkv.nn.cache import Cache, KVCache, SegmentMemory
 from qkv.nn.embedding import Embedding, build_norm
 from qkv.nn.feed_forward import FeedForward, MixtureOfExperts
 from qkv.nn.relative_position import POSITION_BIASES
+from qkv.nn.scored_attention import WeightsKernel
+from qkv.nn.selections import SampleStatistics
 from qkv.spec import (
     FeedForwardSpec,
     LayerSpec,
@@ -27,6 +29,8 @@ from qkv.spec import (
     StackSpec,
     full,
 )
+
+SAMPLE_OUTPUTS = {"attention_log_probs", "attention_entropy"}  # of hard attention, for REINFORCE
 
 
 class LayerCache(NamedTuple):
@@ -71,22 +75,37 @@ class Layer(nn.Module):
     def forward(
         self, x: Tensor, bias: AttentionBias, key_states: Tensor | None, cross: CrossInputs | None,
         cache: LayerCache | None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Return the output and the router logits, if any.
+    ) -> tuple[Tensor, dict[str, Tensor]]:  # fmt: skip
+        """Return the output and, if any, router logits and statistics of hard attention (B, T).
 
         With segment recurrence or a query stream, keys and values are computed from `key_states`
         instead of x."""
         y = self.pre_attention_norm(x)
         context = y if key_states is None else self.pre_attention_norm(key_states)
         self_cache = cache.attention if cache and key_states is None else None
-        y = self.attention(y, context, bias, self_cache)
+        y, statistics = self.attention(y, context, bias, self_cache)
+        samples = [] if statistics is None else [statistics]
         x = self.post_attention_norm(x + self.attention_dropout(y))
         if self.cross_attention is not None and cross is not None:
             cross_cache = cache.cross_attention if cache else None
-            y = self.cross_attention(self.pre_cross_attention_norm(x), *cross, cross_cache)
+            y, statistics = self.cross_attention(
+                self.pre_cross_attention_norm(x), *cross, cross_cache
+            )
+            samples += [] if statistics is None else [statistics]
             x = self.post_cross_attention_norm(x + self.dropout(y))
         y, router_logits = self.feed_forward(self.pre_feed_forward_norm(x))
-        return self.post_feed_forward_norm(x + self.dropout(y)), router_logits
+        extras = sum_statistics(samples)
+        if router_logits is not None:
+            extras["router_logits"] = router_logits
+        return self.post_feed_forward_norm(x + self.dropout(y)), extras
+
+
+def sum_statistics(samples: list[SampleStatistics]) -> dict[str, Tensor]:
+    """Return the outputs of hard attention: the statistics of samples (B, T), summed."""
+    if not samples:
+        return {}
+    log_probs, entropy = (torch.stack(tensors).sum(0) for tensors in zip(*samples, strict=True))
+    return {"attention_log_probs": log_probs, "attention_entropy": entropy}
 
 
 def build_norms(spec: LayerSpec, width: int, skip: bool = False) -> tuple[nn.Module, nn.Module]:
@@ -137,7 +156,8 @@ class Stack(nn.Module):
         if batch.target_positions is not None:
             num_targets = batch.target_positions.shape[1]
             x = torch.cat([x, self.embedding.query.expand(len(x), num_targets, -1)], dim=1)
-        hidden_states, router_logits, mems = [x], [], []
+        hidden_states, mems = [x], []
+        extras: dict[str, list[Tensor]] = {}  # outputs of the layers besides their states
         for depth, index in enumerate(self.layer_order):
             layer_cache = caches[depth] if caches else None
             key_states = None
@@ -147,17 +167,20 @@ class Stack(nn.Module):
                 key_states = layer_cache.attention.read("states")
                 mems.append(self.update_mems(key_states, inputs))
             bias = biases[self.spec.layers[index].attention.pattern]
-            x, logits = self.layers[index](x, bias, key_states, cross, layer_cache)
+            x, layer_extras = self.layers[index](x, bias, key_states, cross, layer_cache)
             hidden_states.append(x)
-            router_logits += [] if logits is None else [logits]
+            for name, tensor in layer_extras.items():
+                extras.setdefault(name, []).append(tensor)
         hidden_states[-1] = x = self.dropout(self.final_norm(x))
         out = {"last_hidden_state": x if batch.target_positions is None else x[:, inputs.length :]}
-        stacked = {"mems": mems}
-        if "hidden_states" in batch.extra_outputs:
-            stacked["hidden_states"] = hidden_states
-        if "router_logits" in batch.extra_outputs:
-            stacked["router_logits"] = router_logits
-        return out | {name: torch.stack(tensors) for name, tensors in stacked.items() if tensors}
+        extras["hidden_states"] = hidden_states
+        stacked = {"mems": mems} | {
+            name: tensors for name, tensors in extras.items() if name in batch.extra_outputs
+        }
+        out |= {name: torch.stack(tensors) for name, tensors in stacked.items() if tensors}
+        for name in SAMPLE_OUTPUTS & out.keys():
+            out[name] = sum_over_layers(out[name], inputs.attention_mask)
+        return out
 
     def build_attention_bias(
         self, pattern: Pattern, inputs: Inputs, batch: Batch, cache: Cache, x: Tensor
@@ -285,6 +308,15 @@ class Stack(nn.Module):
         if not is_unlimited:
             states = states[:, max(states.shape[1] - (recurrence.memory_length or 0), 0) :]
         return states.detach()
+
+
+def sum_over_layers(x: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return the sum over layers, with zeros for padding: (L, B, T + P) -> (B, T + P)."""
+    total = x.sum(0)
+    if attention_mask is None:
+        return total
+    is_token = F.pad(attention_mask, (0, total.shape[1] - attention_mask.shape[1]), value=True)
+    return total.masked_fill(~is_token, 0)
 
 
 def append_targets(x: Tensor, target_positions: Tensor) -> Tensor:

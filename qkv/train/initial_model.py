@@ -20,6 +20,7 @@ from qkv.model.load import load_folder
 from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
+from qkv.model.transforms.variant import VARIANT_KEYS
 from qkv.nn.lora import add_lora, lora_layers
 from qkv.text import Tokenizer
 from qkv.text.files import list_tokenizer_files
@@ -138,7 +139,7 @@ def prepare_model(
         model = build(
             config.family,
             config.size,
-            position_embedding_type=config.position_embedding_type,
+            **{name: getattr(config, name) for name in VARIANT_KEYS},
             pooling=pooling,
             device="cpu",
             **inferred_args | overrides,

@@ -18,6 +18,7 @@ from qkv.data.read.corpus import Corpus
 from qkv.files import parse_toml
 from qkv.hints import NAME_HINTS, find_known_name
 from qkv.model.device import DEFAULT_DEVICE
+from qkv.model.transforms.variant import VARIANT_KEYS
 from qkv.recipes import About
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number, shorten_repr
@@ -38,6 +39,8 @@ class ModelConfig:
     label_names: tuple[str, ...] = ()  # labels by id; default: those of the training data, sorted
     pooling: str | None = None  # adds a sentence embedding: mean, first or last
     position_embedding_type: str | None = None
+    attention_score: str | dict[str, str | int | float] | None = None  # default: scaled-dot
+    attention_select: str | dict[str, str | int | float] | None = None  # default: softmax
     overrides: dict[str, Any] = field(default_factory=dict)
 
 
@@ -179,7 +182,7 @@ class Recipe:
         """Raise ValueError for a setting of a new model or tokenizer if a pretrained one is loaded, and
         for more micro-batches than rows."""
         model = self.model
-        for name in ("size", "position_embedding_type"):
+        for name in ("size", *VARIANT_KEYS):
             value = getattr(model, name)
             if model.load and value is not None:
                 raise ValueError(

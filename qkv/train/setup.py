@@ -49,6 +49,7 @@ from qkv.train.objectives.registry import (
     check_head_setting,
     get_objective_spec,
 )
+from qkv.train.objectives.reinforce import REINFORCE_DEFAULTS, prepare_hard_attention
 from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import Recipe, as_list
 
@@ -145,10 +146,14 @@ def build_setup(
     objective = build_context_objective(context)
     if loss_fn is not None:
         objective = wrap_loss_function(loss_fn, objective)
+    train_objective = objective
+    if train is not None:
+        settings = recipe.objective.settings
+        train_objective = prepare_hard_attention(objective, context.model.net, settings)
     encoder = spec.build_encoder(context)
     train_shards = evaluation_shards = None
     if train is not None:
-        check_grad_accum(recipe.train, objective)
+        check_grad_accum(recipe.train, train_objective)
         train_shards = train.prepare_shards(encoder)
     if validation_fraction:
         evaluation = train
@@ -178,7 +183,7 @@ def build_setup(
         model=context.model,
         net=net,
         save_model=save_model,
-        objective=objective,
+        objective=train_objective,
         train_sampler=sampler,
         evaluation_set=evaluation_set,
     )
@@ -223,9 +228,9 @@ def resolve_class_weights(context: SetupContext, label_column: str | None) -> Se
 def build_context_objective(context: SetupContext) -> Objective:
     """Build the objective of the recipe, without the settings of its encoder or module."""
     config = context.recipe.objective
-    extra_settings = get_objective_spec(context.recipe).extra_settings
+    other_settings = {*get_objective_spec(context.recipe).extra_settings, *REINFORCE_DEFAULTS}
     settings = {
-        name: value for name, value in config.settings.items() if name not in extra_settings
+        name: value for name, value in config.settings.items() if name not in other_settings
     }
     return build_objective(config.name, context.vocab, **settings)
 

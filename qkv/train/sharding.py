@@ -34,6 +34,7 @@ from qkv.nn.attention import Attention
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.lora import LoraLinear
 from qkv.nn.relative_position import AlibiBias, RelativeBucketBias
+from qkv.nn.scored_attention import ScoredAttentionKernel
 from qkv.nn.transformer import Layer, Stack
 from qkv.spec import PerHead
 from qkv.train.distributed import DistributedContext, report_lost_process
@@ -185,6 +186,8 @@ def check_tensor_parallel(net: nn.Module, world_size: int) -> None:
                     problems[f"{count} {name}"] = None
             if module.relative is not None:
                 problems["Transformer-XL's relative positions"] = None
+            if isinstance(module.kernel, ScoredAttentionKernel):
+                problems["attention other than the softmax of dot products"] = None
         elif isinstance(module, FeedForward) and module.up.weight.shape[0] % world_size:
             problems[f"a feed-forward width of {module.up.weight.shape[0]}"] = None
         elif isinstance(module, LoraLinear):

@@ -51,7 +51,17 @@ def describe_attention(attention: spec.AttentionSpec) -> str:
         heads += f" sharing {attention.kv_heads} key-value heads"
     if isinstance(attention.relative_position, spec.RotarySpec):
         heads += f", rotary with base {attention.relative_position.theta:,.0f}"
+    if attention.score != spec.ScoreSpec():
+        heads += f", score {describe_function(attention.score)}"
+    if attention.select != spec.SelectionSpec():
+        heads += f", selection {describe_function(attention.select)}"
     return heads
+
+
+def describe_function(function: spec.ScoreSpec | spec.SelectionSpec) -> str:
+    """Return the name and the settings: top-k (k 4)."""
+    settings = " ".join(f"{name} {value:g}" for name, value in function.settings)
+    return f"{function.name} ({settings})" if settings else function.name
 
 
 def describe_feed_forward(feed_forward: spec.FeedForwardSpec | spec.MixtureOfExpertsSpec) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import qkv
 from qkv import Batch, Inputs
-from qkv.kernels.attention import attention
+from qkv.kernels.attention import dot_product_attention
 from qkv.kernels.bias import AttentionBias
 from qkv.spec import Causal, Full
 from tests.support import compare, tiny
@@ -111,8 +111,7 @@ def test_documents_do_not_attend_to_each_other(name: str) -> None:
         is_other = (q[:, :, None] != k[:, None, :])[:, None]  # (B, 1, T, S), without the memory
         inside = weights[..., weights.shape[-1] - k.shape[1] :]
         assert inside.masked_select(is_other).eq(0).all(), path
-        if family != "luong":  # the weights of a local window are less than one
-            assert torch.allclose(weights.sum(-1), torch.ones((), dtype=weights.dtype)), path
+        assert torch.allclose(weights.sum(-1), torch.ones((), dtype=weights.dtype)), path
         assert inside.masked_select(~is_other).gt(0).any(), path
 
 
@@ -195,8 +194,8 @@ def test_the_packed_kernel_equals_dense_attention(causal: bool) -> None:
     )
     q, k, v, weight = torch.randn(4, 2, 3, 128, 16, device="cuda")
     operands = [x.requires_grad_() for x in (q, k, v)]
-    plain = attention(q, k, v, bias, None, 0.25, 0.0)
-    fast = attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), bias, None, 0.25, 0.0)
+    plain = dot_product_attention(q, k, v, bias, None, 0.25, 0.0)
+    fast = dot_product_attention(q.bfloat16(), k.bfloat16(), v.bfloat16(), bias, None, 0.25, 0.0)
     assert bias.kernel_name == "packed"
     compare.assert_close({"out": fast.float()}, {"out": plain}, 0.03)
     gradients, expected_gradients = (

@@ -4,6 +4,7 @@ one row, one token and one source position at a time. Forward and gradients, all
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -203,8 +204,15 @@ def bahdanau(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
     return outputs
 
 
-def luong(p: Parameters, source: Tensor, target: Tensor, feeds: bool = True) -> list[Tensor]:
-    """Luong et al. 2015: general score, local-p with a window of 3, input feeding."""
+def luong(
+    p: Parameters,
+    source: Tensor,
+    target: Tensor,
+    feeds: bool = True,
+    score: str = "general",
+    select: str = "softmax",
+) -> list[Tensor]:
+    """Luong et al. 2015, section 3: scores, windows of 2 positions on each side, input feeding."""
     states = zero_states(p, 2, 2)
     annotations = []
     for x in reversed(embed(p, "encoder", source)):
@@ -214,33 +222,60 @@ def luong(p: Parameters, source: Tensor, target: Tensor, feeds: bool = True) -> 
     output = torch.zeros(tiny.WIDTH, dtype=torch.float64)
     outputs = []
     path = "decoder.cross_attention"
-    for y in embed(p, "decoder", target):
+
+    def compute_score(query: Tensor, key: Tensor) -> Tensor:
+        if score == "dot":
+            return query @ key
+        if score == "general":
+            return query @ (key @ p[f"{path}.score.w"])
+        joined = torch.cat([query, key]) @ p[f"{path}.score.w"]
+        return (torch.tanh(joined) @ p[f"{path}.score.v"])[0]
+
+    for t, y in enumerate(embed(p, "decoder", target)):
         x = torch.cat([y, output]) if feeds else y
         hidden, states = run_layers(p, "decoder", x, states)
-        share = torch.sigmoid(
-            (torch.tanh(hidden @ p[f"{path}.select.w"]) @ p[f"{path}.select.v"])[0]
-        )
-        position = len(annotations) * share
-        inside = [n for n in range(len(annotations)) if abs(n - position) <= 3]
+        center: Any = t
+        if select == "local-p":
+            w, v = p[f"{path}.selection.w"], p[f"{path}.selection.v"]
+            center = len(annotations) * torch.sigmoid((torch.tanh(hidden @ w) @ v)[0])
+        is_local = select != "softmax"
+        inside = [n for n in range(len(annotations)) if not is_local or abs(n - center) <= 2]
         values = [annotations[n] for n in inside]
-        scores = [hidden @ (h @ p[f"{path}.score.w"]) for h in values]
-        factors = [torch.exp(-((n - position) ** 2) / (2 * 1.5**2)) for n in inside]
+        scores = [compute_score(hidden, value) for value in values]
+        factors: list[Any] = [1] * len(inside)
+        if select == "local-p":
+            factors = [torch.exp(-((n - center) ** 2) / (2 * 1.0**2)) for n in inside]
         context = attend(scores, values, factors) if inside else torch.zeros_like(hidden)
         output = torch.tanh(p["decoder.output.dense.weight"] @ torch.cat([context, hidden]))
         outputs.append(output)
     return outputs
 
 
+LOCAL = {"local-m": dict(name="local-m", window=2), "local-p": dict(name="local-p", window=2)}
 REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., list[Tensor]]]] = {
     "rnn-encoder-decoder": ("rnn-encoder-decoder", {}, cho),
     "lstm-seq2seq": ("lstm-seq2seq", {}, sutskever),
     "bahdanau": ("bahdanau", {}, bahdanau),
-    "luong": ("luong", {}, luong),
-    "luong-without-feeding": (
-        "luong",
-        dict(input_feeding=False),
-        lambda p, source, target: luong(p, source, target, feeds=False),
-    ),
+    **{
+        f"luong-{score}-{select}-{'feeding' if feeds else 'plain'}": (
+            "luong",
+            dict(
+                attention_score=score,
+                attention_select=LOCAL.get(select, select),
+                input_feeding=feeds,
+            ),
+            partial(luong, feeds=feeds, score=score, select=select),
+        )
+        for score, select, feeds in (
+            ("general", "softmax", True),
+            ("general", "local-p", True),
+            ("dot", "local-m", True),
+            ("concat", "softmax", True),
+            ("general", "local-m", False),
+            ("dot", "local-p", False),
+            ("concat", "softmax", False),
+        )
+    },
 }
 
 

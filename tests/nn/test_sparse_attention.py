@@ -207,7 +207,7 @@ def test_local_layers_equal_dense_masks(length: int, layout: str) -> None:
     model = tiny.build("modernbert", **LOCAL | dict(local_attention=10))
     captured: list[Tensor] = []
     kernel = model.net.get_submodule("encoder.layers.1.attention.kernel")
-    kernel.register_forward_hook(lambda module, args, out: captured.extend((*args[:3], out)))
+    kernel.register_forward_hook(lambda module, args, out: captured.extend((*args[:3], out.out)))
     inputs = Inputs.create(tiny.random_ids(2, length), **build_layout(layout, length))
     model.net(Batch(encoder=inputs))
     q, k, v, out = captured

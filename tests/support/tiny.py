@@ -77,7 +77,7 @@ SIZES: dict[str, dict[str, Any]] = {
     "rnn-encoder-decoder": _RECURRENT | dict(maxout_width=14),
     "lstm-seq2seq": _RECURRENT | dict(depth=2, decoder_vocab_size=VOCAB),
     "bahdanau": _RECURRENT | dict(attention_width=18, maxout_width=14),
-    "luong": _RECURRENT | dict(depth=2, window=3),
+    "luong": _RECURRENT | dict(depth=2),
 }  # fmt: skip
 FAMILIES = list(SIZES)
 CAPTION_FAMILIES = ["vision-encoder-decoder", "show-attend-tell"]

@@ -148,7 +148,7 @@ def count_labels(model: Model, head: str, modules_to_save: Mapping[str, Tensor])
     if weight is None or not weight.numel() or weight.dim() != 2:
         return 0
     args["num_labels"] = len(weight)
-    net = build_meta_network(build_model_spec(model.family, args, model.position_embedding_type))
+    net = build_meta_network(build_model_spec(model.family, args, model.variant))
     return len(weight) if net.get_parameter(parameter_name).shape == weight.shape else 0
 
 

@@ -15,6 +15,7 @@ from qkv.model.label_names import LABEL_COUNT_KEYS
 from qkv.model.limits import check_argument_types
 from qkv.model.model import Model
 from qkv.model.transforms.pooling import Pooling
+from qkv.model.transforms.variant import FAMILY_VARIANT
 from qkv.nn.lora import lora_layers
 from qkv.nn.network import build_network
 
@@ -64,12 +65,12 @@ def replace_head(
             "merge` first"
         )
     args = family.arguments(None, **{**model.args, **changes})
-    net = build_network(build_model_spec(family, args, model.position_embedding_type, pooling))
+    net = build_network(build_model_spec(family, args, model.variant, pooling))
     initialize_weights(net)
     outdated = {"problem_type"} if "head" in changes or "num_labels" in changes else set()
     outdated |= LABEL_KEYS if "num_labels" in changes else set()
     config = {key: value for key, value in model.config.items() if key not in outdated}
-    if family.model_types and not model.position_embedding_type:
+    if family.model_types and model.variant == FAMILY_VARIANT:
         label_names = {key: config[key] for key in LABEL_KEYS & config.keys()}
         config |= build_hf_config(family, args, config.get("model_type")) | label_names
     new_model = Model(
@@ -77,7 +78,7 @@ def replace_head(
         args,
         net.eval(),
         config,
-        position_embedding_type=model.position_embedding_type,
+        variant=model.variant,
         pooling=pooling,
         tokenizer_files=model.tokenizer_files,
         generation_config=None if "head" in changes else model.generation_config,

@@ -13,6 +13,7 @@ from qkv.families.family import Args, Family
 from qkv.model.build import build_model_spec
 from qkv.model.config import build_hf_config
 from qkv.model.model import Model
+from qkv.model.transforms.variant import FAMILY_VARIANT
 from qkv.nn.network import build_network
 
 # Arguments that the conversion sets to those of the other family: the layout of the sinusoids, by a
@@ -42,8 +43,8 @@ def convert_arguments(family: Family, args: Args) -> tuple[Args, list[str]]:
 
 def find_unsupported_part(model: Model) -> str | None:
     """Return the part of a model that the other family cannot hold, or None."""
-    if model.position_embedding_type:
-        return f"position_embedding_type={model.position_embedding_type!r}"
+    if model.variant != FAMILY_VARIANT:
+        return model.variant.describe()
     return ", ".join(convert_arguments(model.family, model.args)[1]) or None
 
 

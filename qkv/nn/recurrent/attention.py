@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from qkv.nn.attention import RecordWeights
 from qkv.nn.cache import Cache
 from qkv.nn.recurrent.rows import Rows
+from qkv.nn.scored_attention import RecordWeights
 from qkv.nn.scores import build_score
-from qkv.nn.selections import Hard, build_selection
+from qkv.nn.selections import build_selection
 from qkv.spec import Full, RecurrentAttentionSpec
 
 
@@ -115,7 +115,7 @@ class RecurrentAttention(nn.Module):
             width=spec.score_width,
             **dict(spec.score.settings),  # type: ignore[arg-type]
         )
-        self.select = build_selection(
+        self.selection = build_selection(
             spec.select.name,
             query_width=query_width,
             **dict(spec.select.settings),  # type: ignore[arg-type]
@@ -138,11 +138,12 @@ class RecurrentAttention(nn.Module):
             is_near = self.pattern(targets[..., None], columns)  # (P, T, S)
             mask = is_near if mask is None else mask & is_near
         scores = self.score(q, source.keys)
-        weights = self.select(scores, mask, q)
+        weights = self.selection(scores, mask, q)
         context = (weights @ source.values).view(*size, -1)
         if self.gate is not None:
             context = context * self.gate(query).sigmoid()
-        if not isinstance(self.select, Hard):
+        statistics = self.selection.statistics(scores, mask, weights)
+        if statistics is None:
             return Attended(context, weights.view(*size, -1))
-        log_probs, entropy = self.select.statistics(scores, mask, weights)
-        return Attended(context, weights.view(*size, -1), log_probs.view(size), entropy.view(size))
+        samples = (statistics.log_probs.view(size), statistics.entropy.view(size))
+        return Attended(context, weights.view(*size, -1), *samples)

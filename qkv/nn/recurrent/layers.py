@@ -130,7 +130,7 @@ class IntraAttentionLayer(nn.Module):
         self.score = build_score(
             "additive", query_width=input_width + width, key_width=width, width=width
         )
-        self.select = build_selection("softmax", query_width=input_width + width)
+        self.selection = build_selection("softmax", query_width=input_width + width)
         self.hides_first = hides_first  # a stack that starts from zeros
         self.kernel = WeightsRecorder()
 
@@ -152,7 +152,7 @@ class IntraAttentionLayer(nn.Module):
         """Read a token: x (N, E), its gates (N, G) -> hidden (N, W)."""
         query = torch.cat([x, tape.read_last("summary")], dim=-1)[:, None]
         scores = self.score(query, tape.read("keys"))
-        weights = self.select(scores, tape.build_mask(self.hides_first), query)  # (N, 1, M + t)
+        weights = self.selection(scores, tape.build_mask(self.hides_first), query)  # (N, 1, M + t)
         summary = (weights @ tape.read("hidden"))[:, 0]
         memory = (weights @ tape.read("cell"))[:, 0]
         hidden, cell = self.cell.step(input_gates, (summary, memory))

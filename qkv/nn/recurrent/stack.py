@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from qkv.batch import Batch, Inputs
-from qkv.nn.attention import WeightsKernel
 from qkv.nn.cache import KVCache, RecurrentState
 from qkv.nn.embedding import Embedding
 from qkv.nn.recurrent.attention import Attended, RecurrentAttention, Source
@@ -29,6 +28,7 @@ from qkv.nn.recurrent.decoder import (
 )
 from qkv.nn.recurrent.layers import AnyLayer, History, IntraAttentionLayer, RecurrentLayer, Tape
 from qkv.nn.recurrent.rows import Rows, gather_last, reverse_rows
+from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.transformer import LayerCache
 from qkv.spec import RecurrentStackSpec
 

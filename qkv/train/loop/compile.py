@@ -21,7 +21,7 @@ from qkv.torch_compat import warm_compile_pool
 from qkv.train.loop.activation_checkpointing import find_blocks, restore_block_forwards
 from qkv.train.objectives.objective import Objective
 
-BlockOutput = tuple[Tensor, Tensor | None]
+BlockOutput = tuple[Tensor, dict[str, Tensor]]
 
 
 def compile_objective(

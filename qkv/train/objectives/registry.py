@@ -33,6 +33,7 @@ from qkv.train.objectives import (
     wrappers,
 )
 from qkv.train.objectives.objective import Objective
+from qkv.train.objectives.reinforce import REINFORCE_DEFAULTS
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import Recipe, as_list
 
@@ -254,7 +255,9 @@ def get_objective_spec(recipe: Recipe) -> ObjectiveSpec:
     # "balanced" class weights are computed from the data.
     computed = [key for key in ("class_weights",) if isinstance(settings.get(key), str)]
     typed_settings = {key: value for key, value in settings.items() if key not in computed}
-    check_objective_settings(name, spec.build_objective, typed_settings, spec.extra_settings)
+    check_objective_settings(
+        name, spec.build_objective, typed_settings, (*spec.extra_settings, *REINFORCE_DEFAULTS)
+    )
     for key in sorted(STRING_SETTINGS & settings.keys() & {*spec.extra_settings}):
         if not isinstance(settings[key], str):
             raise ValueError(f"objective.{key} is {settings[key]!r}, expected a text")

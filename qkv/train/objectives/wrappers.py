@@ -214,9 +214,7 @@ def build_generator_discriminator(context: SetupContext) -> tuple[nn.Module, Sav
     else:
         sizes = compute_generator_sizes(model.args) | setting
         arguments = {**model.args, **sizes, "family": model.family.name, "head": "masked-lm"}
-        generator = build(
-            **arguments, position_embedding_type=model.position_embedding_type, device=device
-        )
+        generator = build(**arguments, **model.variant.to_config(), device=device)
         generator.tokenizer = model.tokenizer
     assert isinstance(model.net, Network)
     assert isinstance(generator.net, Network)

@@ -1,0 +1,146 @@
+"""`qkv.attention`: a soft key-value store."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import qkv
+from qkv.nn.scores import SCORES, build_score
+from qkv.nn.selections import SELECTIONS, build_selection
+
+Q, K, V = torch.randn(3, 2, 4, 6, generator=torch.Generator().manual_seed(0))
+V = V[..., :5]
+MASK = torch.ones(4, 4, dtype=torch.bool).tril()
+
+
+def test_the_default_is_scaled_dot_product_attention() -> None:
+    torch.testing.assert_close(qkv.attention(Q, K, V), F.scaled_dot_product_attention(Q, K, V))
+    expected = F.scaled_dot_product_attention(Q, K, V, is_causal=True)
+    torch.testing.assert_close(qkv.attention(Q, K, V, mask=MASK), expected)
+
+
+def test_nadaraya_watson_regression() -> None:
+    """The value at x is the mean of all values, weighted by a Gaussian kernel of the distance."""
+    x, y = torch.linspace(0, 5, 20)[:, None], torch.randn(20, 1)
+    grid = torch.linspace(0, 5, 7)[:, None]
+    kernel = torch.exp(-((grid - x.T) ** 2) / 2)
+    expected = kernel @ y / kernel.sum(1, keepdim=True)
+    torch.testing.assert_close(qkv.attention(grid, x, y, score="gaussian"), expected)
+
+
+def test_the_mix_of_unit_vectors_is_the_weights() -> None:
+    weights = qkv.attention(Q, K, torch.eye(4), select="sparsemax", mask=MASK)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4))
+    assert (weights[:, ~MASK] == 0).all()
+    torch.testing.assert_close(weights @ V, qkv.attention(Q, K, V, select="sparsemax", mask=MASK))
+
+
+@pytest.mark.parametrize("select", SELECTIONS)
+@pytest.mark.parametrize("score", SCORES)
+def test_modules_and_functions_equal_names(score: str, select: str) -> None:
+    """Everything composes, and a lookup equals score, then selection, then a product."""
+    torch.manual_seed(0)
+    score_module = build_score(score, query_width=6, key_width=6)
+    selection = build_selection(select, query_width=6).eval()
+
+    def compute_scores(query: Tensor, key: Tensor) -> Tensor:
+        scores: Tensor = score_module(query, score_module.prepare_keys(key))
+        return scores
+
+    expected = selection(compute_scores(Q, K), MASK, Q) @ V
+    for score_argument in (score_module, compute_scores):
+        out = qkv.attention(Q, K, V, score=score_argument, select=selection, mask=MASK)
+        torch.testing.assert_close(out, expected)
+    if not [*score_module.parameters(), *selection.parameters()] and select not in (
+        "hard",
+        "gumbel",
+    ):
+        out = qkv.attention(Q, K, V, score=score, select=select, mask=MASK)
+        torch.testing.assert_close(out, expected)
+
+
+def test_hard_attention_by_name_returns_one_value_of_each_sample() -> None:
+    torch.manual_seed(0)
+    out = qkv.attention(Q[0], K[0], V[0], select="hard")
+    assert all((row == V[0]).all(-1).sum() == 1 for row in out)
+    samples = [qkv.attention(Q[0], K[0], V[0], select="hard") for _ in range(9)]
+    assert any(not torch.equal(out, sample) for sample in samples)
+
+
+def test_batch_dimensions_broadcast() -> None:
+    out = qkv.attention(Q[:, None], K[None], V[None])
+    assert out.shape == (2, 2, 4, 5)
+    torch.testing.assert_close(out[1, 0], qkv.attention(Q[1], K[0], V[0]))
+
+
+class Linear(nn.Module):
+    """A score of the user, with a parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Linear(6, 6)
+
+    def forward(self, query: Tensor, key: Tensor) -> Tensor:
+        scores: Tensor = self.w(query) @ key.mT
+        return scores
+
+
+def test_a_module_of_the_user_gets_gradients() -> None:
+    module = Linear()
+    qkv.attention(Q, K, V, score=module).sum().backward()
+    assert module.w.weight.grad is not None
+
+
+def nan_score(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.mT * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            dict(score="general"),
+            "'general' has parameters: pass a module, score=qkv.nn.scores.build",
+        ),
+        (dict(score="additive"), "'additive' has parameters"),
+        (
+            dict(select="local-p"),
+            "'local-p' has parameters: pass a module, select=qkv.nn.selections",
+        ),
+        (dict(score="mlp"), "score 'mlp' is unknown: expected one of dot, scaled-dot"),
+        (dict(select="max"), "selection 'max' is unknown: expected one of softmax, hard"),
+        (dict(score=nan_score), r"score function nan_score returned NaN .* shape \(2, 4, 4\)"),
+        (dict(score=lambda q, k: q), r"function <lambda> returned a tensor of shape \(2, 4, 6\)"),
+        (dict(score=lambda q, k: (q @ k.mT).double()), "and torch.float64: expected"),
+        (dict(score=lambda q, k: (q @ k.mT).long()), "and torch.int64: expected"),
+        (dict(score=lambda q, k: 1.0), "returned a float: expected finite numbers"),
+        (dict(select=lambda s, mask, q: s[..., :2]), r"select function <lambda> .* \(2, 4, 2\)"),
+        (
+            dict(select=lambda s, mask, q: s / 0),
+            "select function <lambda> returned NaN or infinite",
+        ),
+        (dict(mask=torch.ones(4, 4)), "mask is torch.float32: expected torch.bool"),
+        (dict(mask=torch.ones(3, 4, dtype=torch.bool)), r"mask \(3, 4\): expected .* broadcasts"),
+        (dict(key=K[:, :3]), "3 keys and 4 values: expected a value for each key"),
+        (dict(key=K[:, :0], value=V[:, :0]), "0 keys and 0 values"),
+        (dict(key=K[..., :3]), "queries of width 6 and keys of width 3: expected equal widths"),
+        (dict(key=K.double()), "key is torch.float64, but query is torch.float32"),
+        (
+            dict(query=Q[0, 0]),
+            r"query is a tensor of shape \(6,\) and torch.float32: expected floats",
+        ),
+        (dict(query=Q.long()), "query is a tensor of shape .* and torch.int64: expected floats"),
+        (dict(value=[1.0]), "value is a list: expected floats"),
+        (dict(query=Q[:, None].expand(2, 3, 4, 6)), r"query \(2, 3, 4, 6\), key \(2, 4, 6\)"),
+    ],
+)
+def test_wrong_arguments(changes: dict[str, Any], message: str) -> None:
+    arguments: dict[str, Any] = dict(query=Q, key=K, value=V) | changes
+    call: Callable[..., Tensor] = qkv.attention
+    with pytest.raises(ValueError, match=message) as error:
+        call(**arguments)
+    assert "\n" not in str(error.value)
