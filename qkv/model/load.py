@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.families.family import Args, Family
 from qkv.files import read_json_object
+from qkv.image_tokenizer import find_image_tokenizer
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
@@ -266,4 +267,5 @@ def load_hf_folder(
         generation_config=read_json_object(generation_config_path)
         if has_generation_config
         else None,
+        image_tokenizer=find_image_tokenizer(folder),
     )

@@ -14,6 +14,7 @@ from qkv.decode.settings import GenerationSettings
 from qkv.families.family import Args, Family
 from qkv.files import save_json
 from qkv.hints import describe_unknown_name
+from qkv.image_tokenizer import ImageTokenizer
 from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
 from qkv.model.file_names import replace_model
 from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
@@ -54,7 +55,7 @@ class Model:
         variant: Variant = FAMILY_VARIANT, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
         tokenizer_files: TokenizerFiles | None = None, generation_config: Mapping[str, Any] | None = None,
-        new_parameters: tuple[str, ...] = (),
+        new_parameters: tuple[str, ...] = (), image_tokenizer: ImageTokenizer | None = None,
     ) -> None:  # fmt: skip
         self.family = family
         self.args = args
@@ -67,6 +68,7 @@ class Model:
         self.extra_tensors = extra_tensors or {}  # checkpoint tensors that the network does not use
         self.new_parameters = new_parameters  # those that the checkpoint lacks
         self.tokenizer_files = tokenizer_files  # of the folder that the model was loaded from
+        self.image_tokenizer = image_tokenizer  # of a model whose last tokens are codes of images
         self.base_model_name: str | None = None  # the base model of its adapters
         self.adapter_parameters_to_save: tuple[str, ...] = ()  # those that the base lacks
         self._tokenizer: Tokenizer | None = None
@@ -361,12 +363,14 @@ class Model:
         return stated | {key: value for key, value in self.config.items() if key not in replaced}
 
     def save_tokenizer_and_pooling(self, folder: Path) -> None:
-        """Write the tokenizer, and the files of sentence-transformers if the model has pooling, into
+        """Write the tokenizers, and the files of sentence-transformers if the model has pooling, into
         a staging folder."""
         if self.tokenizer_files is not None:  # unchanged, used or not
             self.tokenizer_files.write(folder)
         elif self._tokenizer is not None:
             self._tokenizer.save(folder)
+        if self.image_tokenizer is not None:
+            self.image_tokenizer.save(folder)
         if self.pooling is not None and isinstance(self.net, Network):
             prefix = "heads.sentence_dense.dense."
             dense_tensors = {

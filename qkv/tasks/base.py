@@ -145,6 +145,10 @@ class Task(ABC, Generic[InputT, ResultT]):
     def get_input_ids(self, row: InputRow) -> list[int]:
         return row.encoding.input_ids
 
+    def count_row_tokens(self, row: InputRow) -> int:
+        """Return the number of tokens of a row in a batch."""
+        return len(row.encoding)
+
     def encode(self, texts: Sequence[TextOrPair]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts)
 
@@ -309,7 +313,7 @@ class Task(ABC, Generic[InputT, ResultT]):
         A batch that lacks memory is halved."""
         predictions: list[Any] = [None] * len(rows)
         num_done = 0
-        lengths = [len(row.encoding) for row in rows]
+        lengths = [self.count_row_tokens(row) for row in rows]
         for indices in group_rows_by_length(lengths, batch_tokens // self.sequences_per_row):
             batch_rows = [rows[index] for index in indices]
             batch_predictions = map_in_parts(

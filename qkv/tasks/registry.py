@@ -20,6 +20,7 @@ from qkv.tasks.settings import (
     ClassifySettings,
     CompleteSettings,
     DetectSettings,
+    DrawSettings,
     EmbedSettings,
     FillSettings,
     MatchSettings,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from qkv.tasks.read.tag import TagTask
     from qkv.tasks.write.caption import CaptionTask
     from qkv.tasks.write.complete import CompleteTask
+    from qkv.tasks.write.draw import DrawTask
     from qkv.tasks.write.generative_answer import GenerativeAnswerTask
     from qkv.tasks.write.summarize import SummarizeTask
     from qkv.tasks.write.translate import TranslateTask
@@ -57,6 +59,7 @@ TASK_CLASSES = {  # task name: module, class
     "complete":  ("write.complete", "CompleteTask"),
     "summarize": ("write.summarize", "SummarizeTask"),
     "caption":   ("write.caption", "CaptionTask"),
+    "draw":      ("write.draw", "DrawTask"),
 }  # fmt: skip
 ModelSource = str | Path | Model | None
 
@@ -122,6 +125,11 @@ def task(
     name: Literal["caption"], model: ModelSource = ..., *, device: str = ...,
     adapter: str | Path | None = ..., **settings: Unpack[CaptionSettings],
 ) -> CaptionTask: ...
+@overload
+def task(
+    name: Literal["draw"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[DrawSettings],
+) -> DrawTask: ...
 @overload
 def task(  # a name that is not a literal: settings follow with `with_settings`, or in each call
     name: str, model: ModelSource = ..., *, device: str = ..., adapter: str | Path | None = ...,

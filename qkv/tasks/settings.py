@@ -94,6 +94,10 @@ class CompleteSettings(TextGenerationSettings, total=False):
     control_code: str | None
 
 
+class DrawSettings(TextGenerationSettings, total=False):
+    pass
+
+
 class AnswerSettings(TextGenerationSettings, total=False):
     """Settings of extractive and generative answers; `generative` None: determined by the model."""
 

@@ -24,7 +24,7 @@ from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT
 from qkv.train.evaluate.evaluation_set import check_without_validation
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.target_generator import TargetGenerator
-from qkv.train.initial_model import check_model_fits, get_tokenizer
+from qkv.train.initial_model import check_model_fits, get_tokenizer, save_tokenizers
 from qkv.train.label_names import prepare_label_names, set_problem_type
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
 from qkv.train.loop.trainer import Report
@@ -121,7 +121,7 @@ def fit(
     set_problem_type(model, recipe)
     start_time = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
-        tokenizer.save(temporary)
+        save_tokenizers(model, Path(temporary))
 
         def open_split(split_records: Iterable[Record], split_name: str) -> SplitSource:
             folder = Path(temporary) / "data" / split_name

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from qkv.data.encode.encoder import parse_template_columns
+from qkv.data.encode.text_to_image import train_image_tokenizer
 from qkv.data.read.record import TEXT_COLUMNS, Record
 from qkv.families import get_family
 from qkv.hints import find_known_name
+from qkv.image_tokenizer import ImageTokenizer, find_image_tokenizer
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.names import find_default_target_modules
 from qkv.model.adapters.write import build_adapter_files
@@ -22,6 +24,7 @@ from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.model.transforms.variant import VARIANT_KEYS
 from qkv.nn.lora import add_lora, lora_layers
+from qkv.staging import write_folder
 from qkv.text import Tokenizer
 from qkv.text.files import list_tokenizer_files
 from qkv.train.label_names import match_label_names
@@ -60,8 +63,35 @@ def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: 
         )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TOKENIZER_SOURCE_FILE).write_text(records.fingerprint(), encoding="utf-8")
-    tokenizer.save(run_tokenizer_folder)
+    image_tokenizer = prepare_image_tokenizer(recipe, records)
+    with write_folder(run_tokenizer_folder) as staged:
+        tokenizer.save(staged)
+        if image_tokenizer is not None:
+            image_tokenizer.save(staged)
     return tokenizer
+
+
+def prepare_image_tokenizer(recipe: Recipe, records: Iterable[Record]) -> ImageTokenizer | None:
+    """Load the image tokenizer of the recipe or of its model, else train one on the images."""
+    config = recipe.image_tokenizer
+    if config is None:
+        folder = recipe.model.load and find_model_folder(recipe.model.load, None)
+        return find_image_tokenizer(folder) if folder else None
+    if recipe.model.load:
+        raise ValueError(
+            f"image_tokenizer with model.load {recipe.model.load!r}, whose image tokenizer is used as "
+            "it is; remove the table image_tokenizer (--image_tokenizer '')"
+        )
+    if config.load:
+        return ImageTokenizer.load(find_model_folder(config.load, None))
+    return train_image_tokenizer(
+        records,
+        type=config.type,
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        vocab_size=config.vocab_size,
+        seed=recipe.train.seed,
+    )
 
 
 def is_tokenizer_stale(recipe: Recipe, folder: Path) -> bool:
@@ -110,6 +140,7 @@ def prepare_model(
     *,
     head: str | None,
     pooling: str | None,
+    image_tokenizer: ImageTokenizer | None = None,
 ) -> Model:
     """Build a new model for the vocabulary, or load a pretrained one, with the requested head."""
     config = recipe.model
@@ -129,6 +160,8 @@ def prepare_model(
         raise ValueError("model.family is missing; set it, or set model.load to a folder or hub id")
     else:
         inferred_args = infer_family_args(recipe, tokenizer, label_names, head)
+        if image_tokenizer is not None and "vocab_size" in inferred_args:
+            inferred_args["vocab_size"] += len(image_tokenizer)  # its codes follow the text tokens
         family_defaults = get_family(config.family).defaults
         for name in overrides.keys() - family_defaults.keys():
             if known_name := find_known_name(name, family_defaults):
@@ -145,6 +178,7 @@ def prepare_model(
             **inferred_args | overrides,
         )
     model.tokenizer = tokenizer
+    model.image_tokenizer = image_tokenizer
     if label_names:
         set_label_names(model, label_names)
     check_model_fits(model, tokenizer, recipe.data.max_length)
@@ -229,6 +263,13 @@ def get_tokenizer(model: Model) -> Tokenizer:
             "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
         )
     return model.tokenizer
+
+
+def save_tokenizers(model: Model, folder: Path) -> None:
+    """Write the tokenizers of a model into a folder, for the workers that encode data."""
+    get_tokenizer(model).save(folder)
+    if model.image_tokenizer is not None:
+        model.image_tokenizer.save(folder)
 
 
 def check_model_fits(model: Model, tokenizer: Tokenizer, max_length: int) -> None:

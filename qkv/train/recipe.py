@@ -58,6 +58,17 @@ class TokenizerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImageTokenizerConfig:
+    """A pretrained image tokenizer, or one to train on the images of the training data."""
+
+    load: str | None = None
+    type: str = "patches"  # patches (k-means) or pixels (gray levels)
+    image_size: int = 32  # pixels per side
+    patch_size: int | None = None  # pixels per side; default: 2, or 1 of pixels
+    vocab_size: int | None = None  # number of codes; default: 512, or 256 of pixels
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Data files and batching: batches of `batch_size` rows, or of up to `batch_tokens` tokens."""
 
@@ -157,6 +168,7 @@ class Recipe:
     objective: ObjectiveConfig
     train: TrainConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
+    image_tokenizer: ImageTokenizerConfig | None = None  # None: the model has none, or loads it
     lora: LoraConfig | None = None  # None: the full model is trained
     run: str = "runs/unnamed"  # output folder
     device: str = DEFAULT_DEVICE
@@ -221,6 +233,7 @@ class Recipe:
 TABLES: dict[str, type] = {
     "model": ModelConfig,
     "tokenizer": TokenizerConfig,
+    "image_tokenizer": ImageTokenizerConfig,
     "data": DataConfig,
     "objective": ObjectiveConfig,
     "train": TrainConfig,

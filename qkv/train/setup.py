@@ -19,6 +19,7 @@ from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
 from qkv.formatting import format_count
+from qkv.image_tokenizer import find_image_tokenizer
 from qkv.model.device import pick_device
 from qkv.model.label_names import get_label_names
 from qkv.model.memory import check_memory
@@ -33,7 +34,7 @@ from qkv.train.evaluate.evaluation_set import (
 )
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
-from qkv.train.initial_model import prepare_model, prepare_tokenizer
+from qkv.train.initial_model import TOKENIZER_FOLDER, prepare_model, prepare_tokenizer
 from qkv.train.label_names import resolve_label_names, set_problem_type
 from qkv.train.loop.trainer import Report, Trainer, check_grad_accum
 from qkv.train.objectives import build_objective
@@ -292,18 +293,19 @@ def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupC
         label_names,
         head=recipe.model.head or spec.head,
         pooling=recipe.model.pooling or spec.pooling,
+        image_tokenizer=find_image_tokenizer(folder / TOKENIZER_FOLDER),
     )
     if label_names:
         label_names = get_label_names(model)  # a loaded head has an order of its own
     set_problem_type(model, recipe)
     return SetupContext.from_recipe(
-        recipe, folder / "tokenizer", model, records, label_names=label_names
+        recipe, folder / TOKENIZER_FOLDER, model, records, label_names=label_names
     )
 
 
 def hash_tokenizer(folder: Path) -> str:
     """Return a hash of the run's tokenizer files."""
     digest = hashlib.sha256()
-    for path in sorted((folder / "tokenizer").iterdir()):
+    for path in sorted((folder / TOKENIZER_FOLDER).iterdir()):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

@@ -17,6 +17,7 @@ ALLOWED_IMPORTS = {
     "hints":      "",
     "files":      "",
     "staging":    "files",
+    "image_tokenizer": "validate files staging numpy safetensors",
     "torch_compat": "torch",
     "memory":     "",
     "spec":       "",
@@ -30,11 +31,11 @@ ALLOWED_IMPORTS = {
     "decode":     "validate memory torch_compat spec batch kernels nn torch",
     "builtin":    "",
     "recipes":    "hints",
-    "model":      "formatting files staging validate hints spec batch nn weights families text decode builtin torch huggingface_hub",
+    "model":      "formatting files staging validate hints image_tokenizer spec batch nn weights families text decode builtin torch huggingface_hub",
     "export":     "files staging batch nn spec weights families text model torch",
-    "data":       "validate files spec batch text torch numpy",
-    "train":      "formatting terminal validate hints files staging torch_compat spec batch kernels nn weights families text decode recipes model data torch safetensors numpy rich msgspec tomlkit",
-    "tasks":      "files validate hints memory torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy llguidance",
+    "data":       "validate files image_tokenizer spec batch text torch numpy",
+    "train":      "formatting terminal validate hints files staging image_tokenizer torch_compat spec batch kernels nn weights families text decode recipes model data torch safetensors numpy rich msgspec tomlkit",
+    "tasks":      "files validate hints image_tokenizer memory torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy llguidance",
     "view":       "spec nn model tasks torch rich",
 }
 # fmt: on

@@ -247,3 +247,20 @@ class PixelCache:
                 self.pixels[path] = pixels
                 self.num_bytes += pixels.nbytes
         return pixels
+
+
+def build_image(pixels: NDArray[np.uint8], scale: int = 1) -> Any:
+    """Return a Pillow image of levels (H, W, 3), (H, W, 1) or (H, W), with `scale` × `scale` pixels for
+    each."""
+    pillow = import_optional("PIL.Image", "an image")
+    if (
+        pixels.dtype != np.uint8
+        or pixels.ndim not in (2, 3)
+        or pixels.shape[2:] not in ((), (1,), (3,))
+    ):
+        raise ValueError(
+            f"an image is an array of {pixels.dtype} {pixels.shape}, expected uint8 (height, width) or "
+            "(height, width, 3)"
+        )
+    enlarged = pixels.repeat(scale, 0).repeat(scale, 1)
+    return pillow.fromarray(enlarged[:, :, 0] if pixels.shape[2:] == (1,) else enlarged)

@@ -33,7 +33,7 @@ from qkv.train.evaluate.evaluation_loop import (
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.evaluate.target_generator import TargetGenerator
-from qkv.train.initial_model import check_model_fits, get_tokenizer
+from qkv.train.initial_model import check_model_fits, get_tokenizer, save_tokenizers
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import (
     check_head,
@@ -118,7 +118,7 @@ def evaluate_loaded_model(
             "objective.generator to its folder"
         )
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
-        tokenizer.save(temporary)
+        save_tokenizers(model, Path(temporary))
         context = SetupContext.from_recipe(
             recipe,
             temporary,

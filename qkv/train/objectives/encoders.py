@@ -19,6 +19,7 @@ from qkv.data.encode.labels import (
     TokenClassificationEncoder,
     get_column,
 )
+from qkv.data.encode.text_to_image import TextToImageEncoder
 from qkv.train.objectives.context import SetupContext
 from qkv.validate import check_number
 
@@ -139,4 +140,24 @@ def build_caption_encoder(context: SetupContext) -> RecordEncoder:
         )
     return ImageCaptionEncoder(
         image_size=context.vocab.image_size, max_length=context.max_length, **context.encoder_kwargs
+    )
+
+
+def build_text_to_image_encoder(context: SetupContext) -> RecordEncoder:
+    """Build the encoder of captions and codes of images; augmentation also needs the pixels."""
+    image_tokenizer = context.vocab.image_tokenizer
+    assert image_tokenizer is not None
+    if context.max_length <= image_tokenizer.num_codes:
+        raise ValueError(
+            f"data.max_length {context.max_length}, expected more than the {image_tokenizer.num_codes} "
+            "codes of an image: the others are tokens of its caption"
+        )
+    settings = ("translate", "scale", "color_jitter")
+    is_augmented = any(context.get_setting(name, 0) for name in settings)
+    if is_augmented and image_tokenizer.num_channels != 3:
+        raise ValueError(
+            f"objective.{', '.join(settings)}: gray images are not augmented; expected 0"
+        )
+    return TextToImageEncoder(
+        max_length=context.max_length, keep_pixels=is_augmented, **context.encoder_kwargs
     )

@@ -30,6 +30,7 @@ from qkv.train.objectives import (
     masked_lm,
     samplers,
     seq2seq,
+    text_to_image,
     wrappers,
 )
 from qkv.train.objectives.objective import Objective
@@ -192,6 +193,14 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         columns=("image", "caption"),
         variable_length=True,
     ),
+    "text-to-image": ObjectiveSpec(  # DALL-E
+        build_objective=text_to_image.build_text_to_image_objective,
+        build_encoder=encoders.build_text_to_image_encoder,
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
+        tokenizer_template="plain",
+        columns=("image", "caption"),
+        variable_length=True,
+    ),
     "sequence-classification": ObjectiveSpec(
         build_objective=classification.build_sequence_classification_objective,
         build_encoder=encoders.build_label_encoder,
@@ -294,6 +303,8 @@ def find_default_objective(model: Model) -> str | None:
         return str(head)
     if head == "pretraining":
         return "masked-lm-sentence-pair"
+    if model.image_tokenizer is not None:
+        return "text-to-image"
     if isinstance(model.spec, DualSpec):
         return "image-text-contrastive" if model.spec.text and model.spec.image else None
     if head in NEXT_TOKEN_HEADS:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from qkv.data.encode.special_tokens import SpecialTokensTemplate, build_special_tokens_template
+from qkv.image_tokenizer import ImageTokenizer
 from qkv.model.model import Model
 from qkv.spec import DualSpec, ShiftRight, Spec, find_patches
 from qkv.text import Tokenizer
@@ -33,6 +34,7 @@ class VocabularyInfo(NamedTuple):
     shift: ShiftRight | None = None  # builds the decoder input of a classification head
     image_size: int = 0  # pixels per side
     num_image_tokens: int = 0  # patches of an image and the class token
+    image_tokenizer: ImageTokenizer | None = None  # of images that are drawn
 
 
 def build_vocabulary_info(
@@ -59,6 +61,7 @@ def build_vocabulary_info(
         label_names=label_names,
         max_length=max_length,
         **read_spec_sizes(model.spec),
+        image_tokenizer=model.image_tokenizer,
     )
 
 
