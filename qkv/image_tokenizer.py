@@ -28,7 +28,6 @@ CODEBOOK_FILE = "codebook.safetensors"
 IMAGE_TOKENIZER_FILES = (IMAGE_TOKENIZER_FILE, CODEBOOK_FILE)
 FORMAT_VERSION = 1
 IMAGE_TOKENIZER_TYPES = ("patches", "pixels")
-GRAY_WEIGHTS = np.array([0.299, 0.587, 0.114], np.float32)  # of red, green, blue (ITU-R 601)
 MAX_IMAGE_SIZE = 1024  # pixels per side
 MAX_IMAGE_VOCAB_SIZE = 2**16
 MAX_TRAINING_PATCHES = 400_000  # a uniform sample of the patches of all training images
@@ -210,13 +209,6 @@ def check_sizes(image_size: int, patch_size: int, num_channels: int) -> None:
         )
     if num_channels not in (1, 3):
         raise ValueError(f"num_channels {num_channels}, expected 3 (RGB) or 1 (gray)")
-
-
-def convert_channels(images: Pixels, num_channels: int) -> Pixels:
-    """Return RGB images (N, H, H, 3) as they are, or as gray images (N, H, H, 1)."""
-    if num_channels == 3:
-        return images
-    return (images @ GRAY_WEIGHTS).round().astype(np.uint8)[..., None]
 
 
 def split_patches(images: Pixels, patch_size: int) -> NDArray[np.uint8]:

@@ -304,11 +304,14 @@ class ConvolutionSpec(SpecPart):
 
 
 class FrameSpec(SpecPart):
-    """A clip as a sequence of frames: one vector per frame, by 3 × 3 convolutions of stride 2."""
+    """A clip as a sequence of frames: one vector per frame, of the features of a convolutional network.
+
+    A stage per width, which halves the sides of the frame."""
 
     image_size: int
     channels: int = 3
     conv_widths: tuple[int, ...] = (32, 64, 128)
+    norm_groups: int = 8
 
     @property
     def num_tokens(self) -> int:
@@ -317,7 +320,7 @@ class FrameSpec(SpecPart):
 
     @property
     def num_features(self) -> int:
-        """The number of outputs of the last convolution."""
+        """The number of outputs of the last stage."""
         size = self.image_size
         for _ in self.conv_widths:
             size = (size + 1) // 2

@@ -5,7 +5,7 @@ purpose  classify images
 differs  an image is a class token and square patches; pre-norm, learned positions"""
 
 from qkv import spec as s
-from qkv.families.family import COMMON_CONFIG, Args, Family, head_classes
+from qkv.families.family import COMMON_CONFIG, VIT_PREPROCESSOR, Args, Family, head_classes
 
 
 def vit(
@@ -113,6 +113,7 @@ KEYS = """
 
 FAMILY = Family(
     name="vit", doc=__doc__, build_spec=vit, sizes=SIZES, config=CONFIG, model_types=("vit",),
+    preprocessor_config=VIT_PREPROCESSOR,
     supported_values={"qkv_bias": (True,)},
     heads=head_classes("ViT", "none image-classification"), names_table=KEYS, prefixes=("vit.",),
 )  # fmt: skip

@@ -14,7 +14,7 @@ from qkv.staging import replace_nothing
 from qkv.text.files import TOKENIZER_FILES, states_model_type
 from qkv.weights.tensors import list_weight_files
 
-CONFIG_FILES = ("config.json", "generation_config.json")
+CONFIG_FILES = ("config.json", "generation_config.json", "preprocessor_config.json")
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_HEAD_FILE = (

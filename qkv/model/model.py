@@ -20,6 +20,11 @@ from qkv.model.file_names import replace_model
 from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
 from qkv.model.loss import compute_loss, shift_labels_right
 from qkv.model.output import ModelOutput
+from qkv.model.preprocessing import (
+    PREPROCESSOR_FILE,
+    build_preprocessor_config,
+    complete_preprocessor_config,
+)
 from qkv.model.token_ids import (
     GENERATION_HEADS,
     build_generation_config,
@@ -32,7 +37,7 @@ from qkv.model.transforms.variant import FAMILY_VARIANT, VARIANT_KEYS, Variant
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.lora import lora_layers
 from qkv.nn.network import DualEncoder, Network
-from qkv.spec import DualSpec, ShiftRight, Spec
+from qkv.spec import DualSpec, ShiftRight, Spec, find_patches
 from qkv.staging import write_folder
 from qkv.text import Tokenizer
 from qkv.text.files import TokenizerFiles
@@ -55,7 +60,8 @@ class Model:
         variant: Variant = FAMILY_VARIANT, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
         tokenizer_files: TokenizerFiles | None = None, generation_config: Mapping[str, Any] | None = None,
-        new_parameters: tuple[str, ...] = (), image_tokenizer: ImageTokenizer | None = None,
+        new_parameters: tuple[str, ...] = (), preprocessor_config: Mapping[str, Any] | None = None,
+        image_tokenizer: ImageTokenizer | None = None,
     ) -> None:  # fmt: skip
         self.family = family
         self.args = args
@@ -64,6 +70,10 @@ class Model:
         self.variant = variant
         self.pooling = pooling
         self.generation_config = None if generation_config is None else dict(generation_config)
+        # The content of preprocessor_config.json, if the folder has one.
+        self.preprocessor_config = (
+            None if preprocessor_config is None else dict(preprocessor_config)
+        )
         self.checkpoint_prefix = checkpoint_prefix  # prefix of tensor names in the checkpoint
         self.extra_tensors = extra_tensors or {}  # checkpoint tensors that the network does not use
         self.new_parameters = new_parameters  # those that the checkpoint lacks
@@ -77,6 +87,17 @@ class Model:
     def spec(self) -> Spec | DualSpec:
         """The spec of the network."""
         return self.net.spec
+
+    @property
+    def image_processor_config(self) -> dict[str, Any] | None:
+        """The settings of the image processor: those of preprocessor_config.json, completed by those of
+        the family; None for a model that reads no images."""
+        patches = find_patches(self.spec)
+        if patches is None:
+            return None
+        if self.preprocessor_config is None:
+            return build_preprocessor_config(self.family, patches)
+        return complete_preprocessor_config(self.family, self.preprocessor_config)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -318,7 +339,8 @@ class Model:
             self._write_config(staged, config)
 
     def save_config(self, folder: str | Path) -> None:
-        """Write everything but the weights: config.json, generation_config.json and the tokenizer."""
+        """Write everything but the weights: config.json, generation_config.json, the image settings and
+        the tokenizer."""
         is_hf = self.find_hf_incompatibility() is None
         config = self._build_config(is_hf, self.dtype)
         with write_folder(Path(folder)) as staged:
@@ -328,6 +350,8 @@ class Model:
         save_json(config, folder / "config.json")
         if self.generation_config is not None:
             save_json(self.generation_config, folder / "generation_config.json")
+        if preprocessor_config := self.preprocessor_config or self.image_processor_config:
+            save_json(preprocessor_config, folder / PREPROCESSOR_FILE)
         self.save_tokenizer_and_pooling(folder)
 
     def _build_config(self, is_hf: bool, dtype: torch.dtype) -> dict[str, Any]:

@@ -76,6 +76,7 @@ class Task(ABC, Generic[InputT, ResultT]):
     overflow_modes: ClassVar[tuple[str, ...]] = ONE_ROW_MODES
     truncation: ClassVar[str] = "longest_first"  # strategy of `apply_overflow`
     uses_stride: ClassVar[bool] = False  # whether neighboring windows share tokens
+    reads_text: ClassVar[bool] = True  # whether it needs a tokenizer
     model: Model
     overflow: str = DEFAULT_OVERFLOW
     max_input_length: int | None = None
@@ -83,7 +84,7 @@ class Task(ABC, Generic[InputT, ResultT]):
 
     def __post_init__(self) -> None:
         check_model_supports_task(self.model, self.name, self.requirement)
-        if self.model.tokenizer is None:
+        if self.model.tokenizer is None and self.reads_text:
             raise ValueError(
                 f"`{self.name}`: the model has no tokenizer; expected its files next to the weights"
             )

@@ -121,6 +121,25 @@ def can_complete_text(spec: Spec) -> bool:
     return "lm" in list_head_names(spec) and (is_causal_spec(spec) or is_xlnet)
 
 
+def combine_requirements(first: TaskRequirement, second: TaskRequirement) -> TaskRequirement:
+    """Return the requirement of a task that either model supports."""
+    return TaskRequirement(
+        f"{first.description}, or {second.description}",
+        lambda spec: first.predicate(spec) or second.predicate(spec),
+        (*first.heads, *second.heads),
+        lambda spec: first.dual_predicate(spec) or second.dual_predicate(spec),
+    )
+
+
+IMAGE_CLASSIFICATION_REQUIREMENT = TaskRequirement(
+    "an image-classification head",
+    require_head("image_classification"),
+    ("image-classification",),
+    lambda spec: spec.image is not None and "image_classification" in list_head_names(spec.image),
+)
+FRAME_CLASSIFICATION_REQUIREMENT = TaskRequirement(
+    "a frame-classification head", require_head("frame_classification"), ("frame-classification",)
+)
 SPAN_REQUIREMENT = TaskRequirement(
     "a question-answering head", require_head("question_answering"), ("question-answering",)
 )

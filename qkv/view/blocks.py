@@ -76,7 +76,10 @@ def list_input_blocks(stack: AnyStackSpec, is_shared: bool) -> list[Block]:
             details = [f"{size} × {size} pixels → {width:,}", f"{len(conv_widths)} stages"]
         case spec.FrameSpec(image_size=size, conv_widths=conv_widths):
             title = "Frames"
-            details = [f"{size} × {size} pixels → {width:,}", f"{len(conv_widths)} convolutions"]
+            details = [
+                f"{size} × {size} pixels → {width:,}",
+                f"{len(conv_widths)} convolutional stages",
+            ]
     if embedding.cutoffs and embedding.div_val > 1:
         details.append("narrower for rare tokens")
     if is_shared:

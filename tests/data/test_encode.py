@@ -370,5 +370,5 @@ def test_an_image_is_resized_and_center_cropped(folder: str, tmp_path: Path) -> 
 def test_bad_preprocessor_configs_are_errors(config: dict[str, object]) -> None:
     from qkv.data.encode.images import ImageProcessor
 
-    with pytest.raises(ValueError, match=r"expected|not in CLIP's format"):
+    with pytest.raises(ValueError, match="expected"):
         ImageProcessor.from_config(config)

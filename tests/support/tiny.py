@@ -55,8 +55,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "switch": _SWITCH,
     "vit": dict(image_size=12, patch_size=4, width=16, depth=2, heads=2, ffn_width=28),
     "video-transformer": dict(
-        image_size=12, num_channels=2, conv_widths=(3, 5), width=16, depth=2, heads=2, ffn_width=28,
-        max_positions=64, head="token-classification",
+        image_size=12, num_channels=2, conv_widths=(8, 16), width=16, depth=2, heads=2, ffn_width=28,
+        max_positions=64, head="frame-classification",
     ),
     "vision-encoder-decoder": _BART | dict(image_size=12, patch_size=4),
     "show-attend-tell": dict(

@@ -14,9 +14,9 @@ from itertools import islice
 import numpy as np
 
 from qkv.data.encode.encoder import EncodedRow, RecordEncoder
-from qkv.data.encode.images import ImageProcessor, build_image
+from qkv.data.encode.images import ImageProcessor
 from qkv.data.read.record import Record
-from qkv.image_tokenizer import MAX_IMAGE_SIZE, ImageTokenizer, Pixels, convert_channels
+from qkv.image_tokenizer import MAX_IMAGE_SIZE, ImageTokenizer, Pixels
 from qkv.validate import check_number
 
 MAX_TRAINING_IMAGES = 10_000  # of a codebook
@@ -81,18 +81,16 @@ def read_record_images(
     records: Iterable[Record], image_size: int, num_channels: int
 ) -> Iterator[Pixels]:
     """Yield the image (H, H, C) of every record; a file that is no image is an error with its place."""
-    processor = ImageProcessor.for_size(image_size)
+    processor = ImageProcessor(
+        size=image_size, crop_size=(image_size, image_size), image_std=(1.0,) * num_channels
+    )
     for record in records:
         image = record.get("image")
-        if isinstance(image, np.ndarray):
-            image = build_image(image)
-        elif not hasattr(image, "convert"):  # not a Pillow image
-            image = record.get_text("image")
+        is_pixels = isinstance(image, np.ndarray) or hasattr(image, "convert")  # Pillow's
         try:
-            pixels = processor.read_pixels(image)
+            yield processor.read_pixels(image if is_pixels else record.get_text("image"))
         except ValueError as error:
             raise ValueError(f"{record.location}: {error}") from None
-        yield convert_channels(pixels, num_channels)
 
 
 def train_image_tokenizer(

@@ -1,6 +1,6 @@
 """Augmentation of images: random translation, scaling, color jitter and erasing, for a whole batch.
 
-B images, H height, W width, R random numbers."""
+B images, H height, W width, C channels, R random numbers."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ImageAugmentation:
             check_number(f"objective.{field.name}", value, at_least=0, at_most=limit)
 
     def __call__(self, pixels: NDArray[np.uint8], numbers: Array) -> NDArray[np.uint8]:
-        """Return changed pixels (B, H, W, 3), given numbers between 0 and 1 (B, R)."""
-        x = np.ascontiguousarray(pixels.swapaxes(2, 3), dtype=np.float32)  # (B, H, 3, W)
+        """Return changed pixels (B, H, W, C), given numbers between 0 and 1 (B, R)."""
+        x = np.ascontiguousarray(pixels.swapaxes(2, 3), dtype=np.float32)  # (B, H, C, W)
         changes = 2 * numbers[:, :8] - 1  # between -1 and 1
         if self.translate or self.scale:
             zoom = np.exp(self.scale * changes[:, 0])
@@ -48,22 +48,24 @@ class ImageAugmentation:
             jitter_colors(x, 1 + self.color_jitter * changes[:, 3:])
         if self.erase_prob:
             is_erased = find_erased(numbers, pixels.shape[1:3], self.erase_prob)
-            x = np.where(is_erased[:, :, None], 255 * numbers[:, None, 13:, None], x)
+            x = np.where(
+                is_erased[:, :, None], 255 * numbers[:, None, 13 : 13 + x.shape[2], None], x
+            )
         np.rint(x, out=x)
         return x.clip(0, 255, out=x).astype(np.uint8).swapaxes(2, 3)
 
 
 def resample(x: Array, zoom: Array, down: Array, right: Array) -> Array:
-    """Scale images (B, H, 3, W) about their centers and shift them by fractions of their sides.
+    """Scale images (B, H, C, W) about their centers and shift them by fractions of their sides.
 
     What comes from outside has the mean color of the border."""
     batch_size, height, _, width = x.shape
     sides = (x[:, 0].mean(-1), x[:, -1].mean(-1), x[..., 0].mean(1), x[..., -1].mean(1))
-    background = np.stack(sides).mean(0)[:, None, :, None]  # (B, 1, 3, 1)
+    background = np.stack(sides).mean(0)[:, None, :, None]  # (B, 1, C, 1)
     rows = resampling_matrices(height, zoom, down * height)
     columns = resampling_matrices(width, zoom, right * width)
-    y = rows @ (x - background).reshape(batch_size, height, -1)  # (B, H, 3*W)
-    y = y.reshape(batch_size, -1, width) @ columns.swapaxes(1, 2)  # (B, H*3, W)
+    y = rows @ (x - background).reshape(batch_size, height, -1)  # (B, H, C*W)
+    y = y.reshape(batch_size, -1, width) @ columns.swapaxes(1, 2)  # (B, H*C, W)
     y = y.reshape(x.shape)
     y += background
     return y
@@ -81,7 +83,7 @@ def resampling_matrices(size: int, zoom: Array, shift: Array) -> Array:
 
 def jitter_colors(x: Array, gains: Array) -> None:
     """Multiply the channels, the brightness and the contrast of images in place by gains (B, 5)."""
-    colors = gains[:, :3] * gains[:, 3:4]  # (B, 3)
+    colors = gains[:, : x.shape[2]] * gains[:, 3:4]  # (B, C)
     contrast = gains[:, 4:]  # (B, 1)
     mean = (x.mean(axis=(1, 3)) * colors).mean(axis=1, keepdims=True)  # (B, 1)
     x *= (colors * contrast)[:, None, :, None]

@@ -21,7 +21,7 @@ class ImageReader:
     def __init__(self, vocab: VocabularyInfo, augmentation: ImageAugmentation) -> None:
         self.vocab = vocab
         self.augmentation = augmentation
-        self.processor = ImageProcessor.for_size(vocab.image_size)
+        self.processor = vocab.image_processor or ImageProcessor.for_size(vocab.image_size)
         self.cache = PixelCache(self.processor)
 
     def read(self, example: Example, rng: np.random.Generator) -> Example:

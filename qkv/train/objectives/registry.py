@@ -27,6 +27,7 @@ from qkv.train.objectives import (
     classification,
     contrastive,
     encoders,
+    image_classification,
     masked_lm,
     samplers,
     seq2seq,
@@ -66,9 +67,9 @@ class ObjectiveSpec:
     generation: GenerationSpec | None = None  # evaluation of generated texts
 
     @property
-    def text_column(self) -> str:
-        """The column of the training texts of a tokenizer."""
-        return next(name for name in self.columns if name in TEXT_COLUMNS)
+    def text_column(self) -> str | None:
+        """The column of the training texts of a tokenizer; None: the objective reads no text."""
+        return next((name for name in self.columns if name in TEXT_COLUMNS), None)
 
 
 OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
@@ -209,6 +210,26 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         head="sequence-classification",
         columns=("text", "label"),
         label_column="label",
+        variable_length=True,
+    ),
+    "image-classification": ObjectiveSpec(  # ViT
+        build_objective=image_classification.build_image_classification_objective,
+        build_encoder=encoders.build_image_label_encoder,
+        build_sampler=samplers.build_image_sampler,
+        build_evaluator=evaluators.build_image_classification_evaluator,
+        head="image-classification",
+        columns=("image", "label"),
+        label_column="label",
+        variable_length=True,
+    ),
+    "frame-classification": ObjectiveSpec(  # synchronous sequence to sequence
+        build_objective=image_classification.build_frame_classification_objective,
+        build_encoder=encoders.build_frame_label_encoder,
+        build_sampler=samplers.build_image_sampler,
+        build_evaluator=evaluators.build_frame_classification_evaluator,
+        head="frame-classification",
+        columns=("frames", "labels"),
+        label_column="labels",
         variable_length=True,
     ),
     "token-classification": ObjectiveSpec(
