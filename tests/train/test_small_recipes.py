@@ -72,7 +72,7 @@ FULL_BATCH_RECIPES = ("sentence-contrastive", "image-text-contrastive")
 
 
 def read_small_recipe(name: str, folder: Path, *flags: str) -> Recipe:
-    if name == "image-text-contrastive":
+    if name in ("image-text-contrastive", "text-to-image"):
         pytest.importorskip("PIL")
     data_flags = small_data.write_data(name, folder)
     return read_recipe(
