@@ -11,12 +11,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from qkv.nn.attention import AttentionKernel
-from qkv.nn.scored_attention import ScoredAttentionKernel
+from qkv.nn.recurrent import RecurrentStack
+from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.transformer import Stack
 from qkv.torch_compat import eager_call, get_compiled_call, set_compiled_call
-
-Kernel = AttentionKernel | ScoredAttentionKernel
 
 
 @contextmanager
@@ -32,13 +30,15 @@ def look(
     weights: dict[str, Tensor] = {}
     kernels = attention_kernels(net)
     is_selected = paths if callable(paths) else re.compile(paths or ".*").fullmatch
+    if not kernels:
+        raise ValueError("this model has no attention, expected one with attention to look at")
     if not any(map(is_selected, kernels)):
         raise ValueError(f"paths={paths!r} matches none of the paths {', '.join(kernels)}")
-    paths_of: dict[Kernel, list[str]] = {}  # paths of each module, in the order of calls
+    paths_of: dict[WeightsKernel, list[str]] = {}  # paths of each module, in the order of calls
     for path, kernel in kernels.items():
         paths_of.setdefault(kernel, []).append(path)
 
-    def record(kernel: Kernel, compute_weights: Callable[[], Tensor]) -> None:
+    def record(kernel: WeightsKernel, compute_weights: Callable[[], Tensor]) -> None:
         path, *later = paths_of[kernel]
         paths_of[kernel] = [*later, path]
         if is_selected(path):
@@ -64,16 +64,11 @@ def look(
         raise ValueError("no attention weights: call the model inside `with look(...)`")
 
 
-def attention_kernels(net: nn.Module) -> dict[str, Kernel]:
+def attention_kernels(net: nn.Module) -> dict[str, WeightsKernel]:
     """Return every attention kernel by its path; shared layers occur once per depth."""
-    kernels: dict[str, Kernel] = {}
-    for name, stack in net.named_modules():
-        if not isinstance(stack, Stack):
-            continue
-        for depth, index in enumerate(stack.layer_order):
-            layer = stack.layers[index]
-            for part in ("attention", "cross_attention"):
-                attention = getattr(layer, part)
-                if attention is not None:
-                    kernels[f"{name}.layers.{depth}.{part}"] = attention.kernel
-    return kernels
+    return {
+        f"{name}.{path}": kernel
+        for name, stack in net.named_modules()
+        if isinstance(stack, Stack | RecurrentStack)
+        for path, kernel in stack.get_attention_kernels().items()
+    }

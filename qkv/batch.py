@@ -29,6 +29,8 @@ class Inputs:
     cu_seqlens: Tensor | None = (
         None  # starts of packed documents in the flattened (B * T) tokens, and the end
     )
+    # Of a recurrent encoder: (texts, layers, directions, hidden and cell, W).
+    final_states: Tensor | None = None
 
     @staticmethod
     def create(

@@ -284,16 +284,18 @@ class PatchSpec(SpecPart):
 class ConvolutionSpec(SpecPart):
     """An image as the grid of features of a convolutional network, row by row.
 
-    A stage per width; every stage but the first halves the sides of the grid."""
+    A stage per width; every stage but the first halves the sides of the grid. A class token may come
+    first."""
 
     image_size: int
     channels: int = 3
     conv_widths: tuple[int, ...] = (64, 128, 256)
     norm_groups: int = 8
+    class_token: bool = False
 
     @property
     def num_tokens(self) -> int:
-        return (self.image_size // 2 ** (len(self.conv_widths) - 1)) ** 2
+        return (self.image_size // 2 ** (len(self.conv_widths) - 1)) ** 2 + self.class_token
 
     @property
     def pixel_shape(self) -> tuple[int, ...]:
@@ -302,11 +304,14 @@ class ConvolutionSpec(SpecPart):
 
 
 class FrameSpec(SpecPart):
-    """A clip as a sequence of frames: one vector per frame, by 3 × 3 convolutions of stride 2."""
+    """A clip as a sequence of frames: one vector per frame, of the features of a convolutional network.
+
+    A stage per width, which halves the sides of the frame."""
 
     image_size: int
     channels: int = 3
     conv_widths: tuple[int, ...] = (32, 64, 128)
+    norm_groups: int = 8
 
     @property
     def num_tokens(self) -> int:
@@ -315,7 +320,7 @@ class FrameSpec(SpecPart):
 
     @property
     def num_features(self) -> int:
-        """The number of outputs of the last convolution."""
+        """The number of outputs of the last stage."""
         size = self.image_size
         for _ in self.conv_widths:
             size = (size + 1) // 2
@@ -365,10 +370,125 @@ class StackSpec(SpecPart):
     dropout: float = 0.0  # after the last layer
 
     @property
+    def depth(self) -> int:
+        """The number of layers that run."""
+        return len(self.layer_order or self.layers)
+
+    @property
+    def input_width(self) -> int:
+        """The width of the embeddings that the first layer reads."""
+        return self.width
+
+    @property
+    def output_width(self) -> int:
+        """The width of `last_hidden_state`."""
+        return self.width
+
+    @property
     def max_positions(self) -> int | None:
         """The number of learned positions; None means no limit."""
         table = self.embedding.positions
         return table.count - table.offset if isinstance(table, LearnedPositions) else None
+
+
+class RecurrentAttentionSpec(SpecPart):
+    """Attention of a recurrent decoder to the states of its encoder.
+
+    `place` is "before": the query is the last state, and the context enters the first layer (Bahdanau),
+    or "after": the query is the new state, and the context enters the output layer (Luong)."""
+
+    score: ScoreSpec = ScoreSpec(name="additive")
+    score_width: int | None = None  # hidden layer of the score; None: the width of a key
+    select: SelectionSpec = SelectionSpec()
+    place: Literal["before", "after"] = "before"
+    pattern: Pattern = full  # of target and source positions; Local(window): Luong's local-m
+    gate: bool = False  # the context is multiplied by a sigmoid of the query (Xu et al. 2015)
+
+
+class RecurrentSourceSpec(SpecPart):
+    """What a recurrent decoder reads of its encoder.
+
+    `initial_state` is "copy": each layer starts from the final state of the encoder's layer;
+    "projection": from tanh(W s), where s is the final state of the encoder's last layer, backward if
+    it is bidirectional; "mean": from tanh(W m), where m is the mean of the encoder's states."""
+
+    width: int  # of the encoder's states
+    state_width: int  # of a final state, in one direction
+    initial_state: Literal["copy", "projection", "mean"] = "copy"
+    summary_width: int | None = None  # tanh(V s), a fixed vector in every step and the output (Cho)
+    attention: RecurrentAttentionSpec | None = None
+
+    @property
+    def context_width(self) -> int:
+        """The width of the context in every step: that of the attention or the fixed vector, or 0."""
+        return self.width if self.attention else self.summary_width or 0
+
+
+class RecurrentOutputSpec(SpecPart):
+    """Output layer of a recurrent decoder: activation(W [state; embedding; context])."""
+
+    width: int
+    parts: tuple[Literal["state", "embedding", "context"], ...] = ("state", "embedding", "context")
+    activation: str = "maxout"  # "maxout": the larger of two, so that W has 2 * width rows
+    bias: bool = True
+
+
+class RecurrentStackSpec(SpecPart):
+    """A recurrent encoder or decoder.
+
+    Cells: "rnn" (tanh), "gru", "lstm", "lstmn" (an LSTM that attends to its own past states).
+    A "backward" encoder runs from the last token to the first: the reversed source of Sutskever et al."""
+
+    width: int
+    cell: Literal["rnn", "gru", "lstm", "lstmn"]
+    depth: int
+    embedding: EmbeddingSpec
+    embedding_width: int | None = None  # None: the width of the stack
+    direction: Literal["forward", "backward", "bidirectional"] = "forward"
+    dropout: float = 0.0  # between layers and after the last
+    source: RecurrentSourceSpec | None = None
+    output: RecurrentOutputSpec | None = None
+    input_feeding: bool = False  # the last output enters the first layer (Luong)
+
+    @property
+    def input_width(self) -> int:
+        """The width of the embeddings that the first layer reads."""
+        return self.embedding_width or self.width
+
+    @property
+    def output_width(self) -> int:
+        """The width of `last_hidden_state`."""
+        directions = 2 if self.direction == "bidirectional" else 1
+        return self.output.width if self.output else directions * self.width
+
+    @property
+    def feed_width(self) -> int:
+        """The width of what enters the first layer beside the embedding."""
+        if self.input_feeding:
+            return self.output_width
+        if self.source is None or (
+            self.source.attention and self.source.attention.place == "after"
+        ):
+            return 0
+        return self.source.context_width
+
+    @property
+    def layers(self) -> tuple[LayerSpec, ...]:
+        """Attention layers: none."""
+        return ()
+
+    @property
+    def recurrence(self) -> SegmentRecurrence | None:
+        """Segment recurrence: None. The recurrence of this stack is that of its cells."""
+        return None
+
+    @property
+    def max_positions(self) -> int | None:
+        """None: there is no limit."""
+        return None
+
+
+AnyStackSpec = StackSpec | RecurrentStackSpec
 
 
 class HeadSpec(SpecPart):
@@ -420,18 +540,28 @@ class ShiftRight(NamedTuple):
     mode: str = "start"
 
 
+class Uniform(NamedTuple):
+    """Initialization from a uniform distribution between -bound and bound, biases included."""
+
+    bound: float
+
+
+# Standard deviation of a normal distribution, or another distribution. "orthogonal" is for a square
+# matrix, or a stack of them.
+Initialization = float | Uniform | Literal["xavier", "orthogonal", "zeros"]
+
+
 class Spec(SpecPart):
     """A model: an encoder, a decoder or both, and the heads on the last stack."""
 
     family: str
-    encoder: StackSpec | None = None
-    decoder: StackSpec | None = None
+    encoder: AnyStackSpec | None = None
+    decoder: AnyStackSpec | None = None
     heads: tuple[HeadSpec | AdaptiveSoftmaxSpec | SpanBeamSpec, ...] = ()
     share_embeddings: bool = True  # the decoder shares the encoder's token embedding
+    share_layers: bool = False  # the decoder shares the encoder's layers
     shift_right: ShiftRight | None = None  # how to compute decoder_input_ids from input_ids
-    init: tuple[
-        tuple[str, float | Literal["xavier"]], ...
-    ]  # pattern -> std; the first match is used
+    init: tuple[tuple[str, Initialization], ...]  # by pattern; the first match is used
     init_truncation: float | None = None  # truncate the normal distribution at this multiple of std
     norm_init_std: float = 0.0  # std of norm weights, whose mean is one
 
@@ -468,7 +598,7 @@ def head_width(width: int, heads: int) -> int:
 
 def with_patterns(spec: Spec, patterns: tuple[Pattern, ...]) -> Spec:
     """Return the spec with these attention patterns, repeated over the layers of its decoder."""
-    assert spec.decoder is not None
+    assert isinstance(spec.decoder, StackSpec)
     layers = tuple(
         replace(layer, attention=replace(layer.attention, pattern=patterns[i % len(patterns)]))
         for i, layer in enumerate(spec.decoder.layers)

@@ -22,6 +22,7 @@ from qkv.cli import (
     recipes,
     tokenizers,
     train,
+    words,
     write,
 )
 from qkv.cli.console import print_error
@@ -40,6 +41,16 @@ tokenizer_app = App(
 )
 tokenizer_app.command(tokenizers.train)
 tokenizer_app.command(tokenizers.show)
+words_app = App(
+    name="words",
+    help="Train word vectors on texts, compare words by their vectors, evaluate vectors.\n\n"
+    "qkv words near rabbit",
+)
+words_app.command(words.train)
+words_app.command(words.near)
+words_app.command(words.analogy)
+words_app.command(words.evaluate_words, name="eval")
+words_app.command(words.convert)
 
 # (title, example) of a group -> its commands, in the order of the help page.
 COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
@@ -54,6 +65,7 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
         new=new.new, recipes=recipes.recipes, train=train.train, eval=train.eval,
         tokenizer=tokenizer_app, experiment=experiment.experiment,
     ),
+    ("Word vectors", "qkv words near rabbit"): dict(words=words_app),
     ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --quantization int8"): dict(
         export=models.export, merge=models.merge
     ),
@@ -71,7 +83,7 @@ app.command(completion.make_completion_command(app), name="--install-completion"
 program_group = Group("This program", sort_key=len(COMMAND_GROUPS))
 for flag in ("--help", "--version", "--install-completion"):
     app[flag].group = program_group
-TEXT_COMMAND_MODULES = [module.__name__ for module in (read, write, draw, tokenizers)]
+TEXT_COMMAND_MODULES = [module.__name__ for module in (read, write, draw, tokenizers, words)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

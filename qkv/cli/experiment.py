@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-
 from qkv.cli.console import print_rich
-from qkv.cli.flags import BoolFlag, JsonFlag, OutputPath, StringList, StrictInt
+from qkv.cli.flags import BoolFlag, JsonFlag, OutputPath, StrictInt, StringList
 from qkv.experiments import find_experiment, list_experiments
 from qkv.experiments.experiment import Experiment, read_experiment
 from qkv.model.device import DEFAULT_DEVICE

@@ -26,6 +26,7 @@ import torch
 from qkv.decode.config import GenerationConfig, format_setting_value
 from qkv.decode.guidance import GuidedRunner
 from qkv.decode.logits.processors import PrefixAllowedTokensFn, check_allowed_tokens
+from qkv.decode.recurrent_runner import RecurrentRunner
 from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria
 from qkv.decode.request_checks import (
     Source,
@@ -34,8 +35,8 @@ from qkv.decode.request_checks import (
     check_config,
     compute_max_length,
     get_vocab_size,
+    has_segment_recurrence,
     is_encoder_decoder_model,
-    is_recurrent_model,
     prepare_negative_prompt,
     prepare_prompt,
 )
@@ -47,6 +48,7 @@ from qkv.decode.segment_runner import SegmentRunner
 from qkv.kernels.attention import without_cudnn
 from qkv.memory import is_memory_error
 from qkv.nn.network import Network
+from qkv.nn.recurrent import RecurrentStack
 
 
 class Engine:
@@ -71,7 +73,7 @@ class Engine:
         self.net = net
         self.assistant_model = assistant_model
         self.static_shapes = static_shapes
-        self.is_recurrent = is_recurrent_model(net)
+        self.has_segments = has_segment_recurrence(net)
         if assistant_model is not None:
             check_assistant_model(net, assistant_model)
         self.queue = RequestQueue(max_batch_size)
@@ -304,7 +306,7 @@ class Engine:
 
     def get_batch_key(self, request: Request) -> Hashable:
         """Return the key of the batch that a request joins."""
-        if self.is_recurrent:  # rows start in the same step, with prompts of equal length
+        if self.has_segments:  # rows start in the same step, with prompts of equal length
             return (request.num_rows, len(request.prompt), self.num_steps)
         if self.assistant_model is not None:
             return (request.num_rows, request.config)
@@ -312,8 +314,10 @@ class Engine:
 
     def create_running_batch(self, request: Request) -> RunningBatch:
         """Return an empty batch with the runner that the network and the request need."""
-        if self.is_recurrent:
+        if self.has_segments:
             return RunningBatch(SegmentRunner(self.net, request.num_rows))
+        if isinstance(self.net.last_stack, RecurrentStack):
+            return RunningBatch(RecurrentRunner(self.net, request.num_rows))
         if request.negative_prompt is not None:
             guidance_scale = request.config.guidance_scale
             return RunningBatch(GuidedRunner(self.net, guidance_scale, self.static_shapes))
@@ -324,7 +328,7 @@ class Engine:
 
     def remove_empty_batches(self) -> None:
         """Remove empty batches that cannot be reused; the others keep their buffers."""
-        if self.is_recurrent or self.assistant_model is not None:
+        if self.has_segments or self.assistant_model is not None:
             self.running_batches = {
                 key: batch for key, batch in self.running_batches.items() if batch.requests
             }

@@ -18,6 +18,7 @@ from qkv.nn.attention import Attention
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.heads import PredictionHead
 from qkv.nn.network import Network
+from qkv.nn.recurrent.decoder import OutputLayer, ProjectedState, Summary
 from qkv.nn.transformer import Layer
 from qkv.torch_compat import (
     has_packed_linear,
@@ -177,4 +178,12 @@ class FusedQKVProjection(nn.Module):
 
 
 # Modules that call their linear layers; other modules access the weights.
-LINEAR_PARENT_TYPES = (Attention, FusedQKVProjection, FeedForward, PredictionHead)
+LINEAR_PARENT_TYPES = (
+    Attention,
+    FusedQKVProjection,
+    FeedForward,
+    PredictionHead,
+    OutputLayer,
+    ProjectedState,
+    Summary,
+)

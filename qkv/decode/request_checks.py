@@ -10,6 +10,7 @@ from qkv.decode.config import GenerationConfig, format_setting_value
 from qkv.decode.config_file import check_config_token_ids
 from qkv.decode.logits.forced_words import count_forced_tokens
 from qkv.nn.network import Network
+from qkv.nn.transformer import Stack
 from qkv.validate import check_sequence_length
 
 DEFAULT_MAX_NEW_TOKENS = 256  # when the settings have no maximum length
@@ -26,13 +27,15 @@ def check_config(net: Network, assistant_model: Network | None, config: Generati
             f"top_k is {config.top_k} with penalty_alpha, expected at most the vocabulary size "
             f"{vocab_size:,}"
         )
-    if is_recurrent_model(net) and (config.penalty_alpha or assistant_model is not None):
+    if not has_truncatable_cache(net) and (config.penalty_alpha or assistant_model is not None):
         setting = "penalty_alpha" if config.penalty_alpha else "assistant_model"
         raise ValueError(
             f"{setting} needs a cache that can be truncated, and a recurrent model has none: remove it"
         )
     if config.guidance_scale != 1 and (
-        is_recurrent_model(net) or is_encoder_decoder_model(net) or assistant_model is not None
+        not has_truncatable_cache(net)
+        or is_encoder_decoder_model(net)
+        or assistant_model is not None
     ):
         raise ValueError(
             f"guidance_scale is {config.guidance_scale:g}, expected 1 for an encoder-decoder, a recurrent "
@@ -152,9 +155,14 @@ def get_vocab_size(net: Network) -> int:
     return net.last_stack.spec.embedding.vocab_size
 
 
-def is_recurrent_model(net: Network) -> bool:
+def has_segment_recurrence(net: Network) -> bool:
     """Return whether the network has segment-level recurrence (Transformer-XL, XLNet)."""
     return net.last_stack.spec.recurrence is not None
+
+
+def has_truncatable_cache(net: Network) -> bool:
+    """Return whether the last tokens of a row can be taken back: not in a recurrent network."""
+    return isinstance(net.last_stack, Stack) and not has_segment_recurrence(net)
 
 
 def is_encoder_decoder_model(net: Network) -> bool:
@@ -183,9 +191,8 @@ def check_assistant_model(net: Network, assistant_model: Network) -> None:
             f"assistant_model has a vocabulary of {get_vocab_size(assistant_model):,}, "
             f"expected {get_vocab_size(net):,} as the model has"
         )
-    if (net.encoder is None) != (assistant_model.encoder is None) or is_recurrent_model(
-        assistant_model
-    ):
+    is_other_shape = (net.encoder is None) != (assistant_model.encoder is None)
+    if is_other_shape or not has_truncatable_cache(assistant_model):
         raise ValueError(
             "assistant_model has another architecture, expected a decoder for a decoder, "
             "an encoder-decoder for an encoder-decoder, and no recurrence"

@@ -5,7 +5,7 @@
 [cells.settings]     settings of all cells of the group
 [cells.variants.X]   settings of the variant X; tables are merged
 [cells.axes]         lists of values: a cell per combination, with `variant` and `seed`
-[cells.reduced]      settings and axes of the reduced form
+[cells.reduced]      settings, variants and axes of the reduced form
 [[panels]]           one chart of the figure
 
 Does not depend on torch."""
@@ -40,10 +40,11 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Reduced(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Settings and axes that replace those of a group in the reduced form."""
+    """Settings, variants and axes that replace those of a group in the reduced form."""
 
     settings: dict[str, Any] = {}
-    axes: dict[str, list[Any]] = {}
+    variants: dict[str, dict[str, Any]] = {}
+    axes: dict[str, Any] = {}  # lists
 
 
 class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -52,16 +53,19 @@ class CellGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     measure: str
     settings: dict[str, Any] = {}
     variants: dict[str, dict[str, Any]] = {}
-    axes: dict[str, list[Any]] = {}
+    axes: dict[str, Any] = {}  # lists
     reduced: Reduced = Reduced()
 
 
 class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A chart: points of the results table with the coordinates `x` and `y`, a line per `series`."""
+    """A chart: points of the results table with the coordinates `x` and `y`, a line per `series`.
+
+    `y` is a metric, or a table of metrics and the names of their lines. `series` is empty if the
+    lines are those of the metrics."""
 
     title: str
     x: str
-    y: str
+    y: str | dict[str, str]
     series: str = VARIANT
     measure: str | None = None  # only points of this measure
     where: dict[str, Any] = {}  # only points with these values
@@ -161,27 +165,31 @@ def read_experiment(path: Path, *, is_reduced: bool = False) -> Experiment:
 
 def expand_cells(group: CellGroup, is_reduced: bool) -> list[Cell]:
     """Return the cells of a group: the product of its axes; variants default to all, the seed to 0."""
-    settings = merge_settings(group.settings, group.reduced.settings if is_reduced else {})
-    axes = dict(group.axes) | (group.reduced.axes if is_reduced else {})
-    if group.variants:
-        axes = {VARIANT: list(group.variants)} | axes
-    seeds = axes.pop(SEED, [0])
-    for name in axes:
+    reduced = group.reduced if is_reduced else Reduced()
+    settings = merge_settings(group.settings, reduced.settings)
+    variants = merge_settings(group.variants, reduced.variants)
+    axes = group.axes | reduced.axes
+    if variants:
+        axes = {VARIANT: list(variants)} | axes
+    for name, values in axes.items():
         if name in settings:
             raise ValueError(f"{name} is a setting and an axis of {group.measure}; expected one")
+        if not isinstance(values, list):
+            raise ValueError(f"axis {name} is {values!r}, expected a list of values")
+    seeds = axes.pop(SEED, [0])
     if not all(isinstance(seed, int) for seed in seeds):
         raise ValueError(f"seed {seeds}, expected whole numbers")
     cells = []
     for seed, *values in itertools.product(seeds, *axes.values()):
         coordinates = dict(zip(axes, values, strict=True))
         changes = dict(coordinates)
-        if group.variants:
+        if variants:
             variant = changes.pop(VARIANT)
-            if variant not in group.variants:
-                known_name = find_known_name(str(variant), group.variants)
+            if variant not in variants:
+                known_name = find_known_name(str(variant), variants)
                 hint = f"did you mean {known_name}?" if known_name else "add its table"
                 raise ValueError(f"variant {variant!r} has no table in cells.variants; {hint}")
-            changes = merge_settings(group.variants[variant], changes)
+            changes = merge_settings(variants[variant], changes)
         resolved = merge_settings(settings, changes)
         cells.append(
             Cell(measure=group.measure, coordinates=coordinates, settings=resolved, seed=seed)

@@ -42,15 +42,16 @@ def iter_points(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
 def build_chart(panel: Panel, rows: Sequence[Row]) -> Chart | None:
     """Return the chart of a panel: a line per series, a point per x, the spread over seeds."""
     values: dict[str, dict[Any, list[float]]] = {}
+    metrics = {panel.y: ""} if isinstance(panel.y, str) else panel.y
     for point in iter_points(rows):
         wanted = dict(panel.where) | ({"measure": panel.measure} if panel.measure else {})
         if any(point.get(name) != value for name, value in wanted.items()):
             continue
-        x, y = point.get(panel.x), point.get(panel.y)
-        if x is None or y is None:
-            continue
-        line = values.setdefault(format_series(panel, point), {})
-        line.setdefault(x, []).append(float(y))
+        x = point.get(panel.x)
+        for metric, label in metrics.items():
+            if x is not None and (y := point.get(metric)) is not None:
+                line = values.setdefault(format_line_name(panel, point, label), {})
+                line.setdefault(x, []).append(float(y))
     if not values:
         return None
     places = dict.fromkeys(x for line in values.values() for x in line)
@@ -78,6 +79,6 @@ def build_chart(panel: Panel, rows: Sequence[Row]) -> Chart | None:
     )
 
 
-def format_series(panel: Panel, point: Mapping[str, Any]) -> str:
-    """Return the name of the line of a point: the values of the series' columns."""
-    return ", ".join(str(point.get(name, "")) for name in panel.series.split("+"))
+def format_line_name(panel: Panel, point: Mapping[str, Any], label: str) -> str:
+    """Return the name of the line of a point: the label of the metric and the value of the series."""
+    return ", ".join(filter(None, (label, str(point.get(panel.series, "")))))

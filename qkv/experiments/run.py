@@ -22,6 +22,7 @@ from qkv.staging import write_file
 from qkv.validate import check_number
 
 MAX_WORKERS = 256
+DEVICE = "device"  # setting of a cell that is measured on one kind of device only
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +64,15 @@ def run_cells(
     table = get_table(experiment, results)
     for cell in cells:
         check_settings(cell)  # all of them before the first runs
-    cell_device = pick_device(device)
+    default_device = pick_device(device)
     done = table.read()
     for cell in cells:
         if cell.key in done:
+            continue
+        try:
+            cell_device = pick_device(cell.settings.get(DEVICE, default_device))
+        except ValueError as error:
+            report(f"{cell.name}: skipped: {error}")
             continue
         with table.claim(cell) as is_mine, tempfile.TemporaryDirectory(prefix="qkv-") as scratch:
             if not is_mine:

@@ -38,7 +38,7 @@ def albert(num_groups: int = 1, inner_group_num: int = 1, **args: Any) -> s.Spec
         for i in range(depth)
         for j in range(inner_group_num)
     ]
-    assert spec.encoder is not None
+    assert isinstance(spec.encoder, s.StackSpec)
     encoder = replace(
         spec.encoder,
         embedding=replace(spec.encoder.embedding, width=args["embedding_width"]),

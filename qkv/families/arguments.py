@@ -24,6 +24,8 @@ class FamilyArguments(TypedDict, total=False):
     decoder_depth: int | None
     decoder_heads: int
     decoder_ffn_width: int
+    maxout_width: int
+    attention_width: int
     projection_dim: int
     num_groups: int
     inner_group_num: int
@@ -79,6 +81,9 @@ class FamilyArguments(TypedDict, total=False):
     num_sparse_decoder_layers: int
     router_bias: bool
     router_jitter_noise: float
+    cell: Literal["rnn", "gru", "lstm"]
+    reverse_source: bool
+    input_feeding: bool
     # Attention patterns.
     pattern: str
     stride: int
@@ -118,6 +123,7 @@ class FamilyArguments(TypedDict, total=False):
     shift_right: str | None
     # Initialization.
     init_std: float | Literal["xavier"]
+    init_bound: float
     proj_init_std: float
     initializer_factor: float
     scale_residual_init: bool

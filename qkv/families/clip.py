@@ -8,6 +8,7 @@ from typing import Any
 
 from qkv import spec as s
 from qkv.families.family import COMMON_CONFIG, Args, Family, head_classes
+from qkv.families.image_features import image_features
 from qkv.families.vit import image_classification_head, image_stack
 
 TOWER: Args = dict(
@@ -24,9 +25,11 @@ IMAGE = TOWER | dict(
 
 def clip(
     text: dict[str, Any] | None = None, image: dict[str, Any] | None = None,
-    projection_dim: int = 512, logit_scale: float = 2.6592, num_labels: int = 2, head: str = "both",
+    projection_dim: int = 512, logit_scale: float = 2.6592, conv_widths: tuple[int, ...] = (),
+    num_labels: int = 2, head: str = "both",
 ) -> s.DualSpec:  # fmt: skip
     """Return the spec. `text` and `image` override the arguments TEXT and IMAGE of the two encoders.
+    `conv_widths`: the channels of a convolutional network that replaces the patches, by stage.
 
     `projection_dim` applies to both encoders together; a single encoder has its own argument."""
     text_args = TEXT | (text or {})
@@ -39,7 +42,7 @@ def clip(
         text=text_encoder(text_args, head) if head in ("both", "text", "text-embedding") else None,
         image=None
         if head in ("text", "text-embedding")
-        else image_encoder(image_args, head, num_labels),
+        else image_encoder(image_args, head, num_labels, conv_widths),
         logit_scale=logit_scale if head == "both" else None,
     )
 
@@ -67,10 +70,12 @@ def text_encoder(args: Args, head: str) -> s.Spec:
     return s.Spec(family="clip", encoder=stack, heads=(pooler, *projection), init=init)
 
 
-def image_encoder(args: Args, head: str, num_labels: int) -> s.Spec:
+def image_encoder(
+    args: Args, head: str, num_labels: int, conv_widths: tuple[int, ...] = ()
+) -> s.Spec:
     norm = s.NormSpec(eps=args["norm_eps"])
-    patches = s.PatchSpec(
-        image_size=args["image_size"], patch_size=args["patch_size"], channels=args["num_channels"]
+    patches = image_features(
+        args["image_size"], args["patch_size"], args["num_channels"], conv_widths, class_token=True
     )
     pooler = s.HeadSpec(name="pooler", outputs=("pooler_output",), pooling="first", norm=norm)
     classifier = image_classification_head(num_labels, "patch_mean")

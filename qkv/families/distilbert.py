@@ -20,7 +20,7 @@ def distilbert(qa_dropout: float = 0.1, **args: Any) -> s.Spec:
     head_specs["question-answering"] = (question_answering,)
     lm_heads = ("lm", "masked-lm")  # the same as in BERT
     spec = bert_with_heads({k: v for k, v in head_specs.items() if k not in lm_heads}, args)
-    assert spec.encoder is not None
+    assert isinstance(spec.encoder, s.StackSpec)
     layers = tuple(replace(layer, attention_output_dropout=0.0) for layer in spec.encoder.layers)
     return replace(spec, encoder=replace(spec.encoder, layers=layers))
 

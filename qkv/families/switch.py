@@ -19,7 +19,8 @@ def switch(
 ) -> s.Spec:  # fmt: skip
     """Return the spec; sparse layers, which have experts, are evenly distributed over a stack."""
 
-    def with_experts(stack: s.StackSpec, num_sparse_layers: int) -> s.StackSpec:
+    def with_experts(stack: s.AnyStackSpec, num_sparse_layers: int) -> s.StackSpec:
+        assert isinstance(stack, s.StackSpec)
         layers = list(stack.layers)
         step = len(layers) // num_sparse_layers if num_sparse_layers > 0 else len(layers)
         for i, layer in enumerate(layers):

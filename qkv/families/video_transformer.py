@@ -4,8 +4,6 @@ paper    Neimark et al. 2021, arXiv:2102.00719
 purpose  label every frame of a clip: synchronous sequence to sequence
 differs  a frame is one vector, by convolutions; attention is over time alone; a head reads every frame"""
 
-from itertools import pairwise
-
 from qkv import spec as s
 from qkv.families.family import VIT_PREPROCESSOR, Args, Family
 
@@ -17,10 +15,15 @@ def video_transformer(
     dropout: float = 0.0, attention_dropout: float = 0.0, init_std: float = 0.02,
     num_labels: int = 2, head: str = "none",
 ) -> s.Spec:  # fmt: skip
-    """Return the spec. `conv_widths`: channels of the 3 × 3 convolutions of stride 2 of a frame."""
+    """Return the spec. `conv_widths`: channels of the stages of the convolutional network, each of which
+    halves the sides of a frame."""
     frames = s.FrameSpec(
         image_size=image_size, channels=num_channels, conv_widths=tuple(conv_widths)
     )
+    if any(channels % frames.norm_groups for channels in conv_widths):
+        raise ValueError(
+            f"conv_widths is {conv_widths}, expected multiples of {frames.norm_groups}"
+        )
     norm = s.NormSpec(eps=norm_eps)
     layer = s.LayerSpec(
         attention=s.AttentionSpec(
@@ -46,16 +49,8 @@ def video_transformer(
         family="video-transformer",
         encoder=stack,
         heads=head_specs[head],
-        init=(*frame_init(frames), ("*", init_std)),
+        init=(("*.patches.stages.*", 0.1), ("*.patches.projection.*", init_std), ("*", init_std)),
     )
-
-
-def frame_init(frames: s.FrameSpec) -> list[tuple[str, float]]:
-    """Return the initialization that keeps the variance of each frame (He et al. 2015)."""
-    widths = (frames.channels, *frames.conv_widths)
-    stds = [(2 / (9 * before)) ** 0.5 for before, _ in pairwise(widths)]
-    rows = [(f"*.patches.convolutions.{i}.weight", std) for i, std in enumerate(stds)]
-    return [*rows, ("*.patches.projection.weight", frames.num_features**-0.5)]
 
 
 SIZES: dict[str, Args] = {

@@ -10,6 +10,7 @@ from typing import Any
 from qkv import spec as s
 from qkv.families.bart import bart
 from qkv.families.family import Args, Family
+from qkv.families.image_features import image_features
 
 
 def vision_encoder_decoder(
@@ -18,7 +19,7 @@ def vision_encoder_decoder(
 ) -> s.Spec:  # fmt: skip
     """Return the spec. `conv_widths`: the channels of a convolutional network that replaces the
     patches; every stage after the first halves the sides of the image."""
-    patches = image_features(image_size, patch_size, num_channels, conv_widths)
+    patches = image_features(image_size, patch_size, num_channels, conv_widths, bias=True)
     spec = bart(family=family, **sizes)
     assert spec.encoder is not None
     embedding = replace(
@@ -29,30 +30,6 @@ def vision_encoder_decoder(
         patches=patches,
     )
     return replace(spec, encoder=replace(spec.encoder, embedding=embedding))
-
-
-def image_features(
-    image_size: int, patch_size: int, channels: int, conv_widths: tuple[int, ...]
-) -> s.PatchSpec | s.ConvolutionSpec:
-    """Return the features of an image: those of its patches, or of a convolutional network."""
-    if not conv_widths:
-        return s.PatchSpec(
-            image_size=image_size,
-            patch_size=patch_size,
-            channels=channels,
-            class_token=False,
-            bias=True,
-        )
-    spec = s.ConvolutionSpec(image_size=image_size, conv_widths=conv_widths, channels=channels)
-    if any(width % spec.norm_groups for width in conv_widths):
-        raise ValueError(f"conv_widths is {conv_widths}, expected multiples of {spec.norm_groups}")
-    scale = 2 ** (len(conv_widths) - 1)
-    if image_size % scale:
-        raise ValueError(
-            f"image_size is {image_size}, expected a multiple of {scale}: each of the "
-            f"{len(conv_widths)} stages of conv_widths after the first halves it"
-        )
-    return spec
 
 
 BASE: Args = dict(

@@ -51,7 +51,7 @@ def vit(
 
 
 def image_stack(
-    patches: s.PatchSpec, layer: s.LayerSpec, width: int, depth: int, *,
+    patches: s.PatchSpec | s.ConvolutionSpec, layer: s.LayerSpec, width: int, depth: int, *,
     embedding_norm: s.NormSpec | None = None, final_norm: s.NormSpec | None = None,
     dropout: float = 0.0,
 ) -> s.StackSpec:  # fmt: skip

@@ -23,9 +23,10 @@ from qkv.model.transforms.variant import FAMILY_VARIANT, AttentionFunction, Vari
 from qkv.nn.network import DualEncoder, Network, build_network
 from qkv.nn.scores import Scale, Score
 from qkv.nn.selections import Selection
-from qkv.spec import DualSpec, Spec
+from qkv.spec import DualSpec, Initialization, Spec, Uniform
 
-SELF_INITIALIZED = (Score, Scale, Selection)  # parts that no paper of a family describes
+# Parts with an initialization of their own, unless a row of the spec names them.
+SELF_INITIALIZED = (Score, Scale, Selection)
 
 
 def build(
@@ -60,7 +61,7 @@ def build(
         position_embedding_type=position_embedding_type,
         attention_score=attention_score,
         attention_select=attention_select,
-    )
+    ).without_parts_of(definition.build_spec(**args))
     spec = build_model_spec(definition, args, variant, pooling_config)
     check_spec_memory(spec)
     net = build_network(spec)
@@ -101,24 +102,17 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
             if names is not None and prefix + name not in names:
                 continue
             module = tower.get_submodule(name.rpartition(".")[0])
-            if isinstance(module, SELF_INITIALIZED):
+            pattern, value = next(row for row in tower.spec.init if fnmatch.fnmatch(name, row[0]))
+            if isinstance(module, SELF_INITIALIZED) and pattern == "*":
                 module.reset_parameters()
                 continue
-            std = next(
-                value for pattern, value in tower.spec.init if fnmatch.fnmatch(name, pattern)
-            )
+            is_bias = name.rpartition(".")[2].startswith("bias")
             if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
-                tensor.normal_(1.0, tower.spec.norm_init_std) if name.endswith(
-                    "weight"
-                ) else tensor.zero_()
-            elif name.endswith(".bias"):
+                tensor.zero_() if is_bias else tensor.normal_(1.0, tower.spec.norm_init_std)
+            elif is_bias and not isinstance(value, Uniform):
                 tensor.zero_()
-            elif std == "xavier" and tensor.dim() > 1:
-                nn.init.xavier_uniform_(tensor)
             else:
-                draw_normal(
-                    tensor, std if isinstance(std, float) else 0.02, tower.spec.init_truncation
-                )
+                initialize_tensor(tensor, value, tower.spec.init_truncation)
                 if isinstance(module, nn.Embedding) and module.padding_idx is not None:
                     tensor[module.padding_idx] = 0
     if (
@@ -130,9 +124,21 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
         net.logit_scale.fill_(net.spec.logit_scale)
 
 
-def draw_normal(tensor: Tensor, std: float, truncation: float | None) -> None:
-    """Fill a tensor from a normal distribution, truncated at a multiple of its standard deviation."""
-    if truncation:
-        nn.init.trunc_normal_(tensor, 0.0, std, -truncation * std, truncation * std)
+def initialize_tensor(tensor: Tensor, value: Initialization, truncation: float | None) -> None:
+    """Fill a tensor from a distribution; a normal one is truncated at a multiple of its standard
+    deviation."""
+    if isinstance(value, Uniform):
+        nn.init.uniform_(tensor, -value.bound, value.bound)
+    elif value == "zeros":
+        nn.init.zeros_(tensor)
+    elif value == "orthogonal":  # each square block of the matrices of several gates
+        for block in tensor.split(tensor.shape[1]):
+            nn.init.orthogonal_(block)
+    elif value == "xavier" and tensor.dim() > 1:
+        nn.init.xavier_uniform_(tensor)
     else:
-        tensor.normal_(0.0, std)
+        std = 0.02 if isinstance(value, str) else value
+        if truncation:
+            nn.init.trunc_normal_(tensor, 0.0, std, -truncation * std, truncation * std)
+        else:
+            tensor.normal_(0.0, std)

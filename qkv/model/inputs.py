@@ -16,14 +16,15 @@ from torch import Tensor
 from qkv.batch import Batch, Inputs
 from qkv.nn.heads import last_true_index
 from qkv.spec import (
+    AnyStackSpec,
     ConvolutionSpec,
     DualSpec,
     HeadSpec,
     MixtureOfExpertsSpec,
     PatchSpec,
+    RecurrentStackSpec,
     RelativeXLSpec,
     Spec,
-    StackSpec,
     find_patches,
 )
 from qkv.validate import check_sequence_length
@@ -98,7 +99,13 @@ def check_extra_outputs(spec: Spec | DualSpec, extra_outputs: object) -> None:
     for name in extra_outputs:
         if name not in EXTRA_OUTPUTS:
             raise ValueError(f"extra_outputs holds {name!r}, expected {' or '.join(EXTRA_OUTPUTS)}")
-    layers = [layer for stack in list_stack_specs(spec) for layer in stack.layers]
+    stacks = list_stack_specs(spec)
+    if "hidden_states" in extra_outputs and isinstance(stacks[0], RecurrentStackSpec):
+        raise ValueError(
+            "extra_outputs holds 'hidden_states', but the layers of a recurrent model "
+            "differ in width: use last_hidden_state"
+        )
+    layers = [layer for stack in stacks for layer in stack.layers]
     has_experts = any(isinstance(layer.feed_forward, MixtureOfExpertsSpec) for layer in layers)
     if "router_logits" in extra_outputs and not has_experts:
         raise ValueError("extra_outputs holds 'router_logits', but this model has no experts")
@@ -201,7 +208,7 @@ def check_text_inputs(
         "encoder_attention_mask": (flat, "S"),
         "perm_mask": (flat, "T", "T"),
         "target_mapping": (flat, "P", "T"),
-        "mems": (len(first.layer_order or first.layers), flat, "M", first.width),
+        "mems": (first.depth, flat, "M", first.width),
     }
     for name, expected in axes.items():
         if name in tensors:
@@ -276,7 +283,10 @@ def check_input_shape(
 
 
 def check_input_length(
-    name: str, length: int, attention_mask: Tensor | None, *stack_specs: StackSpec
+    name: str,
+    length: int,
+    attention_mask: Tensor | None,
+    *stack_specs: AnyStackSpec,
 ) -> None:
     """Check that no row has more tokens than positions; the mask is read only if necessary."""
     limits = [limit for stack in stack_specs if (limit := stack.max_positions) is not None]
@@ -316,11 +326,14 @@ def list_accepted_inputs(spec: Spec | DualSpec) -> set[str]:
         text_inputs = {"pixel_values", "attention_mask", "position_ids"}
     stacks = list_stack_specs(spec)
     embedding = stacks[0].embedding
-    relative_position = stacks[0].layers[0].attention.relative_position
-    has_segment_bias = (
-        isinstance(relative_position, RelativeXLSpec) and relative_position.segment_bias
+    has_segment_bias = any(
+        isinstance(layer.attention.relative_position, RelativeXLSpec)
+        and layer.attention.relative_position.segment_bias
+        for layer in stacks[0].layers[:1]
     )
-    has_cross_attention = stacks[-1].layers[0].cross_attention is not None
+    has_cross_attention = any(layer.cross_attention for layer in stacks[-1].layers[:1])
+    if isinstance(stacks[0], RecurrentStackSpec):
+        text_inputs.remove("position_ids")
     conditions = {
         "mc_token_ids": "mc_token" in map(get_head_pooling, spec.heads),
         "token_type_ids": bool(embedding.token_types) or has_segment_bias,
@@ -335,7 +348,7 @@ def list_accepted_inputs(spec: Spec | DualSpec) -> set[str]:
     return text_inputs | {name for name, is_accepted in conditions.items() if is_accepted}
 
 
-def list_stack_specs(spec: Spec | DualSpec) -> list[StackSpec]:
+def list_stack_specs(spec: Spec | DualSpec) -> list[AnyStackSpec]:
     """Return the encoder and decoder of a spec, or those of both towers."""
     if isinstance(spec, DualSpec):
         return [

@@ -272,9 +272,10 @@ def check_layer_count(spec: Spec | DualSpec, num_tensors: int) -> None:
     counts = [
         getattr(layer.feed_forward, "num_experts", 1) for stack in stacks for layer in stack.layers
     ]
+    counts += [1 for stack in stacks if not stack.layers for _ in range(stack.depth)]
     if sum(counts) > num_tensors:
         experts = f" with {max(counts)} experts" if max(counts) > 1 else ""
-        depths = " and ".join(str(len(stack.layers)) for stack in stacks)
+        depths = " and ".join(str(len(stack.layers) or stack.depth) for stack in stacks)
         raise ValueError(
             f"{depths} layers{experts}, but the weights have only {num_tensors} tensors"
         )

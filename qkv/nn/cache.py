@@ -1,4 +1,4 @@
-"""Caches of one attention layer: keys and values, or hidden states, of earlier tokens.
+"""Caches of one layer: keys and values, or hidden states, of earlier tokens.
 
 positions  [[ 0, 1, 2],      a row of three tokens
             [-1, 0, 1]]      a row of two tokens; -1 is padding
@@ -85,3 +85,13 @@ class SegmentMemory(KVCache):
             positions = torch.arange(states.shape[1], device=states.device).expand(len(states), -1)
             self.tensors = {"states": states}
             self.positions = positions if mask is None else positions.masked_fill(~mask, -1)
+
+
+class RecurrentState(KVCache):
+    """The state of a recurrent layer after the last token: hidden, the memory cell of an LSTM, and what
+    else the next step reads, each (B, 1, W). Position 0 is the initial state."""
+
+    def update(self, tensors: dict[str, Tensor], positions: Tensor) -> None:
+        """Replace the state; positions (B, 1) are the numbers of tokens read."""
+        self.tensors = tensors
+        self.positions = positions

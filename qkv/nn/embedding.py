@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from qkv.batch import Inputs, count_in_documents, find_document_starts
 from qkv.nn.patches import build_patch_embedding
-from qkv.spec import EmbeddingSpec, LearnedPositions, NormSpec, SinusoidalPositions, StackSpec
+from qkv.spec import AnyStackSpec, EmbeddingSpec, LearnedPositions, NormSpec, SinusoidalPositions
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -94,16 +94,16 @@ class AdaptiveEmbedding(nn.Module):
 class Embedding(nn.Module):
     """The input of the first layer: token or patch embedding, positions, token types, norm, projection."""
 
-    def __init__(self, stack: StackSpec) -> None:
+    def __init__(self, stack: AnyStackSpec) -> None:
         super().__init__()
         spec = stack.embedding
-        width = spec.width or stack.width
+        width = spec.width or stack.input_width
         is_adaptive = spec.cutoffs is not None
         self.spec = spec
         if spec.patches:
             self.patches = build_patch_embedding(spec.patches, width)
         elif is_adaptive:
-            self.tokens: nn.Module = AdaptiveEmbedding(spec, stack.width)
+            self.tokens: nn.Module = AdaptiveEmbedding(spec, stack.input_width)
         else:
             self.tokens = nn.Embedding(spec.vocab_size, width, padding_idx=spec.padding_idx)
         if isinstance(spec.positions, LearnedPositions):
@@ -118,7 +118,7 @@ class Embedding(nn.Module):
         self.norm = build_norm(spec.norm, width)
         self.dropout = nn.Dropout(spec.dropout)
         is_projected = spec.width and not is_adaptive
-        self.projection = nn.Linear(width, stack.width) if is_projected else nn.Identity()
+        self.projection = nn.Linear(width, stack.input_width) if is_projected else nn.Identity()
         if spec.query_stream:
             self.query = nn.Parameter(torch.empty(1, 1, width))
 

@@ -8,8 +8,9 @@ from torch import Tensor, nn
 
 from qkv.batch import Batch
 from qkv.nn.heads import HEAD_MODULES
+from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import LayerCache, Stack
-from qkv.spec import DualSpec, Spec
+from qkv.spec import AnyStackSpec, DualSpec, RecurrentStackSpec, Spec
 
 
 class Network(nn.Module):
@@ -18,20 +19,22 @@ class Network(nn.Module):
     def __init__(self, spec: Spec) -> None:
         super().__init__()
         self.spec = spec
-        self.encoder = Stack(spec.encoder) if spec.encoder else None
-        self.decoder = Stack(spec.decoder) if spec.decoder else None
+        self.encoder = build_stack(spec.encoder) if spec.encoder else None
+        self.decoder = build_stack(spec.decoder) if spec.decoder else None
         if self.encoder and self.decoder and spec.share_embeddings:
             self.decoder.embedding.tokens = self.encoder.embedding.tokens
+        if self.encoder and self.decoder and spec.share_layers:
+            self.decoder.layers = self.encoder.layers
         stack = self.last_stack
         tokens = nn.Identity() if stack.spec.embedding.patches else stack.embedding.tokens
         heads = {
-            head.name: HEAD_MODULES[type(head)](head, stack.spec.width, tokens)
+            head.name: HEAD_MODULES[type(head)](head, stack.spec.output_width, tokens)
             for head in spec.heads
         }
         self.heads = nn.ModuleDict(heads)
 
     @property
-    def last_stack(self) -> Stack:
+    def last_stack(self) -> Stack | RecurrentStack:
         """The stack whose states the heads read."""
         stack = self.decoder or self.encoder
         assert stack is not None
@@ -45,8 +48,13 @@ class Network(nn.Module):
         is_seq2seq = self.encoder is not None and self.decoder is not None
         if is_seq2seq and encoder_outputs is None and inputs is not None:
             assert self.encoder is not None
-            out |= {f"encoder_{name}": x for name, x in self.encoder(inputs, batch).items()}
-            encoder_outputs = replace(inputs, inputs_embeds=out["encoder_last_hidden_state"])
+            outputs = self.encoder(inputs, batch)
+            encoder_outputs = replace(
+                inputs,
+                inputs_embeds=outputs["last_hidden_state"],
+                final_states=outputs.pop("final_states", None),
+            )
+            out |= {f"encoder_{name}": x for name, x in outputs.items()}
         out |= self.last_stack(batch.last_stack_inputs, batch, encoder_outputs, caches)
         for head in self.heads.values():
             out |= head(out, batch)
@@ -55,6 +63,11 @@ class Network(nn.Module):
     def create_caches(self, batch_size: int) -> list[LayerCache]:
         """Return caches for decoding `batch_size` rows one token at a time."""
         return self.last_stack.create_caches(batch_size)
+
+
+def build_stack(spec: AnyStackSpec) -> Stack | RecurrentStack:
+    """Return the stack of a spec."""
+    return RecurrentStack(spec) if isinstance(spec, RecurrentStackSpec) else Stack(spec)
 
 
 class DualEncoder(nn.Module):

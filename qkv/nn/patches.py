@@ -65,29 +65,30 @@ class ConvolutionEmbedding(nn.Module):
             in_channels = channels
         self.stages = nn.ModuleList(stages)
         self.projection = nn.Linear(in_channels, width)
+        self.class_token = ClassToken(width) if spec.class_token else nn.Identity()
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         x = pixel_values
         for stage in self.stages:
             x = stage(x)
-        return self.projection(x.flatten(2).transpose(1, 2))  # (B, T, W)
+        return self.class_token(self.projection(x.flatten(2).transpose(1, 2)))  # (B, T, W)
 
 
 class FrameEmbedding(nn.Module):
-    """One vector for each frame of a clip: convolutions, then a projection of all their outputs."""
+    """One vector for each frame of a clip: a projection of all features of a convolutional network."""
 
     def __init__(self, spec: FrameSpec, width: int) -> None:
         super().__init__()
-        self.convolutions = nn.ModuleList(
-            nn.Conv2d(before, after, 3, stride=2, padding=1)
+        self.stages = nn.ModuleList(
+            ConvolutionStage(before, after, 2, spec.norm_groups)
             for before, after in pairwise((spec.channels, *spec.conv_widths))
         )
         self.projection = nn.Linear(spec.num_features, width)
 
     def forward(self, pixel_values: Tensor) -> Tensor:
         x = pixel_values.flatten(0, 1)  # (B, T, C, height, width) -> (B*T, C, height, width)
-        for convolution in self.convolutions:
-            x = F.gelu(convolution(x))
+        for stage in self.stages:
+            x = stage(x)
         return self.projection(x.flatten(1)).unflatten(0, pixel_values.shape[:2])  # (B, T, W)
 
 

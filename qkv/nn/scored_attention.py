@@ -3,7 +3,7 @@
 B batch, H heads, G key-value heads, T queries, S keys, D head dimension."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +16,16 @@ from qkv.nn.selections import SampleStatistics, build_selection
 from qkv.spec import AttentionSpec, RelativeXLSpec
 
 RecordWeights = Callable[[Callable[[], Tensor]], None]
+
+
+class WeightsKernel(Protocol):
+    """A module whose weights `look` can record."""
+
+    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
+        """Call `record` in every forward pass with a function that returns the weights (B, H, T, S)."""
+        ...
+
+    def __hash__(self) -> int: ...
 
 
 class AttentionOutput(NamedTuple):

@@ -19,6 +19,7 @@ from qkv.nn.cache import Cache, KVCache, SegmentMemory
 from qkv.nn.embedding import Embedding, build_norm
 from qkv.nn.feed_forward import FeedForward, MixtureOfExperts
 from qkv.nn.relative_position import POSITION_BIASES
+from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.selections import SampleStatistics
 from qkv.spec import (
     FeedForwardSpec,
@@ -275,6 +276,17 @@ class Stack(nn.Module):
             return [LayerCache(SegmentMemory(), KVCache()) for _ in self.layer_order]
         mask = None if recurrence.starts_with_zeros else (mems != 0).any(-1).any(0)
         return [LayerCache(SegmentMemory(states, mask), KVCache()) for states in mems]
+
+    def get_attention_kernels(self) -> dict[str, WeightsKernel]:
+        """Return the modules from which `look` computes weights, by path; shared layers occur once per
+        depth."""
+        kernels: dict[str, WeightsKernel] = {}
+        for depth, index in enumerate(self.layer_order):
+            for part in ("attention", "cross_attention"):
+                attention = getattr(self.layers[index], part)
+                if attention is not None:
+                    kernels[f"layers.{depth}.{part}"] = attention.kernel
+        return kernels
 
     def update_mems(self, states: Tensor, inputs: Inputs) -> Tensor:
         """Return the memory for the next segment: the last states, with only the first `reuse_length`

@@ -76,6 +76,7 @@ class Task(ABC, Generic[InputT, ResultT]):
     overflow_modes: ClassVar[tuple[str, ...]] = ONE_ROW_MODES
     truncation: ClassVar[str] = "longest_first"  # strategy of `apply_overflow`
     uses_stride: ClassVar[bool] = False  # whether neighboring windows share tokens
+    reads_text: ClassVar[bool] = True  # whether it needs a tokenizer
     model: Model
     overflow: str = DEFAULT_OVERFLOW
     max_input_length: int | None = None
@@ -83,7 +84,7 @@ class Task(ABC, Generic[InputT, ResultT]):
 
     def __post_init__(self) -> None:
         check_model_supports_task(self.model, self.name, self.requirement)
-        if self.model.tokenizer is None:
+        if self.model.tokenizer is None and self.reads_text:
             raise ValueError(
                 f"`{self.name}`: the model has no tokenizer; expected its files next to the weights"
             )
@@ -366,8 +367,11 @@ def uses_token_type_ids(spec: Spec) -> bool:
     """Return whether the model has segment embeddings; GPT's token types are not segments."""
     first_stack: StackSpec = spec.encoder or spec.decoder  # type: ignore[assignment]
     token_types = first_stack.embedding.token_types
-    relative = first_stack.layers[0].attention.relative_position
-    has_segment_bias = isinstance(relative, RelativeXLSpec) and relative.segment_bias
+    has_segment_bias = any(
+        isinstance(layer.attention.relative_position, RelativeXLSpec)
+        and layer.attention.relative_position.segment_bias
+        for layer in first_stack.layers[:1]
+    )
     return (isinstance(token_types, int) and token_types > 1) or has_segment_bias
 
 

@@ -65,7 +65,8 @@ def compute_cross_attention(
         logit_positions=torch.zeros(0, dtype=torch.long),  # no logits, which need much memory
     )
     index = r"\d+" if layer == "mean" else str(layer)
-    with look(net, rf"decoder\.layers\.{index}\.cross_attention") as attention_weights:
+    # A recurrent decoder has one attention, before or after its layers.
+    with look(net, rf"decoder\.(layers\.{index}\.)?cross_attention") as attention_weights:
         net(batch.to(next(net.parameters()).device))
     layer_means = [weights.float().mean(1) for weights in attention_weights.values()]
     mean_weights = torch.stack(layer_means).mean(0)  # (B, T, S)

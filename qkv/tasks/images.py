@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from qkv.data.encode.images import ImageProcessor
-from qkv.files import read_json_object
 from qkv.model.inputs import check_input_shape
 from qkv.model.model import Model
+from qkv.model.preprocessing import PREPROCESSOR_FILE
 from qkv.spec import ConvolutionSpec, PatchSpec, find_patches
 
-ImageInput: TypeAlias = str | Path | Any  # a path, or a Pillow image
+ImageInput: TypeAlias = str | Path | Any  # a path, a Pillow image, or an array of bytes
 
 
 def get_image_features(model: Model) -> PatchSpec | ConvolutionSpec:
@@ -26,21 +27,20 @@ def get_image_features(model: Model) -> PatchSpec | ConvolutionSpec:
 
 
 def load_image_processor(model: Model) -> ImageProcessor:
-    """Return the processor of preprocessor_config.json; by default, that of CLIP for the image size."""
-    folder = model.tokenizer_folder
-    path = folder / "preprocessor_config.json" if folder is not None else None
-    if path is not None and path.is_file():
-        try:
-            return ImageProcessor.from_config(read_json_object(path))
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
-    return ImageProcessor.for_size(get_image_features(model).image_size)
+    """Return the processor of preprocessor_config.json; by default, that of the family."""
+    config = model.image_processor_config
+    assert config is not None
+    try:
+        return ImageProcessor.from_config(config)
+    except ValueError as error:
+        folder = model.tokenizer_folder or Path()
+        raise ValueError(f"{folder / PREPROCESSOR_FILE}: {error}") from None
 
 
 def check_image_inputs(images: Sequence[ImageInput]) -> None:
-    """Raise ValueError unless every image is a path or a Pillow image."""
+    """Raise ValueError unless every image is a path, a Pillow image or an array."""
     for image in images:
-        if not isinstance(image, str | Path) and not hasattr(image, "convert"):
+        if not isinstance(image, str | Path | np.ndarray) and not hasattr(image, "convert"):
             raise ValueError(
                 f"an image is a {type(image).__name__}, expected a path or a Pillow image"
             )

@@ -69,9 +69,11 @@ def require_head(head: str) -> SpecPredicate:
 def is_causal_spec(spec: Spec) -> bool:
     """Return whether every token attends only to itself and earlier tokens."""
     if spec.decoder is not None:
-        return spec.encoder is None and spec.decoder.layers[0].cross_attention is None
+        has_cross_attention = any(layer.cross_attention for layer in spec.decoder.layers)
+        return spec.encoder is None and not has_cross_attention
     assert spec.encoder is not None
-    return isinstance(spec.encoder.layers[0].attention.pattern, Causal)
+    layers = spec.encoder.layers
+    return bool(layers) and isinstance(layers[0].attention.pattern, Causal)
 
 
 def is_bidirectional_spec(spec: Spec) -> bool:
@@ -119,6 +121,25 @@ def can_complete_text(spec: Spec) -> bool:
     return "lm" in list_head_names(spec) and (is_causal_spec(spec) or is_xlnet)
 
 
+def combine_requirements(first: TaskRequirement, second: TaskRequirement) -> TaskRequirement:
+    """Return the requirement of a task that either model supports."""
+    return TaskRequirement(
+        f"{first.description}, or {second.description}",
+        lambda spec: first.predicate(spec) or second.predicate(spec),
+        (*first.heads, *second.heads),
+        lambda spec: first.dual_predicate(spec) or second.dual_predicate(spec),
+    )
+
+
+IMAGE_CLASSIFICATION_REQUIREMENT = TaskRequirement(
+    "an image-classification head",
+    require_head("image_classification"),
+    ("image-classification",),
+    lambda spec: spec.image is not None and "image_classification" in list_head_names(spec.image),
+)
+FRAME_CLASSIFICATION_REQUIREMENT = TaskRequirement(
+    "a frame-classification head", require_head("frame_classification"), ("frame-classification",)
+)
 SPAN_REQUIREMENT = TaskRequirement(
     "a question-answering head", require_head("question_answering"), ("question-answering",)
 )

@@ -28,6 +28,7 @@ from qkv.staging import write_folder
 from qkv.text import Tokenizer
 from qkv.text.files import list_tokenizer_files
 from qkv.train.label_names import match_label_names
+from qkv.train.objectives.registry import ObjectiveSpec
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
@@ -135,14 +136,16 @@ def collect_record_texts(recipe: Recipe, record: Record, text_column: str) -> li
 
 def prepare_model(
     recipe: Recipe,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     label_names: tuple[str, ...],
     *,
     head: str | None,
     pooling: str | None,
     image_tokenizer: ImageTokenizer | None = None,
 ) -> Model:
-    """Build a new model for the vocabulary, or load a pretrained one, with the requested head."""
+    """Build a new model for the vocabulary, or load a pretrained one, with the requested head.
+
+    A model of images has no tokenizer."""
     config = recipe.model
     overrides = dict(config.overrides)
     if config.load:
@@ -177,7 +180,8 @@ def prepare_model(
             device="cpu",
             **inferred_args | overrides,
         )
-    model.tokenizer = tokenizer
+    if tokenizer is not None:
+        model.tokenizer = tokenizer
     model.image_tokenizer = image_tokenizer
     if label_names:
         set_label_names(model, label_names)
@@ -186,11 +190,18 @@ def prepare_model(
 
 
 def infer_family_args(
-    recipe: Recipe, tokenizer: Tokenizer, label_names: tuple[str, ...], head: str | None
+    recipe: Recipe, tokenizer: Tokenizer | None, label_names: tuple[str, ...], head: str | None
 ) -> dict[str, Any]:
     """Return the family arguments that the tokenizer, the data and the objective determine."""
     assert recipe.model.family is not None
     defaults = get_family(recipe.model.family).defaults
+    if tokenizer is None:
+        args: dict[str, Any] = {
+            "num_labels": len(label_names) or None,
+            "head": head,
+            "max_positions": recipe.data.max_length or None,
+        }
+        return {k: value for k, value in args.items() if k in defaults and value is not None}
     max_positions = recipe.data.max_length or None
     if max_positions and defaults.get(
         "positions_after_pad"
@@ -208,7 +219,7 @@ def infer_family_args(
             "max_positions": max_positions,
         }
         return {"text": {name: value for name, value in text_args.items() if value is not None}}
-    args: dict[str, Any] = {
+    args = {
         "vocab_size": len(tokenizer),
         "num_labels": len(label_names) or None,
         "head": head,
@@ -256,24 +267,26 @@ def add_lora_adapters(
         raise ValueError(f"lora: {error}") from None
 
 
-def get_tokenizer(model: Model) -> Tokenizer:
-    """Return the tokenizer of a model; raise ValueError if it has none."""
-    if model.tokenizer is None:
+def check_tokenizer(model: Model, spec: ObjectiveSpec) -> None:
+    """Raise ValueError if the objective reads texts and the model has no tokenizer."""
+    if model.tokenizer is None and spec.text_column is not None:
         raise ValueError(
             "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
         )
-    return model.tokenizer
 
 
 def save_tokenizers(model: Model, folder: Path) -> None:
     """Write the tokenizers of a model into a folder, for the workers that encode data."""
-    get_tokenizer(model).save(folder)
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder)
     if model.image_tokenizer is not None:
         model.image_tokenizer.save(folder)
 
 
-def check_model_fits(model: Model, tokenizer: Tokenizer, max_length: int) -> None:
+def check_model_fits(model: Model, tokenizer: Tokenizer | None, max_length: int) -> None:
     """Check that the model has every token and every position that the data needs."""
+    if tokenizer is None:
+        return
     vocab_size = model.args.get("vocab_size")
     max_positions = get_max_positions(model.spec)
     if vocab_size is not None and len(tokenizer) > vocab_size:

@@ -39,8 +39,9 @@ class ModelConfig:
     label_names: tuple[str, ...] = ()  # labels by id; default: those of the training data, sorted
     pooling: str | None = None  # adds a sentence embedding: mean, first or last
     position_embedding_type: str | None = None
-    attention_score: str | dict[str, Any] | None = None  # default: scaled-dot
-    attention_select: str | dict[str, Any] | None = None  # default: softmax
+    attention_score: str | dict[str, str | int | float] | None = None  # default: scaled-dot
+    attention_select: str | dict[str, str | int | float] | None = None  # default: softmax
+    embeddings: str | None = None  # vector file, or model folder: initial token embeddings
     overrides: dict[str, Any] = field(default_factory=dict)
 
 
@@ -137,8 +138,8 @@ class ObjectiveConfig:
 
     @property
     def has_single_label(self) -> bool:
-        """Whether every text has exactly one label."""
-        return (
+        """Whether every text or image has exactly one label."""
+        return self.name == "image-classification" or (
             self.name == "sequence-classification"
             and self.problem_type == "single_label_classification"
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from qkv import spec
-from qkv.spec import LayerSpec, NormSpec, Pattern, StackSpec
+from qkv.spec import AnyStackSpec, LayerSpec, NormSpec, Pattern, StackSpec
 from qkv.view import patterns
 from qkv.view.descriptions import (
     POOLING_DESCRIPTIONS,
@@ -58,10 +58,10 @@ class HeadBlock(NamedTuple):
     source: int | None
 
 
-def list_input_blocks(stack: StackSpec, is_shared: bool) -> list[Block]:
+def list_input_blocks(stack: AnyStackSpec, is_shared: bool) -> list[Block]:
     """Return the embeddings that are added up; `is_shared`: the table is that of the encoder."""
     embedding = stack.embedding
-    width = embedding.width or stack.width
+    width = embedding.width or stack.input_width
     details = [f"{embedding.vocab_size:,} × {width:,}", *describe_scale(embedding.scale, width)]
     title = "Tokens"
     match embedding.patches:
@@ -76,7 +76,10 @@ def list_input_blocks(stack: StackSpec, is_shared: bool) -> list[Block]:
             details = [f"{size} × {size} pixels → {width:,}", f"{len(conv_widths)} stages"]
         case spec.FrameSpec(image_size=size, conv_widths=conv_widths):
             title = "Frames"
-            details = [f"{size} × {size} pixels → {width:,}", f"{len(conv_widths)} convolutions"]
+            details = [
+                f"{size} × {size} pixels → {width:,}",
+                f"{len(conv_widths)} convolutional stages",
+            ]
     if embedding.cutoffs and embedding.div_val > 1:
         details.append("narrower for rare tokens")
     if is_shared:
@@ -99,7 +102,7 @@ def describe_scale(scale: float, width: int) -> tuple[str, ...]:
     return (f"times √{width}" if math.isclose(scale, math.sqrt(width)) else f"times {scale:.4g}",)
 
 
-def list_embedding_blocks(stack: StackSpec) -> Iterator[Block]:
+def list_embedding_blocks(stack: AnyStackSpec) -> Iterator[Block]:
     """Yield the norm and the projection after the sum of the embeddings, if any."""
     if stack.embedding.norm:
         yield build_norm_block(stack.embedding.norm)

@@ -4,6 +4,7 @@ A line has a color and a marker of its own, and its name stands at its end."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -127,7 +128,7 @@ def render_charts_svg(title: str, subtitle: str, charts: Sequence[Chart]) -> str
     """Return the text of an SVG file: a title, a subtitle and the panels in a grid."""
     series = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
     plot_width = PLOT_WIDTH if len(charts) > 1 else WIDE_PLOT_WIDTH
-    label_width = max(map(lambda name: estimate_text_width(name, FONT_SIZE), series), default=0)
+    label_width = max((estimate_text_width(name, FONT_SIZE) for name in series), default=0)
     column_width = LEFT + plot_width + LABEL_GAP + 14 + label_width + PAGE_MARGIN
     row_height = TOP + PLOT_HEIGHT + BOTTOM + 12
     parts = [
@@ -320,7 +321,7 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
     """Return the labels of evenly spaced ticks, with the same number of decimal places."""
     if max(map(abs, ticks), default=0) >= 20_000:
         return [format_tick(tick) for tick in ticks]
-    steps = [after - before for before, after in zip(ticks, ticks[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(ticks)]
     digits = max(0, -math.floor(math.log10(min(steps)) + 1e-9)) if steps else 0
     return [f"{tick:,.{digits}f}" for tick in ticks]
 

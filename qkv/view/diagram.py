@@ -14,7 +14,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from qkv.spec import DualSpec, Pattern, Spec, StackSpec
+from qkv.spec import AnyStackSpec, DualSpec, Pattern, RecurrentStackSpec, Spec
 from qkv.view.blocks import (
     Block,
     HeadBlock,
@@ -28,6 +28,7 @@ from qkv.view.blocks import (
 )
 from qkv.view.canvas import DETAIL_SIZE, LINE_HEIGHT, PLUS_RADIUS, TITLE_SIZE, Canvas, Point
 from qkv.view.patterns import compute_visibility, format_index_ranges
+from qkv.view.recurrent import list_recurrent_blocks
 from qkv.view.svg import (
     PAGE_MARGIN,
     SYSTEM_FONTS,
@@ -118,7 +119,10 @@ def describe_stacks(spec: Spec | DualSpec) -> str:
     )
     descriptions = []
     for name, stack in stacks:
-        if stack:
+        if isinstance(stack, RecurrentStackSpec):
+            titles = [block.title for block, _ in list_recurrent_blocks(stack)]
+            descriptions.append(f"{name}: {', '.join(titles)}")
+        elif stack:
             groups = [
                 f"{format_depths(group)}: {', '.join(block.title for block in list_blocks(group))}"
                 for group in group_layers(stack)
@@ -184,7 +188,7 @@ def draw_towers(canvas: Canvas, spec: DualSpec) -> None:
         draw_output(canvas, box, ("logits",))
 
 
-def name_inputs(stack: StackSpec) -> str:
+def name_inputs(stack: AnyStackSpec) -> str:
     return "pixel_values" if stack.embedding.patches else "input_ids"
 
 
@@ -192,19 +196,20 @@ def name_inputs(stack: StackSpec) -> str:
 
 
 def draw_stack(
-    canvas: Canvas, x: float, stack: StackSpec, name: str, inputs: str,
+    canvas: Canvas, x: float, stack: AnyStackSpec, name: str, inputs: str,
     is_shared: bool = False, encoder_line: Sequence[Point] = (),
 ) -> Point:  # fmt: skip
     """Draw the embeddings, one block per kind of layer, and the final norm.
 
     `encoder_line` leads from the encoder to the left of the stack; cross-attention continues it."""
-    depth = len(stack.layer_order or stack.layers)
-    layers = f"{depth} layer{'s' * (depth > 1)} of width {stack.width:,}"
+    layers = f"{stack.depth} layer{'s' * (stack.depth > 1)} of width {stack.width:,}"
     canvas.draw_text(x, 58, name, "name")
     canvas.draw_text(x, 58 + LINE_HEIGHT, layers)
     top = draw_embeddings(canvas, x, list_input_blocks(stack, is_shared), inputs)
     for block in list_embedding_blocks(stack):
         top = draw_block_above(canvas, top, block)
+    if isinstance(stack, RecurrentStackSpec):
+        return draw_recurrent_blocks(canvas, top, stack, encoder_line)
     side = -1 if name == "Encoder" else 1
     groups = group_layers(stack)
     for group in groups[:MAX_GROUPS]:
@@ -215,6 +220,28 @@ def draw_stack(
     if stack.final_norm:
         top = draw_block_above(canvas, top, build_norm_block(stack.final_norm))
     return top
+
+
+def draw_recurrent_blocks(
+    canvas: Canvas, bottom: Point, stack: RecurrentStackSpec, encoder_line: Sequence[Point]
+) -> Point:
+    """Draw the blocks of a recurrent stack, and the line from the encoder to those that read it."""
+    top = bottom
+    for block, reads_encoder in list_recurrent_blocks(stack):
+        block_bottom = top.y - ARROW_LENGTH
+        top = draw_block_above(canvas, top, block)
+        if reads_encoder and encoder_line:
+            draw_encoder_line(canvas, encoder_line, top, block_bottom)
+    return top
+
+
+def draw_encoder_line(
+    canvas: Canvas, encoder_line: Sequence[Point], top: Point, block_bottom: float
+) -> None:
+    """Continue the line from the encoder to the left side of a block."""
+    level = (block_bottom + top.y) / 2
+    left = Point(top.x - COLUMN_WIDTH / 2, level)
+    canvas.draw_line([*encoder_line, Point(encoder_line[-1].x, level), left])
 
 
 def draw_embeddings(canvas: Canvas, x: float, blocks: Sequence[Block], inputs: str) -> Point:
@@ -273,9 +300,7 @@ def draw_sublayer(
     block_bottom = top.y - ARROW_LENGTH
     top = draw_block_above(canvas, top, sublayer.block)
     if sublayer.is_cross and encoder_line:
-        level = (block_bottom + top.y) / 2
-        left = Point(top.x - COLUMN_WIDTH / 2, level)
-        canvas.draw_line([*encoder_line, Point(encoder_line[-1].x, level), left])
+        draw_encoder_line(canvas, encoder_line, top, block_bottom)
     plus = Point(top.x, top.y - ARROW_LENGTH - PLUS_RADIUS)
     canvas.draw_line([top, Point(plus.x, plus.y + PLUS_RADIUS)])
     lane = split.x + side * (COLUMN_WIDTH / 2 + LANE_WIDTH / 2)

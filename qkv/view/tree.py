@@ -20,8 +20,9 @@ from qkv import spec
 from qkv.model.parameters import build_meta_network
 from qkv.nn.lora import LoraLinear
 from qkv.nn.network import DualEncoder, Network
+from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import Layer, Stack
-from qkv.spec import DualSpec, Spec, StackSpec
+from qkv.spec import AnyStackSpec, DualSpec, RecurrentStackSpec, Spec, StackSpec
 from qkv.view import patterns
 from qkv.view.descriptions import (
     describe_attention,
@@ -29,6 +30,7 @@ from qkv.view.descriptions import (
     describe_head,
     describe_positions,
 )
+from qkv.view.recurrent import describe_recurrent_attention, describe_recurrent_stack
 
 MODULE_ORDER = """
     pre_attention_norm attention post_attention_norm
@@ -70,7 +72,8 @@ def count_layers(model_spec: Spec | DualSpec) -> int:
         return sum(map(count_layers, towers))
     stacks = [stack for stack in (model_spec.encoder, model_spec.decoder) if stack]
     feed_forwards = [layer.feed_forward for stack in stacks for layer in stack.layers]
-    return sum(
+    num_recurrent = sum(stack.depth for stack in stacks if isinstance(stack, RecurrentStackSpec))
+    return num_recurrent + sum(
         feed_forward.num_experts if isinstance(feed_forward, spec.MixtureOfExpertsSpec) else 1
         for feed_forward in feed_forwards
     )
@@ -87,8 +90,8 @@ def keep_two_equal_layers(model_spec: Spec | DualSpec) -> Spec | DualSpec:
         return replace(model_spec, **towers)
     stacks: dict[str, Any] = {}
     for side in ("encoder", "decoder"):
-        stack: StackSpec | None = getattr(model_spec, side)
-        if stack is not None:
+        stack: AnyStackSpec | None = getattr(model_spec, side)
+        if isinstance(stack, StackSpec):
             counts = Counter(stack.layers)
             layers = tuple(layer for layer, n in counts.items() for _ in range(min(n, 2)))
             stacks[side] = replace(stack, layers=layers, layer_order=None)
@@ -106,8 +109,8 @@ def count_spec_parameters(model_spec: Spec | DualSpec) -> int:
     net = build_meta_network(keep_two_equal_layers(model_spec))
     total = count_parameters(net)
     for side in ("encoder", "decoder"):
-        stack: StackSpec | None = getattr(model_spec, side)
-        if stack is None:
+        stack: AnyStackSpec | None = getattr(model_spec, side)
+        if not isinstance(stack, StackSpec):
             continue
         layer_modules = net.get_submodule(f"{side}.layers").children()
         for count in Counter(stack.layers).values():
@@ -217,6 +220,11 @@ def annotate_modules(net: nn.Module) -> Iterator[tuple[int, ModuleNote]]:
                     attention = describe_attention(layer_spec.cross_attention)
                     note = ModuleNote([attention, "attends to all of the source"])
                     yield id(layer.cross_attention), note
+        elif isinstance(module, RecurrentStack):
+            yield id(module), ModuleNote(describe_recurrent_stack(module.spec))
+            if module.spec.source and module.spec.source.attention:
+                descriptions = describe_recurrent_attention(module.spec.source.attention)
+                yield id(module.cross_attention), ModuleNote(descriptions)
         elif isinstance(module, Network):
             for head in module.spec.heads:
                 yield id(module.heads[head.name]), ModuleNote([describe_head(head)])
@@ -224,6 +232,8 @@ def annotate_modules(net: nn.Module) -> Iterator[tuple[int, ModuleNote]]:
 
 def order_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """Return the children; those of a layer in the order in which they run."""
+    if isinstance(module, RecurrentStack):
+        return list(module.named_children())
     positions = {name: position for position, name in enumerate(MODULE_ORDER)}
     return sorted(
         module.named_children(), key=lambda child: positions.get(child[0], len(MODULE_ORDER))
@@ -248,6 +258,8 @@ def describe_leaf(leaf: nn.Module) -> str:
         case nn.LayerNorm() | nn.RMSNorm():
             norm_name = "RMS norm" if isinstance(leaf, nn.RMSNorm) else "layer norm"
             return f"{norm_name} of {format_shape(leaf.normalized_shape)}"
+        case nn.GroupNorm():
+            return f"group norm of {leaf.num_channels:,}, {leaf.num_groups} groups"
     return format_shape(next(leaf.parameters()).shape)
 
 
@@ -277,7 +289,7 @@ def describe_norms(tower: Stack) -> str:
     sides = [
         side
         for side, name in (("before", "pre_feed_forward_norm"), ("after", "post_feed_forward_norm"))
-        if name in layer_norms[-1]
+        if layer_norms and name in layer_norms[-1]
     ]
     descriptions = [f"{' and '.join(sides)} attention and feed-forward"] if sides else []
     if isinstance(tower.final_norm, NORM_CLASSES):

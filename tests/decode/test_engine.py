@@ -47,12 +47,14 @@ METHODS: dict[str, GenerationConfig] = {
 }
 RECURRENT = ("transformer-xl", "transformer-xl-same", "transformer-xl-none", "xlnet-uni")
 NETWORKS = ["gpt2", "llama", "sparse-fixed-heads", "transformer-xl", "xlnet-uni", "t5", "bart"]
+NETWORKS += ["rnn-encoder-decoder", "bahdanau", "luong"]
 # A recurrent model has no cache that contrastive search could truncate.
+NOT_CONTRASTIVE = (*RECURRENT, *tiny.RECURRENT)
 PAIRS = [
     (name, method)
     for name in NETWORKS
     for method in METHODS
-    if not (method == "contrastive" and name in RECURRENT)
+    if not (method == "contrastive" and name in NOT_CONTRASTIVE)
 ]
 
 
@@ -129,7 +131,7 @@ def test_batched_results_equal_single_results(name: str, method: str) -> None:
 def test_requests_of_all_methods_join_one_by_one(name: str) -> None:
     """Every step a request of another method joins the running ones."""
     net = build_net(name)
-    methods = [method for method in METHODS if not (method == "contrastive" and name in RECURRENT)]
+    methods = [pair[1] for pair in PAIRS if pair[0] == name]
     engine = Engine(net)
     results: dict[int, list[Result]] = {}
     added = {}
@@ -281,7 +283,7 @@ def test_beams_after_a_long_prompt() -> None:
         assert result.log_probs == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "t5", "bahdanau"])
 @torch.no_grad()
 def test_scores_are_log_probabilities(name: str) -> None:
     net = build_net(name)

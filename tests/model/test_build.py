@@ -332,7 +332,8 @@ def test_dropout_matches_the_paper(family: str) -> None:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_dropout_acts_only_in_training(family: str) -> None:
-    rate = "dropout" if family in ("ctrl", "t5", "switch", "xlnet") else "attention_dropout"
+    has_one_rate = family in ("ctrl", "t5", "switch", "xlnet", *tiny.RECURRENT_DECODERS)
+    rate = "dropout" if has_one_rate else "attention_dropout"
     model = qkv.build(family, **tiny.change_sizes(family, **{rate: 0.3}))
     batch = tiny.build_batch(model, tiny.random_ids(2, 6))
     hidden = {

@@ -16,7 +16,7 @@ from qkv import Batch, Inputs
 from qkv.nn.cache import KVCache
 from qkv.nn.network import Network
 from qkv.nn.transformer import LayerCache
-from qkv.spec import Banded, Spec
+from qkv.spec import Banded, Spec, StackSpec
 from tests.support import compare, tiny
 
 CASES = pytest.mark.parametrize("name", tiny.CAUSAL)
@@ -215,7 +215,7 @@ def test_rows_may_join(name: str, lengths: tuple[int, int]) -> None:
     decoder.read(random_tokens(2, 4), random_tokens(2, 5), random_tokens(2, 6))
 
 
-@CASES
+@pytest.mark.parametrize("name", [name for name in tiny.CAUSAL if name not in tiny.RECURRENT])
 def test_rows_may_roll_back(name: str) -> None:
     decoder = Decoder(name, 2)
     decoder.read(random_tokens(6), random_tokens(4, 1))
@@ -273,7 +273,7 @@ def test_a_banded_pattern_needs_only_the_last_keys() -> None:
     """A model with a window of four tokens may forget all but the last three."""
     model = tiny.build("llama")
     assert isinstance(model.spec, Spec)
-    assert model.spec.decoder is not None
+    assert isinstance(model.spec.decoder, StackSpec)
     layers = tuple(
         replace(layer, attention=replace(layer.attention, pattern=Banded(4)))
         for layer in model.spec.decoder.layers

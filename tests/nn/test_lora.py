@@ -21,14 +21,19 @@ def run(model: qkv.Model) -> dict[str, Tensor]:
         return model(**tiny.build_inputs(model))
 
 
-@pytest.mark.parametrize("family", [name for name in tiny.FAMILIES if name != "transformer-xl"])
+# The linear layers of a recurrent model are those around its cells.
+WITHOUT_ADAPTERS = ("transformer-xl", "lstm-seq2seq")
+
+
+@pytest.mark.parametrize("family", [name for name in tiny.FAMILIES if name not in WITHOUT_ADAPTERS])
 def test_new_adapters_change_nothing_and_merging_changes_nothing(family: str) -> None:
     model = tiny.build(family)
     plain = tiny.build(family)
     names = {name for name, _ in plain.net.named_parameters()}
-    added = add_lora(
-        model.net, r=3, lora_alpha=6.0, target_modules=("attention.[qkvo]", "up", "down")
+    targets = (
+        ("dense",) if family in tiny.RECURRENT_DECODERS else ("attention.[qkvo]", "up", "down")
     )
+    added = add_lora(model.net, r=3, lora_alpha=6.0, target_modules=targets)
     assert len(added) == len(lora_layers(model.net)) > 0
     assert names <= {name for name, _ in model.net.named_parameters()}
     assert {n for n, p in model.net.named_parameters() if p.requires_grad} == {

@@ -94,7 +94,7 @@ def test_a_packed_document_equals_the_document_alone(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in tiny.WITHOUT_ATTENTION])
 def test_documents_do_not_attend_to_each_other(name: str) -> None:
     family, changes = CASES[name]
     model = tiny.build(family, **changes)
@@ -115,7 +115,7 @@ def test_documents_do_not_attend_to_each_other(name: str) -> None:
         assert inside.masked_select(~is_other).gt(0).any(), path
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "xlnet", "switch"])
+@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "xlnet", "switch", *tiny.RECURRENT])
 def test_gradients_of_a_packed_row_are_those_of_its_documents(family: str) -> None:
     model = tiny.build(family)
     batch, singles = pack(model)
@@ -145,7 +145,9 @@ def test_all_documents_of_a_row_attend_to_its_memory(family: str) -> None:
         )
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama", "t5", "xlnet", "modernbert", "sparse"])
+@pytest.mark.parametrize(
+    "family", ["bert", "gpt2", "llama", "t5", "xlnet", "modernbert", "sparse", *tiny.RECURRENT]
+)
 @pytest.mark.parametrize("padding", ["left", "right"])
 def test_padding_in_a_packed_row_changes_nothing(family: str, padding: str) -> None:
     """Padding may have a document id of its own or that of its neighbor."""

@@ -20,6 +20,7 @@ ALLOWED_IMPORTS = {
     "image_tokenizer": "validate files staging numpy safetensors",
     "torch_compat": "torch",
     "memory":     "",
+    "correlation": "",
     "spec":       "",
     "batch":      "torch",
     "kernels":    "torch_compat spec torch",
@@ -34,9 +35,11 @@ ALLOWED_IMPORTS = {
     "model":      "formatting files staging validate hints image_tokenizer spec batch nn weights families text decode builtin torch huggingface_hub",
     "export":     "files staging batch nn spec weights families text model torch",
     "data":       "validate files image_tokenizer spec batch text torch numpy",
-    "train":      "formatting terminal validate hints files staging image_tokenizer torch_compat spec batch kernels nn weights families text decode recipes model data torch safetensors numpy rich msgspec tomlkit",
+    "words":      "formatting validate hints files staging correlation data torch safetensors numpy",
+    "train":      "formatting terminal validate hints files staging correlation image_tokenizer torch_compat spec batch kernels nn weights families text decode recipes model data words torch safetensors numpy rich msgspec tomlkit",
     "tasks":      "files validate hints image_tokenizer memory torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy llguidance",
-    "view":       "spec nn model tasks torch rich",
+    "view":       "formatting spec nn model tasks torch rich",
+    "experiments": "validate hints files staging spec batch kernels nn attention_weights text decode model data train tasks view torch numpy msgspec",
 }
 # fmt: on
 UNRESTRICTED = {"__init__", "__main__", "cli"}

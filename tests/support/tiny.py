@@ -29,6 +29,8 @@ _SWITCH: dict[str, Any] = _T5 | dict(depth=3, decoder_depth=3, num_experts=3, ex
 _SWITCH |= dict(num_sparse_encoder_layers=1, num_sparse_decoder_layers=1)
 _XL: dict[str, Any] = _STACK | dict(head_dim=6, ffn_width=40, clamp_len=4)
 
+_RECURRENT: dict[str, Any] = dict(vocab_size=VOCAB, width=WIDTH, embedding_width=20)
+
 # The arguments of each family. The capacity of experts is never exceeded.
 SIZES: dict[str, dict[str, Any]] = {
     "bert": _BERT | dict(head="masked-lm"),
@@ -53,8 +55,13 @@ SIZES: dict[str, dict[str, Any]] = {
     "switch": _SWITCH,
     "vit": dict(image_size=12, patch_size=4, width=16, depth=2, heads=2, ffn_width=28),
     "video-transformer": dict(
-        image_size=12, num_channels=2, conv_widths=(3, 5), width=16, depth=2, heads=2, ffn_width=28,
+        image_size=12, num_channels=2, conv_widths=(8, 16), width=16, depth=2, heads=2, ffn_width=28,
         max_positions=64, head="frame-classification",
+    ),
+    "vision-encoder-decoder": _BART | dict(image_size=12, patch_size=4),
+    "show-attend-tell": dict(
+        vocab_size=VOCAB, width=16, embedding_width=14, attention_width=10, image_size=12,
+        patch_size=4, conv_widths=(8, 16, 24), feature_width=WIDTH,
     ),
     "clip": dict(
         projection_dim=10,
@@ -67,12 +74,22 @@ SIZES: dict[str, dict[str, Any]] = {
     "modernbert": _STACK | dict(
         depth=3, ffn_width=40, local_attention=4, pad_token_id=4, head="masked-lm",
     ),
+    "rnn-encoder-decoder": _RECURRENT | dict(maxout_width=14),
+    "lstm-seq2seq": _RECURRENT | dict(depth=2, decoder_vocab_size=VOCAB),
+    "bahdanau": _RECURRENT | dict(attention_width=18, maxout_width=14),
+    "luong": _RECURRENT | dict(depth=2),
 }  # fmt: skip
 FAMILIES = list(SIZES)
-PIXEL_FAMILIES = ["vit", "video-transformer"]  # which read no texts
+CAPTION_FAMILIES = ["vision-encoder-decoder", "show-attend-tell"]
+PIXEL_FAMILIES = ["vit", "video-transformer", *CAPTION_FAMILIES]  # whose first stack reads no texts
 TEXT_FAMILIES = [name for name in FAMILIES if name not in PIXEL_FAMILIES]
-SEQUENCE_FAMILIES = [name for name in FAMILIES if name != "vit"]  # whose rows have any length
-ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch"]
+# Their rows have any length.
+SEQUENCE_FAMILIES = [name for name in FAMILIES if name not in ("vit", *CAPTION_FAMILIES)]
+# Their state has a fixed size: it cannot be rolled back, and there are no position embeddings.
+RECURRENT = ["rnn-encoder-decoder", "lstm-seq2seq", "bahdanau", "luong"]
+RECURRENT_DECODERS = [*RECURRENT, "show-attend-tell"]
+WITHOUT_ATTENTION = ["rnn-encoder-decoder", "lstm-seq2seq"]
+ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch", *RECURRENT]
 
 # Causal models, which decode token by token: the families, and encoders with is_decoder.
 _DECODER: dict[str, Any] = dict(is_decoder=True, head="lm")
@@ -130,7 +147,10 @@ def random_ids(*shape: int, seed: int = 0, low: int = 8) -> Tensor:
 def build_inputs(tiny_model: qkv.Model) -> dict[str, Any]:
     """Return the arguments of a call: token ids, those of a decoder, images or clips."""
     if tiny_model.family.name in PIXEL_FAMILIES:
-        return {"pixel_values": build_pixel_values(tiny_model, random_ids(2, 9))}
+        inputs = {"pixel_values": build_pixel_values(tiny_model, random_ids(2, 9))}
+        if tiny_model.family.name in CAPTION_FAMILIES:
+            inputs["decoder_input_ids"] = random_ids(2, 5, seed=1)
+        return inputs
     inputs = {"input_ids": random_ids(2, 9)}
     if tiny_model.family.name in ENCODER_DECODERS:
         inputs["decoder_input_ids"] = random_ids(2, 5, seed=1)
@@ -163,6 +183,10 @@ def build_batch(
     those of the ids."""
     if patches := find_patches(tiny_model.spec) if isinstance(tiny_model.spec, Spec) else None:
         pixel_values = build_pixel_values(tiny_model, input_ids)
+        if tiny_model.family.name in CAPTION_FAMILIES:
+            images = Inputs.create(pixel_values=pixel_values, num_patches=patches.num_tokens)
+            decoder_ids = input_ids if decoder_input_ids is None else decoder_input_ids
+            return Batch(encoder=images, decoder=Inputs.create(decoder_ids, **settings))
         settings |= dict(pixel_values=pixel_values, num_patches=patches.num_tokens)
         return Batch(encoder=Inputs.create(**settings))
     inputs = Inputs.create(input_ids, **settings)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from qkv.data.encode.encoder import EncodedRow, RecordEncoder
 from qkv.data.read.formats import import_optional
+from qkv.data.read.image_folder import is_image_name
 from qkv.data.read.record import Record
 from qkv.files import format_error, get_file_size
 from qkv.validate import shorten_repr
@@ -30,6 +31,7 @@ BICUBIC = 3  # Pillow's constant
 MAX_PROCESSED_PIXELS = 2**23
 MAX_PIXELS = 2**24  # of a file with any number of bytes
 MAX_PIXELS_OF_PILLOW = 2**30 // 12  # the default of Pillow: a quarter GiB of RGB
+MAX_FRAMES = 2**12  # of a clip
 MAX_CACHED_BYTES = 2**28  # of decoded images
 MAX_PIXELS_PER_BYTE = 64  # of an image with more pixels; a photograph has fewer than 10
 # Formats whose decoders are part of Pillow; EPS, for example, would run another program.
@@ -226,6 +228,28 @@ def open_image(path: str | Path, mode: str = "RGB") -> Any:
             return image if image.mode == mode else image.convert(mode)
         except Exception as error:  # decoders raise different exceptions for damaged files
             raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
+
+
+def open_frames(path: str | Path) -> list[Any]:
+    """Open the frames of a clip as Pillow images or files: those of an animated image (GIF, WebP, PNG,
+    TIFF), or the images of a folder in the order of their names."""
+    if Path(path).is_dir():
+        files = sorted(file for file in Path(path).iterdir() if is_image_name(file))
+        if not files:
+            raise ValueError(f"{path}: no images in the folder; expected one for each frame")
+        return [str(file) for file in files[: MAX_FRAMES + 1]]
+    with open_image_file(path) as image:
+        num_frames = getattr(image, "n_frames", 1)
+        if num_frames > MAX_FRAMES:
+            raise ValueError(f"{path}: {num_frames:,} frames, expected at most {MAX_FRAMES:,}")
+        frames = []
+        for number in range(num_frames):
+            try:
+                image.seek(number)
+                frames.append(image.convert("RGB"))
+            except Exception as error:  # decoders raise different exceptions for damaged files
+                raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
+        return frames
 
 
 @contextmanager

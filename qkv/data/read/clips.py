@@ -101,6 +101,6 @@ def read_bytes(stream: IO[bytes], size: int) -> bytes:
 
 
 def write_clips(path: Path, frames: NDArray[np.uint8], labels: NDArray[Any]) -> None:
-    """Write clips (N, T, height, width) and their labels (N, T) as a compressed .npz file."""
+    """Write clips (N, T, height, width) and their labels (N, T) as an .npz file."""
     with path.open("wb") as file:
-        np.savez_compressed(file, frames=frames, labels=labels)
+        np.savez(file, frames=frames, labels=labels)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from qkv.data.read import formats
 from qkv.data.read.clips import read_clips
 from qkv.data.read.idx import is_idx_file, read_idx_images
-from qkv.data.read.image_folder import IMAGE_SUFFIXES, read_image_folder
+from qkv.data.read.image_folder import is_image_name, read_image_folder
 from qkv.data.read.lines import COMPRESSION_OPENERS, STDIN, TextFile
 from qkv.data.read.record import Record, quote_names
 
@@ -126,7 +126,9 @@ class Corpus:
 
     def _list_folder(self, path: str) -> list[str]:
         files = [str(file) for file in _list_files(Path(path))]
-        if self.format == "images" or (self.format is None and any(map(_is_image, files))):
+        if self.format == "images" or (
+            self.format is None and any(is_image_name(Path(file)) for file in files)
+        ):
             return [path]
         if self.format is not None:
             return files
@@ -222,10 +224,6 @@ def _guess_format(path: str) -> str | None:
 def _strip_compression_suffix(path: str) -> Path:
     name = Path(path)
     return name.with_suffix("") if name.suffix in COMPRESSION_OPENERS else name
-
-
-def _is_image(path: str) -> bool:
-    return Path(path).suffix.lower() in IMAGE_SUFFIXES
 
 
 def _are_parallel_files(paths: list[str]) -> bool:

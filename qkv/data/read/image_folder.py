@@ -12,7 +12,7 @@ from qkv.data.read.lines import COMPRESSION_OPENERS, TextFile
 from qkv.data.read.record import Record
 from qkv.validate import shorten_repr
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp")
+IMAGE_SUFFIXES = tuple(".jpg .jpeg .png .webp .gif .bmp .tif .tiff .ppm .pgm .avif".split())
 TABLE_FILES = {  # file: its columns, if it has no header
     f"{name}{suffix}{compression}": ("image", column)
     for name, column in (("captions", "caption"), ("labels", "label"))
@@ -28,7 +28,7 @@ def read_image_folder(folder: Path, image_column: str, encoding: str) -> Iterato
     candidates = (folder / name for name in TABLE_FILES)
     table_path = next((path for path in candidates if path.exists()), None)
     if table_path is None:
-        images = sorted(path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES)
+        images = sorted(path for path in folder.rglob("*") if is_image_name(path))
         are_labeled = all(image.parent != folder for image in images)
         if are_labeled and not any(image.with_suffix(".txt").exists() for image in images[:1]):
             yield from _read_label_of_each_folder(folder, images)
@@ -44,6 +44,11 @@ def read_image_folder(folder: Path, image_column: str, encoding: str) -> Iterato
                 f"{record.location}: {name} is not in {folder}; expected the name of an image"
             )
         yield Record({**record, image_column: str(image)}, record.location)
+
+
+def is_image_name(path: Path) -> bool:
+    """Return whether a file has the suffix of an image."""
+    return path.suffix.lower() in IMAGE_SUFFIXES
 
 
 def _read_label_of_each_folder(folder: Path, images: list[Path]) -> Iterator[Record]:

@@ -22,6 +22,10 @@ MEASURES = {  # name -> module of this package, function
     "equivariance": ("positions", "measure_equivariance"),
     "previous-token": ("positions", "measure_previous_token"),
     "retrieval": ("retrieval", "measure_retrieval"),
+    "translation": ("translation", "measure_translation"),
+    "cost": ("cost", "measure_cost"),
+    "heads": ("heads", "measure_heads"),
+    "pretraining": ("pretraining", "measure_pretraining"),
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkv.batch import Batch, Inputs
 from qkv.experiments.measures import CellContext
@@ -49,10 +49,12 @@ def measure_previous_token(
 ) -> Measurement:
     """Train an encoder to predict, at every token, the token before it; the tokens are random.
 
-    A point is the accuracy on rows of one length, also beyond the trained length."""
+    Token embeddings have unit variance, as the sinusoids that are added to them nearly have. A point is
+    the accuracy on rows of one length, also beyond the trained length."""
     vocab_size = int(model["vocab_size"])
     arguments = {"head": "token-classification", "num_labels": vocab_size, **model}
     net = build_cell_model(context, arguments).net
+    nn.init.normal_(net.get_parameter("encoder.embedding.tokens.weight"))
     generator = torch.Generator().manual_seed(context.seed)
 
     def draw(rows: int, columns: int) -> Tensor:

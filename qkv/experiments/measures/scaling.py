@@ -19,8 +19,9 @@ def measure_attention_gradient(
     """Measure softmax attention from queries to keys with elements of unit variance.
 
     `score_std` is the standard deviation of the scores; `max_weight` the mean of the largest weight of
-    a query; `gradient` and `median_gradient` the mean and the median norm of the gradient of a random projection of the weights with respect
-    to the scores. With uniform weights it is near sqrt(1 / num_keys); with one weight of 1 it is 0."""
+    a query; `gradient` and `median_gradient` the mean and the median over queries of the norm of a
+    gradient: that of a random projection of the weights with respect to the scores. It is 0 where one
+    weight is 1."""
     generator = torch.Generator().manual_seed(context.seed)
     queries = torch.randn(num_queries, head_dim, generator=generator)
     keys = torch.randn(num_queries, num_keys, head_dim, generator=generator)

@@ -200,9 +200,9 @@ def _build_names_table(spec: Spec, starts_from_zero: bool) -> str:
 
 
 def list_stacks(spec: Spec) -> dict[str, StackSpec]:
-    """Return the encoder and the decoder, as far as they exist, by name."""
+    """Return the encoder and the decoder, as far as they exist and have attention layers, by name."""
     stacks = {"encoder": spec.encoder, "decoder": spec.decoder}
-    return {name: stack for name, stack in stacks.items() if stack is not None}
+    return {name: stack for name, stack in stacks.items() if isinstance(stack, StackSpec)}
 
 
 def to_variable_name(name: str) -> str:

@@ -6,10 +6,12 @@ from typing import overload
 from qkv.families.family import lookup
 from qkv.spec import (
     AlibiSpec,
+    AnyStackSpec,
     DualSpec,
     Full,
     LearnedPositions,
     Local,
+    RecurrentStackSpec,
     RelativeBucketsSpec,
     RelativeXLSpec,
     RotarySpec,
@@ -47,9 +49,14 @@ def replace_positions(spec: Spec | DualSpec, position_embedding_type: str) -> Sp
 
 
 def replace_stack_positions(
-    stack: StackSpec, position_embedding_type: str, family: str
+    stack: AnyStackSpec, position_embedding_type: str, family: str
 ) -> StackSpec:
     """Return the stack with other position embeddings."""
+    if isinstance(stack, RecurrentStackSpec):
+        raise ValueError(
+            f"position_embedding_type {position_embedding_type!r} in {family}: "
+            "a recurrent model reads tokens in order and has no position embeddings"
+        )
     if stack.recurrence:
         raise ValueError(
             f"position_embedding_type {position_embedding_type!r} in {family}: "

@@ -11,18 +11,24 @@ from qkv.model.transforms.positions import replace_positions
 from qkv.nn.scores import SCORES
 from qkv.nn.selections import SELECTIONS
 from qkv.spec import (
+    AnyStackSpec,
     AttentionSpec,
     DualSpec,
+    Local,
+    RecurrentStackSpec,
     ScoreSpec,
     SelectionSpec,
     Spec,
-    StackSpec,
+    full,
 )
-from qkv.validate import shorten_repr
+from qkv.validate import check_number, shorten_repr
 
 # The name of a score or selection, or a table of its name and settings.
 AttentionFunction = str | Mapping[str, Any]
 FunctionSpec = TypeVar("FunctionSpec", ScoreSpec, SelectionSpec)
+AttentionParts = Mapping[str, ScoreSpec | SelectionSpec]  # "score" and "select", what is replaced
+LOCAL_M = "local-m"  # monotonic local attention of Luong et al. 2015
+DEFAULT_WINDOW = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +38,6 @@ class Variant:
     position_embedding_type: str | None = None
     attention_score: AttentionFunction | None = None
     attention_select: AttentionFunction | None = None
-
-    def __post_init__(self) -> None:
-        if self.attention_score == ScoreSpec().name:
-            object.__setattr__(self, "attention_score", None)
-        if self.attention_select == SelectionSpec().name:
-            object.__setattr__(self, "attention_select", None)
 
     def to_config(self) -> dict[str, Any]:
         """Return the parts that differ from the family, as keys of config.json."""
@@ -55,6 +55,14 @@ class Variant:
         """Return the parts as `name=value, ...`; empty for the family itself."""
         return ", ".join(f"{name}={value!r}" for name, value in self.to_config().items())
 
+    def without_parts_of(self, spec: Spec | DualSpec) -> Variant:
+        """Return the variant without a score and selection that the spec of the family has itself."""
+        names = ("attention_score", "attention_select")
+        parts = {name: Variant(**{name: getattr(self, name)}) for name in names}
+        return replace(
+            self, **{name: None for name, part in parts.items() if part.apply(spec) == spec}
+        )
+
     @overload
     def apply(self, spec: Spec) -> Spec: ...
     @overload
@@ -63,13 +71,15 @@ class Variant:
         """Return the spec with the parts of the variant."""
         if self.position_embedding_type is not None:
             spec = replace_positions(spec, self.position_embedding_type)
-        score = parse_function("attention_score", self.attention_score, SCORES, ScoreSpec)
-        select = parse_function(
-            "attention_select", self.attention_select, SELECTIONS, SelectionSpec
-        )
-        if score == ScoreSpec() and select == SelectionSpec():
-            return spec
-        return replace_attention(spec, score, select)
+        parts: dict[str, ScoreSpec | SelectionSpec] = {}
+        if self.attention_score is not None:
+            score = self.attention_score
+            parts["score"] = parse_function("attention_score", score, SCORES, ScoreSpec)
+        if self.attention_select is not None:
+            known = {**SELECTIONS, LOCAL_M: None}
+            select = self.attention_select
+            parts["select"] = parse_function("attention_select", select, known, SelectionSpec)
+        return replace_attention(spec, parts) if parts else spec
 
 
 VARIANT_KEYS = tuple(Variant.__dataclass_fields__)
@@ -78,13 +88,11 @@ FAMILY_VARIANT = Variant()
 
 def parse_function(
     key: str,
-    value: AttentionFunction | None,
+    value: AttentionFunction,
     known: Mapping[str, object],
     spec_class: type[FunctionSpec],
 ) -> FunctionSpec:
     """Return the spec of a score or a selection, given by its name or a table of its settings."""
-    if value is None:
-        return spec_class()
     if isinstance(value, str):
         lookup(key, value, known)
         return spec_class(name=value)
@@ -99,29 +107,42 @@ def parse_function(
 
 
 @overload
-def replace_attention(spec: Spec, score: ScoreSpec, select: SelectionSpec) -> Spec: ...
+def replace_attention(spec: Spec, parts: AttentionParts) -> Spec: ...
 @overload
-def replace_attention(spec: DualSpec, score: ScoreSpec, select: SelectionSpec) -> DualSpec: ...
-def replace_attention(
-    spec: Spec | DualSpec, score: ScoreSpec, select: SelectionSpec
-) -> Spec | DualSpec:
+def replace_attention(spec: DualSpec, parts: AttentionParts) -> DualSpec: ...
+def replace_attention(spec: Spec | DualSpec, parts: AttentionParts) -> Spec | DualSpec:
     """Return the spec with this score and selection in every attention."""
     if isinstance(spec, DualSpec):
         return replace(
             spec,
-            text=spec.text and replace_attention(spec.text, score, select),
-            image=spec.image and replace_attention(spec.image, score, select),
+            text=spec.text and replace_attention(spec.text, parts),
+            image=spec.image and replace_attention(spec.image, parts),
+        )
+    stack = spec.decoder or spec.encoder
+    if isinstance(stack, RecurrentStackSpec) and not (stack.source and stack.source.attention):
+        raise ValueError(
+            f"attention_score or attention_select in {spec.family}: this model has no attention to "
+            "the source; expected a family such as bahdanau or luong"
         )
     return replace(
         spec,
-        encoder=spec.encoder and replace_stack_attention(spec.encoder, score, select),
-        decoder=spec.decoder and replace_stack_attention(spec.decoder, score, select),
+        encoder=spec.encoder and replace_stack_attention(spec.encoder, parts),
+        decoder=spec.decoder and replace_stack_attention(spec.decoder, parts),
     )
 
 
-def replace_stack_attention(stack: StackSpec, score: ScoreSpec, select: SelectionSpec) -> StackSpec:
+def replace_stack_attention(stack: AnyStackSpec, parts: AttentionParts) -> AnyStackSpec:
+    """Return the stack with this score and selection in every attention."""
+    if isinstance(stack, RecurrentStackSpec):
+        return replace_recurrent_attention(stack, parts)
+    if parts.get("select", SelectionSpec()).name == LOCAL_M:
+        raise ValueError(
+            f"attention_select {LOCAL_M!r} is a window around the position of the target: expected a "
+            "recurrent decoder, such as luong; a Transformer has attention patterns"
+        )
+
     def change(attention: AttentionSpec) -> AttentionSpec:
-        return replace(attention, score=score, select=select)
+        return replace(attention, **parts)  # type: ignore[arg-type]
 
     layers = tuple(
         replace(
@@ -132,3 +153,21 @@ def replace_stack_attention(stack: StackSpec, score: ScoreSpec, select: Selectio
         for layer in stack.layers
     )
     return replace(stack, layers=layers)
+
+
+def replace_recurrent_attention(
+    stack: RecurrentStackSpec, parts: AttentionParts
+) -> RecurrentStackSpec:
+    """Return a decoder with this score and selection; Luong's local-m is softmax with a pattern."""
+    if stack.source is None or stack.source.attention is None:
+        return stack
+    changes: dict[str, Any] = dict(parts)
+    select = parts.get("select")
+    if select is not None:
+        changes["pattern"] = full
+        if select.name == LOCAL_M:
+            window = dict(select.settings).get("window", DEFAULT_WINDOW)
+            check_number("window", window, integer=True, at_least=1)
+            changes |= {"select": SelectionSpec(), "pattern": Local(int(window))}
+    attention = replace(stack.source.attention, **changes)
+    return replace(stack, source=replace(stack.source, attention=attention))

@@ -51,6 +51,7 @@ class CaptionTask(GenerationTask[ImageInput, Caption]):
 
     name: ClassVar[str] = "caption"
     requirement: ClassVar[TaskRequirement] = CAPTION_REQUIREMENT
+    overflow_modes: ClassVar[tuple[str, ...]] = ("error",)
 
     @cached_property
     def image_processor(self) -> ImageProcessor:

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from qkv.data.batches.sampler import BatchSampler, Indices
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.data.read.record import Record
 from qkv.data.store.shards import Shards
 from qkv.model.model import Model
@@ -127,7 +127,7 @@ class EvaluationSet:
 def build_evaluation_set(
     context: SetupContext,
     objective: Objective,
-    encoder: RecordEncoder,
+    encoder: Encoder,
     shards: Shards,
     records: Iterable[Record],
     split: DataSplit,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.data.batches.sampler import Indices
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.train.evaluate.evaluator import Evaluator
 from qkv.train.evaluate.evaluators import RecordSource
 from qkv.train.objectives.context import SetupContext
@@ -28,7 +28,7 @@ Ranks = NDArray[np.int64]
 
 
 def build_sentence_retrieval_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of sentence pairs: recall at 1 and 5 of the target of a source, and its mean
     reciprocal rank."""
@@ -46,7 +46,7 @@ def build_sentence_retrieval_evaluator(
 
 
 def build_image_retrieval_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of images and texts: recall at 1 and 5 of the text of an image among the
     different texts, and of an image of a text among all images."""

@@ -123,6 +123,8 @@ class Trainer:
             self.device.type, enabled=config.precision == "fp16"
         )
         self.mems: Tensor | None = None
+        if self.objective.baseline is not None:
+            self.objective.baseline.to(self.device)
         self.nonfinite_monitor = NonFiniteMonitor()
         if config.precision == "fp16":
             self.nonfinite_monitor.remedy += " or train.precision 'bf16'"
@@ -264,6 +266,8 @@ class Trainer:
             self.mems = torch.where(found_inf.bool(), fallback, self.mems)
         if self.ema is not None:
             self.ema.update()
+        if self.objective.baseline is not None:
+            self.objective.baseline.update(losses["loss"])
         return losses | {"grad_norm": grad_norm}
 
     def forward(self, batch: Batch) -> ForwardOutputs:

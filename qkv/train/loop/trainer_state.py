@@ -1,4 +1,5 @@
-"""Training state for an exact resume: weights, optimizer, EMA, mems, random states, sampler state.
+"""Training state for an exact resume: weights, optimizer, EMA, mems, baseline, random states,
+sampler state.
 
 Tensors are saved in full, and those of the optimizer by parameter name, so that another number of
 processes can resume. Only dropout then differs: a process restores the random state of its rank, an
@@ -58,6 +59,8 @@ def gather_trainer_state(trainer: Trainer) -> tuple[CheckpointTensors, dict[str,
         tensors["ema"] = gather(iter(trainer.ema.state_dict().items()))
     if trainer.mems is not None:
         tensors["mems"] = {"mems": gather_mems(trainer, trainer.mems)}
+    if trainer.objective.baseline is not None:
+        tensors["baseline"] = gather(iter([("baseline", trainer.objective.baseline.value)]))
     return tensors, {
         "format_version": CHECKPOINT_FORMAT_VERSION,
         "sampler_state": trainer.state.sampler_state,
@@ -111,6 +114,8 @@ def restore_trainer_state(
     if "mems" in tensors:
         mems = tensors["mems"]["mems"]
         trainer.mems = mems[:, assign_mems_rows(trainer, mems.shape[1])].to(trainer.device)
+    if trainer.objective.baseline is not None and "baseline" in tensors:
+        trainer.objective.baseline.value.copy_(tensors["baseline"]["baseline"])
     trainer.grad_scaler.load_state_dict(state["grad_scaler"])
     rank = trainer.distributed.rank
     rng_states = {

@@ -20,6 +20,7 @@ from qkv.model.loss import regression_loss
 from qkv.train.objectives.objective import (
     ForwardOutputs,
     Objective,
+    compute_label_row_losses,
     count_label_targets,
     cross_entropy,
     upcast_to_fp32,
@@ -139,6 +140,9 @@ def build_sequence_classification_objective(
     return Objective(
         name="sequence-classification",
         compute_losses=compute_losses,
+        compute_row_losses=compute_label_row_losses
+        if weights is None and problem_type == "single_label_classification"
+        else None,
         count_targets=count_labeled_examples
         if weights is None
         else partial(sum_label_weights, class_weights=weights),
@@ -172,6 +176,7 @@ def build_token_classification_objective(
     return Objective(
         name="token-classification",
         compute_losses=compute_losses,
+        compute_row_losses=compute_label_row_losses if weights is None else None,
         count_targets=count_label_targets
         if weights is None
         else partial(sum_label_weights, class_weights=weights),

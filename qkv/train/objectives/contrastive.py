@@ -102,7 +102,7 @@ def build_image_text_contrastive_objective(
         compute_losses=compute_losses,
         count_targets=count_pairs,
         noise=images.read,
-        train_noise=images.read_augmented,
+        train_noise=images.read_to_augment,
         collate=collate,
         full_batch_outputs=("scaled_image_embeds", "text_embeds", "text_hashes"),
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from qkv.data.encode.encoder import (
     ControlCodeEncoder,
+    Encoder,
     PlainTextEncoder,
     RecordEncoder,
     SentenceSplitEncoder,
     SourceTargetEncoder,
 )
-from qkv.data.encode.images import ImageCaptionEncoder
+from qkv.data.encode.images import ImageCaptionEncoder, ImageProcessor
 from qkv.data.encode.labels import (
     MultipleChoiceEncoder,
     QuestionAnsweringEncoder,
@@ -19,12 +21,14 @@ from qkv.data.encode.labels import (
     TokenClassificationEncoder,
     get_column,
 )
+from qkv.data.encode.pixels import FrameClassificationEncoder, ImageClassificationEncoder
 from qkv.data.encode.text_to_image import TextToImageEncoder
+from qkv.spec import ConvolutionSpec, FrameSpec, PatchSpec, find_patches
 from qkv.train.objectives.context import SetupContext
 from qkv.validate import check_number
 
 SPLIT_REASON = "long texts are split into rows of data.max_length tokens"
-EncoderFactory = Callable[[SetupContext], RecordEncoder]
+EncoderFactory = Callable[[SetupContext], Encoder]
 
 
 def build_running_text_encoder(context: SetupContext) -> RecordEncoder:
@@ -129,6 +133,38 @@ def build_choice_encoder(context: SetupContext) -> RecordEncoder:
     return MultipleChoiceEncoder(
         num_choices=num_choices, max_length=context.max_length, **context.encoder_kwargs
     )
+
+
+def build_image_label_encoder(context: SetupContext) -> Encoder:
+    """Build the encoder of images with labels."""
+    processor = get_image_processor(context, PatchSpec | ConvolutionSpec, "vit")
+    return ImageClassificationEncoder(
+        image_processor=processor,
+        image_size=context.vocab.image_size,
+        label_names=context.label_names,
+    )
+
+
+def build_frame_label_encoder(context: SetupContext) -> Encoder:
+    """Build the encoder of clips with a label for every frame."""
+    processor = get_image_processor(context, FrameSpec, "video-transformer")
+    return FrameClassificationEncoder(
+        image_processor=processor,
+        image_size=context.vocab.image_size,
+        label_names=context.label_names,
+        max_length=context.model.args.get("max_positions") or 0,
+    )
+
+
+def get_image_processor(context: SetupContext, readers: Any, expected: str) -> ImageProcessor:
+    """Return the image processor of a model with one of these ways to read pixels."""
+    processor = context.vocab.image_processor
+    if processor is None or not isinstance(find_patches(context.model.spec), readers):
+        raise ValueError(
+            f"objective {context.recipe.objective.name}: {context.model.family.name} does not read such "
+            f"images, expected a family such as {expected}"
+        )
+    return processor
 
 
 def build_caption_encoder(context: SetupContext) -> RecordEncoder:

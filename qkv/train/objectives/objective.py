@@ -24,6 +24,10 @@ from qkv.data.batches.collate import Example
 from qkv.data.batches.sampler import apply_no_noise
 
 ForwardOutputs = dict[str, Tensor]
+RowLosses = tuple[
+    Tensor, Tensor
+]  # the sum of the losses of each row, and its number of targets: (B,)
+TARGET_ROWS = "target_rows"  # a label: the row of each target, if logits are those of some tokens
 ExampleNoise = Callable[[Example, np.random.Generator], Example]
 
 
@@ -32,9 +36,50 @@ def compute_label_loss(outputs: ForwardOutputs) -> dict[str, Tensor]:
     return {"loss": cross_entropy(outputs["logits"], outputs["labels"])}
 
 
+def compute_label_row_losses(outputs: ForwardOutputs, *, label_smoothing: float = 0.0) -> RowLosses:
+    """Return the cross-entropy of the labels, summed over the targets of each row."""
+    labels = outputs["labels"]
+    losses = torch.nn.functional.cross_entropy(
+        upcast_to_fp32(outputs["logits"].flatten(0, -2)),
+        labels.flatten(),
+        ignore_index=IGNORE_INDEX,
+        reduction="none",
+        label_smoothing=label_smoothing,
+    )
+    is_target = (labels.flatten() != IGNORE_INDEX).to(losses.dtype)
+    if TARGET_ROWS in outputs:
+        num_rows = len(outputs["last_hidden_state"])
+        rows = outputs[TARGET_ROWS]
+        row_losses, counts = (
+            losses.new_zeros(num_rows).index_add(0, rows, x) for x in (losses, is_target)
+        )
+        return row_losses, counts
+    return losses.view(len(labels), -1).sum(1), is_target.view(len(labels), -1).sum(1)
+
+
 def count_label_targets(batch: Batch) -> dict[str, int]:
     """Return the number of valid labels, the targets of `compute_label_loss`."""
     return {"loss": count_valid_labels(batch)}
+
+
+class MovingBaseline:
+    """A moving average of the loss per target; until the first step, the loss of the batch itself."""
+
+    def __init__(self, decay: float) -> None:
+        self.decay = decay
+        self.value = torch.full((), torch.nan)
+
+    def to(self, device: torch.device) -> None:
+        self.value = self.value.to(device)
+
+    def get(self, batch_loss: Tensor) -> Tensor:
+        """Return the baseline, given the loss of a batch."""
+        return torch.where(self.value.isnan(), batch_loss, self.value)
+
+    def update(self, loss: Tensor) -> None:
+        """Add the loss of a step; one that is not finite is skipped."""
+        loss = torch.where(loss.isfinite(), loss.detach().float(), self.value)
+        self.value.copy_(torch.lerp(loss, self.get(loss), self.decay))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +97,14 @@ class Objective:
     is_language_model: bool = False  # the loss is a negative log-likelihood, which has a perplexity
     values_per_token: int = 0  # values of an image that a token stands for; 0: it is text
     full_batch_outputs: tuple[str, ...] = ()  # outputs that the loss reads for all rows at once
+    # Losses by row for REINFORCE; None: the rows of a batch do not have separate losses.
+    compute_row_losses: Callable[[ForwardOutputs], RowLosses] | None = None
+    baseline: MovingBaseline | None = None  # of REINFORCE, updated after each step
     rebuild: Callable[[], Objective] | None = None  # builds the same objective in another process
+
+    def __post_init__(self) -> None:
+        if self.compute_losses is compute_label_loss and self.compute_row_losses is None:
+            object.__setattr__(self, "compute_row_losses", compute_label_row_losses)
 
     def __call__(self, outputs: ForwardOutputs) -> Tensor:
         return torch.stack(list(self.compute_losses(outputs).values())).sum()
@@ -83,6 +135,7 @@ def wrap_loss_function(loss_fn: Callable[[ForwardOutputs], Tensor], base: Object
         compute_losses=compute_losses,
         count_targets=count_targets,
         is_language_model=False,
+        compute_row_losses=None,
         rebuild=None,
     )
 

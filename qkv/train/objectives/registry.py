@@ -27,6 +27,7 @@ from qkv.train.objectives import (
     classification,
     contrastive,
     encoders,
+    image_classification,
     masked_lm,
     samplers,
     seq2seq,
@@ -34,6 +35,7 @@ from qkv.train.objectives import (
     wrappers,
 )
 from qkv.train.objectives.objective import Objective
+from qkv.train.objectives.reinforce import REINFORCE_DEFAULTS
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import Recipe, as_list
 
@@ -65,9 +67,9 @@ class ObjectiveSpec:
     generation: GenerationSpec | None = None  # evaluation of generated texts
 
     @property
-    def text_column(self) -> str:
-        """The column of the training texts of a tokenizer."""
-        return next(name for name in self.columns if name in TEXT_COLUMNS)
+    def text_column(self) -> str | None:
+        """The column of the training texts of a tokenizer; None: the objective reads no text."""
+        return next((name for name in self.columns if name in TEXT_COLUMNS), None)
 
 
 OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
@@ -210,6 +212,26 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         label_column="label",
         variable_length=True,
     ),
+    "image-classification": ObjectiveSpec(  # ViT
+        build_objective=image_classification.build_image_classification_objective,
+        build_encoder=encoders.build_image_label_encoder,
+        build_sampler=samplers.build_image_sampler,
+        build_evaluator=evaluators.build_image_classification_evaluator,
+        head="image-classification",
+        columns=("image", "label"),
+        label_column="label",
+        variable_length=True,
+    ),
+    "frame-classification": ObjectiveSpec(  # synchronous sequence to sequence
+        build_objective=image_classification.build_frame_classification_objective,
+        build_encoder=encoders.build_frame_label_encoder,
+        build_sampler=samplers.build_image_sampler,
+        build_evaluator=evaluators.build_frame_classification_evaluator,
+        head="frame-classification",
+        columns=("frames", "labels"),
+        label_column="labels",
+        variable_length=True,
+    ),
     "token-classification": ObjectiveSpec(
         build_objective=classification.build_token_classification_objective,
         build_encoder=encoders.build_tag_encoder,
@@ -263,7 +285,9 @@ def get_objective_spec(recipe: Recipe) -> ObjectiveSpec:
     # "balanced" class weights are computed from the data.
     computed = [key for key in ("class_weights",) if isinstance(settings.get(key), str)]
     typed_settings = {key: value for key, value in settings.items() if key not in computed}
-    check_objective_settings(name, spec.build_objective, typed_settings, spec.extra_settings)
+    check_objective_settings(
+        name, spec.build_objective, typed_settings, (*spec.extra_settings, *REINFORCE_DEFAULTS)
+    )
     for key in sorted(STRING_SETTINGS & settings.keys() & {*spec.extra_settings}):
         if not isinstance(settings[key], str):
             raise ValueError(f"objective.{key} is {settings[key]!r}, expected a text")

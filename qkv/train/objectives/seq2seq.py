@@ -20,6 +20,7 @@ from qkv.train.objectives.objective import (
     ForwardOutputs,
     Objective,
     compute_label_loss,
+    compute_label_row_losses,
     count_label_targets,
     count_valid_labels,
     cross_entropy,
@@ -83,6 +84,7 @@ def build_seq2seq_objective(
     objective = Objective(
         name="seq2seq",
         compute_losses=compute_target_loss,
+        compute_row_losses=partial(compute_label_row_losses, label_smoothing=label_smoothing),
         collate=partial(collate_seq2seq, vocab=vocab),
         is_language_model=not (label_smoothing or r_drop),
     )
@@ -303,6 +305,7 @@ def build_span_corruption_objective(
     return Objective(
         name="span-corruption",
         compute_losses=compute_losses,
+        compute_row_losses=compute_label_row_losses,
         count_targets=count_targets,
         noise=noise,
         collate=partial(collate_seq2seq, vocab=vocab, extra_outputs=extra_outputs),

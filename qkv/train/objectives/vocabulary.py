@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from qkv.data.encode.images import ImageProcessor
 from qkv.data.encode.special_tokens import SpecialTokensTemplate, build_special_tokens_template
 from qkv.image_tokenizer import ImageTokenizer
 from qkv.model.model import Model
@@ -34,17 +35,24 @@ class VocabularyInfo(NamedTuple):
     shift: ShiftRight | None = None  # builds the decoder input of a classification head
     image_size: int = 0  # pixels per side
     num_image_tokens: int = 0  # patches of an image and the class token
+    image_processor: ImageProcessor | None = None  # of a model that reads images
     image_tokenizer: ImageTokenizer | None = None  # of images that are drawn
 
 
 def build_vocabulary_info(
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     model: Model,
     *,
     max_length: int = 0,
     label_names: tuple[str, ...] = (),
 ) -> VocabularyInfo:
-    """Return the VocabularyInfo of a tokenizer and a model."""
+    """Return the VocabularyInfo of a tokenizer, if the model has one, and a model."""
+    sizes = read_spec_sizes(model.spec)
+    sizes |= {"num_labels": model.args.get("num_labels") or 0, "label_names": label_names}
+    if (image_config := model.image_processor_config) is not None:
+        sizes["image_processor"] = ImageProcessor.from_config(image_config)
+    if tokenizer is None:
+        return VocabularyInfo(vocab_size=0, max_length=max_length, **sizes)
     return VocabularyInfo(
         vocab_size=len(tokenizer),
         pad_token_id=tokenizer.pad_token_id or 0,
@@ -57,10 +65,8 @@ def build_vocabulary_info(
         pair_template=build_special_tokens_template(tokenizer, 2),
         sentence_end_ids=find_sentence_end_ids(tokenizer),
         sentinel_token_ids=tuple(tokenizer.sentinel_token_ids),
-        num_labels=model.args.get("num_labels") or 0,
-        label_names=label_names,
         max_length=max_length,
-        **read_spec_sizes(model.spec),
+        **sizes,
         image_tokenizer=model.image_tokenizer,
     )
 

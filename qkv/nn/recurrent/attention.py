@@ -1,0 +1,149 @@
+"""Attention of a recurrent decoder to the states of its encoder, and where `look` reads weights.
+
+N rows, P rows of the source (which beams share), T queries, S keys, C width of values, W width."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from qkv.nn.cache import Cache
+from qkv.nn.recurrent.rows import Rows
+from qkv.nn.scored_attention import RecordWeights
+from qkv.nn.scores import build_score
+from qkv.nn.selections import build_selection
+from qkv.spec import Full, RecurrentAttentionSpec
+
+
+class Source(NamedTuple):
+    """The encoder states that a decoder attends to, with the keys that are computed once."""
+
+    keys: Tensor  # (P, S, K), prepared for the score
+    values: Tensor  # (P, S, C)
+    mask: Tensor | None  # (P, S), true for tokens; None: all are
+
+    def write(self, cache: Cache) -> None:
+        """Store the source in an empty cache."""
+        positions = torch.arange(self.keys.shape[1], device=self.keys.device)
+        positions = positions.expand(len(self.keys), -1)
+        if self.mask is not None:
+            positions = positions.masked_fill(~self.mask, -1)
+        cache.update({"keys": self.keys, "values": self.values}, positions)
+
+    @staticmethod
+    def read(cache: Cache) -> Source | None:
+        """Return the source in a cache; None if it is empty."""
+        if cache.positions is None:
+            return None
+        return Source(cache.read("keys"), cache.read("values"), cache.positions >= 0)
+
+
+class Attended(NamedTuple):
+    """The context of queries, and the weights that it was computed with.
+
+    The last two are those of a sampled location, for REINFORCE."""
+
+    context: Tensor  # (N, T, C)
+    weights: Tensor  # (N, T, S)
+    log_probs: Tensor | None = None  # (N, T)
+    entropy: Tensor | None = None  # (N, T)
+
+    @staticmethod
+    def join(steps: list[Attended]) -> Attended:
+        """Return consecutive queries as one."""
+
+        def join(parts: Iterable[Tensor | None]) -> Tensor | None:
+            tensors = [part for part in parts if part is not None]
+            return torch.cat(tensors, dim=1) if tensors else None
+
+        return Attended(
+            torch.cat([step.context for step in steps], dim=1),
+            torch.cat([step.weights for step in steps], dim=1),
+            join(step.log_probs for step in steps),
+            join(step.entropy for step in steps),
+        )
+
+
+class WeightsRecorder(nn.Module):
+    """Where `look` reads the weights of a forward pass; it computes nothing itself."""
+
+    def forward(
+        self, weights: Tensor, rows: Rows, key_rows: Rows | None, order: Tensor | None
+    ) -> None:
+        """Receive weights (N, T, memory + S), the rows of queries and keys, and the row of the keys
+        that each row of queries attends to."""
+
+    def weights(
+        self, weights: Tensor, rows: Rows, key_rows: Rows | None, order: Tensor | None
+    ) -> Tensor:
+        """Return the weights in the places of the inputs: (B, 1, T, memory + S)."""
+        if key_rows is not None and key_rows.index is not None:
+            num_columns = key_rows.shape[1]
+            columns = key_rows.index % num_columns
+            columns = columns if order is None else columns[order]  # (N, S)
+            memory, inside = weights.split(
+                [weights.shape[2] - columns.shape[1], columns.shape[1]], dim=2
+            )
+            index = columns[:, None].expand_as(inside)
+            placed = inside.new_zeros(*inside.shape[:2], num_columns).scatter_add(2, index, inside)
+            weights = torch.cat([memory, placed], dim=2)
+        return rows.scatter(weights)[:, None]
+
+    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
+        """Call `record` in every forward pass with a function that returns the weights (B, 1, T, S)."""
+
+        def record_inputs(module: nn.Module, inputs: tuple[Any, ...], output: None) -> None:
+            record(torch.no_grad()(lambda: self.weights(*inputs)))
+
+        return self.register_forward_hook(record_inputs)
+
+
+class RecurrentAttention(nn.Module):
+    """Attention of a decoder to the encoder states: score, selection, weighted sum."""
+
+    def __init__(self, spec: RecurrentAttentionSpec, query_width: int, key_width: int) -> None:
+        super().__init__()
+        self.pattern = spec.pattern
+        self.score = build_score(
+            spec.score.name,
+            query_width=query_width,
+            key_width=key_width,
+            width=spec.score_width,
+            **dict(spec.score.settings),  # type: ignore[arg-type]
+        )
+        self.selection = build_selection(
+            spec.select.name,
+            query_width=query_width,
+            **dict(spec.select.settings),  # type: ignore[arg-type]
+        )
+        self.gate = nn.Linear(query_width, key_width) if spec.gate else None
+        self.kernel = WeightsRecorder()
+
+    def prepare_source(self, values: Tensor, mask: Tensor | None) -> Source:
+        """Return the encoder states (P, S, C) with their keys."""
+        return Source(self.score.prepare_keys(values), values, mask)
+
+    def forward(self, query: Tensor, positions: Tensor, source: Source) -> Attended:
+        """Attend with queries (N, T, W) at target positions (N|1, T)."""
+        size = query.shape[:2]
+        q = query.reshape(len(source.keys), -1, query.shape[2])  # beams are queries of one row
+        mask = None if source.mask is None else source.mask[:, None]  # (P, 1, S)
+        if not isinstance(self.pattern, Full):
+            columns = torch.arange(source.keys.shape[1], device=query.device)
+            targets = positions.expand(size).reshape(len(q), -1)
+            is_near = self.pattern(targets[..., None], columns)  # (P, T, S)
+            mask = is_near if mask is None else mask & is_near
+        scores = self.score(q, source.keys)
+        weights = self.selection(scores, mask, q)
+        context = (weights @ source.values).view(*size, -1)
+        if self.gate is not None:
+            context = context * self.gate(query).sigmoid()
+        statistics = self.selection.statistics(scores, mask, weights)
+        if statistics is None:
+            return Attended(context, weights.view(*size, -1))
+        samples = (statistics.log_probs.view(size), statistics.entropy.view(size))
+        return Attended(context, weights.view(*size, -1), *samples)

@@ -1,0 +1,128 @@
+"""REINFORCE for hard attention: terms of a loss whose gradient trains where the network attends.
+
+The gradient of the expected loss with respect to the distribution of the sampled locations s is
+
+    E[(loss - baseline) * grad log p(s)]
+
+for every baseline that does not depend on the samples (Xu et al. 2015, equations 10 to 13). A row's
+samples affect the losses of its own targets only. The baseline is a moving average of the loss per
+target; the entropy of the distributions is a bonus that keeps them from collapsing early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from qkv.batch import Batch
+from qkv.data.batches.collate import Example
+from qkv.nn.selections import Hard
+from qkv.nn.transformer import SAMPLE_OUTPUTS
+from qkv.train.objectives.objective import TARGET_ROWS, ForwardOutputs, MovingBaseline, Objective
+from qkv.validate import check_number
+
+# Settings of every objective, and their defaults; a model with hard attention needs the first.
+REINFORCE_DEFAULTS: dict[str, float | None] = {
+    "baseline_decay": None,
+    "reinforce_weight": 1.0,
+    "entropy_weight": 0.0,
+}
+
+
+def has_hard_attention(net: nn.Module) -> bool:
+    """Return whether a network samples what it attends to."""
+    return any(isinstance(module, Hard) for module in net.modules())
+
+
+def prepare_hard_attention(
+    objective: Objective, net: nn.Module, settings: Mapping[str, Any]
+) -> Objective:
+    """Return the objective with the terms of REINFORCE if the network has hard attention.
+
+    `settings` are those of the recipe, of which REINFORCE_DEFAULTS are read."""
+    given = {name: settings[name] for name in REINFORCE_DEFAULTS if name in settings}
+    if not has_hard_attention(net):
+        for name, value in given.items():
+            raise ValueError(
+                f"objective.{name} {value!r}: the model has no hard attention; remove it, or set "
+                'model.attention_select = "hard"'
+            )
+        return objective
+    if given.get("baseline_decay") is None:
+        raise ValueError(
+            "hard attention without a baseline: set objective.baseline_decay, the decay of the moving "
+            'average that is subtracted from the loss, such as 0.9; or use attention_select = "gumbel"'
+        )
+    if objective.compute_row_losses is None:
+        raise ValueError(
+            f"objective {objective.name!r} cannot train hard attention, because its loss is not a sum "
+            'over the rows of a batch: use attention_select = "gumbel"'
+        )
+    values = REINFORCE_DEFAULTS | given
+    check_number("objective.baseline_decay", values["baseline_decay"], at_least=0, less_than=1)
+    check_number("objective.reinforce_weight", values["reinforce_weight"], more_than=0)
+    check_number("objective.entropy_weight", values["entropy_weight"], at_least=0)
+    baseline = MovingBaseline(values["baseline_decay"])
+    return add_reinforce(objective, baseline, values["reinforce_weight"], values["entropy_weight"])
+
+
+def add_reinforce(
+    objective: Objective, baseline: MovingBaseline, reinforce_weight: float, entropy_weight: float
+) -> Objective:
+    """Return the objective with the terms `reinforce` and `attention_entropy` of its loss."""
+    compute_row_losses = objective.compute_row_losses
+    assert compute_row_losses is not None
+
+    def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
+        row_losses, row_targets = compute_row_losses(outputs)
+        num_targets = row_targets.sum().clamp(min=1)
+        expected = baseline.get(row_losses.sum() / num_targets) * row_targets
+        advantages = (row_losses - expected).detach()  # (B,)
+        log_probs = sum_samples(outputs, "attention_log_probs")
+        entropy = sum_samples(outputs, "attention_entropy")
+        return objective.compute_losses(outputs) | {
+            "reinforce": reinforce_weight * (advantages * log_probs).sum() / num_targets,
+            "attention_entropy": -entropy_weight * entropy.sum() / num_targets,
+        }
+
+    def count_targets(batch: Batch) -> Mapping[str, float]:
+        counts = dict(objective.count_targets(batch))
+        return counts | dict.fromkeys(("reinforce", "attention_entropy"), counts["loss"])
+
+    return replace(
+        objective,
+        compute_losses=compute_losses,
+        count_targets=count_targets,
+        collate=partial(collate_with_samples, objective.collate),
+        is_language_model=False,
+        baseline=baseline,
+        rebuild=objective.rebuild and partial(rebuild_with_samples, objective.rebuild),
+    )
+
+
+def sum_samples(outputs: ForwardOutputs, name: str) -> Tensor:
+    """Return an output of hard attention, summed over the tokens of the encoder and decoder: (B,)."""
+    parts = [outputs[key].sum(1) for key in (f"encoder_{name}", name) if key in outputs]
+    return torch.stack(parts).sum(0)
+
+
+def collate_with_samples(
+    collate: Callable[[Sequence[Example]], Batch], examples: Sequence[Example]
+) -> Batch:
+    """Collate a batch that asks the network for the statistics of its samples."""
+    batch = collate(examples)
+    labels = batch.labels
+    if batch.logit_positions is not None and batch.last_stack_inputs is not None:
+        labels = labels | {TARGET_ROWS: batch.logit_positions // batch.last_stack_inputs.length}
+    extra_outputs = (*batch.extra_outputs, *sorted(SAMPLE_OUTPUTS))
+    return replace(batch, labels=labels, extra_outputs=extra_outputs)
+
+
+def rebuild_with_samples(rebuild: Callable[[], Objective]) -> Objective:
+    """Build the objective in a process that makes batches."""
+    objective = rebuild()
+    return replace(objective, collate=partial(collate_with_samples, objective.collate))

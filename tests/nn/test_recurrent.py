@@ -1,0 +1,320 @@
+"""Recurrent stacks: cells against torch's modules, and each model against the equations of its paper,
+one row, one token and one source position at a time. Forward and gradients, all tensors random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkv import Batch, Inputs
+from qkv.nn.recurrent.cells import RecurrentCell
+from tests.support import compare, tiny
+
+TORCH_CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+SOURCE_LENGTHS = (7, 3, 5)
+TARGET_LENGTHS = (4, 6, 1)
+Parameters = dict[str, Tensor]
+State = tuple[Tensor, ...]
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize("name", TORCH_CELLS)
+class TestRecurrentCell:
+    def build(self, name: str, bidirectional: bool) -> tuple[RecurrentCell, nn.RNNBase]:
+        cell = RecurrentCell(name, 6, 5, bidirectional).double()
+        tiny.randomize_parameters(cell, name)
+        torch_cell = TORCH_CELLS[name](6, 5, batch_first=True, bidirectional=bidirectional).double()
+        torch_cell.load_state_dict(cell.state_dict())  # the same names and shapes
+        return cell, torch_cell
+
+    def test_a_sequence_is_that_of_torch(self, name: str, bidirectional: bool) -> None:
+        cell, torch_cell = self.build(name, bidirectional)
+        x = torch.randn(3, 7, 6, dtype=torch.float64, requires_grad=True)
+        state = tuple(
+            torch.randn_like(part).view(-1, 3, 5) for part in cell.create_state(x.detach())
+        )
+        outputs, final = cell(x, state)
+        expected, expected_final = torch_cell(x, state if len(state) > 1 else state[0])
+        parts = expected_final if len(state) > 1 else (expected_final,)
+        compare.assert_close(
+            {"outputs": outputs, **dict(zip("hc", final, strict=False))},
+            {"outputs": expected, **dict(zip("hc", parts, strict=False))},
+            1e-12,
+        )
+        gradients, expected_gradients = (
+            torch.autograd.grad(out.sin().sum(), [x, *module.parameters()])
+            for out, module in ((outputs, cell), (expected, torch_cell))
+        )
+        for gradient, other in zip(gradients, expected_gradients, strict=True):
+            compare.assert_close({"gradient": gradient}, {"gradient": other}, 1e-12)
+
+    def test_rows_of_different_lengths_are_those_alone(
+        self, name: str, bidirectional: bool
+    ) -> None:
+        cell, _ = self.build(name, bidirectional)
+        x = torch.randn(4, 6, 6, dtype=torch.float64)
+        state = tuple(torch.randn_like(part).view(-1, 4, 5) for part in cell.create_state(x))
+        lengths = [4, 0, 6, 1]
+        outputs, final = cell(x, state, torch.tensor(lengths))
+        for n, length in enumerate(lengths):
+            start = tuple(part[:, n : n + 1] for part in state)
+            expected, last = cell(x[n : n + 1, :length], start) if length else (None, start)
+            for part, other in zip(final, last, strict=True):
+                compare.assert_close({"final": part[:, n]}, {"final": other[:, 0]}, 1e-12)
+            if expected is not None:
+                compare.assert_close(
+                    {"outputs": outputs[n, :length]}, {"outputs": expected[0]}, 1e-12
+                )
+
+    def test_steps_are_the_sequence(self, name: str, bidirectional: bool) -> None:
+        """Bidirectional cells have no steps: theirs are those of the first direction."""
+        cell, _ = self.build(name, bidirectional)
+        x = torch.randn(3, 7, 6, dtype=torch.float64)
+        zeros = cell.create_state(x)
+        outputs, _ = cell(x, zeros)
+        state = tuple(part.view(-1, 3, 5)[0] for part in zeros)
+        for t in range(7):
+            gates = cell.project_inputs(x[:, t, :4]) + cell.project_feed(x[:, t, 4:])
+            state = cell.step(gates, state)
+            compare.assert_close({"hidden": state[0]}, {"hidden": outputs[:, t, :5]}, 1e-12)
+
+
+# --- the equations ---
+
+
+def run_cell(p: Parameters, path: str, x: Tensor, state: State, suffix: str = "") -> State:
+    """One step of torch's GRU or LSTM, by the equations of its documentation: x (E), state (W)."""
+    w, u, b, c = (
+        p[f"{path}.cell.{name}_l0{suffix}"]
+        for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+    )
+    width = u.shape[1]
+    inputs = [w[i : i + width] @ x + b[i : i + width] for i in range(0, len(w), width)]
+    hidden = [u[i : i + width] @ state[0] + c[i : i + width] for i in range(0, len(u), width)]
+    if len(inputs) == 3:
+        reset = torch.sigmoid(inputs[0] + hidden[0])
+        update = torch.sigmoid(inputs[1] + hidden[1])
+        new = torch.tanh(inputs[2] + reset * hidden[2])
+        return ((1 - update) * new + update * state[0],)
+    i, f, o = (torch.sigmoid(inputs[n] + hidden[n]) for n in (0, 1, 3))
+    cell = f * state[1] + i * torch.tanh(inputs[2] + hidden[2])
+    return o * torch.tanh(cell), cell
+
+
+def run_layers(
+    p: Parameters, stack: str, x: Tensor, states: list[State]
+) -> tuple[Tensor, list[State]]:
+    """One step of all layers: the hidden state of the last, and all states."""
+    new = []
+    for n, state in enumerate(states):
+        new.append(run_cell(p, f"{stack}.layers.{n}", x, state))
+        x = new[-1][0]
+    return x, new
+
+
+def zero_states(p: Parameters, depth: int, count: int) -> list[State]:
+    width = p["encoder.layers.0.cell.weight_hh_l0"].shape[1]
+    return [tuple(torch.zeros(width, dtype=torch.float64) for _ in range(count))] * depth
+
+
+def linear(p: Parameters, path: str, x: Tensor) -> Tensor:
+    return p[f"{path}.weight"] @ x + p.get(f"{path}.bias", torch.zeros((), dtype=x.dtype))
+
+
+def maxout(p: Parameters, *parts: Tensor) -> Tensor:
+    rows = linear(p, "decoder.output.dense", torch.cat(parts))
+    return torch.stack([torch.maximum(rows[i], rows[i + 1]) for i in range(0, len(rows), 2)])
+
+
+def attend(scores: list[Tensor], values: list[Tensor], factors: list[Any]) -> Tensor:
+    """The sum of values by the softmax of the scores, times a factor each."""
+    weights = torch.stack(scores).softmax(0)
+    return sum(
+        (w * f * v for w, f, v in zip(weights, factors, values, strict=True)),
+        torch.zeros_like(values[0]),
+    )
+
+
+def additive(p: Parameters, path: str, query: Tensor, key: Tensor) -> Tensor:
+    hidden = torch.tanh(query @ p[f"{path}.w"] + key @ p[f"{path}.u"])
+    return (hidden @ p[f"{path}.v"])[0]
+
+
+def embed(p: Parameters, stack: str, ids: Tensor) -> list[Tensor]:
+    return list(p[f"{stack}.embedding.tokens.weight"][ids])
+
+
+def cho(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
+    """Cho et al. 2014, section 2.2 and appendix A."""
+    states = zero_states(p, 1, 1)
+    for x in embed(p, "encoder", source):
+        hidden, states = run_layers(p, "encoder", x, states)
+    summary = torch.tanh(linear(p, "decoder.summary.projection", hidden))
+    states = [(torch.tanh(linear(p, "decoder.initial_state.projection", summary)),)]
+    outputs = []
+    for y in embed(p, "decoder", target):
+        hidden, states = run_layers(p, "decoder", torch.cat([y, summary]), states)
+        outputs.append(maxout(p, hidden, y, summary))
+    return outputs
+
+
+def sutskever(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
+    """Sutskever et al. 2014: the source from its last word to its first, final states copied."""
+    states = zero_states(p, 2, 2)
+    for x in reversed(embed(p, "encoder", source)):
+        _, states = run_layers(p, "encoder", x, states)
+    outputs = []
+    for y in embed(p, "decoder", target):
+        hidden, states = run_layers(p, "decoder", y, states)
+        outputs.append(hidden)
+    return outputs
+
+
+def encode_both_ways(p: Parameters, source: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The annotations [forward; backward] of each word, and the backward state of the first."""
+    words = embed(p, "encoder", source)
+    (forward,) = (backward,) = zero_states(p, 1, 1)
+    forwards, backwards = [], []
+    for x in words:
+        forward = run_cell(p, "encoder.layers.0", x, forward)
+        forwards.append(forward[0])
+    for x in reversed(words):
+        backward = run_cell(p, "encoder.layers.0", x, backward, "_reverse")
+        backwards.append(backward[0])
+    backwards.reverse()
+    return [torch.cat(pair) for pair in zip(forwards, backwards, strict=True)], backwards[0]
+
+
+def bahdanau(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
+    """Bahdanau et al. 2014, section 3 and appendix A.1.2."""
+    annotations, first = encode_both_ways(p, source)
+    states: list[State] = [(torch.tanh(linear(p, "decoder.initial_state.projection", first)),)]
+    outputs = []
+    for y in embed(p, "decoder", target):
+        query = states[0][0]
+        scores = [additive(p, "decoder.cross_attention.score", query, h) for h in annotations]
+        context = attend(scores, annotations, [1] * len(annotations))
+        hidden, states = run_layers(p, "decoder", torch.cat([y, context]), states)
+        outputs.append(maxout(p, hidden, y, context))
+    return outputs
+
+
+def luong(
+    p: Parameters,
+    source: Tensor,
+    target: Tensor,
+    feeds: bool = True,
+    score: str = "general",
+    select: str = "softmax",
+) -> list[Tensor]:
+    """Luong et al. 2015, section 3: scores, windows of 2 positions on each side, input feeding."""
+    states = zero_states(p, 2, 2)
+    annotations = []
+    for x in reversed(embed(p, "encoder", source)):
+        hidden, states = run_layers(p, "encoder", x, states)
+        annotations.append(hidden)
+    annotations.reverse()
+    output = torch.zeros(tiny.WIDTH, dtype=torch.float64)
+    outputs = []
+    path = "decoder.cross_attention"
+
+    def compute_score(query: Tensor, key: Tensor) -> Tensor:
+        if score == "dot":
+            return query @ key
+        if score == "general":
+            return query @ (key @ p[f"{path}.score.w"])
+        joined = torch.cat([query, key]) @ p[f"{path}.score.w"]
+        return (torch.tanh(joined) @ p[f"{path}.score.v"])[0]
+
+    for t, y in enumerate(embed(p, "decoder", target)):
+        x = torch.cat([y, output]) if feeds else y
+        hidden, states = run_layers(p, "decoder", x, states)
+        center: Any = t
+        if select == "local-p":
+            w, v = p[f"{path}.selection.w"], p[f"{path}.selection.v"]
+            center = len(annotations) * torch.sigmoid((torch.tanh(hidden @ w) @ v)[0])
+        is_local = select != "softmax"
+        inside = [n for n in range(len(annotations)) if not is_local or abs(n - center) <= 2]
+        values = [annotations[n] for n in inside]
+        scores = [compute_score(hidden, value) for value in values]
+        factors: list[Any] = [1] * len(inside)
+        if select == "local-p":
+            factors = [torch.exp(-((n - center) ** 2) / (2 * 1.0**2)) for n in inside]
+        context = attend(scores, values, factors) if inside else torch.zeros_like(hidden)
+        output = torch.tanh(p["decoder.output.dense.weight"] @ torch.cat([context, hidden]))
+        outputs.append(output)
+    return outputs
+
+
+LOCAL = {"local-m": dict(name="local-m", window=2), "local-p": dict(name="local-p", window=2)}
+REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., list[Tensor]]]] = {
+    "rnn-encoder-decoder": ("rnn-encoder-decoder", {}, cho),
+    "lstm-seq2seq": ("lstm-seq2seq", {}, sutskever),
+    "bahdanau": ("bahdanau", {}, bahdanau),
+    **{
+        f"luong-{score}-{select}-{'feeding' if feeds else 'plain'}": (
+            "luong",
+            dict(
+                attention_score=score,
+                attention_select=LOCAL.get(select, select),
+                input_feeding=feeds,
+            ),
+            partial(luong, feeds=feeds, score=score, select=select),
+        )
+        for score, select, feeds in (
+            ("general", "softmax", True),
+            ("general", "local-p", True),
+            ("dot", "local-m", True),
+            ("concat", "softmax", True),
+            ("general", "local-m", False),
+            ("dot", "local-p", False),
+            ("concat", "softmax", False),
+        )
+    },
+}
+
+
+def build_padded(lengths: tuple[int, ...], side: str, seed: int) -> tuple[Inputs, list[Tensor]]:
+    """Return padded inputs and the ids of each row."""
+    ids = tiny.random_ids(len(lengths), max(lengths), seed=seed)
+    columns = torch.arange(max(lengths))
+    count = torch.tensor(lengths)[:, None]
+    mask = columns < count if side == "right" else columns >= max(lengths) - count
+    return Inputs.create(ids, attention_mask=mask), [
+        row[m] for row, m in zip(ids, mask, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", REFERENCES)
+def test_a_model_follows_the_equations_of_its_paper(name: str) -> None:
+    family, changes, reference = REFERENCES[name]
+    model = tiny.build(family, **changes)
+    encoder, sources = build_padded(SOURCE_LENGTHS, "left", 1)
+    decoder, targets = build_padded(TARGET_LENGTHS, "right", 2)
+    out = model.net(Batch(encoder=encoder, decoder=decoder))
+    parameters = {
+        key: tensor.detach().clone().requires_grad_()
+        for key, tensor in model.net.named_parameters()
+    }
+    logits, expected_logits = [], []
+    for n, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        hidden = torch.stack(reference(parameters, source, target))
+        head = parameters["heads.lm.out.weight"], parameters["heads.lm.out.bias"]
+        expected_logits.append(nn.functional.linear(hidden, *head))
+        logits.append(out["logits"][n, : len(target)])
+        compare.assert_close(
+            {"last_hidden_state": out["last_hidden_state"][n, : len(target)]},
+            {"last_hidden_state": hidden},
+            1e-10,
+        )
+    torch.cat(logits).sin().sum().backward()
+    torch.cat(expected_logits).sin().sum().backward()
+    gradients = {key: p.grad for key, p in model.net.named_parameters() if p.grad is not None}
+    expected = {key: p.grad for key, p in parameters.items() if p.grad is not None}
+    assert gradients.keys() == expected.keys() == parameters.keys()
+    compare.assert_close(gradients, expected, 1e-9)
