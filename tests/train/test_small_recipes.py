@@ -300,6 +300,7 @@ EXTRA_FLAGS = {
     "sentence-contrastive": ["--model.dropout", "0.1", "--model.attention_dropout", "0.1"],
     "image-text-contrastive": ["--train.grad_accum", "3"],
     "lora": ["--lora.lora_dropout", "0.2"],
+    "text-to-image": ["--objective.translate", "0.2", "--model.dropout", "0.1"],
 }
 
 
@@ -311,6 +312,7 @@ EXTRA_FLAGS = {
         "segment-recurrent-lm",
         "permutation-lm",
         "lora",
+        "text-to-image",
         *FULL_BATCH_RECIPES,
     ],
 )

@@ -12,12 +12,13 @@ import torch
 import torch.nn.functional as F
 
 import qkv
-from qkv.batch import IGNORE_INDEX
+from qkv.batch import IGNORE_INDEX, Batch
 from qkv.data.encode.text_to_image import TextToImageEncoder
 from qkv.data.read.record import Record
 from qkv.image_tokenizer import ImageTokenizer
 from qkv.train.evaluate.evaluation_loop import compute_language_model_metrics
 from qkv.train.objectives import build_objective
+from qkv.train.objectives.objective import Objective
 from tests.support.errors import assert_error
 from tests.support.objectives import PAD, VOCAB, VOCAB_SIZE
 
@@ -33,14 +34,26 @@ def build_example(**fields: Any) -> dict[str, Any]:
     return {"tokens": np.array([*CAPTION, *codes], np.uint16), **fields}
 
 
+def collate_training(objective: Objective, example: dict[str, Any], seed: int) -> Batch:
+    """Return the batch of one example with the noise of training."""
+    assert objective.train_noise is not None
+    return objective.collate([objective.train_noise(example, np.random.default_rng(seed))])
+
+
+def get_rows(batch: Batch) -> tuple[list[int], list[int]]:
+    """Return the tokens and the labels of the first row."""
+    assert batch.decoder is not None
+    assert batch.decoder.input_ids is not None
+    return batch.decoder.input_ids[0].tolist(), batch.labels["labels"][0].tolist()
+
+
 def test_only_codes_are_targets() -> None:
     objective = build_objective("text-to-image", IMAGE_VOCAB, caption_dropout=1.0)
     example = build_example()
     tokens = example["tokens"].tolist()
-    row = objective.noise(example, RNG)  # without dropout: that of evaluation
-    assert row["tokens"].tolist() == tokens[:-1]
-    assert row["labels"].tolist() == [IGNORE_INDEX] * 4 + tokens[5:]
+    row = objective.noise(example, RNG)  # of evaluation: no caption is dropped
     batch = objective.collate([row, row])
+    assert get_rows(batch) == (tokens[:-1], [IGNORE_INDEX] * 4 + tokens[5:])
     assert objective.count_targets(batch) == {"loss": 8}
     model = qkv.build(
         "gpt2", vocab_size=VOCAB_SIZE + 12, width=16, depth=1, heads=2, max_positions=9
@@ -53,27 +66,26 @@ def test_only_codes_are_targets() -> None:
 
 def test_captions_are_dropped_in_training() -> None:
     objective = build_objective("text-to-image", IMAGE_VOCAB, caption_dropout=0.25)
-    assert objective.train_noise is not None
-    rng = np.random.default_rng(1)
-    rows = [objective.train_noise(build_example(), rng) for _ in range(400)]
-    num_dropped = sum(row["tokens"][:5].tolist() == [PAD] * 5 for row in rows)
-    assert 70 < num_dropped < 130
-    assert {tuple(row["tokens"][:5].tolist()) for row in rows} == {tuple(CAPTION), (PAD,) * 5}
-    assert len({tuple(row["labels"].tolist()) for row in rows}) == 1
+    rows = [get_rows(collate_training(objective, build_example(), seed)) for seed in range(400)]
+    captions = [tuple(tokens[:5]) for tokens, _ in rows]
+    assert 70 < captions.count((PAD,) * 5) < 130
+    assert {*captions} == {tuple(CAPTION), (PAD,) * 5}
+    assert len({tuple(labels) for _, labels in rows}) == 1
 
 
 def test_augmented_images_are_encoded_again() -> None:
-    objective = build_objective("text-to-image", IMAGE_VOCAB, translate=0.5)
-    assert objective.train_noise is not None
     example = build_example(pixels=IMAGES[0].ravel())
-    rows = [objective.train_noise(example, np.random.default_rng(seed)) for seed in (1, 2, 2)]
-    labels = [row["labels"][4:].tolist() for row in rows]
+    objective = build_objective("text-to-image", IMAGE_VOCAB, translate=0.5)
+    rows = [get_rows(collate_training(objective, example, seed)) for seed in (1, 2, 2)]
+    labels = [row_labels[4:] for _, row_labels in rows]
     assert labels[0] != labels[1] == labels[2]
     assert all(VOCAB_SIZE <= label < VOCAB_SIZE + 12 for row in labels for label in row)
-    plain = build_objective("text-to-image", IMAGE_VOCAB)
-    assert plain.train_noise is not None
-    row = plain.train_noise(example, np.random.default_rng(1))
-    assert row["labels"][4:].tolist() == example["tokens"][5:].tolist()
+    assert [tokens[5:] for tokens, _ in rows] == [row[:-1] for row in labels]
+    codes = example["tokens"][5:].tolist()
+    evaluated = objective.collate([objective.noise(example, RNG)])
+    assert get_rows(evaluated)[1][4:] == codes
+    unchanged = build_objective("text-to-image", IMAGE_VOCAB)
+    assert get_rows(collate_training(unchanged, example, 1))[1][4:] == codes
 
 
 def test_bits_per_dimension() -> None:
