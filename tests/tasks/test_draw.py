@@ -169,7 +169,7 @@ def test_models_that_cannot_draw() -> None:
         lambda: qkv.task("draw", change_model(image_tokenizer=longer)),
         "21 positions, expected more than the 64 codes of an image",
     )
-    assert_error(lambda: qkv.task("draw", "builtin:translate"), "no image tokenizer")
+    assert_error(lambda: qkv.task("draw", "builtin:translate"), "a decoder with learned positions")
 
 
 def test_invalid_inputs_and_settings() -> None:

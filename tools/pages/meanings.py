@@ -21,6 +21,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "num_sentinels": "number of T5 sentinel tokens",
         "extra_tokens": "language or control codes, each one token",
     },
+    "image_tokenizer": {
+        "load": "folder of a pretrained image tokenizer",
+    },
     "data": {
         "train": "training files, `-` for standard input, or `hf:owner/name:split`",
         "validation": "validation files, or the fraction of the training data to hold out",
@@ -41,6 +44,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "alpha_ce": "weight of the distillation loss",
         "alpha_cos": "weight of the cosine loss of the hidden states",
         "alpha_mlm": "weight of the masked LM loss",
+        "caption_dropout": "fraction of captions that are replaced by padding, for guidance",
         "class_weights": "weights of the cross-entropy: balanced, a list by label id, `{ label = weight }`",
         "delete_prob": "fraction of deleted tokens",
         "discriminator_weight": "weight of the discriminator's loss",
