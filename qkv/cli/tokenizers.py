@@ -108,7 +108,7 @@ def train(
             if value:
                 raise ValueError(f"{flag} is for tokenizers of texts, not for {type}: remove it")
         sizes = {"image_size": image_size, "patch_size": patch_size, "vocab_size": vocab_size}
-        return train_image_tokenizer(files, out, type, format, drop_none(**sizes))
+        return train_on_images(files, out, type, format, drop_none(**sizes))
     for flag, size in (("--image-size", image_size), ("--patch-size", patch_size)):
         if size is not None:
             raise ValueError(f"{flag} is for image tokenizers; expected --type patches or pixels")
@@ -151,7 +151,7 @@ def train(
     print_rich(table)
 
 
-def train_image_tokenizer(
+def train_on_images(
     files: Sequence[str], out: Path, type: str, format: str | None, sizes: dict[str, int]
 ) -> None:
     """Train an image tokenizer on the images of files, and print its error on them."""

@@ -107,9 +107,9 @@ def train_image_tokenizer(
     num_channels = 1 if type == "pixels" else 3
     count = 1 if type == "pixels" else MAX_TRAINING_IMAGES
     sizes = {"patch_size": patch_size, "vocab_size": vocab_size}
-    given = {name: value for name, value in sizes.items() if value is not None}
+    settings = {name: value for name, value in sizes.items() if value is not None}
     images = read_images(records, image_size, num_channels, count)
-    return ImageTokenizer.train(images, type=type, seed=seed, **given)
+    return ImageTokenizer.train(images, type=type, seed=seed, **settings)
 
 
 def read_images(
