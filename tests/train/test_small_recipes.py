@@ -79,7 +79,7 @@ PIXEL_RECIPES = ("image-classification", "frame-classification")  # which read n
 
 
 def read_small_recipe(name: str, folder: Path, *flags: str) -> Recipe:
-    if name.startswith("image-"):
+    if "image" in name:
         pytest.importorskip("PIL")
     data_flags = small_data.write_data(name, folder)
     return read_recipe(
@@ -315,6 +315,7 @@ EXTRA_FLAGS = {
     "sentence-contrastive": ["--model.dropout", "0.1", "--model.attention_dropout", "0.1"],
     "image-text-contrastive": ["--train.grad_accum", "3"],
     "lora": ["--lora.lora_dropout", "0.2"],
+    "text-to-image": ["--objective.translate", "0.2", "--model.dropout", "0.1"],
 }
 
 
@@ -326,6 +327,7 @@ EXTRA_FLAGS = {
         "segment-recurrent-lm",
         "permutation-lm",
         "lora",
+        "text-to-image",
         "image-classification",
         *FULL_BATCH_RECIPES,
     ],
