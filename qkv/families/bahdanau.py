@@ -12,7 +12,10 @@ from qkv.families.recurrent import change_stacks, orthogonal_init, recurrent
 
 
 def bahdanau(
-    attention_width: int = 1000, maxout_width: int = 500, init_std: float = 0.01, **sizes: Any
+    attention_width: int | None = 1000,
+    maxout_width: int = 500,
+    init_std: float = 0.01,
+    **sizes: Any,
 ) -> s.Spec:
     """Return the spec. `attention_width`: the width of the hidden layer of the additive score."""
     width = sizes["width"]

@@ -251,11 +251,67 @@ def luong(
     return outputs
 
 
+def run_lstmn(
+    p: Parameters, path: str, x: Tensor, tape: list[State], last: Tensor, feed: Tensor
+) -> State:
+    """Cheng et al. 2016, equations 5 to 11: the next (hidden, cell, summary) of a layer."""
+    scores = [additive(p, f"{path}.score", torch.cat([x, last]), entry[0]) for entry in tape]
+    ones = [1] * len(tape)
+    hidden = attend(scores, [entry[0] for entry in tape], ones)
+    cell = attend(scores, [entry[1] for entry in tape], ones)
+    return (*run_cell(p, path, torch.cat([x, feed]), (hidden, cell)), hidden)
+
+
+def cheng(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
+    """Cheng et al. 2016: LSTMN layers, shallow fusion with additive attention to the source."""
+    zeros = torch.zeros(tiny.WIDTH, dtype=torch.float64)
+    nothing = zeros[:0]
+    tapes: list[list[State]] = [[], []]
+    lasts = [zeros, zeros]
+    annotations = []
+    for x in embed(p, "encoder", source):
+        for n in range(2):  # without a past, the state is zero
+            tape = tapes[n] or [(zeros, zeros)]
+            new = run_lstmn(p, f"encoder.layers.{n}", x, tape, lasts[n], nothing)
+            tapes[n].append(new)
+            x, _, lasts[n] = new
+        annotations.append(x)
+    tapes = [[tape[-1]] for tape in tapes]  # the decoder starts from the final states
+    lasts = [zeros, zeros]
+    outputs = []
+    for y in embed(p, "decoder", target):
+        query = tapes[-1][-1][0]
+        scores = [additive(p, "decoder.cross_attention.score", query, h) for h in annotations]
+        context = attend(scores, annotations, [1] * len(annotations))
+        x = y
+        for n in range(2):
+            feed = nothing if n else context
+            new = run_lstmn(p, f"decoder.layers.{n}", x, tapes[n], lasts[n], feed)
+            tapes[n].append(new)
+            x, _, lasts[n] = new
+        outputs.append(torch.tanh(linear(p, "decoder.output.dense", torch.cat([x, context]))))
+    return outputs
+
+
+def dai(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
+    """Dai and Le 2015: one LSTM and one table of embeddings for both stacks."""
+    states = zero_states(p, 1, 2)
+    for x in embed(p, "encoder", source):
+        _, states = run_layers(p, "encoder", x, states)
+    outputs = []
+    for y in embed(p, "encoder", target):
+        hidden, states = run_layers(p, "encoder", y, states)
+        outputs.append(hidden)
+    return outputs
+
+
 LOCAL = {"local-m": dict(name="local-m", window=2), "local-p": dict(name="local-p", window=2)}
 REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., list[Tensor]]]] = {
     "rnn-encoder-decoder": ("rnn-encoder-decoder", {}, cho),
     "lstm-seq2seq": ("lstm-seq2seq", {}, sutskever),
     "bahdanau": ("bahdanau", {}, bahdanau),
+    "lstmn": ("lstmn", {}, cheng),
+    "sequence-autoencoder": ("sequence-autoencoder", {}, dai),
     **{
         f"luong-{score}-{select}-{'feeding' if feeds else 'plain'}": (
             "luong",
