@@ -64,6 +64,12 @@ MAX_LOSSES = {
     "question-answering":            {"start": 0.5, "end": 0.5},
     "multiple-choice":               {"loss": 0.3},
     "lora":                          {"loss": 0.1},  # the new head alone stays above 0.5
+    "rnn-encoder-decoder":           {"loss": 1.3},
+    "lstm-seq2seq":                  {"loss": 1.5},
+    "bahdanau":                      {"loss": 1.1},
+    "luong":                         {"loss": 0.6},
+    "lstmn":                         {"loss": 2.0},
+    "sequence-autoencoder":          {"loss": 1.2},
 }
 # fmt: on
 # Their loss compares all rows of a batch: see test_step.py.
@@ -299,6 +305,7 @@ EXTRA_FLAGS = {
     "sentence-contrastive": ["--model.dropout", "0.1", "--model.attention_dropout", "0.1"],
     "image-text-contrastive": ["--train.grad_accum", "3"],
     "lora": ["--lora.lora_dropout", "0.2"],
+    "luong": ["--model.dropout", "0.2"],
 }
 
 
@@ -310,6 +317,8 @@ EXTRA_FLAGS = {
         "segment-recurrent-lm",
         "permutation-lm",
         "lora",
+        "luong",
+        "sequence-autoencoder",
         *FULL_BATCH_RECIPES,
     ],
 )
