@@ -131,7 +131,7 @@ def maxout(p: Parameters, *parts: Tensor) -> Tensor:
     return torch.stack([torch.maximum(rows[i], rows[i + 1]) for i in range(0, len(rows), 2)])
 
 
-def attend(scores: list[Tensor], values: list[Tensor], factors: list[Any]) -> Tensor:
+def compute_context(scores: list[Tensor], values: list[Tensor], factors: list[Any]) -> Tensor:
     """The sum of values by the softmax of the scores, times a factor each."""
     weights = torch.stack(scores).softmax(0)
     return sum(
@@ -198,7 +198,7 @@ def bahdanau(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
     for y in embed(p, "decoder", target):
         query = states[0][0]
         scores = [additive(p, "decoder.cross_attention.score", query, h) for h in annotations]
-        context = attend(scores, annotations, [1] * len(annotations))
+        context = compute_context(scores, annotations, [1] * len(annotations))
         hidden, states = run_layers(p, "decoder", torch.cat([y, context]), states)
         outputs.append(maxout(p, hidden, y, context))
     return outputs
@@ -245,7 +245,7 @@ def luong(
         factors: list[Any] = [1] * len(inside)
         if select == "local-p":
             factors = [torch.exp(-((n - center) ** 2) / (2 * 1.0**2)) for n in inside]
-        context = attend(scores, values, factors) if inside else torch.zeros_like(hidden)
+        context = compute_context(scores, values, factors) if inside else torch.zeros_like(hidden)
         output = torch.tanh(p["decoder.output.dense.weight"] @ torch.cat([context, hidden]))
         outputs.append(output)
     return outputs
@@ -257,8 +257,8 @@ def run_lstmn(
     """Cheng et al. 2016, equations 5 to 11: the next (hidden, cell, summary) of a layer."""
     scores = [additive(p, f"{path}.score", torch.cat([x, last]), entry[0]) for entry in tape]
     ones = [1] * len(tape)
-    hidden = attend(scores, [entry[0] for entry in tape], ones)
-    cell = attend(scores, [entry[1] for entry in tape], ones)
+    hidden = compute_context(scores, [entry[0] for entry in tape], ones)
+    cell = compute_context(scores, [entry[1] for entry in tape], ones)
     return (*run_cell(p, path, torch.cat([x, feed]), (hidden, cell)), hidden)
 
 
@@ -282,7 +282,7 @@ def cheng(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
     for y in embed(p, "decoder", target):
         query = tapes[-1][-1][0]
         scores = [additive(p, "decoder.cross_attention.score", query, h) for h in annotations]
-        context = attend(scores, annotations, [1] * len(annotations))
+        context = compute_context(scores, annotations, [1] * len(annotations))
         x = y
         for n in range(2):
             feed = nothing if n else context
