@@ -4,6 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qkv import decode as decode
+    from qkv import words as words
     from qkv.attention_weights import look
     from qkv.batch import Batch, Inputs
     from qkv.export.formats import export_model
@@ -49,10 +51,13 @@ _MODULES = {
     "look": "qkv.attention_weights",
     "task": "qkv.tasks.registry",
 }
+_PACKAGES = ("decode", "words")  # with public names of their own: qkv.words.load
 
 
 def __getattr__(name: str) -> object:
     """Import a public name on first use, because `qkv --help` should not import torch."""
+    if name in _PACKAGES:
+        return import_module(f"{__name__}.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(_MODULES[name]), name)

@@ -1,7 +1,8 @@
-"""Formatting of counts and durations."""
+"""Formatting of counts and durations, and round numbers for the axes of charts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 
@@ -22,3 +23,16 @@ def format_duration(seconds: float) -> str:
     if hours >= 24:
         return f"{hours // 24}d {hours % 24:02}:{minutes:02}"
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def compute_ticks(low: float, high: float, count: int) -> list[float]:
+    """Return about `count` round numbers whose range includes both ends."""
+    if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
+        low -= max(abs(low), 1) / 2
+        high += max(abs(high), 1) / 2
+    min_step = (high - low) / count
+    unit = 10.0 ** math.floor(math.log10(min_step))
+    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= min_step * (1 - 1e-9))
+    first = math.floor(low / step + 1e-9)
+    last = math.ceil(high / step - 1e-9)
+    return [index * step for index in range(first, last + 1)]

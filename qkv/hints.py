@@ -37,6 +37,13 @@ NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     "logging_steps": "log_every",
     "compute_metrics": "metrics",
     "rank": "r",
+    # word vectors: gensim
+    "alpha": "lr",
+    "min_alpha": "min_lr_ratio",
+    "sg": "algorithm",
+    "size": "vector_size",
+    "workers": "num_threads",
+    "top_n": "topn",
     # generation and tasks
     "beam": "num_beams",
     "beams": "num_beams",

@@ -235,6 +235,7 @@ WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "distillation":                  write_documents_and_teacher,
     "generative-question-answering": write_squad,
     "image-text-contrastive":        write_images,
+    "text-to-image":                 write_images,
     "lora":                          write_labeled_texts_and_base,
     "lstm-seq2seq":                  write_translations,
     "lstmn":                         write_translations,

@@ -12,7 +12,19 @@ from typing import Any
 from cyclopts import App, CycloptsError, Group, MissingArgumentError, Token, UnknownOptionError
 
 from qkv import __version__
-from qkv.cli import completion, models, new, read, recipes, tokenizers, train, write
+from qkv.cli import (
+    completion,
+    draw,
+    experiment,
+    models,
+    new,
+    read,
+    recipes,
+    tokenizers,
+    train,
+    words,
+    write,
+)
 from qkv.cli.console import print_error
 from qkv.files import format_error
 from qkv.hints import NAME_HINTS
@@ -29,19 +41,31 @@ tokenizer_app = App(
 )
 tokenizer_app.command(tokenizers.train)
 tokenizer_app.command(tokenizers.show)
+words_app = App(
+    name="words",
+    help="Train word vectors on texts, compare words by their vectors, evaluate vectors.\n\n"
+    "qkv words near rabbit",
+)
+words_app.command(words.train)
+words_app.command(words.near)
+words_app.command(words.analogy)
+words_app.command(words.evaluate_words, name="eval")
+words_app.command(words.convert)
 
 # (title, example) of a group -> its commands, in the order of the help page.
 COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
     ("Use a model", 'qkv translate "Wo ist der Bahnhof?"'): dict(
         translate=write.translate, complete=write.complete, classify=read.classify,
         summarize=write.summarize, answer=read.answer, fill=read.fill, tag=read.tag,
-        embed=read.embed, match=read.match, score=read.score_text, detect=read.detect,
+        embed=read.embed, match=read.match, caption=write.caption, draw=draw.draw,
+        score=read.score_text, detect=read.detect,
     ),
     ("Inspect", "qkv show gpt2"): dict(families=models.families, show=models.show),
     ("Train", "qkv train shakespeare --data.train input.txt"): dict(
         new=new.new, recipes=recipes.recipes, train=train.train, eval=train.eval,
-        tokenizer=tokenizer_app,
+        tokenizer=tokenizer_app, experiment=experiment.experiment,
     ),
+    ("Word vectors", "qkv words near rabbit"): dict(words=words_app),
     ("Export", "qkv export Helsinki-NLP/opus-mt-de-en small --quantization int8"): dict(
         export=models.export, merge=models.merge
     ),
@@ -59,7 +83,7 @@ app.command(completion.make_completion_command(app), name="--install-completion"
 program_group = Group("This program", sort_key=len(COMMAND_GROUPS))
 for flag in ("--help", "--version", "--install-completion"):
     app[flag].group = program_group
-TEXT_COMMAND_MODULES = [module.__name__ for module in (read, write, tokenizers)]
+TEXT_COMMAND_MODULES = [module.__name__ for module in (read, write, draw, tokenizers, words)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

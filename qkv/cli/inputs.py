@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
@@ -23,6 +24,14 @@ COMPRESSION_SUFFIXES = tuple(".gz .xz .bz2".split())
 FILE_SUFFIXES = (*RECORD_SUFFIXES, *COMPRESSION_SUFFIXES, ".txt", ".md", ".zip")
 MAX_LINES = 5_000_000  # that one command reads into memory
 MAX_FILE_NAME_WORDS = 8  # an argument with more words is a text, even if it ends with a suffix
+
+
+def is_image_argument(argument: str) -> bool:
+    """Return whether an argument is the path of an image or of a folder of images."""
+    from qkv.data.read.image_folder import is_image_name
+
+    is_image = is_image_name(Path(argument)) and len(argument.split()) <= MAX_FILE_NAME_WORDS
+    return is_image or os.path.isdir(argument)
 
 
 def has_piped_input() -> bool:

@@ -71,12 +71,14 @@ def print_results(
     key: str,
     titles: str,
     make_row: Callable[[Any], Sequence[object]],
+    *,
+    input_key: str = "text",
 ) -> None:
     """Print a list of items per text; several texts are numbered, a blank text has no items."""
     results = [items or () for items in results]
     if as_json:
         return print_json_lines(
-            {"text": text, key: [asdict(item) for item in items]}
+            {input_key: text, key: [asdict(item) for item in items]}
             for text, items in zip(texts, results, strict=True)
         )
     rows = [(number, *make_row(item)) for number, items in enumerate(results, 1) for item in items]

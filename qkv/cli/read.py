@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from qkv.cli.decoding import DEFAULT_GENERATION, GenerationOptions
 from qkv.cli.flags import BoolFlag, OutputPath, StrictInt, StringList, TextArgument, drop_none
-from qkv.cli.inputs import DEFAULT_FILE, FileOptions, is_text_file
+from qkv.cli.inputs import DEFAULT_FILE, FileOptions, is_image_argument, is_text_file
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import (
     format_score,
@@ -19,6 +20,26 @@ from qkv.cli.output import (
 )
 from qkv.staging import write_file
 
+if TYPE_CHECKING:
+    from qkv.tasks.base import Task
+
+
+def prepare_inputs(
+    name: str, arguments: Sequence[str], options: ModelOptions, file: FileOptions, **settings: Any
+) -> tuple[Task[Any, Any], list[str]]:
+    """Return a task and its inputs: texts, or the paths of images if the model reads images."""
+    are_images = bool(arguments) and all(map(is_image_argument, arguments))
+    inputs = list(arguments) if are_images else file.read_texts(arguments)
+    task = options.make_task(name, **settings)
+    if not task.reads_text:
+        return task, list(arguments)
+    if are_images:
+        raise ValueError(
+            f"{arguments[0]}: an image, but {options.model or 'the built-in model'} reads texts; expected "
+            "a model of images with --model"
+        )
+    return task, inputs
+
 
 def classify(
     *texts: TextArgument,
@@ -29,14 +50,16 @@ def classify(
     hypothesis_template: str | None = None,
     multi_label: BoolFlag = False,
 ) -> None:
-    """Classify texts; with --candidate-labels, zero-shot by an entailment (NLI) model.
+    """Classify texts or images; with --candidate-labels, texts zero-shot by an entailment (NLI) model.
 
     qkv classify "A fine film."
+
+    qkv classify picture.png --model google/vit-base-patch16-224
 
     Parameters
     ----------
     texts
-        text, file with one text per line, or - for standard input
+        text, file with one text per line, or - for standard input; image files for a model of images
     top_k
         number of labels to print
     candidate_labels
@@ -54,20 +77,21 @@ def classify(
     ):
         if is_used and not candidate_labels:
             raise ValueError(f"{flag} is for zero-shot classification: also set --candidate-labels")
-    input_texts = file.read_texts(texts)
-    task = options.make_task(
-        "classify",
-        top_k=top_k,
-        candidate_labels=candidate_labels,
-        multi_label=multi_label,
-        **drop_none(hypothesis_template=hypothesis_template),
+    zero_shot_settings = drop_none(
+        candidate_labels=candidate_labels or None,
+        multi_label=multi_label or None,
+        hypothesis_template=hypothesis_template,
+    )
+    task, input_texts = prepare_inputs(
+        "classify", texts, options, file, top_k=top_k, **zero_shot_settings
     )
     results = options.run_task(task, input_texts)
+    column = "text" if task.reads_text else "image"
     if options.as_json:
         from qkv.tasks.read.classify import Classification
 
         return print_json_lines(
-            {"text": text, **result_to_dict(result, Classification)}
+            {column: text, **result_to_dict(result, Classification)}
             for text, result in zip(input_texts, results, strict=True)
         )
     if len(input_texts) == 1:
@@ -77,7 +101,7 @@ def classify(
             [(candidate.label, format_score(candidate.score)) for candidate in candidates],
         )
     print_table(
-        "label score text",
+        f"label score {column}",
         [
             ("", "", "") if result is None else (result.label, format_score(result.score), text)
             for text, result in zip(input_texts, results, strict=True)
@@ -89,25 +113,38 @@ def tag(
     *texts: TextArgument,
     options: ModelOptions,
     file: FileOptions = DEFAULT_FILE,
-    aggregation: Literal["none", "simple", "first", "average", "max"] = "first",
+    aggregation: Literal["none", "simple", "first", "average", "max"] | None = None,
     stride: StrictInt | None = None,
 ) -> None:
-    """Tag the named entities of texts, with their character offsets.
+    """Tag the named entities of texts, with their character offsets, or every frame of clips.
 
     qkv tag "Clara lives in Zurich." --model dslim/bert-base-NER
+
+    qkv tag clip.gif --model runs/mnist-clips/best
 
     Parameters
     ----------
     texts
-        text, file with one text per line, or - for standard input
+        text, file with one text per line, or - for standard input; for a model of clips, animated images
+        (GIF, WebP, PNG) or folders of frames
     aggregation
-        none: tokens; simple: entities; first, average, max: entities of whole words
+        none: tokens; simple: entities; first (the default), average, max: entities of whole words
     stride
         number of tokens by which the windows of a long text overlap
     """
-    input_texts = file.read_texts(texts)
-    task = options.make_task("tag", aggregation=aggregation, stride=stride)
+    settings = drop_none(aggregation=aggregation, stride=stride)
+    task, input_texts = prepare_inputs("tag", texts, options, file, **settings)
     results = options.run_task(task, input_texts)
+    if not task.reads_text:
+        return print_results(
+            options.as_json,
+            input_texts,
+            results,
+            "frames",
+            "frame label score",
+            lambda frame: (frame.frame, frame.label, format_score(frame.score)),
+            input_key="clip",
+        )
     print_results(
         options.as_json,
         input_texts,

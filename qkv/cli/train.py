@@ -245,8 +245,9 @@ def build_run_summary(recipe: Recipe, prepared: Setup, state: TrainerState) -> T
         steps += f" in {recipe.train.epochs:,} epoch{'s' * (recipe.train.epochs != 1)}"
     if state.step:
         steps += f", resumed after {state.step:,}"
+    facts = {} if prepared.embeddings is None else {"embeddings": str(prepared.embeddings)}
     return build_facts_table(
-        model=model, data=data, objective=recipe.objective.name, device=device, steps=steps
+        model=model, **facts, data=data, objective=recipe.objective.name, device=device, steps=steps
     )
 
 

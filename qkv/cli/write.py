@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from qkv.cli.alignment import NO_ALIGNMENT, AlignmentOptions, print_alignments
@@ -125,6 +126,34 @@ def print_result(result: Any) -> None:
             [(format_score(candidate.score), candidate.text) for candidate in result.candidates],
         )
     print_text(result.text)
+
+
+def caption(
+    *images: Path,
+    options: ModelOptions,
+    generation: TextGenerationOptions = DEFAULT_TEXT_GENERATION,
+) -> None:
+    """Describe images in words.
+
+    qkv caption picture.png --model runs/emoji-caption-soft/best
+
+    Parameters
+    ----------
+    images
+        image files
+    """
+    if not images:
+        raise ValueError("no image; expected at least one image file")
+    results = options.run_task(options.make_task("caption", **generation.settings), images)
+    if options.as_json:
+        from qkv.tasks.write.caption import Caption
+
+        return print_json_lines(
+            {"image": str(image), **result_to_dict(result, Caption)}
+            for image, result in zip(images, results, strict=True)
+        )
+    for result in results:
+        print_result(result)
 
 
 def complete(

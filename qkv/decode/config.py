@@ -74,6 +74,8 @@ class GenerationConfig:
     forced_eos_token_id: TokenIds = ()  # one of these is the token at the maximum length
     remove_invalid_values: bool = False  # replace NaN and infinite logits
     renormalize_logits: bool = False
+    # Classifier-free guidance: above 1, the scores are those of the prompt against a negative prompt.
+    guidance_scale: float = 1.0
     # Special tokens.
     decoder_start_token_id: int | None = None  # of an encoder-decoder; None: that of the model
     eos_token_id: TokenIds = ()
@@ -156,6 +158,7 @@ NUMBER_RANGES = {
     "penalty_alpha": (0.0, 1.0),
     "repetition_penalty": (1e-6, MAX_NUMBER),
     "encoder_repetition_penalty": (1e-6, MAX_NUMBER),
+    "guidance_scale": (0.0, MAX_NUMBER),
 }
 BOOLEAN_FIELDS = ("do_sample", "remove_invalid_values", "renormalize_logits")
 TOKEN_ID_FIELDS = (
@@ -280,6 +283,10 @@ def find_ineffective_fields(values: Mapping[str, Any]) -> dict[str, str]:
     if values["num_beams"] == 1 and values["early_stopping"]:
         expected["early_stopping"] = (
             "False without beam search: remove it, or set num_beams to 2 or more"
+        )
+    if values["guidance_scale"] != 1 and (values["num_beams"] > 1 or values["penalty_alpha"]):
+        expected["guidance_scale"] = (
+            "1 with num_beams or penalty_alpha: remove it, or use greedy search or sampling"
         )
     for minimum, maximum in LENGTH_LIMITS:
         if values[maximum] is not None and (values[minimum] or 0) > values[maximum]:

@@ -24,6 +24,7 @@ from threading import RLock
 import torch
 
 from qkv.decode.config import GenerationConfig, format_setting_value
+from qkv.decode.guidance import GuidedRunner
 from qkv.decode.logits.processors import PrefixAllowedTokensFn, check_allowed_tokens
 from qkv.decode.recurrent_runner import RecurrentRunner
 from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria
@@ -36,6 +37,7 @@ from qkv.decode.request_checks import (
     get_vocab_size,
     has_segment_recurrence,
     is_encoder_decoder_model,
+    prepare_negative_prompt,
     prepare_prompt,
 )
 from qkv.decode.request_queue import RequestQueue
@@ -103,16 +105,19 @@ class Engine:
         source: Source | None = None,
         generation_config: GenerationConfig | None = None,
         seed: int = 0,
+        negative_prompt_ids: Sequence[int] | None = None,
         prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
         stopping_criteria: StoppingCriteria | None = None,
     ) -> int:
         """Add a request to the queue and return its id; it is processed from the next step on.
 
-        `source` is the encoder's token ids, or hidden states (S, W) for cross-attention.
-        `prefix_allowed_tokens_fn` returns the token ids allowed after the new token ids so far;
-        `stopping_criteria` returns True after the last one. It is required with `stop_strings`, which
-        the engine cannot find because it has no tokenizer. If one of them raises an error, the request
-        ends with a result whose `finish_reason` is "error" and whose `error` is that error."""
+        `source` is the encoder's token ids, or its hidden states (S, W) for cross-attention.
+        `negative_prompt_ids` is the prompt that `guidance_scale` leads away from, by default the last
+        token of the prompt. `prefix_allowed_tokens_fn` returns the token ids allowed after the new
+        token ids so far; `stopping_criteria` returns True after the last one. It is required with
+        `stop_strings`, which the engine cannot find because it has no tokenizer. If one of them raises
+        an error, the request ends with a result whose `finish_reason` is "error" and whose `error` is
+        that error."""
         generation_config = generation_config or GenerationConfig()
         check_config(self.net, self.assistant_model, generation_config)
         if generation_config.stop_strings and stopping_criteria is None:
@@ -121,6 +126,9 @@ class Engine:
                 " without a tokenizer: use Model.generate or a task, or pass stopping_criteria"
             )
         prompt_ids = prepare_prompt(self.net, list(prompt), source, generation_config)
+        negative_prompt = prepare_negative_prompt(
+            self.net, prompt_ids, negative_prompt_ids, generation_config
+        )
         is_encoder_decoder = is_encoder_decoder_model(self.net)
         if self.assistant_model is not None and not is_encoder_decoder:
             check_assistant_length(self.assistant_model, prompt_ids)
@@ -142,6 +150,7 @@ class Engine:
                 seed=seed + (sample_index << 32),
                 sample_index=sample_index,
                 source=list(source) if isinstance(source, Sequence) else source,
+                negative_prompt=negative_prompt,
                 prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
                 stopping_criteria=stopping_criteria,
             )
@@ -219,7 +228,7 @@ class Engine:
     def admit_requests(self, key: Hashable, requests: list[Request]) -> None:
         """Add requests to the batch of a key; if their prefill fails, the running ones are as before."""
         if key not in self.running_batches:
-            self.running_batches[key] = self.create_running_batch(requests[0].num_rows)
+            self.running_batches[key] = self.create_running_batch(requests[0])
         batch = self.running_batches[key]
         try:
             prefill = batch.prefill(requests)
@@ -301,15 +310,18 @@ class Engine:
             return (request.num_rows, len(request.prompt), self.num_steps)
         if self.assistant_model is not None:
             return (request.num_rows, request.config)
-        return (request.num_rows, request.source is None)
+        return (request.num_rows, type(request.source), request.config.guidance_scale)
 
-    def create_running_batch(self, rows_per_prompt: int) -> RunningBatch:
-        """Return an empty batch with the runner that the network needs."""
+    def create_running_batch(self, request: Request) -> RunningBatch:
+        """Return an empty batch with the runner that the network and the request need."""
         if self.has_segments:
-            return RunningBatch(SegmentRunner(self.net, rows_per_prompt))
+            return RunningBatch(SegmentRunner(self.net, request.num_rows))
         if isinstance(self.net.last_stack, RecurrentStack):
-            return RunningBatch(RecurrentRunner(self.net, rows_per_prompt))
-        runner = ModelRunner(self.net, rows_per_prompt, self.static_shapes)
+            return RunningBatch(RecurrentRunner(self.net, request.num_rows))
+        if request.negative_prompt is not None:
+            guidance_scale = request.config.guidance_scale
+            return RunningBatch(GuidedRunner(self.net, guidance_scale, self.static_shapes))
+        runner = ModelRunner(self.net, request.num_rows, self.static_shapes)
         if self.assistant_model is None:
             return RunningBatch(runner)
         return SpeculativeBatch(runner, ModelRunner(self.assistant_model))

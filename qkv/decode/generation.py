@@ -10,6 +10,7 @@ from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import Engine
 from qkv.decode.logits.processors import PrefixAllowedTokensFn
 from qkv.decode.request import RequestOutput, Result, StoppingCriteria
+from qkv.decode.request_checks import Source
 from qkv.nn.network import Network
 
 
@@ -17,7 +18,7 @@ def generate(
     net: Network | Engine,
     prompts: Sequence[Sequence[int]] | None = None,
     *,
-    sources: Sequence[Sequence[int]] | None = None,
+    sources: Sequence[Source] | None = None,
     generation_config: GenerationConfig | None = None,
     seed: int = 0,
     prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
@@ -97,7 +98,7 @@ def stream_generate(
     net: Network,
     prompt: Sequence[int] = (),
     *,
-    source: Sequence[int] | None = None,
+    source: Source | None = None,
     generation_config: GenerationConfig | None = None,
     seed: int = 0,
     assistant_model: Network | None = None,

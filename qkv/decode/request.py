@@ -69,6 +69,7 @@ class Request:
     source: list[int] | Tensor | None = None
     seed: int = 0
     sample_index: int = 0
+    negative_prompt: list[int] | None = None  # of guidance
     prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None
     stopping_criteria: StoppingCriteria | None = None
     batch_index: int = 0
@@ -106,6 +107,11 @@ class Request:
     def num_input_tokens(self) -> int:
         """Number of tokens, or hidden states, of the prefill."""
         return len(self.prompt) + (0 if self.source is None else len(self.source))
+
+    @property
+    def second_input(self) -> list[int] | Tensor | None:
+        """The second input of a runner: the source of the encoder, or the negative prompt."""
+        return self.source if self.negative_prompt is None else self.negative_prompt
 
     @property
     def source_token_ids(self) -> list[int]:

@@ -32,6 +32,15 @@ def check_config(net: Network, assistant_model: Network | None, config: Generati
         raise ValueError(
             f"{setting} needs a cache that can be truncated, and a recurrent model has none: remove it"
         )
+    if config.guidance_scale != 1 and (
+        not has_truncatable_cache(net)
+        or is_encoder_decoder_model(net)
+        or assistant_model is not None
+    ):
+        raise ValueError(
+            f"guidance_scale is {config.guidance_scale:g}, expected 1 for an encoder-decoder, a recurrent "
+            "model or with assistant_model: remove it"
+        )
     if assistant_model is not None and (config.num_beams > 1 or config.penalty_alpha):
         raise ValueError(
             "assistant_model works with greedy search and sampling: remove num_beams and penalty_alpha"
@@ -54,8 +63,15 @@ def prepare_prompt(
         raise ValueError("source is empty, expected the token ids of the encoder")
     encoder = net.encoder
     assert encoder is not None
-    check_prompt("source", source, encoder.spec.embedding.vocab_size)
-    check_sequence_length("source", len(source), encoder.spec.max_positions, "the encoder")
+    if isinstance(source, Tensor):
+        check_encoder_states(source, encoder.spec.width)
+    elif encoder.spec.embedding.patches is not None:
+        raise ValueError(
+            "source is a list of token ids, expected the encoder states (S, W) of an image"
+        )
+    else:
+        check_prompt("source", source, encoder.spec.embedding.vocab_size)
+        check_sequence_length("source", len(source), encoder.spec.max_positions, "the encoder")
     shift = net.spec.shift_right
     start_token_id = config.decoder_start_token_id
     if start_token_id is None:
@@ -63,6 +79,36 @@ def prepare_prompt(
     if start_token_id is None:
         raise ValueError("an encoder-decoder needs a start token: set decoder_start_token_id")
     return prompt if prompt[:1] == [start_token_id] else [start_token_id, *prompt]
+
+
+def prepare_negative_prompt(
+    net: Network, prompt: list[int], negative_prompt: Sequence[int] | None, config: GenerationConfig
+) -> list[int] | None:
+    """Return the negative prompt of guidance, by default the last token of the prompt, or None."""
+    if config.guidance_scale == 1:
+        if negative_prompt is not None:
+            raise ValueError(
+                "negative_prompt_ids has no effect without guidance_scale: remove it, or set that"
+            )
+        return None
+    token_ids = prompt[-1:] if negative_prompt is None else [*negative_prompt]
+    check_prompt("negative_prompt_ids", token_ids, get_vocab_size(net))
+    if not 1 <= len(token_ids) <= len(prompt):
+        raise ValueError(
+            f"negative_prompt_ids has {len(token_ids)} token ids, expected 1 to {len(prompt)}, as many "
+            "as the prompt has"
+        )
+    return token_ids
+
+
+def check_encoder_states(states: Tensor, width: int) -> None:
+    """Raise an error unless a tensor contains the hidden states (S, W) of an encoder."""
+    if states.dim() != 2 or states.shape[1] != width or not states.dtype.is_floating_point:
+        shape = "x".join(map(str, states.shape))
+        raise ValueError(
+            f"source is a tensor of shape {shape} and {states.dtype}, expected hidden states of the "
+            f"encoder, (S, {width}) floating point numbers"
+        )
 
 
 def check_assistant_length(assistant_model: Network, prompt: list[int]) -> None:
@@ -92,7 +138,8 @@ def compute_max_length(
         raise ValueError(
             f"prompt has {len(token_ids)} tokens and leaves no room for new tokens: {limit}"
         )
-    stops = is_beyond and config.context_overflow == "stop"
+    # Rows with guidance do not slide: a window without the prompt would have no guidance.
+    stops = is_beyond and (config.context_overflow == "stop" or config.guidance_scale != 1)
     max_length, limit_reason = (max_positions, "context") if stops else (requested, "length")
     num_forced = count_forced_tokens(config.force_words_ids)
     if num_forced > max_length - len(token_ids):

@@ -72,7 +72,6 @@ class ModelRunner:
         ]
         layers = net.last_stack.spec.layers
         self.has_cross_attention = any(layer.cross_attention for layer in layers)
-        self.is_encoder_decoder = net.encoder is not None and net.decoder is not None
         self.has_lookahead = any(attends_to_future(layer.attention.pattern) for layer in layers)
         self.max_positions = net.last_stack.spec.max_positions
         self.minimize_copies = device.type == "cpu"
@@ -117,7 +116,7 @@ class ModelRunner:
         self.source_layout.set_lengths([*self.source_layout.lengths, *lengths])
         positions = torch.arange(max(lengths), device=self.device)
         mask = positions < copy_to_device(lengths, self.device)[:, None]
-        if self.is_encoder_decoder:
+        if not isinstance(valid_sources[0], Tensor):
             source_ids, _ = pad_sequences_to_tensor(
                 [[*source] for source in valid_sources], self.device
             )

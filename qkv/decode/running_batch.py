@@ -91,7 +91,8 @@ class RunningBatch:
         start = len(self.requests)
         with self.runner.restore_on_error():
             output = self.runner.prefill(
-                [request.prompt for request in prefilled], [request.source for request in prefilled]
+                [request.prompt for request in prefilled],
+                [request.second_input for request in prefilled],
             )
             if duplicates:
                 self.runner.duplicate_prompts([start + i for i in indices[len(prefilled) :]])

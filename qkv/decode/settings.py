@@ -57,6 +57,7 @@ class GenerationSettings(TypedDict, total=False):
     forced_eos_token_id: int | Phrase | None
     remove_invalid_values: bool
     renormalize_logits: bool
+    guidance_scale: float
     # Special tokens.
     decoder_start_token_id: int | None
     eos_token_id: int | Phrase | None

@@ -18,7 +18,7 @@ from qkv.export.modules import (
 from qkv.model.inputs import list_accepted_inputs, list_stack_specs
 from qkv.model.model import Model
 from qkv.nn.network import Network
-from qkv.spec import DualSpec, MixtureOfExpertsSpec, SpanBeamSpec, Spec
+from qkv.spec import DualSpec, MixtureOfExpertsSpec, SpanBeamSpec, Spec, find_patches
 
 # Sizes of the example inputs. They differ, so that tracing does not take two axes for one.
 BATCH, IMAGES, CHOICES, LENGTH, CACHED, SOURCE = 3, 2, 4, 5, 7, 11
@@ -117,12 +117,13 @@ def build_forward_graph(model: Model) -> Graph:
     if "mc_token_ids" in accepted:
         examples["mc_token_ids"] = torch.zeros(shape[:2], dtype=torch.long)
         input_axes["mc_token_ids"] = {0: "batch_size", 1: "num_choices"}
-    if isinstance(spec, DualSpec) and spec.image is not None and spec.image.encoder is not None:
-        patches = spec.image.encoder.embedding.patches
-        assert patches is not None
-        size = (patches.channels, patches.image_size, patches.image_size)
+    if (patches := find_patches(spec)) is not None:
+        clip_axes: Axes = {1: "num_frames"} if "T" in patches.pixel_shape else {}
+        size = [LENGTH if axis == "T" else int(axis) for axis in patches.pixel_shape]
         examples["pixel_values"] = torch.zeros(IMAGES, *size, dtype=model.dtype)
-        input_axes["pixel_values"] = {0: "image_batch_size"}
+        input_axes["pixel_values"] = {
+            0: "image_batch_size" if is_dual else "batch_size"
+        } | clip_axes
     examples = {name: x.to(model.device) for name, x in examples.items()}
     module = ForwardModule(model.net)
     return Graph(

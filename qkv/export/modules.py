@@ -14,7 +14,7 @@ from qkv.model.model import CHOICE_INPUTS
 from qkv.nn.cache import Cache, KVCache
 from qkv.nn.network import DualEncoder, Network
 from qkv.nn.transformer import LayerCache
-from qkv.spec import DualSpec, LearnedPositions, Spec
+from qkv.spec import DualSpec, Spec, find_patches
 
 Tensors = dict[str, Tensor]
 HEAD_OUTPUTS = (
@@ -79,9 +79,9 @@ class ForwardModule(nn.Module):
         if "input_ids" in inputs:
             ids, mask = inputs["input_ids"], inputs["attention_mask"]
             text = build_inputs(ids, mask, inputs.get("token_type_ids"))
+        if "pixel_values" in inputs:
+            image = self.build_image_inputs(inputs["pixel_values"])
         if isinstance(self.spec, DualSpec):
-            if "pixel_values" in inputs:
-                image = self.build_image_inputs(inputs["pixel_values"])
             return Batch(encoder=text, image=image)
         mc_token_ids = inputs.get("mc_token_ids")
         if self.spec.encoder is None:
@@ -90,14 +90,13 @@ class ForwardModule(nn.Module):
         decoder = None
         if self.spec.decoder is not None and shift is not None and text is not None:
             decoder = shift_tokens_right(text, shift)
-        return Batch(encoder=text, decoder=decoder, mc_token_ids=mc_token_ids)
+        return Batch(encoder=text or image, decoder=decoder, mc_token_ids=mc_token_ids)
 
     def build_image_inputs(self, pixel_values: Tensor) -> Inputs:
-        assert isinstance(self.net, DualEncoder)
-        assert self.net.image is not None
-        table = self.net.image.last_stack.spec.embedding.positions
-        assert isinstance(table, LearnedPositions)
-        positions = torch.arange(table.count, device=pixel_values.device)[None]
+        patches = find_patches(self.spec)
+        assert patches is not None
+        length = patches.num_tokens or pixel_values.shape[1]
+        positions = torch.arange(length, device=pixel_values.device)[None]
         return Inputs(position_ids=positions, pixel_values=pixel_values)
 
 

@@ -29,11 +29,17 @@ class FamilyArguments(TypedDict, total=False):
     projection_dim: int
     num_groups: int
     inner_group_num: int
+    image_size: int
+    patch_size: int
+    num_channels: int
+    conv_widths: tuple[int, ...]
+    pooler_output_size: int | None
     text: dict[str, Any] | None
     image: dict[str, Any] | None
     # Heads.
     head: str
     num_labels: int
+    pooler_act: str
     lm_activation: str | None
     lm_bias: bool | Literal["fixed"]
     classifier_pooling: str | None

@@ -8,6 +8,8 @@ from typing import Any
 
 from qkv import spec as s
 from qkv.families.family import COMMON_CONFIG, Args, Family, head_classes
+from qkv.families.image_features import image_features
+from qkv.families.vit import image_classification_head, image_stack
 
 TOWER: Args = dict(
     activation="quick_gelu", norm_eps=1e-5, attention_dropout=0.0, init_std=0.02,
@@ -23,9 +25,11 @@ IMAGE = TOWER | dict(
 
 def clip(
     text: dict[str, Any] | None = None, image: dict[str, Any] | None = None,
-    projection_dim: int = 512, logit_scale: float = 2.6592, num_labels: int = 2, head: str = "both",
+    projection_dim: int = 512, logit_scale: float = 2.6592, conv_widths: tuple[int, ...] = (),
+    num_labels: int = 2, head: str = "both",
 ) -> s.DualSpec:  # fmt: skip
     """Return the spec. `text` and `image` override the arguments TEXT and IMAGE of the two encoders.
+    `conv_widths`: the channels of a convolutional network that replaces the patches, by stage.
 
     `projection_dim` applies to both encoders together; a single encoder has its own argument."""
     text_args = TEXT | (text or {})
@@ -38,7 +42,7 @@ def clip(
         text=text_encoder(text_args, head) if head in ("both", "text", "text-embedding") else None,
         image=None
         if head in ("text", "text-embedding")
-        else image_encoder(image_args, head, num_labels),
+        else image_encoder(image_args, head, num_labels, conv_widths),
         logit_scale=logit_scale if head == "both" else None,
     )
 
@@ -66,28 +70,19 @@ def text_encoder(args: Args, head: str) -> s.Spec:
     return s.Spec(family="clip", encoder=stack, heads=(pooler, *projection), init=init)
 
 
-def image_encoder(args: Args, head: str, num_labels: int) -> s.Spec:
+def image_encoder(
+    args: Args, head: str, num_labels: int, conv_widths: tuple[int, ...] = ()
+) -> s.Spec:
     norm = s.NormSpec(eps=args["norm_eps"])
-    patches = s.PatchSpec(
-        image_size=args["image_size"], patch_size=args["patch_size"], channels=args["num_channels"]
-    )
-    num_patches = (patches.image_size // patches.patch_size) ** 2
-    embedding = s.EmbeddingSpec(
-        vocab_size=1,
-        positions=s.LearnedPositions(count=num_patches + 1),  # patches and class token
-        norm=norm,
-        patches=patches,
+    patches = image_features(
+        args["image_size"], args["patch_size"], args["num_channels"], conv_widths, class_token=True
     )
     pooler = s.HeadSpec(name="pooler", outputs=("pooler_output",), pooling="first", norm=norm)
-    classifier = s.HeadSpec(
-        name="sequence_classification", pooling="patch_mean", out_features=num_labels
-    )
+    classifier = image_classification_head(num_labels, "patch_mean")
     projection = projection_head("image_embeds", args["projection_dim"])
     head_specs = {"image": (), "image-classification": (classifier,)}
-    stack = s.StackSpec(
-        width=args["width"],
-        embedding=embedding,
-        layers=(tower_layer(args, s.full),) * args["depth"],
+    stack = image_stack(
+        patches, tower_layer(args, s.full), args["width"], args["depth"], embedding_norm=norm
     )
     init = tower_init(args, embedding_std=args["initializer_factor"] * args["init_std"])
     heads = (pooler, *head_specs.get(head, (projection,)))
@@ -125,7 +120,7 @@ def tower_init(args: Args, embedding_std: float) -> tuple[tuple[str, float], ...
         ("*.attention.*", depth_std),
         ("*.up.*", width_std * 0.5**0.5),
         ("*.down.*", depth_std),
-        ("*.embedding.class_token", width_std),
+        ("*.class_token.*", width_std),
         ("*.embedding.*", embedding_std),
         ("heads.*", width_std),
         ("*", args["init_std"]),
@@ -156,10 +151,11 @@ KEYS = """
     (text|image).heads.projection.out                  (text|visual)_projection
     text.encoder.embedding.tokens                      text_model.embeddings.token_embedding
     text.encoder.final_norm                            text_model.final_layer_norm
-    image.encoder.embedding.(class_token|patches)      vision_model.embeddings.(class|patch)_embedding
+    image.encoder.embedding.patches.projection         vision_model.embeddings.patch_embedding
+    image.encoder.embedding.patches.class_token.weight vision_model.embeddings.class_embedding
     image.encoder.embedding.norm                       vision_model.pre_layrnorm
     image.heads.pooler.norm                            vision_model.post_layernorm
-    image.heads.sequence_classification.out            classifier
+    image.heads.image_classification.out               classifier
     logit_scale                                        logit_scale
 """
 CLASSES = {
@@ -168,7 +164,6 @@ CLASSES = {
     "image": "VisionModel",
     "text-embedding": "TextModelWithProjection",
     "image-embedding": "VisionModelWithProjection",
-    "image-classification": "ForImageClassification",
 }
 TOWER_CONFIG = COMMON_CONFIG | dict(
     norm_eps="layer_norm_eps", initializer_factor="initializer_factor",
@@ -207,6 +202,6 @@ FAMILY = Family(
     config=dict(projection_dim="projection_dim", logit_scale="logit_scale_init_value"),
     nested=dict(text=("text_config", TEXT_CONFIG), image=("vision_config", IMAGE_CONFIG)),
     upgrade_config=upgrade_config, finish_config=finish_config, model_types=("clip", *TOWER_KEYS),
-    heads=head_classes("CLIP", " ".join(CLASSES), **CLASSES), names_table=KEYS,
+    heads=head_classes("CLIP", f"{' '.join(CLASSES)} image-classification", **CLASSES), names_table=KEYS,
     prefixes=("text_model.", "vision_model."), head_prefixes={"text": "", "image": ""},
 )  # fmt: skip

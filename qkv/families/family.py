@@ -20,6 +20,11 @@ COMMON_CONFIG = dict(  # argument = key of config.json, in most families
 )  # fmt: skip
 # sentence-transformers' linear layer after pooling, which any family may have.
 SENTENCE_DENSE_NAMES = "\nheads.sentence_dense.dense 2_Dense.linear\n"
+# An image as ViT reads it: resized to a square, values from -1 to 1.
+VIT_PREPROCESSOR: Args = dict(
+    image_processor_type="ViTImageProcessor", do_center_crop=False, resample=2,
+    image_mean=[0.5, 0.5, 0.5], image_std=[0.5, 0.5, 0.5],
+)  # fmt: skip
 CONDITIONAL_GENERATION = "ForConditionalGeneration"
 CLASS_SUFFIXES = {  # head: the suffix of its class name in Hugging Face
     "none": "Model",
@@ -30,6 +35,7 @@ CLASS_SUFFIXES = {  # head: the suffix of its class name in Hugging Face
     "pretraining": "ForPreTraining",
     "next-sentence-prediction": "ForNextSentencePrediction",
     "sequence-classification": "ForSequenceClassification",
+    "image-classification": "ForImageClassification",
     "token-classification": "ForTokenClassification",
     "multiple-choice": "ForMultipleChoice",
     "question-answering": "ForQuestionAnswering",
@@ -62,6 +68,9 @@ class Family(SpecPart):
     derive_config: Callable[[Args], Args] = lambda config: {}
     # Completes a config.json, given the arguments, before it is written.
     finish_config: Callable[[Args, Args], Args] = lambda config, args: config
+
+    # Keys of preprocessor_config.json that differ from those of CLIP's image processor.
+    preprocessor_config: Mapping[str, Any] = field(default_factory=dict)
 
     model_types: tuple[str, ...] = ()
     # Head -> class in Hugging Face, or one class per `model_type`.

@@ -107,7 +107,7 @@ def initialize_weights(net: Network | DualEncoder, names: Collection[str] | None
                 module.reset_parameters()
                 continue
             is_bias = name.rpartition(".")[2].startswith("bias")
-            if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
                 tensor.zero_() if is_bias else tensor.normal_(1.0, tower.spec.norm_init_std)
             elif is_bias and not isinstance(value, Uniform):
                 tensor.zero_()

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from qkv.image_tokenizer import IMAGE_TOKENIZER_FILES
 from qkv.staging import replace_nothing
 from qkv.text.files import TOKENIZER_FILES, states_model_type
 from qkv.weights.tensors import list_weight_files
 
-CONFIG_FILES = ("config.json", "generation_config.json")
+CONFIG_FILES = ("config.json", "generation_config.json", "preprocessor_config.json")
 ADAPTER_CONFIG_FILE = "adapter_config.json"
 ADAPTER_WEIGHT_FILES = ("adapter_model.safetensors", "adapter_model.bin")
 ADAPTER_HEAD_FILE = (
@@ -55,7 +56,8 @@ def holds_model(folder: Path) -> bool:
 
 def list_model_files(folder: Path) -> Iterator[str]:
     """Yield the names of all files that a save of a model or adapter writes and that exist."""
-    names = [*CONFIG_FILES, *TOKENIZER_FILES, MODULES_FILE, *list_weight_files(folder)]
+    names = [*CONFIG_FILES, *TOKENIZER_FILES, *IMAGE_TOKENIZER_FILES, MODULES_FILE]
+    names += list_weight_files(folder)
     if (folder / ADAPTER_CONFIG_FILE).exists():
         names += ADAPTER_FILES
     if (folder / MODULES_FILE).exists():

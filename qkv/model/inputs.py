@@ -17,12 +17,15 @@ from qkv.batch import Batch, Inputs
 from qkv.nn.heads import last_true_index
 from qkv.spec import (
     AnyStackSpec,
+    ConvolutionSpec,
     DualSpec,
     HeadSpec,
     MixtureOfExpertsSpec,
+    PatchSpec,
     RecurrentStackSpec,
     RelativeXLSpec,
     Spec,
+    find_patches,
 )
 from qkv.validate import check_sequence_length
 
@@ -73,11 +76,17 @@ def check_inputs(
         check_input_dtype(name, tensor)
     sizes: dict[str, int] = {}
     upper_bounds: dict[str, int | None] = {}
+    patches = find_patches(spec)
+    if (
+        patches is not None and "pixel_values" in tensors
+    ):  # the images of CLIP have rows of their own
+        image_sizes: dict[str, int] = {} if isinstance(spec, DualSpec) else sizes
+        check_input_shape(
+            "pixel_values", tensors["pixel_values"], ("B", *patches.pixel_shape), image_sizes
+        )
     text_spec = spec.text if isinstance(spec, DualSpec) else spec
     if text_spec is not None:
         check_text_inputs(text_spec, tensors, sizes, upper_bounds)
-    if isinstance(spec, DualSpec) and "pixel_values" in tensors:
-        check_pixel_values(spec, tensors["pixel_values"])
     check_value_ranges({name: (tensors[name], bound) for name, bound in upper_bounds.items()})
 
 
@@ -116,6 +125,8 @@ def check_input_names(spec: Spec | DualSpec, tensors: Mapping[str, Tensor]) -> N
             )
         if name in REQUIRED_INPUT:
             required = REQUIRED_INPUT[name]
+            if required == "input_ids" and required not in accepted:
+                required = "pixel_values"  # the frames of a clip
             alternatives = {"input_ids", "inputs_embeds"} if required == "input_ids" else {required}
             if not tensors.keys() & alternatives:
                 raise ValueError(f"{name} without {required}: expected both")
@@ -217,7 +228,8 @@ def check_text_inputs(
     if "position_ids" in tensors:
         upper_bounds["position_ids"] = first.max_positions
     elif "T" in sizes:
-        name = "input_ids" if "input_ids" in tensors else "inputs_embeds"
+        names = ("input_ids", "inputs_embeds", "pixel_values")
+        name = next(name for name in names if name in tensors)
         is_shifted = spec.shift_right is not None and "decoder_input_ids" not in tensors
         readers = [first, last] if is_shifted else [first]
         check_input_length(name, sizes["T"], tensors.get("attention_mask"), *readers)
@@ -250,14 +262,6 @@ def check_eos_token(input_ids: Tensor, head: HeadSpec) -> None:
             "for the "
             f"{head.name} head"
         )
-
-
-def check_pixel_values(spec: DualSpec, pixel_values: Tensor) -> None:
-    """Raise ValueError unless the images have the size of the image tower."""
-    patches = spec.image.encoder.embedding.patches if spec.image and spec.image.encoder else None
-    if patches is not None:
-        expected = ("B", patches.channels, patches.image_size, patches.image_size)
-        check_input_shape("pixel_values", pixel_values, expected, {})
 
 
 def check_input_shape(
@@ -316,6 +320,10 @@ def list_accepted_inputs(spec: Spec | DualSpec) -> set[str]:
     text_inputs = {"input_ids", "inputs_embeds", "attention_mask", "position_ids"}
     if isinstance(spec, DualSpec):
         return (text_inputs if spec.text else set()) | ({"pixel_values"} if spec.image else set())
+    if isinstance(patches := find_patches(spec), PatchSpec | ConvolutionSpec):
+        text_inputs = {"pixel_values"}
+    elif patches is not None:
+        text_inputs = {"pixel_values", "attention_mask", "position_ids"}
     stacks = list_stack_specs(spec)
     embedding = stacks[0].embedding
     has_segment_bias = any(
@@ -370,14 +378,17 @@ def build_input_batch(
             position_ids=tensors.get("position_ids"),
             token_type_ids=tensors.get("token_type_ids"),
         )
+    patches = find_patches(spec)
+    if pixel_values is not None and patches is not None:
+        image = Inputs.create(
+            pixel_values=pixel_values,
+            num_patches=patches.num_tokens,
+            attention_mask=None if encoder else tensors.get("attention_mask"),
+            position_ids=None if encoder else tensors.get("position_ids"),
+        )
     if isinstance(spec, DualSpec):
-        if pixel_values is not None and spec.image is not None:
-            assert spec.image.encoder is not None
-            patches = spec.image.encoder.embedding.patches
-            assert patches is not None
-            num_patches = (patches.image_size // patches.patch_size) ** 2 + 1
-            image = Inputs.create(pixel_values=pixel_values, num_patches=num_patches)
         return Batch(encoder=encoder, image=image, extra_outputs=extra_outputs)
+    encoder = encoder or image
     if spec.encoder is None:  # decoder-only
         encoder, decoder = None, encoder
     elif tensors.get("decoder_input_ids") is not None:

@@ -293,7 +293,7 @@ def matches_annotation(name: str, value: Any, annotation: Any) -> bool:
     origin = get_origin(annotation)
     if origin is tuple:
         item_annotation = get_args(annotation)[0]
-        item_name = "" if item_annotation is int else name
+        item_name = "width" if name == "conv_widths" else "" if item_annotation is int else name
         return isinstance(value, list | tuple) and all(
             matches_annotation(item_name, item, item_annotation) for item in value
         )
@@ -304,7 +304,7 @@ def matches_annotation(name: str, value: Any, annotation: Any) -> bool:
     if annotation is float:
         low, high = get_float_range(name)
         return type(value) in (int, float) and low <= value <= high
-    if annotation is str and name.endswith(("activation", "feed_forward_proj")):
+    if annotation is str and name.endswith(("activation", "pooler_act", "feed_forward_proj")):
         prefix = "gated-" if name == "feed_forward_proj" else ""
         return isinstance(value, str) and value.removeprefix(prefix) in ACTIVATIONS
     return isinstance(value, origin or annotation) if annotation is not Any else True
@@ -324,7 +324,7 @@ def describe_annotation(name: str, annotation: Any) -> str:
             if most == 1
             else f"a number of at least {least:g}"
         )
-    if annotation is str and name.endswith(("activation", "feed_forward_proj")):
+    if annotation is str and name.endswith(("activation", "pooler_act", "feed_forward_proj")):
         return f"one of {', '.join(ACTIVATIONS)}"
     if get_origin(annotation) is Literal:
         return " or ".join(map(repr, get_args(annotation)))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkv.families.family import Args, Family
 from qkv.files import read_json_object
+from qkv.image_tokenizer import find_image_tokenizer
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.read import read_adapter
 from qkv.model.build import build_model_spec
@@ -37,6 +38,7 @@ from qkv.model.parameters import (
     upgrade_norm_name,
     warn_about_nonfinite,
 )
+from qkv.model.preprocessing import PREPROCESSOR_FILE
 from qkv.model.transforms.heads import SENTENCE_EMBEDDING, replace_head
 from qkv.model.transforms.sentence_transformers import (
     find_transformer_folder,
@@ -252,6 +254,7 @@ def load_hf_folder(
     net = net.to(device=target_device, dtype=dtype)
     generation_config_path = folder / "generation_config.json"
     has_generation_config = generation_config_path.exists()
+    preprocessor_path = folder / PREPROCESSOR_FILE
     return Model(
         definition,
         args,
@@ -266,4 +269,8 @@ def load_hf_folder(
         generation_config=read_json_object(generation_config_path)
         if has_generation_config
         else None,
+        preprocessor_config=read_json_object(preprocessor_path)
+        if preprocessor_path.is_file()
+        else None,
+        image_tokenizer=find_image_tokenizer(folder),
     )

@@ -14,11 +14,17 @@ from qkv.decode.settings import GenerationSettings
 from qkv.families.family import Args, Family
 from qkv.files import save_json
 from qkv.hints import describe_unknown_name
+from qkv.image_tokenizer import ImageTokenizer
 from qkv.model.config import MODEL_FORMAT_VERSION, build_hf_config
 from qkv.model.file_names import replace_model
 from qkv.model.inputs import build_input_batch, check_inputs, list_accepted_inputs
 from qkv.model.loss import compute_loss, shift_labels_right
 from qkv.model.output import ModelOutput
+from qkv.model.preprocessing import (
+    PREPROCESSOR_FILE,
+    build_preprocessor_config,
+    complete_preprocessor_config,
+)
 from qkv.model.token_ids import (
     GENERATION_HEADS,
     build_generation_config,
@@ -31,7 +37,7 @@ from qkv.model.transforms.variant import FAMILY_VARIANT, VARIANT_KEYS, Variant
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.lora import lora_layers
 from qkv.nn.network import DualEncoder, Network
-from qkv.spec import DualSpec, ShiftRight, Spec
+from qkv.spec import DualSpec, ShiftRight, Spec, find_patches
 from qkv.staging import write_folder
 from qkv.text import Tokenizer
 from qkv.text.files import TokenizerFiles
@@ -54,7 +60,8 @@ class Model:
         variant: Variant = FAMILY_VARIANT, pooling: Pooling | None = None,
         checkpoint_prefix: str | None = None, extra_tensors: dict[str, Tensor] | None = None,
         tokenizer_files: TokenizerFiles | None = None, generation_config: Mapping[str, Any] | None = None,
-        new_parameters: tuple[str, ...] = (),
+        new_parameters: tuple[str, ...] = (), preprocessor_config: Mapping[str, Any] | None = None,
+        image_tokenizer: ImageTokenizer | None = None,
     ) -> None:  # fmt: skip
         self.family = family
         self.args = args
@@ -63,10 +70,15 @@ class Model:
         self.variant = variant
         self.pooling = pooling
         self.generation_config = None if generation_config is None else dict(generation_config)
+        # The content of preprocessor_config.json, if the folder has one.
+        self.preprocessor_config = (
+            None if preprocessor_config is None else dict(preprocessor_config)
+        )
         self.checkpoint_prefix = checkpoint_prefix  # prefix of tensor names in the checkpoint
         self.extra_tensors = extra_tensors or {}  # checkpoint tensors that the network does not use
         self.new_parameters = new_parameters  # those that the checkpoint lacks
         self.tokenizer_files = tokenizer_files  # of the folder that the model was loaded from
+        self.image_tokenizer = image_tokenizer  # of a model whose last tokens are codes of images
         self.base_model_name: str | None = None  # the base model of its adapters
         self.adapter_parameters_to_save: tuple[str, ...] = ()  # those that the base lacks
         self._tokenizer: Tokenizer | None = None
@@ -75,6 +87,17 @@ class Model:
     def spec(self) -> Spec | DualSpec:
         """The spec of the network."""
         return self.net.spec
+
+    @property
+    def image_processor_config(self) -> dict[str, Any] | None:
+        """The settings of the image processor: those of preprocessor_config.json, completed by those of
+        the family; None for a model that reads no images."""
+        patches = find_patches(self.spec)
+        if patches is None:
+            return None
+        if self.preprocessor_config is None:
+            return build_preprocessor_config(self.family, patches)
+        return complete_preprocessor_config(self.family, self.preprocessor_config)
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -316,7 +339,8 @@ class Model:
             self._write_config(staged, config)
 
     def save_config(self, folder: str | Path) -> None:
-        """Write everything but the weights: config.json, generation_config.json and the tokenizer."""
+        """Write everything but the weights: config.json, generation_config.json, the image settings and
+        the tokenizer."""
         is_hf = self.find_hf_incompatibility() is None
         config = self._build_config(is_hf, self.dtype)
         with write_folder(Path(folder)) as staged:
@@ -326,6 +350,8 @@ class Model:
         save_json(config, folder / "config.json")
         if self.generation_config is not None:
             save_json(self.generation_config, folder / "generation_config.json")
+        if preprocessor_config := self.preprocessor_config or self.image_processor_config:
+            save_json(preprocessor_config, folder / PREPROCESSOR_FILE)
         self.save_tokenizer_and_pooling(folder)
 
     def _build_config(self, is_hf: bool, dtype: torch.dtype) -> dict[str, Any]:
@@ -361,12 +387,14 @@ class Model:
         return stated | {key: value for key, value in self.config.items() if key not in replaced}
 
     def save_tokenizer_and_pooling(self, folder: Path) -> None:
-        """Write the tokenizer, and the files of sentence-transformers if the model has pooling, into
+        """Write the tokenizers, and the files of sentence-transformers if the model has pooling, into
         a staging folder."""
         if self.tokenizer_files is not None:  # unchanged, used or not
             self.tokenizer_files.write(folder)
         elif self._tokenizer is not None:
             self._tokenizer.save(folder)
+        if self.image_tokenizer is not None:
+            self.image_tokenizer.save(folder)
         if self.pooling is not None and isinstance(self.net, Network):
             prefix = "heads.sentence_dense.dense."
             dense_tensors = {

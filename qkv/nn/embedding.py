@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.batch import Inputs, count_in_documents, find_document_starts
+from qkv.nn.patches import build_patch_embedding
 from qkv.spec import AnyStackSpec, EmbeddingSpec, LearnedPositions, NormSpec, SinusoidalPositions
 
 tanh_gelu = partial(F.gelu, approximate="tanh")
@@ -100,9 +101,7 @@ class Embedding(nn.Module):
         is_adaptive = spec.cutoffs is not None
         self.spec = spec
         if spec.patches:
-            size = spec.patches.patch_size
-            self.class_token = nn.Parameter(torch.empty(width))
-            self.patches = nn.Conv2d(spec.patches.channels, width, size, stride=size, bias=False)
+            self.patches = build_patch_embedding(spec.patches, width)
         elif is_adaptive:
             self.tokens: nn.Module = AdaptiveEmbedding(spec, stack.input_width)
         else:
@@ -126,10 +125,7 @@ class Embedding(nn.Module):
     def forward(self, inputs: Inputs) -> Tensor:
         spec = self.spec
         if spec.patches:
-            patches = (
-                self.patches(inputs.pixel_values).flatten(2).transpose(1, 2)
-            )  # -> (B, patches, W)
-            x = torch.cat([self.class_token.expand(len(patches), 1, -1), patches], dim=1)
+            x = self.patches(inputs.pixel_values)
         elif inputs.inputs_embeds is None:
             x = self.tokens(inputs.input_ids) * spec.scale
         else:

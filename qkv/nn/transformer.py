@@ -128,7 +128,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.final_norm = build_norm(spec.final_norm, spec.width)
         self.dropout = nn.Dropout(spec.dropout)
-        first = layers[0].attention.relative
+        first = layers[0].attention.relative if layers else None
         for relative in (layer.attention.relative for layer in layers):
             if first is not None and relative is not None and first.spec.share_biases:
                 relative.u = first.u  # content and position biases of Transformer-XL

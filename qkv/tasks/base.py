@@ -76,6 +76,7 @@ class Task(ABC, Generic[InputT, ResultT]):
     overflow_modes: ClassVar[tuple[str, ...]] = ONE_ROW_MODES
     truncation: ClassVar[str] = "longest_first"  # strategy of `apply_overflow`
     uses_stride: ClassVar[bool] = False  # whether neighboring windows share tokens
+    reads_text: ClassVar[bool] = True  # whether it needs a tokenizer
     model: Model
     overflow: str = DEFAULT_OVERFLOW
     max_input_length: int | None = None
@@ -83,7 +84,7 @@ class Task(ABC, Generic[InputT, ResultT]):
 
     def __post_init__(self) -> None:
         check_model_supports_task(self.model, self.name, self.requirement)
-        if self.model.tokenizer is None:
+        if self.model.tokenizer is None and self.reads_text:
             raise ValueError(
                 f"`{self.name}`: the model has no tokenizer; expected its files next to the weights"
             )
@@ -144,6 +145,10 @@ class Task(ABC, Generic[InputT, ResultT]):
 
     def get_input_ids(self, row: InputRow) -> list[int]:
         return row.encoding.input_ids
+
+    def count_row_tokens(self, row: InputRow) -> int:
+        """Return the number of tokens of a row in a batch."""
+        return len(row.encoding)
 
     def encode(self, texts: Sequence[TextOrPair]) -> list[Encoding]:
         return self.tokenizer.encode_batch(texts)
@@ -309,7 +314,7 @@ class Task(ABC, Generic[InputT, ResultT]):
         A batch that lacks memory is halved."""
         predictions: list[Any] = [None] * len(rows)
         num_done = 0
-        lengths = [len(row.encoding) for row in rows]
+        lengths = [self.count_row_tokens(row) for row in rows]
         for indices in group_rows_by_length(lengths, batch_tokens // self.sequences_per_row):
             batch_rows = [rows[index] for index in indices]
             batch_predictions = map_in_parts(

@@ -10,15 +10,19 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from qkv.builtin import BUILTIN_TASKS, get_builtin_name
 from qkv.hints import describe_unknown_name
 from qkv.model.device import DEFAULT_DEVICE
+from qkv.model.inputs import list_accepted_inputs
 from qkv.model.load import load
 from qkv.model.model import Model
+from qkv.spec import DualSpec, Spec
 from qkv.tasks.base import Task
-from qkv.tasks.requirements import TaskRequirement
+from qkv.tasks.requirements import TaskRequirement, combine_requirements
 from qkv.tasks.settings import (
     AnswerSettings,
+    CaptionSettings,
     ClassifySettings,
     CompleteSettings,
     DetectSettings,
+    DrawSettings,
     EmbedSettings,
     FillSettings,
     MatchSettings,
@@ -31,13 +35,16 @@ from qkv.tasks.settings import (
 if TYPE_CHECKING:
     from qkv.tasks.read.answer import ExtractiveAnswerTask
     from qkv.tasks.read.classify import ClassifyTask
+    from qkv.tasks.read.classify_image import FrameTagTask, ImageClassifyTask
     from qkv.tasks.read.detect import DetectTask
     from qkv.tasks.read.embed import EmbedTask
     from qkv.tasks.read.fill import FillTask
     from qkv.tasks.read.match import MatchTask
     from qkv.tasks.read.score import ScoreTask
     from qkv.tasks.read.tag import TagTask
+    from qkv.tasks.write.caption import CaptionTask
     from qkv.tasks.write.complete import CompleteTask
+    from qkv.tasks.write.draw import DrawTask
     from qkv.tasks.write.generative_answer import GenerativeAnswerTask
     from qkv.tasks.write.summarize import SummarizeTask
     from qkv.tasks.write.translate import TranslateTask
@@ -54,6 +61,12 @@ TASK_CLASSES = {  # task name: module, class
     "translate": ("write.translate", "TranslateTask"),
     "complete":  ("write.complete", "CompleteTask"),
     "summarize": ("write.summarize", "SummarizeTask"),
+    "caption":   ("write.caption", "CaptionTask"),
+    "draw":      ("write.draw", "DrawTask"),
+}  # fmt: skip
+PIXEL_TASK_CLASSES = {  # those of models that read images alone, under the same names
+    "classify": ("read.classify_image", "ImageClassifyTask"),
+    "tag":      ("read.classify_image", "FrameTagTask"),
 }  # fmt: skip
 ModelSource = str | Path | Model | None
 
@@ -63,12 +76,12 @@ ModelSource = str | Path | Model | None
 def task(
     name: Literal["classify"], model: ModelSource = ..., *, device: str = ...,
     adapter: str | Path | None = ..., **settings: Unpack[ClassifySettings],
-) -> ClassifyTask: ...
+) -> ClassifyTask | ImageClassifyTask: ...
 @overload
 def task(
     name: Literal["tag"], model: ModelSource = ..., *, device: str = ...,
     adapter: str | Path | None = ..., **settings: Unpack[TagSettings],
-) -> TagTask: ...
+) -> TagTask | FrameTagTask: ...
 @overload
 def task(
     name: Literal["fill"], model: ModelSource = ..., *, device: str = ...,
@@ -114,6 +127,16 @@ def task(
     name: Literal["summarize"], model: ModelSource = ..., *, device: str = ...,
     adapter: str | Path | None = ..., **settings: Unpack[SummarizeSettings],
 ) -> SummarizeTask: ...
+@overload
+def task(
+    name: Literal["caption"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[CaptionSettings],
+) -> CaptionTask: ...
+@overload
+def task(
+    name: Literal["draw"], model: ModelSource = ..., *, device: str = ...,
+    adapter: str | Path | None = ..., **settings: Unpack[DrawSettings],
+) -> DrawTask: ...
 @overload
 def task(  # a name that is not a literal: settings follow with `with_settings`, or in each call
     name: str, model: ModelSource = ..., *, device: str = ..., adapter: str | Path | None = ...,
@@ -161,8 +184,8 @@ def create_task(
             raise ValueError(
                 f"{argument} is a {type(value).__name__}, expected a folder or a hub id"
             )
-    task_class = get_task_class(name)
     loaded = model if isinstance(model, Model) else load(model, device=device, adapter=adapter)
+    task_class = get_task_class(name, reads_pixels=reads_pixels(loaded.spec))
     if name == "answer":
         from qkv.tasks.write.generative_answer import select_answer_task
 
@@ -171,17 +194,27 @@ def create_task(
     return task_class(model=loaded).with_settings(dict(settings))
 
 
-def get_task_class(name: str) -> type[Task[Any, Any]]:
+def get_task_class(name: str, *, reads_pixels: bool = False) -> type[Task[Any, Any]]:
     """Return the class of a task, imported when it is first used."""
-    module_name, class_name = TASK_CLASSES[name]
+    classes = TASK_CLASSES | PIXEL_TASK_CLASSES if reads_pixels else TASK_CLASSES
+    module_name, class_name = classes[name]
     task_class: type[Task[Any, Any]] = getattr(
         import_module(f"qkv.tasks.{module_name}"), class_name
     )
     return task_class
 
 
+def reads_pixels(spec: Spec | DualSpec) -> bool:
+    """Return whether a model reads images and no texts."""
+    accepted = list_accepted_inputs(spec)
+    return "pixel_values" in accepted and not accepted & {"input_ids", "decoder_input_ids"}
+
+
 def get_task_requirement(name: str) -> TaskRequirement:
-    """Return the model requirement of a task; for `answer`, that of either of its classes."""
+    """Return the model requirement of a task, that of either of its classes if it has two."""
+    if name in PIXEL_TASK_CLASSES:
+        pixel_class = get_task_class(name, reads_pixels=True)
+        return combine_requirements(get_task_class(name).requirement, pixel_class.requirement)
     if name != "answer":
         return get_task_class(name).requirement
     from qkv.tasks.write.generative_answer import ANSWER_REQUIREMENT

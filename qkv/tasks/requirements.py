@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from qkv.families import list_families
 from qkv.model.model import Model
-from qkv.spec import Causal, DualSpec, Spec
+from qkv.spec import Causal, DualSpec, Spec, find_patches
 
 SpecPredicate = Callable[[Spec], bool]
 
@@ -102,6 +102,14 @@ def can_score_text(spec: Spec) -> bool:
 
 
 def can_rewrite_text(spec: Spec) -> bool:
+    return is_encoder_decoder_lm(spec) and find_patches(spec) is None
+
+
+def can_caption_images(spec: Spec) -> bool:
+    return is_encoder_decoder_lm(spec) and find_patches(spec) is not None
+
+
+def is_encoder_decoder_lm(spec: Spec) -> bool:
     return "lm" in list_head_names(spec) and spec.encoder is not None and spec.decoder is not None
 
 
@@ -113,11 +121,33 @@ def can_complete_text(spec: Spec) -> bool:
     return "lm" in list_head_names(spec) and (is_causal_spec(spec) or is_xlnet)
 
 
+def combine_requirements(first: TaskRequirement, second: TaskRequirement) -> TaskRequirement:
+    """Return the requirement of a task that either model supports."""
+    return TaskRequirement(
+        f"{first.description}, or {second.description}",
+        lambda spec: first.predicate(spec) or second.predicate(spec),
+        (*first.heads, *second.heads),
+        lambda spec: first.dual_predicate(spec) or second.dual_predicate(spec),
+    )
+
+
+IMAGE_CLASSIFICATION_REQUIREMENT = TaskRequirement(
+    "an image-classification head",
+    require_head("image_classification"),
+    ("image-classification",),
+    lambda spec: spec.image is not None and "image_classification" in list_head_names(spec.image),
+)
+FRAME_CLASSIFICATION_REQUIREMENT = TaskRequirement(
+    "a frame-classification head", require_head("frame_classification"), ("frame-classification",)
+)
 SPAN_REQUIREMENT = TaskRequirement(
     "a question-answering head", require_head("question_answering"), ("question-answering",)
 )
 SEQ2SEQ_REQUIREMENT = TaskRequirement(
     "an encoder-decoder with the head lm", can_rewrite_text, ("lm",)
+)
+CAPTION_REQUIREMENT = TaskRequirement(
+    "an encoder of images and a decoder with the head lm", can_caption_images, ("lm",)
 )
 
 

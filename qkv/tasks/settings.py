@@ -86,8 +86,16 @@ class SummarizeSettings(Seq2SeqSettings, total=False):
     recursive: bool
 
 
+class CaptionSettings(TextGenerationSettings, total=False):
+    """Settings of `caption`."""
+
+
 class CompleteSettings(TextGenerationSettings, total=False):
     control_code: str | None
+
+
+class DrawSettings(TextGenerationSettings, total=False):
+    pass
 
 
 class AnswerSettings(TextGenerationSettings, total=False):

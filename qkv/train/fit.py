@@ -24,7 +24,7 @@ from qkv.train.evaluate.class_report import EMPTY_CLASS_REPORT
 from qkv.train.evaluate.evaluation_set import check_without_validation
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.target_generator import TargetGenerator
-from qkv.train.initial_model import check_model_fits, get_tokenizer
+from qkv.train.initial_model import check_model_fits, check_tokenizer, save_tokenizers
 from qkv.train.label_names import prepare_label_names, set_problem_type
 from qkv.train.loop.activation_checkpointing import restore_block_forwards
 from qkv.train.loop.trainer import Report
@@ -85,7 +85,6 @@ def fit(
     For objectives with rows of equal length, `max_length` defaults to the maximum of the model, at most
     512. `overflow` is the mode for longer texts: "error" (the default), "truncate" or "window"; see
     docs/long-texts.md."""
-    tokenizer = get_tokenizer(model)
     name = objective if isinstance(objective, str) else base_objective
     name = choose_objective(model, name, "objective" if objective is None else "base_objective")
     if "lr" not in train_settings:
@@ -115,13 +114,14 @@ def fit(
     spec = get_objective_spec(recipe)
     if objective is None or isinstance(objective, str):
         check_head(spec, model, name)
-    check_model_fits(model, tokenizer, recipe.data.max_length)
+    check_tokenizer(model, spec)
+    check_model_fits(model, model.tokenizer, recipe.data.max_length)
     records = read_examples(data, column_names=spec.columns, columns=columns)
     label_names = prepare_label_names(model, recipe, spec, records)
     set_problem_type(model, recipe)
     start_time = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
-        tokenizer.save(temporary)
+        save_tokenizers(model, Path(temporary))
 
         def open_split(split_records: Iterable[Record], split_name: str) -> SplitSource:
             folder = Path(temporary) / "data" / split_name

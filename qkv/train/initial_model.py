@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from qkv.data.encode.encoder import parse_template_columns
+from qkv.data.encode.text_to_image import train_image_tokenizer
 from qkv.data.read.record import TEXT_COLUMNS, Record
 from qkv.families import get_family
 from qkv.hints import find_known_name
+from qkv.image_tokenizer import ImageTokenizer, find_image_tokenizer
 from qkv.model.adapters.config import find_base_model, is_adapter
 from qkv.model.adapters.names import find_default_target_modules
 from qkv.model.adapters.write import build_adapter_files
@@ -22,9 +24,11 @@ from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.model.transforms.variant import VARIANT_KEYS
 from qkv.nn.lora import add_lora, lora_layers
+from qkv.staging import write_folder
 from qkv.text import Tokenizer
 from qkv.text.files import list_tokenizer_files
 from qkv.train.label_names import match_label_names
+from qkv.train.objectives.registry import ObjectiveSpec
 from qkv.train.objectives.vocabulary import get_max_positions
 from qkv.train.recipe import LoraConfig, Recipe
 
@@ -60,8 +64,35 @@ def prepare_tokenizer(recipe: Recipe, folder: Path, template: str, text_column: 
         )
         folder.mkdir(parents=True, exist_ok=True)
         (folder / TOKENIZER_SOURCE_FILE).write_text(records.fingerprint(), encoding="utf-8")
-    tokenizer.save(run_tokenizer_folder)
+    image_tokenizer = prepare_image_tokenizer(recipe, records)
+    with write_folder(run_tokenizer_folder) as staged:
+        tokenizer.save(staged)
+        if image_tokenizer is not None:
+            image_tokenizer.save(staged)
     return tokenizer
+
+
+def prepare_image_tokenizer(recipe: Recipe, records: Iterable[Record]) -> ImageTokenizer | None:
+    """Load the image tokenizer of the recipe or of its model, else train one on the images."""
+    config = recipe.image_tokenizer
+    if config is None:
+        folder = recipe.model.load and find_model_folder(recipe.model.load, None)
+        return find_image_tokenizer(folder) if folder else None
+    if recipe.model.load:
+        raise ValueError(
+            f"image_tokenizer with model.load {recipe.model.load!r}, whose image tokenizer is used as "
+            "it is; remove the table image_tokenizer (--image_tokenizer '')"
+        )
+    if config.load:
+        return ImageTokenizer.load(find_model_folder(config.load, None))
+    return train_image_tokenizer(
+        records,
+        type=config.type,
+        image_size=config.image_size,
+        patch_size=config.patch_size,
+        vocab_size=config.vocab_size,
+        seed=recipe.train.seed,
+    )
 
 
 def is_tokenizer_stale(recipe: Recipe, folder: Path) -> bool:
@@ -105,13 +136,16 @@ def collect_record_texts(recipe: Recipe, record: Record, text_column: str) -> li
 
 def prepare_model(
     recipe: Recipe,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     label_names: tuple[str, ...],
     *,
     head: str | None,
     pooling: str | None,
+    image_tokenizer: ImageTokenizer | None = None,
 ) -> Model:
-    """Build a new model for the vocabulary, or load a pretrained one, with the requested head."""
+    """Build a new model for the vocabulary, or load a pretrained one, with the requested head.
+
+    A model of images has no tokenizer."""
     config = recipe.model
     overrides = dict(config.overrides)
     if config.load:
@@ -129,6 +163,8 @@ def prepare_model(
         raise ValueError("model.family is missing; set it, or set model.load to a folder or hub id")
     else:
         inferred_args = infer_family_args(recipe, tokenizer, label_names, head)
+        if image_tokenizer is not None and "vocab_size" in inferred_args:
+            inferred_args["vocab_size"] += len(image_tokenizer)  # its codes follow the text tokens
         family_defaults = get_family(config.family).defaults
         for name in overrides.keys() - family_defaults.keys():
             if known_name := find_known_name(name, family_defaults):
@@ -144,7 +180,9 @@ def prepare_model(
             device="cpu",
             **inferred_args | overrides,
         )
-    model.tokenizer = tokenizer
+    if tokenizer is not None:
+        model.tokenizer = tokenizer
+    model.image_tokenizer = image_tokenizer
     if label_names:
         set_label_names(model, label_names)
     check_model_fits(model, tokenizer, recipe.data.max_length)
@@ -152,11 +190,18 @@ def prepare_model(
 
 
 def infer_family_args(
-    recipe: Recipe, tokenizer: Tokenizer, label_names: tuple[str, ...], head: str | None
+    recipe: Recipe, tokenizer: Tokenizer | None, label_names: tuple[str, ...], head: str | None
 ) -> dict[str, Any]:
     """Return the family arguments that the tokenizer, the data and the objective determine."""
     assert recipe.model.family is not None
     defaults = get_family(recipe.model.family).defaults
+    if tokenizer is None:
+        args: dict[str, Any] = {
+            "num_labels": len(label_names) or None,
+            "head": head,
+            "max_positions": recipe.data.max_length or None,
+        }
+        return {k: value for k, value in args.items() if k in defaults and value is not None}
     max_positions = recipe.data.max_length or None
     if max_positions and defaults.get(
         "positions_after_pad"
@@ -174,7 +219,7 @@ def infer_family_args(
             "max_positions": max_positions,
         }
         return {"text": {name: value for name, value in text_args.items() if value is not None}}
-    args: dict[str, Any] = {
+    args = {
         "vocab_size": len(tokenizer),
         "num_labels": len(label_names) or None,
         "head": head,
@@ -222,17 +267,26 @@ def add_lora_adapters(
         raise ValueError(f"lora: {error}") from None
 
 
-def get_tokenizer(model: Model) -> Tokenizer:
-    """Return the tokenizer of a model; raise ValueError if it has none."""
-    if model.tokenizer is None:
+def check_tokenizer(model: Model, spec: ObjectiveSpec) -> None:
+    """Raise ValueError if the objective reads texts and the model has no tokenizer."""
+    if model.tokenizer is None and spec.text_column is not None:
         raise ValueError(
             "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
         )
-    return model.tokenizer
 
 
-def check_model_fits(model: Model, tokenizer: Tokenizer, max_length: int) -> None:
+def save_tokenizers(model: Model, folder: Path) -> None:
+    """Write the tokenizers of a model into a folder, for the workers that encode data."""
+    if model.tokenizer is not None:
+        model.tokenizer.save(folder)
+    if model.image_tokenizer is not None:
+        model.image_tokenizer.save(folder)
+
+
+def check_model_fits(model: Model, tokenizer: Tokenizer | None, max_length: int) -> None:
     """Check that the model has every token and every position that the data needs."""
+    if tokenizer is None:
+        return
     vocab_size = model.args.get("vocab_size")
     max_positions = get_max_positions(model.spec)
     if vocab_size is not None and len(tokenizer) > vocab_size:

@@ -41,6 +41,7 @@ class ModelConfig:
     position_embedding_type: str | None = None
     attention_score: str | dict[str, str | int | float] | None = None  # default: scaled-dot
     attention_select: str | dict[str, str | int | float] | None = None  # default: softmax
+    embeddings: str | None = None  # vector file, or model folder: initial token embeddings
     overrides: dict[str, Any] = field(default_factory=dict)
 
 
@@ -55,6 +56,17 @@ class TokenizerConfig:
     lowercase: bool = False
     num_sentinels: int = 0
     extra_tokens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageTokenizerConfig:
+    """A pretrained image tokenizer, or one to train on the images of the training data."""
+
+    load: str | None = None
+    type: str = "patches"  # patches (k-means) or pixels (gray levels)
+    image_size: int = 32  # pixels per side
+    patch_size: int | None = None  # pixels per side; default: 2, or 1 of pixels
+    vocab_size: int | None = None  # number of codes; default: 512, or 256 of pixels
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +138,8 @@ class ObjectiveConfig:
 
     @property
     def has_single_label(self) -> bool:
-        """Whether every text has exactly one label."""
-        return (
+        """Whether every text or image has exactly one label."""
+        return self.name == "image-classification" or (
             self.name == "sequence-classification"
             and self.problem_type == "single_label_classification"
         )
@@ -157,6 +169,7 @@ class Recipe:
     objective: ObjectiveConfig
     train: TrainConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
+    image_tokenizer: ImageTokenizerConfig | None = None  # None: the model has none, or loads it
     lora: LoraConfig | None = None  # None: the full model is trained
     run: str = "runs/unnamed"  # output folder
     device: str = DEFAULT_DEVICE
@@ -221,6 +234,7 @@ class Recipe:
 TABLES: dict[str, type] = {
     "model": ModelConfig,
     "tokenizer": TokenizerConfig,
+    "image_tokenizer": ImageTokenizerConfig,
     "data": DataConfig,
     "objective": ObjectiveConfig,
     "train": TrainConfig,

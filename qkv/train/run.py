@@ -183,7 +183,8 @@ def check_recipe(folder: Path, recipe: Recipe, *, accept_changes: bool) -> None:
             f"{folder}: the data has changed: {', '.join(changed_files)} (size or time); "
             "--resume changed accepts this"
         )
-    if tokenizer_changes := [change for change in changes if change.startswith("tokenizer.")]:
+    tokenizers = ("tokenizer", "image_tokenizer")
+    if tokenizer_changes := [change for change in changes if change.startswith(tokenizers)]:
         raise ValueError(
             f"{folder}: {'; '.join(tokenizer_changes)}: the tokenizer of a run cannot change; "
             "start a new run in another folder with --run"

@@ -13,18 +13,20 @@ import torch
 from torch import Tensor, nn
 
 from qkv.data.batches.sampler import BatchSampler
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.data.encode.labels import count_label_ids
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
 from qkv.data.store.shards import Shards
 from qkv.formatting import format_count
+from qkv.image_tokenizer import find_image_tokenizer
 from qkv.model.device import pick_device
 from qkv.model.label_names import get_label_names
 from qkv.model.memory import check_memory
 from qkv.model.model import Model
 from qkv.train.config import OPTIMIZER_BYTES, TrainConfig
 from qkv.train.distributed import DistributedContext
+from qkv.train.embeddings import EmbeddingMatches, initialize_embeddings
 from qkv.train.evaluate.evaluation_loop import ProgressReporter, ignore_progress
 from qkv.train.evaluate.evaluation_set import (
     EvaluationSet,
@@ -33,7 +35,7 @@ from qkv.train.evaluate.evaluation_set import (
 )
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
-from qkv.train.initial_model import prepare_model, prepare_tokenizer
+from qkv.train.initial_model import TOKENIZER_FOLDER, prepare_model, prepare_tokenizer
 from qkv.train.label_names import resolve_label_names, set_problem_type
 from qkv.train.loop.trainer import Report, Trainer, check_grad_accum
 from qkv.train.objectives import build_objective
@@ -51,7 +53,7 @@ from qkv.train.objectives.registry import (
 )
 from qkv.train.objectives.reinforce import REINFORCE_DEFAULTS, prepare_hard_attention
 from qkv.train.objectives.samplers import DataSplit
-from qkv.train.recipe import Recipe, as_list
+from qkv.train.recipe import Recipe, TokenizerConfig, as_list
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class SplitSource:
     num_workers: int = 0
     progress: ProgressReporter = ignore_progress
 
-    def prepare_shards(self, encoder: RecordEncoder) -> Shards:
+    def prepare_shards(self, encoder: Encoder) -> Shards:
         """Encode the records to shards, or open the shards that are up to date."""
 
         def report(documents: int, tokens: int) -> None:
@@ -94,6 +96,7 @@ class Setup:
     objective: Objective
     train_sampler: BatchSampler | None  # None: the model is evaluated only
     evaluation_set: EvaluationSet | None
+    embeddings: EmbeddingMatches | None = None  # of the setting model.embeddings
 
     @property
     def sampler(self) -> BatchSampler:
@@ -186,6 +189,7 @@ def build_setup(
         objective=train_objective,
         train_sampler=sampler,
         evaluation_set=evaluation_set,
+        embeddings=context.embeddings,
     )
 
 
@@ -282,7 +286,13 @@ def prepare_training(
 
 def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupContext:
     """Prepare the tokenizer and the model of a run, and return them as a SetupContext."""
-    tokenizer = prepare_tokenizer(recipe, folder, spec.tokenizer_template, spec.text_column)
+    tokenizer = None
+    if spec.text_column is not None:
+        tokenizer = prepare_tokenizer(recipe, folder, spec.tokenizer_template, spec.text_column)
+    elif recipe.tokenizer != TokenizerConfig():
+        raise ValueError(
+            f"tokenizer: objective {recipe.objective.name} reads no text; remove the table"
+        )
     records = recipe.data.open_corpus(recipe.data.train)
     label_names = resolve_label_names(recipe, spec, records)
     torch.manual_seed(recipe.train.seed)  # the same recipe gives the same initial weights
@@ -292,18 +302,37 @@ def prepare_context(recipe: Recipe, folder: Path, spec: ObjectiveSpec) -> SetupC
         label_names,
         head=recipe.model.head or spec.head,
         pooling=recipe.model.pooling or spec.pooling,
+        image_tokenizer=find_image_tokenizer(folder / TOKENIZER_FOLDER),
     )
     if label_names:
         label_names = get_label_names(model)  # a loaded head has an order of its own
     set_problem_type(model, recipe)
+    embeddings = prepare_embeddings(recipe, model)
     return SetupContext.from_recipe(
-        recipe, folder / "tokenizer", model, records, label_names=label_names
+        recipe,
+        folder / TOKENIZER_FOLDER,
+        model,
+        records,
+        label_names=label_names,
+        embeddings=embeddings,
     )
 
 
+def prepare_embeddings(recipe: Recipe, model: Model) -> EmbeddingMatches | None:
+    """Set the token embeddings to those of model.embeddings, if the recipe has it."""
+    if recipe.model.embeddings is None:
+        return None
+    if recipe.lora:
+        raise ValueError(
+            "model.embeddings with the table lora: an adapter does not contain the token embedding; "
+            "remove one of them"
+        )
+    return initialize_embeddings(model, recipe.model.embeddings)
+
+
 def hash_tokenizer(folder: Path) -> str:
-    """Return a hash of the run's tokenizer files."""
+    """Return a hash of the run's tokenizer files, of which a model of images has none."""
     digest = hashlib.sha256()
-    for path in sorted((folder / "tokenizer").iterdir()):
+    for path in sorted((folder / TOKENIZER_FOLDER).glob("*")):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]

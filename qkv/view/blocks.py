@@ -63,14 +63,27 @@ def list_input_blocks(stack: AnyStackSpec, is_shared: bool) -> list[Block]:
     embedding = stack.embedding
     width = embedding.width or stack.input_width
     details = [f"{embedding.vocab_size:,} × {width:,}", *describe_scale(embedding.scale, width)]
-    if embedding.patches:
-        size = embedding.patches.patch_size
-        details = [f"{size} × {size} pixels → {width:,}", "and a class token"]
+    title = "Tokens"
+    match embedding.patches:
+        case spec.PatchSpec(patch_size=size, class_token=has_class_token):
+            title = "Patches"
+            details = [
+                f"{size} × {size} pixels → {width:,}",
+                *["and a class token"] * has_class_token,
+            ]
+        case spec.ConvolutionSpec(image_size=size, conv_widths=conv_widths):
+            title = "Convolutions"
+            details = [f"{size} × {size} pixels → {width:,}", f"{len(conv_widths)} stages"]
+        case spec.FrameSpec(image_size=size, conv_widths=conv_widths):
+            title = "Frames"
+            details = [
+                f"{size} × {size} pixels → {width:,}",
+                f"{len(conv_widths)} convolutional stages",
+            ]
     if embedding.cutoffs and embedding.div_val > 1:
         details.append("narrower for rare tokens")
     if is_shared:
         details.append("shared with the encoder")
-    title = "Patches" if embedding.patches else "Tokens"
     blocks = [Block("embedding", title, tuple(details))]
     match embedding.positions:
         case spec.LearnedPositions(count=count):

@@ -30,7 +30,7 @@ def describe_positions(stack: StackSpec) -> str:
 
 def describe_relative_positions(stack: StackSpec) -> list[str]:
     descriptions = []
-    match stack.layers[0].attention.relative_position:
+    match stack.layers[0].attention.relative_position if stack.layers else None:
         case spec.RelativeXLSpec():
             descriptions.append("learned distances, added to the scores of every layer (XL)")
         case spec.RotarySpec():

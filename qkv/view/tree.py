@@ -258,6 +258,8 @@ def describe_leaf(leaf: nn.Module) -> str:
         case nn.LayerNorm() | nn.RMSNorm():
             norm_name = "RMS norm" if isinstance(leaf, nn.RMSNorm) else "layer norm"
             return f"{norm_name} of {format_shape(leaf.normalized_shape)}"
+        case nn.GroupNorm():
+            return f"group norm of {leaf.num_channels:,}, {leaf.num_groups} groups"
     return format_shape(next(leaf.parameters()).shape)
 
 
@@ -287,7 +289,7 @@ def describe_norms(tower: Stack) -> str:
     sides = [
         side
         for side, name in (("before", "pre_feed_forward_norm"), ("after", "post_feed_forward_norm"))
-        if name in layer_norms[-1]
+        if layer_norms and name in layer_norms[-1]
     ]
     descriptions = [f"{' and '.join(sides)} attention and feed-forward"] if sides else []
     if isinstance(tower.final_norm, NORM_CLASSES):

@@ -33,6 +33,7 @@ TENSOR_OPERATIONS: dict[str, tuple[TensorOperation, TensorOperation]] = {
     "": (lambda x, n: x, lambda x, n: x),
     "conv1d": (lambda x, n: x.T if x.dim() == 2 else x, lambda x, n: x.T if x.dim() == 2 else x),
     "row": (lambda x, n: x[0], lambda x, n: x[None]),
+    "vector": (lambda x, n: x[0, 0], lambda x, n: x[None, None]),
     "heads": (
         lambda x, n: x.flatten(1).T,
         lambda x, n: x.T.unflatten(1, (n, -1)),

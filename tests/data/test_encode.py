@@ -344,13 +344,13 @@ def test_an_image_is_resized_and_center_cropped(folder: str, tmp_path: Path) -> 
         OPENAI_CLIP_MEAN,
         OPENAI_CLIP_STD,
         ImageCaptionEncoder,
-        load_pixel_values,
+        ImageProcessor,
     )
 
     wide = image.new("RGB", (40, 20), (255, 0, 0))
     wide.paste((0, 0, 255), (0, 0, 10, 20))
     wide.save(tmp_path / "wide.png")
-    pixels = load_pixel_values(str(tmp_path / "wide.png"), 10)
+    pixels = ImageProcessor.for_size(10)(tmp_path / "wide.png")
     assert pixels.shape == (3, 10, 10)
     assert pixels[:, 5, 5] == pytest.approx(
         (np.array([1, 0, 0]) - OPENAI_CLIP_MEAN) / OPENAI_CLIP_STD, abs=1e-5
@@ -370,5 +370,5 @@ def test_an_image_is_resized_and_center_cropped(folder: str, tmp_path: Path) -> 
 def test_bad_preprocessor_configs_are_errors(config: dict[str, object]) -> None:
     from qkv.data.encode.images import ImageProcessor
 
-    with pytest.raises(ValueError, match=r"expected|not in CLIP's format"):
+    with pytest.raises(ValueError, match="expected"):
         ImageProcessor.from_config(config)

@@ -193,7 +193,7 @@ def test_images_and_captions_are_read(write: Write, tmp_path: Path) -> None:
     assert read(folder) == read(folder, format="images") == records
     (folder / "a.txt").unlink()
     assert_short_error(lambda: read(folder), "a.jpg", "a.txt", "captions")
-    # One file for all images; the first of CAPTION_FILES counts.
+    # One file for all images; the first of TABLE_FILES counts.
     write("pictures/captions.jsonl", '{"image": "deep/b.PNG", "caption": "one"}\n')
     assert read(folder) == [{"image": str(folder / "deep/b.PNG"), "caption": "one"}]
     write("pictures/captions.csv.gz", gzip.compress(b'file,title\na.jpg,"one, two"\n'))
@@ -216,7 +216,13 @@ def test_every_format_is_tested() -> None:
     formats = {options.get("format") for _, _, options, _ in FORMATS.values()}
     suffixes = {name.partition(".")[2].lower() for name, *_ in FORMATS.values()}
     untested = set(CORPUS_FORMATS) - formats - suffixes
-    assert untested == {"parallel", "parquet", "images"}  # these have their own tests
+    assert untested == {
+        "parallel",
+        "parquet",
+        "images",
+        "idx",
+        "clips",
+    }  # these have their own tests
 
 
 # Files under shared/data, options, number of records, a column of the first record, its start.

@@ -92,6 +92,11 @@ INVALID: list[tuple[dict[str, Any], str]] = [
         dict(do_sample=True, num_return_sequences=3, best_of=2),
         "num_return_sequences is 3, expected at most 2 with best_of=2",
     ),
+    (dict(guidance_scale=-1.0), "guidance_scale is -1.0, expected a number from 0"),
+    (
+        dict(guidance_scale=2.0, num_beams=2),
+        "guidance_scale is 2.0, expected 1 with num_beams or penalty_alpha: remove it",
+    ),
     (dict(best_of=2), "best_of is 2, expected do_sample=True and num_beams=1"),
     (dict(penalty_alpha=0.6), "penalty_alpha is 0.6, expected top_k of 2 or more"),
     (
@@ -172,6 +177,7 @@ SAMPLING = GenerationConfig(
     typical_p=0.8,
     epsilon_cutoff=0.01,
     eta_cutoff=0.02,
+    guidance_scale=1.5,
 )
 
 

@@ -14,7 +14,7 @@ from qkv.batch import Batch, Inputs
 from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import Engine
 from qkv.decode.generation import generate
-from qkv.decode.request import Result
+from qkv.decode.request import Request, Result
 from qkv.decode.runner import (
     ModelRunner,
     PromptMoves,
@@ -138,8 +138,8 @@ def test_slid_steps_equal_a_forward_pass_on_the_window(
 ) -> None:
     net = build_net(name)
 
-    def create_running_batch(engine: Engine, rows_per_prompt: int) -> RunningBatch:
-        runner = CheckedRunner(net, rows_per_prompt, engine.static_shapes)
+    def create_running_batch(engine: Engine, request: Request) -> RunningBatch:
+        runner = CheckedRunner(net, request.num_rows, engine.static_shapes)
         runner.minimize_copies = not copy_all
         return RunningBatch(runner)
 

@@ -52,7 +52,9 @@ def make_inputs(graph: Graph, batch_size: int, length: int) -> dict[str, Any]:
     if "mc_token_ids" in names:
         inputs["mc_token_ids"] = torch.full(shape[:2], 3)
     if "pixel_values" in names:
-        inputs["pixel_values"] = torch.rand(IMAGE_SHAPE, dtype=torch.float64)
+        has_frames = "num_frames" in names["pixel_values"].values()
+        pixel_shape = (batch_size, length, 2, 12, 12) if has_frames else IMAGE_SHAPE
+        inputs["pixel_values"] = torch.rand(pixel_shape, dtype=torch.float64)
     return inputs
 
 

@@ -16,7 +16,12 @@ from tests.support import compare
 from tests.support.oracle.cases import CASES, FP32_PARTS, Case
 from tests.support.oracle.classes import SIZES
 from tests.support.oracle.inputs import Inputs, build_inputs, select_row
-from tests.support.oracle.models import DEVICE, build_reference, save_reference
+from tests.support.oracle.models import (
+    DEVICE,
+    build_reference,
+    find_published_name,
+    save_reference,
+)
 from tests.support.oracle.outputs import (
     Outputs,
     Row,
@@ -28,6 +33,8 @@ from tests.support.oracle.outputs import (
 
 # Before 5.22 transformers counted an expert's capacity differently.
 SKIPPED = [c for c in CASES if c.name.endswith("-overflow") and transformers.__version__ < "5.22"]
+# SimMIM: mask tokens inside the embedding, and a decoder of pixels.
+NOT_SUPPORTED = {"ViTForMaskedImageModeling"}
 LoadCase = Callable[[Case, torch.dtype], qkv.Model]
 DTYPES = {"fp32": torch.float32, "fp64": torch.float64}
 RUNS = [
@@ -109,12 +116,13 @@ def test_outputs_and_gradients_match_the_reference(
     reference = build_reference(case, dtype)
     expected_gradients = collect_gradients(reference)
     gradients = model.to_checkpoint_tensors(collect_gradients(model.net))
-    unknown = gradients.keys() - reference.state_dict().keys()
+    published_names = {find_published_name(case, name) for name in reference.state_dict()}
+    unknown = gradients.keys() - published_names
     assert not unknown, f"no such tensor in transformers: {sorted(unknown)}"
     # A tied tensor has several names; an unused one may be no parameter of ours.
     names: dict[int, list[str]] = {}
     for name, tensor in reference.named_parameters(remove_duplicate=False):
-        names.setdefault(id(tensor), []).append(name)
+        names.setdefault(id(tensor), []).append(find_published_name(case, name))
     for name, expected_gradient in expected_gradients.items():
         tied_names = names[id(reference.get_parameter(name))]
         tied = [gradients[tied_name] for tied_name in tied_names if tied_name in gradients]
@@ -197,6 +205,6 @@ def test_every_class_has_a_case() -> None:
             value for name in dir(module) if isinstance(value := getattr(module, name), type)
         ]
         models = {c.__name__ for c in classes if issubclass(c, transformers.PreTrainedModel)}
-        models = {name for name in models if "pretrained" not in name.lower()}
+        models = {name for name in models if "pretrained" not in name.lower()} - NOT_SUPPORTED
         assert models, family
         assert models <= class_names, f"{family}: no case for {sorted(models - class_names)}"

@@ -19,6 +19,7 @@ from qkv.families import get_family
 from tests.support import compare, tiny
 from tests.support.oracle import inputs as oracle
 from tests.support.oracle.cases import CASES, Case
+from tests.support.oracle.models import find_published_name
 
 # Published sizes: head ("none" is the bare model) and millions of parameters.
 PUBLISHED = """
@@ -34,7 +35,7 @@ PUBLISHED = """
     t5 small lm 60.5             t5 base lm 222.9             t5 large lm 737.7          t5 3b lm 2851.6
     t5 11b lm 11307              t5 1.1-small lm 77.0         t5 1.1-base lm 247.6       switch base-8 lm 619
     clip base-32 both 151.3      clip base-16 both 149.6      clip large-14 both 427.6   llama 7b lm 6738
-    llama 3.2-1b lm 1236
+    llama 3.2-1b lm 1236         vit base none 86             vit large none 307         vit huge none 632
     modernbert base none 149.0   modernbert large none 394.8
 """.split()
 PARAMETER_COUNTS = list(
@@ -139,6 +140,7 @@ def test_initialization_matches_the_reference(case: Case, tmp_path: Path) -> Non
     loaded = qkv.load(tmp_path)
     model = qkv.build(**{**loaded.args, "family": loaded.family.name})
     theirs = {**dict(reference.named_parameters()), **dict(reference.named_buffers())}
+    theirs = {find_published_name(case, name): tensor for name, tensor in theirs.items()}
     problems = []
     ours = model.to_checkpoint_tensors(dict(model.net.named_parameters()))
     assert len(ours) > 10
@@ -330,7 +332,7 @@ def test_dropout_matches_the_paper(family: str) -> None:
 
 @pytest.mark.parametrize("family", tiny.FAMILIES)
 def test_dropout_acts_only_in_training(family: str) -> None:
-    has_one_rate = family in ("ctrl", "t5", "switch", "xlnet", *tiny.RECURRENT)
+    has_one_rate = family in ("ctrl", "t5", "switch", "xlnet", *tiny.RECURRENT_DECODERS)
     rate = "dropout" if has_one_rate else "attention_dropout"
     model = qkv.build(family, **tiny.change_sizes(family, **{rate: 0.3}))
     batch = tiny.build_batch(model, tiny.random_ids(2, 6))

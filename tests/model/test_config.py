@@ -51,11 +51,12 @@ def read_stated_arguments(config: dict[str, Any], family: Family) -> Args:
 
 def resolve_defaults(args: Args) -> Args:
     """Return the arguments with None replaced by the value that it implies."""
-    if "vocab_size" not in args:
+    if "text" in args:
         return args | {side: sizes | (args[side] or {}) for side, sizes in TOWERS.items()}
     args = dict(args)
     implied: Args = {
-        "decoder_vocab_size": args["vocab_size"],
+        "decoder_vocab_size": args.get("vocab_size"),
+        "pooler_output_size": args["width"],
         "decoder_depth": args["depth"],
         "kv_heads": args["heads"],
         "head_dim": args["width"] // args["heads"],
@@ -105,7 +106,7 @@ def test_legacy_keys_change_nothing(model_type: str) -> None:
 
 
 OTHER_VALUES: Args = {  # another value for every argument that is neither a number nor a bool
-    "activation": "relu", "classifier_activation": "relu", "summary_activation": "relu",
+    "activation": "relu", "pooler_act": "relu", "classifier_activation": "relu", "summary_activation": "relu",
     "feed_forward_proj": "gated-silu", "summary_type": "mean", "attn_type": "uni",
     "classifier_pooling": "mean", "layer_types": ["full_attention"] * 3, "classifier_dropout": 0.3,
     "global_attn_every_n_layers": 2,

@@ -90,7 +90,8 @@ HARMLESS: list[tuple[str, str, Any, str]] = [
     ("modernbert", "sparse_prediction", True, "chooses the inputs of a loss"),
     ("modernbert", "sparse_pred_ignore_index", 5, "a loss"),
     ("modernbert", "sliding_window", ..., "derived from local_attention"),
-    ("modernbert", "head_dim", ..., "width / heads"),
+    ("vit modernbert", "head_dim", ..., "width / heads"),
+    ("vit", "encoder_stride", 3, "of the decoder of masked image modeling"),
 ]
 
 # Keys that the class of transformers derives from others, or lacks, and yet follows where they are set.

@@ -18,13 +18,24 @@ EMBEDS = torch.zeros(B, T, tiny.WIDTH)
 FLOATS = torch.ones(B, T)
 STATES = torch.zeros(B, 3, tiny.WIDTH)
 PIXEL_VALUES = torch.zeros(B, 3, 12, 12)
+CLIPS = torch.zeros(B, 5, 2, 12, 12)
 IDS_WITH_EOS = torch.cat([IDS, torch.full((B, 1), 2)], 1)
 CROSS_ATTENTION: dict[str, Any] = dict(is_decoder=True, add_cross_attention=True)
 MEMS = torch.zeros(2, B, 4, tiny.WIDTH)
 EYE = torch.eye(T).expand(B, T, T)
 # Family, changes, inputs, and words of the error message (~ is a space).
 INVALID_INPUTS: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    *((family, {}, {}, "no~input input_ids inputs_embeds") for family in tiny.FAMILIES if family != "clip"),
+    *((name, {}, {}, "no~input input_ids inputs_embeds") for name in tiny.TEXT_FAMILIES if name != "clip"),
+    *((family, {}, {}, "no~input pixel_values") for family in tiny.PIXEL_FAMILIES),
+    ("vit", {}, dict(pixel_values=PIXEL_VALUES[:, :2]), "pixel_values (2,~2,~12,~12) (B,~3,~12,~12)"),
+    ("vit", {}, dict(pixel_values=PIXEL_VALUES[None]), "pixel_values (B,~3,~12,~12)"),
+    ("vit", {}, dict(pixel_values=PIXEL_VALUES, attention_mask=MASK), "attention_mask pixel_values"),
+    ("vit", {}, dict(input_ids=IDS), "input_ids text~tower pixel_values"),
+    ("video-transformer", {}, dict(pixel_values=PIXEL_VALUES), "pixel_values (B,~T,~2,~12,~12)"),
+    ("video-transformer", {}, dict(attention_mask=MASK), "attention_mask pixel_values"),
+    ("video-transformer", {}, dict(pixel_values=CLIPS, attention_mask=torch.ones(B, 4).bool()),
+     "attention_mask (B,~T) T~=~5"),
+    ("video-transformer", {}, dict(pixel_values=CLIPS.repeat(1, 13, 1, 1, 1)), "pixel_values 65 64"),
     ("clip", {}, {}, "no~input input_ids pixel_values"),
     ("bert", {}, dict(attention_mask=MASK), "attention_mask input_ids"),
     ("bert", {}, dict(input_ids=[[5, 6]]), "input_ids list tensor"),

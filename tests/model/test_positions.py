@@ -21,7 +21,7 @@ CHANGES: dict[str, dict[str, Any]] = {"t5": dict(head_dim=6), "switch": dict(hea
 STATES = ("last_hidden_state", "encoder_last_hidden_state")
 # Segment recurrence needs its relative positions; recurrent stacks have no positions.
 RECURRENT = ("xlnet", "transformer-xl", *tiny.RECURRENT)
-NOT_RECURRENT = [family for family in tiny.FAMILIES if family not in RECURRENT]
+NOT_RECURRENT = [family for family in tiny.SEQUENCE_FAMILIES if family not in RECURRENT]
 EVERY_TYPE = pytest.mark.parametrize(
     ("family", "position_type"), [(f, k) for f in NOT_RECURRENT for k in POSITION_TYPES]
 )

@@ -30,7 +30,9 @@ def test_new_adapters_change_nothing_and_merging_changes_nothing(family: str) ->
     model = tiny.build(family)
     plain = tiny.build(family)
     names = {name for name, _ in plain.net.named_parameters()}
-    targets = ("dense",) if family in tiny.RECURRENT else ("attention.[qkvo]", "up", "down")
+    targets = (
+        ("dense",) if family in tiny.RECURRENT_DECODERS else ("attention.[qkvo]", "up", "down")
+    )
     added = add_lora(model.net, r=3, lora_alpha=6.0, target_modules=targets)
     assert len(added) == len(lora_layers(model.net)) > 0
     assert names <= {name for name, _ in model.net.named_parameters()}

@@ -21,7 +21,7 @@ NUM_TYPES = {"bert": 3, "roberta": 3, "albert": 3, "electra": 3, "xlnet": 2}
 NUM_TYPES |= dict.fromkeys(("gpt", "gpt2", "gpt3", "ctrl", "sparse"), tiny.VOCAB)
 Span = tuple[int, int, int]  # row, first and last column of a document
 Case = tuple[str, dict[str, Any]]
-CASES: dict[str, Case] = {name: (name, {}) for name in tiny.FAMILIES} | tiny.CAUSAL
+CASES: dict[str, Case] = {name: (name, {}) for name in tiny.SEQUENCE_FAMILIES} | tiny.CAUSAL
 CASES = {name: case for name, case in CASES.items() if not case[1].get("add_cross_attention")}
 
 

@@ -12,7 +12,7 @@ from qkv.families.family import Args
 
 MODEL_TYPES = """
     bert roberta albert distilbert electra xlnet openai-gpt gpt2 ctrl bart mbart marian t5 mt5
-    switch_transformers clip clip_text_model clip_vision_model llama modernbert
+    switch_transformers vit clip clip_text_model clip_vision_model llama modernbert
 """.split()
 TOWERS: dict[str, Args] = {"text": TEXT, "image": IMAGE}
 

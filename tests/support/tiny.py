@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from typing import Any
 
@@ -12,7 +13,7 @@ import qkv
 from qkv import Batch, Inputs
 from qkv.nn.network import Network
 from qkv.nn.transformer import LayerCache
-from qkv.spec import Spec
+from qkv.spec import Spec, find_patches
 
 VOCAB, WIDTH = 53, 24
 _STACK: dict[str, Any] = dict(vocab_size=VOCAB, width=WIDTH, depth=2, heads=4)
@@ -52,6 +53,16 @@ SIZES: dict[str, dict[str, Any]] = {
     "marian": _BART | dict(pad_token_id=52, decoder_start_token_id=3),
     "t5": _T5 | dict(decoder_depth=3, feed_forward_proj="gated-gelu"),
     "switch": _SWITCH,
+    "vit": dict(image_size=12, patch_size=4, width=16, depth=2, heads=2, ffn_width=28),
+    "video-transformer": dict(
+        image_size=12, num_channels=2, conv_widths=(8, 16), width=16, depth=2, heads=2, ffn_width=28,
+        max_positions=64, head="frame-classification",
+    ),
+    "vision-encoder-decoder": _BART | dict(image_size=12, patch_size=4),
+    "show-attend-tell": dict(
+        vocab_size=VOCAB, width=16, embedding_width=14, attention_width=10, image_size=12,
+        patch_size=4, conv_widths=(8, 16, 24), feature_width=WIDTH,
+    ),
     "clip": dict(
         projection_dim=10,
         text=_STACK | dict(ffn_width=40, max_positions=64, projection_dim=10, eos_token_id=7),
@@ -71,9 +82,15 @@ SIZES: dict[str, dict[str, Any]] = {
     "sequence-autoencoder": _RECURRENT,
 }  # fmt: skip
 FAMILIES = list(SIZES)
+CAPTION_FAMILIES = ["vision-encoder-decoder", "show-attend-tell"]
+PIXEL_FAMILIES = ["vit", "video-transformer", *CAPTION_FAMILIES]  # whose first stack reads no texts
+TEXT_FAMILIES = [name for name in FAMILIES if name not in PIXEL_FAMILIES]
+# Their rows have any length.
+SEQUENCE_FAMILIES = [name for name in FAMILIES if name not in ("vit", *CAPTION_FAMILIES)]
 # Their state has a fixed size: it cannot be rolled back, and there are no position embeddings.
 WITHOUT_ATTENTION = ["rnn-encoder-decoder", "lstm-seq2seq", "sequence-autoencoder"]
 RECURRENT = ["bahdanau", "luong", "lstmn", *WITHOUT_ATTENTION]
+RECURRENT_DECODERS = [*RECURRENT, "show-attend-tell"]
 ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch", *RECURRENT]
 
 # Causal models, which decode token by token: the families, and encoders with is_decoder.
@@ -130,7 +147,12 @@ def random_ids(*shape: int, seed: int = 0, low: int = 8) -> Tensor:
 
 
 def build_inputs(tiny_model: qkv.Model) -> dict[str, Any]:
-    """Return the arguments of a call: token ids, those of a decoder, the images of CLIP."""
+    """Return the arguments of a call: token ids, those of a decoder, images or clips."""
+    if tiny_model.family.name in PIXEL_FAMILIES:
+        inputs = {"pixel_values": build_pixel_values(tiny_model, random_ids(2, 9))}
+        if tiny_model.family.name in CAPTION_FAMILIES:
+            inputs["decoder_input_ids"] = random_ids(2, 5, seed=1)
+        return inputs
     inputs = {"input_ids": random_ids(2, 9)}
     if tiny_model.family.name in ENCODER_DECODERS:
         inputs["decoder_input_ids"] = random_ids(2, 5, seed=1)
@@ -141,6 +163,16 @@ def build_inputs(tiny_model: qkv.Model) -> dict[str, Any]:
     return inputs
 
 
+def build_pixel_values(tiny_model: qkv.Model, ids: Tensor) -> Tensor:
+    """Return an image, or a clip of T frames, for each row of ids (B, T)."""
+    patches = find_patches(tiny_model.spec)
+    assert patches is not None
+    shape = [int(axis) for axis in patches.pixel_shape if axis != "T"]
+    pixels = torch.arange(math.prod(shape), dtype=tiny_model.dtype).reshape(shape)
+    numbers = ids if "T" in patches.pixel_shape else ids.sum(1)
+    return (pixels + numbers[..., None, None, None]).sin()
+
+
 def build_batch(
     tiny_model: qkv.Model,
     input_ids: Tensor,
@@ -149,7 +181,16 @@ def build_batch(
 ) -> Batch:
     """Return a batch for the network; `settings` are those of Inputs.create, for both stacks.
 
-    An encoder-decoder without `decoder_input_ids` reads the same ids in both."""
+    An encoder-decoder without `decoder_input_ids` reads the same ids in both. A model of images reads
+    those of the ids."""
+    if patches := find_patches(tiny_model.spec) if isinstance(tiny_model.spec, Spec) else None:
+        pixel_values = build_pixel_values(tiny_model, input_ids)
+        if tiny_model.family.name in CAPTION_FAMILIES:
+            images = Inputs.create(pixel_values=pixel_values, num_patches=patches.num_tokens)
+            decoder_ids = input_ids if decoder_input_ids is None else decoder_input_ids
+            return Batch(encoder=images, decoder=Inputs.create(decoder_ids, **settings))
+        settings |= dict(pixel_values=pixel_values, num_patches=patches.num_tokens)
+        return Batch(encoder=Inputs.create(**settings))
     inputs = Inputs.create(input_ids, **settings)
     if tiny_model.family.name in ENCODER_DECODERS:
         decoder_ids = input_ids if decoder_input_ids is None else decoder_input_ids

@@ -15,7 +15,8 @@ from tests.tasks.test_tasks import TEXTS, build_input, build_task, load_golden
 ROWS = read_overflow_rows("Tasks")
 LONG_TEXT = " ".join(TEXTS * 4).replace("\n", " ")
 WITH_STRIDE = ("tag", "detect", "score", "answer")
-TASKS = [*TASK_CLASSES, "generative answer"]
+TEXT_TASKS = [name for name in TASK_CLASSES if name != "caption"]  # which reads images only
+TASKS = [*TEXT_TASKS, "generative answer"]
 
 
 def get_task_class(name: str) -> type[Task[Any, Any]]:
@@ -49,7 +50,7 @@ def get_page_row(name: str) -> Any:
 
 
 def test_the_page_has_every_task() -> None:
-    assert ROWS.keys() == TASK_CLASSES.keys()
+    assert sorted(ROWS) == sorted(TEXT_TASKS)
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -116,7 +117,7 @@ def test_window(name: str) -> None:
         assert build_rows(build_long_task(name), name) == rows
 
 
-@pytest.mark.parametrize("name", TASK_CLASSES)
+@pytest.mark.parametrize("name", TEXT_TASKS)
 def test_stride_without_overlapping_windows_is_an_error(name: str) -> None:
     if name in WITH_STRIDE:
         task = build_task(name, stride=3)

@@ -65,6 +65,9 @@ MODELS = {
 }  # fmt: skip
 
 
+IMAGE_TASKS = ("match", "caption")
+
+
 def build_task(name: str, **settings: Any) -> Any:
     model = load_golden(MODELS[name]) if name in MODELS else build_model(*HEADS[name])
     return qkv.task(name, model, **settings)
@@ -93,7 +96,7 @@ def flatten_result(result: Any) -> tuple[list[Any], Any]:
     return [x for x in flat if not isinstance(x, float)], [x for x in flat if isinstance(x, float)]
 
 
-@pytest.mark.parametrize("name", [name for name in TASK_CLASSES if name != "match"])
+@pytest.mark.parametrize("name", [name for name in TASK_CLASSES if name not in IMAGE_TASKS])
 def test_results_do_not_depend_on_the_batch(name: str) -> None:
     settings: dict[str, Any] = {"overflow": "truncate"} if name == "complete" else {}
     if name in ("complete", "summarize", "translate"):
@@ -452,7 +455,7 @@ INVALID_TEXTS = {
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in TASK_CLASSES if name not in ("match", "fill", "answer")]
+    "name", [name for name in TASK_CLASSES if name not in (*IMAGE_TASKS, "fill", "answer")]
 )
 @pytest.mark.parametrize(("text", "message"), INVALID_TEXTS.items())
 def test_texts_without_content_are_errors(name: str, text: str, message: str) -> None:
@@ -546,7 +549,7 @@ def test_unsupported_models_are_errors(name: str) -> None:
         "answer": ["bert-span", "bart", "t5", "marian"],
         "embed": ["bert", "bert-label", "bert-span", "bert-tag", "clip"], "match": ["clip"], "detect": [],
         "score": ["bert"], "translate": ["bart", "t5", "marian"], "summarize": ["bart", "t5", "marian"],
-        "complete": [],
+        "complete": [], "caption": [],
     }[name]  # fmt: skip
     for item in folders:
         if item in supported:

@@ -82,7 +82,7 @@ def make_examples(*fields: str) -> list[dict[str, Any]]:
 
     def value(name: str) -> Any:
         if name == "pixels":
-            return rng.normal(size=(3, IMAGE_SIZE, IMAGE_SIZE)).astype(np.float32)
+            return rng.integers(0, 256, (IMAGE_SIZE, IMAGE_SIZE, 3), np.uint8)
         return np.append(rng.integers(2, VOCAB_SIZE - 1, rng.integers(3, 11)), VOCAB_SIZE - 1)
 
     return [{name: value(name) for name in fields} for _ in range(25)]
@@ -218,7 +218,8 @@ def make_trainer(
     torch.manual_seed(0)
     objective = build_objective(objective_name, VOCAB)
     if objective_name == "image-text-contrastive":
-        objective = replace(objective, noise=apply_no_noise)  # the images are already loaded
+        # The images are already loaded.
+        objective = replace(objective, noise=apply_no_noise, train_noise=None)
     if objective_name == "segment-recurrent-lm":
         sampler = build_recurrent_sampler(Stream(8), 8, 1, 3, seed=3)
     else:
@@ -427,7 +428,7 @@ def check_evaluation(team: DistributedContext) -> None:
         assert evaluation.class_report == expected.class_report
         assert done_counts[-1] == (num_batches if parallelism == "tp" else -(-num_batches // 2))
     examples = GenerationExamples(
-        [[i, i + 1] for i in range(200)], [[f"w{i + 1} w{i}"] for i in range(200)], False
+        [[i, i + 1] for i in range(200)], [[f"w{i + 1} w{i}"] for i in range(200)]
     )
     model = SimpleNamespace(net=nn.Linear(1, 1), tokenizer=NumberTokenizer())  # type: ignore[assignment]
     sharding = Sharding("ddp", team, team.rank, team.world_size)

@@ -272,7 +272,8 @@ def test_retrieval_equals_a_search_one_by_one(
     )
     assert tuple(metrics) == evaluator.metric_names
     evaluator = OBJECTIVE_SPECS["image-text-contrastive"].build_evaluator(None, None, list)  # type: ignore[arg-type]
-    outputs = {"scaled_image_embeds": 50 * sources, "text_embeds": targets}
+    hashes = torch.arange(20)
+    outputs = {"scaled_image_embeds": 50 * sources, "text_embeds": targets, "text_hashes": hashes}
     metrics = evaluator.compute_metrics(evaluator.collect(outputs, np.arange(20)))
     reverse = rank_one_by_one(targets, sources)
     assert metrics == pytest.approx(

@@ -76,8 +76,8 @@ def test_every_trainable_parameter_is_in_one_group(family: str, name: str) -> No
         ("xlnet", r"relative\.[uvs]$", False),
         ("xlnet", r"relative\.(e$|r\.weight)", True),
         ("switch", r"router\.weight|experts\.\d\.up\.weight", True),
-        ("clip", r"patches\.weight|projection\.out\.weight", True),
-        ("clip", r"logit_scale|embedding\.class_token", False),
+        ("clip", r"patches\.projection\.weight|projection\.out\.weight", True),
+        ("clip", r"logit_scale|patches\.class_token", False),
     ],
 )
 def test_weight_decay_applies_to_matrices_only(family: str, pattern: str, decays: bool) -> None:

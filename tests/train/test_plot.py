@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from qkv.formatting import compute_ticks
 from qkv.train.loop.trainer import Report
 from qkv.train.report.history import METRICS_FILE, MetricsHistory, downsample_points, extract_points
 from qkv.train.report.plot import (
     MAX_LINE_POINTS,
-    compute_ticks,
     make_plot_callback,
     render_loss_svg,
     write_loss_plot,

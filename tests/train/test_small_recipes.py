@@ -57,6 +57,7 @@ MAX_LOSSES = {
     "mixture-of-experts":            {"loss": 2.2, "balance": 0.035, "z": 0.01},
     "sentence-contrastive":          {"loss": 0.2},
     "image-text-contrastive":        {"loss": 1.8},  # three captions: ln(16 / 3)
+    "text-to-image":                 {"loss": 0.4},  # of 8 codes, few for each caption
     "sequence-classification":       {"loss": 0.2},
     "multi-label-classification":    {"loss": 0.2},
     "regression":                    {"loss": 0.1},

@@ -36,7 +36,7 @@ def make_examples(count: int = 7) -> list[Example]:
 
     return [
         {"source": text(), "target": text(), "tokens": text(),
-         "pixels": rng.normal(size=(3, 12, 12)).astype(np.float32)}
+         "pixels": rng.integers(0, 256, (12, 12, 3), np.uint8)}
         for _ in range(count)
     ]  # fmt: skip
 

@@ -12,7 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 import qkv
-from qkv import decode
+from qkv import decode, words
 from qkv.families.family import Family
 from qkv.tasks.base import Task
 from qkv.tasks.registry import TASK_CLASSES
@@ -36,11 +36,13 @@ fields of [GenerationConfig](settings.md#generationconfig).
 def reference_pages() -> list[Page]:
     """Return the pages of the reference."""
     public = {f"qkv.{name}": getattr(qkv, name) for name in qkv.__all__}
+    word_names = {f"qkv.words.{name}": getattr(words, name) for name in words.__all__}
     decoding = {f"qkv.decode.{name}": getattr(decode, name) for name in decode.__all__}
     return [
         make_page("qkv", "qkv", "The public names of `qkv`.", public | {"Family": Family}),
         make_page("tasks", "Tasks and results", TASKS_INTRODUCTION, collect_task_classes()),
         make_page("decode", "qkv.decode", "[Decoding](../decoding.md) has examples.", decoding),
+        make_page("words", "qkv.words", "[Word vectors](../words.md) has examples.", word_names),
         *settings_pages(),
     ]
 

@@ -13,6 +13,8 @@ from functools import cached_property
 from string import Formatter
 from typing import Any, ClassVar
 
+from numpy.typing import NDArray
+
 from qkv.data.encode.overflow import (
     DEFAULT_OVERFLOW,
     ONE_ROW_MODES,
@@ -26,11 +28,24 @@ from qkv.text.sentences import split_sentences
 from qkv.validate import shorten_repr
 
 EncodedRow = dict[str, list[int]]
+EncodedRows = Sequence[Mapping[str, Sequence[int] | NDArray[Any]]]
 NUM_LENGTH_VALUES = 2**31  # the field size of lengths and positions
 
 
+class Encoder(ABC):
+    """Encodes records to rows of numbers, by field. The repr of an encoder states all its settings."""
+
+    @abstractmethod
+    def field_sizes(self) -> Mapping[str, int]:
+        """Return the number of different values of each field."""
+
+    @abstractmethod
+    def __call__(self, records: Sequence[Record]) -> EncodedRows:
+        """Encode each record to a row."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class RecordEncoder(ABC):
+class RecordEncoder(Encoder):
     """Encodes records to rows of token ids, by field."""
 
     tokenizer_folder: str

@@ -1,7 +1,8 @@
-"""Images: pixel values for CLIP, and image-caption records. Only this module imports Pillow.
+"""Images: ImageProcessor, from an image to pixel values, and image-caption records. Only this module
+imports Pillow.
 
-An image is resized by its shortest edge and center-cropped, with the settings of CLIP or of a
-preprocessor_config.json. The pixel values equal those of Hugging Face's CLIPImageProcessor."""
+An image is resized and center-cropped, with the settings of CLIP or of a preprocessor_config.json. The
+pixel values equal those of Hugging Face's CLIPImageProcessor and ViTImageProcessor."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 
 from qkv.data.encode.encoder import EncodedRow, RecordEncoder
 from qkv.data.read.formats import import_optional
+from qkv.data.read.image_folder import is_image_name
 from qkv.data.read.record import Record
 from qkv.files import format_error, get_file_size
 from qkv.validate import shorten_repr
@@ -29,6 +31,8 @@ BICUBIC = 3  # Pillow's constant
 MAX_PROCESSED_PIXELS = 2**23
 MAX_PIXELS = 2**24  # of a file with any number of bytes
 MAX_PIXELS_OF_PILLOW = 2**30 // 12  # the default of Pillow: a quarter GiB of RGB
+MAX_FRAMES = 2**12  # of a clip
+MAX_CACHED_BYTES = 2**28  # of decoded images
 MAX_PIXELS_PER_BYTE = 64  # of an image with more pixels; a photograph has fewer than 10
 # Formats whose decoders are part of Pillow; EPS, for example, would run another program.
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000", "MPO")
@@ -37,6 +41,8 @@ IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JP
 @dataclass(frozen=True, kw_only=True)
 class ImageCaptionEncoder(RecordEncoder):
     """The path of an image, as bytes, and the tokens of its caption."""
+
+    image_size: int = 0  # pixels per side that a model reads
 
     def field_sizes(self) -> Mapping[str, int]:
         return {"tokens": len(self.tokenizer), "image": 256}
@@ -68,8 +74,14 @@ class ImageProcessor:
     resample: int = BICUBIC
 
     @staticmethod
+    def for_size(image_size: int) -> ImageProcessor:
+        """Return CLIP's processor for square images of this size."""
+        return ImageProcessor(size=image_size, crop_size=(image_size, image_size))
+
+    @staticmethod
     def from_config(config: Mapping[str, Any]) -> ImageProcessor:
         """Build the processor of a preprocessor_config.json; the defaults are CLIP's values."""
+        config = {name: value for name, value in config.items() if value is not None}
         try:
             size = config.get("size", 224)
             if isinstance(size, Mapping) and "shortest_edge" not in size:
@@ -93,14 +105,15 @@ class ImageProcessor:
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
-                f"image settings are not in CLIP's format ({shorten_repr(error)}); "
+                f"image settings in another format ({shorten_repr(error)}), expected Hugging Face's; "
                 "check size, crop_size, rescale_factor, image_mean, image_std and resample"
             ) from None
         processor._check_values()
-        if len(mean) != 3 or len(std) != 3 or 0 in std or not np.isfinite((*mean, *std)).all():
+        is_valid = len(mean) == len(std) in (1, 3) and np.isfinite((*mean, *std)).all()
+        if not is_valid or 0 in std:
             raise ValueError(
                 f"image_mean {shorten_repr(mean)}, image_std {shorten_repr(std)}: expected three "
-                "finite numbers each, no 0 in image_std"
+                "finite numbers each, or one for grayscale, no 0 in image_std"
             )
         return processor
 
@@ -121,9 +134,26 @@ class ImageProcessor:
             raise ValueError(f"rescale_factor {self.rescale_factor}: expected a number above 0")
 
     def __call__(self, image: str | Path | Any) -> NDArray[np.float32]:
-        """Return the pixel values (3, height, width) of a Pillow image or an image file."""
+        """Return the pixel values (channels, height, width) of an image."""
+        return self.normalize(self.read_pixels(image))
+
+    @property
+    def channels(self) -> int:
+        """1 for grayscale, 3 for RGB: the number of means and standard deviations."""
+        return len(self.image_std)
+
+    def read_pixels(self, image: str | Path | Any) -> NDArray[np.uint8]:
+        """Return the pixels (height, width, channels) of an image, resized and cropped.
+
+        An image is a file, a Pillow image or an array of bytes, (height, width) or (height, width, 3)."""
         name = str(image) if isinstance(image, str | Path) else "image"
-        image = open_image(image) if isinstance(image, str | Path) else image.convert("RGB")
+        if isinstance(image, np.ndarray):
+            image = check_image_array(image)
+            if self.has_result_shape(image):
+                return image.reshape(*image.shape[:2], self.channels)
+            image = import_optional("PIL.Image", "an array").fromarray(image)
+        mode = "L" if self.channels == 1 else "RGB"
+        image = open_image(image, mode) if isinstance(image, str | Path) else image.convert(mode)
         if self.size is not None:
             width, height = self.compute_resized_size(*image.size)
             if width * height > MAX_PROCESSED_PIXELS:
@@ -132,16 +162,28 @@ class ImageProcessor:
                     f"expected at most {MAX_PROCESSED_PIXELS:,} pixels; cut the image into parts"
                 )
             image = image.resize((width, height), self.resample)
-        pixels = np.asarray(image)  # (height, width, 3)
-        if self.crop_size is not None:
-            pixels = center_crop(pixels, *self.crop_size)
+        pixels = np.asarray(image).reshape(image.height, image.width, self.channels)
+        return pixels if self.crop_size is None else center_crop(pixels, *self.crop_size)
+
+    def has_result_shape(self, image: NDArray[np.uint8]) -> bool:
+        """Return whether an array already has the size and the channels of the result."""
+        shape = image.shape[:2]
+        sizes = {
+            (self.size, self.size) if isinstance(self.size, int) else self.size,
+            self.crop_size,
+        }
+        return sizes <= {None, shape} and image.size == math.prod(shape) * self.channels
+
+    def normalize(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return the pixel values (..., channels, height, width) of pixels (..., height, width,
+        channels)."""
         values = self._compute_values()
-        channels = [values[pixels[:, :, channel], channel] for channel in range(3)]
-        return np.stack(channels)  # (3, height, width)
+        channels = range(self.channels)
+        return np.stack([values[pixels[..., channel], channel] for channel in channels], axis=-3)
 
     def _compute_values(self) -> NDArray[np.float32]:
-        """Return the normalized value of each of the 256 levels of a channel (256, 3)."""
-        levels = np.arange(256, dtype=np.float64)[:, None].repeat(3, 1)
+        """Return the normalized value of each of the 256 levels of a channel (256, channels)."""
+        levels = np.arange(256, dtype=np.float64)[:, None].repeat(self.channels, 1)
         values = (levels * (self.rescale_factor or 1.0)).astype(np.float32)
         if self.image_mean is not None:
             mean = np.array(self.image_mean, np.float32)
@@ -167,14 +209,47 @@ def parse_shortest_edge(size: Any) -> int:
     return int(size["shortest_edge"] if isinstance(size, Mapping) else size)
 
 
-def open_image(path: str | Path) -> Any:
-    """Open an image file as an RGB Pillow image."""
+def check_image_array(image: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return an array of bytes; raise ValueError unless it is an image (height, width[, 1 or 3])."""
+    is_image = image.ndim == 2 or (image.ndim == 3 and image.shape[2] in (1, 3))
+    if image.dtype != np.uint8 or not is_image or not image.size:
+        raise ValueError(
+            f"an array of shape {image.shape} and dtype {image.dtype}, expected an image of bytes, "
+            "(height, width) or (height, width, 3)"
+        )
+    return image[:, :, 0] if image.shape[2:] == (1,) else image
+
+
+def open_image(path: str | Path, mode: str = "RGB") -> Any:
+    """Open an image file as a Pillow image of this mode."""
     with open_image_file(path) as image:
         try:
             image.load()
-            return image if image.mode == "RGB" else image.convert("RGB")
+            return image if image.mode == mode else image.convert(mode)
         except Exception as error:  # decoders raise different exceptions for damaged files
             raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
+
+
+def open_frames(path: str | Path) -> list[Any]:
+    """Open the frames of a clip as Pillow images or files: those of an animated image (GIF, WebP, PNG,
+    TIFF), or the images of a folder in the order of their names."""
+    if Path(path).is_dir():
+        files = sorted(file for file in Path(path).iterdir() if is_image_name(file))
+        if not files:
+            raise ValueError(f"{path}: no images in the folder; expected one for each frame")
+        return [str(file) for file in files[: MAX_FRAMES + 1]]
+    with open_image_file(path) as image:
+        num_frames = getattr(image, "n_frames", 1)
+        if num_frames > MAX_FRAMES:
+            raise ValueError(f"{path}: {num_frames:,} frames, expected at most {MAX_FRAMES:,}")
+        frames = []
+        for number in range(num_frames):
+            try:
+                image.seek(number)
+                frames.append(image.convert("RGB"))
+            except Exception as error:  # decoders raise different exceptions for damaged files
+                raise ValueError(f"{path}: not a readable image ({format_error(error)})") from None
+        return frames
 
 
 @contextmanager
@@ -201,8 +276,8 @@ def open_image_file(path: str | Path) -> Iterator[Any]:
 
 
 def center_crop(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Crop the center of an image (height, width, 3); a smaller image is padded with zeros."""
-    cropped = np.zeros((height, width, 3), np.uint8)
+    """Crop the center of an image (height, width, channels); a smaller one is padded with zeros."""
+    cropped = np.zeros((height, width, image.shape[2]), np.uint8)
     target_rows, source_rows = compute_crop_slices(image.shape[0], height)
     target_columns, source_columns = compute_crop_slices(image.shape[1], width)
     cropped[target_rows, target_columns] = image[source_rows, source_columns]
@@ -217,6 +292,27 @@ def compute_crop_slices(size: int, crop_size: int) -> tuple[slice, slice]:
     return slice(padding, padding + count), slice(start, start + count)
 
 
-def load_pixel_values(path: str, image_size: int) -> NDArray[np.float32]:
-    """Return CLIP's normalized pixel values (3, image_size, image_size) of an image file."""
-    return ImageProcessor(size=image_size, crop_size=(image_size, image_size))(path)
+class PixelCache:
+    """Pixels of image files, decoded once; files beyond `MAX_CACHED_BYTES` are decoded every time."""
+
+    def __init__(self, processor: ImageProcessor) -> None:
+        self.processor = processor
+        self.pixels: dict[str, NDArray[np.uint8]] = {}
+        self.num_bytes = 0
+
+    def read(self, path: str) -> NDArray[np.uint8]:
+        """Return the pixels (height, width, 3) of an image, resized and cropped."""
+        pixels = self.pixels.get(path)
+        if pixels is None:
+            pixels = self.processor.read_pixels(path)
+            if self.num_bytes + pixels.nbytes <= MAX_CACHED_BYTES:
+                self.pixels[path] = pixels
+                self.num_bytes += pixels.nbytes
+        return pixels
+
+
+def build_image(pixels: NDArray[np.uint8], scale: int = 1) -> Any:
+    """Return a Pillow image of levels (H, W, 3) or (H, W, 1), with `scale` × `scale` pixels for each."""
+    pillow = import_optional("PIL.Image", "an image")
+    enlarged = pixels.repeat(scale, 0).repeat(scale, 1)
+    return pillow.fromarray(enlarged[:, :, 0] if enlarged.shape[2] == 1 else enlarged)

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkv.data.read import formats
-from qkv.data.read.captions import IMAGE_SUFFIXES, read_image_captions
+from qkv.data.read.clips import read_clips
+from qkv.data.read.idx import is_idx_file, read_idx_images
+from qkv.data.read.image_folder import is_image_name, read_image_folder
 from qkv.data.read.lines import COMPRESSION_OPENERS, STDIN, TextFile
 from qkv.data.read.record import Record, quote_names
 
@@ -20,10 +22,10 @@ HUB_PREFIX = "hf:"
 # fmt: off
 FORMAT_BY_SUFFIX = {
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv", ".tsv": "tsv", ".txt": "txt",
-    ".conll": "conll", ".parquet": "parquet",
+    ".conll": "conll", ".parquet": "parquet", ".npz": "clips",
 }
 # fmt: on
-CORPUS_FORMATS = (*dict.fromkeys(FORMAT_BY_SUFFIX.values()), "labeled", "parallel", "images")
+CORPUS_FORMATS = (*dict.fromkeys(FORMAT_BY_SUFFIX.values()), "labeled", "parallel", "images", "idx")
 UNIT_READERS = {
     "line": formats.read_text_lines,
     "document": formats.read_text_documents,
@@ -124,7 +126,9 @@ class Corpus:
 
     def _list_folder(self, path: str) -> list[str]:
         files = [str(file) for file in _list_files(Path(path))]
-        if self.format == "images" or (self.format is None and any(map(_is_image, files))):
+        if self.format == "images" or (
+            self.format is None and any(is_image_name(Path(file)) for file in files)
+        ):
             return [path]
         if self.format is not None:
             return files
@@ -166,6 +170,8 @@ class Corpus:
             )
         columns = self.columns or {}
         file_format = "images" if os.path.isdir(path) else self.format or _guess_format(path)
+        if file_format is None and path != STDIN and is_idx_file(path):
+            file_format = "idx"
         if self.column_names and file_format not in HEADERLESS_FORMATS:
             raise ValueError(
                 f"{path}: column_names {quote_names(self.column_names)}, "
@@ -200,7 +206,11 @@ class Corpus:
                     file, [name.partition(".")[0] for name in columns.values()]
                 )
             case "images":
-                return read_image_captions(Path(path), columns.get("image", "image"), self.encoding)
+                return read_image_folder(Path(path), columns.get("image", "image"), self.encoding)
+            case "idx":
+                return read_idx_images(file)
+            case "clips":
+                return read_clips(path)
         raise ValueError(
             f"{file}: unknown format; set `format` to one of {', '.join(CORPUS_FORMATS)}"
         )
@@ -214,10 +224,6 @@ def _guess_format(path: str) -> str | None:
 def _strip_compression_suffix(path: str) -> Path:
     name = Path(path)
     return name.with_suffix("") if name.suffix in COMPRESSION_OPENERS else name
-
-
-def _is_image(path: str) -> bool:
-    return Path(path).suffix.lower() in IMAGE_SUFFIXES
 
 
 def _are_parallel_files(paths: list[str]) -> bool:

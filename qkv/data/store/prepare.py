@@ -197,7 +197,12 @@ def _encode_batch(
     encoded: EncodedBatch = {}
     for field, size in field_sizes.items():
         try:
-            arrays = [np.asarray(row[field], dtype=np.int64) for row in rows]
+            arrays = [
+                row[field]
+                if isinstance(row[field], np.ndarray)
+                else np.asarray(row[field], np.int64)
+                for row in rows
+            ]
         except KeyError:
             names = ", ".join(sorted({name for row in rows for name in row}))
             raise ValueError(

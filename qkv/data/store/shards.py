@@ -19,14 +19,16 @@ from numpy.typing import NDArray
 
 from qkv.files import sync_file
 
-SHARD_FORMAT_VERSION = 2
+SHARD_FORMAT_VERSION = 3
 SHARD_INDEX_FILE = "shards.json"
 OFFSET_DTYPE = np.dtype("<i8")
-TokenIdArray = NDArray[Any]  # uint16, or uint32 for a large vocabulary
+TokenIdArray = NDArray[Any]  # uint8, uint16 or uint32, by the size of the vocabulary
 
 
 def choose_id_dtype(vocab_size: int) -> np.dtype[Any]:
     """Return the smallest dtype for ids below `vocab_size`."""
+    if vocab_size <= 2**8:  # pixels, labels, bytes
+        return np.dtype("<u1")
     return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
 
 

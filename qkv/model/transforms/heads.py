@@ -82,6 +82,8 @@ def replace_head(
         pooling=pooling,
         tokenizer_files=model.tokenizer_files,
         generation_config=None if "head" in changes else model.generation_config,
+        preprocessor_config=model.preprocessor_config,
+        image_tokenizer=model.image_tokenizer,
     )
     if model.tokenizer_files is None:
         new_model.tokenizer = model.tokenizer

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qkv.batch import Batch
+from qkv.model.model import Model
 from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair, get_model_label_names
 from qkv.tasks.checks import (
     check_choice,
@@ -114,7 +115,9 @@ class ClassifyTask(Task[TextOrPair, Classification]):
     ) -> Classification:
         logits = torch.stack(list(predictions))  # (1 or candidate labels, labels of the model)
         if not self.candidate_labels:
-            function = self.function_to_apply or self.infer_function_to_apply()
+            function = self.function_to_apply or infer_score_function(
+                self.model, len(self.model_labels)
+            )
             scores = apply_score_function(logits[0], function)
             return Classification.from_scores(self.model_labels, scores, self.top_k)
         entailment = self.find_entailment_index()
@@ -125,14 +128,15 @@ class ClassifyTask(Task[TextOrPair, Classification]):
             scores = logits[:, entailment].softmax(-1)
         return Classification.from_scores(self.candidate_labels, scores, self.top_k)
 
-    def infer_function_to_apply(self) -> str:
-        """Return the function for the problem type of the config; by default, sigmoid for one label."""
-        problem_type = self.model.config.get("problem_type")
-        if problem_type == "regression":
-            return "none"
-        if problem_type == "multi_label_classification" or len(self.model_labels) == 1:
-            return "sigmoid"
-        return "softmax"
+
+def infer_score_function(model: Model, num_labels: int) -> str:
+    """Return the function for the problem type of the config; by default, sigmoid for one label."""
+    problem_type = model.config.get("problem_type")
+    if problem_type == "regression":
+        return "none"
+    if problem_type == "multi_label_classification" or num_labels == 1:
+        return "sigmoid"
+    return "softmax"
 
 
 def apply_score_function(logits: Tensor, function_to_apply: str) -> Tensor:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -15,10 +14,8 @@ from torch import Tensor
 
 from qkv.batch import Batch
 from qkv.data.encode.images import ImageProcessor
-from qkv.files import read_json_object
-from qkv.model.inputs import build_input_batch, check_inputs
+from qkv.model.inputs import build_input_batch
 from qkv.nn.network import DualEncoder
-from qkv.spec import DualSpec, PatchSpec
 from qkv.tasks.base import InputRow, OutputTensors, Task
 from qkv.tasks.batching import TaskProgress, build_progress_reporter
 from qkv.tasks.checks import (
@@ -27,11 +24,16 @@ from qkv.tasks.checks import (
     check_top_k,
     parse_candidate_labels,
 )
+from qkv.tasks.images import (
+    ImageInput,
+    check_image_inputs,
+    get_image_features,
+    load_image_processor,
+    read_pixel_values,
+)
 from qkv.tasks.read.classify import Classification
 from qkv.tasks.requirements import TaskRequirement
 from qkv.validate import check_number
-
-ImageInput: TypeAlias = str | Path | Any  # a path, or a Pillow image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,26 +105,7 @@ class MatchTask(Task[str, Tensor]):
 
     @cached_property
     def image_processor(self) -> ImageProcessor:
-        """The processor of preprocessor_config.json; by default, that of CLIP for the image size."""
-        folder = self.model.tokenizer_folder
-        path = folder / "preprocessor_config.json" if folder is not None else None
-        if path is not None and path.is_file():
-            try:
-                return ImageProcessor.from_config(read_json_object(path))
-            except ValueError as error:
-                raise ValueError(f"{path}: {error}") from None
-        size = self.patch_spec.image_size
-        return ImageProcessor(size=size, crop_size=(size, size))
-
-    @property
-    def patch_spec(self) -> PatchSpec:
-        spec = self.model.spec
-        assert isinstance(spec, DualSpec)
-        assert spec.image is not None
-        assert spec.image.encoder is not None
-        patches = spec.image.encoder.embedding.patches
-        assert patches is not None
-        return patches
+        return load_image_processor(self.model)
 
     def embed_images(
         self, images: Sequence[ImageInput], batch_tokens: int, progress: TaskProgress
@@ -130,24 +113,14 @@ class MatchTask(Task[str, Tensor]):
         """Return the embedding of every image, of unit length."""
         check_number("batch_tokens", batch_tokens, integer=True, at_least=1)
         report_progress = build_progress_reporter("match", 0, len(images), len(images), progress)
-        parameter = next(self.model.net.parameters())
-        num_patches = (self.patch_spec.image_size // self.patch_spec.patch_size) ** 2 + 1
-        batch_size = max(batch_tokens // num_patches, 1)
-        for image in images:
-            if not isinstance(image, str | Path) and not hasattr(image, "convert"):
-                raise ValueError(
-                    f"an image is a {type(image).__name__}, expected a path or a Pillow image"
-                )
+        batch_size = max(batch_tokens // get_image_features(self.model).num_tokens, 1)
+        check_image_inputs(images)
         embeddings: list[Tensor] = []
         for start in range(0, len(images), batch_size):
-            batch_images = images[start : start + batch_size]
-            pixel_values = torch.stack(
-                [torch.from_numpy(self.image_processor(image)) for image in batch_images]
-            )  # (B, C, H, W)
-            check_inputs(self.model.spec, {"pixel_values": pixel_values})
-            batch = build_input_batch(
-                self.model.spec, pixel_values=pixel_values.to(parameter.device, parameter.dtype)
+            pixel_values = read_pixel_values(
+                self.model, self.image_processor, images[start : start + batch_size]
             )
+            batch = build_input_batch(self.model.spec, pixel_values=pixel_values)
             with self.evaluation_mode() as task:
                 outputs = task.model.net(batch)
             embeddings += list(outputs["image_embeds"].float().cpu())

@@ -114,7 +114,8 @@ class GenerationTask(Task[InputT, GenerationT]):
             model.generation_config, model.config, self.task_specific_key
         )
         num_return_sequences = settings.get("num_return_sequences")
-        do_sample = settings.get("do_sample", defaults.do_sample)
+        derived = self.derive_generation_settings(defaults)
+        do_sample = settings.get("do_sample", derived.get("do_sample", defaults.do_sample))
         if self.force_words:
             settings["force_words_ids"] = encode_force_words(tokenizer, self.force_words)
             settings = {"do_sample": False, "num_beams": max(defaults.num_beams, 4)} | settings
@@ -143,7 +144,7 @@ class GenerationTask(Task[InputT, GenerationT]):
             model.generation_config,
             model.config,
             self.task_specific_key,
-            settings={**self.derive_generation_settings(defaults), **settings},
+            settings={**derived, **settings},
         )
 
     def derive_generation_settings(self, defaults: GenerationConfig) -> dict[str, Any]:

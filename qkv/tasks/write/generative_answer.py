@@ -31,17 +31,14 @@ from qkv.tasks.requirements import (
     TaskRequirement,
     can_rewrite_text,
     check_model_supports_task,
+    combine_requirements,
 )
 from qkv.tasks.write.base import GenerationTask
 from qkv.text import Encoding
 
 MAX_GENERATIVE_INPUT_LENGTH = 512  # tokens of a question and a window (T5)
 TEMPLATE_FIELD = re.compile(r"\{(question|context)\}")
-ANSWER_REQUIREMENT = TaskRequirement(  # the requirement of either task
-    f"{SPAN_REQUIREMENT.description}, or {SEQ2SEQ_REQUIREMENT.description}",
-    lambda spec: SPAN_REQUIREMENT.predicate(spec) or SEQ2SEQ_REQUIREMENT.predicate(spec),
-    (*SPAN_REQUIREMENT.heads, *SEQ2SEQ_REQUIREMENT.heads),
-)
+ANSWER_REQUIREMENT = combine_requirements(SPAN_REQUIREMENT, SEQ2SEQ_REQUIREMENT)
 SETTING_ALIASES = {  # settings of the extractive task, and their fields of GenerationConfig
     "top_k": "num_return_sequences",
     "max_answer_tokens": "max_new_tokens",

@@ -14,7 +14,7 @@ from qkv.data.encode.answer_spans import (
     predict_spans,
     rank_answer_spans,
 )
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.data.encode.labels import QuestionAnsweringEncoder
 from qkv.data.read.record import Record
 from qkv.train.evaluate.evaluator import Evaluator, Predictions
@@ -54,7 +54,7 @@ class QuestionSet(NamedTuple):
 
 
 def build_question_answering_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of answers: SQuAD's exact match and F1 of the best span over all windows of
     a question.

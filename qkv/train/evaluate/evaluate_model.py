@@ -33,7 +33,7 @@ from qkv.train.evaluate.evaluation_loop import (
 from qkv.train.evaluate.evaluator import MetricFunction
 from qkv.train.evaluate.generation import TextGenerator
 from qkv.train.evaluate.target_generator import TargetGenerator
-from qkv.train.initial_model import check_model_fits, get_tokenizer
+from qkv.train.initial_model import check_model_fits, check_tokenizer, save_tokenizers
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.registry import (
     check_head,
@@ -108,17 +108,17 @@ def evaluate_loaded_model(
     progress: ProgressReporter = ignore_progress,
 ) -> EvaluationReport:
     """Evaluate a model with its own tokenizer and label names."""
-    tokenizer = get_tokenizer(model)
     spec = get_objective_spec(recipe)
+    check_tokenizer(model, spec)
     check_head(spec, model, recipe.objective.name)
-    check_model_fits(model, tokenizer, recipe.data.max_length)
+    check_model_fits(model, model.tokenizer, recipe.data.max_length)
     if "generator" in spec.extra_settings and "generator" not in recipe.objective.settings:
         raise ValueError(
             f"objective {recipe.objective.name}: the evaluation needs the trained generator; set "
             "objective.generator to its folder"
         )
     with tempfile.TemporaryDirectory(prefix="qkv-") as temporary:
-        tokenizer.save(temporary)
+        save_tokenizers(model, Path(temporary))
         context = SetupContext.from_recipe(
             recipe,
             temporary,

@@ -56,7 +56,8 @@ def evaluate_run(
     if checkpoint is None:
         raise ValueError(f"{folder}: no model in best/ or last/; has the run finished?")
     model = apply_model_overrides(load_trained_model(recipe, checkpoint), recipe, trained_recipe)
-    model.tokenizer = Tokenizer.load(folder / "tokenizer")
+    if spec.text_column is not None:
+        model.tokenizer = Tokenizer.load(folder / "tokenizer")
     records = read_test_records(recipe, test)
     context = SetupContext.from_recipe(
         recipe,

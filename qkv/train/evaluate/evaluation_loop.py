@@ -102,13 +102,14 @@ def average_losses(
 def compute_language_model_metrics(
     losses: dict[str, float], objective: Objective
 ) -> dict[str, float]:
-    """Return the perplexity and bits per token of a language model."""
+    """Return the perplexity and bits per token of a language model, and bits per dimension of images."""
     if not objective.is_language_model:
         return {}
-    return {
-        "perplexity": math.exp(min(losses["loss"], 700)),
-        "bits_per_token": losses["loss"] / math.log(2),
-    }
+    bits = losses["loss"] / math.log(2)
+    metrics = {"perplexity": math.exp(min(losses["loss"], 700)), "bits_per_token": bits}
+    if objective.values_per_token:
+        metrics["bits_per_dim"] = bits / objective.values_per_token
+    return metrics
 
 
 def list_metric_names(

@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from qkv.data.batches.sampler import BatchSampler, Indices
-from qkv.data.encode.encoder import RecordEncoder, SourceTargetEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.data.read.record import Record
 from qkv.data.store.shards import Shards
 from qkv.model.model import Model
@@ -33,7 +33,6 @@ from qkv.train.evaluate.evaluator import (
 from qkv.train.evaluate.generation import (
     GenerationExamples,
     TextGenerator,
-    list_generation_metrics,
     select_spaced_indices,
 )
 from qkv.train.objectives.context import SetupContext
@@ -128,7 +127,7 @@ class EvaluationSet:
 def build_evaluation_set(
     context: SetupContext,
     objective: Objective,
-    encoder: RecordEncoder,
+    encoder: Encoder,
     shards: Shards,
     records: Iterable[Record],
     split: DataSplit,
@@ -140,17 +139,17 @@ def build_evaluation_set(
     indices = split.select_documents(shards, seed, context.stratify_field).indices
     evaluator = spec.build_evaluator(context, encoder, lambda: select_records(records, indices))
 
+    generation = spec.generation
+
     def build_generation_examples(max_count: int) -> GenerationExamples:
-        assert isinstance(encoder, SourceTargetEncoder)
+        assert generation is not None
         sample = indices[select_spaced_indices(len(indices), max_count)]
-        source_ids = [shards.get_document(int(i), "source").tolist() for i in sample]
-        return GenerationExamples.from_records(
-            encoder, source_ids, list(select_records(records, sample))
-        )
+        sample_records = list(select_records(records, sample))
+        return generation.build_examples(encoder, shards, sample.tolist(), sample_records)
 
     generation_metrics: tuple[str, ...] = ()
-    if spec.generates_text and isinstance(encoder, SourceTargetEncoder):
-        generation_metrics = list_generation_metrics(encoder)
+    if generation is not None:
+        generation_metrics = generation.list_metrics(encoder)
         check_metric_names(metrics, (*evaluator.metric_names, *generation_metrics))
     else:
         evaluator = add_custom_metrics(evaluator, metrics, context.recipe.objective.name)

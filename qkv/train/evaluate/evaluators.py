@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from qkv.batch import IGNORE_INDEX
+from qkv.correlation import pearsonr, spearmanr
 from qkv.data.batches.sampler import Indices
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.data.encode.labels import (
     TokenClassificationEncoder,
     get_label_id,
@@ -34,9 +35,7 @@ from qkv.train.evaluate.metrics import (
     macro_f1_score,
     matthews_corrcoef,
     multilabel_f1_score,
-    pearsonr,
     precision_recall_f1,
-    spearmanr,
 )
 from qkv.train.objectives.context import SetupContext
 from qkv.train.objectives.objective import ForwardOutputs
@@ -45,14 +44,14 @@ NO_LABELS = torch.empty(0, dtype=torch.long)
 RecordSource = Callable[[], Iterable[Record]]  # in the order of the sampler's examples
 
 
-EvaluatorFactory = Callable[[SetupContext, RecordEncoder, RecordSource], Evaluator]
+EvaluatorFactory = Callable[[SetupContext, Encoder, RecordSource], Evaluator]
 
 
 # --- tokens ---
 
 
 def build_token_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of token accuracy."""
     return TOKEN_EVALUATOR
@@ -104,7 +103,7 @@ TOKEN_EVALUATOR = Evaluator(
 
 
 def build_sentence_pair_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of masked tokens, `accuracy`, and of sentence pairs, `pair_accuracy`."""
 
@@ -122,7 +121,7 @@ def build_sentence_pair_evaluator(
 
 
 def build_replaced_token_detection_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of the discriminator, and of the generator's accuracy (ELECTRA)."""
 
@@ -155,7 +154,7 @@ def build_replaced_token_detection_evaluator(
 
 
 def build_sequence_classification_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of the problem type."""
     builders = {
@@ -164,6 +163,49 @@ def build_sequence_classification_evaluator(
         "regression": build_regression_evaluator,
     }
     return builders[context.recipe.objective.problem_type](context)
+
+
+def build_image_classification_evaluator(
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of one label per image."""
+    return build_single_label_evaluator(context)
+
+
+def build_frame_classification_evaluator(
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
+) -> Evaluator:
+    """Return the evaluator of one label per frame: the fraction of right frames, and of clips whose
+    frames are all right."""
+    label_names = context.label_names
+
+    def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
+        predictions = outputs["logits"].argmax(-1).tolist()
+        return [
+            [(a, b) for a, b in zip(predicted, labels, strict=True) if b != IGNORE_INDEX]
+            for predicted, labels in zip(predictions, outputs["labels"].tolist(), strict=True)
+        ]
+
+    def compute_metrics(collected: list[Any]) -> dict[str, float]:
+        frames = [pair for clip in collected for pair in clip]
+        return {
+            "accuracy": fraction_true(a == b for a, b in frames),
+            "clip_accuracy": fraction_true(all(a == b for a, b in clip) for clip in collected),
+        }
+
+    def get_predictions(collected: list[Any]) -> Predictions:
+        frames = [pair for clip in collected for pair in clip]
+        return Predictions([label_names[a] for a, _ in frames], [label_names[b] for _, b in frames])
+
+    return Evaluator(
+        metric_names=("accuracy", "clip_accuracy"),
+        collect=collect,
+        compute_metrics=compute_metrics,
+        get_predictions=get_predictions,
+        build_class_report=lambda collected: build_label_report(
+            label_names, *get_predictions(collected)
+        ),
+    )
 
 
 def build_single_label_evaluator(context: SetupContext) -> Evaluator:
@@ -273,7 +315,7 @@ def split_pairs(collected: list[Any]) -> Predictions:
 
 
 def build_multiple_choice_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of multiple choice: accuracy of the choice with the highest score."""
 
@@ -293,7 +335,7 @@ def build_multiple_choice_evaluator(
 
 
 def build_token_classification_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of tags: word accuracy and entity F1, or macro F1 if tags are not entities.
 

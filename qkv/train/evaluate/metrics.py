@@ -2,18 +2,17 @@
 models.
 
 Every metric is a fraction from 0 to 1, except correlations (Matthews, Pearson, Spearman), from -1
-to 1, and sacrebleu's BLEU and chrF, from 0 to 100."""
+to 1, and sacrebleu's BLEU and chrF, from 0 to 100. Pearson's and Spearman's are in qkv.correlation."""
 
 from __future__ import annotations
 
 import math
 import re
-import statistics
 import string
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence, Set
 from importlib import import_module
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any, NamedTuple
 
 # Metrics for which a higher value is better; for all others, such as a loss or a perplexity, a lower
@@ -121,35 +120,6 @@ def fraction_true(flags: Iterable[bool]) -> float:
     """Return the fraction of the flags that are true."""
     values = list(flags)
     return sum(values) / max(len(values), 1)
-
-
-# --- numbers ---
-
-
-def pearsonr(predictions: Sequence[float], references: Sequence[float]) -> float:
-    """Return the Pearson correlation; 0 if one side is constant."""
-    try:
-        return statistics.correlation(predictions, references)
-    except statistics.StatisticsError:
-        return 0.0
-
-
-def spearmanr(predictions: Sequence[float], references: Sequence[float]) -> float:
-    """Return the Spearman correlation: the Pearson correlation of the ranks."""
-    return pearsonr(rankdata(predictions), rankdata(references))
-
-
-def rankdata(values: Sequence[float]) -> list[float]:
-    """Return the rank of each value, from 1; equal values have the mean of their ranks."""
-    ranks = [0.0] * len(values)
-    num_ranked = 0
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    for _, group in groupby(order, key=lambda i: values[i]):
-        indices = list(group)
-        for index in indices:
-            ranks[index] = num_ranked + (len(indices) + 1) / 2
-        num_ranked += len(indices)
-    return ranks
 
 
 # --- tags ---

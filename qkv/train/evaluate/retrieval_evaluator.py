@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qkv.data.batches.sampler import Indices
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.train.evaluate.evaluator import Evaluator
 from qkv.train.evaluate.evaluators import RecordSource
 from qkv.train.objectives.context import SetupContext
@@ -24,10 +24,11 @@ TIE_TOLERANCE = 1e-6  # equal texts have nearly equal embeddings
 RECALL_SIZES = (1, 5)
 
 Embeddings = NDArray[np.float32]
+Ranks = NDArray[np.int64]
 
 
 def build_sentence_retrieval_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
     """Return the evaluator of sentence pairs: recall at 1 and 5 of the target of a source, and its mean
     reciprocal rank."""
@@ -45,18 +46,28 @@ def build_sentence_retrieval_evaluator(
 
 
 def build_image_retrieval_evaluator(
-    context: SetupContext, encoder: RecordEncoder, read_records: RecordSource
+    context: SetupContext, encoder: Encoder, read_records: RecordSource
 ) -> Evaluator:
-    """Return the evaluator of images and texts: recall at 1 and 5 of the text of an image, and of the
-    image of a text."""
+    """Return the evaluator of images and texts: recall at 1 and 5 of the text of an image among the
+    different texts, and of an image of a text among all images."""
 
     def collect(outputs: ForwardOutputs, indices: Indices) -> list[Any]:
-        return collect_pairs(outputs["scaled_image_embeds"], outputs["text_embeds"])
+        pairs = collect_pairs(outputs["scaled_image_embeds"], outputs["text_embeds"])
+        return list(zip(*zip(*pairs, strict=True), outputs["text_hashes"].tolist(), strict=True))
 
     def compute_metrics(collected: list[Any]) -> dict[str, float]:
-        reverse = [(text, image) for image, text in collected]
-        return compute_recalls(rank_targets(collected), "text_") | compute_recalls(
-            rank_targets(reverse), "image_"
+        text_ranks: list[Ranks] = []
+        image_ranks: list[Ranks] = []
+        for start in range(0, len(collected), MAX_CANDIDATES):
+            images, texts, hashes = zip(*collected[start : start + MAX_CANDIDATES], strict=True)
+            _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
+            image_embeds = np.stack(images)
+            text_embeds = np.stack(texts)[first]
+            text_groups = np.arange(len(first))
+            text_ranks.append(rank_groups(image_embeds, group, text_embeds, text_groups))
+            image_ranks.append(rank_groups(text_embeds, text_groups, image_embeds, group))
+        return compute_recalls(np.concatenate(text_ranks), "text_") | compute_recalls(
+            np.concatenate(image_ranks), "image_"
         )
 
     names = tuple(f"{kind}_recall_{size}" for kind in ("text", "image") for size in RECALL_SIZES)
@@ -72,7 +83,7 @@ def collect_pairs(sources: Tensor, targets: Tensor) -> list[Any]:
     )
 
 
-def rank_targets(pairs: list[tuple[Embeddings, Embeddings]]) -> NDArray[np.int64]:
+def rank_targets(pairs: list[tuple[Embeddings, Embeddings]]) -> Ranks:
     """Return the rank of the target of every source among all targets: 1 plus the number of nearer
     ones."""
     ranks = []
@@ -86,6 +97,21 @@ def rank_targets(pairs: list[tuple[Embeddings, Embeddings]]) -> NDArray[np.int64
     return np.concatenate(ranks)
 
 
-def compute_recalls(ranks: NDArray[np.int64], prefix: str = "") -> dict[str, float]:
+def rank_groups(
+    sources: Embeddings, source_groups: Ranks, targets: Embeddings, target_groups: Ranks
+) -> Ranks:
+    """Return the rank of the nearest target of the same group for every source: 1 plus the number of
+    nearer targets of other groups."""
+    ranks = []
+    for first in range(0, len(sources), RANK_CHUNK_SIZE):
+        chunk = slice(first, first + RANK_CHUNK_SIZE)
+        scores = sources[chunk] @ targets.T  # (chunk, N)
+        is_match = source_groups[chunk, None] == target_groups[None, :]
+        best = np.where(is_match, scores, -np.inf).max(1, keepdims=True)
+        ranks.append(1 + (scores > best + TIE_TOLERANCE).sum(1))
+    return np.concatenate(ranks)
+
+
+def compute_recalls(ranks: Ranks, prefix: str = "") -> dict[str, float]:
     """Return the fraction of targets that are among the nearest 1 and 5."""
     return {f"{prefix}recall_{size}": float((ranks <= size).mean()) for size in RECALL_SIZES}

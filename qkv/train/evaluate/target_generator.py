@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from qkv.decode import GenerationConfig, generate
 from qkv.decode.config import GENERATION_DEFAULTS, add_do_sample
 from qkv.decode.config_file import parse_field_value
+from qkv.decode.encoder_states import encode_images
+from qkv.decode.request_checks import Source
 from qkv.hints import describe_unknown_name
 from qkv.model.model import Model
 from qkv.nn.network import Network
@@ -36,8 +41,9 @@ class TargetGenerator:
                 fields[name] = parse_field_value(name, value)
         self.generation_config = GenerationConfig(**add_do_sample(fields))
 
-    def __call__(self, model: Model, source_ids: list[list[int]], /) -> list[list[int]]:
-        """Return the best generated ids of each source, without EOS and ids that have no token."""
+    def __call__(self, model: Model, sources: Sequence[Source], /) -> list[list[int]]:
+        """Return the best generated ids of each source (token ids, or the pixel values of an image),
+        without EOS and ids that have no token."""
         tokenizer = model.tokenizer
         assert tokenizer is not None
         assert isinstance(model.net, Network)
@@ -53,7 +59,11 @@ class TargetGenerator:
             decoder_start_token_id=start_token_id,
             eos_token_id=(eos_token_id,),
         )
-        sources = [source or [tokenizer.pad_token_id or 0] for source in source_ids]
+        images = [source for source in sources if isinstance(source, Tensor)]
+        if images:
+            sources = encode_images(model.net, torch.stack(images))
+        else:
+            sources = [source or [tokenizer.pad_token_id or 0] for source in sources]
         results = generate(
             model.net,
             sources=sources,

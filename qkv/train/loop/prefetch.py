@@ -49,7 +49,8 @@ class MicroBatchBuilder:
         ]
 
     def build_micro_batch(self, indices: Indices, epoch: int, is_counted: bool) -> MicroBatch:
-        examples = self.sampler.fetch_examples(indices, epoch, self.objective.noise)
+        noise = self.objective.train_noise or self.objective.noise
+        examples = self.sampler.fetch_examples(indices, epoch, noise)
         batch = self.objective.collate(examples)
         target_counts = self.objective.count_targets(batch)
         if not is_counted:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from qkv.data.encode.overflow import DEFAULT_OVERFLOW, check_overflow_unset
 from qkv.data.read.record import Record
@@ -20,6 +20,9 @@ from qkv.train.objectives.vocabulary import (
 )
 from qkv.train.recipe import Recipe
 
+if TYPE_CHECKING:
+    from qkv.train.embeddings import EmbeddingMatches
+
 
 @dataclass(frozen=True, kw_only=True)
 class SetupContext:
@@ -32,14 +35,15 @@ class SetupContext:
     label_names: tuple[str, ...] = ()
     records: Iterable[Record] = ()
     trained_model_folder: Path | None = None  # folder of a model that is already trained
+    embeddings: EmbeddingMatches | None = None  # of the setting model.embeddings
 
     @classmethod
     def from_recipe(
         cls, recipe: Recipe, tokenizer_folder: str | Path, model: Model, records: Iterable[Record], *,
         label_names: tuple[str, ...] = (), trained_model_folder: Path | None = None,
+        embeddings: EmbeddingMatches | None = None,
     ) -> SetupContext:  # fmt: skip
-        """Build the context of a model whose tokenizer is stored in `tokenizer_folder`."""
-        assert model.tokenizer is not None
+        """Build the context of a model whose tokenizer, if it has one, is in `tokenizer_folder`."""
         return cls(
             recipe=recipe,
             tokenizer_folder=str(tokenizer_folder),
@@ -53,6 +57,7 @@ class SetupContext:
             label_names=label_names,
             records=records,
             trained_model_folder=trained_model_folder,
+            embeddings=embeddings,
         )
 
     def save(self, folder: Path) -> None:

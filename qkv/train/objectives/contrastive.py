@@ -4,17 +4,19 @@ The other pairs are negatives, so the losses need the embeddings of the full bat
 
 from __future__ import annotations
 
-import os
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.batch import Batch, Inputs
+from qkv.batch import Batch
 from qkv.data.batches.collate import Example, collate_inputs
-from qkv.data.encode.images import load_pixel_values
+from qkv.data.noise.augmentation import ImageAugmentation
+from qkv.train.objectives.images import ImageReader
 from qkv.train.objectives.objective import ForwardOutputs, Objective, upcast_to_fp32
 from qkv.train.objectives.vocabulary import VocabularyInfo
 from qkv.validate import check_number
@@ -56,34 +58,56 @@ def build_sentence_contrastive_objective(
     )
 
 
-def build_image_text_contrastive_objective(vocab: VocabularyInfo) -> Objective:
-    """Image-text matching: predict the text of each image and the image of each text (CLIP)."""
+def build_image_text_contrastive_objective(
+    vocab: VocabularyInfo,
+    *,
+    translate: float = 0.0,
+    scale: float = 0.0,
+    color_jitter: float = 0.0,
+    erase_prob: float = 0.0,
+) -> Objective:
+    """Image-text matching: predict the text of each image and the image of each text (CLIP).
+
+    Pairs of a batch with equal texts match each other. The settings augment the training images."""
+    images = ImageReader(
+        vocab,
+        ImageAugmentation(
+            translate=translate, scale=scale, color_jitter=color_jitter, erase_prob=erase_prob
+        ),
+    )
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
-        images = upcast_to_fp32(outputs["scaled_image_embeds"])
-        scores = images @ upcast_to_fp32(outputs["text_embeds"]).T  # (B, B): images, texts
-        targets = torch.arange(len(scores), device=scores.device)
+        embeds = upcast_to_fp32(outputs["scaled_image_embeds"])
+        scores = embeds @ upcast_to_fp32(outputs["text_embeds"]).T  # (B, B): images, texts
+        text_hashes = outputs["text_hashes"]
+        is_match = (text_hashes[:, None] == text_hashes[None, :]).to(scores)
+        targets = is_match / is_match.sum(1, keepdim=True)
         return {"loss": (F.cross_entropy(scores, targets) + F.cross_entropy(scores.T, targets)) / 2}
 
-    def noise(example: Example, rng: np.random.Generator) -> Example:
-        path = os.fsdecode(example["image"].astype(np.uint8).tobytes())
-        return {**example, "pixels": load_pixel_values(path, vocab.image_size)}
-
     def collate(examples: Sequence[Example]) -> Batch:
-        pixel_values = torch.from_numpy(np.stack([example["pixels"] for example in examples]))
+        hashes = [hash_tokens(example["tokens"]) for example in examples]
         return Batch(
             encoder=collate_inputs(
                 examples, pad_token_id=vocab.pad_token_id, pad_left=vocab.pad_left
             ),
-            image=Inputs.create(pixel_values=pixel_values, num_patches=vocab.num_image_tokens),
-            labels={"num_pairs": torch.tensor(len(examples))},
+            image=images.collate(examples),
+            labels={
+                "num_pairs": torch.tensor(len(examples)),
+                "text_hashes": torch.tensor(hashes, dtype=torch.long),
+            },
         )
 
     return Objective(
         name="image-text-contrastive",
         compute_losses=compute_losses,
         count_targets=count_pairs,
-        noise=noise,
+        noise=images.read,
+        train_noise=images.read_to_augment,
         collate=collate,
-        full_batch_outputs=("scaled_image_embeds", "text_embeds"),
+        full_batch_outputs=("scaled_image_embeds", "text_embeds", "text_hashes"),
     )
+
+
+def hash_tokens(tokens: NDArray[np.int64]) -> int:
+    """Return a number that equal texts have in common."""
+    return int.from_bytes(hashlib.sha256(tokens.astype("<i8").tobytes()).digest()[:7], "little")

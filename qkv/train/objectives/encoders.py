@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from qkv.data.encode.encoder import (
     ControlCodeEncoder,
+    Encoder,
     PlainTextEncoder,
     RecordEncoder,
     SentenceSplitEncoder,
     SourceTargetEncoder,
 )
-from qkv.data.encode.images import ImageCaptionEncoder
+from qkv.data.encode.images import ImageCaptionEncoder, ImageProcessor
 from qkv.data.encode.labels import (
     MultipleChoiceEncoder,
     QuestionAnsweringEncoder,
@@ -19,11 +21,14 @@ from qkv.data.encode.labels import (
     TokenClassificationEncoder,
     get_column,
 )
+from qkv.data.encode.pixels import FrameClassificationEncoder, ImageClassificationEncoder
+from qkv.data.encode.text_to_image import TextToImageEncoder
+from qkv.spec import ConvolutionSpec, FrameSpec, PatchSpec, find_patches
 from qkv.train.objectives.context import SetupContext
 from qkv.validate import check_number
 
 SPLIT_REASON = "long texts are split into rows of data.max_length tokens"
-EncoderFactory = Callable[[SetupContext], RecordEncoder]
+EncoderFactory = Callable[[SetupContext], Encoder]
 
 
 def build_running_text_encoder(context: SetupContext) -> RecordEncoder:
@@ -130,11 +135,65 @@ def build_choice_encoder(context: SetupContext) -> RecordEncoder:
     )
 
 
+def build_image_label_encoder(context: SetupContext) -> Encoder:
+    """Build the encoder of images with labels."""
+    processor = get_image_processor(context, PatchSpec | ConvolutionSpec, "vit")
+    return ImageClassificationEncoder(
+        image_processor=processor,
+        image_size=context.vocab.image_size,
+        label_names=context.label_names,
+    )
+
+
+def build_frame_label_encoder(context: SetupContext) -> Encoder:
+    """Build the encoder of clips with a label for every frame."""
+    processor = get_image_processor(context, FrameSpec, "video-transformer")
+    return FrameClassificationEncoder(
+        image_processor=processor,
+        image_size=context.vocab.image_size,
+        label_names=context.label_names,
+        max_length=context.model.args.get("max_positions") or 0,
+    )
+
+
+def get_image_processor(context: SetupContext, readers: Any, expected: str) -> ImageProcessor:
+    """Return the image processor of a model with one of these ways to read pixels."""
+    processor = context.vocab.image_processor
+    if processor is None or not isinstance(find_patches(context.model.spec), readers):
+        raise ValueError(
+            f"objective {context.recipe.objective.name}: {context.model.family.name} does not read such "
+            f"images, expected a family such as {expected}"
+        )
+    return processor
+
+
 def build_caption_encoder(context: SetupContext) -> RecordEncoder:
     """Build the encoder of images and captions."""
     if not context.vocab.num_image_tokens:
-        family = context.model.family.name
         raise ValueError(
-            f"objective image-text-contrastive: {family} has no image encoder, expected clip"
+            f"objective {context.recipe.objective.name}: {context.model.family.name} has no image "
+            "encoder, expected clip or vision-encoder-decoder"
         )
-    return ImageCaptionEncoder(max_length=context.max_length, **context.encoder_kwargs)
+    return ImageCaptionEncoder(
+        image_size=context.vocab.image_size, max_length=context.max_length, **context.encoder_kwargs
+    )
+
+
+def build_text_to_image_encoder(context: SetupContext) -> RecordEncoder:
+    """Build the encoder of captions and codes of images; augmentation also needs the pixels."""
+    image_tokenizer = context.vocab.image_tokenizer
+    assert image_tokenizer is not None
+    if context.max_length <= image_tokenizer.num_codes:
+        raise ValueError(
+            f"data.max_length {context.max_length}, expected more than the {image_tokenizer.num_codes} "
+            "codes of an image: the others are tokens of its caption"
+        )
+    settings = ("translate", "scale", "color_jitter")
+    is_augmented = any(context.get_setting(name, 0) for name in settings)
+    if is_augmented and image_tokenizer.num_channels != 3:
+        raise ValueError(
+            f"objective.{', '.join(settings)}: gray images are not augmented; expected 0"
+        )
+    return TextToImageEncoder(
+        max_length=context.max_length, keep_pixels=is_augmented, **context.encoder_kwargs
+    )

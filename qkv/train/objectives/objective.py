@@ -92,8 +92,10 @@ class Objective:
     compute_losses: Callable[[ForwardOutputs], dict[str, Tensor]] = compute_label_loss
     count_targets: Callable[[Batch], Mapping[str, float]] = count_label_targets
     noise: ExampleNoise = apply_no_noise
+    train_noise: ExampleNoise | None = None  # replaces `noise` in training; None: the same
     is_recurrent: bool = False  # a batch reads the mems of the previous batch
     is_language_model: bool = False  # the loss is a negative log-likelihood, which has a perplexity
+    values_per_token: int = 0  # values of an image that a token stands for; 0: it is text
     full_batch_outputs: tuple[str, ...] = ()  # outputs that the loss reads for all rows at once
     # Losses by row for REINFORCE; None: the rows of a batch do not have separate losses.
     compute_row_losses: Callable[[ForwardOutputs], RowLosses] | None = None

@@ -15,15 +15,23 @@ from qkv.hints import find_closest_name
 from qkv.model.model import Model
 from qkv.spec import DualSpec, Spec
 from qkv.train.evaluate import answer_evaluator, evaluators, retrieval_evaluator
+from qkv.train.evaluate.generation import (
+    CAPTION_GENERATION,
+    TARGET_GENERATION,
+    GenerationSpec,
+)
 from qkv.train.objectives import (
+    captioning,
     causal_lm,
     check_objective_settings,
     classification,
     contrastive,
     encoders,
+    image_classification,
     masked_lm,
     samplers,
     seq2seq,
+    text_to_image,
     wrappers,
 )
 from qkv.train.objectives.objective import Objective
@@ -56,12 +64,12 @@ class ObjectiveSpec:
     extra_settings: tuple[str, ...] = ()  # settings that build_objective does not take
     variable_length: bool = False  # rows have the length of their texts, not a fixed length
     predicts_every_token: bool = False  # the loss covers every token of the text exactly once
-    generates_text: bool = False  # generated targets can be evaluated
+    generation: GenerationSpec | None = None  # evaluation of generated texts
 
     @property
-    def text_column(self) -> str:
-        """The column of the training texts of a tokenizer."""
-        return next(name for name in self.columns if name in TEXT_COLUMNS)
+    def text_column(self) -> str | None:
+        """The column of the training texts of a tokenizer; None: the objective reads no text."""
+        return next((name for name in self.columns if name in TEXT_COLUMNS), None)
 
 
 OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
@@ -132,7 +140,7 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         columns=TEXT_PAIR_FIELDS,
         extra_settings=TEXT_PAIR_FIELDS,
         variable_length=True,
-        generates_text=True,
+        generation=TARGET_GENERATION,
     ),
     "denoising": ObjectiveSpec(  # BART
         build_objective=seq2seq.build_denoising_objective,
@@ -166,6 +174,16 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         extra_settings=TEXT_PAIR_FIELDS,
         variable_length=True,
     ),
+    "image-captioning": ObjectiveSpec(  # Show, Attend and Tell
+        build_objective=captioning.build_image_captioning_objective,
+        build_encoder=encoders.build_caption_encoder,
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
+        head="lm",
+        tokenizer_template="seq2seq",
+        columns=("image", "caption"),
+        variable_length=True,
+        generation=CAPTION_GENERATION,
+    ),
     "image-text-contrastive": ObjectiveSpec(  # CLIP
         build_objective=contrastive.build_image_text_contrastive_objective,
         build_encoder=encoders.build_caption_encoder,
@@ -173,6 +191,14 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         build_module=wrappers.build_contrastive_module,
         build_evaluator=retrieval_evaluator.build_image_retrieval_evaluator,
         tokenizer_template="bos-eos",
+        columns=("image", "caption"),
+        variable_length=True,
+    ),
+    "text-to-image": ObjectiveSpec(  # DALL-E
+        build_objective=text_to_image.build_text_to_image_objective,
+        build_encoder=encoders.build_text_to_image_encoder,
+        build_sampler=samplers.build_record_sampler_factory("tokens"),
+        tokenizer_template="plain",
         columns=("image", "caption"),
         variable_length=True,
     ),
@@ -184,6 +210,26 @@ OBJECTIVE_SPECS: dict[str, ObjectiveSpec] = {
         head="sequence-classification",
         columns=("text", "label"),
         label_column="label",
+        variable_length=True,
+    ),
+    "image-classification": ObjectiveSpec(  # ViT
+        build_objective=image_classification.build_image_classification_objective,
+        build_encoder=encoders.build_image_label_encoder,
+        build_sampler=samplers.build_image_sampler,
+        build_evaluator=evaluators.build_image_classification_evaluator,
+        head="image-classification",
+        columns=("image", "label"),
+        label_column="label",
+        variable_length=True,
+    ),
+    "frame-classification": ObjectiveSpec(  # synchronous sequence to sequence
+        build_objective=image_classification.build_frame_classification_objective,
+        build_encoder=encoders.build_frame_label_encoder,
+        build_sampler=samplers.build_image_sampler,
+        build_evaluator=evaluators.build_frame_classification_evaluator,
+        head="frame-classification",
+        columns=("frames", "labels"),
+        label_column="labels",
         variable_length=True,
     ),
     "token-classification": ObjectiveSpec(
@@ -278,6 +324,8 @@ def find_default_objective(model: Model) -> str | None:
         return str(head)
     if head == "pretraining":
         return "masked-lm-sentence-pair"
+    if model.image_tokenizer is not None:
+        return "text-to-image"
     if isinstance(model.spec, DualSpec):
         return "image-text-contrastive" if model.spec.text and model.spec.image else None
     if head in NEXT_TOKEN_HEADS:
@@ -292,7 +340,7 @@ def find_language_model_objective(spec: Spec) -> str | None:
     if spec.decoder is None:
         return None
     if spec.encoder is not None:
-        return "seq2seq"
+        return "image-captioning" if spec.encoder.embedding.patches else "seq2seq"
     return "causal-lm" if spec.decoder.recurrence is None else "segment-recurrent-lm"
 
 

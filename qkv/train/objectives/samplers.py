@@ -246,6 +246,17 @@ def build_record_sampler_factory(*fields: str) -> SamplerFactory:
     return build_sampler
 
 
+def build_image_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
+    """Sample images or clips, `data.batch_size` of them."""
+    if not context.recipe.data.batch_size:
+        raise ValueError(
+            f"data.batch_tokens {context.recipe.data.batch_tokens}: objective "
+            f"{context.recipe.objective.name} has batches of images; set data.batch_size"
+        )
+    documents = split.select_documents(shards, context.recipe.train.seed, context.stratify_field)
+    return build_indexed_sampler(context, documents, split)
+
+
 def build_window_sampler(context: SetupContext, shards: Shards, split: DataSplit) -> BatchSampler:
     """Sample the windows of records."""
     windows = WindowDataset(split.select_documents(shards, context.recipe.train.seed))

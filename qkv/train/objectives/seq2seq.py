@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkv.batch import IGNORE_INDEX, Batch
+from qkv.batch import IGNORE_INDEX, Batch, Inputs
 from qkv.data.batches.collate import Example, collate_inputs, pad_sequences
 from qkv.data.noise import denoising as noises
 from qkv.data.noise.span_corruption import corrupt_spans
@@ -38,7 +38,20 @@ def collate_seq2seq(
     examples: Sequence[Example], *, vocab: VocabularyInfo, extra_outputs: tuple[str, ...] = ()
 ) -> Batch:
     """Build a batch of sources and targets; the decoder input is the target shifted right, after a
-    start token.
+    start token."""
+    decoder, labels = collate_targets(examples, "target", vocab)
+    return Batch(
+        encoder=collate_inputs(examples, "source", pad_token_id=vocab.pad_token_id),
+        decoder=decoder,
+        labels={"labels": labels},
+        extra_outputs=extra_outputs,
+    )
+
+
+def collate_targets(
+    examples: Sequence[Example], name: str, vocab: VocabularyInfo
+) -> tuple[Inputs, Tensor]:
+    """Return the decoder inputs and labels of the targets with this name.
 
     The start token is that of the example (a language code), the last token of the target (mBART) or
     the start token of the model."""
@@ -48,16 +61,11 @@ def collate_seq2seq(
     wraps_around = vocab.shift is not None and vocab.shift.mode == "wrap"
     shifted = []
     for example in examples:
-        target = example["target"]
+        target = example[name]
         start = example.get("start", target[-1] if wraps_around else default_start)
-        shifted.append({"target": np.concatenate([[start], target[:-1]])})
-    labels = pad_sequences([example["target"] for example in examples], IGNORE_INDEX)
-    return Batch(
-        encoder=collate_inputs(examples, "source", pad_token_id=vocab.pad_token_id),
-        decoder=collate_inputs(shifted, "target", pad_token_id=vocab.pad_token_id),
-        labels={"labels": labels},
-        extra_outputs=extra_outputs,
-    )
+        shifted.append({name: np.concatenate([[start], target[:-1]])})
+    labels = pad_sequences([example[name] for example in examples], IGNORE_INDEX)
+    return collate_inputs(shifted, name, pad_token_id=vocab.pad_token_id), labels
 
 
 def build_seq2seq_objective(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from qkv.data.encode.images import ImageProcessor
 from qkv.data.encode.special_tokens import SpecialTokensTemplate, build_special_tokens_template
+from qkv.image_tokenizer import ImageTokenizer
 from qkv.model.model import Model
-from qkv.spec import DualSpec, ShiftRight, Spec
+from qkv.spec import DualSpec, ShiftRight, Spec, find_patches
 from qkv.text import Tokenizer
 
 EMPTY_PAIR_TEMPLATE = SpecialTokensTemplate(((), (), ()), ((), (), ()), (0, 0))
@@ -33,16 +35,24 @@ class VocabularyInfo(NamedTuple):
     shift: ShiftRight | None = None  # builds the decoder input of a classification head
     image_size: int = 0  # pixels per side
     num_image_tokens: int = 0  # patches of an image and the class token
+    image_processor: ImageProcessor | None = None  # of a model that reads images
+    image_tokenizer: ImageTokenizer | None = None  # of images that are drawn
 
 
 def build_vocabulary_info(
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     model: Model,
     *,
     max_length: int = 0,
     label_names: tuple[str, ...] = (),
 ) -> VocabularyInfo:
-    """Return the VocabularyInfo of a tokenizer and a model."""
+    """Return the VocabularyInfo of a tokenizer, if the model has one, and a model."""
+    sizes = read_spec_sizes(model.spec)
+    sizes |= {"num_labels": model.args.get("num_labels") or 0, "label_names": label_names}
+    if (image_config := model.image_processor_config) is not None:
+        sizes["image_processor"] = ImageProcessor.from_config(image_config)
+    if tokenizer is None:
+        return VocabularyInfo(vocab_size=0, max_length=max_length, **sizes)
     return VocabularyInfo(
         vocab_size=len(tokenizer),
         pad_token_id=tokenizer.pad_token_id or 0,
@@ -55,10 +65,9 @@ def build_vocabulary_info(
         pair_template=build_special_tokens_template(tokenizer, 2),
         sentence_end_ids=find_sentence_end_ids(tokenizer),
         sentinel_token_ids=tuple(tokenizer.sentinel_token_ids),
-        num_labels=model.args.get("num_labels") or 0,
-        label_names=label_names,
         max_length=max_length,
-        **read_spec_sizes(model.spec),
+        **sizes,
+        image_tokenizer=model.image_tokenizer,
     )
 
 
@@ -77,22 +86,22 @@ def find_sentence_end_ids(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 def read_spec_sizes(spec: Spec | DualSpec) -> dict[str, Any]:
     """Return the fields of VocabularyInfo that the model's spec determines."""
+    patches = find_patches(spec)
+    sizes: dict[str, Any] = {}
+    if patches is not None:
+        sizes |= {"image_size": patches.image_size, "num_image_tokens": patches.num_tokens}
     if isinstance(spec, Spec):
         stack = spec.encoder or spec.decoder
         assert stack is not None
         token_types = stack.embedding.token_types
         type_vocab_size = token_types if isinstance(token_types, int) else 0
-        return {"type_vocab_size": type_vocab_size, "shift": spec.shift_right}
-    patches = spec.image.encoder.embedding.patches if spec.image and spec.image.encoder else None
-    if patches is None:
-        return {}
-    num_patches = (patches.image_size // patches.patch_size) ** 2
-    return {"image_size": patches.image_size, "num_image_tokens": num_patches + 1}
+        sizes |= {"type_vocab_size": type_vocab_size, "shift": spec.shift_right}
+    return sizes
 
 
 def get_max_positions(spec: Spec | DualSpec) -> int | None:
-    """Return the maximum input length of a model with learned positions; None: no limit."""
+    """Return the maximum text length of a model with learned positions; None: no limit."""
     text_spec = spec.text if isinstance(spec, DualSpec) else spec
     stacks = [text_spec.encoder, text_spec.decoder] if text_spec else []
-    limits = [stack.max_positions for stack in stacks if stack]
+    limits = [stack.max_positions for stack in stacks if stack and not stack.embedding.patches]
     return min((limit for limit in limits if limit is not None), default=None)

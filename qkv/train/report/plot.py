@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 
-from qkv.formatting import format_count
+from qkv.formatting import compute_ticks, format_count
 from qkv.staging import write_file
 from qkv.train.loop.trainer import Report
 from qkv.train.report.history import MetricsHistory, Points, downsample_points, extract_points
@@ -174,16 +174,3 @@ def render_line_names(lines: dict[str, Points], y: Callable[[float], float]) -> 
         parts.append(f'<text x="{left}" y="{top + 15:.1f}">{loss:.4g}</text>')
         next_free = top + LABEL_SPACING
     return parts
-
-
-def compute_ticks(low: float, high: float, count: int) -> list[float]:
-    """Return about `count` round numbers whose range includes both ends."""
-    if high - low < 1e-9 * max(abs(low), abs(high), 1e-9):
-        low -= max(abs(low), 1) / 2
-        high += max(abs(high), 1) / 2
-    min_step = (high - low) / count
-    unit = 10.0 ** math.floor(math.log10(min_step))
-    step = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= min_step * (1 - 1e-9))
-    first = math.floor(low / step + 1e-9)
-    last = math.ceil(high / step - 1e-9)
-    return [index * step for index in range(first, last + 1)]

@@ -104,6 +104,8 @@ CLIPTextModelWithProjection                 text_embeds:n                       
 CLIPVisionModel                             pooler_output:n                                                   image
 CLIPVisionModelWithProjection               image_embeds:n                                                    image
 CLIPForImageClassification                  logits:n                                                          image
+ViTModel                                    pooler_output:n                                                   image
+ViTForImageClassification                   logits:n                                                          image
 LlamaModel
 LlamaForCausalLM                            logits:nt
 LlamaForSequenceClassification              logits:n
@@ -144,7 +146,7 @@ TEXT_SIZES = dict(
 )
 TEXT_SIZES |= dict(max_position_embeddings=17, projection_dim=10, eos_token_id=7, bos_token_id=6)
 _IMAGE = dict(hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=28)
-_IMAGE |= dict(image_size=12, patch_size=4, projection_dim=10)
+_IMAGE |= dict(image_size=12, patch_size=4)
 _LLAMA = dict(
     vocab_size=53, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40
 )
@@ -164,7 +166,8 @@ SIZES: dict[str, tuple[str, dict[str, Any]]] = {
     "t5": ("T5", _T5),
     "mt5": ("MT5", _T5),
     "switch_transformers": ("SwitchTransformers", _T5 | _EXPERTS),
-    "clip": ("CLIP", dict(text_config=TEXT_SIZES, vision_config=_IMAGE, projection_dim=10)),
+    "vit": ("ViT", _IMAGE),
+    "clip": ("CLIP", dict(text_config=TEXT_SIZES, vision_config=_IMAGE | dict(projection_dim=10), projection_dim=10)),
     "llama": ("Llama", _LLAMA | dict(pad_token_id=4, max_position_embeddings=32)),
     "modernbert": ("ModernBert", _LLAMA | dict(pad_token_id=4, num_hidden_layers=3, local_attention=4)),
 }  # fmt: skip

@@ -17,6 +17,8 @@ from torch import nn
 from tests.support.oracle.cases import FP32_PARTS, Case
 from tests.support.oracle.variants import Config
 
+RENAMED_MODULES = {"vit"}  # families whose files have other names than their modules
+
 transformers.logging.set_verbosity_error()
 transformers.utils.logging.disable_progress_bar()
 
@@ -59,6 +61,15 @@ def build_reference(case: Case, dtype: torch.dtype = torch.float32) -> Any:
                 is_embedding = "embed" in name or "shared" in name
                 tensor.copy_((0.25 if not is_small else 0.3 if is_embedding else 0.1) * noise)
     return model.to(DEVICE)
+
+
+def find_published_name(case: Case, name: str) -> str:
+    """Return the name of a parameter in files; since 5.22 the modules of some families have others."""
+    convert = getattr(transformers.core_model_loading, "revert_weight_conversion", None)
+    if case.family not in RENAMED_MODULES or convert is None:
+        return name
+    (published_name,) = convert(build_reference(case), {name: torch.empty(0)})
+    return str(published_name)
 
 
 def save_reference(case: Case, folder: Path, **options: Any) -> Path:

@@ -58,6 +58,9 @@ def run_on_device(case: Case, model: Any, inputs: Inputs) -> Outputs:
     out = model(**to_reference_inputs(case, inputs), **settings)
     for hook in hooks:
         hook.remove()
+    if case.family == "vit":  # hidden_states are taken before the final norm
+        final_norm = getattr(model, "vit", model).layernorm
+        out.hidden_states = (*out.hidden_states[:-1], final_norm(out.hidden_states[-1]))
     if captured:
         captured["end_logits"] = captured["end_logits"].transpose(1, 2)  # (B, T, K) -> (B, K, T)
     fields = {**out, **captured}
@@ -100,9 +103,10 @@ def name_stack_outputs(case: Case, inputs: Inputs, out: Any) -> Outputs:
     stack = "decoder" if case.is_decoder_only else "encoder"
     state_axes, weight_axes = "nt", "n.tk"
     outputs: Outputs = {}
+    if "image" in case.traits:
+        state_axes, weight_axes = "n.", "n..."
     if case.family == "clip":
         stack = "text.encoder" if "text" in case.traits else "image.encoder"
-        state_axes, weight_axes = ("nt", "n.tt") if "text" in case.traits else ("n.", "n...")
         if last is not None:  # hidden_states are taken before the final norm
             hidden_states[-1] = last
     if "target_mapping" in inputs:

@@ -140,6 +140,8 @@ VARIANTS: list[tuple[str, str, Config, str] | tuple[str, str, Config, str, Confi
     (_SWITCH, "bare", {}, "bare"),
     ("CLIPModel", "highest", dict(text_config=TEXT_SIZES | _HIGHEST), ""),
     ("CLIPTextModel", "highest", _HIGHEST, ""),
+    ("ViTModel", "keys", _KEYS | dict(hidden_act="relu", num_channels=1, pooler_output_size=9, pooler_act="relu"), ""),
+    ("ViTForImageClassification", "bare", dict(image_size=9, patch_size=2, encoder_stride=7), "bare"),
     ("CLIPVisionModel", "keys", _KEYS | dict(num_channels=2, patch_size=3), ""),
     ("CLIPModel", "bare", {}, "bare"),
     ("LlamaForCausalLM", "keys", _HEADS | dict(hidden_act="gelu", rms_norm_eps=0.01), ""),

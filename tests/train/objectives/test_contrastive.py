@@ -76,7 +76,7 @@ def test_image_text_contrastive_loss_equals_clip(tmp_path: Path) -> None:
     config = hf.CLIPConfig(text_config=text_config, vision_config=vision_config, projection_dim=8)
     reference, net = build_reference_pair(hf.CLIPModel(config), tmp_path)
     objective = build_objective("image-text-contrastive", VOCAB._replace(num_image_tokens=5))
-    pixels = rng().normal(size=(4, 3, 16, 16)).astype(np.float32)
+    pixels = rng().integers(0, 256, (4, 16, 16, 3), np.uint8)
     batch = objective.collate([{**make_row(6 + n, n), "pixels": pixels[n]} for n in range(4)])
     assert batch.image is not None
     expected = reference(

@@ -1,0 +1,94 @@
+"""The registry of measures: functions of a context and settings that return a Measurement.
+
+The settings of a measure are its keyword arguments. Modules are imported when a measure runs."""
+
+from __future__ import annotations
+
+import inspect
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from qkv.experiments.experiment import Cell
+from qkv.experiments.table import Measurement
+from qkv.hints import describe_unknown_name, find_known_name
+
+MEASURES = {  # name -> module of this package, function
+    "attention-gradient": ("scaling", "measure_attention_gradient"),
+    "language-model": ("language_model", "measure_language_model"),
+    "equivariance": ("positions", "measure_equivariance"),
+    "previous-token": ("positions", "measure_previous_token"),
+    "retrieval": ("retrieval", "measure_retrieval"),
+    "translation": ("translation", "measure_translation"),
+    "cost": ("cost", "measure_cost"),
+    "heads": ("heads", "measure_heads"),
+    "pretraining": ("pretraining", "measure_pretraining"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellContext:
+    """What a measure may use besides its settings."""
+
+    seed: int
+    device: str
+    data: Path  # folder of the data files
+    scratch: Path  # empty folder, removed after the cell
+    results: Path  # folder for pictures, created on first use
+    name: str  # of the cell
+    report: Callable[[str], None]
+
+    def find_data(self, name: str) -> Path:
+        """Return the path of a data file."""
+        path = self.data / name
+        if not path.is_file():
+            raise ValueError(f"{path}: data file not found; set its folder with --data")
+        return path
+
+    def describe_machine(self) -> dict[str, str]:
+        """Return the device and the version of torch."""
+        import torch
+
+        device = platform.machine()
+        if self.device.startswith("cuda"):
+            device = torch.cuda.get_device_name()
+        return {"device": f"{self.device} ({device})", "torch": torch.__version__}
+
+
+Measure = Callable[..., Measurement]
+
+
+def load_measure(name: str) -> Measure:
+    """Return the function of a measure."""
+    if name not in MEASURES:
+        known_name = find_known_name(name, MEASURES)
+        hint = (
+            f"did you mean {known_name}?"
+            if known_name
+            else f"expected one of {', '.join(MEASURES)}"
+        )
+        raise ValueError(f"measure {name!r} is unknown; {hint}")
+    module, function = MEASURES[name]
+    measure: Measure = getattr(import_module(f"{__name__}.{module}"), function)
+    return measure
+
+
+def check_settings(cell: Cell) -> None:
+    """Raise ValueError unless the settings of a cell are those of its measure."""
+    parameters: dict[str, Any] = dict(inspect.signature(load_measure(cell.measure)).parameters)
+    parameters.pop("context")
+    for name in cell.settings:
+        if name not in parameters:
+            raise ValueError(f"{cell.measure}: {describe_unknown_name(name, parameters)}")
+    missing = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty and name not in cell.settings
+    ]
+    if missing:
+        raise ValueError(
+            f"{cell.measure}: settings {', '.join(missing)} are missing in {cell.name}"
+        )

@@ -1,0 +1,65 @@
+"""Video Transformer: a Transformer encoder over the frames of a clip.
+
+paper    Neimark et al. 2021, arXiv:2102.00719
+purpose  label every frame of a clip: synchronous sequence to sequence
+differs  a frame is one vector, by convolutions; attention is over time alone; a head reads every frame"""
+
+from qkv import spec as s
+from qkv.families.family import VIT_PREPROCESSOR, Args, Family
+
+
+def video_transformer(
+    image_size: int = 64, num_channels: int = 3, conv_widths: tuple[int, ...] = (32, 64, 128),
+    width: int = 256, depth: int = 4, heads: int = 4, ffn_width: int = 1024,
+    activation: str = "gelu", max_positions: int = 256, norm_eps: float = 1e-5,
+    dropout: float = 0.0, attention_dropout: float = 0.0, init_std: float = 0.02,
+    num_labels: int = 2, head: str = "none",
+) -> s.Spec:  # fmt: skip
+    """Return the spec. `conv_widths`: channels of the stages of the convolutional network, each of which
+    halves the sides of a frame."""
+    frames = s.FrameSpec(
+        image_size=image_size, channels=num_channels, conv_widths=tuple(conv_widths)
+    )
+    if any(channels % frames.norm_groups for channels in conv_widths):
+        raise ValueError(
+            f"conv_widths is {conv_widths}, expected multiples of {frames.norm_groups}"
+        )
+    norm = s.NormSpec(eps=norm_eps)
+    layer = s.LayerSpec(
+        attention=s.AttentionSpec(
+            heads=heads, head_dim=s.head_width(width, heads), dropout=attention_dropout
+        ),
+        feed_forward=s.FeedForwardSpec(width=ffn_width, activation=activation),
+        norm=norm,
+        dropout=dropout,
+    )
+    embedding = s.EmbeddingSpec(
+        vocab_size=1,
+        positions=s.LearnedPositions(count=max_positions),
+        dropout=dropout,
+        patches=frames,
+    )
+    stack = s.StackSpec(width=width, embedding=embedding, layers=(layer,) * depth, final_norm=norm)
+    classifier = s.HeadSpec(name="frame_classification", out_features=num_labels, dropout=dropout)
+    head_specs: dict[str, tuple[s.HeadSpec, ...]] = {
+        "none": (),
+        "frame-classification": (classifier,),
+    }
+    return s.Spec(
+        family="video-transformer",
+        encoder=stack,
+        heads=head_specs[head],
+        init=(("*.patches.stages.*", 0.1), ("*.patches.projection.*", init_std), ("*", init_std)),
+    )
+
+
+SIZES: dict[str, Args] = {
+    "tiny": dict(conv_widths=(16, 32, 64), width=128, depth=2),
+    "base": {},
+}  # fmt: skip
+
+FAMILY = Family(
+    name="video-transformer", doc=__doc__, build_spec=video_transformer, sizes=SIZES,
+    preprocessor_config=VIT_PREPROCESSOR,
+    heads={"none": "", "frame-classification": ""},
+)  # fmt: skip

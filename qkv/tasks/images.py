@@ -1,0 +1,58 @@
+"""Images as the inputs of tasks: paths or Pillow images, and the pixel values that a model reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qkv.data.encode.images import ImageProcessor
+from qkv.model.inputs import check_input_shape
+from qkv.model.model import Model
+from qkv.model.preprocessing import PREPROCESSOR_FILE
+from qkv.spec import ConvolutionSpec, PatchSpec, find_patches
+
+ImageInput: TypeAlias = str | Path | Any  # a path, a Pillow image, or an array of bytes
+
+
+def get_image_features(model: Model) -> PatchSpec | ConvolutionSpec:
+    """Return how the model reads an image."""
+    features = find_patches(model.spec)
+    assert isinstance(features, PatchSpec | ConvolutionSpec)
+    return features
+
+
+def load_image_processor(model: Model) -> ImageProcessor:
+    """Return the processor of preprocessor_config.json; by default, that of the family."""
+    config = model.image_processor_config
+    assert config is not None
+    try:
+        return ImageProcessor.from_config(config)
+    except ValueError as error:
+        folder = model.tokenizer_folder or Path()
+        raise ValueError(f"{folder / PREPROCESSOR_FILE}: {error}") from None
+
+
+def check_image_inputs(images: Sequence[ImageInput]) -> None:
+    """Raise ValueError unless every image is a path, a Pillow image or an array."""
+    for image in images:
+        if not isinstance(image, str | Path | np.ndarray) and not hasattr(image, "convert"):
+            raise ValueError(
+                f"an image is a {type(image).__name__}, expected a path or a Pillow image"
+            )
+
+
+def read_pixel_values(
+    model: Model, processor: ImageProcessor, images: Sequence[ImageInput]
+) -> Tensor:
+    """Return the pixel values (B, channels, height, width) of images, on the device of the model."""
+    pixel_values = torch.stack([torch.from_numpy(processor(image)) for image in images])
+    check_input_shape(
+        "pixel_values", pixel_values, ("B", *get_image_features(model).pixel_shape), {}
+    )
+    parameter = next(model.net.parameters())
+    return pixel_values.to(parameter.device, parameter.dtype)
