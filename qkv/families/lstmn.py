@@ -2,7 +2,7 @@
 
 paper    Cheng et al. 2016, arXiv:1601.06733
 purpose  translate
-differs  attention within the encoder and within the decoder; shallow fusion with attention to the source"""
+differs  attends to its earlier states, in encoder and decoder; shallow fusion with the source"""
 
 from typing import Any
 

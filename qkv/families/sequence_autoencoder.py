@@ -2,7 +2,7 @@
 
 paper    Dai and Le 2015, arXiv:1511.01432
 purpose  represent a text as one vector; initialize other LSTMs
-differs  no second language: the target is the source; encoder and decoder have the same weights"""
+differs  a text through a fixed vector and back; encoder and decoder have the same weights"""
 
 from dataclasses import replace
 from typing import Any

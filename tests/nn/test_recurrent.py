@@ -228,8 +228,8 @@ def luong(
             return query @ key
         if score == "general":
             return query @ (key @ p[f"{path}.score.w"])
-        joined = torch.cat([query, key]) @ p[f"{path}.score.w"]
-        return (torch.tanh(joined) @ p[f"{path}.score.v"])[0]
+        hidden = torch.cat([query, key]) @ p[f"{path}.score.w"]
+        return (torch.tanh(hidden) @ p[f"{path}.score.v"])[0]
 
     for t, y in enumerate(embed(p, "decoder", target)):
         x = torch.cat([y, output]) if feeds else y
