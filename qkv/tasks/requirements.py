@@ -140,6 +140,8 @@ IMAGE_CLASSIFICATION_REQUIREMENT = TaskRequirement(
 FRAME_CLASSIFICATION_REQUIREMENT = TaskRequirement(
     "a frame-classification head", require_head("frame_classification"), ("frame-classification",)
 )
+
+
 def can_draw(spec: Spec) -> bool:
     """Return whether a decoder has positions of its own for the codes of an image."""
     return (
