@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from qkv.data.batches.collate import Example
 from qkv.experiments.corpus import (
     SentencePair,
     TranslationCorpus,
@@ -92,7 +93,7 @@ def test_batches_are_limited_and_repeatable(corpus: TranslationCorpus) -> None:
 
 def test_cut_batches_keep_every_example() -> None:
     lengths = [3, 50, 7, 7, 1, 20]
-    examples = [{"source": np.zeros(n), "target": np.zeros(n)} for n in lengths]
+    examples: list[Example] = [{"source": np.zeros(n), "target": np.zeros(n)} for n in lengths]
     batches = cut_batches(examples, 21)
     sizes = [[len(example["source"]) for example in batch] for batch in batches]
     assert sizes == [[1, 3, 7], [7], [20], [50]]
