@@ -469,7 +469,7 @@ TABLE = [Mutant(*row) for row in (
      "scores", "model/positions:alibi_is_added_to_the_scores"),
     ("attention-weights-not-scaled", "nn/attention.py", "(q * self.scale) @", "q @",
      "families/original:attention_weights_match_the_reference[post]"),
-    ("attention-weights-by-stored-layer", "attention_weights.py", "layers.{depth}", "layers.{index}", "albert-AlbertModel"),
+    ("attention-weights-by-stored-layer", "nn/transformer.py", "layers.{depth}", "layers.{index}", "albert-AlbertModel"),
     ("attention-weights-always-first-depth", "attention_weights.py", "[*later, path]", "[path, *later]",
      "albert-AlbertModel"),
     ("attention-weights-path-prefix-matches", "attention_weights.py", ").fullmatch", ").match",
