@@ -57,6 +57,7 @@ DOCUMENTS = (
     "docs/fine-tuning.md",
     "docs/training.md",
     "docs/results.md",
+    "docs/why-attention.md",
 )
 
 

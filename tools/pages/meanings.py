@@ -26,6 +26,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "num_sentinels": "number of T5 sentinel tokens",
         "extra_tokens": "language or control codes, each one token",
     },
+    "image_tokenizer": {
+        "load": "folder of a pretrained image tokenizer",
+    },
     "data": {
         "train": "training files, `-` for standard input, or `hf:owner/name:split`",
         "validation": "validation files, or the fraction of the training data to hold out",
@@ -49,6 +52,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "baseline_decay": "decay of the moving average that is subtracted from the loss: hard attention",
         "entropy_weight": "weight of the entropy of hard attention, which is raised",
         "reinforce_weight": "weight of the gradient of hard attention (REINFORCE)",
+        "caption_dropout": "fraction of captions that are replaced by padding, for guidance",
         "class_weights": "weights of the cross-entropy: balanced, a list by label id, `{ label = weight }`",
         "delete_prob": "fraction of deleted tokens",
         "discriminator_weight": "weight of the discriminator's loss",
