@@ -89,7 +89,7 @@ def add_reinforce(
     is_causal: bool,
 ) -> Objective:
     """Return the objective with the gradient of REINFORCE in its loss, whose value does not change, and
-    with the term `attention_entropy`.
+    with the term `attention_entropy` if it has a weight.
 
     `is_causal`: a location that the decoder draws for a token affects this and later targets only."""
     compute_row_losses = objective.compute_row_losses
@@ -113,12 +113,14 @@ def add_reinforce(
         surrogate = torch.stack(surrogates).sum() * reinforce_weight / num_targets
         losses = objective.compute_losses(outputs)
         losses["loss"] = losses["loss"] + (surrogate - surrogate.detach())
-        bonus = torch.stack(entropies).sum() * entropy_weight / num_targets
-        return losses | {"attention_entropy": -bonus}
+        if entropy_weight:
+            entropy = torch.stack(entropies).sum() / num_targets
+            losses["attention_entropy"] = -entropy_weight * entropy
+        return losses
 
     def count_targets(batch: Batch) -> Mapping[str, float]:
         counts = dict(objective.count_targets(batch))
-        return counts | {"attention_entropy": counts["loss"]}
+        return counts | ({"attention_entropy": counts["loss"]} if entropy_weight else {})
 
     return replace(
         objective,
