@@ -77,6 +77,14 @@ TABLE = [Mutant(*row) for row in (
     ("foreign-files-are-replaced", "staging.py", "    if existing:\n", "    if False:\n", "weights/staging:a_file_of_others_is_not_replaced"),
     ("model-without-mark-is-replaced", "model/file_names.py", "return bool(list_weight_files(folder)) or states_model_type(folder)", "return True", "model/save:a_folder_without_a_model_keeps_its_files"),
     ("old-tokenizer-stays", "model/file_names.py", "if name not in TOKENIZER_FILES or not TOKENIZER_FILES.isdisjoint(names)", "if name not in TOKENIZER_FILES", "model/save:files_of_another_kind_of_tokenizer_are_removed"),
+    # experiments
+    ("torn-row-stays", "experiments/table.py", "            if end < len(content):\n", "            if False:\n", "experiments/table:a_torn_line_is_ignored_and_then_removed"),
+    ("finished-cell-is-claimed", "experiments/table.py", "yield cell.key not in self.read()", "yield True", "experiments/table:a_finished_cell_cannot_be_claimed"),
+    ("key-without-settings", "experiments/experiment.py", "[self.measure, self.settings, self.seed]", "[self.measure, self.seed]", "experiments/experiment:a_key_depends_on_settings_and_not_on_names"),
+    ("seed-is-innermost", "experiments/experiment.py", "cells.sort(key=lambda cell: cell.seed)", "cells.sort(key=lambda cell: cell.name)", "experiments/experiment:a_cell_for_every_combination_with_the_seed_outermost"),
+    ("mean-is-the-lowest-seed", "experiments/figure.py", "sum(ys) / len(ys)", "min(ys)", "experiments/run:the_figure_is_drawn_from_the_table_alone"),
+    ("stopped-training-is-a-result", "experiments/recipe_training.py", "if state.step < total_steps:", "if state.step < 0:", "experiments/recipe_training:a_stopped_training_has_no_result"),
+    ("retrieval-without-memory", "experiments/measures/retrieval.py", 'mems = net(Batch(decoder=Inputs.create(part), mems=mems))["mems"]', 'mems = net(Batch(decoder=Inputs.create(part)))["mems"]', "experiments/measures:a_token_is_retrieved_by_attention_but_not_from_beyond_the_memory"),
     # attention patterns
     ("causal-excludes-self", "spec.py", "return j <= i", "return j < i", "nn/patterns:a_pattern_shows_each_query_its_keys[causal]"),
     ("banded-window-off-by-one", "spec.py", "i - j < self.window", "i - j <= self.window", "nn/patterns:a_pattern_shows_each_query_its_keys[banded]"),
