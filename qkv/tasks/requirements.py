@@ -140,6 +140,18 @@ IMAGE_CLASSIFICATION_REQUIREMENT = TaskRequirement(
 FRAME_CLASSIFICATION_REQUIREMENT = TaskRequirement(
     "a frame-classification head", require_head("frame_classification"), ("frame-classification",)
 )
+
+
+def can_draw(spec: Spec) -> bool:
+    """Return whether a decoder has positions of its own for the codes of an image."""
+    return (
+        is_causal_spec(spec)
+        and "lm" in list_head_names(spec)
+        and spec.decoder is not None
+        and spec.decoder.max_positions is not None
+    )
+
+
 SPAN_REQUIREMENT = TaskRequirement(
     "a question-answering head", require_head("question_answering"), ("question-answering",)
 )
