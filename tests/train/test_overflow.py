@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import qkv
-from qkv.data.encode.encoder import EncodedRow
+from qkv.data.encode.encoder import EncodedRow, RecordEncoder
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
@@ -76,6 +76,7 @@ def encode(
     name: str, folder: Path, overflow: str | None, text: str = LONG_TEXT, **data: Any
 ) -> EncodedRow:
     encoder = OBJECTIVE_SPECS[name].build_encoder(build_context(name, folder, overflow, **data))
+    assert isinstance(encoder, RecordEncoder)
     (row,) = encoder([build_record(folder, text)])
     return row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -105,7 +105,7 @@ class PixelTask(Task[ImageInput, ResultT]):
         self, inputs: Sequence[ImageInput], batch_tokens: int, return_exceptions: bool
     ) -> list[ResultT | Exception]:
         """Return the result of every input, or its error with `return_exceptions`."""
-        rows: list[Any] = [catch_error(lambda x=x: self.read_pixel_values(x)) for x in inputs]
+        rows: list[Any] = [catch_error(partial(self.read_pixel_values, x)) for x in inputs]
         if not return_exceptions:
             raise_first_error(rows)
         outcomes: list[Any] = [row if isinstance(row, Exception) else None for row in rows]
@@ -116,11 +116,14 @@ class PixelTask(Task[ImageInput, ResultT]):
             indices = [valid[i] for i in group]
             logits = map_in_parts(self.compute_logits, [rows[i] for i in indices], can_split)
             for i, row_logits in zip(indices, logits, strict=True):
-                is_error = isinstance(row_logits, Exception)
-                outcomes[i] = row_logits if is_error else self.build_result(row_logits)
+                outcomes[i] = (
+                    row_logits
+                    if isinstance(row_logits, Exception)
+                    else self.build_result(row_logits)
+                )
         return outcomes if return_exceptions else [*raise_first_error(outcomes)]
 
-    def run_network(self, inputs: dict[str, Tensor]) -> Tensor:
+    def run_network(self, inputs: dict[str, Any]) -> Tensor:
         """Return the logits of a batch, in fp32 on the CPU."""
         check_inputs(self.model.spec, inputs)
         parameter = next(self.model.net.parameters())
