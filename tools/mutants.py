@@ -53,6 +53,12 @@ class Mutant(NamedTuple):
 
 # fmt: off
 TABLE = [Mutant(*row) for row in (
+    # experiments
+    ("test-source-in-training", "experiments/corpus.py", "if pair.target not in targets and pair.source not in sources]", "if pair.target not in targets]", "experiments/corpus:no_sentence_of_a_test_pair_is_in_a_training_pair"),
+    ("one-direction-of-alignment", "experiments/word_alignment.py", "is_kept = (backward.argmax(0)[links] == rows) & (forward[rows, links] > 0)", "is_kept = forward[rows, links] > 0", "experiments/word_alignment:words_are_aligned_across_a_change_of_order"),
+    ("no-diagonal", "experiments/word_alignment.py", "DIAGONAL_WEIGHT = 0.5", "DIAGONAL_WEIGHT = 0.0", "experiments/word_alignment:a_repeated_word_is_linked_to_the_nearest"),
+    ("another-head-is-removed", "experiments/measures/heads.py", "slice(head * attention.head_dim, (head + 1) * attention.head_dim)", "slice(0, attention.head_dim)", "experiments/heads:a_removed_head_contributes_nothing"),
+    ("peak-is-kept", "experiments/peak_memory.py", "RESET_FILE.write_text(RESET_PEAK)", "RESET_FILE.exists()", "experiments/cost:the_peak_includes_memory_that_was_freed"),
     # runs and resuming
     ("run-in-any-folder", "train/run_folder.py", "if not is_run and any(folder.iterdir()):", "if False:", "train/run_folder:folder_of_others_is_refused"),
     ("unmarked-run-is-foreign", "train/run_folder.py", "is_run = is_marked or any(map(is_checkpoint, checkpoints))", "is_run = is_marked", "train/run_folder:run_of_an_earlier_version_is_marked"),
