@@ -91,6 +91,13 @@ TABLE = [Mutant(*row) for row in (
     ("mean-is-the-lowest-seed", "experiments/figure.py", "sum(ys) / len(ys)", "min(ys)", "experiments/run:the_figure_is_drawn_from_the_table_alone"),
     ("stopped-training-is-a-result", "experiments/recipe_training.py", "if state.step < total_steps:", "if state.step < 0:", "experiments/recipe_training:a_stopped_training_has_no_result"),
     ("retrieval-without-memory", "experiments/measures/retrieval.py", 'mems = net(Batch(decoder=Inputs.create(part), mems=mems))["mems"]', 'mems = net(Batch(decoder=Inputs.create(part)))["mems"]', "experiments/measures:a_token_is_retrieved_by_attention_but_not_from_beyond_the_memory"),
+    # drawing
+    ("image-patches-transposed", "image_tokenizer.py", "return patches.transpose(0, 1, 3, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "return patches.transpose(0, 3, 1, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "data/image_tokenizer:a_code_is_the_nearest_patch_in_reading_order"),
+    ("nearest-code-without-norm", "image_tokenizer.py", "(square_norms - 2 * chunk @ codes.T).argmin(1)", "(-2 * chunk @ codes.T).argmin(1)", "data/image_tokenizer:a_code_is_the_nearest_patch_in_reading_order"),
+    ("caption-is-a-target", "train/objectives/text_to_image.py", "labels[:, :-num_codes] = IGNORE_INDEX", "labels[:, :0] = IGNORE_INDEX", "train/objectives/text_to_image:only_codes_are_targets"),
+    ("captions-never-dropped", "train/objectives/text_to_image.py", "if rng.random() < caption_dropout:", "if rng.random() < 0 * caption_dropout:", "train/objectives/text_to_image:captions_are_dropped_in_training"),
+    ("text-is-drawn", "tasks/write/draw.py", '"suppress_tokens": tuple(range(len(self.tokenizer))),', '"suppress_tokens": (),', "tasks/draw:an_image_has_exactly_its_codes"),
+    ("guidance-without-scale", "decode/guidance.py", "self.guidance_scale * (scores - negative_scores)", "1.0 * (scores - negative_scores)", "decode/guidance:greedy_search_equals_that_of_transformers"),
     # attention patterns
     ("causal-excludes-self", "spec.py", "return j <= i", "return j < i", "nn/patterns:a_pattern_shows_each_query_its_keys[causal]"),
     ("banded-window-off-by-one", "spec.py", "i - j < self.window", "i - j <= self.window", "nn/patterns:a_pattern_shows_each_query_its_keys[banded]"),
