@@ -69,6 +69,15 @@ TABLE = [Mutant(*row) for row in (
     ("removed-folder-comes-back", "train/loop/trainer.py", "if not folder.parent.is_dir():", "if False:", "train/run_folder:folder_that_vanishes"),
     ("checkpoint-removed-by-name", "train/loop/checkpoint.py", "            path.rename(get_temporary_path(path))\n        shutil.rmtree(get_temporary_path(path), ignore_errors=True)\n", "            shutil.rmtree(path)\n", "train/run_folder:checkpoint_is_renamed_before_it_is_removed"),
     ("hidden-sigterm", "train/signals.py", "        if self.is_terminated:", "        if False:", "train/signals:hidden_sigterm_is_raised_again"),
+    # word vectors
+    ("noise-is-unigram", "words/vocabulary.py", "NOISE_EXPONENT = 0.75", "NOISE_EXPONENT = 1.0", "words/vocabulary:noise_words_are_drawn"),
+    ("window-of-one-size", "words/sampling.py", "torch.randint(1, self.window + 1,", "torch.randint(self.window, self.window + 1,", "words/sampling:windows_are_uniform"),
+    ("window-crosses-sentences", "words/sampling.py", "torch.minimum(windows, positions - first)", "windows", "words/sampling:windows_end_with_the_sentence"),
+    ("shared-noise-counts-whole", "words/update.py", "mul_(-lr * negative / noise.shape[1])", "mul_(-lr * negative)", "words/update:a_step_equals_a_loop_over_pairs"),
+    ("cbow-of-sums", "words/update.py", ".div_(num_contexts.clamp(min=1))", "", "words/update:a_step_equals_a_loop_over_pairs"),
+    ("blocks-drawn-alike", "words/trainer.py", "SeedSequence([self.config.seed, number])", "SeedSequence([number])", "words/trainer:one_thread_is_reproducible"),
+    ("header-bomb", "words/read.py", "if self.limit is None and size is not None and num_bytes > size:", "if False:", "words/read:a_header_that_promises_too_much"),
+    ("special-tokens-have-vectors", "train/embeddings.py", "for token_id, text in list_token_texts(tokenizer)", "for text, token_id in tokenizer.get_vocab().items()", "train/embeddings:tokens_of_words"),
     # saves in one step
     ("moves-without-manifest", "staging.py", "        manifest.rename(folder / MANIFEST_FILE)\n", "", "weights/staging:a_save_over_another_is_all_or_nothing"),
     ("reader-ignores-manifest", "staging.py", "            if not os.path.lexists(folder / MANIFEST_FILE):\n                yield", "            if True:\n                yield", "weights/staging:a_save_over_another_is_all_or_nothing"),
