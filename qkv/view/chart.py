@@ -171,7 +171,7 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
             f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + PLOT_HEIGHT}"/>'
             f'<text x="{x:.1f}" y="{TOP - 3}" text-anchor="middle">{escape_xml(chart.mark_label)}</text>'
         )
-    ends = []
+    ends: list[tuple[float, float, int, str]] = []
     for line in chart.lines:
         if not line.points:
             continue
