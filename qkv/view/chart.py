@@ -20,9 +20,9 @@ from qkv.view.svg import (
     format_svg_element,
 )
 
-PLOT_WIDTH = 300  # of the area with the lines, in pixels
-WIDE_PLOT_WIDTH = 520  # of a single chart
-PLOT_HEIGHT = 220
+CHART_WIDTH = 300  # of the area with the lines, in pixels
+WIDE_CHART_WIDTH = 520  # of a single chart
+CHART_HEIGHT = 220
 LEFT = 58  # of the labels of the y axis
 TOP = 44  # of the title of a panel
 BOTTOM = 48
@@ -128,10 +128,10 @@ class Axis(NamedTuple):
 def render_charts_svg(title: str, subtitle: str, charts: Sequence[Chart]) -> str:
     """Return the text of an SVG file: a title, a subtitle and the panels in a grid."""
     series = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
-    plot_width = PLOT_WIDTH if len(charts) > 1 else WIDE_PLOT_WIDTH
+    plot_width = CHART_WIDTH if len(charts) > 1 else WIDE_CHART_WIDTH
     label_width = max((estimate_text_width(name, FONT_SIZE) for name in series), default=0)
     column_width = LEFT + plot_width + LABEL_GAP + 14 + label_width + PAGE_MARGIN
-    row_height = TOP + PLOT_HEIGHT + BOTTOM + 12
+    row_height = TOP + CHART_HEIGHT + BOTTOM + 12
     parts = [
         f'<text class="title" x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 12}">{escape_xml(title)}</text>',
         f'<text x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 34}">{escape_xml(subtitle)}</text>',
@@ -158,17 +158,17 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
     x_axis = build_x_axis(chart, [point.x for point in points], LEFT, LEFT + plot_width)
     values = [value for point in points for value in (point.low, point.high)]
     y_axis = build_axis(
-        values, chart.y_scale, TOP + PLOT_HEIGHT, TOP, low=chart.y_min, high=chart.y_max
+        values, chart.y_scale, TOP + CHART_HEIGHT, TOP, low=chart.y_min, high=chart.y_max
     )
     parts = [
         f'<text class="panel" x="0" y="14">{escape_xml(chart.title)}</text>',
         f'<text x="0" y="{TOP - 12}">{escape_xml(chart.y_label)}</text>',
-        *draw_axes(x_axis, y_axis, chart.x_label),
+        *draw_chart_axes(x_axis, y_axis, chart.x_label),
     ]
     if chart.mark_x is not None:
         x = x_axis.place(chart.mark_x)
         parts.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + PLOT_HEIGHT}"/>'
+            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + CHART_HEIGHT}"/>'
             f'<text x="{x:.1f}" y="{TOP - 3}" text-anchor="middle">{escape_xml(chart.mark_label)}</text>'
         )
     ends: list[tuple[float, float, int, str]] = []
@@ -192,7 +192,7 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
     return parts + draw_line_names(ends, LEFT + plot_width + LABEL_GAP)
 
 
-def draw_axes(x_axis: Axis, y_axis: Axis, x_label: str) -> list[str]:
+def draw_chart_axes(x_axis: Axis, y_axis: Axis, x_label: str) -> list[str]:
     """Draw the grid, the ticks and their labels, and the name of the x axis."""
     bottom, left, right = y_axis.start, x_axis.start, x_axis.end
     parts = []
@@ -268,7 +268,7 @@ def draw_markers(line: ChartLine, index: int, x_axis: Axis, y_axis: Axis) -> lis
 
 def draw_line_names(ends: Sequence[tuple[float, float, int, str]], left: float) -> list[str]:
     """Draw the marker and the name of each line next to its end, without overlap."""
-    heights = spread_heights([end[0] for end in ends], LABEL_HEIGHT, TOP, TOP + PLOT_HEIGHT)
+    heights = spread_heights([end[0] for end in ends], LABEL_HEIGHT, TOP, TOP + CHART_HEIGHT)
     parts = []
     for (y, x, index, name), height in zip(ends, heights, strict=True):
         css_class = f"s{index % len(LINE_COLORS)}"
