@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -71,8 +71,8 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     where: dict[str, Any] = {}  # only points with these values
     x_label: str
     y_label: str
-    x_scale: str = "linear"  # linear, log2, log10 or names
-    y_scale: str = "linear"
+    x_scale: Literal["linear", "log2", "log10", "names"] = "linear"
+    y_scale: Literal["linear", "log2", "log10"] = "linear"
     y_min: float | None = None
     y_max: float | None = None
     mark_x: float | None = None  # a vertical line, such as the trained length
