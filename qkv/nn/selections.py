@@ -218,14 +218,6 @@ def count_keys(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
     return mask.cumsum(-1) - 1, mask.sum(-1, keepdim=True)
 
 
-def local_window(centers: Tensor, num_keys: int, window: int) -> Tensor:
-    """Return the mask of keys at most `window` away from a center: (..., T) -> (..., T, S).
-
-    With the positions of the target as centers, it is Luong's monotonic local attention (local-m)."""
-    keys = torch.arange(num_keys, device=centers.device)
-    return (keys - centers[..., None]).abs() <= window
-
-
 def shift_scores(scores: Tensor, mask: Tensor | None) -> Tensor:
     """Return scores less their maximum, in single precision or better; -2 and less becomes -2.
 
