@@ -1,82 +1,71 @@
-"""Embeddings of images against plain computations."""
+"""Embeddings of images and clips."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 
-import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-import qkv
-from qkv.nn.patches import build_patch_embedding
-from qkv.spec import ConvolutionSpec
+from qkv.batch import Batch, Inputs
+from qkv.nn.network import Network
+from qkv.nn.patches import FrameEmbedding, PatchEmbedding
+from qkv.spec import FrameSpec, PatchSpec, Spec
 from tests.support import tiny
 
-
-@pytest.mark.parametrize("class_token", [False, True])
-def test_convolutional_features_equal_their_formula(class_token: bool) -> None:
-    spec = ConvolutionSpec(image_size=12, conv_widths=(8, 16, 24), class_token=class_token)
-    module = build_patch_embedding(spec, 10).double()
-    tiny.randomize_parameters(module)
-    p = dict(module.named_parameters())
-    x = torch.randn(2, *spec.pixel_shape, dtype=torch.float64)
-
-    def normalize(x: Tensor, name: str) -> Tensor:
-        groups = x.unflatten(1, (8, -1))  # (B, 8, C / 8, H, W)
-        mean = groups.mean((2, 3, 4), keepdim=True)
-        variance = (groups - mean).square().mean((2, 3, 4), keepdim=True)
-        x = ((groups - mean) / (variance + 1e-5).sqrt()).flatten(1, 2)
-        return x * p[f"{name}.weight"][:, None, None] + p[f"{name}.bias"][:, None, None]
-
-    y = x
-    for index, stride in enumerate((1, 2, 2)):
-        stage = f"stages.{index}"
-        y = F.conv2d(y, p[f"{stage}.down.weight"], stride=stride, padding=1)
-        y = normalize(y, f"{stage}.down_norm").clamp(min=0)
-        residual = F.conv2d(y, p[f"{stage}.residual.weight"], padding=1)
-        y = (y + normalize(residual, f"{stage}.residual_norm")).clamp(min=0)
-    assert y.shape == (2, 24, 3, 3)
-    rows = [y[:, :, i, j] @ p["projection.weight"].T for i in range(3) for j in range(3)]
-    expected = torch.stack(rows, dim=1) + p["projection.bias"]
-    if class_token:
-        expected = torch.cat([p["class_token.weight"].expand(2, 1, -1), expected], dim=1)
-    torch.testing.assert_close(module(x), expected, atol=1e-9, rtol=0)
-    assert expected.shape[1] == spec.num_tokens
+PATCHES = PatchSpec(image_size=6, patch_size=2, channels=2)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (dict(conv_widths=(8, 12)), r"conv_widths is \(8, 12\), expected multiples of 8"),
-        (dict(conv_widths=(8,) * 4), "image_size is 12, expected a multiple of 8"),
-        (dict(conv_widths=("a",)), "conv_widths is "),
-        (dict(patch_size=13), "patch_size is 13, expected at most 12"),
-    ],
-)
-@pytest.mark.parametrize("family", ["show-attend-tell", "vision-encoder-decoder", "clip"])
-def test_features_that_do_not_fit_are_errors(
-    family: str, arguments: dict[str, object], message: str
-) -> None:
-    sizes = tiny.SIZES[family]
-    if family == "clip" and "patch_size" in arguments:
-        sizes = sizes | {"image": sizes["image"] | arguments}
-    else:
-        sizes = sizes | arguments
-    with pytest.raises(ValueError, match=message) as error:
-        qkv.build(family, **sizes)
-    assert "\n" not in str(error.value)
+def test_a_patch_is_a_linear_map_of_its_pixels() -> None:
+    embedding = PatchEmbedding(replace(PATCHES, bias=True), 5)
+    tiny.randomize_parameters(embedding)
+    pixels = torch.randn(3, 2, 6, 6)
+    out = embedding(pixels)
+    assert out.shape == (3, PATCHES.num_tokens, 5) == (3, 10, 5)
+    weight = embedding.projection.weight.flatten(1)  # (W, C * 2 * 2)
+    patch = pixels[:, :, 2:4, 4:6].flatten(1)  # row 1, column 2
+    assert embedding.projection.bias is not None
+    expected = patch @ weight.T + embedding.projection.bias
+    torch.testing.assert_close(out[:, 1 + 1 * 3 + 2], expected)
+    class_token = embedding.class_token.weight
+    assert isinstance(class_token, Tensor)
+    torch.testing.assert_close(out[:, 0], class_token.expand(3, -1))
 
 
-def test_clip_with_convolutions_is_saved_in_our_format(tmp_path: Path) -> None:
-    model = qkv.build("clip", **tiny.SIZES["clip"], conv_widths=(8, 16))
-    tiny.randomize_parameters(model.net)
-    inputs = tiny.build_inputs(model)
-    inputs["pixel_values"] = inputs["pixel_values"].float()
-    model.save(tmp_path)
-    loaded = qkv.load(tmp_path)
-    assert loaded.config["model_type"] == "qkv"
-    torch.testing.assert_close(
-        loaded(**inputs)["logits"], model(**inputs)["logits"], atol=1e-6, rtol=0
+def test_class_token_and_bias_are_optional() -> None:
+    embedding = PatchEmbedding(replace(PATCHES, class_token=False), 5)
+    assert embedding(torch.randn(3, 2, 6, 6)).shape == (3, 9, 5)
+    assert {name for name, _ in embedding.named_parameters()} == {"projection.weight"}
+    assert replace(PATCHES, class_token=False).num_tokens == 9
+
+
+def test_a_frame_does_not_depend_on_other_frames() -> None:
+    spec = FrameSpec(image_size=7, channels=2, conv_widths=(8, 16))
+    embedding = FrameEmbedding(spec, 5)
+    tiny.randomize_parameters(embedding)
+    clips = torch.randn(2, 3, 2, 7, 7)
+    out = embedding(clips)
+    assert out.shape == (2, 3, 5)
+    torch.testing.assert_close(out[1, 2], embedding(clips[1:, 2:])[0, 0])
+    assert spec.num_features == 2 * 2 * 16
+
+
+def test_other_frames_are_context() -> None:
+    """The states of a frame depend on the other frames of its clip, and not on padding."""
+    model = tiny.build("video-transformer")
+    net = model.net
+    assert isinstance(net, Network)
+    assert isinstance(net.spec, Spec)
+    clip = tiny.build_pixel_values(model, tiny.random_ids(1, 4))
+    changed = clip.clone()
+    changed[0, 3] += 1
+    logits, other = (
+        net(Batch(encoder=Inputs.create(pixel_values=x)))["logits"] for x in (clip, changed)
     )
+    assert (logits[0, 0] - other[0, 0]).abs().max() > 1e-4
+    mask = torch.tensor([[True, True, True, False]])
+    padded = [
+        net(Batch(encoder=Inputs.create(pixel_values=x, attention_mask=mask)))["logits"][0, :3]
+        for x in (clip, changed)
+    ]
+    torch.testing.assert_close(padded[0], padded[1], atol=1e-12, rtol=0)

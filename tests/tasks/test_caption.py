@@ -113,7 +113,7 @@ def test_candidates_and_json(
     assert main([*arguments, "--json"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert result["image"] == str(image)
-    assert [c["text"] for c in result["candidates"]][0] == result["text"]
+    assert result["candidates"][0]["text"] == result["text"]
     scores = [candidate["score"] for candidate in result["candidates"]]
     assert len(scores) == 3
     assert scores == sorted(scores, reverse=True)
