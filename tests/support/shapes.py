@@ -6,13 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-COLORS = {
-    "red": (220, 40, 30),
-    "green": (30, 170, 60),
-    "blue": (40, 60, 220),
-    "black": (10, 10, 10),
-}
-SHAPES = ("square", "circle", "triangle", "cross")
+COLORS = {"red": (230, 20, 20), "green": (20, 170, 40), "blue": (30, 30, 230)}
+SHAPES = ("square", "cross")
 SIZE = 16
 
 
@@ -24,8 +19,6 @@ def draw_shape(color: str, shape: str, rng: np.random.Generator) -> np.ndarray:
     x = column - left - 5
     inside = {
         "square": np.maximum(abs(x), abs(y)) <= 4,
-        "circle": x**2 + y**2 <= 18,
-        "triangle": (abs(x) * 2 <= y + 5) & (abs(y) <= 4),
         "cross": (np.minimum(abs(x), abs(y)) <= 1) & (np.maximum(abs(x), abs(y)) <= 4),
     }[shape]
     pixels = np.full((SIZE, SIZE, 3), 255, np.uint8)

