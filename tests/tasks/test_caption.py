@@ -91,7 +91,7 @@ def test_models_learn_to_name_shapes(
     capsys.readouterr()
     assert main(["eval", name, "--json", "--num-beams", "2", "--max-new-tokens", "5"]) == 0
     metrics = json.loads(capsys.readouterr().out)["metrics"]
-    assert metrics["exact_match"] > 0.6  # by chance, 1/6
+    assert metrics["exact_match"] > (0.4 if name == "hard" else 0.8)  # by chance, 1/6
     task = qkv.task("caption", model, num_beams=2)
     images = sorted((folder / "test").glob("*.png"))[:6]
     results = task.map(images)
