@@ -304,7 +304,7 @@ TABLE = [Mutant(*row) for row in (
      "train/objectives/reinforce:the_expectation_of_the_gradient_is_that_of_the_expected_loss[4.0-True]"),
     ("baseline-not-restored", "train/loop/trainer_state.py",
      'trainer.objective.baseline.value.copy_(tensors["baseline"]["baseline"])', "pass",
-     "train/attention_training:hard_attention_resumes_exactly[flags0]"),
+     "train/attention_training:hard_attention_resumes_exactly"),
     ("inverse-layer-scale-off-by-one", "families/gpt2.py", "base_scale / (i + 1) if", "base_scale / (i + 2) if",
      "gpt2-GPT2LMHeadModel-inverse"),
     ("t5-scores-scaled", "families/t5.py", "bias=False, scale=1.0", "bias=False", "t5-T5Model"),
