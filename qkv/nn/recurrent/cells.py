@@ -31,7 +31,8 @@ def gru_step(input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
     hidden, hidden_candidate = hidden_gates.split(sizes, -1)
     reset, update = (gates + hidden).sigmoid().chunk(2, -1)
     new = torch.addcmul(candidate, reset, hidden_candidate).tanh()
-    return (torch.lerp(new, state[0], update),)  # (1 - update) * new + update * state
+    # (1 - update) * new + update * state; under autocast, the state may have more bits than the gates.
+    return (new + update * (state[0] - new),)
 
 
 def lstm_step(input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
