@@ -126,7 +126,7 @@ class RecurrentCell(nn.Module):
     ) -> tuple[Tensor, State]:
         """Run from the first token to the last with the parameters of a direction; state (1, N, W)."""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        weights = [self.get_parameter(f"{name}_l0{suffix}") for name in names]
+        weights: list[Tensor] = [self.get_parameter(f"{name}_l0{suffix}") for name in names]
         has_cell = len(state) > 1
         if lengths is not None and has_cell:
             x, weights[0] = self.keep_cell_at_padding(x, weights[0], lengths)
