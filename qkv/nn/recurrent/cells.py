@@ -131,9 +131,10 @@ class RecurrentCell(nn.Module):
         if lengths is not None and has_cell:
             x, weights[0] = self.keep_cell_at_padding(x, weights[0], lengths)
         initial = tuple(part.contiguous() for part in state)
+        # cuDNN computes gradients in its training mode only; without dropout, it is the same.
         outputs, *final = run_kernel(
             self.cell_type.run, x, initial if has_cell else initial[0], weights,
-            True, 1, 0.0, self.training, False, True,
+            True, 1, 0.0, torch.is_grad_enabled(), False, True,
         )  # fmt: skip
         if lengths is not None:
             hidden = torch.cat([state[0].transpose(0, 1), outputs], dim=1)
