@@ -43,7 +43,15 @@ class PredictionHead(nn.Module):
         if spec.bias == "fixed":
             self.out.bias.requires_grad_(False)
         if spec.tie_embeddings:
-            self.out.weight = token_embedding.weight
+            weight = token_embedding.weight
+            assert isinstance(weight, nn.Parameter)
+            embedding_width = weight.shape[1]
+            if embedding_width != inner:
+                raise ValueError(
+                    f"tie_embeddings is true with embeddings of width {embedding_width} and outputs of "
+                    f"width {inner}, expected equal widths: change one of them, or set it to false"
+                )
+            self.out.weight = weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
         x = self.dropout(pool_states(self.spec, out, batch))
