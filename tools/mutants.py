@@ -519,6 +519,22 @@ TABLE = [Mutant(*row) for row in (
     ("attention-weights-path-prefix-matches", "attention_weights.py", ").fullmatch", ").match",
      "nn/attention_weights:look_records_only_matching_paths"),
 
+    # recurrent stacks
+    ("recurrent-gru-update-swapped", "nn/recurrent/cells.py", "new + update * (state[0] - new)",
+     "state[0] + update * (new - state[0])", "nn/recurrent:a_model_follows_the_equations_of_its_paper[bahdanau]"),
+    ("recurrent-cell-changes-at-padding", "nn/recurrent/cells.py", "column[: self.width] = -SATURATION",
+     "column[: self.width] = 0", "nn/recurrent:a_model_follows_the_equations_of_its_paper[lstm-seq2seq]"),
+    ("recurrent-source-not-reversed", "nn/recurrent/stack.py", "x = reverse_rows(x, rows.lengths) if is_backward else x",
+     "x = x", "nn/recurrent:a_model_follows_the_equations_of_its_paper[lstm-seq2seq]"),
+    ("recurrent-initial-state-of-other-direction", "nn/recurrent/stack.py", "final_states[:, -1, -1, 0]",
+     "final_states[:, -1, 0, 0]", "nn/recurrent:a_model_follows_the_equations_of_its_paper[bahdanau]"),
+    ("recurrent-no-input-feeding", "nn/recurrent/stack.py", "if self.attends_before else output",
+     "if self.attends_before else start.output", "nn/recurrent:a_model_follows_the_equations_of_its_paper[luong-general-softmax-feeding]"),
+    ("recurrent-documents-of-other-rows", "nn/recurrent/rows.py", "is_same.int().argmax(1)",
+     "is_same.int().argmax(1) * 0", "nn/packed:a_packed_document_equals_the_document_alone[bahdanau]"),
+    ("lstmn-attends-to-the-zero-state", "nn/recurrent/layers.py", "if hides_first and mask.shape[2] > 1:",
+     "if False:", "nn/recurrent:a_model_follows_the_equations_of_its_paper[lstmn]"),
+
     # names tables
     ("conv1d-not-transposed-on-load", "weights/names_table.py", '"conv1d": (lambda x, n: x.T if x.dim() == 2 else x,',
      '"conv1d": (lambda x, n: x,', "gpt2-GPT2Model"),
