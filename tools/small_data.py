@@ -7,8 +7,10 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from qkv.data.read.clips import write_clips
 from qkv.model.build import build
 from qkv.text import Tokenizer
 
@@ -189,6 +191,34 @@ def write_images(folder: Path, rng: random.Random) -> Path:
     return path
 
 
+def write_labeled_images(folder: Path, rng: random.Random) -> Path:
+    """Write images in shades of three colors, in a subfolder for each color."""
+    from PIL import Image
+
+    path = folder / "images"
+    for number in range(48):
+        channel = number % 3
+        shade = tuple(rng.randrange(256) for _ in range(3))
+        color = tuple(255 if i == channel else shade[i] // 4 for i in range(3))
+        (path / COLORS[channel]).mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (20, 24), color).save(path / COLORS[channel] / f"{number}.png")
+    return path
+
+
+def write_labeled_clips(folder: Path, rng: random.Random) -> Path:
+    """Write clips of a bright square that is on the left or on the right; each frame has its side."""
+    frames = np.zeros((32, 6, 12, 12), np.uint8)
+    labels = np.empty((32, 6), "U5")
+    for number, t in np.ndindex(32, 6):
+        is_left = rng.random() < 0.5
+        top, left = rng.randrange(8), 1 if is_left else 7
+        frames[number, t, top : top + 4, left : left + 4] = 200 + rng.randrange(50)
+        labels[number, t] = "left" if is_left else "right"
+    path = folder / "clips.npz"
+    write_clips(path, frames, labels)
+    return path
+
+
 def write_documents_and_teacher(folder: Path, rng: random.Random) -> Path:
     """Write documents, and a teacher model with their vocabulary."""
     path = write_documents(folder, rng)
@@ -228,14 +258,20 @@ def write_model(path: Path, folder: Path) -> None:
 
 # By the name of the recipe in qkv/recipes/small.
 WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
+    "bahdanau":                      write_translations,
     "causal-lm":                     write_texts,
     "control-code-lm":               write_control_codes,
     "denoising":                     write_documents,
     "distillation":                  write_documents_and_teacher,
+    "frame-classification":          write_labeled_clips,
     "generative-question-answering": write_squad,
+    "image-classification":          write_labeled_images,
     "image-text-contrastive":        write_images,
     "text-to-image":                 write_images,
     "lora":                          write_labeled_texts_and_base,
+    "lstm-seq2seq":                  write_translations,
+    "lstmn":                         write_translations,
+    "luong":                         write_translations,
     "masked-lm":                     write_documents,
     "mixture-of-experts":            write_texts,
     "multi-label-classification":    write_multi_labeled_texts,
@@ -246,10 +282,12 @@ WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "question-answering":            write_squad,
     "regression":                    write_scored_pairs,
     "replaced-token-detection":      write_documents,
+    "rnn-encoder-decoder":           write_translations,
     "segment-recurrent-lm":          write_texts,
     "sentence-contrastive":          write_translations,
     "sentence-order-prediction":     write_documents,
     "seq2seq":                       write_translations,
+    "sequence-autoencoder":          write_texts,
     "sequence-classification":       write_labeled_texts,
     "span-corruption":               write_texts,
     "summarization":                 write_summaries,

@@ -27,11 +27,10 @@ MAX_FILE_NAME_WORDS = 8  # an argument with more words is a text, even if it end
 
 
 def is_image_argument(argument: str) -> bool:
-    """Return whether an argument is the path of an image or of a folder of images."""
+    """Return whether an argument is an image file or a folder, which may have images."""
     from qkv.data.read.image_folder import is_image_name
 
-    is_image = is_image_name(Path(argument)) and len(argument.split()) <= MAX_FILE_NAME_WORDS
-    return is_image or os.path.isdir(argument)
+    return (is_image_name(Path(argument)) and os.path.isfile(argument)) or os.path.isdir(argument)
 
 
 def has_piped_input() -> bool:

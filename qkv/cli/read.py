@@ -28,17 +28,18 @@ def prepare_inputs(
     name: str, arguments: Sequence[str], options: ModelOptions, file: FileOptions, **settings: Any
 ) -> tuple[Task[Any, Any], list[str]]:
     """Return a task and its inputs: texts, or the paths of images if the model reads images."""
-    are_images = bool(arguments) and all(map(is_image_argument, arguments))
-    inputs = list(arguments) if are_images else file.read_texts(arguments)
+    images = [argument for argument in arguments if is_image_argument(argument)]
+    texts = [] if images else file.read_texts(arguments)
     task = options.make_task(name, **settings)
     if not task.reads_text:
         return task, list(arguments)
-    if are_images:
-        raise ValueError(
-            f"{arguments[0]}: an image, but {options.model or 'the built-in model'} reads texts; expected "
-            "a model of images with --model"
-        )
-    return task, inputs
+    for image in images:
+        if is_text_file(image):  # which raises an error about a folder
+            model = options.model or "the built-in model"
+            raise ValueError(
+                f"{image}: an image, but {model} reads texts; expected a model of images"
+            )
+    return task, texts
 
 
 def classify(

@@ -35,7 +35,7 @@ from qkv.tasks.settings import (
 if TYPE_CHECKING:
     from qkv.tasks.read.answer import ExtractiveAnswerTask
     from qkv.tasks.read.classify import ClassifyTask
-    from qkv.tasks.read.classify_image import FrameTagTask, ImageClassifyTask
+    from qkv.tasks.read.classify_image import ImageClassifyTask
     from qkv.tasks.read.detect import DetectTask
     from qkv.tasks.read.embed import EmbedTask
     from qkv.tasks.read.fill import FillTask
@@ -81,7 +81,7 @@ def task(
 def task(
     name: Literal["tag"], model: ModelSource = ..., *, device: str = ...,
     adapter: str | Path | None = ..., **settings: Unpack[TagSettings],
-) -> TagTask | FrameTagTask: ...
+) -> TagTask: ...  # of texts; a model of clips returns a FrameTagTask
 @overload
 def task(
     name: Literal["fill"], model: ModelSource = ..., *, device: str = ...,

@@ -269,10 +269,17 @@ def add_lora_adapters(
 
 def check_tokenizer(model: Model, spec: ObjectiveSpec) -> None:
     """Raise ValueError if the objective reads texts and the model has no tokenizer."""
-    if model.tokenizer is None and spec.text_column is not None:
+    if spec.text_column is not None:
+        get_tokenizer(model)
+
+
+def get_tokenizer(model: Model) -> Tokenizer:
+    """Return the tokenizer of a model; raise ValueError if it has none."""
+    if model.tokenizer is None:
         raise ValueError(
             "the model has no tokenizer: set model.tokenizer, for example to Tokenizer.load(folder)"
         )
+    return model.tokenizer
 
 
 def save_tokenizers(model: Model, folder: Path) -> None:

@@ -21,8 +21,11 @@ from qkv.cli import main
 from qkv.cli.inputs import COMPRESSION_SUFFIXES, RECORD_SUFFIXES
 from qkv.data.read import lines
 from qkv.data.read.corpus import FORMAT_BY_SUFFIX
+from qkv.model.label_names import set_label_names
 from qkv.tasks.write.seq2seq import GeneratedText
 from tests.conftest import ROOT
+from tests.support import tiny
+from tests.support.images import encode_png
 
 MODELS = ROOT / "tests" / "goldens" / "pipelines"
 TEXT = "Clara Schmidt waits  in Zurich."
@@ -77,6 +80,66 @@ def test_classify(capsys: pytest.CaptureFixture[str]) -> None:
     assert {item["label"] for item in result["candidates"]} == {"weather", "food and drink"}
 
 
+@pytest.fixture(scope="module")
+def pixel_models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models of images and of clips."""
+    folder = tmp_path_factory.mktemp("models")
+    for family, head in (
+        ("vit", "image-classification"),
+        ("video-transformer", "frame-classification"),
+    ):
+        pixel_model = tiny.build(family, head=head, num_labels=3, num_channels=1)
+        set_label_names(pixel_model, ("cat", "dog", "fish"))
+        pixel_model.save(folder / family)
+    return folder
+
+
+def test_classify_images(capsys: pytest.CaptureFixture[str], pixel_models: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    options = ("--model", str(pixel_models / "vit"), "--device", "cpu")
+    for number in range(2):
+        image.new("L", (12, 12), 50 + 100 * number).save(f"{number}.png")
+    expected = qkv.task("classify", pixel_models / "vit")("0.png")
+    (result,) = rows(capsys, "classify", "0.png", *options, "--top-k", "2")
+    assert (result["image"], result["label"]) == ("0.png", expected.label)
+    assert len(result["candidates"]) == 2
+    output = good(capsys, "classify", "0.png", "1.png", *options)
+    assert output.split()[:3] == ["label", "score", "image"]
+    assert "1.png" in output
+    Path("text.png").write_text("no image")
+    assert "text.png: not a readable image" in bad(capsys, "classify", "text.png", *options)
+    assert "none.png: not a readable image" in bad(capsys, "classify", "none.png", *options)
+    assert "candidate_labels" in bad(
+        capsys, "classify", "0.png", *options, "--candidate-labels", "a"
+    )
+    error = bad(capsys, "classify", "0.png", *model("bert-label"))
+    assert "0.png: an image" in error
+    assert "expected a model of images" in error
+    assert "frame-classification" in bad(capsys, "tag", "0.png", *options)
+    Path("bomb.png").write_bytes(encode_png(9_000, 9_000))
+    assert "too many pixels, 9000 × 9000" in bad(capsys, "classify", "bomb.png", *options)
+
+
+def test_tag_clips(capsys: pytest.CaptureFixture[str], pixel_models: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    options = ("--model", str(pixel_models / "video-transformer"), "--device", "cpu")
+    frames = [image.new("L", (12, 12), shade) for shade in (0, 100, 200)]
+    frames[0].save("clip.gif", save_all=True, append_images=frames[1:])
+    (result,) = rows(capsys, "tag", "clip.gif", *options)
+    assert result["clip"] == "clip.gif"
+    assert [frame["frame"] for frame in result["frames"]] == [0, 1, 2]
+    output = good(capsys, "tag", "clip.gif", *options)
+    assert output.split()[:3] == ["frame", "label", "score"]
+    Path("frames").mkdir()
+    assert "frames: no images in the folder" in bad(capsys, "tag", "frames", *options)
+    for number, frame in enumerate(frames):
+        frame.save(f"frames/{number}.png")
+    (result,) = rows(capsys, "tag", "frames", *options)
+    assert len(result["frames"]) == 3
+    assert "image-classification" in bad(capsys, "classify", "clip.gif", *options)
+    assert "frames: a folder; expected a text" in bad(capsys, "tag", "frames", *model("bert-tag"))
+
+
 def test_standard_input(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,7 +174,7 @@ def test_the_text_column_of_records(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--column review: expected a file with columns, .jsonl" in message
     Path("none.jsonl").write_text('{"n": 1}\n')
     assert "the columns are 'n'" in bad(capsys, "classify", "none.jsonl", *model("bert-label"))
-    assert {*RECORD_SUFFIXES, ".txt"} == {*FORMAT_BY_SUFFIX}
+    assert {*RECORD_SUFFIXES, ".txt", ".npz"} == {*FORMAT_BY_SUFFIX}
     assert {*COMPRESSION_SUFFIXES} == {*lines.COMPRESSION_OPENERS}
 
 

@@ -1,33 +1,22 @@
 """Images: sizes are limited, only formats that Pillow decodes itself are opened."""
 
-import struct
-import zlib
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from qkv.data.encode.images import ImageProcessor
+import qkv
+from qkv.data.encode.images import ImageProcessor, open_frames
+from qkv.data.read.corpus import Corpus
+from qkv.model.preprocessing import complete_preprocessor_config
 from tests.support.errors import assert_error
+from tests.support.images import encode_png
 from tests.support.limits import get_error_message
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow")
 CLIP = ImageProcessor.from_config({})
-
-
-def encode_png(width: int, height: int) -> bytes:
-    """Return a PNG of one color, with one bit for each pixel."""
-
-    def encode_chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    header = struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
-    rows = zlib.compress((b"\0" + bytes((width + 7) // 8)) * height, 9)
-    chunks = ((b"IHDR", header), (b"IDAT", rows), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(encode_chunk(*chunk) for chunk in chunks)
 
 
 @pytest.mark.parametrize("size", [(1, 20_000), (20_000, 1)])
@@ -94,3 +83,109 @@ def test_common_formats_are_read(tmp_path: Path, format: str) -> None:
     path = tmp_path / "a.png"  # the content determines the format
     Image.fromarray(pixels).save(path, format)
     assert CLIP(path).shape == (3, 224, 224)
+
+
+def test_grayscale_images_have_one_channel(tmp_path: Path) -> None:
+    gray = ImageProcessor.from_config(
+        {"size": {"height": 6, "width": 6}, "do_center_crop": False, "image_mean": [0.5],
+         "image_std": [0.5]}
+    )  # fmt: skip
+    assert gray.channels == 1
+    levels = np.arange(36, dtype=np.uint8).reshape(6, 6) * 7
+    path = tmp_path / "gray.png"
+    Image.fromarray(levels).save(path)
+    expected = (levels / 255 - 0.5) / 0.5
+    for image in (levels, levels[:, :, None], Image.fromarray(levels), path, str(path)):
+        assert gray.read_pixels(image).shape == (6, 6, 1)
+        np.testing.assert_allclose(gray(image)[0], expected, atol=1e-6)
+    rgb = levels[:, :, None].repeat(3, 2)
+    np.testing.assert_array_equal(gray.read_pixels(rgb)[:, :, 0], levels)  # converted
+    np.testing.assert_array_equal(CLIP.read_pixels(levels), CLIP.read_pixels(Image.fromarray(rgb)))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros((4, 4)),
+        np.zeros(4, np.uint8),
+        np.zeros((4, 4, 2), np.uint8),
+        np.zeros((0, 4), np.uint8),
+        np.zeros((1, 4, 4, 3), np.uint8),
+    ],
+)
+def test_an_array_that_is_no_image_is_an_error(array: Any) -> None:
+    assert_error(lambda: CLIP(array), str(array.shape), str(array.dtype), "expected an image")
+
+
+@pytest.mark.parametrize("size", [(20, 31), (12, 12), (9, 40)])
+def test_pixel_values_equal_those_of_the_vit_processor(size: tuple[int, int]) -> None:
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.ViTImageProcessorPil(size={"height": 12, "width": 12})
+    config = json.loads(reference.to_json_string())
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
+    vit = qkv.build("vit", image_size=12, patch_size=4, width=8, depth=1, heads=1, ffn_width=8)
+    expected = reference(image, return_tensors="np")["pixel_values"][0]
+    for settings in (
+        vit.image_processor_config,
+        complete_preprocessor_config(vit.family, config),
+        # As in google/vit-base-patch16-224: one number, no type of processor.
+        complete_preprocessor_config(vit.family, {"size": 12, "do_resize": True}),
+    ):
+        assert settings is not None
+        values = ImageProcessor.from_config(settings)(image)
+        np.testing.assert_allclose(values, expected, atol=1e-6)
+
+
+def test_image_settings_are_saved_with_the_model(tmp_path: Path) -> None:
+    sizes = dict(width=8, depth=1, heads=1, ffn_width=8, num_channels=1)
+    model = qkv.build("vit", image_size=10, patch_size=5, **sizes)  # type: ignore[arg-type]
+    model.save(tmp_path / "new")
+    path = tmp_path / "new" / "preprocessor_config.json"
+    config = json.loads(path.read_text())
+    assert config["image_processor_type"] == "ViTImageProcessor"
+    assert (config["size"], config["image_mean"]) == ({"height": 10, "width": 10}, [0.5])
+    changed = config | {"image_mean": [0.1], "made_up": 3}
+    path.write_text(json.dumps(changed))
+    loaded = qkv.load(tmp_path / "new")
+    assert loaded.image_processor_config is not None
+    assert ImageProcessor.from_config(loaded.image_processor_config).image_mean == (0.1,)
+    loaded.save(tmp_path / "again")
+    assert json.loads((tmp_path / "again" / "preprocessor_config.json").read_text()) == changed
+    assert qkv.build("bert", "tiny").image_processor_config is None
+
+
+def test_frames_of_animated_images_and_folders(tmp_path: Path) -> None:
+    frames = [Image.new("RGB", (5, 4), (shade, 0, 0)) for shade in (0, 100, 200)]
+    for name in ("clip.gif", "clip.png", "clip.webp", "clip.tiff"):
+        frames[0].save(tmp_path / name, save_all=True, append_images=frames[1:])
+        opened = open_frames(tmp_path / name)
+        assert [frame.size for frame in opened] == [(5, 4)] * 3
+        reds = [frame.getpixel((2, 2))[0] for frame in opened]
+        assert np.allclose(reds, (0, 100, 200), atol=6), name
+    (tmp_path / "folder").mkdir()
+    assert_error(lambda: open_frames(tmp_path / "folder"), "folder", "no images")
+    for number, frame in enumerate(frames):
+        frame.save(tmp_path / "folder" / f"{number}.png")
+    assert [
+        Path(file).name for file in open_frames(tmp_path / "folder")
+    ] == "0.png 1.png 2.png".split()
+    (tmp_path / "text.gif").write_text("no image")
+    assert_error(lambda: open_frames(tmp_path / "text.gif"), "text.gif", "not a readable image")
+
+
+def test_labels_of_image_folders(tmp_path: Path) -> None:
+    for label in ("cat", "dog"):
+        (tmp_path / label / "deep").mkdir(parents=True)
+        Image.new("RGB", (2, 2)).save(tmp_path / label / "deep" / "1.png")
+    records = list(Corpus(tmp_path))
+    assert [(Path(str(r["image"])).parts[-3:], r["label"]) for r in records] == [
+        ((label, "deep", "1.png"), label) for label in ("cat", "dog")
+    ]
+    (tmp_path / "labels.csv").write_text("image,label\ndog/deep/1.png,hound\n")
+    (record,) = Corpus(tmp_path)
+    assert (record["label"], record["image"]) == ("hound", str(tmp_path / "dog/deep/1.png"))
+    (tmp_path / "labels.csv").write_text("image,label\nnone.png,hound\n")
+    assert_error(lambda: list(Corpus(tmp_path)), "labels.csv, line 2", "none.png")
+    (tmp_path / "labels.csv").unlink()
+    Image.new("RGB", (2, 2)).save(tmp_path / "alone.png")
+    assert_error(lambda: list(Corpus(tmp_path)), "alone.png", "labels.tsv", "subfolder")

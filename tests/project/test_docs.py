@@ -31,9 +31,10 @@ from tools.pages.families import supported_tasks
 from tools.pages.page import split_sections
 
 WITH_CODE = (
-    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
-    "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
-    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md", "docs/coming-from.md", "docs/words.md",
+    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/attention.md",
+    "docs/transformer.md", "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
+    "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md", "docs/coming-from.md",
+    "docs/words.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
 EXTENSIONS = ("Add an objective", "Add a task", "Add a metric", "Add a logits processor")
@@ -44,6 +45,7 @@ DOCUMENTS = (
     "docs/index.md",
     "docs/coming-from.md",
     "docs/library.md",
+    "docs/attention.md",
     "docs/transformer.md",
     "docs/architecture.md",
     "docs/checks.md",
@@ -57,6 +59,7 @@ DOCUMENTS = (
     "docs/training.md",
     "docs/words.md",
     "docs/results.md",
+    "docs/why-attention.md",
 )
 
 

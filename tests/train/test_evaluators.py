@@ -16,7 +16,7 @@ from torch import Tensor
 import qkv
 from qkv.batch import IGNORE_INDEX
 from qkv.data.batches.sampler import BatchSampler, build_fixed_size_plan
-from qkv.data.encode.encoder import RecordEncoder
+from qkv.data.encode.encoder import Encoder
 from qkv.data.encode.labels import QuestionAnsweringEncoder
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
@@ -61,7 +61,7 @@ def build_evaluator(
     max_length: int = 0,
     overflow: str | None = None,
     **settings: Any,
-) -> tuple[Evaluator, RecordEncoder, SetupContext]:
+) -> tuple[Evaluator, Encoder, SetupContext]:
     """The evaluator of an objective over these records, with its encoder and context."""
     spec = OBJECTIVE_SPECS[name]
     recipe = Recipe(

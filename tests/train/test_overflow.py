@@ -1,5 +1,6 @@
 """Long texts in training: one test for each row and value of the table in docs/long-texts.md."""
 
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import qkv
-from qkv.data.encode.encoder import EncodedRow
+from qkv.data.encode.encoder import EncodedRow, RecordEncoder
 from qkv.data.encode.overflow import OVERFLOW_MODES
 from qkv.data.read.record import Record
 from qkv.data.store.prepare import prepare_shards
@@ -20,6 +21,7 @@ from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import DataConfig, ModelConfig, ObjectiveConfig, Recipe
 from tests.support import tiny
 from tests.support.long_texts import read_overflow_rows
+from tests.support.objectives import VOCAB
 
 ROWS = read_overflow_rows("Training")
 SPLIT_INTO_ROWS = [name for name, row in ROWS.items() if row.default is None]
@@ -56,6 +58,11 @@ def build_context(name: str, folder: Path, overflow: str | None, **data: Any) ->
     model = build_model("clip" if name == "image-text-contrastive" else "bert")
     assert model.tokenizer is not None
     model.tokenizer.save(folder / "tokenizer")
+    if name == "text-to-image":
+        assert VOCAB.image_tokenizer is not None
+        VOCAB.image_tokenizer.save(folder / "tokenizer")
+        model = copy(model)
+        model.image_tokenizer = VOCAB.image_tokenizer
     settings = {"stride": 4} if name == "question-answering" else {}
     recipe = Recipe(
         model=ModelConfig(),
@@ -76,6 +83,7 @@ def encode(
     name: str, folder: Path, overflow: str | None, text: str = LONG_TEXT, **data: Any
 ) -> EncodedRow:
     encoder = OBJECTIVE_SPECS[name].build_encoder(build_context(name, folder, overflow, **data))
+    assert isinstance(encoder, RecordEncoder)
     (row,) = encoder([build_record(folder, text)])
     return row
 

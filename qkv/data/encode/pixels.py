@@ -82,7 +82,10 @@ class FrameClassificationEncoder(Encoder):
         """Return the pixels of a clip: an array, the path of an animated image or of a folder."""
         frames: Any = get_column(record, "frames")
         if isinstance(frames, str | Path):
-            frames = open_frames(frames)
+            try:
+                frames = open_frames(frames)
+            except ValueError as error:
+                raise ValueError(f"{record.location}: {error}") from None
         if not isinstance(frames, np.ndarray | list) or not len(frames):
             raise ValueError(
                 f"{record.location}: column 'frames' holds {shorten_repr(frames)}, expected a clip: an "

@@ -73,7 +73,7 @@ def read_labels(stream: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any])
         or math.prod(shape) * dtype.itemsize > MAX_LABEL_BYTES
     ):
         raise ValueError(f"labels have the shape {shape} and the dtype {dtype}")
-    data = read_bytes(stream, math.prod(shape) * dtype.itemsize)
+    data = read_array_bytes(stream, math.prod(shape) * dtype.itemsize)
     return np.frombuffer(data, dtype).reshape(shape)
 
 
@@ -88,12 +88,12 @@ def read_frames(
     if shape[:2] != labels.shape:
         raise ValueError(f"frames are {shape[:2]} and labels {labels.shape}, one label per frame")
     for number, clip_labels in enumerate(labels.tolist(), 1):
-        frames = np.frombuffer(read_bytes(stream, math.prod(clip_shape)), np.uint8)
+        frames = np.frombuffer(read_array_bytes(stream, math.prod(clip_shape)), np.uint8)
         values = {"frames": frames.reshape(clip_shape), "labels": [str(x) for x in clip_labels]}
         yield Record(values, f"{path}, clip {number}")
 
 
-def read_bytes(stream: IO[bytes], size: int) -> bytes:
+def read_array_bytes(stream: IO[bytes], size: int) -> bytes:
     data = stream.read(size)
     if len(data) < size:
         raise ValueError(DAMAGED_FILE_ADVICE)

@@ -11,7 +11,6 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from lzma import LZMAError
 from pathlib import Path
 from typing import BinaryIO
@@ -40,7 +39,7 @@ def is_idx_file(path: str) -> bool:
 def read_idx_images(file: TextFile) -> Iterator[Record]:
     """Read images (height, width) and their labels, the numbers of the second file as texts."""
     labels_file = TextFile(find_labels_file(file.path))
-    with open_values(file) as images, open_values(labels_file) as labels:
+    with file.open() as images, labels_file.open() as labels:
         count, height, width = read_header(images, file, IMAGE_AXES)
         (num_labels,) = read_header(labels, labels_file, LABEL_AXES)
         if num_labels != count:
@@ -58,7 +57,7 @@ def read_idx_images(file: TextFile) -> Iterator[Record]:
             image = np.frombuffer(pixels, np.uint8).reshape(height, width)
             yield Record({"image": image, "label": str(label[0])}, f"{file}, image {number}")
         for stream, source in ((images, file), (labels, labels_file)):
-            if stream.read(1):
+            if read_idx_bytes(stream, 1, source):
                 raise ValueError(
                     f"{source}: more bytes than the {count:,} items of its header; {DAMAGED_FILE_ADVICE}"
                 )
@@ -83,26 +82,16 @@ def find_labels_file(path: str) -> str:
     raise ValueError(f"{path}: no labels; expected the file {expected} in the same folder")
 
 
-@contextmanager
-def open_values(file: TextFile) -> Iterator[BinaryIO]:
-    """Open a file; errors of its decompression become errors about the file."""
-    with file.open() as stream:
-        try:
-            yield stream
-        except (OSError, EOFError, zlib.error, LZMAError) as error:
-            raise ValueError(f"{file}: {format_error(error)}; {DAMAGED_FILE_ADVICE}") from None
-
-
 def read_header(stream: BinaryIO, file: TextFile, num_axes: int) -> tuple[int, ...]:
     """Read the magic number and the sizes of the axes."""
-    magic = stream.read(len(MAGIC) + 1)
+    magic = read_idx_bytes(stream, len(MAGIC) + 1, file)
     expected = MAGIC + bytes([num_axes])
     if magic != expected:
         raise ValueError(
             f"{file}: it begins with {magic.hex(' ') or 'nothing'}, expected {expected.hex(' ')}, an idx "
             f"file of bytes with {num_axes} {'axes' if num_axes > 1 else 'axis'}"
         )
-    sizes = stream.read(4 * num_axes)
+    sizes = read_idx_bytes(stream, 4 * num_axes, file)
     if len(sizes) < 4 * num_axes:
         raise ValueError(f"{file}: the header is incomplete; {DAMAGED_FILE_ADVICE}")
     shape = struct.unpack(f">{num_axes}I", sizes)
@@ -111,9 +100,17 @@ def read_header(stream: BinaryIO, file: TextFile, num_axes: int) -> tuple[int, .
     return shape
 
 
+def read_idx_bytes(stream: BinaryIO, size: int, file: TextFile) -> bytes:
+    """Read at most this many bytes; errors of decompression become errors about the file."""
+    try:
+        return stream.read(size)
+    except (OSError, EOFError, zlib.error, LZMAError) as error:
+        raise ValueError(f"{file}: {format_error(error)}; {DAMAGED_FILE_ADVICE}") from None
+
+
 def read_exactly(stream: BinaryIO, size: int, file: TextFile, number: int) -> bytes:
     """Read the bytes of one item."""
-    data = stream.read(size)
+    data = read_idx_bytes(stream, size, file)
     if len(data) < size:
         raise ValueError(f"{file}: the file ends in item {number:,}; {DAMAGED_FILE_ADVICE}")
     return data

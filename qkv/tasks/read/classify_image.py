@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from qkv.data.encode.images import ImageProcessor, open_frames
 from qkv.memory import is_memory_error
 from qkv.model.inputs import build_input_batch, check_inputs
-from qkv.tasks.base import InputRow, Task, get_model_label_names
+from qkv.tasks.base import InputRow, ResultT, Task, get_model_label_names
 from qkv.tasks.batching import (
     TaskProgress,
     build_progress_reporter,
@@ -49,7 +49,6 @@ from qkv.validate import check_number
 
 INPUTS_PER_CHUNK = 256  # images or clips that are decoded at a time
 PixelValues = NDArray[np.float32]
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +104,7 @@ class PixelTask(Task[ImageInput, ResultT]):
         self, inputs: Sequence[ImageInput], batch_tokens: int, return_exceptions: bool
     ) -> list[ResultT | Exception]:
         """Return the result of every input, or its error with `return_exceptions`."""
-        rows: list[Any] = [catch_error(lambda x=x: self.read_pixel_values(x)) for x in inputs]
+        rows: list[Any] = [catch_error(partial(self.read_pixel_values, x)) for x in inputs]
         if not return_exceptions:
             raise_first_error(rows)
         outcomes: list[Any] = [row if isinstance(row, Exception) else None for row in rows]
@@ -116,11 +115,14 @@ class PixelTask(Task[ImageInput, ResultT]):
             indices = [valid[i] for i in group]
             logits = map_in_parts(self.compute_logits, [rows[i] for i in indices], can_split)
             for i, row_logits in zip(indices, logits, strict=True):
-                is_error = isinstance(row_logits, Exception)
-                outcomes[i] = row_logits if is_error else self.build_result(row_logits)
+                outcomes[i] = (
+                    row_logits
+                    if isinstance(row_logits, Exception)
+                    else self.build_result(row_logits)
+                )
         return outcomes if return_exceptions else [*raise_first_error(outcomes)]
 
-    def run_network(self, inputs: dict[str, Tensor]) -> Tensor:
+    def run_network(self, inputs: dict[str, Any]) -> Tensor:
         """Return the logits of a batch, in fp32 on the CPU."""
         check_inputs(self.model.spec, inputs)
         parameter = next(self.model.net.parameters())

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from qkv.data.encode.encoder import RecordEncoder, SourceTargetEncoder
-from qkv.data.encode.images import ImageCaptionEncoder, ImageProcessor
+from qkv.data.encode.encoder import Encoder, SourceTargetEncoder
+from qkv.data.encode.images import ImageCaptionEncoder
 from qkv.data.read.record import Record
 from qkv.data.store.shards import Shards
 from qkv.decode.request_checks import Source
@@ -142,21 +142,19 @@ def list_text_metrics() -> tuple[str, ...]:
 class GenerationSpec:
     """How the generated texts of an objective are evaluated."""
 
-    list_metrics: Callable[[RecordEncoder], tuple[str, ...]]
+    list_metrics: Callable[[Encoder], tuple[str, ...]]
     # Given the encoder, the shards, the indices of the examples and their records.
-    build_examples: Callable[
-        [RecordEncoder, Shards, Sequence[int], Sequence[Record]], GenerationExamples
-    ]
+    build_examples: Callable[[Encoder, Shards, Sequence[int], Sequence[Record]], GenerationExamples]
 
 
-def has_answer_targets(encoder: RecordEncoder) -> bool:
+def has_answer_targets(encoder: Encoder) -> bool:
     """Return whether the targets are answers; a question may have several correct answers, or none."""
     assert isinstance(encoder, SourceTargetEncoder)
     return encoder.target.strip() == "{answers}"
 
 
 def build_target_examples(
-    encoder: RecordEncoder, shards: Shards, indices: Sequence[int], records: Sequence[Record]
+    encoder: Encoder, shards: Shards, indices: Sequence[int], records: Sequence[Record]
 ) -> GenerationExamples:
     """Return the sources and targets of a sequence-to-sequence model."""
     assert isinstance(encoder, SourceTargetEncoder)
@@ -170,11 +168,12 @@ def build_target_examples(
 
 
 def build_caption_examples(
-    encoder: RecordEncoder, shards: Shards, indices: Sequence[int], records: Sequence[Record]
+    encoder: Encoder, shards: Shards, indices: Sequence[int], records: Sequence[Record]
 ) -> GenerationExamples:
     """Return the images and captions of a captioning model."""
     assert isinstance(encoder, ImageCaptionEncoder)
-    processor = ImageProcessor.for_size(encoder.image_size)
+    processor = encoder.image_processor
+    assert processor is not None
     images = [torch.from_numpy(processor(record.get_text("image"))) for record in records]
     captions = [[record.get_text("caption")] for record in records]
     return GenerationExamples(images, captions, CAPTION_METRICS)
