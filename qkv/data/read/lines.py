@@ -29,6 +29,7 @@ MAX_LINE_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 2**30
 CHUNK_CHARACTERS = 2**16
 PART_BYTES = 2**16  # of a long line
+MAX_WORD_PARTS = 16  # parts without a space
 # A compressed file may hold this many bytes, and beyond them this many for each of its own: text has
 # less than 20, and a file of one repeated character more than 1000.
 MIN_DECOMPRESSED_BYTES = 4 * 2**20
@@ -143,10 +144,12 @@ class TextFile:
                 raw = self._read_bytes(lambda _: file.readline(max_bytes), max_bytes, read_number)
                 part += raw
                 end = len(part)
-                if raw and not raw.endswith(b"\n"):
+                if len(raw) == max_bytes and not raw.endswith(b"\n"):
                     end = part.rfind(b" ") + 1
-                if len(part) - end > MAX_LINE_BYTES:
-                    raise ValueError(f"{self}: a word of more than {MAX_LINE_BYTES} bytes; is this text?")
+                if len(part) - end > MAX_WORD_PARTS * max_bytes:
+                    raise ValueError(
+                        f"{self}: a word of more than {len(part) - end - 1} bytes; is this text?"
+                    )
                 if end:
                     yield self._decode(part[:end], read_number).rstrip("\r\n")
                 part = part[end:]
