@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from qkv.batch import Batch, Inputs
     from qkv.export.formats import export_model
     from qkv.families import list_families
+    from qkv.image_tokenizer import ImageTokenizer
     from qkv.model.build import build
     from qkv.model.load import load
     from qkv.model.model import Model
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __version__ = "0.5.0"
 __all__ = [
     "Batch",
+    "ImageTokenizer",
     "Inputs",
     "Model",
     "Tokenizer",
@@ -38,6 +40,7 @@ __all__ = [
 
 _MODULES = {
     "Batch": "qkv.batch",
+    "ImageTokenizer": "qkv.image_tokenizer",
     "Inputs": "qkv.batch",
     "Model": "qkv.model.model",
     "Tokenizer": "qkv.text",

@@ -44,8 +44,8 @@ def sample(options: argparse.Namespace) -> None:
     captions = sorted({record.get_text("caption") for record in Corpus(str(options.folder))})
     names = ("temperature", "top_k", "top_p", "guidance_scale", "num_return_sequences", "seed")
     settings = {name: getattr(options, name) for name in names}
-    given = {name: value for name, value in settings.items() if value is not None}
-    task: Any = qkv.task("draw", options.model, overflow="truncate", **given)
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    task: Any = qkv.task("draw", options.model, overflow="truncate", **chosen)
     drawings = task.map(captions, batch_tokens=options.batch_tokens)
     image_tokenizer = task.image_tokenizer
     np.savez_compressed(
@@ -54,7 +54,7 @@ def sample(options: argparse.Namespace) -> None:
         codes=np.array([[item.codes for item in row.candidates] for row in drawings], np.uint16),
         codebook=image_tokenizer.codebook,
         sizes=np.array([image_tokenizer.image_size, image_tokenizer.patch_size]),
-        settings=np.array(json.dumps(given)),
+        settings=np.array(json.dumps(chosen)),
     )
     print(f"wrote {options.out}: {len(captions)} names, {settings}")
 
@@ -102,11 +102,12 @@ def score(options: argparse.Namespace) -> None:
         return logits
 
     num_samples = codes.shape[1]
-    drawn = compute_logits(image_tokenizer.decode(codes.reshape(-1, codes.shape[2])))
+    drawing_logits = compute_logits(image_tokenizer.decode(codes.reshape(-1, codes.shape[2])))
     targets = np.arange(len(captions)).repeat(num_samples)
     rng = np.random.default_rng(0)
     shuffled = [
-        compute_recall(drawn, derange(len(captions), rng)[targets]) for _ in range(NUM_DERANGEMENTS)
+        compute_recall(drawing_logits, derange(len(captions), rng)[targets])
+        for _ in range(NUM_DERANGEMENTS)
     ]
     picture_targets = np.array([captions.index(caption) for caption in picture_captions])
     quantized = image_tokenizer.decode(image_tokenizer.encode(pictures))
@@ -115,7 +116,7 @@ def score(options: argparse.Namespace) -> None:
         "names": len(captions),
         "samples": num_samples,
         "chance": {f"recall_{k}": k / len(captions) for k in (1, 5)},
-        "drawings": compute_recall(drawn, targets),
+        "drawings": compute_recall(drawing_logits, targets),
         "shuffled": {key: float(np.mean([row[key] for row in shuffled])) for key in shuffled[0]},
         "quantized_pictures": compute_recall(compute_logits(quantized), picture_targets),
         "pictures": compute_recall(compute_logits(pictures), picture_targets),

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from qkv.data.read.captions import read_image_captions
 from sacrebleu.metrics.chrf import CHRF
 
 import qkv
 from qkv.data.encode.images import ImageProcessor
+from qkv.data.read.image_folder import read_image_folder
 from qkv.train.evaluate.metrics import corpus_chrf, exact_match_score
 from qkv.train.evaluate.retrieval_evaluator import compute_recalls, rank_groups
 
@@ -41,7 +41,7 @@ class Pictures(NamedTuple):
 
     @staticmethod
     def read(folder: Path) -> Pictures:
-        records = [*read_image_captions(folder, "image", "utf-8")]
+        records = [*read_image_folder(folder, "image", "utf-8")]
         return Pictures(
             [record.get_text("image") for record in records],
             [record.get_text("caption") for record in records],

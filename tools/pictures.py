@@ -2,24 +2,38 @@
 
 transformer.svg   the original Transformer, from its Spec
 attention.svg     one attention head of the built-in translation model
-alignment.svg     the word alignment of a translation by that model"""
+alignment.svg     the word alignment of a translation by that model
+selections.svg    the weights that each selection of attention makes of the same scores"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import torch
 
 import qkv
 from qkv.families import get_family
 from qkv.model.build import build_model_spec
+from qkv.nn.selections import build_selection
 from qkv.tasks.write.translate import TranslateTask
 from qkv.view.diagram import render_diagram_svg
+from qkv.view.matrix import WeightMatrix, render_matrices_svg
 from qkv.view.pictures import render_attention_svg, render_svg
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ATTENTION_TEXT = "She gave the book back to him because he had already read it."
 QUERY, KEY = "it", "book"
+SCORES = torch.tensor([[2.0, 1.5, 1.0, 0.0, -1.0, -2.0]])
+SELECTIONS: dict[str, dict[str, Any]] = {
+    "softmax": {},
+    "top-k": {"k": 3},
+    "entmax15": {},
+    "sparsemax": {},
+    "hard": {},
+}
 ALIGNMENT_TEXT = "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."
 
 
@@ -53,6 +67,21 @@ def draw_alignment() -> str:
     return render_svg("Word alignment of a translation", words, target_name="translation")
 
 
+def draw_selections() -> str:
+    weights = {
+        name: build_selection(name, query_width=1, **settings).eval()(SCORES, None, SCORES)
+        for name, settings in SELECTIONS.items()
+    }
+    matrix = WeightMatrix(
+        weights=torch.cat([*weights.values()]).tolist(),
+        rows=[*weights],
+        columns=[f"{score:g}" for score in SCORES[0].tolist()],
+        row_axis="selections",
+        column_axis="scores of six keys",
+    )
+    return render_matrices_svg("From scores to weights", "One query, six keys", [matrix])
+
+
 def load_translate_task() -> TranslateTask:
     task = qkv.task("translate", device="cpu", alignment_layer="penultimate")
     assert isinstance(task, TranslateTask)
@@ -63,6 +92,7 @@ PICTURES: dict[str, Callable[[], str]] = {
     "transformer.svg": draw_transformer,
     "attention.svg": draw_attention,
     "alignment.svg": draw_alignment,
+    "selections.svg": draw_selections,
 }
 
 

@@ -258,6 +258,7 @@ def write_model(path: Path, folder: Path) -> None:
 
 # By the name of the recipe in qkv/recipes/small.
 WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
+    "bahdanau":                      write_translations,
     "causal-lm":                     write_texts,
     "control-code-lm":               write_control_codes,
     "denoising":                     write_documents,
@@ -268,6 +269,9 @@ WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "image-text-contrastive":        write_images,
     "text-to-image":                 write_images,
     "lora":                          write_labeled_texts_and_base,
+    "lstm-seq2seq":                  write_translations,
+    "lstmn":                         write_translations,
+    "luong":                         write_translations,
     "masked-lm":                     write_documents,
     "mixture-of-experts":            write_texts,
     "multi-label-classification":    write_multi_labeled_texts,
@@ -278,10 +282,12 @@ WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "question-answering":            write_squad,
     "regression":                    write_scored_pairs,
     "replaced-token-detection":      write_documents,
+    "rnn-encoder-decoder":           write_translations,
     "segment-recurrent-lm":          write_texts,
     "sentence-contrastive":          write_translations,
     "sentence-order-prediction":     write_documents,
     "seq2seq":                       write_translations,
+    "sequence-autoencoder":          write_texts,
     "sequence-classification":       write_labeled_texts,
     "span-corruption":               write_texts,
     "summarization":                 write_summaries,

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from qkv.cli.console import make_console, print_rich, show_progress_bar
-from qkv.cli.flags import BoolFlag, JsonFlag, OutputPath, StrictInt, StringList, TextArgument
+from qkv.cli.flags import (
+    BoolFlag,
+    JsonFlag,
+    OutputPath,
+    StrictInt,
+    StringList,
+    TextArgument,
+    drop_none,
+)
 from qkv.formatting import format_count
 from qkv.staging import check_new_folder, write_folder
 from qkv.validate import check_text_length
@@ -35,31 +43,37 @@ CONTROL_CHARACTERS = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
 def train(
     *files: TextArgument,
     out: OutputPath,
-    type: Literal["char", "word", "wordpiece", "bpe", "byte", "unigram"] = "byte",
-    vocab_size: StrictInt = 8000,
-    template: str = "gpt",
+    type: Literal[
+        "char", "word", "wordpiece", "bpe", "byte", "unigram", "patches", "pixels"
+    ] = "byte",
+    vocab_size: StrictInt | None = None,
+    template: str | None = None,
     lowercase: BoolFlag = False,
     num_sentinels: StrictInt = 0,
     extra_tokens: StringList = (),
     format: str | None = None,
     column: StringList = (),
+    image_size: StrictInt | None = None,
+    patch_size: StrictInt | None = None,
 ) -> None:
-    """Train a tokenizer on texts, and write it in Hugging Face format.
+    """Train a tokenizer on texts, in Hugging Face format, or an image tokenizer on images.
 
     qkv tokenizer train corpus.txt more.txt.xz --type bpe --vocab-size 8000 --out tok
 
     Parameters
     ----------
     files
-        text files, or tables with a text column (.jsonl .csv .tsv ...); - for standard input
+        text files, or tables with a text column (.jsonl .csv .tsv ...); - for standard input; a
+        folder of images with captions, or an idx file, for an image tokenizer
     out
         new folder
     type
-        tokenization algorithm; byte is byte-level BPE
+        tokenization algorithm; byte is byte-level BPE; patches (k-means) and pixels (gray levels)
+        are image tokenizers
     vocab_size
-        vocabulary size, with special tokens
+        vocabulary size, with special tokens, or number of codes; default: 8000, or 512 of patches
     template
-        special tokens: bert, roberta, gpt, llama, seq2seq, bos-eos, t5, xlnet or plain
+        special tokens; default: gpt; bert, roberta, gpt, llama, seq2seq, bos-eos, t5, xlnet or plain
     lowercase
         lowercase the texts
     num_sentinels
@@ -70,6 +84,10 @@ def train(
         file format, if the file names do not show it: txt, jsonl, csv ...
     column
         columns of the texts in a file with columns; default: text, and source and target of pairs
+    image_size
+        pixels per side of an image, for an image tokenizer; default: 32
+    patch_size
+        pixels per side of a patch, for the type patches; default: 2
     """
     from rich.table import Table
 
@@ -82,6 +100,19 @@ def train(
         raise ValueError(
             f"{problem}; expected training files or - for standard input, and options of --help"
         )
+    if type in ("patches", "pixels"):
+        for flag, value in (
+            ("--template", template), ("--lowercase", lowercase), ("--extra-tokens", extra_tokens),
+            ("--num-sentinels", num_sentinels), ("--column", column),
+        ):  # fmt: skip
+            if value:
+                raise ValueError(f"{flag} is for tokenizers of texts, not for {type}: remove it")
+        sizes = {"image_size": image_size, "patch_size": patch_size, "vocab_size": vocab_size}
+        return train_on_images(files, out, type, format, drop_none(**sizes))
+    for flag, size in (("--image-size", image_size), ("--patch-size", patch_size)):
+        if size is not None:
+            raise ValueError(f"{flag} is for image tokenizers; expected --type patches or pixels")
+    vocab_size = 8000 if vocab_size is None else vocab_size
     if vocab_size < 1 or num_sentinels < 0:
         raise ValueError(
             f"--vocab-size {vocab_size} --num-sentinels {num_sentinels}:"
@@ -96,7 +127,7 @@ def train(
             sample.collect(read_corpus_texts(corpus, column), advance),
             type=type,
             vocab_size=vocab_size,
-            template=template,
+            template=template or "gpt",
             lowercase=lowercase,
             num_sentinels=num_sentinels,
             extra_tokens=extra_tokens,
@@ -115,6 +146,40 @@ def train(
         "ratio",
         f"{characters_per_token:.2f} characters per token,"
         f" measured on {len(sample.samples):,} texts",
+    )
+    table.add_row("wrote", str(out))
+    print_rich(table)
+
+
+def train_on_images(
+    files: Sequence[str], out: Path, type: str, format: str | None, sizes: dict[str, int]
+) -> None:
+    """Train an image tokenizer on the images of files, and print its error on them."""
+    import numpy as np
+    from rich.table import Table
+
+    from qkv.data.encode import text_to_image
+    from qkv.data.read.corpus import Corpus
+
+    check_new_folder(out)
+    corpus = Corpus(files, format=format)
+    start_time = time.perf_counter()
+    with show_progress_bar("reading images"):
+        tokenizer = text_to_image.train_image_tokenizer(corpus, type=type, **sizes)
+        images = text_to_image.read_images(
+            corpus, tokenizer.image_size, tokenizer.num_channels, MAX_SAMPLE_TEXTS
+        )
+    seconds = time.perf_counter() - start_time
+    with write_folder(out) as staged:
+        tokenizer.save(staged)
+    decoded = tokenizer.decode(tokenizer.encode(images))
+    error = float(np.square(decoded.astype(np.float32) - images).mean())
+    size = tokenizer.image_size
+    table = Table.grid(padding=(0, 2))
+    table.add_row("trained", f"{len(tokenizer):,} codes ({type}) in {seconds:.1f} s")
+    table.add_row("image", f"{size} × {size} pixels, {tokenizer.num_codes:,} codes")
+    table.add_row(
+        "error", f"{error**0.5:.1f} of 255 levels (RMS), measured on {len(images):,} images"
     )
     table.add_row("wrote", str(out))
     print_rich(table)

@@ -64,18 +64,20 @@ class RecurrentRunner:
 
     def build_prefill_batch(self, inputs: Inputs, sources: Sources, last_indices: Tensor) -> Batch:
         """Return the batch of a prefill; a source is token ids, or encoder states (S, W)."""
-        given = [source for source in sources if source is not None]
-        lengths = copy_to_device([len(source) for source in given], self.device)
-        columns = torch.arange(max(map(len, given)), device=self.device)
+        valid_sources = [source for source in sources if source is not None]
+        lengths = copy_to_device([len(source) for source in valid_sources], self.device)
+        columns = torch.arange(max(map(len, valid_sources)), device=self.device)
         mask = columns < lengths[:, None]
-        states = [source for source in given if isinstance(source, Tensor)]
+        states = [source for source in valid_sources if isinstance(source, Tensor)]
         if states:
             padded = torch.nn.utils.rnn.pad_sequence(states, batch_first=True).to(self.device)
             encoder_states = Inputs.create(inputs_embeds=padded, attention_mask=mask)
             return Batch(
                 decoder=inputs, encoder_hidden_states=encoder_states, logit_positions=last_indices
             )
-        source_ids, _ = pad_sequences_to_tensor([[*source] for source in given], self.device)
+        source_ids, _ = pad_sequences_to_tensor(
+            [[*source] for source in valid_sources], self.device
+        )
         encoder = Inputs.create(source_ids, attention_mask=mask)
         return Batch(encoder=encoder, decoder=inputs, logit_positions=last_indices)
 
@@ -156,9 +158,9 @@ def select_rows(cache: KVCache, index: Tensor) -> KVCache:
 
 def append_rows(cache: KVCache, other: KVCache) -> KVCache:
     """Return a cache with the rows of both; the shorter ones are padded on the right."""
-    joined = type(cache)()
+    merged = type(cache)()
     if cache.positions is None or other.positions is None:  # layers without a source
-        return joined
+        return merged
     length = max(len(cache), len(other))
 
     def join(x: Tensor, y: Tensor, value: int) -> Tensor:
@@ -168,6 +170,6 @@ def append_rows(cache: KVCache, other: KVCache) -> KVCache:
         ]
         return torch.cat(parts)
 
-    joined.tensors = {name: join(x, other.tensors[name], 0) for name, x in cache.tensors.items()}
-    joined.positions = join(cache.positions, other.positions, -1)
-    return joined
+    merged.tensors = {name: join(x, other.tensors[name], 0) for name, x in cache.tensors.items()}
+    merged.positions = join(cache.positions, other.positions, -1)
+    return merged

@@ -23,12 +23,9 @@ def describe_rows(experiment: Experiment, rows: Sequence[Row]) -> str:
     """Return the subtitle: the number of seeds and cells, and the devices."""
     seeds = {row["seed"] for row in rows}
     devices = sorted({row["device"] for row in rows})
-    spread = "line: mean, band: lowest to highest of" if len(seeds) > 1 else "one seed:"
+    spread = f"mean and range of {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
     form = "reduced form, " if experiment.is_reduced else ""
-    return (
-        f"{form}{spread} seeds {', '.join(map(str, sorted(seeds)))}; "
-        f"{len(rows)} of {len(experiment.cells)} cells; {', '.join(devices)}"
-    )
+    return f"{form}{spread}; {len(rows)} of {len(experiment.cells)} cells; {', '.join(devices)}"
 
 
 def iter_points(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:

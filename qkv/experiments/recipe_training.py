@@ -47,5 +47,6 @@ def train_from_recipe(
     state = train_recipe(recipe, callbacks=[report_loss], on_start=note_steps)
     if state.step < total_steps:
         raise CellStopped(f"{context.name}: stopped at step {state.step} of {total_steps}")
-    metrics = {f"train_{key}": value for key, value in history.train[-1].metrics.items()}
+    last = history.train[-1].metrics if history.train else {}  # none if shorter than log_every
+    metrics = {f"train_{key}": value for key, value in last.items()}
     return load(folder / "last", device=context.device), metrics

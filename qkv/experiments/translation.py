@@ -29,6 +29,7 @@ from qkv.nn.network import Network
 from qkv.tasks.alignment import Alignment, locate_source_tokens, locate_target_tokens
 from qkv.train.evaluate.metrics import corpus_bleu
 from qkv.train.objectives.objective import Objective, cross_entropy
+from qkv.train.objectives.reinforce import prepare_hard_attention
 from qkv.train.objectives.seq2seq import build_seq2seq_objective
 from qkv.train.objectives.vocabulary import build_vocabulary_info
 
@@ -144,12 +145,13 @@ def train_translator(
 ) -> Translator:
     """Train a new model on the corpus; the batches depend on the seed only.
 
-    `objective` are settings of the objective seq2seq."""
+    `objective` are the settings of REINFORCE for a model with hard attention."""
     tokenizer = corpus.tokenizer
     ids = {"vocab_size": len(tokenizer), "decoder_start_token_id": tokenizer.pad_token_id or 0}
     new_model = build_cell_model(context, {**ids, **model})
     net = new_model.net
-    seq2seq = build_seq2seq_objective(build_vocabulary_info(tokenizer, new_model), **objective)
+    seq2seq = build_seq2seq_objective(build_vocabulary_info(tokenizer, new_model))
+    seq2seq = prepare_hard_attention(seq2seq, net, objective)
     config = parse_train_config(train)
     batches = corpus.iter_batches(max_pairs=max_pairs, batch_tokens=batch_tokens, seed=context.seed)
     device = torch.device(context.device)

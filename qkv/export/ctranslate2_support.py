@@ -12,6 +12,7 @@ from qkv.spec import (
     HeadSpec,
     LayerSpec,
     NormSpec,
+    RecurrentStackSpec,
     RelativeBucketsSpec,
     RotarySpec,
     Spec,
@@ -25,6 +26,8 @@ def find_unsupported_parts(spec: Spec | DualSpec) -> list[str]:
     """Return the parts of a Spec that CTranslate2's format cannot hold."""
     if isinstance(spec, DualSpec):
         return ["two towers"]
+    if any(isinstance(stack, RecurrentStackSpec) for stack in (spec.encoder, spec.decoder)):
+        return ["recurrent layers"]
     parts: dict[str, None] = {}
     for name, stack in list_stacks(spec).items():
         parts |= dict.fromkeys(_find_unsupported_in_stack(spec, name, stack))

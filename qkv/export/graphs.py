@@ -18,7 +18,14 @@ from qkv.export.modules import (
 from qkv.model.inputs import list_accepted_inputs, list_stack_specs
 from qkv.model.model import Model
 from qkv.nn.network import Network
-from qkv.spec import DualSpec, MixtureOfExpertsSpec, SpanBeamSpec, Spec, find_patches
+from qkv.spec import (
+    DualSpec,
+    MixtureOfExpertsSpec,
+    RecurrentStackSpec,
+    SpanBeamSpec,
+    Spec,
+    find_patches,
+)
 
 # Sizes of the example inputs. They differ, so that tracing does not take two axes for one.
 BATCH, IMAGES, CHOICES, LENGTH, CACHED, SOURCE = 3, 2, 4, 5, 7, 11
@@ -75,6 +82,7 @@ def check_exportable(model: Model) -> None:
     heads = spec.heads if isinstance(spec, Spec) else ()
     is_alone = isinstance(spec, Spec) and len(stacks) == 1
     unsupported = {
+        "recurrent layers": any(isinstance(stack, RecurrentStackSpec) for stack in stacks),
         "segment memory": isinstance(spec, Spec) and bool(spec.decoder and spec.decoder.recurrence),
         "a mixture of experts": any(
             isinstance(layer.feed_forward, MixtureOfExpertsSpec) for layer in layers

@@ -8,7 +8,8 @@ from qkv.families.family import Family, lookup
 FAMILY_NAMES = """
     bert roberta albert distilbert electra xlnet gpt gpt2 gpt3 ctrl transformer-xl sparse
     transformer bart mbart marian t5 switch vit video-transformer vision-encoder-decoder show-attend-tell
-    clip llama modernbert rnn-encoder-decoder lstm-seq2seq bahdanau luong
+    clip llama modernbert
+    rnn-encoder-decoder lstm-seq2seq bahdanau luong lstmn sequence-autoencoder
 """.split()
 
 

@@ -25,7 +25,7 @@ class FamilyArguments(TypedDict, total=False):
     decoder_heads: int
     decoder_ffn_width: int
     maxout_width: int
-    attention_width: int
+    attention_width: int | None
     projection_dim: int
     num_groups: int
     inner_group_num: int
@@ -109,6 +109,7 @@ class FamilyArguments(TypedDict, total=False):
     # Embeddings.
     tie_embeddings: bool
     share_embeddings: bool
+    share_layers: bool
     scale_embedding: bool
     embedding_norm: bool
     cutoffs: tuple[int, ...]

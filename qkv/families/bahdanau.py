@@ -2,7 +2,7 @@
 
 paper    Bahdanau et al. 2014, arXiv:1409.0473
 purpose  translate
-differs  additive attention before each step of a GRU; its output layer reads the new state (equation 4)"""
+differs  additive attention to a bidirectional encoder before each step of a GRU; maxout"""
 
 from typing import Any
 
@@ -12,9 +12,14 @@ from qkv.families.recurrent import change_stacks, orthogonal_init, recurrent
 
 
 def bahdanau(
-    attention_width: int = 1000, maxout_width: int = 500, init_std: float = 0.01, **sizes: Any
+    attention_width: int | None = 1000,
+    maxout_width: int = 500,
+    init_std: float = 0.01,
+    **sizes: Any,
 ) -> s.Spec:
-    """Return the spec. `attention_width`: the width of the hidden layer of the additive score."""
+    """Return the spec. `attention_width`: the width of the hidden layer of the additive score.
+
+    The output layer reads the new state, as in equation 4 of the paper; its appendix has the last."""
     width = sizes["width"]
     source = s.RecurrentSourceSpec(
         width=2 * width,

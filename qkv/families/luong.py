@@ -2,7 +2,7 @@
 
 paper    Luong et al. 2015, arXiv:1508.04025
 purpose  translate
-differs  simpler scores; global attention, or a window (local-m, local-p); the last output enters the next step"""
+differs  simpler scores, global or in a window (local-m, local-p); the last output enters the next step"""
 
 from typing import Any
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from qkv.families import list_families
 from qkv.model.model import Model
-from qkv.spec import Causal, DualSpec, Spec, find_patches
+from qkv.spec import Causal, DualSpec, Spec, StackSpec, find_patches
 
 SpecPredicate = Callable[[Spec], bool]
 
@@ -79,9 +79,9 @@ def is_causal_spec(spec: Spec) -> bool:
 def is_bidirectional_spec(spec: Spec) -> bool:
     """Return whether a masked token is predicted from both sides.
 
-    In XLNet it is not, because that would need its query stream."""
+    In XLNet it is not, because that would need its query stream; recurrent models have no masks."""
     return (
-        spec.encoder is not None
+        isinstance(spec.encoder, StackSpec)
         and not is_causal_spec(spec)
         and not spec.encoder.embedding.query_stream
     )
@@ -140,6 +140,18 @@ IMAGE_CLASSIFICATION_REQUIREMENT = TaskRequirement(
 FRAME_CLASSIFICATION_REQUIREMENT = TaskRequirement(
     "a frame-classification head", require_head("frame_classification"), ("frame-classification",)
 )
+
+
+def can_draw(spec: Spec) -> bool:
+    """Return whether a decoder has positions of its own for the codes of an image."""
+    return (
+        is_causal_spec(spec)
+        and "lm" in list_head_names(spec)
+        and spec.decoder is not None
+        and spec.decoder.max_positions is not None
+    )
+
+
 SPAN_REQUIREMENT = TaskRequirement(
     "a question-answering head", require_head("question_answering"), ("question-answering",)
 )

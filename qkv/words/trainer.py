@@ -229,15 +229,19 @@ def train_in_folder(
         num_threads=num_threads,
     )
     interval = SAVE_SECONDS
-    while trainer.next_block < trainer.num_blocks:
+    interruption: KeyboardInterrupt | None = None
+    while trainer.next_block < trainer.num_blocks and interruption is None:
         try:
             trainer.run(interval, progress)
-        finally:  # also if it is interrupted
-            if is_saved and trainer.next_block < trainer.num_blocks:
-                start_time = time.monotonic()
-                write_checkpoint_file(folder, trainer.tables, trainer.next_block)
-                save_seconds = time.monotonic() - start_time
-                interval = max(SAVE_SECONDS, save_seconds / MAX_SAVE_SHARE)
+        except KeyboardInterrupt as error:
+            interruption = error
+        if is_saved and trainer.next_block < trainer.num_blocks:
+            start_time = time.monotonic()
+            write_checkpoint_file(folder, trainer.tables, trainer.next_block)
+            save_seconds = time.monotonic() - start_time
+            interval = max(SAVE_SECONDS, save_seconds / MAX_SAVE_SHARE)
+    if interruption is not None:
+        raise interruption
     if not trainer.tables.inputs.isfinite().all():
         raise ValueError(
             f"the training diverged: a vector is NaN or infinite; lower lr, which is {config.lr:g}"

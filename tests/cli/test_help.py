@@ -16,7 +16,16 @@ from qkv.cli import COMMAND_GROUPS, app, main
 from tests.conftest import ROOT
 
 COMMANDS = [name for commands in COMMAND_GROUPS.values() for name in commands]
-DEEPER = [["tokenizer", "train"], ["tokenizer", "show"], ["--install-completion"]]
+DEEPER = [
+    ["tokenizer", "train"],
+    ["tokenizer", "show"],
+    ["words", "train"],
+    ["words", "near"],
+    ["words", "analogy"],
+    ["words", "eval"],
+    ["words", "convert"],
+    ["--install-completion"],
+]
 
 
 def good(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

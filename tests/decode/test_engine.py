@@ -47,7 +47,7 @@ METHODS: dict[str, GenerationConfig] = {
 }
 RECURRENT = ("transformer-xl", "transformer-xl-same", "transformer-xl-none", "xlnet-uni")
 NETWORKS = ["gpt2", "llama", "sparse-fixed-heads", "transformer-xl", "xlnet-uni", "t5", "bart"]
-NETWORKS += ["rnn-encoder-decoder", "bahdanau", "luong"]
+NETWORKS += ["rnn-encoder-decoder", "bahdanau", "luong", "lstmn"]
 # A recurrent model has no cache that contrastive search could truncate.
 NOT_CONTRASTIVE = (*RECURRENT, *tiny.RECURRENT)
 PAIRS = [

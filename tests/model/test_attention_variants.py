@@ -15,11 +15,16 @@ from qkv.nn.scored_attention import ScoredAttentionKernel
 from qkv.nn.scores import SCORES, build_score
 from qkv.nn.selections import SELECTIONS, build_selection
 from qkv.spec import ScoreSpec, SelectionSpec
+from qkv.train.sharding import check_tensor_parallel
 from tests.support import compare, tiny
 
 SETTINGS = {"top-k": dict(name="top-k", k=2), "local-p": dict(name="local-p", window=2)}
 EVERY_PAIR = pytest.mark.parametrize(
     ("score", "select"), [(score, select) for score in SCORES for select in SELECTIONS]
+)
+# Every score and every selection once or more.
+SOME_PAIRS = pytest.mark.parametrize(
+    ("score", "select"), [*zip(SCORES, SELECTIONS, strict=True), ("scaled-dot", "softmax")]
 )
 # Every other attention: one family of each kind, with its patterns and positions.
 VARIED_FAMILIES = ("bert", "gpt2", "llama", "t5", "sparse", "modernbert", "albert", "xlnet")
@@ -198,7 +203,7 @@ def test_statistics_of_hard_attention_are_outputs(family: str) -> None:
     assert all(set(x.unique().tolist()) <= {0.0, 1.0} for x in weights.values())
 
 
-@EVERY_PAIR
+@SOME_PAIRS
 def test_a_saved_model_loads_with_its_attention(score: str, select: str, tmp_path: Path) -> None:
     model = build("gpt2", score, select)
     model.save(tmp_path / "saved")
@@ -314,6 +319,23 @@ def test_a_wrong_config_is_refused_with_its_path(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"config\.json: attention.score") as error:
             qkv.load(tmp_path / "saved")
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("target", ["onnx", "pt2", "ctranslate2"])
+def test_formats_without_a_place_for_it_refuse_the_model(target: Any, tmp_path: Path) -> None:
+    if target == "onnx":
+        pytest.importorskip("onnxscript")
+    model = build("gpt2", "additive", "sparsemax", dtype=torch.float32)
+    words = "attention score additive" if target == "ctranslate2" else "softmax of dot products"
+    with pytest.raises(ValueError, match=words) as error:
+        qkv.export_model(model, tmp_path / "out", to=target)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_tensor_parallelism_refuses_the_model() -> None:
+    with pytest.raises(ValueError, match="attention other than the softmax of dot products"):
+        check_tensor_parallel(build("gpt2", "additive", "sparsemax").net, 2)
 
 
 def test_defaults_are_those_of_the_spec() -> None:

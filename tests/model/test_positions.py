@@ -19,13 +19,15 @@ POSITION_TYPES = ("none", "sinusoid", "learned", "t5", "alibi", "rotary", "xl")
 # Rotary positions need an even size.
 CHANGES: dict[str, dict[str, Any]] = {"t5": dict(head_dim=6), "switch": dict(head_dim=6)}
 STATES = ("last_hidden_state", "encoder_last_hidden_state")
-RECURRENT = ("xlnet", "transformer-xl")  # segment recurrence needs their relative positions
+# Segment recurrence needs its relative positions; recurrent stacks have no positions.
+RECURRENT = ("xlnet", "transformer-xl", *tiny.RECURRENT)
 NOT_RECURRENT = [family for family in tiny.SEQUENCE_FAMILIES if family not in RECURRENT]
 EVERY_TYPE = pytest.mark.parametrize(
     ("family", "position_type"), [(f, k) for f in NOT_RECURRENT for k in POSITION_TYPES]
 )
 CAUSAL = (
-    "gpt gpt2 gpt3 ctrl llama bert-decoder sparse-strided-heads".split() + tiny.ENCODER_DECODERS
+    *"gpt gpt2 gpt3 ctrl llama bert-decoder sparse-strided-heads".split(),
+    *(name for name in tiny.ENCODER_DECODERS if name not in tiny.RECURRENT),
 )
 
 

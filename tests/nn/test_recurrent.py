@@ -131,7 +131,7 @@ def maxout(p: Parameters, *parts: Tensor) -> Tensor:
     return torch.stack([torch.maximum(rows[i], rows[i + 1]) for i in range(0, len(rows), 2)])
 
 
-def attend(scores: list[Tensor], values: list[Tensor], factors: list[Any]) -> Tensor:
+def compute_context(scores: list[Tensor], values: list[Tensor], factors: list[Any]) -> Tensor:
     """The sum of values by the softmax of the scores, times a factor each."""
     weights = torch.stack(scores).softmax(0)
     return sum(
@@ -198,7 +198,7 @@ def bahdanau(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
     for y in embed(p, "decoder", target):
         query = states[0][0]
         scores = [additive(p, "decoder.cross_attention.score", query, h) for h in annotations]
-        context = attend(scores, annotations, [1] * len(annotations))
+        context = compute_context(scores, annotations, [1] * len(annotations))
         hidden, states = run_layers(p, "decoder", torch.cat([y, context]), states)
         outputs.append(maxout(p, hidden, y, context))
     return outputs
@@ -228,8 +228,8 @@ def luong(
             return query @ key
         if score == "general":
             return query @ (key @ p[f"{path}.score.w"])
-        joined = torch.cat([query, key]) @ p[f"{path}.score.w"]
-        return (torch.tanh(joined) @ p[f"{path}.score.v"])[0]
+        hidden = torch.cat([query, key]) @ p[f"{path}.score.w"]
+        return (torch.tanh(hidden) @ p[f"{path}.score.v"])[0]
 
     for t, y in enumerate(embed(p, "decoder", target)):
         x = torch.cat([y, output]) if feeds else y
@@ -245,9 +245,63 @@ def luong(
         factors: list[Any] = [1] * len(inside)
         if select == "local-p":
             factors = [torch.exp(-((n - center) ** 2) / (2 * 1.0**2)) for n in inside]
-        context = attend(scores, values, factors) if inside else torch.zeros_like(hidden)
+        context = compute_context(scores, values, factors) if inside else torch.zeros_like(hidden)
         output = torch.tanh(p["decoder.output.dense.weight"] @ torch.cat([context, hidden]))
         outputs.append(output)
+    return outputs
+
+
+def run_lstmn(
+    p: Parameters, path: str, x: Tensor, tape: list[State], last: Tensor, feed: Tensor
+) -> State:
+    """Cheng et al. 2016, equations 5 to 11: the next (hidden, cell, summary) of a layer."""
+    scores = [additive(p, f"{path}.score", torch.cat([x, last]), entry[0]) for entry in tape]
+    ones = [1] * len(tape)
+    hidden = compute_context(scores, [entry[0] for entry in tape], ones)
+    cell = compute_context(scores, [entry[1] for entry in tape], ones)
+    return (*run_cell(p, path, torch.cat([x, feed]), (hidden, cell)), hidden)
+
+
+def cheng(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
+    """Cheng et al. 2016: LSTMN layers, shallow fusion with additive attention to the source."""
+    zeros = torch.zeros(tiny.WIDTH, dtype=torch.float64)
+    nothing = zeros[:0]
+    tapes: list[list[State]] = [[], []]
+    lasts = [zeros, zeros]
+    annotations = []
+    for x in embed(p, "encoder", source):
+        for n in range(2):  # without a past, the state is zero
+            tape = tapes[n] or [(zeros, zeros)]
+            new = run_lstmn(p, f"encoder.layers.{n}", x, tape, lasts[n], nothing)
+            tapes[n].append(new)
+            x, _, lasts[n] = new
+        annotations.append(x)
+    tapes = [[tape[-1]] for tape in tapes]  # the decoder starts from the final states
+    lasts = [zeros, zeros]
+    outputs = []
+    for y in embed(p, "decoder", target):
+        query = tapes[-1][-1][0]
+        scores = [additive(p, "decoder.cross_attention.score", query, h) for h in annotations]
+        context = compute_context(scores, annotations, [1] * len(annotations))
+        x = y
+        for n in range(2):
+            feed = nothing if n else context
+            new = run_lstmn(p, f"decoder.layers.{n}", x, tapes[n], lasts[n], feed)
+            tapes[n].append(new)
+            x, _, lasts[n] = new
+        outputs.append(torch.tanh(linear(p, "decoder.output.dense", torch.cat([x, context]))))
+    return outputs
+
+
+def dai(p: Parameters, source: Tensor, target: Tensor) -> list[Tensor]:
+    """Dai and Le 2015: one LSTM and one table of embeddings for both stacks."""
+    states = zero_states(p, 1, 2)
+    for x in embed(p, "encoder", source):
+        _, states = run_layers(p, "encoder", x, states)
+    outputs = []
+    for y in embed(p, "encoder", target):
+        hidden, states = run_layers(p, "encoder", y, states)
+        outputs.append(hidden)
     return outputs
 
 
@@ -256,6 +310,8 @@ REFERENCES: dict[str, tuple[str, dict[str, Any], Callable[..., list[Tensor]]]] =
     "rnn-encoder-decoder": ("rnn-encoder-decoder", {}, cho),
     "lstm-seq2seq": ("lstm-seq2seq", {}, sutskever),
     "bahdanau": ("bahdanau", {}, bahdanau),
+    "lstmn": ("lstmn", {}, cheng),
+    "sequence-autoencoder": ("sequence-autoencoder", {}, dai),
     **{
         f"luong-{score}-{select}-{'feeding' if feeds else 'plain'}": (
             "luong",

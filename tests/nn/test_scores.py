@@ -82,8 +82,10 @@ def test_scores_and_gradients_equal_the_formula(name: str) -> None:
     weight = torch.randn_like(expected)
     tensors = [query, keys, *score.parameters()]
     gradients = compute_gradients(scores, weight, tensors)
-    for found, wanted in zip(gradients, compute_gradients(expected, weight, tensors), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-10)
+    for actual, reference in zip(
+        gradients, compute_gradients(expected, weight, tensors), strict=True
+    ):
+        torch.testing.assert_close(actual, reference, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", SCORES)

@@ -63,8 +63,8 @@ def select_row(name: str, selection: Selection, z: Tensor, query: Tensor) -> Ten
     if name in ("hard", "gumbel"):
         return torch.nn.functional.one_hot(z.argmax(), len(z)).to(z.dtype)
     if name == "top-k":
-        kept = z >= z.sort().values[-3:][0]
-        return z.exp() * kept / (z.exp() * kept).sum()
+        is_best = z >= z.sort().values[-3:][0]
+        return z.exp() * is_best / (z.exp() * is_best).sum()
     if name == "sparsemax":
         return project_by_support(z)
     if name == "entmax15":
@@ -183,17 +183,17 @@ def test_statistics_of_hard_attention() -> None:
     scores, mask, query = random_inputs(2)
     weights = selection(scores, mask, query)
     assert not weights.requires_grad
-    found = selection.statistics(scores, mask, weights)
+    actual = selection.statistics(scores, mask, weights)
     for b, t in itertools.product(range(2), range(5)):
         keys = mask[b, t]
         if not keys.any():
-            assert found.log_probs[b, t] == found.entropy[b, t] == 0
+            assert actual.log_probs[b, t] == actual.entropy[b, t] == 0
             continue
         distribution = torch.distributions.Categorical(logits=scores[b, t][keys])
         log_prob = distribution.log_prob(weights[b, t][keys].argmax())
-        torch.testing.assert_close(found.log_probs[b, t], log_prob)
-        torch.testing.assert_close(found.entropy[b, t], distribution.entropy())
-    (found.log_probs.sum() + found.entropy.sum()).backward()
+        torch.testing.assert_close(actual.log_probs[b, t], log_prob)
+        torch.testing.assert_close(actual.entropy[b, t], distribution.entropy())
+    (actual.log_probs.sum() + actual.entropy.sum()).backward()
     assert scores.grad is not None
     assert scores.grad.isfinite().all()
     assert (scores.grad[~mask] == 0).all()
@@ -205,12 +205,12 @@ def test_gumbel_gradient_is_that_of_the_softmax_of_the_sample() -> None:
     weight = torch.randn(3, 6, dtype=torch.float64)
     torch.manual_seed(1)
     weights = selection(scores, None, scores)
-    (found,) = torch.autograd.grad((weights * weight).sum(), scores)
+    (actual,) = torch.autograd.grad((weights * weight).sum(), scores)
     torch.manual_seed(1)
     noise = -torch.empty_like(scores).exponential_().log()
     soft = ((scores + noise) / 0.7).softmax(-1)
     (expected,) = torch.autograd.grad((soft * weight).sum(), scores)
-    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(actual, expected)
     assert (weights.argmax(-1) == soft.argmax(-1)).all()
 
 

@@ -31,8 +31,8 @@ from tools.pages.families import supported_tasks
 from tools.pages.page import split_sections
 
 WITH_CODE = (
-    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/transformer.md",
-    "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
+    "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/attention.md",
+    "docs/transformer.md", "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
     "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md", "docs/coming-from.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
@@ -44,6 +44,7 @@ DOCUMENTS = (
     "docs/index.md",
     "docs/coming-from.md",
     "docs/library.md",
+    "docs/attention.md",
     "docs/transformer.md",
     "docs/architecture.md",
     "docs/checks.md",
@@ -56,6 +57,7 @@ DOCUMENTS = (
     "docs/fine-tuning.md",
     "docs/training.md",
     "docs/results.md",
+    "docs/why-attention.md",
 )
 
 

@@ -38,6 +38,7 @@ from tools.pages.settings import (
     command_settings,
     format_settings,
     generation_settings,
+    hard_attention_settings,
     list_commands,
     objective_settings,
     recipe_settings,
@@ -339,6 +340,7 @@ def all_settings() -> dict[str, list[Setting]]:
         "recipe": recipe_settings(),
         **{name: table_settings(name) for name in TABLES},
         **{f"objective {name}": objective_settings(name) for name in OBJECTIVE_SPECS},
+        "objective with hard attention": hard_attention_settings(),
         "GenerationConfig": generation_settings(),
         **{f"qkv {name}": command_settings(command) for name, command in list_commands()},
     }

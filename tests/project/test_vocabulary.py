@@ -39,7 +39,7 @@ RETIRED_IN = {
     "batch.py": {"document", "edges", "even"},
 }
 RETIRED_MODULES = set(
-    "chance drawn given judge kinds lean rooms rules scores spool spread told twin walk wire".split()
+    "chance drawn given judge kinds lean rooms rules spool spread told twin walk wire".split()
 )
 RETIRED_PARAMETERS = r"(^|\.)(attend|cross|feed|before_\w+|after_\w+)(\.|$)"
 # Names that every family file or command defines.

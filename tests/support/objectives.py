@@ -14,6 +14,7 @@ import qkv
 from qkv.batch import IGNORE_INDEX, Batch
 from qkv.data.batches.collate import Example
 from qkv.data.encode.special_tokens import SpecialTokensTemplate
+from qkv.image_tokenizer import ImageTokenizer
 from qkv.train.objectives import VocabularyInfo
 from qkv.train.objectives.objective import Objective
 
@@ -36,6 +37,12 @@ VOCAB = VocabularyInfo(
     sentinel_token_ids=tuple(range(VOCAB_SIZE - 1, VOCAB_SIZE - 11, -1)),
     num_labels=3,
     max_length=32,
+    image_tokenizer=ImageTokenizer(
+        image_size=4,
+        patch_size=2,
+        num_channels=1,
+        codebook=np.arange(12, dtype=np.uint8).reshape(3, 4),
+    ),
 )
 SMALL_BERT = dict(
     vocab_size=VOCAB_SIZE,

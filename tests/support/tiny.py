@@ -78,6 +78,8 @@ SIZES: dict[str, dict[str, Any]] = {
     "lstm-seq2seq": _RECURRENT | dict(depth=2, decoder_vocab_size=VOCAB),
     "bahdanau": _RECURRENT | dict(attention_width=18, maxout_width=14),
     "luong": _RECURRENT | dict(depth=2),
+    "lstmn": _RECURRENT | dict(depth=2, attention_width=18),
+    "sequence-autoencoder": _RECURRENT,
 }  # fmt: skip
 FAMILIES = list(SIZES)
 CAPTION_FAMILIES = ["vision-encoder-decoder", "show-attend-tell"]
@@ -86,9 +88,9 @@ TEXT_FAMILIES = [name for name in FAMILIES if name not in PIXEL_FAMILIES]
 # Their rows have any length.
 SEQUENCE_FAMILIES = [name for name in FAMILIES if name not in ("vit", *CAPTION_FAMILIES)]
 # Their state has a fixed size: it cannot be rolled back, and there are no position embeddings.
-RECURRENT = ["rnn-encoder-decoder", "lstm-seq2seq", "bahdanau", "luong"]
+WITHOUT_ATTENTION = ["rnn-encoder-decoder", "lstm-seq2seq", "sequence-autoencoder"]
+RECURRENT = ["bahdanau", "luong", "lstmn", *WITHOUT_ATTENTION]
 RECURRENT_DECODERS = [*RECURRENT, "show-attend-tell"]
-WITHOUT_ATTENTION = ["rnn-encoder-decoder", "lstm-seq2seq"]
 ENCODER_DECODERS = ["transformer", "bart", "mbart", "marian", "t5", "switch", *RECURRENT]
 
 # Causal models, which decode token by token: the families, and encoders with is_decoder.

@@ -14,7 +14,10 @@ from qkv.cli import main
 from qkv.nn.scores import SCORES
 from qkv.nn.selections import SELECTIONS
 from qkv.train.loop import checkpoint
+from qkv.train.objectives import build_objective
+from qkv.train.objectives.reinforce import prepare_hard_attention
 from tests.support import compare
+from tests.support.objectives import VOCAB, make_batch, make_row
 from tests.support.recipes import CHARACTER_MODEL
 
 TRAIN = """
@@ -59,14 +62,40 @@ def test_one_word_in_a_recipe(score: str, select: str, capsys: pytest.CaptureFix
     parameters = dict(model.net.named_parameters())
     capsys.readouterr()
     assert main(["show", "runs/tiny/best"]) == 0
-    shown = capsys.readouterr().out
+    output = capsys.readouterr().out
     for word, default in ((score, "scaled-dot"), (select, "softmax")):
-        assert (f" {word}" in shown) == (word != default)
+        assert (f" {word}" in output) == (word != default)
     kernel = "decoder.layers.0.attention.kernel"
     assert all(p.isfinite().all() for p in parameters.values())
     assert any(name.startswith(kernel) for name in parameters) == (
         score not in ("dot", "scaled-dot") or select == "local-p"
     )
+
+
+@pytest.mark.parametrize("select", SELECTIONS)
+@pytest.mark.parametrize("score", SCORES)
+def test_every_pair_lowers_the_loss(score: str, select: str) -> None:
+    """A few steps on one batch: every parameter gets a gradient, and the loss falls."""
+    torch.manual_seed(0)
+    model = qkv.build(
+        "gpt2", vocab_size=VOCAB.vocab_size, width=12, depth=1, heads=2, max_positions=16, dropout=0.0,
+        embedding_dropout=0.0, attention_dropout=0.0, attention_score=score, attention_select=select,
+    )  # fmt: skip
+    settings = {"baseline_decay": 0.9} if select == "hard" else {}
+    objective = build_objective("causal-lm", VOCAB)
+    objective = prepare_hard_attention(objective, model.net, settings)
+    batch = make_batch(objective, [make_row(n, n) for n in (9, 6)])
+    optimizer = torch.optim.Adam(model.net.parameters(), lr=1e-2)
+    model.net.train()
+    values = []
+    for _ in range(8):
+        loss = objective(model.net(batch))
+        optimizer.zero_grad()
+        loss.backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.net.parameters())
+        optimizer.step()
+        values.append(loss.item())
+    assert values[-1] < 0.9 * values[0]
 
 
 def test_settings_in_a_recipe() -> None:
@@ -110,25 +139,27 @@ def test_hard_attention_resumes_exactly(flags: tuple[object, ...]) -> None:
     assert train(*flags, "--run", "runs/whole") == 0
     assert train(*flags, "--run", "runs/parts", "--train.steps", 3) == 0
     assert train(*flags, "--run", "runs/parts", "--resume", "auto") == 0
-    whole, parts = (
+    uninterrupted, resumed = (
         checkpoint.read_latest_checkpoint(Path("runs", name, "checkpoints"))
         for name in ("whole", "parts")
     )
-    assert whole is not None
-    assert parts is not None
-    assert whole[0]["baseline"]["baseline"].isfinite()
+    assert uninterrupted is not None
+    assert resumed is not None
+    assert uninterrupted[0]["baseline"]["baseline"].isfinite()
     for file in ("net", "optimizer", "rng", "baseline"):
-        compare.assert_bitwise_equal(parts[0][file], whole[0][file], because=compare.RESUMED)
+        compare.assert_bitwise_equal(
+            resumed[0][file], uninterrupted[0][file], because=compare.RESUMED
+        )
 
 
-def test_hard_attention_is_evaluated_without_terms_of_reinforce() -> None:
+def test_hard_attention_is_evaluated_without_the_entropy_term() -> None:
     write_recipe('attention_select = "hard"', "baseline_decay = 0.9\nentropy_weight = 0.1")
     assert train() == 0
     metrics = read_metrics()
     train_metrics = next(line["metrics"] for line in metrics if line["phase"] == "train")
     eval_metrics = next(line["metrics"] for line in metrics if line["phase"] == "eval")
-    assert {"loss", "reinforce", "attention_entropy"} <= train_metrics.keys()
-    assert not {"reinforce", "attention_entropy"} & eval_metrics.keys()
+    assert {"loss", "attention_entropy"} <= train_metrics.keys()
+    assert "attention_entropy" not in eval_metrics
 
 
 def test_fit_trains_hard_attention() -> None:

@@ -69,6 +69,12 @@ MAX_LOSSES = {
     "question-answering":            {"start": 0.5, "end": 0.5},
     "multiple-choice":               {"loss": 0.3},
     "lora":                          {"loss": 0.1},  # the new head alone stays above 0.5
+    "rnn-encoder-decoder":           {"loss": 1.3},
+    "lstm-seq2seq":                  {"loss": 1.5},
+    "bahdanau":                      {"loss": 1.1},
+    "luong":                         {"loss": 0.6},
+    "lstmn":                         {"loss": 2.0},
+    "sequence-autoencoder":          {"loss": 1.2},
 }
 # fmt: on
 # Their loss compares all rows of a batch: see test_step.py.
@@ -79,7 +85,7 @@ PIXEL_RECIPES = ("image-classification", "frame-classification")  # which read n
 
 
 def read_small_recipe(name: str, folder: Path, *flags: str) -> Recipe:
-    if name.startswith("image-"):
+    if "image" in name:
         pytest.importorskip("PIL")
     data_flags = small_data.write_data(name, folder)
     return read_recipe(
@@ -315,6 +321,8 @@ EXTRA_FLAGS = {
     "sentence-contrastive": ["--model.dropout", "0.1", "--model.attention_dropout", "0.1"],
     "image-text-contrastive": ["--train.grad_accum", "3"],
     "lora": ["--lora.lora_dropout", "0.2"],
+    "text-to-image": ["--objective.translate", "0.2", "--model.dropout", "0.1"],
+    "luong": ["--model.dropout", "0.2"],
 }
 
 
@@ -326,7 +334,10 @@ EXTRA_FLAGS = {
         "segment-recurrent-lm",
         "permutation-lm",
         "lora",
+        "text-to-image",
         "image-classification",
+        "luong",
+        "sequence-autoencoder",
         *FULL_BATCH_RECIPES,
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 
 from qkv.families import FAMILY_NAMES, get_family
 from qkv.model.build import build_model_spec
-from qkv.spec import DualSpec, Spec
+from qkv.spec import DualSpec, Spec, StackSpec
 from qkv.view.blocks import group_layers
 from qkv.view.canvas import DETAIL_SIZE, TITLE_SIZE
 from qkv.view.diagram import MAX_GROUPS, render_diagram_svg
@@ -89,7 +89,7 @@ def test_post_norm_encoder() -> None:
 def test_norm_position_moves_the_norms() -> None:
     """With post-norm, the sum is below the norm; with pre-norm, it is above the sublayer."""
     spec = build_transformer_spec("gpt2")
-    assert spec.decoder is not None
+    assert isinstance(spec.decoder, StackSpec)
     layers = tuple(replace(layer, norm_position="post") for layer in spec.decoder.layers)
     post = replace(spec, decoder=replace(spec.decoder, layers=layers))
     names = [list_names(ET.fromstring(render_diagram_svg("x", item))) for item in (spec, post)]
@@ -101,7 +101,7 @@ def test_layers_that_differ_are_drawn_separately() -> None:
     texts = list_texts(draw("modernbert"))
     assert {"layer 0", "layers 1-2, 4-5 … 19-20 ×14", "layers 3, 6 … 21 ×7"} <= {*texts}
     spec = build_transformer_spec("modernbert")
-    assert spec.encoder is not None
+    assert isinstance(spec.encoder, StackSpec)
     assert [len(group.depths) for group in group_layers(spec.encoder)] == [1, 14, 7]
     assert list_texts(draw("switch")).count("Mixture of experts") == 2
     assert "layers 0-11 ×12, shared parameters" in list_texts(draw("albert"))
@@ -109,7 +109,7 @@ def test_layers_that_differ_are_drawn_separately() -> None:
 
 def test_many_kinds_of_layers_are_counted() -> None:
     spec = build_transformer_spec("gpt2", depth=MAX_GROUPS + 3)
-    assert spec.decoder is not None
+    assert isinstance(spec.decoder, StackSpec)
     layers = tuple(
         replace(layer, attention=replace(layer.attention, heads=depth + 1))
         for depth, layer in enumerate(spec.decoder.layers)

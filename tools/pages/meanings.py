@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_SCORES = "dot, scaled-dot, general, additive, concat, cosine or gaussian"
+_SELECTIONS = "softmax, hard, gumbel, local-p, top-k, sparsemax or entmax15"
+
 # Tables of a recipe and GenerationConfig. The keys of "objective" are those of all objectives.
 MEANINGS: dict[str, dict[str, str]] = {
     "recipe": {
@@ -12,6 +15,8 @@ MEANINGS: dict[str, dict[str, str]] = {
         "family": "family of a new model",
         "size": "preset of the family; default: the first",
         "position_embedding_type": "position embeddings: none, sinusoid, learned, t5, alibi, rotary or xl",
+        "attention_score": f"score of attention: {_SCORES}; or `{{ name = \"cosine\", temperature = 0.1 }}`",
+        "attention_select": f"selection of attention: {_SELECTIONS}; or `{{ name = \"top-k\", k = 4 }}`",
     },
     "tokenizer": {
         "load": "folder of a pretrained tokenizer",
@@ -20,6 +25,9 @@ MEANINGS: dict[str, dict[str, str]] = {
         "lowercase": "lowercase the texts",
         "num_sentinels": "number of T5 sentinel tokens",
         "extra_tokens": "language or control codes, each one token",
+    },
+    "image_tokenizer": {
+        "load": "folder of a pretrained image tokenizer",
     },
     "data": {
         "train": "training files, `-` for standard input, or `hf:owner/name:split`",
@@ -41,6 +49,10 @@ MEANINGS: dict[str, dict[str, str]] = {
         "alpha_ce": "weight of the distillation loss",
         "alpha_cos": "weight of the cosine loss of the hidden states",
         "alpha_mlm": "weight of the masked LM loss",
+        "baseline_decay": "decay of the moving average that is subtracted from the loss: hard attention",
+        "entropy_weight": "weight of the entropy of hard attention, which is raised",
+        "reinforce_weight": "weight of the gradient of hard attention (REINFORCE)",
+        "caption_dropout": "fraction of captions that are replaced by padding, for guidance",
         "class_weights": "weights of the cross-entropy: balanced, a list by label id, `{ label = weight }`",
         "delete_prob": "fraction of deleted tokens",
         "discriminator_weight": "weight of the discriminator's loss",
@@ -148,9 +160,19 @@ ARGUMENT_MEANINGS: dict[str, dict[str, str]] = {
         "family": "name of a family: `qkv.list_families()`",
         "size": "preset of the family; None: the first",
         "position_embedding_type": "none, sinusoid, learned, t5, alibi, rotary or xl; None: the family's",
+        "attention_score": f"{_SCORES}; or a dict of the name and settings",
+        "attention_select": f"{_SELECTIONS}; or a dict of the name and settings",
         "pooling": "mean, first, last or another pooling: adds a sentence embedding; None: none",
         "device": _DEVICE,
         "arguments": "arguments of the family: [the table](settings.md#arguments-of-families)",
+    },
+    "qkv.attention": {
+        "query": "queries (..., T, D)",
+        "key": "keys (..., S, D)",
+        "value": "values (..., S, Dv)",
+        "score": "dot, scaled-dot, cosine, gaussian, a module, or a function (query, key) → (..., T, S)",
+        "select": "softmax, hard, gumbel, top-k, sparsemax, entmax15, a module, or a function",
+        "mask": "true where a query may attend; broadcasts to (..., T, S); None: everywhere",
     },
     "qkv.fit": {
         "model": f"{_MODEL}; it is trained in place",

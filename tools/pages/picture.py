@@ -31,7 +31,7 @@ class AttentionView(NamedTuple):
 
 
 def list_stacks(spec: Spec | DualSpec) -> Iterator[tuple[str, StackSpec]]:
-    """Yield every stack with its name."""
+    """Yield every stack of attention layers with its name."""
     if isinstance(spec, DualSpec):
         towers = (("text tower", spec.text), ("image tower", spec.image))
         yield from (
@@ -39,7 +39,7 @@ def list_stacks(spec: Spec | DualSpec) -> Iterator[tuple[str, StackSpec]]:
         )
     else:
         stacks = (("encoder", spec.encoder), ("decoder", spec.decoder))
-        yield from ((name, stack) for name, stack in stacks if stack)
+        yield from ((name, stack) for name, stack in stacks if isinstance(stack, StackSpec))
 
 
 def list_views(spec: Spec | DualSpec) -> Iterator[AttentionView]:

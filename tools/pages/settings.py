@@ -19,6 +19,7 @@ from qkv.decode import GenerationConfig
 from qkv.families import list_families
 from qkv.train.config import TRAIN_CHOICES
 from qkv.train.objectives.registry import OBJECTIVE_SPECS
+from qkv.train.objectives.reinforce import REINFORCE_DEFAULTS
 from qkv.train.recipe import OPEN_TABLES, TABLES, Recipe
 from tools.pages.meanings import ARGUMENT_MEANINGS, MEANINGS
 from tools.pages.page import Page, format_table
@@ -91,6 +92,7 @@ def format_settings_page() -> str:
                 for objective in OBJECTIVE_SPECS
                 if (settings := objective_settings(objective))
             ]
+            parts.append(f"### Hard attention\n\n{format_settings(hard_attention_settings())}")
     intro = (
         "Fields of `qkv.decode.GenerationConfig`, settings of tasks that generate text, and keys of"
     )
@@ -154,6 +156,14 @@ def find_comment(lines: list[str], field: ast.AnnAssign) -> str:
             break
         above.insert(0, comment[1])
     return " ".join(above)
+
+
+def hard_attention_settings() -> list[Setting]:
+    """Return the settings of every objective for a model with hard attention."""
+    return [
+        Setting(name, "float", format_value(default), MEANINGS["objective"].get(name, ""))
+        for name, default in REINFORCE_DEFAULTS.items()
+    ]
 
 
 def objective_settings(name: str) -> list[Setting]:

@@ -42,7 +42,7 @@ IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JP
 class ImageCaptionEncoder(RecordEncoder):
     """The path of an image, as bytes, and the tokens of its caption."""
 
-    image_size: int = 0  # pixels per side that a model reads
+    image_processor: ImageProcessor | None = None  # of the model
 
     def field_sizes(self) -> Mapping[str, int]:
         return {"tokens": len(self.tokenizer), "image": 256}

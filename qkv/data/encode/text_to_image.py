@@ -106,9 +106,17 @@ def train_image_tokenizer(
     check_number("image_size", image_size, integer=True, at_least=1, at_most=MAX_IMAGE_SIZE)
     num_channels = 1 if type == "pixels" else 3
     count = 1 if type == "pixels" else MAX_TRAINING_IMAGES
-    images = [*islice(read_record_images(records, image_size, num_channels), count)]
+    sizes = {"patch_size": patch_size, "vocab_size": vocab_size}
+    settings = {name: value for name, value in sizes.items() if value is not None}
+    images = read_images(records, image_size, num_channels, count)
+    return ImageTokenizer.train(images, type=type, seed=seed, **settings)
+
+
+def read_images(
+    records: Iterable[Record], image_size: int, num_channels: int, max_images: int
+) -> Pixels:
+    """Return the first images (N, H, H, C) of records."""
+    images = [*islice(read_record_images(records, image_size, num_channels), max_images)]
     if not images:
         raise ValueError("the training data has no images, expected at least one")
-    sizes = {"patch_size": patch_size, "vocab_size": vocab_size}
-    given = {name: value for name, value in sizes.items() if value is not None}
-    return ImageTokenizer.train(np.stack(images), type=type, seed=seed, **given)
+    return np.stack(images)

@@ -25,6 +25,7 @@ MEASURES = {  # name -> module of this package, function
     "translation": ("translation", "measure_translation"),
     "cost": ("cost", "measure_cost"),
     "heads": ("heads", "measure_heads"),
+    "selection-speed": ("selection", "measure_selection_speed"),
     "pretraining": ("pretraining", "measure_pretraining"),
 }
 

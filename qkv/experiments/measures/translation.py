@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,7 +118,7 @@ def is_aligned(alignment: Alignment, target_word: str, source_word: str) -> bool
 def write_alignment(context: CellContext, alignment: Alignment, name: str) -> None:
     """Write the picture of an alignment beside the results."""
     context.results.mkdir(parents=True, exist_ok=True)
-    variant = context.name.split("variant=")[-1].split(",")[0]
+    variant = "-".join(re.findall(r"\w+", context.name.partition("variant=")[2].partition(",")[0]))
     title = " ".join(span.text for span in alignment.source)
-    with write_file(context.results / f"{variant}-{name}.svg") as path:
+    with write_file(context.results / f"{variant.lower()}-{name}.svg") as path:
         path.write_text(render_svg(title, [alignment], "translation"), encoding="utf-8")

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from qkv.nn.cache import Cache
-from qkv.nn.recurrent.rows import Rows
+from qkv.nn.recurrent.rows import TextRows
 from qkv.nn.scored_attention import RecordWeights
 from qkv.nn.scores import build_score
 from qkv.nn.selections import build_selection
 from qkv.spec import Full, RecurrentAttentionSpec
 
 
-class Source(NamedTuple):
+class SourceKeys(NamedTuple):
     """The encoder states that a decoder attends to, with the keys that are computed once."""
 
     keys: Tensor  # (P, S, K), prepared for the score
@@ -35,11 +35,11 @@ class Source(NamedTuple):
         cache.update({"keys": self.keys, "values": self.values}, positions)
 
     @staticmethod
-    def read(cache: Cache) -> Source | None:
+    def read(cache: Cache) -> SourceKeys | None:
         """Return the source in a cache; None if it is empty."""
         if cache.positions is None:
             return None
-        return Source(cache.read("keys"), cache.read("values"), cache.positions >= 0)
+        return SourceKeys(cache.read("keys"), cache.read("values"), cache.positions >= 0)
 
 
 class Attended(NamedTuple):
@@ -72,13 +72,13 @@ class WeightsRecorder(nn.Module):
     """Where `look` reads the weights of a forward pass; it computes nothing itself."""
 
     def forward(
-        self, weights: Tensor, rows: Rows, key_rows: Rows | None, order: Tensor | None
+        self, weights: Tensor, rows: TextRows, key_rows: TextRows | None, order: Tensor | None
     ) -> None:
         """Receive weights (N, T, memory + S), the rows of queries and keys, and the row of the keys
         that each row of queries attends to."""
 
     def weights(
-        self, weights: Tensor, rows: Rows, key_rows: Rows | None, order: Tensor | None
+        self, weights: Tensor, rows: TextRows, key_rows: TextRows | None, order: Tensor | None
     ) -> Tensor:
         """Return the weights in the places of the inputs: (B, 1, T, memory + S)."""
         if key_rows is not None and key_rows.index is not None:
@@ -123,11 +123,11 @@ class RecurrentAttention(nn.Module):
         self.gate = nn.Linear(query_width, key_width) if spec.gate else None
         self.kernel = WeightsRecorder()
 
-    def prepare_source(self, values: Tensor, mask: Tensor | None) -> Source:
+    def prepare_source(self, values: Tensor, mask: Tensor | None) -> SourceKeys:
         """Return the encoder states (P, S, C) with their keys."""
-        return Source(self.score.prepare_keys(values), values, mask)
+        return SourceKeys(self.score.prepare_keys(values), values, mask)
 
-    def forward(self, query: Tensor, positions: Tensor, source: Source) -> Attended:
+    def forward(self, query: Tensor, positions: Tensor, source: SourceKeys) -> Attended:
         """Attend with queries (N, T, W) at target positions (N|1, T)."""
         size = query.shape[:2]
         q = query.reshape(len(source.keys), -1, query.shape[2])  # beams are queries of one row

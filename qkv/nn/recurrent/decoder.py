@@ -103,7 +103,7 @@ def max_of_pairs(x: Tensor) -> Tensor:
     return x.unflatten(-1, (-1, 2)).amax(-1)
 
 
-def masked_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+def mean_over_tokens(x: Tensor, mask: Tensor | None) -> Tensor:
     """Return the mean over the tokens: (N, S, C), mask (N, S) -> (N, C)."""
     if mask is None:
         return x.mean(1)

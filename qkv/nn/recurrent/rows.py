@@ -1,4 +1,4 @@
-"""Rows: the tokens of each text at the start of a row of its own, for stacks that read in order.
+"""TextRows: the tokens of each text at the start of a row of its own, for stacks that read in order.
 
     a b - c          a b            padding, left, right or inside, moves to the end,
     x x y y    ->    x x            and each document of a packed row gets a row
@@ -17,7 +17,7 @@ from qkv.batch import Inputs, count_in_documents, find_document_starts
 
 
 @dataclass(frozen=True)
-class Rows:
+class TextRows:
     """Where the tokens of the inputs stand; without an index, the inputs have no padding and one text
     per row."""
 
@@ -29,19 +29,19 @@ class Rows:
     documents: Tensor | None = None  # (N, 2), the row and the document id; None: one text per row
 
     @staticmethod
-    def create(inputs: Inputs) -> Rows:
+    def create(inputs: Inputs) -> TextRows:
         """Return the rows of inputs. Packed rows read the number of documents from the device."""
         mask = inputs.attention_mask
         shape = (inputs.batch_size, inputs.length)
         if inputs.document_ids is not None:
             return _split_documents(shape, inputs.document_ids, mask)
         if mask is None:
-            return Rows(shape)
+            return TextRows(shape)
         flat = torch.arange(mask.numel(), device=mask.device).view(shape)
         order = (~mask).int().argsort(dim=1, stable=True)  # tokens first
         index = flat.gather(1, order)
         inverse = torch.empty_like(flat).flatten().scatter(0, index.flatten(), flat.flatten())
-        return Rows(shape, index, inverse.view(shape), mask, mask.sum(1))
+        return TextRows(shape, index, inverse.view(shape), mask, mask.sum(1))
 
     def gather(self, x: Tensor) -> Tensor:
         """Return the rows of x: (B, T, ...) -> (N, L, ...)."""
@@ -60,7 +60,7 @@ class Rows:
             return None
         return torch.arange(length, device=self.lengths.device) < self.lengths[:, None]
 
-    def find_sources(self, sources: Rows) -> Tensor | None:
+    def find_sources(self, sources: TextRows) -> Tensor | None:
         """Return the row of the source of each row (N,), by its document; None: the same row."""
         if self.documents is None or sources.documents is None:
             return None
@@ -68,7 +68,7 @@ class Rows:
         return is_same.int().argmax(1)
 
 
-def _split_documents(shape: tuple[int, int], documents: Tensor, mask: Tensor | None) -> Rows:
+def _split_documents(shape: tuple[int, int], documents: Tensor, mask: Tensor | None) -> TextRows:
     is_token = torch.ones_like(documents, dtype=torch.bool) if mask is None else mask
     starts = find_document_starts(documents)
     # A row number per document that has tokens, in order.
@@ -84,7 +84,7 @@ def _split_documents(shape: tuple[int, int], documents: Tensor, mask: Tensor | N
     inverse = torch.zeros_like(flat)
     inverse[is_token] = numbers * size[1] + columns
     keys = torch.stack([first // shape[1], documents.flatten()[first]], dim=1)
-    return Rows(shape, index, inverse, is_token, lengths, keys)
+    return TextRows(shape, index, inverse, is_token, lengths, keys)
 
 
 def reverse_rows(x: Tensor, lengths: Tensor | None) -> Tensor:

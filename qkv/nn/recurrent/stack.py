@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from qkv.batch import Batch, Inputs
 from qkv.nn.cache import KVCache, RecurrentState
 from qkv.nn.embedding import Embedding
-from qkv.nn.recurrent.attention import Attended, RecurrentAttention, Source
+from qkv.nn.recurrent.attention import Attended, RecurrentAttention, SourceKeys
 from qkv.nn.recurrent.cells import State
 from qkv.nn.recurrent.decoder import (
     build_initial_state,
     build_output,
     build_summary,
-    masked_mean,
+    mean_over_tokens,
 )
 from qkv.nn.recurrent.layers import AnyLayer, History, IntraAttentionLayer, RecurrentLayer, Tape
-from qkv.nn.recurrent.rows import Rows, gather_last, reverse_rows
+from qkv.nn.recurrent.rows import TextRows, gather_last, reverse_rows
 from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.transformer import LayerCache
 from qkv.spec import RecurrentStackSpec
@@ -38,10 +38,10 @@ class Start(NamedTuple):
 
     layers: list[History | Tape]
     num_read: Tensor  # (N|1, 1), tokens read so far
-    source: Source | None = None
+    source: SourceKeys | None = None
     summary: Tensor | None = None  # (N, C), the fixed vector
     output: Tensor | None = None  # (N, O), the last output, for input feeding
-    source_rows: Rows | None = None  # where the states of the source stand
+    source_rows: TextRows | None = None  # where the states of the source stand
     order: Tensor | None = None  # (N,), the row of the source of each row
 
     def get_positions(self, x: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class RecurrentStack(nn.Module):
     ) -> dict[str, Tensor]:  # fmt: skip
         """Return `last_hidden_state` (B, T, W), the `final_states` of an encoder, and what the batch
         and REINFORCE need of the attention."""
-        rows = Rows.create(inputs)
+        rows = TextRows.create(inputs)
         x = rows.gather(self.embedding(inputs))  # (B, T, E) -> (N, L, E)
         if caches and len(caches[0].attention):
             start = self.resume(caches)
@@ -105,7 +105,7 @@ class RecurrentStack(nn.Module):
             out["final_states"] = torch.stack(states, dim=1)
         return out | self.report_attention(batch, rows, start, attended)
 
-    def start(self, x: Tensor, rows: Rows, encoder_outputs: Inputs | None) -> Start:
+    def start(self, x: Tensor, rows: TextRows, encoder_outputs: Inputs | None) -> Start:
         """Return the beginning of texts: zeros, or what the encoder gives."""
         num_read = torch.zeros(1, 1, dtype=torch.long, device=x.device)
         spec = self.spec.source
@@ -114,7 +114,7 @@ class RecurrentStack(nn.Module):
             return Start(layers, num_read)
         if encoder_outputs is None or encoder_outputs.inputs_embeds is None:
             raise ValueError("no encoder states, expected those of a source: add encoder inputs")
-        source_rows = Rows.create(encoder_outputs)
+        source_rows = TextRows.create(encoder_outputs)
         values = source_rows.gather(encoder_outputs.inputs_embeds)  # (P, S, C)
         mask = source_rows.get_mask(values.shape[1])
         final_states = encoder_outputs.final_states
@@ -124,7 +124,7 @@ class RecurrentStack(nn.Module):
             mask = None if mask is None else mask[order]
             final_states = None if final_states is None else final_states[order]
         if spec.initial_state == "mean":
-            vector = masked_mean(values, mask)
+            vector = mean_over_tokens(values, mask)
         elif final_states is None:
             raise ValueError("no final states, expected those of a recurrent encoder")
         else:
@@ -156,7 +156,7 @@ class RecurrentStack(nn.Module):
                 for layer, cache in zip(self.recurrent_layers, caches, strict=True)
             ],
             first.positions.amax(1, keepdim=True),
-            Source.read(caches[0].cross_attention),
+            SourceKeys.read(caches[0].cross_attention),
             summary=tensors["summary"][:, 0] if "summary" in tensors else None,
             output=tensors["output"][:, 0] if "output" in tensors else None,
         )
@@ -201,18 +201,18 @@ class RecurrentStack(nn.Module):
         outputs: list[Tensor] = []
         steps: list[Attended] = []
 
-        def attend(query: Tensor, t: int) -> Tensor:
+        def compute_context(query: Tensor, t: int) -> Tensor:
             assert self.cross_attention is not None
             assert start.source is not None
             steps.append(self.cross_attention(query[:, None], positions[t], start.source))
             return steps[-1].context[:, 0]
 
         for t, token in enumerate(x.unbind(1)):
-            feed = attend(hidden, t) if self.attends_before else output
+            feed = compute_context(hidden, t) if self.attends_before else output
             hidden = self.step_layers(token, gates[t], feed, start.layers)
             hiddens.append(hidden)
             if self.spec.input_feeding:
-                output = self.output(hidden, token, attend(hidden, t))
+                output = self.output(hidden, token, compute_context(hidden, t))
                 outputs.append(output)
         attended = Attended.join(steps) if steps else None
         if outputs:
@@ -241,7 +241,7 @@ class RecurrentStack(nn.Module):
         self,
         caches: list[LayerCache],
         start: Start,
-        rows: Rows,
+        rows: TextRows,
         output: Tensor,
         finals: list[State],
     ) -> None:
@@ -270,7 +270,7 @@ class RecurrentStack(nn.Module):
                 extra = {}  # only in the first layer
 
     def report_attention(
-        self, batch: Batch, rows: Rows, start: Start, attended: Attended | None
+        self, batch: Batch, rows: TextRows, start: Start, attended: Attended | None
     ) -> dict[str, Tensor]:
         """Give the weights to `look`; return what the batch asks for and what REINFORCE needs."""
         for layer, tape in zip(self.layers, start.layers, strict=True):

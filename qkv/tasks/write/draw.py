@@ -13,8 +13,9 @@ from qkv.data.encode.images import build_image
 from qkv.data.encode.text_to_image import get_padding_id, pad_caption
 from qkv.decode import GenerationConfig, Result
 from qkv.image_tokenizer import ImageTokenizer
+from qkv.nn.network import Network
 from qkv.tasks.base import InputRow, TextOrPair
-from qkv.tasks.requirements import TaskRequirement, can_complete_text
+from qkv.tasks.requirements import TaskRequirement, can_draw, check_model_supports_task
 from qkv.tasks.write.base import GenerationTask
 from qkv.text import Encoding
 
@@ -50,10 +51,11 @@ class DrawTask(GenerationTask[str, Drawing]):
 
     name: ClassVar[str] = "draw"
     requirement: ClassVar[TaskRequirement] = TaskRequirement(
-        "a decoder with the head lm that was trained on codes of images", can_complete_text, ("lm",)
+        "a decoder with learned positions and the head lm", can_draw, ("lm",)
     )
 
     def __post_init__(self) -> None:
+        check_model_supports_task(self.model, self.name, self.requirement)
         self.check_image_codes()
         for name in TEXT_SETTINGS:
             if getattr(self, name):
@@ -95,10 +97,11 @@ class DrawTask(GenerationTask[str, Drawing]):
 
     @property
     def num_positions(self) -> int:
-        """Number of learned positions, those of the caption and of the codes; 0: there are none."""
-        spec = self.model.net.spec
-        decoder = getattr(spec, "decoder", None)
-        return 0 if decoder is None else decoder.max_positions or 0
+        """Number of learned positions, those of the caption and of the codes."""
+        assert isinstance(self.model.net, Network)
+        max_positions = self.model.net.last_stack.spec.max_positions
+        assert max_positions is not None
+        return max_positions
 
     @property
     def input_token_limit(self) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from qkv.data.encode.encoder import Encoder, SourceTargetEncoder
-from qkv.data.encode.images import ImageCaptionEncoder, ImageProcessor
+from qkv.data.encode.images import ImageCaptionEncoder
 from qkv.data.read.record import Record
 from qkv.data.store.shards import Shards
 from qkv.decode.request_checks import Source
@@ -144,9 +144,7 @@ class GenerationSpec:
 
     list_metrics: Callable[[Encoder], tuple[str, ...]]
     # Given the encoder, the shards, the indices of the examples and their records.
-    build_examples: Callable[
-        [Encoder, Shards, Sequence[int], Sequence[Record]], GenerationExamples
-    ]
+    build_examples: Callable[[Encoder, Shards, Sequence[int], Sequence[Record]], GenerationExamples]
 
 
 def has_answer_targets(encoder: Encoder) -> bool:
@@ -174,7 +172,8 @@ def build_caption_examples(
 ) -> GenerationExamples:
     """Return the images and captions of a captioning model."""
     assert isinstance(encoder, ImageCaptionEncoder)
-    processor = ImageProcessor.for_size(encoder.image_size)
+    processor = encoder.image_processor
+    assert processor is not None
     images = [torch.from_numpy(processor(record.get_text("image"))) for record in records]
     captions = [[record.get_text("caption")] for record in records]
     return GenerationExamples(images, captions, CAPTION_METRICS)

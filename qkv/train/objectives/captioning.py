@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from qkv.train.objectives.images import ImageReader
 from qkv.train.objectives.objective import (
     ForwardOutputs,
     Objective,
+    compute_label_row_losses,
     count_valid_labels,
     cross_entropy,
     upcast_to_fp32,
@@ -76,6 +78,7 @@ def build_image_captioning_objective(
     return Objective(
         name="image-captioning",
         compute_losses=compute_losses,
+        compute_row_losses=partial(compute_label_row_losses, label_smoothing=label_smoothing),
         count_targets=count_targets,
         noise=images.read,
         train_noise=images.read_to_augment,

@@ -175,7 +175,9 @@ def build_caption_encoder(context: SetupContext) -> RecordEncoder:
             "encoder, expected clip or vision-encoder-decoder"
         )
     return ImageCaptionEncoder(
-        image_size=context.vocab.image_size, max_length=context.max_length, **context.encoder_kwargs
+        image_processor=context.vocab.image_processor,
+        max_length=context.max_length,
+        **context.encoder_kwargs,
     )
 
 

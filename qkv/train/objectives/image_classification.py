@@ -20,6 +20,7 @@ from qkv.train.objectives.objective import (
     ExampleNoise,
     ForwardOutputs,
     Objective,
+    compute_label_row_losses,
     count_label_targets,
     cross_entropy,
 )
@@ -118,6 +119,9 @@ def build_label_objective(
     return Objective(
         name=name,
         compute_losses=compute_losses,
+        compute_row_losses=partial(compute_label_row_losses, label_smoothing=label_smoothing)
+        if weights is None
+        else None,
         count_targets=count_label_targets
         if weights is None
         else partial(sum_label_weights, class_weights=weights),

@@ -26,7 +26,7 @@ from qkv.train.objectives.objective import TARGET_ROWS, ForwardOutputs, MovingBa
 from qkv.validate import check_number
 
 # Settings of every objective, and their defaults; a model with hard attention needs the first.
-REINFORCE_DEFAULTS: dict[str, float | None] = {
+REINFORCE_DEFAULTS: dict[str, Any] = {
     "baseline_decay": None,
     "reinforce_weight": 1.0,
     "entropy_weight": 0.0,
@@ -44,15 +44,15 @@ def prepare_hard_attention(
     """Return the objective with the terms of REINFORCE if the network has hard attention.
 
     `settings` are those of the recipe, of which REINFORCE_DEFAULTS are read."""
-    given = {name: settings[name] for name in REINFORCE_DEFAULTS if name in settings}
+    changes = {name: settings[name] for name in REINFORCE_DEFAULTS if name in settings}
     if not has_hard_attention(net):
-        for name, value in given.items():
+        for name, value in changes.items():
             raise ValueError(
                 f"objective.{name} {value!r}: the model has no hard attention; remove it, or set "
                 'model.attention_select = "hard"'
             )
         return objective
-    if given.get("baseline_decay") is None:
+    if changes.get("baseline_decay") is None:
         raise ValueError(
             "hard attention without a baseline: set objective.baseline_decay, the decay of the moving "
             'average that is subtracted from the loss, such as 0.9; or use attention_select = "gumbel"'
@@ -62,7 +62,7 @@ def prepare_hard_attention(
             f"objective {objective.name!r} cannot train hard attention, because its loss is not a sum "
             'over the rows of a batch: use attention_select = "gumbel"'
         )
-    values = REINFORCE_DEFAULTS | given
+    values = REINFORCE_DEFAULTS | changes
     check_number("objective.baseline_decay", values["baseline_decay"], at_least=0, less_than=1)
     check_number("objective.reinforce_weight", values["reinforce_weight"], more_than=0)
     check_number("objective.entropy_weight", values["entropy_weight"], at_least=0)
@@ -73,7 +73,8 @@ def prepare_hard_attention(
 def add_reinforce(
     objective: Objective, baseline: MovingBaseline, reinforce_weight: float, entropy_weight: float
 ) -> Objective:
-    """Return the objective with the terms `reinforce` and `attention_entropy` of its loss."""
+    """Return the objective with the gradient of REINFORCE in its loss, whose value does not change, and
+    with the term `attention_entropy`."""
     compute_row_losses = objective.compute_row_losses
     assert compute_row_losses is not None
 
@@ -83,15 +84,15 @@ def add_reinforce(
         expected = baseline.get(row_losses.sum() / num_targets) * row_targets
         advantages = (row_losses - expected).detach()  # (B,)
         log_probs = sum_samples(outputs, "attention_log_probs")
-        entropy = sum_samples(outputs, "attention_entropy")
-        return objective.compute_losses(outputs) | {
-            "reinforce": reinforce_weight * (advantages * log_probs).sum() / num_targets,
-            "attention_entropy": -entropy_weight * entropy.sum() / num_targets,
-        }
+        surrogate = reinforce_weight * (advantages * log_probs).sum() / num_targets
+        entropy = sum_samples(outputs, "attention_entropy").sum() / num_targets
+        losses = objective.compute_losses(outputs)
+        losses["loss"] = losses["loss"] + (surrogate - surrogate.detach())
+        return losses | {"attention_entropy": -entropy_weight * entropy}
 
     def count_targets(batch: Batch) -> Mapping[str, float]:
         counts = dict(objective.count_targets(batch))
-        return counts | dict.fromkeys(("reinforce", "attention_entropy"), counts["loss"])
+        return counts | {"attention_entropy": counts["loss"]}
 
     return replace(
         objective,

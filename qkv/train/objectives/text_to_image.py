@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
+import torch
 
-from qkv.batch import IGNORE_INDEX
+from qkv.batch import IGNORE_INDEX, Batch, Inputs
 from qkv.data.batches.collate import Example
 from qkv.data.noise.augmentation import NUM_RANDOM_NUMBERS, ImageAugmentation
-from qkv.train.objectives.causal_lm import build_causal_lm_objective
 from qkv.train.objectives.objective import Objective
 from qkv.train.objectives.vocabulary import VocabularyInfo
 from qkv.validate import check_number
@@ -37,28 +37,34 @@ def build_text_to_image_objective(
             "image_tokenizer to the recipe, or load a model that has one"
         )
     num_codes = image_tokenizer.num_codes
+    side = image_tokenizer.image_size
 
-    def label_codes(example: Example, rng: np.random.Generator) -> Example:
-        tokens = example["tokens"].astype(np.int64)
-        labels = tokens[1:].copy()
-        labels[: len(labels) - num_codes] = IGNORE_INDEX
-        return {"tokens": tokens[:-1], "labels": labels}
-
-    def augment(example: Example, rng: np.random.Generator) -> Example:
-        caption, codes = np.split(example["tokens"], [len(example["tokens"]) - num_codes])
+    def drop_caption(example: Example, rng: np.random.Generator) -> Example:
+        """Drop the caption at random, and add random numbers for the augmentation of the image."""
+        tokens = example["tokens"].copy()
         if rng.random() < caption_dropout:
-            caption = np.full_like(caption, vocab.pad_token_id)
-        if "pixels" in example:
-            shape = (image_tokenizer.image_size, image_tokenizer.image_size, 3)
-            numbers = rng.random((1, NUM_RANDOM_NUMBERS), dtype=np.float32)
-            pixels = augmentation(example["pixels"].astype(np.uint8).reshape(1, *shape), numbers)
-            codes = vocab.vocab_size + image_tokenizer.encode(pixels)[0]
-        return label_codes({"tokens": np.concatenate([caption, codes])}, rng)
+            tokens[: len(tokens) - num_codes] = vocab.pad_token_id
+        numbers = rng.random(NUM_RANDOM_NUMBERS, dtype=np.float32)
+        return {**example, "tokens": tokens, "numbers": numbers}
 
-    return replace(
-        build_causal_lm_objective(vocab),
+    def collate(examples: Sequence[Example]) -> Batch:
+        tokens = np.stack([example["tokens"] for example in examples]).astype(np.int64)
+        if "pixels" in examples[0] and "numbers" in examples[0]:
+            pixels = np.stack([example["pixels"] for example in examples]).astype(np.uint8)
+            numbers = np.stack([example["numbers"] for example in examples])
+            changed = augmentation(pixels.reshape(-1, side, side, 3), numbers)
+            tokens[:, -num_codes:] = vocab.vocab_size + image_tokenizer.encode(changed)
+        labels = tokens[:, 1:].copy()
+        labels[:, :-num_codes] = IGNORE_INDEX
+        return Batch(
+            decoder=Inputs.create(torch.from_numpy(tokens[:, :-1])),
+            labels={"labels": torch.from_numpy(labels)},
+        )
+
+    return Objective(
         name="text-to-image",
-        noise=label_codes,
-        train_noise=augment,
+        train_noise=drop_caption,
+        collate=collate,
+        is_language_model=True,
         values_per_token=image_tokenizer.codebook.shape[1],
     )

@@ -16,7 +16,6 @@ from qkv.data.batches.collate import Example
 from qkv.nn.selections import Hard
 from qkv.train.objectives import build_objective
 from qkv.train.objectives.objective import MovingBaseline, Objective
-from qkv.train.objectives.registry import OBJECTIVE_SPECS
 from qkv.train.objectives.reinforce import add_reinforce, prepare_hard_attention
 from tests.support import tiny
 from tests.support.objectives import VOCAB, make_batch, make_row, make_text
@@ -36,7 +35,8 @@ def build_reinforced_objective(
 ) -> Objective:
     moving = MovingBaseline(0.9)
     moving.value.fill_(baseline)
-    return add_reinforce(build_objective("causal-lm", VOCAB), moving, 1.0, entropy_weight)
+    objective = build_objective("causal-lm", VOCAB)
+    return add_reinforce(objective, moving, 1.0, entropy_weight)
 
 
 def repeat_batch(rows: int) -> Batch:
@@ -111,6 +111,13 @@ def test_a_good_baseline_lowers_the_variance() -> None:
     assert measure_variance(mean_loss) < 0.5 * measure_variance(0.0)
 
 
+def test_the_value_of_the_loss_does_not_change() -> None:
+    model = build_hard_model()
+    out = model.net(repeat_batch(2))
+    losses = build_reinforced_objective(1.0).compute_losses(out)
+    assert losses["loss"] == build_objective("causal-lm", VOCAB)(out)
+
+
 def test_the_entropy_term_raises_the_entropy() -> None:
     model = build_hard_model()
     batch = repeat_batch(2)
@@ -158,23 +165,24 @@ def test_losses_of_rows_sum_to_the_loss(name: str, settings: dict[str, Any]) -> 
     torch.testing.assert_close(row_losses[0] / row_targets[0], first)
 
 
-def test_every_objective_has_row_losses_or_refuses_hard_attention() -> None:
-    net = build_hard_model().net
-    for name in OBJECTIVE_SPECS:
-        objective = build_objective(name, VOCAB)
-        if objective.compute_row_losses is None:
-            with pytest.raises(ValueError, match=f"objective '{name}' cannot train hard attention"):
-                prepare_hard_attention(objective, net, {"baseline_decay": 0.9})
-        else:
-            found = prepare_hard_attention(objective, net, {"baseline_decay": 0.9})
-            assert found.baseline is not None
-    names = [
-        name
-        for name in OBJECTIVE_SPECS
-        if build_objective(name, VOCAB).compute_row_losses is not None
-    ]
-    assert {"causal-lm", "seq2seq", "masked-lm", "sequence-classification"} <= {*names}
-    assert not {"image-text-contrastive", "distillation"} & {*names}
+@pytest.mark.parametrize(
+    "name", ["causal-lm", "permutation-lm", "masked-lm", "token-classification"]
+)
+def test_objectives_of_labels_train_hard_attention(name: str) -> None:
+    objective = build_objective(name, VOCAB)
+    prepared = prepare_hard_attention(objective, build_hard_model().net, {"baseline_decay": 0.9})
+    assert prepared.baseline is not None
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("distillation", {}), ("image-text-contrastive", {}), ("question-answering", {}),
+     ("sequence-classification", dict(problem_type="regression"))],
+)  # fmt: skip
+def test_other_objectives_refuse_hard_attention(name: str, settings: dict[str, Any]) -> None:
+    objective = build_objective(name, VOCAB, **settings)
+    with pytest.raises(ValueError, match=f"objective '{name}' cannot train hard attention"):
+        prepare_hard_attention(objective, build_hard_model().net, {"baseline_decay": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -249,5 +257,5 @@ def test_hard_attention_learns_where_to_look() -> None:
         logits = model.net(batch)["logits"]
     attended = weights["encoder.layers.0.attention"][:, 0, 0].argmax(-1)
     assert (logits.argmax(-1) == batch.labels["labels"]).float().mean() > 0.95
-    # A row without the tokens of three labels has the fourth one, which need not be found.
+    # A row without the tokens of three labels has the fourth one, which need not be prepared.
     assert (attended == places).float().mean() > 0.7
