@@ -53,6 +53,12 @@ class Mutant(NamedTuple):
 
 # fmt: off
 TABLE = [Mutant(*row) for row in (
+    # experiments
+    ("test-source-in-training", "experiments/corpus.py", "if pair.target not in targets and pair.source not in sources]", "if pair.target not in targets]", "experiments/corpus:no_sentence_of_a_test_pair_is_in_a_training_pair"),
+    ("one-direction-of-alignment", "experiments/word_alignment.py", "is_kept = (backward.argmax(0)[links] == rows) & (forward[rows, links] > 0)", "is_kept = forward[rows, links] > 0", "experiments/word_alignment:words_are_aligned_across_a_change_of_order"),
+    ("no-diagonal", "experiments/word_alignment.py", "DIAGONAL_WEIGHT = 0.5", "DIAGONAL_WEIGHT = 0.0", "experiments/word_alignment:a_repeated_word_is_linked_to_the_nearest"),
+    ("another-head-is-removed", "experiments/measures/heads.py", "slice(head * attention.head_dim, (head + 1) * attention.head_dim)", "slice(0, attention.head_dim)", "experiments/heads:a_removed_head_contributes_nothing"),
+    ("peak-is-kept", "experiments/peak_memory.py", "RESET_FILE.write_text(RESET_PEAK)", "RESET_FILE.exists()", "experiments/cost:the_peak_includes_memory_that_was_freed"),
     # runs and resuming
     ("run-in-any-folder", "train/run_folder.py", "if not is_run and any(folder.iterdir()):", "if False:", "train/run_folder:folder_of_others_is_refused"),
     ("unmarked-run-is-foreign", "train/run_folder.py", "is_run = is_marked or any(map(is_checkpoint, checkpoints))", "is_run = is_marked", "train/run_folder:run_of_an_earlier_version_is_marked"),
@@ -63,6 +69,15 @@ TABLE = [Mutant(*row) for row in (
     ("removed-folder-comes-back", "train/loop/trainer.py", "if not folder.parent.is_dir():", "if False:", "train/run_folder:folder_that_vanishes"),
     ("checkpoint-removed-by-name", "train/loop/checkpoint.py", "            path.rename(get_temporary_path(path))\n        shutil.rmtree(get_temporary_path(path), ignore_errors=True)\n", "            shutil.rmtree(path)\n", "train/run_folder:checkpoint_is_renamed_before_it_is_removed"),
     ("hidden-sigterm", "train/signals.py", "        if self.is_terminated:", "        if False:", "train/signals:hidden_sigterm_is_raised_again"),
+    # word vectors
+    ("noise-is-unigram", "words/vocabulary.py", "NOISE_EXPONENT = 0.75", "NOISE_EXPONENT = 1.0", "words/vocabulary:noise_words_are_drawn"),
+    ("window-of-one-size", "words/sampling.py", "torch.randint(1, self.window + 1,", "torch.randint(self.window, self.window + 1,", "words/sampling:windows_are_uniform"),
+    ("window-crosses-sentences", "words/sampling.py", "torch.minimum(windows, positions - first)", "windows", "words/sampling:windows_end_with_the_sentence"),
+    ("shared-noise-counts-whole", "words/update.py", "mul_(-lr * negative / noise.shape[1])", "mul_(-lr * negative)", "words/update:a_step_equals_a_loop_over_pairs"),
+    ("cbow-of-sums", "words/update.py", ".div_(num_contexts.clamp(min=1))", "", "words/update:a_step_equals_a_loop_over_pairs"),
+    ("blocks-drawn-alike", "words/trainer.py", "SeedSequence([self.config.seed, number])", "SeedSequence([number])", "words/trainer:one_thread_is_reproducible"),
+    ("header-bomb", "words/read.py", "if self.limit is None and size is not None and num_bytes > size:", "if False:", "words/read:a_header_that_promises_too_much"),
+    ("special-tokens-have-vectors", "train/embeddings.py", "for token_id, text in list_token_texts(tokenizer)", "for text, token_id in tokenizer.get_vocab().items()", "train/embeddings:tokens_of_words"),
     # saves in one step
     ("moves-without-manifest", "staging.py", "        manifest.rename(folder / MANIFEST_FILE)\n", "", "weights/staging:a_save_over_another_is_all_or_nothing"),
     ("reader-ignores-manifest", "staging.py", "            if not os.path.lexists(folder / MANIFEST_FILE):\n                yield", "            if True:\n                yield", "weights/staging:a_save_over_another_is_all_or_nothing"),
@@ -77,6 +92,21 @@ TABLE = [Mutant(*row) for row in (
     ("foreign-files-are-replaced", "staging.py", "    if existing:\n", "    if False:\n", "weights/staging:a_file_of_others_is_not_replaced"),
     ("model-without-mark-is-replaced", "model/file_names.py", "return bool(list_weight_files(folder)) or states_model_type(folder)", "return True", "model/save:a_folder_without_a_model_keeps_its_files"),
     ("old-tokenizer-stays", "model/file_names.py", "if name not in TOKENIZER_FILES or not TOKENIZER_FILES.isdisjoint(names)", "if name not in TOKENIZER_FILES", "model/save:files_of_another_kind_of_tokenizer_are_removed"),
+    # experiments
+    ("torn-row-stays", "experiments/table.py", "            if end < len(content):\n", "            if False:\n", "experiments/table:a_torn_line_is_ignored_and_then_removed"),
+    ("finished-cell-is-claimed", "experiments/table.py", "yield cell.key not in self.read()", "yield True", "experiments/table:a_finished_cell_cannot_be_claimed"),
+    ("key-without-settings", "experiments/experiment.py", "[self.measure, self.settings, self.seed]", "[self.measure, self.seed]", "experiments/experiment:a_key_depends_on_settings_and_not_on_names"),
+    ("seed-is-innermost", "experiments/experiment.py", "cells.sort(key=lambda cell: cell.seed)", "cells.sort(key=lambda cell: cell.name)", "experiments/experiment:a_cell_for_every_combination_with_the_seed_outermost"),
+    ("mean-is-the-lowest-seed", "experiments/figure.py", "sum(ys) / len(ys)", "min(ys)", "experiments/run:the_figure_is_drawn_from_the_table_alone"),
+    ("stopped-training-is-a-result", "experiments/recipe_training.py", "if state.step < total_steps:", "if state.step < 0:", "experiments/recipe_training:a_stopped_training_has_no_result"),
+    ("retrieval-without-memory", "experiments/measures/retrieval.py", 'mems = net(Batch(decoder=Inputs.create(part), mems=mems))["mems"]', 'mems = net(Batch(decoder=Inputs.create(part)))["mems"]', "experiments/measures:a_token_is_retrieved_by_attention_but_not_from_beyond_the_memory"),
+    # drawing
+    ("image-patches-transposed", "image_tokenizer.py", "return patches.transpose(0, 1, 3, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "return patches.transpose(0, 3, 1, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "data/image_tokenizer:a_code_is_the_nearest_patch_in_reading_order"),
+    ("nearest-code-without-norm", "image_tokenizer.py", "(square_norms - 2 * chunk @ codes.T).argmin(1)", "(-2 * chunk @ codes.T).argmin(1)", "data/image_tokenizer:a_code_is_the_nearest_patch_in_reading_order"),
+    ("caption-is-a-target", "train/objectives/text_to_image.py", "labels[:, :-num_codes] = IGNORE_INDEX", "labels[:, :0] = IGNORE_INDEX", "train/objectives/text_to_image:only_codes_are_targets"),
+    ("captions-never-dropped", "train/objectives/text_to_image.py", "if rng.random() < caption_dropout:", "if rng.random() < 0 * caption_dropout:", "train/objectives/text_to_image:captions_are_dropped_in_training"),
+    ("text-is-drawn", "tasks/write/draw.py", '"suppress_tokens": tuple(range(len(self.tokenizer))),', '"suppress_tokens": (),', "tasks/draw:an_image_has_exactly_its_codes"),
+    ("guidance-without-scale", "decode/guidance.py", "self.guidance_scale * (scores - negative_scores)", "1.0 * (scores - negative_scores)", "decode/guidance:greedy_search_equals_that_of_transformers"),
     # attention patterns
     ("causal-excludes-self", "spec.py", "return j <= i", "return j < i", "nn/patterns:a_pattern_shows_each_query_its_keys[causal]"),
     ("banded-window-off-by-one", "spec.py", "i - j < self.window", "i - j <= self.window", "nn/patterns:a_pattern_shows_each_query_its_keys[banded]"),
@@ -266,9 +296,12 @@ TABLE = [Mutant(*row) for row in (
      "for term in (layer_bias,):", "model/attention_variants:dot_products_by_the_general_kernel_equal_the_fast_kernel[dot]"),
     ("reinforce-raises-the-loss", "train/objectives/reinforce.py", "surrogate = reinforce_weight *",
      "surrogate = -reinforce_weight *",
-     "train/objectives/reinforce:the_mean_of_many_samples_is_the_gradient_of_the_expected_loss[4.0]"),
-    ("reinforce-without-baseline", "train/objectives/reinforce.py", "(row_losses - expected).detach()",
-     "row_losses.detach()", "train/objectives/reinforce:a_good_baseline_lowers_the_variance"),
+     "train/objectives/reinforce:the_mean_of_many_samples_is_the_gradient_of_the_expected_loss[4.0-True]"),
+    ("reinforce-without-baseline", "train/objectives/reinforce.py", "(losses_of_targets - expected).detach()",
+     "losses_of_targets.detach()", "train/objectives/reinforce:a_good_baseline_and_causality_lower_the_variance"),
+    ("reinforce-earlier-targets", "train/objectives/reinforce.py", "advantages.flip(1).cumsum(1).flip(1)",
+     "advantages.cumsum(1)",
+     "train/objectives/reinforce:the_mean_of_many_samples_is_the_gradient_of_the_expected_loss[4.0-True]"),
     ("baseline-not-restored", "train/loop/trainer_state.py",
      'trainer.objective.baseline.value.copy_(tensors["baseline"]["baseline"])', "pass",
      "train/attention_training:hard_attention_resumes_exactly[flags0]"),
