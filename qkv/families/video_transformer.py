@@ -33,7 +33,7 @@ def video_transformer(
         "frame-classification": (classifier,),
     }
     embedding = s.EmbeddingSpec(vocab_size=1, dropout=dropout, patches=frames)
-    init = (("*.patches.stages.*", 0.1), ("*", init_std))
+    stage_init = ("*.patches.stages.*", 0.1)
     if cell is not None:
         recurrent = s.RecurrentStackSpec(
             width=s.head_width(width, 2),
@@ -44,9 +44,11 @@ def video_transformer(
             direction="bidirectional",
             dropout=dropout,
         )
-        init = (("*.patches.stages.*", 0.1), ("*.layers.*", width**-0.5), ("*", init_std))
         return s.Spec(
-            family="video-transformer", encoder=recurrent, heads=head_specs[head], init=init
+            family="video-transformer",
+            encoder=recurrent,
+            heads=head_specs[head],
+            init=(stage_init, ("*.layers.*", float(width**-0.5)), ("*", init_std)),
         )
     norm = s.NormSpec(eps=norm_eps)
     layer = s.LayerSpec(
@@ -64,7 +66,12 @@ def video_transformer(
         layers=(layer,) * depth,
         final_norm=norm,
     )
-    return s.Spec(family="video-transformer", encoder=stack, heads=head_specs[head], init=init)
+    return s.Spec(
+        family="video-transformer",
+        encoder=stack,
+        heads=head_specs[head],
+        init=(stage_init, ("*", init_std)),
+    )
 
 
 SIZES: dict[str, Args] = {

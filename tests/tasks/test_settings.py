@@ -11,8 +11,8 @@ import pytest
 import qkv
 from qkv.decode.settings import GenerationSettings
 from qkv.tasks import registry, settings
-from qkv.tasks.registry import TASK_CLASSES
 from qkv.tasks.read.classify_image import ImageClassifyTask
+from qkv.tasks.registry import TASK_CLASSES
 from qkv.tasks.write.base import GenerationTask
 from qkv.tasks.write.generative_answer import GenerativeAnswerTask
 from tests.tasks.test_tasks import load_golden
