@@ -81,7 +81,7 @@ class FamilyArguments(TypedDict, total=False):
     num_sparse_decoder_layers: int
     router_bias: bool
     router_jitter_noise: float
-    cell: Literal["rnn", "gru", "lstm"]
+    cell: Literal["rnn", "gru", "lstm"] | None
     reverse_source: bool
     input_feeding: bool
     # Attention patterns.
