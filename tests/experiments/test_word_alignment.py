@@ -16,7 +16,7 @@ def test_words_are_aligned_across_a_change_of_order() -> None:
     aligner = WordAligner(build_pairs(300), vocab_size=21)
     for source, target in build_pairs(20):
         links = aligner.align(source, target)
-        assert links[:-1].tolist() == list(range(len(source)))[::-1]
+        assert links.tolist() == [*reversed(range(len(source))), -1]
 
 
 def test_a_repeated_word_is_linked_to_the_nearest() -> None:

@@ -24,9 +24,8 @@ from qkv.data.batches.collate import Example
 from qkv.data.batches.sampler import apply_no_noise
 
 ForwardOutputs = dict[str, Tensor]
-RowLosses = tuple[
-    Tensor, Tensor
-]  # the sum of the losses of each row, and its number of targets: (B,)
+# The loss of each target of each row, and the number of targets that it is the loss of: (B, T).
+RowLosses = tuple[Tensor, Tensor]
 TARGET_ROWS = "target_rows"  # a label: the row of each target, if logits are those of some tokens
 ExampleNoise = Callable[[Example, np.random.Generator], Example]
 
@@ -37,7 +36,7 @@ def compute_label_loss(outputs: ForwardOutputs) -> dict[str, Tensor]:
 
 
 def compute_label_row_losses(outputs: ForwardOutputs, *, label_smoothing: float = 0.0) -> RowLosses:
-    """Return the cross-entropy of the labels, summed over the targets of each row."""
+    """Return the cross-entropy of each label."""
     labels = outputs["labels"]
     losses = torch.nn.functional.cross_entropy(
         upcast_to_fp32(outputs["logits"].flatten(0, -2)),
@@ -47,14 +46,12 @@ def compute_label_row_losses(outputs: ForwardOutputs, *, label_smoothing: float 
         label_smoothing=label_smoothing,
     )
     is_target = (labels.flatten() != IGNORE_INDEX).to(losses.dtype)
-    if TARGET_ROWS in outputs:
-        num_rows = len(outputs["last_hidden_state"])
+    if TARGET_ROWS in outputs:  # labels (N,): the sum of each row
+        zeros = losses.new_zeros(len(outputs["last_hidden_state"]))
         rows = outputs[TARGET_ROWS]
-        row_losses, counts = (
-            losses.new_zeros(num_rows).index_add(0, rows, x) for x in (losses, is_target)
-        )
-        return row_losses, counts
-    return losses.view(len(labels), -1).sum(1), is_target.view(len(labels), -1).sum(1)
+        losses, is_target = (zeros.index_add(0, rows, x) for x in (losses, is_target))
+        return losses[:, None], is_target[:, None]
+    return losses.view(len(labels), -1), is_target.view(len(labels), -1)
 
 
 def count_label_targets(batch: Batch) -> dict[str, int]:
@@ -97,7 +94,7 @@ class Objective:
     is_language_model: bool = False  # the loss is a negative log-likelihood, which has a perplexity
     values_per_token: int = 0  # values of an image that a token stands for; 0: it is text
     full_batch_outputs: tuple[str, ...] = ()  # outputs that the loss reads for all rows at once
-    # Losses by row for REINFORCE; None: the rows of a batch do not have separate losses.
+    # Losses by target for REINFORCE; None: the rows of a batch do not have separate losses.
     compute_row_losses: Callable[[ForwardOutputs], RowLosses] | None = None
     baseline: MovingBaseline | None = None  # of REINFORCE, updated after each step
     rebuild: Callable[[], Objective] | None = None  # builds the same objective in another process

@@ -4,9 +4,10 @@ The gradient of the expected loss with respect to the distribution of the sample
 
     E[(loss - baseline) * grad log p(s)]
 
-for every baseline that does not depend on the samples (Xu et al. 2015, equations 10 to 13). A row's
-samples affect the losses of its own targets only. The baseline is a moving average of the loss per
-target; the entropy of the distributions is a bonus that keeps them from collapsing early."""
+for every baseline that does not depend on the samples (Xu et al. 2015, equations 10 to 13). The loss is
+that of the targets which a sample affects: those of its row, and of a causal decoder those from its
+token on. The baseline is a moving average of the loss per target; the entropy of the distributions is a
+bonus that keeps them from collapsing early."""
 
 from __future__ import annotations
 
@@ -20,8 +21,11 @@ from torch import Tensor, nn
 
 from qkv.batch import Batch
 from qkv.data.batches.collate import Example
+from qkv.decode.runner import attends_to_future
+from qkv.nn.network import DualEncoder, Network
 from qkv.nn.selections import Hard
 from qkv.nn.transformer import SAMPLE_OUTPUTS
+from qkv.spec import DualSpec, Spec, StackSpec
 from qkv.train.objectives.objective import TARGET_ROWS, ForwardOutputs, MovingBaseline, Objective
 from qkv.validate import check_number
 
@@ -39,7 +43,7 @@ def has_hard_attention(net: nn.Module) -> bool:
 
 
 def prepare_hard_attention(
-    objective: Objective, net: nn.Module, settings: Mapping[str, Any]
+    objective: Objective, net: Network | DualEncoder, settings: Mapping[str, Any]
 ) -> Objective:
     """Return the objective with the terms of REINFORCE if the network has hard attention.
 
@@ -67,32 +71,56 @@ def prepare_hard_attention(
     check_number("objective.reinforce_weight", values["reinforce_weight"], more_than=0)
     check_number("objective.entropy_weight", values["entropy_weight"], at_least=0)
     baseline = MovingBaseline(values["baseline_decay"])
-    return add_reinforce(objective, baseline, values["reinforce_weight"], values["entropy_weight"])
+    return add_reinforce(
+        objective,
+        baseline,
+        values["reinforce_weight"],
+        values["entropy_weight"],
+        is_causal=has_causal_decoder(net.spec),
+    )
 
 
 def add_reinforce(
-    objective: Objective, baseline: MovingBaseline, reinforce_weight: float, entropy_weight: float
+    objective: Objective,
+    baseline: MovingBaseline,
+    reinforce_weight: float,
+    entropy_weight: float,
+    *,
+    is_causal: bool,
 ) -> Objective:
     """Return the objective with the gradient of REINFORCE in its loss, whose value does not change, and
-    with the term `attention_entropy`."""
+    with the term `attention_entropy` if it has a weight.
+
+    `is_causal`: a location that the decoder draws for a token affects this and later targets only."""
     compute_row_losses = objective.compute_row_losses
     assert compute_row_losses is not None
 
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
-        row_losses, row_targets = compute_row_losses(outputs)
-        num_targets = row_targets.sum().clamp(min=1)
-        expected = baseline.get(row_losses.sum() / num_targets) * row_targets
-        advantages = (row_losses - expected).detach()  # (B,)
-        log_probs = sum_samples(outputs, "attention_log_probs")
-        surrogate = reinforce_weight * (advantages * log_probs).sum() / num_targets
-        entropy = sum_samples(outputs, "attention_entropy").sum() / num_targets
+        losses_of_targets, is_target = compute_row_losses(outputs)
+        num_targets = is_target.sum().clamp(min=1)
+        expected = baseline.get(losses_of_targets.sum() / num_targets) * is_target
+        advantages = (losses_of_targets - expected).detach()  # (B, T)
+        row_advantages = advantages.sum(1, keepdim=True)
+        surrogates, entropies = [], []
+        for prefix in ("", "encoder_"):
+            if f"{prefix}attention_log_probs" not in outputs:
+                continue
+            log_probs = outputs[f"{prefix}attention_log_probs"]
+            is_aligned = is_causal and not prefix and log_probs.shape == advantages.shape
+            affected = advantages.flip(1).cumsum(1).flip(1) if is_aligned else row_advantages
+            surrogates.append((affected * log_probs).sum())
+            entropies.append(outputs[f"{prefix}attention_entropy"].sum())
+        surrogate = torch.stack(surrogates).sum() * reinforce_weight / num_targets
         losses = objective.compute_losses(outputs)
         losses["loss"] = losses["loss"] + (surrogate - surrogate.detach())
-        return losses | {"attention_entropy": -entropy_weight * entropy}
+        if entropy_weight:
+            entropy = torch.stack(entropies).sum() / num_targets
+            losses["attention_entropy"] = -entropy_weight * entropy
+        return losses
 
     def count_targets(batch: Batch) -> Mapping[str, float]:
         counts = dict(objective.count_targets(batch))
-        return counts | {"attention_entropy": counts["loss"]}
+        return counts | ({"attention_entropy": counts["loss"]} if entropy_weight else {})
 
     return replace(
         objective,
@@ -105,10 +133,13 @@ def add_reinforce(
     )
 
 
-def sum_samples(outputs: ForwardOutputs, name: str) -> Tensor:
-    """Return an output of hard attention, summed over the tokens of the encoder and decoder: (B,)."""
-    parts = [outputs[key].sum(1) for key in (f"encoder_{name}", name) if key in outputs]
-    return torch.stack(parts).sum(0)
+def has_causal_decoder(spec: Spec | DualSpec) -> bool:
+    """Return whether the last stack is a decoder, in which no token depends on a later one."""
+    if isinstance(spec, DualSpec) or spec.decoder is None:
+        return False
+    if not isinstance(spec.decoder, StackSpec):
+        return True
+    return not any(attends_to_future(layer.attention.pattern) for layer in spec.decoder.layers)
 
 
 def collate_with_samples(

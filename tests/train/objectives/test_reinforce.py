@@ -31,12 +31,12 @@ def build_hard_model(**changes: Any) -> qkv.Model:
 
 
 def build_reinforced_objective(
-    baseline: float = torch.nan, entropy_weight: float = 0.0
+    baseline: float = torch.nan, entropy_weight: float = 0.0, *, is_causal: bool = True
 ) -> Objective:
     moving = MovingBaseline(0.9)
     moving.value.fill_(baseline)
     objective = build_objective("causal-lm", VOCAB)
-    return add_reinforce(objective, moving, 1.0, entropy_weight)
+    return add_reinforce(objective, moving, 1.0, entropy_weight, is_causal=is_causal)
 
 
 def repeat_batch(rows: int) -> Batch:
@@ -74,16 +74,16 @@ def flatten_gradients(model: qkv.Model, loss: Tensor) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("baseline", [0.0, 4.0])
+@pytest.mark.parametrize(("baseline", "is_causal"), [(0.0, False), (4.0, True)])
 def test_the_mean_of_many_samples_is_the_gradient_of_the_expected_loss(
-    baseline: float, monkeypatch: pytest.MonkeyPatch
+    baseline: float, is_causal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of all parameters, for any baseline: the estimate is unbiased."""
     torch.manual_seed(0)
     model = build_hard_model()
     model.net.train()
     expected = flatten_gradients(model, compute_expected_loss(model, monkeypatch))
-    objective = build_reinforced_objective(baseline)
+    objective = build_reinforced_objective(baseline, is_causal=is_causal)
     batch = repeat_batch(4000)
     estimates = torch.stack(
         [flatten_gradients(model, objective(model.net(batch))) for _ in range(30)]
@@ -96,19 +96,31 @@ def test_the_mean_of_many_samples_is_the_gradient_of_the_expected_loss(
     assert (without - expected).norm() > 10 * difference.norm()
 
 
-def test_a_good_baseline_lowers_the_variance() -> None:
+def test_a_good_baseline_and_causality_lower_the_variance() -> None:
+    """Of the gradient of queries and keys, over random rows."""
     torch.manual_seed(0)
     model = build_hard_model()
     model.net.train()
-    batch = repeat_batch(8)
+    names = ("decoder.layers.0.attention.q.weight", "decoder.layers.0.attention.k.weight")
+    parameters = [model.net.get_parameter(name) for name in names]
 
-    def measure_variance(baseline: float) -> float:
-        objective = build_reinforced_objective(baseline)
-        estimates = [flatten_gradients(model, objective(model.net(batch))) for _ in range(50)]
-        return torch.stack(estimates).var(0).sum().item()
+    def measure_variance(baseline: float, is_causal: bool) -> float:
+        objective = build_reinforced_objective(baseline, is_causal=is_causal)
+        gradients = []
+        for seed in range(100):
+            ids = tiny.random_ids(8, 17, seed=seed)
+            inputs = Inputs.create(ids[:, :-1])
+            labels = {"labels": ids[:, 1:].contiguous()}
+            out = model.net(Batch(decoder=inputs, labels=labels, extra_outputs=NAMES))
+            gradients.append(torch.cat(torch.autograd.grad(objective(out), parameters)))
+        return torch.stack(gradients).var(0).sum().item()
 
-    mean_loss = build_objective("causal-lm", VOCAB)(model.net(repeat_batch(1000))).item()
-    assert measure_variance(mean_loss) < 0.5 * measure_variance(0.0)
+    batch = Batch(decoder=Inputs.create(tiny.random_ids(99, 16)))
+    labels = {"labels": tiny.random_ids(99, 16, seed=1)}
+    mean_loss = build_objective("causal-lm", VOCAB)(model.net(batch) | labels).item()
+    without, with_baseline = (measure_variance(x, False) for x in (0.0, mean_loss))
+    assert with_baseline < 0.5 * without
+    assert measure_variance(mean_loss, True) < 0.7 * with_baseline
 
 
 def test_the_value_of_the_loss_does_not_change() -> None:
@@ -144,15 +156,16 @@ def make_examples(name: str) -> list[Example]:
 def test_losses_of_rows_sum_to_the_loss(name: str, settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
     objective = build_objective(name, VOCAB, **settings)
-    reinforced = add_reinforce(objective, MovingBaseline(0.9), 1.0, 0.0)
+    reinforced = add_reinforce(objective, MovingBaseline(0.9), 1.0, 0.0, is_causal=False)
     batch = make_batch(reinforced, make_examples(name))
     assert {*batch.extra_outputs} == {*NAMES}
     num_classes = 3 if name == "sequence-classification" else VOCAB.vocab_size
     logits = torch.randn(*batch.labels["labels"].shape, num_classes)
     outputs = {**batch.labels, "logits": logits, "last_hidden_state": torch.zeros(2, 1, 1)}
     assert reinforced.compute_row_losses is not None
-    row_losses, row_targets = reinforced.compute_row_losses(outputs)
-    assert row_losses.shape == row_targets.shape == (2,)
+    losses, is_target = reinforced.compute_row_losses(outputs)
+    assert len(losses) == len(is_target) == 2
+    row_losses, row_targets = losses.sum(1), is_target.sum(1)
     assert row_targets.sum() == objective.count_targets(batch)["loss"]
     mean = objective.compute_losses(outputs)["loss"]
     torch.testing.assert_close(row_losses.sum() / row_targets.sum(), mean)
@@ -230,7 +243,7 @@ def test_hard_attention_learns_where_to_look() -> None:
         attention_select="hard",
     )  # fmt: skip
     base = build_objective("sequence-classification", VOCAB)
-    objective = add_reinforce(base, MovingBaseline(0.9), 1.0, 0.01)
+    objective = add_reinforce(base, MovingBaseline(0.9), 1.0, 0.01, is_causal=False)
     assert objective.baseline is not None
     optimizer = torch.optim.Adam(model.net.parameters(), lr=1e-2)
     model.net.train()
