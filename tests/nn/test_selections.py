@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkv.nn.selections import SELECTIONS, Hard, Selection, build_selection, local_window
+from qkv.nn.selections import SELECTIONS, Hard, Selection, build_selection
 
 DQ = 4
 SETTINGS: dict[str, dict[str, float]] = {"top-k": dict(k=3), "local-p": dict(window=2)}
@@ -236,11 +236,6 @@ def test_padding_does_not_change_weights(name: str) -> None:
         mask = torch.cat([torch.full(part.shape, part is scores) for part in parts], dim=-1)
         weights = selection(torch.cat(parts, dim=-1), mask, query)
         torch.testing.assert_close(weights[mask].view_as(expected), expected)
-
-
-def test_local_window() -> None:
-    window = local_window(torch.tensor([0, 3]), 5, 1)
-    assert window.int().tolist() == [[1, 1, 0, 0, 0], [0, 0, 1, 1, 1]]
 
 
 @pytest.mark.parametrize(
