@@ -197,11 +197,13 @@ def test_gradients_of_partial_tiles_on_cuda(dtype: torch.dtype) -> None:
     for pattern in (Banded(28), Strided(28), Banded(28) | Strided(28)):
         sparse = [x.clone().requires_grad_() for x in inputs]
         layout = build_block_layout(pattern, visible, positions)
-        out = block_sparse_attention(*sparse, pattern, lambda p: layout, 0.125)  # noqa: B023
+        q, k, v = sparse
+        out = block_sparse_attention(q, k, v, pattern, lambda p: layout, 0.125)  # noqa: B023
         out.backward(grad)
         dense = [x.clone().float().requires_grad_() for x in inputs]
         mask = visible(pattern, positions, positions)
-        F.scaled_dot_product_attention(*dense, attn_mask=mask, scale=0.125).backward(grad.float())
+        q, k, v = dense
+        F.scaled_dot_product_attention(q, k, v, mask, scale=0.125).backward(grad.float())
         for x, expected in zip(sparse, dense, strict=True):
             assert x.grad is not None
             assert expected.grad is not None
