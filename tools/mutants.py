@@ -101,6 +101,7 @@ TABLE = [Mutant(*row) for row in (
     ("stopped-training-is-a-result", "experiments/recipe_training.py", "if state.step < total_steps:", "if state.step < 0:", "experiments/recipe_training:a_stopped_training_has_no_result"),
     ("retrieval-without-memory", "experiments/measures/retrieval.py", 'mems = net(Batch(decoder=Inputs.create(part), mems=mems))["mems"]', 'mems = net(Batch(decoder=Inputs.create(part)))["mems"]', "experiments/measures:a_token_is_retrieved_by_attention_but_not_from_beyond_the_memory"),
     # drawing
+    ("partial-tile-without-inf", "kernels/partial_attention.py", "value=torch.inf", "value=0.0", "kernels/block_sparse:rows_beyond_the_queries_of_a_tile_are_ignored"),
     ("image-patches-transposed", "image_tokenizer.py", "return patches.transpose(0, 1, 3, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "return patches.transpose(0, 3, 1, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "data/image_tokenizer:a_code_is_the_nearest_patch_in_reading_order"),
     ("nearest-code-without-norm", "image_tokenizer.py", "(square_norms - 2 * chunk @ codes.T).argmin(1)", "(-2 * chunk @ codes.T).argmin(1)", "data/image_tokenizer:a_code_is_the_nearest_patch_in_reading_order"),
     ("caption-is-a-target", "train/objectives/text_to_image.py", "labels[:, :-num_codes] = IGNORE_INDEX", "labels[:, :0] = IGNORE_INDEX", "train/objectives/text_to_image:only_codes_are_targets"),
