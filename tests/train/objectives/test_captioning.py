@@ -118,8 +118,8 @@ def test_images_are_augmented_in_training_only(name: str, tmp_path: Path) -> Non
     plain = torch.from_numpy(ImageProcessor.for_size(12)(tmp_path / "a.png"))
     assert torch.equal(read(objective.noise(example, rng(0))), plain)
     assert objective.train_noise is not None
-    first, again, second = (read(objective.train_noise(example, rng(seed))) for seed in (0, 0, 1))
-    assert torch.equal(first, again)
+    first, repeated, second = (read(objective.train_noise(example, rng(seed))) for seed in (0, 0, 1))
+    assert torch.equal(first, repeated)
     assert not torch.allclose(first, plain, atol=0.1)
     assert not torch.allclose(first, second, atol=0.1)
 
