@@ -100,6 +100,12 @@ TABLE = [Mutant(*row) for row in (
     ("mean-is-the-lowest-seed", "experiments/figure.py", "sum(ys) / len(ys)", "min(ys)", "experiments/run:the_figure_is_drawn_from_the_table_alone"),
     ("stopped-training-is-a-result", "experiments/recipe_training.py", "if state.step < total_steps:", "if state.step < 0:", "experiments/recipe_training:a_stopped_training_has_no_result"),
     ("retrieval-without-memory", "experiments/measures/retrieval.py", 'mems = net(Batch(decoder=Inputs.create(part), mems=mems))["mems"]', 'mems = net(Batch(decoder=Inputs.create(part)))["mems"]', "experiments/measures:a_token_is_retrieved_by_attention_but_not_from_beyond_the_memory"),
+    # captions and CLIP
+    ("evaluation-is-augmented", "train/objectives/captioning.py", "noise=images.read,", "noise=images.read_to_augment,", "train/objectives/captioning:images_are_augmented_in_training_only[image-captioning]"),
+    ("background-is-black", "data/noise/augmentation.py", "    y += background\n", "", "data/augmentation:translation_moves_the_picture_on_its_background"),
+    ("coverage-of-sums", "train/objectives/captioning.py", "(1 - coverage).square().mean()", "coverage.square().mean()", "train/objectives/captioning:doubly_stochastic_attention_equals_its_formula"),
+    ("recall-counts-pictures", "train/evaluate/retrieval_evaluator.py", "text_embeds = np.stack(texts)[first]", "text_embeds = np.stack(texts)[first] * 0", "train/objectives/captioning:recall_counts_the_names_not_the_pictures"),
+    ("convolution-without-residual", "nn/patches.py", "return F.relu(x + self.residual_norm(self.residual(x)))", "return F.relu(self.residual_norm(self.residual(x)))", "nn/convolutions:convolutional_features_equal_their_formula"),
     # drawing
     ("partial-tile-without-inf", "kernels/partial_attention.py", "value=torch.inf", "value=0.0", "kernels/block_sparse:rows_beyond_the_queries_of_a_tile_are_ignored"),
     ("image-patches-transposed", "image_tokenizer.py", "return patches.transpose(0, 1, 3, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "return patches.transpose(0, 3, 1, 2, 4, 5).reshape(-1, patch_size**2 * num_channels)", "data/image_tokenizer:a_code_is_the_nearest_patch_in_reading_order"),

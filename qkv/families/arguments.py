@@ -33,6 +33,7 @@ class FamilyArguments(TypedDict, total=False):
     patch_size: int
     num_channels: int
     conv_widths: tuple[int, ...]
+    feature_width: int
     pooler_output_size: int | None
     text: dict[str, Any] | None
     image: dict[str, Any] | None

@@ -55,7 +55,11 @@ def build_record(folder: Path, text: str) -> Record:
 
 
 def build_context(name: str, folder: Path, overflow: str | None, **data: Any) -> SetupContext:
-    model = build_model("clip" if name == "image-text-contrastive" else "bert")
+    families = {
+        "image-text-contrastive": "clip",
+        "image-captioning": "vision-encoder-decoder",
+    }
+    model = build_model(families.get(name, "bert"))
     assert model.tokenizer is not None
     model.tokenizer.save(folder / "tokenizer")
     if name == "text-to-image":
