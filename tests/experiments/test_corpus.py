@@ -14,9 +14,9 @@ from qkv.experiments.corpus import (
     count_words,
     cut_batches,
     draw_test_rows,
+    hold_out_pairs,
     load_corpus,
     read_pairs,
-    hold_out_pairs,
 )
 
 
