@@ -14,6 +14,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,20 +23,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import qkv
 from qkv.batch import Batch, Inputs
 
-MODELS = {"dense": {}, "sparse, layers": {"split": "layers"}, "sparse, merged": {"split": "merged"}}
+MODELS: dict[str, dict[str, str]] = {
+    "dense": {},
+    "sparse, layers": {"split": "layers"},
+    "sparse, merged": {"split": "merged"},
+}
 
 
 def measure(name: str, side: int, options: argparse.Namespace) -> float:
     """Return the seconds of the fastest step of a few."""
     torch.manual_seed(0)
     length = side * side
-    sizes = dict(vocab_size=257, width=options.width, depth=options.depth, heads=options.heads)
-    regularization = dict(dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0)
+    sizes: dict[str, Any] = dict(
+        vocab_size=257, width=options.width, depth=options.depth, heads=options.heads,
+        dropout=0.0, embedding_dropout=0.0, attention_dropout=0.0, max_positions=length,
+    )  # fmt: skip
+    if name != "dense":
+        sizes |= dict(pattern="strided", stride=side, **MODELS[name])
     family = "gpt2" if name == "dense" else "sparse"
-    extra = {} if name == "dense" else dict(pattern="strided", stride=side, **MODELS[name])
-    model = qkv.build(
-        family, **sizes, **regularization, **extra, max_positions=length, device=options.device
-    ).train()
+    model = qkv.build(family, device=options.device, **sizes).train()
     net = model.net
     if options.compile:
         net.compile()

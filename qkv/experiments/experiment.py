@@ -31,7 +31,7 @@ VARIANT = "variant"
 SEED = "seed"
 
 
-class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ExperimentAbout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an experiment asks, and the data files that it reads."""
 
     title: str
@@ -80,7 +80,7 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class ExperimentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    about: About
+    about: ExperimentAbout
     cells: list[CellGroup]
     panels: list[Panel] = []
 
@@ -112,7 +112,7 @@ class Experiment:
     """An experiment in its full or its reduced form."""
 
     name: str
-    about: About
+    about: ExperimentAbout
     cells: tuple[Cell, ...]
     panels: tuple[Panel, ...]
     is_reduced: bool = False

@@ -238,4 +238,5 @@ def reset_matrices(module: nn.Module) -> None:
 def score_hidden(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     """Return v·tanh(query + key) for each pair: (..., T, A), (..., S, A) -> (..., T, S)."""
     hidden = (query[..., :, None, :] + keys[..., None, :, :]).tanh()  # (..., T, S, A)
-    return (hidden @ v[..., None, :, :]).squeeze(-1)
+    v = v if v.dim() == 2 else v[..., None, :, :]  # a matrix alone makes one product of all pairs
+    return (hidden @ v).squeeze(-1)

@@ -12,7 +12,6 @@ from qkv.model.load import load_folder
 from qkv.model.model import Model
 from qkv.nn.network import DualEncoder
 from qkv.text import Tokenizer
-from qkv.train.initial_model import get_tokenizer
 from qkv.words.read import load_vectors
 
 VECTOR_SUFFIXES = (".txt", ".vec", ".bin", ".gz")
@@ -36,7 +35,7 @@ def initialize_embeddings(model: Model, source: str) -> EmbeddingMatches:
 
     A word of a file is the token with its text, with or without a space before it, else its lowercase
     form; special tokens have none. Tokens of another model are compared as they are spelled there."""
-    tokenizer = get_tokenizer(model)
+    tokenizer = get_model_tokenizer(model)
     tables = list_token_tables(model)
     if Path(source).is_file():
         word_vectors = load_vectors(source)
@@ -68,7 +67,16 @@ def initialize_embeddings(model: Model, source: str) -> EmbeddingMatches:
     return EmbeddingMatches(source, len(rows_by_id), len(tokenizer))
 
 
-def list_token_tables(model: Model) -> list[nn.Parameter]:
+def get_model_tokenizer(model: Model) -> Tokenizer:
+    """Return the tokenizer of a model; raise ValueError if it has none."""
+    if model.tokenizer is None:
+        raise ValueError(
+            f"the model ({model.family.name}) has no tokenizer, which gives tokens their rows"
+        )
+    return model.tokenizer
+
+
+def list_token_tables(model: Model) -> list[Tensor]:
     """Return the token embeddings of encoder and decoder; one if they share it."""
     net = model.net.text if isinstance(model.net, DualEncoder) else model.net
     stacks = [net.encoder, net.decoder] if net is not None else []
@@ -99,7 +107,7 @@ def match_model_tokens(tokenizer: Tokenizer, source: str) -> tuple[dict[int, int
     """Return the rows of equal tokens in the token embedding of another model, and that table."""
     try:
         other = load_folder(source, device="cpu")
-        other_ids = get_tokenizer(other).get_vocab()
+        other_ids = get_model_tokenizer(other).get_vocab()
         vectors = list_token_tables(other)[0].detach().float()
     except ValueError as error:
         raise ValueError(f"model.embeddings: {error}") from None

@@ -33,6 +33,7 @@ from torch.distributed.tensor.parallel import (
 from qkv.nn.attention import Attention
 from qkv.nn.feed_forward import FeedForward
 from qkv.nn.lora import LoraLinear
+from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.relative_position import AlibiBias, RelativeBucketBias
 from qkv.nn.scored_attention import ScoredAttentionKernel
 from qkv.nn.transformer import Layer, Stack
@@ -192,6 +193,8 @@ def check_tensor_parallel(net: nn.Module, world_size: int) -> None:
             problems[f"a feed-forward width of {module.up.weight.shape[0]}"] = None
         elif isinstance(module, LoraLinear):
             problems["LoRA adapters"] = None
+        elif isinstance(module, RecurrentStack):
+            problems["recurrent layers"] = None
         elif isinstance(module, Stack) and any(
             isinstance(layer.attention.pattern, PerHead) for layer in module.spec.layers
         ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from qkv.validate import check_number
 
@@ -47,3 +48,20 @@ class WordsConfig:
                 )
         for name, bounds in SETTING_BOUNDS.items():
             check_number(name, getattr(self, name), **bounds)  # type: ignore[arg-type]
+
+
+class WordsSettings(TypedDict, total=False):
+    """The fields of WordsConfig, as keyword arguments."""
+
+    algorithm: str
+    vector_size: int
+    window: int
+    negative: int
+    sample: float
+    min_count: int
+    epochs: int
+    lr: float
+    min_lr_ratio: float
+    seed: int
+    split: str
+    lowercase: bool

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
@@ -31,7 +32,7 @@ from qkv.words.checkpoint import (
     read_corpus,
     write_checkpoint_file,
 )
-from qkv.words.config import WordsConfig
+from qkv.words.config import WordsConfig, WordsSettings
 from qkv.words.encode import Progress, WordsCorpus, encode_corpus
 from qkv.words.sampling import BlockSampler
 from qkv.words.update import UPDATES, VectorTables, create_tables
@@ -162,7 +163,7 @@ def train(
     num_threads: int | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress = lambda text, done, total: None,
-    **settings: object,
+    **settings: Unpack[WordsSettings],
 ) -> WordVectors:
     """Train word vectors with skip-gram or CBOW and negative sampling (word2vec).
 
@@ -173,7 +174,7 @@ def train(
     corpus and, once a minute, the state: a call with the same arguments continues from there, and
     the caller removes the folder when the vectors are saved. It needs a corpus in files."""
     if config is None:
-        config = build_config(settings)
+        config = build_config(cast(Mapping[str, Any], settings))
     elif settings:
         raise ValueError(f"config and {', '.join(settings)}, expected only one of them")
     num_threads = count_cores() if num_threads is None else num_threads
@@ -200,13 +201,13 @@ def train(
             )
 
 
-def build_config(settings: Mapping[str, object]) -> WordsConfig:
+def build_config(settings: Mapping[str, Any]) -> WordsConfig:
     """Return the settings; an unknown one is an error with the closest known name."""
     known_names = [item.name for item in fields(WordsConfig)]
     for name in settings:
         if name not in known_names:
             raise ValueError(describe_unknown_name(name, [*known_names, "num_threads"]))
-    return WordsConfig(**settings)  # type: ignore[arg-type]
+    return WordsConfig(**settings)
 
 
 def train_in_folder(

@@ -42,7 +42,8 @@ def test_images_of_the_codebook_are_exact() -> None:
 
 def test_a_code_is_the_nearest_patch_in_reading_order() -> None:
     rng = np.random.default_rng(3)
-    images = rng.integers(256, size=(6, 6, 6, 3), dtype=np.uint8)
+    brightness = np.linspace(0.1, 1, 6)[:, None, None, None]  # the norms of codes differ
+    images = (rng.integers(256, size=(6, 6, 6, 3)) * brightness).astype(np.uint8)
     tokenizer = ImageTokenizer.train(images, patch_size=3, vocab_size=7)
     assert tokenizer.codebook.shape == (7, 27)
     codes = tokenizer.encode(images[:1])[0]

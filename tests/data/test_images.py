@@ -120,11 +120,11 @@ def test_an_array_that_is_no_image_is_an_error(array: Any) -> None:
 @pytest.mark.parametrize("size", [(20, 31), (12, 12), (9, 40)])
 def test_pixel_values_equal_those_of_the_vit_processor(size: tuple[int, int]) -> None:
     transformers = pytest.importorskip("transformers")
-    theirs = transformers.ViTImageProcessorPil(size={"height": 12, "width": 12})
-    config = json.loads(theirs.to_json_string())
+    reference = transformers.ViTImageProcessorPil(size={"height": 12, "width": 12})
+    config = json.loads(reference.to_json_string())
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8))
     vit = qkv.build("vit", image_size=12, patch_size=4, width=8, depth=1, heads=1, ffn_width=8)
-    expected = theirs(image, return_tensors="np")["pixel_values"][0]
+    expected = reference(image, return_tensors="np")["pixel_values"][0]
     for settings in (
         vit.image_processor_config,
         complete_preprocessor_config(vit.family, config),

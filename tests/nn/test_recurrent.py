@@ -79,7 +79,7 @@ class TestRecurrentCell:
         outputs, _ = cell(x, zeros)
         state = tuple(part.view(-1, 3, 5)[0] for part in zeros)
         for t in range(7):
-            gates = cell.project_inputs(x[:, t, :4]) + cell.project_feed(x[:, t, 4:])
+            gates = cell.project_inputs(x[:, t, :4]) + x[:, t, 4:] @ cell.get_feed_weight(2).T
             state = cell.step(gates, state)
             compare.assert_close({"hidden": state[0]}, {"hidden": outputs[:, t, :5]}, 1e-12)
 

@@ -68,7 +68,28 @@ MODELS = {
 IMAGE_TASKS = ("match", "caption")
 
 
+@cache
+def build_drawing_model() -> qkv.Model:
+    """Return a tiny model that draws images of 4 codes after at most 60 tokens of a text."""
+    image_tokenizer = qkv.ImageTokenizer(
+        image_size=4,
+        patch_size=2,
+        num_channels=3,
+        codebook=np.arange(96, dtype=np.uint8).reshape(8, 12),
+    )
+    tokenizer = train_tokenizer("gpt")
+    vocab_size = len(tokenizer) + len(image_tokenizer)
+    model = qkv.build("gpt2", width=16, depth=2, heads=2, vocab_size=vocab_size, max_positions=64)
+    for parameter in model.net.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    model.tokenizer = tokenizer
+    model.image_tokenizer = image_tokenizer
+    return model
+
+
 def build_task(name: str, **settings: Any) -> Any:
+    if name == "draw":
+        return qkv.task(name, build_drawing_model(), **settings)
     model = load_golden(MODELS[name]) if name in MODELS else build_model(*HEADS[name])
     return qkv.task(name, model, **settings)
 
@@ -87,6 +108,8 @@ def flatten_result(result: Any) -> tuple[list[Any], Any]:
         if isinstance(x, tuple):
             for item in x:
                 walk(item)
+        elif isinstance(x, np.ndarray):
+            flat.append(x.tolist())
         elif hasattr(x, "__dataclass_fields__"):
             walk(tuple(getattr(x, name) for name in x.__dataclass_fields__))
         else:
@@ -459,7 +482,7 @@ INVALID_TEXTS = {
 )
 @pytest.mark.parametrize(("text", "message"), INVALID_TEXTS.items())
 def test_texts_without_content_are_errors(name: str, text: str, message: str) -> None:
-    if text == "\0" and name in ("score", "complete", "summarize", "translate"):
+    if text == "\0" and name in ("score", "complete", "summarize", "translate", "draw"):
         pytest.skip("a byte-level tokenizer knows NUL, and to Marian's it is an unknown word")
     with pytest.raises(ValueError, match=message) as error:
         build_task(name)(text)
@@ -549,7 +572,7 @@ def test_unsupported_models_are_errors(name: str) -> None:
         "answer": ["bert-span", "bart", "t5", "marian"],
         "embed": ["bert", "bert-label", "bert-span", "bert-tag", "clip"], "match": ["clip"], "detect": [],
         "score": ["bert"], "translate": ["bart", "t5", "marian"], "summarize": ["bart", "t5", "marian"],
-        "complete": [], "caption": [],
+        "complete": [], "caption": [], "draw": [],
     }[name]  # fmt: skip
     for item in folders:
         if item in supported:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,10 +15,10 @@ from qkv.words import WordVectors
 from tests.support.errors import assert_error
 
 TEXTS = ["the cat sat on the mat", "The dog ran", "a mat for the dog"] * 20
-SIZES = dict(width=8, depth=1, heads=2, ffn_width=16)
+SIZES: dict[str, Any] = dict(width=8, depth=1, heads=2, ffn_width=16)
 
 
-def build(type: str = "word", family: str = "gpt2", **sizes: int) -> qkv.Model:
+def build(type: str = "word", family: str = "gpt2", **sizes: Any) -> qkv.Model:
     template = "seq2seq" if family == "bart" else "bert" if type == "wordpiece" else "gpt"
     tokenizer = qkv.Tokenizer.train(
         TEXTS, type=type, vocab_size=300 if type == "byte" else 80, template=template
@@ -106,7 +107,8 @@ def test_encoder_and_decoder_share_their_table(vector_file: Path) -> None:
     assert model.tokenizer is not None
     token_id = model.tokenizer.convert_tokens_to_ids("the")
     expected = qkv.words.load(vector_file)["the"]
-    for stack in (model.net.encoder, model.net.decoder):
+    net: Any = model.net
+    for stack in (net.encoder, net.decoder):
         assert torch.equal(stack.embedding.tokens.weight[token_id], expected)
 
 

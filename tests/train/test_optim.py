@@ -97,11 +97,11 @@ def test_muon_updates_only_hidden_matrices() -> None:
             name for part in muon for group in part.param_groups for name in group["param_names"]
         ]
         assert names
-        pattern = r"\.layers\.\d+\.(attention|cross_attention|feed_forward)\."
+        pattern = r"\.layers\.\d+\.(attention|cross_attention|feed_forward|cell)\.(?!bias)"
         assert all(re.search(pattern, name) for name in names)
-        assert all("router" not in name and name.endswith("weight") for name in names)
+        assert all("router" not in name for name in names)
         others = {*group_of(optimizer)} - {*names}
-        pattern = r"(attention|cross_attention)\.[qkvo]\.weight|(up|down|gate)\.weight"
+        pattern = r"\.layers\..*(\.([qkvo]|up|down|gate)\.weight|\.cell\.weight)"
         assert not [name for name in others if re.search(pattern, name)]
 
 

@@ -1,5 +1,6 @@
 """Long texts in training: one test for each row and value of the table in docs/long-texts.md."""
 
+from copy import copy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from qkv.train.objectives.samplers import DataSplit
 from qkv.train.recipe import DataConfig, ModelConfig, ObjectiveConfig, Recipe
 from tests.support import tiny
 from tests.support.long_texts import read_overflow_rows
+from tests.support.objectives import VOCAB
 
 ROWS = read_overflow_rows("Training")
 SPLIT_INTO_ROWS = [name for name, row in ROWS.items() if row.default is None]
@@ -56,6 +58,11 @@ def build_context(name: str, folder: Path, overflow: str | None, **data: Any) ->
     model = build_model("clip" if name == "image-text-contrastive" else "bert")
     assert model.tokenizer is not None
     model.tokenizer.save(folder / "tokenizer")
+    if name == "text-to-image":
+        assert VOCAB.image_tokenizer is not None
+        VOCAB.image_tokenizer.save(folder / "tokenizer")
+        model = copy(model)
+        model.image_tokenizer = VOCAB.image_tokenizer
     settings = {"stride": 4} if name == "question-answering" else {}
     recipe = Recipe(
         model=ModelConfig(),

@@ -16,7 +16,7 @@ from tests.support.errors import assert_error
 
 Write = Callable[..., Path]
 TEXT = b"2 3\nthe 0.5 -1 2e-3\ncat 1 2 3\n"
-ROWS = [[0.5, -1, 2e-3], [1, 2, 3]]
+ROWS: list[list[float]] = [[0.5, -1, 2e-3], [1, 2, 3]]
 
 
 def pack(*numbers: float) -> bytes:
@@ -106,7 +106,7 @@ def test_words_with_spaces_and_digits(write: Write) -> None:
     """As in GloVe's 840B file: `. . .` is a word; so is 0.5, but not a second one before the numbers."""
     content = b"a 1 2 3\n. . . 4 5 6\n0.5 7 8 9\nat name@domain.com 1 1 1\n</s> 0 0 0\n"
     words = ["a", ". . .", "0.5", "at name@domain.com", "</s>"]
-    rows = [[1.0, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [0, 0, 0]]
+    rows: list[list[float]] = [[1.0, 2, 3], [4, 5, 6], [7, 8, 9], [1, 1, 1], [0, 0, 0]]
     check(load(write(content)), words, rows)
     check(load(write(b"5 3\n" + content)), words, rows)
 

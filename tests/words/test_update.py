@@ -115,7 +115,7 @@ def test_the_step_of_skip_gram_is_the_gradient_of_its_loss() -> None:
                 context = x[inputs[g, j]]
                 loss = loss - (y[inputs[g, c + WINDOW]] @ context).sigmoid().log()
                 loss = loss - NEGATIVE / NOISE * (-(y[noise[g]] @ context)).sigmoid().log().sum()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert x.grad is not None
     assert y.grad is not None
     before = tables.inputs.clone(), tables.outputs.clone()

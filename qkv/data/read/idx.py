@@ -57,7 +57,7 @@ def read_idx_images(file: TextFile) -> Iterator[Record]:
             image = np.frombuffer(pixels, np.uint8).reshape(height, width)
             yield Record({"image": image, "label": str(label[0])}, f"{file}, image {number}")
         for stream, source in ((images, file), (labels, labels_file)):
-            if read_bytes(stream, 1, source):
+            if read_idx_bytes(stream, 1, source):
                 raise ValueError(
                     f"{source}: more bytes than the {count:,} items of its header; {DAMAGED_FILE_ADVICE}"
                 )
@@ -84,14 +84,14 @@ def find_labels_file(path: str) -> str:
 
 def read_header(stream: BinaryIO, file: TextFile, num_axes: int) -> tuple[int, ...]:
     """Read the magic number and the sizes of the axes."""
-    magic = read_bytes(stream, len(MAGIC) + 1, file)
+    magic = read_idx_bytes(stream, len(MAGIC) + 1, file)
     expected = MAGIC + bytes([num_axes])
     if magic != expected:
         raise ValueError(
             f"{file}: it begins with {magic.hex(' ') or 'nothing'}, expected {expected.hex(' ')}, an idx "
             f"file of bytes with {num_axes} {'axes' if num_axes > 1 else 'axis'}"
         )
-    sizes = read_bytes(stream, 4 * num_axes, file)
+    sizes = read_idx_bytes(stream, 4 * num_axes, file)
     if len(sizes) < 4 * num_axes:
         raise ValueError(f"{file}: the header is incomplete; {DAMAGED_FILE_ADVICE}")
     shape = struct.unpack(f">{num_axes}I", sizes)
@@ -100,7 +100,7 @@ def read_header(stream: BinaryIO, file: TextFile, num_axes: int) -> tuple[int, .
     return shape
 
 
-def read_bytes(stream: BinaryIO, size: int, file: TextFile) -> bytes:
+def read_idx_bytes(stream: BinaryIO, size: int, file: TextFile) -> bytes:
     """Read at most this many bytes; errors of decompression become errors about the file."""
     try:
         return stream.read(size)
@@ -110,7 +110,7 @@ def read_bytes(stream: BinaryIO, size: int, file: TextFile) -> bytes:
 
 def read_exactly(stream: BinaryIO, size: int, file: TextFile, number: int) -> bytes:
     """Read the bytes of one item."""
-    data = read_bytes(stream, size, file)
+    data = read_idx_bytes(stream, size, file)
     if len(data) < size:
         raise ValueError(f"{file}: the file ends in item {number:,}; {DAMAGED_FILE_ADVICE}")
     return data

@@ -17,9 +17,10 @@ from qkv.decode.engine import Engine
 from qkv.experiments.measures import CellContext
 from qkv.experiments.peak_memory import PeakMemory
 from qkv.experiments.table import Measurement
-from qkv.experiments.training import build_cell_model, count_parameters
+from qkv.experiments.training import build_cell_model
 from qkv.memory import is_memory_error
 from qkv.nn.network import Network
+from qkv.view.tree import count_parameters
 
 BYTE_VALUES = 256
 

@@ -14,8 +14,10 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from qkv.nn.recurrent.rows import gather_last, reverse_rows
+
+SATURATION = 1e4  # its sigmoid is exactly one, that of its negative zero, in every dtype
 State = tuple[Tensor, ...]  # hidden, and the memory cell of an LSTM: (N, W) each
 
 
@@ -24,12 +26,11 @@ def rnn_step(input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
 
 
 def gru_step(input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
-    width = state[0].shape[-1]
-    both = (input_gates[..., : 2 * width] + hidden_gates[..., : 2 * width]).sigmoid()
-    reset, update = both.chunk(2, -1)
-    new = torch.tanh(
-        torch.addcmul(input_gates[..., 2 * width :], reset, hidden_gates[..., 2 * width :])
-    )
+    sizes = [2 * state[0].shape[-1], state[0].shape[-1]]
+    gates, candidate = input_gates.split(sizes, -1)
+    hidden, hidden_candidate = hidden_gates.split(sizes, -1)
+    reset, update = (gates + hidden).sigmoid().chunk(2, -1)
+    new = torch.addcmul(candidate, reset, hidden_candidate).tanh()
     return (torch.lerp(new, state[0], update),)  # (1 - update) * new + update * state
 
 
@@ -86,9 +87,11 @@ class RecurrentCell(nn.Module):
         An input that is narrower than that of the cell is its first part."""
         return F.linear(x, self.weight_ih_l0[:, : x.shape[-1]], self.bias_ih_l0)
 
-    def project_feed(self, feed: Tensor) -> Tensor:
-        """Return the part of the gates that depends on the last part of the input."""
-        return F.linear(feed, self.weight_ih_l0[:, -feed.shape[-1] :])
+    def get_feed_weight(self, width: int) -> Tensor:
+        """Return the columns for the last part of the input, `width` wide: (G, width).
+
+        A loop takes them once: the gradient of each slice is as large as the whole matrix."""
+        return self.weight_ih_l0[:, self.weight_ih_l0.shape[1] - width :]
 
     def step(self, input_gates: Tensor, state: State) -> State:
         """Return the next state: input_gates (N, G), state (N, W)."""
@@ -105,30 +108,50 @@ class RecurrentCell(nn.Module):
     ) -> tuple[Tensor, State]:
         """Run over rows (N, L, E): outputs (N, L, W or 2W) and final states (directions, N, W).
 
-        The final states are those after the last token of each row if there are `lengths`; a row
+        With `lengths`, a row ends before L, and its final states are those after its last token; a row
         without tokens keeps its state."""
-        state = tuple(part.view(-1, *part.shape[-2:]).contiguous() for part in state)
-        weights = [*self.parameters()]
-        settings = (True, 1, 0.0, self.training, self.bidirectional)
-        initial = state if len(state) > 1 else state[0]
-        if lengths is None:
-            outputs, *final = run_kernel(self.cell_type.run, x, initial, weights, *settings, True)
-            return outputs, tuple(final)
-        # Packed sequences need lengths on the host, and have no empty rows.
-        packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), True, enforce_sorted=False)
-        assert packed.sorted_indices is not None
-        assert packed.unsorted_indices is not None
-        ordered = tuple(part.index_select(1, packed.sorted_indices) for part in state)
-        data, *final = run_kernel(
-            self.cell_type.run, packed.data, packed.batch_sizes,
-            ordered if len(ordered) > 1 else ordered[0], weights, *settings,
+        state = tuple(part.view(-1, *part.shape[-2:]) for part in state)
+        outputs, final = self.run_direction(x, tuple(part[:1] for part in state), lengths, "")
+        if self.bidirectional:
+            backward, final_backward = self.run_direction(
+                reverse_rows(x, lengths), tuple(part[1:] for part in state), lengths, "_reverse"
+            )
+            outputs = torch.cat([outputs, reverse_rows(backward, lengths)], dim=-1)
+            final = tuple(torch.cat(pair) for pair in zip(final, final_backward, strict=True))
+        return outputs, final
+
+    def run_direction(
+        self, x: Tensor, state: State, lengths: Tensor | None, suffix: str
+    ) -> tuple[Tensor, State]:
+        """Run from the first token to the last with the parameters of a direction; state (1, N, W)."""
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        weights = [self.get_parameter(f"{name}_l0{suffix}") for name in names]
+        has_cell = len(state) > 1
+        if lengths is not None and has_cell:
+            x, weights[0] = self.keep_cell_at_padding(x, weights[0], lengths)
+        initial = tuple(part.contiguous() for part in state)
+        outputs, *final = run_kernel(
+            self.cell_type.run, x, initial if has_cell else initial[0], weights,
+            True, 1, 0.0, self.training, False, True,
         )  # fmt: skip
-        outputs, _ = pad_packed_sequence(packed._replace(data=data), True, total_length=x.shape[1])
-        is_empty = (lengths == 0)[:, None]
-        return outputs, tuple(
-            torch.where(is_empty, old, new.index_select(1, packed.unsorted_indices))
-            for old, new in zip(state, final, strict=True)
-        )
+        if lengths is not None:
+            hidden = torch.cat([state[0].transpose(0, 1), outputs], dim=1)
+            final[0] = gather_last(hidden, lengths)[None]
+        return outputs, tuple(final)
+
+    def keep_cell_at_padding(
+        self, x: Tensor, weight: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the inputs and their weights with a column that is one at padding, where it closes the
+        input gate of an LSTM and opens its forget gate: the memory cell stays as it is.
+
+        Unlike packed sequences, this needs no lengths on the host and no copies in each step."""
+        is_padding = torch.arange(x.shape[1], device=x.device) >= lengths[:, None]
+        column = weight.new_zeros(len(weight), 1)
+        column[: self.width] = -SATURATION
+        column[self.width : 2 * self.width] = SATURATION
+        x = torch.cat([x, is_padding[..., None].to(x.dtype)], dim=-1)
+        return x, torch.cat([weight, column], dim=1)
 
 
 def run_kernel(kernel: Callable[..., tuple[Tensor, ...]], *args: object) -> tuple[Tensor, ...]:

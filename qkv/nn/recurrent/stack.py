@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.batch import Batch, Inputs
@@ -165,10 +166,7 @@ class RecurrentStack(nn.Module):
         self, x: Tensor, start: Start, lengths: Tensor | None, needs_finals: bool
     ) -> tuple[Tensor, Attended | None, list[State]]:
         """Run each layer over whole sequences x (N, L, E); return the outputs, the attention, and the
-        final states of each layer (N, directions, W).
-
-        Only final states, and a second direction, need the lengths, which are then read from the
-        device."""
+        final states of each layer (N, directions, W)."""
         embedding = x
         context = None
         if start.summary is not None:
@@ -193,7 +191,9 @@ class RecurrentStack(nn.Module):
         self, x: Tensor, start: Start, lengths: Tensor | None, needs_finals: bool
     ) -> tuple[Tensor, Attended | None, list[State]]:
         """Read the tokens of x (N, L, E) one by one; return what `run_layers` does."""
-        gates = self.recurrent_layers[0].cell.project_inputs(x).unbind(1)
+        first = self.recurrent_layers[0].cell
+        gates = first.project_inputs(x).unbind(1)
+        feed_weight = first.get_feed_weight(self.spec.feed_width)
         positions = start.get_positions(x).split(1, dim=1)
         hidden = start.layers[-1].hidden
         output = start.output
@@ -209,7 +209,8 @@ class RecurrentStack(nn.Module):
 
         for t, token in enumerate(x.unbind(1)):
             feed = compute_context(hidden, t) if self.attends_before else output
-            hidden = self.step_layers(token, gates[t], feed, start.layers)
+            first_gates = gates[t] if feed is None else gates[t] + F.linear(feed, feed_weight)
+            hidden = self.step_layers(token, first_gates, start.layers)
             hiddens.append(hidden)
             if self.spec.input_feeding:
                 output = self.output(hidden, token, compute_context(hidden, t))
@@ -223,17 +224,13 @@ class RecurrentStack(nn.Module):
         finals = [layer.finish(lengths) for layer in start.layers] if needs_finals else []
         return all_outputs, attended, finals
 
-    def step_layers(
-        self, token: Tensor, gates: Tensor, feed: Tensor | None, states: list[History | Tape]
-    ) -> Tensor:
-        """Read one token in all layers: the input of the first (N, E), its gates (N, G) and what else
-        enters it (N, F) -> the hidden state of the last (N, W)."""
+    def step_layers(self, token: Tensor, gates: Tensor, states: list[History | Tape]) -> Tensor:
+        """Read one token in all layers: the input of the first (N, E) and its gates (N, G) -> the
+        hidden state of the last (N, W)."""
         for depth, (layer, state) in enumerate(zip(self.recurrent_layers, states, strict=True)):
             if depth:
                 token = self.dropout(token)
                 gates = layer.cell.project_inputs(token)
-            elif feed is not None:
-                gates = gates + layer.cell.project_feed(feed)
             token = layer.step(token, gates, state)  # type: ignore[arg-type]
         return token
 

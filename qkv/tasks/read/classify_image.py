@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from qkv.data.encode.images import ImageProcessor, open_frames
 from qkv.memory import is_memory_error
 from qkv.model.inputs import build_input_batch, check_inputs
-from qkv.tasks.base import InputRow, Task, get_model_label_names
+from qkv.tasks.base import InputRow, ResultT, Task, get_model_label_names
 from qkv.tasks.batching import (
     TaskProgress,
     build_progress_reporter,
@@ -49,7 +49,6 @@ from qkv.validate import check_number
 
 INPUTS_PER_CHUNK = 256  # images or clips that are decoded at a time
 PixelValues = NDArray[np.float32]
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, kw_only=True)

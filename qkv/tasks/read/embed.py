@@ -16,7 +16,7 @@ from qkv.files import read_json_object
 from qkv.model.transforms.pooling import POOLING_CONFIG_KEYS
 from qkv.model.transforms.sentence_transformers import find_transformer_folder, read_modules
 from qkv.nn.heads import pool_states
-from qkv.spec import DualSpec, HeadSpec
+from qkv.spec import DualSpec, HeadSpec, find_patches
 from qkv.tasks.base import InputRow, OutputTensors, Task, TextOrPair
 from qkv.tasks.batching import TaskProgress
 from qkv.tasks.checks import check_choice, check_input_text
@@ -44,7 +44,7 @@ class EmbedTask(Task[str, EmbeddingArray]):
     name: ClassVar[str] = "embed"
     requirement: ClassVar[TaskRequirement] = TaskRequirement(
         "an encoder or a decoder alone",
-        lambda spec: not (spec.encoder and spec.decoder),
+        lambda spec: not (spec.encoder and spec.decoder) and find_patches(spec) is None,
         ("none",),
         lambda spec: spec.text is not None,
     )

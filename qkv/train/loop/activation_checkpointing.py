@@ -32,6 +32,11 @@ def restore_block_forwards(net: nn.Module) -> Iterator[None]:
 def apply_activation_checkpointing(net: nn.Module) -> int:
     """Checkpoint every block and return their number; parameter names and results do not change."""
     blocks = find_blocks(net)
+    if not blocks:
+        raise ValueError(
+            "train.activation_checkpointing is true, and the network has no attention layers, which it "
+            "recomputes: set it to false"
+        )
     for block in blocks:
         block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
     return len(blocks)

@@ -27,7 +27,9 @@ from qkv.validate import check_number, match_names
 
 FUSED_DEVICES = {"cpu", "cuda", "mps", "xpu"}  # devices with a fused AdamW
 BIAS_PATTERN = re.compile(r"\b(position_)?bias\b|\.relative\.[uvs]$")
-HIDDEN_MATRIX_PATTERN = re.compile(r"\.layers\.\d+\.(.+\.)?(q|k|v|o|r|up|gate|down)\.weight$")
+HIDDEN_MATRIX_PATTERN = re.compile(
+    r"\.layers\.\d+\.(.+\.)?((q|k|v|o|r|up|gate|down)\.weight|weight_[ih]h_l0(_reverse)?)$"
+)
 LAYER_PATTERN = re.compile(
     r"(?P<stack>(.+\.)?(en|de)coder)\.((?P<norm>final_norm)\.|layers\.(?P<layer>\d+)\.)?"
 )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from qkv.nn.feed_forward import MixtureOfExperts
+from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import Stack
 
 MEASURE_SECONDS = 0.3
@@ -26,7 +27,7 @@ def estimate_flops_per_token(net: nn.Module) -> float:
     }
     lookup_tables = embedding_weights - linear_weights
     count = sum(p.numel() for p in net.parameters() if id(p) not in lookup_tables)
-    stacks = [module for module in modules if isinstance(module, Stack)]
+    stacks = [module for module in modules if isinstance(module, Stack | RecurrentStack)]
     for stack in stacks:
         for index, layer in enumerate(stack.layers):
             num_extra_runs = stack.layer_order.count(index) - 1
