@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import qkv
 from qkv import Batch, Inputs
+from qkv.families.arguments import VARIANT_KEYS
+from qkv.model.transforms.variant import Variant
 from qkv.nn.attention import AttentionKernel
 from qkv.nn.scored_attention import ScoredAttentionKernel
 from qkv.nn.scores import SCORES, build_score
@@ -222,6 +224,10 @@ def test_a_saved_model_loads_with_its_attention(score: str, select: str, tmp_pat
     with pytest.raises(ValueError, match=r"cannot hold attention_.* in gpt2"):
         model.save(tmp_path / "hf", format="hf")
     assert not (tmp_path / "hf").exists()
+
+
+def test_arguments_of_every_family_are_the_fields_of_a_variant() -> None:
+    assert tuple(Variant.__dataclass_fields__) == VARIANT_KEYS
 
 
 def test_int8_weights_keep_the_attention(tmp_path: Path) -> None:

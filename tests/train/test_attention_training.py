@@ -163,6 +163,18 @@ def test_hard_attention_is_evaluated_without_the_entropy_term() -> None:
     assert "attention_entropy" not in eval_metrics
 
 
+def test_batches_of_hard_attention_are_the_same_in_workers() -> None:
+    """The entropy term counts its targets in the process that builds a batch."""
+    write_recipe('attention_select = "hard"', "baseline_decay = 0.9\nentropy_weight = 0.1")
+    losses = []
+    for num_workers in (0, 1):
+        run = f"runs/workers-{num_workers}"
+        assert train("--data.num_workers", num_workers, "--run", run, "--train.steps", 3) == 0
+        lines = [line for line in read_metrics(run) if line["phase"] == "train"]
+        losses.append([line["metrics"]["attention_entropy"] for line in lines])
+    assert losses[0] == losses[1]
+
+
 def test_fit_trains_hard_attention() -> None:
     write_recipe('attention_select = "softmax"')
     assert train("--train.steps", 1) == 0
