@@ -4,6 +4,8 @@ paper    Xu et al. 2015, arXiv:1502.03044
 purpose  caption images
 differs  attends to convolutional features of an image, softly or to one sampled place; gated context"""
 
+from typing import Literal
+
 from qkv import spec as s
 from qkv.families.family import Args, Family
 from qkv.families.image_features import image_features
@@ -13,7 +15,7 @@ def show_attend_tell(
     vocab_size: int = 10000, width: int = 1000, embedding_width: int = 512,
     attention_width: int = 512, image_size: int = 224, patch_size: int = 16, num_channels: int = 3,
     conv_widths: tuple[int, ...] = (64, 128, 256, 512, 512), feature_width: int = 512,
-    dropout: float = 0.5, init_std: float = 0.01, tie_embeddings: bool = False,
+    dropout: float = 0.5, init_std: float | Literal["xavier"] = "xavier", tie_embeddings: bool = False,
     decoder_start_token_id: int | None = 0, pad_token_id: int | None = None,
     eos_token_id: int | None = None, head: str = "lm",
 ) -> s.Spec:  # fmt: skip
@@ -49,7 +51,7 @@ def show_attend_tell(
         decoder=decoder,
         heads=heads[head],
         share_embeddings=False,
-        init=(("*.weight_hh_l0*", "orthogonal"), ("*.patches.*", "xavier"), ("*", init_std)),
+        init=(("*.weight_hh_l0*", "orthogonal"), ("*", init_std)),
     )
 
 

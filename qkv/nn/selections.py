@@ -52,20 +52,37 @@ class Softmax(Selection):
 class Hard(Selection):
     """One key with the weight one: drawn from the softmax of the scores in training, the best one in
     evaluation (Xu et al. 2015). No gradient reaches the scores through the weights: REINFORCE trains
-    them by the `statistics` of the sample."""
+    them by the `statistics` of the sample.
+
+    `expected_prob`: the probability that a query gets the softmax weights in training, the expectation of
+    its sample, which lowers the variance of the gradient (section 4.1 of the paper, which has 0.5)."""
+
+    def __init__(
+        self, query_width: int, heads: tuple[int, ...], expected_prob: float = 0.0
+    ) -> None:
+        super().__init__(query_width, heads)
+        check_number("expected_prob", expected_prob, at_least=0, less_than=1)
+        self.expected_prob = expected_prob
 
     def forward(self, scores: Tensor, mask: Tensor | None, query: Tensor) -> Tensor:
-        noisy = add_gumbel_noise(scores) if self.training else scores
-        return one_hot_argmax(noisy, mask).to(scores.dtype)
+        if not self.training:
+            return one_hot_argmax(scores, mask).to(scores.dtype)
+        sample = one_hot_argmax(add_gumbel_noise(scores), mask).to(scores.dtype)
+        if not self.expected_prob:
+            return sample
+        is_expected = torch.rand_like(sample[..., :1]) < self.expected_prob  # (..., T, 1)
+        return torch.where(is_expected, masked_softmax(scores, mask), sample)
 
     def statistics(self, scores: Tensor, mask: Tensor | None, weights: Tensor) -> SampleStatistics:
-        """Return the log-probability of the location that has the weight one, and the entropy."""
+        """Return the log-probability of the location that has the weight one, and the entropy; zero for
+        a query without a sample."""
         log_probs = fill_masked(scores, mask).log_softmax(-1)
         probs = log_probs.exp()
         if mask is not None:  # the logarithm of a masked key is near the lowest number
             log_probs = log_probs.masked_fill(~mask, 0)
             probs = probs.masked_fill(~mask, 0)
-        return SampleStatistics((log_probs * weights).sum(-1), -(log_probs * probs).sum(-1))
+        sample = (weights == 1).to(weights.dtype).detach()
+        return SampleStatistics((log_probs * sample).sum(-1), -(log_probs * probs).sum(-1))
 
 
 class Gumbel(Selection):
@@ -170,7 +187,8 @@ SELECTIONS: dict[str, type[Selection]] = {
 def build_selection(
     name: str, *, query_width: int, heads: tuple[int, ...] = (), **settings: float
 ) -> Selection:
-    """Return a new selection. `settings` are `temperature` (gumbel), `window` (local-p), `k` (top-k)."""
+    """Return a new selection. `settings` are `expected_prob` (hard), `temperature` (gumbel), `window`
+    (local-p) and `k` (top-k)."""
     cls = SELECTIONS.get(name)
     if cls is None:
         expected = ", ".join(SELECTIONS)
@@ -216,14 +234,6 @@ def count_keys(scores: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         positions = torch.arange(scores.shape[-1], device=scores.device)
         return positions, torch.full_like(positions[:1], scores.shape[-1])
     return mask.cumsum(-1) - 1, mask.sum(-1, keepdim=True)
-
-
-def local_window(centers: Tensor, num_keys: int, window: int) -> Tensor:
-    """Return the mask of keys at most `window` away from a center: (..., T) -> (..., T, S).
-
-    With the positions of the target as centers, it is Luong's monotonic local attention (local-m)."""
-    keys = torch.arange(num_keys, device=centers.device)
-    return (keys - centers[..., None]).abs() <= window
 
 
 def shift_scores(scores: Tensor, mask: Tensor | None) -> Tensor:
