@@ -265,6 +265,7 @@ WRITERS: dict[str, Callable[[Path, random.Random], Path]] = {
     "distillation":                  write_documents_and_teacher,
     "frame-classification":          write_labeled_clips,
     "generative-question-answering": write_squad,
+    "image-captioning":              write_images,
     "image-classification":          write_labeled_images,
     "image-text-contrastive":        write_images,
     "text-to-image":                 write_images,

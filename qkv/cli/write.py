@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import mimetypes
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from qkv.cli.alignment import NO_ALIGNMENT, AlignmentOptions, print_alignments
 from qkv.cli.decoding import DEFAULT_TEXT_GENERATION, TextGenerationOptions
-from qkv.cli.flags import BoolFlag, StrictInt, TextArgument, drop_none
+from qkv.cli.flags import BoolFlag, OutputPath, StrictInt, TextArgument, drop_none
+from qkv.cli.folders import check_picture_file
 from qkv.cli.inputs import DEFAULT_FILE, FileOptions
 from qkv.cli.options import DEFAULT_BUILTIN_MODEL, BuiltinModelOptions, ModelOptions
 from qkv.cli.output import (
@@ -18,6 +21,7 @@ from qkv.cli.output import (
     print_text,
     result_to_dict,
 )
+from qkv.staging import write_file
 
 ALIGNMENT_TARGET_NAMES = dict(
     translate="translation", summarize="summary"
@@ -132,6 +136,7 @@ def caption(
     *images: Path,
     options: ModelOptions,
     generation: TextGenerationOptions = DEFAULT_TEXT_GENERATION,
+    save: OutputPath | None = None,
 ) -> None:
     """Describe images in words.
 
@@ -141,10 +146,26 @@ def caption(
     ----------
     images
         image files
+    save
+        write the attention to the image for each word to this file: .svg; for one image
     """
     if not images:
         raise ValueError("no image; expected at least one image file")
-    results = options.run_task(options.make_task("caption", **generation.settings), images)
+    settings = generation.settings
+    if save is not None:
+        check_picture_file(save, (".svg",), [str(image) for image in images])
+        if len(images) != 1:
+            raise ValueError(f"--save {save} with {len(images)} images; expected one image")
+        settings["return_attention"] = True
+    results = options.run_task(options.make_task("caption", **settings), images)
+    if save is not None:
+        from qkv.view.caption import render_caption_svg
+
+        mime_type = mimetypes.guess_type(images[0])[0] or "image/png"
+        svg = render_caption_svg(images[0].read_bytes(), mime_type, results[0])
+        with write_file(save) as temporary:
+            temporary.write_text(svg, encoding="utf-8")
+        print(f"wrote {save}", file=sys.stderr)
     if options.as_json:
         from qkv.tasks.write.caption import Caption
 

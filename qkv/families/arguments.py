@@ -5,6 +5,9 @@ compares names and types with the signatures of the families."""
 
 from typing import Any, Literal, TypedDict
 
+# Arguments of every family, which replace parts of its spec.
+VARIANT_KEYS = ("position_embedding_type", "attention_score", "attention_select")
+
 
 class FamilyArguments(TypedDict, total=False):
     """Keywords of `qkv.build`: arguments of a family that replace its defaults and those of a size."""
@@ -33,6 +36,7 @@ class FamilyArguments(TypedDict, total=False):
     patch_size: int
     num_channels: int
     conv_widths: tuple[int, ...]
+    feature_width: int
     pooler_output_size: int | None
     text: dict[str, Any] | None
     image: dict[str, Any] | None
@@ -81,7 +85,7 @@ class FamilyArguments(TypedDict, total=False):
     num_sparse_decoder_layers: int
     router_bias: bool
     router_jitter_noise: float
-    cell: Literal["rnn", "gru", "lstm"]
+    cell: Literal["rnn", "gru", "lstm"] | None
     reverse_source: bool
     input_feeding: bool
     # Attention patterns.

@@ -11,12 +11,13 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from qkv.attention_weights import look
 from qkv.batch import Batch, Inputs
 from qkv.data.batches.collate import pad_sequences
 from qkv.decode import GenerationConfig, Result
-from qkv.decode.request_checks import prepare_prompt
+from qkv.decode.request_checks import Source, prepare_prompt
 from qkv.nn.network import Network
 from qkv.tasks.checks import check_choice
 from qkv.validate import check_number
@@ -51,16 +52,22 @@ def resolve_alignment_layer(alignment_layer: str | int, depth: int) -> int | Lit
 
 def compute_cross_attention(
     net: Network,
-    sources: Sequence[IdSequence],
+    sources: Sequence[Source],
     results: Sequence[Result],
     generation_config: GenerationConfig,
     layer: int | Literal["mean"],
 ) -> list[AttentionResult]:
-    """Return the results with their cross-attention weights, averaged over heads."""
+    """Return the results with their cross-attention weights, averaged over heads.
+
+    A source is token ids, or the encoder states (S, W) of an image."""
     prompt = prepare_prompt(net, [], sources[0], generation_config)
     decoder_ids = [[*prompt, *result.token_ids[:-1]] for result in results]
+    states = [source for source in sources if isinstance(source, Tensor)]
     batch = Batch(
-        encoder=build_padded_inputs(sources),
+        encoder=None
+        if states
+        else build_padded_inputs([source for source in sources if not isinstance(source, Tensor)]),
+        encoder_hidden_states=Inputs.create(inputs_embeds=torch.stack(states)) if states else None,
         decoder=build_padded_inputs(decoder_ids),
         logit_positions=torch.zeros(0, dtype=torch.long),  # no logits, which need much memory
     )

@@ -87,7 +87,7 @@ class SummarizeSettings(Seq2SeqSettings, total=False):
 
 
 class CaptionSettings(TextGenerationSettings, total=False):
-    """Settings of `caption`."""
+    return_attention: bool
 
 
 class CompleteSettings(TextGenerationSettings, total=False):

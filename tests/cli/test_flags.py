@@ -12,18 +12,22 @@ from qkv.hints import NAME_HINTS
 
 READ = "classify tag fill embed detect"
 WRITE = "translate summarize complete"
+IMAGES = "caption draw"
 FLAGS = {  # flag: commands in which a user expects it
-    "--num-beams --length-penalty --max-new-tokens": f"{WRITE} answer eval",
-    "--do-sample --temperature --top-p --seed": f"{WRITE} answer eval",
-    "--num-return-sequences --stop-strings": f"{WRITE} answer",
-    "--top-k": f"{WRITE} answer eval classify fill match",
-    "--batch-tokens --overflow --device --adapter": f"{READ} {WRITE} answer match score",
-    "--model": f"{READ} {WRITE} answer match score new",
+    "--num-beams --length-penalty --max-new-tokens": f"{WRITE} {IMAGES} answer eval",
+    "--do-sample --temperature --top-p --seed": f"{WRITE} {IMAGES} answer eval",
+    "--num-return-sequences": f"{WRITE} {IMAGES} answer",
+    "--stop-strings": f"{WRITE} caption answer",
+    "--top-k": f"{WRITE} {IMAGES} answer eval classify fill match",
+    "--batch-tokens --overflow --adapter": f"{READ} {WRITE} {IMAGES} answer match score",
+    "--device": f"{READ} {WRITE} {IMAGES} answer match score experiment",
+    "--model": f"{READ} {WRITE} {IMAGES} answer match score new",
     "--columns": "new",
-    "--json": f"{READ} {WRITE} answer match score families recipes eval",
-    "--column": f"{READ} {WRITE} answer match score",
+    "--json": f"{READ} {WRITE} {IMAGES} answer match score families recipes eval experiment",
+    "--column": f"{READ} {WRITE} draw answer match score",
     "--src-lang --tgt-lang --unit": "translate",
-    "--alignment --alignment-layer --save": "translate summarize",
+    "--alignment --alignment-layer": "translate summarize",
+    "--save": f"translate summarize {IMAGES}",
     "--context --max-answer-tokens --allow-no-answer": "answer",
     "--stride": "tag answer score",
     "--aggregation": "tag",
@@ -34,10 +38,13 @@ FLAGS = {  # flag: commands in which a user expects it
 SEVERAL_MEANINGS = {  # flags whose help names the things of their command
     "--top-k",  # number of results, or of candidate tokens in sampling
     "--model", "--adapter", "--device", "--overflow", "--json", "--stride", "--hypothesis-template",
-    "--size", "--head", "--lowercase", "--out", "--save",
+    "--size", "--head", "--lowercase", "--out", "--save", "--data", "--num-return-sequences",
 }  # fmt: skip
 COMMANDS = [
-    name for commands in COMMAND_GROUPS.values() for name in commands if name != "tokenizer"
+    name
+    for commands in COMMAND_GROUPS.values()
+    for name in commands
+    if name not in ("tokenizer", "words")
 ]
 
 

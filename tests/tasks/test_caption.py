@@ -13,6 +13,7 @@ import qkv
 from qkv.cli import main
 from qkv.decode import GenerationConfig, generate
 from qkv.decode.encoder_states import encode_images
+from qkv.tasks.images import load_image_processor
 from tests.support import tiny
 from tests.support.shapes import write_shapes
 
@@ -121,6 +122,38 @@ def test_candidates_and_json(
     outcomes = task.map([image, folder / "captions.tsv", image], return_exceptions=True)
     assert isinstance(outcomes[1], ValueError)
     assert outcomes[0] == outcomes[2] == task(image)
+
+
+@pytest.mark.parametrize("name", ["soft", "transformer"])
+def test_the_attention_of_every_token_is_drawn(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    model = train(folder, name)
+    image = next((folder / "test").glob("red-cross-*.png"))
+    result = qkv.task("caption", model)(image, return_attention=True)
+    assert len(result.attention) == len(result.tokens) > 1
+    loaded = qkv.load(model)
+    assert loaded.tokenizer is not None
+    ids = [loaded.tokenizer.get_vocab()[token] for token in result.tokens]
+    processor = load_image_processor(loaded)
+    with qkv.look(loaded) as weights:
+        loaded(
+            pixel_values=torch.from_numpy(processor(image))[None],
+            decoder_input_ids=torch.tensor([[loaded.args["decoder_start_token_id"], *ids[:-1]]]),
+        )
+    cross = [value[0].mean(0) for path, value in weights.items() if "cross_attention" in path]
+    expected = torch.stack(cross).mean(0)
+    torch.testing.assert_close(torch.tensor(result.attention), expected, atol=1e-5, rtol=0)
+    arguments = ["caption", str(image), "--model", str(model), "--save"]
+    assert main([*arguments, "attention.svg"]) == 0
+    svg = Path("attention.svg").read_text()
+    assert svg.count("<image ") == len(result.tokens)
+    assert svg.count("<rect ") == len(result.tokens) * expected.shape[1]
+    capsys.readouterr()
+    assert main([*arguments, "attention.png"]) == 2
+    assert main([*arguments, "attention.svg", str(image)]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
 
 
 def test_bad_images_are_one_line(

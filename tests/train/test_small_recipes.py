@@ -59,6 +59,7 @@ MAX_LOSSES = {
     "mixture-of-experts":            {"loss": 2.2, "balance": 0.035, "z": 0.01},
     "sentence-contrastive":          {"loss": 0.2},
     "image-text-contrastive":        {"loss": 1.8},  # three captions: ln(16 / 3)
+    "image-captioning":              {"loss": 0.2},
     "image-classification":          {"loss": 0.1},
     "frame-classification":          {"loss": 0.1},
     "text-to-image":                 {"loss": 0.4},  # of 8 codes, few for each caption

@@ -53,6 +53,7 @@ MEANINGS: dict[str, dict[str, str]] = {
         "entropy_weight": "weight of the entropy of hard attention, which is raised",
         "reinforce_weight": "weight of the gradient of hard attention (REINFORCE)",
         "caption_dropout": "fraction of captions that are replaced by padding, for guidance",
+        "coverage_weight": "weight of doubly stochastic attention: places of an image are read equally often",
         "class_weights": "weights of the cross-entropy: balanced, a list by label id, `{ label = weight }`",
         "delete_prob": "fraction of deleted tokens",
         "discriminator_weight": "weight of the discriminator's loss",

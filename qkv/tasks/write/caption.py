@@ -20,6 +20,7 @@ from qkv.tasks.batching import (
     map_in_parts,
     raise_first_error,
 )
+from qkv.tasks.cross_attention import AttentionResult, compute_cross_attention
 from qkv.tasks.images import (
     ImageInput,
     check_image_inputs,
@@ -37,21 +38,27 @@ class Caption:
     """A caption, its score and its tokens.
 
     `score`: log-probability divided by length to the power of `length_penalty`.
-    `candidates`: the best captions, this one first."""
+    `candidates`: the best captions, this one first.
+    `attention`: with `return_attention`, the weights of the places of the image, row by row, for each
+    token: the mean over layers and heads."""
 
     text: str
     score: float
     tokens: tuple[str, ...]
     candidates: tuple[Caption, ...] = ()
+    attention: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptionTask(GenerationTask[ImageInput, Caption]):
-    """Image captioning; an image is a path or a Pillow image."""
+    """Image captioning; an image is a path or a Pillow image.
+
+    `return_attention`: also return the attention to the image, by one more forward pass."""
 
     name: ClassVar[str] = "caption"
     requirement: ClassVar[TaskRequirement] = CAPTION_REQUIREMENT
     overflow_modes: ClassVar[tuple[str, ...]] = ("error",)
+    return_attention: bool = False
 
     @cached_property
     def image_processor(self) -> ImageProcessor:
@@ -90,6 +97,22 @@ class CaptionTask(GenerationTask[ImageInput, Caption]):
             for image, row, results in zip(images, rows, self.predict(rows), strict=True)
         ]
 
+    def predict(self, rows: Sequence[Any]) -> list[list[Result] | Exception]:
+        row_results = super().predict(rows)
+        if not self.return_attention:
+            return row_results
+        assert isinstance(self.model.net, Network)
+        return [
+            results
+            if isinstance(results, Exception)
+            else [
+                *compute_cross_attention(
+                    self.model.net, [row] * len(results), results, self.generation_config, "mean"
+                )
+            ]
+            for row, results in zip(rows, row_results, strict=True)
+        ]
+
     def build_request(self, row: Any) -> dict[str, Any]:
         return {"source": row}  # the encoder states of an image
 
@@ -103,4 +126,14 @@ class CaptionTask(GenerationTask[ImageInput, Caption]):
         """Return the text of a result."""
         token_ids = self.filter_vocabulary_ids(result.token_ids)
         text = self.tokenizer.decode(token_ids, skip_special_tokens=True).strip()
-        return Caption(text, result.score, self.convert_ids_to_tokens(token_ids))
+        attention: tuple[tuple[float, ...], ...] = ()
+        if isinstance(result, AttentionResult):
+            attention = tuple(
+                tuple(weights)
+                for token_id, weights in zip(
+                    result.token_ids, result.cross_attention_weights, strict=True
+                )
+                if self.filter_vocabulary_ids([token_id])
+            )
+        tokens = self.convert_ids_to_tokens(token_ids)
+        return Caption(text, result.score, tokens, attention=attention)

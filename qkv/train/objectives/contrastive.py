@@ -68,7 +68,7 @@ def build_image_text_contrastive_objective(
 ) -> Objective:
     """Image-text matching: predict the text of each image and the image of each text (CLIP).
 
-    Pairs of a batch with equal texts match each other. The settings augment the training images."""
+    The settings augment the training images."""
     images = ImageReader(
         vocab,
         ImageAugmentation(
@@ -79,9 +79,7 @@ def build_image_text_contrastive_objective(
     def compute_losses(outputs: ForwardOutputs) -> dict[str, Tensor]:
         embeds = upcast_to_fp32(outputs["scaled_image_embeds"])
         scores = embeds @ upcast_to_fp32(outputs["text_embeds"]).T  # (B, B): images, texts
-        text_hashes = outputs["text_hashes"]
-        is_match = (text_hashes[:, None] == text_hashes[None, :]).to(scores)
-        targets = is_match / is_match.sum(1, keepdim=True)
+        targets = torch.arange(len(scores), device=scores.device)
         return {"loss": (F.cross_entropy(scores, targets) + F.cross_entropy(scores.T, targets)) / 2}
 
     def collate(examples: Sequence[Example]) -> Batch:
@@ -104,7 +102,7 @@ def build_image_text_contrastive_objective(
         noise=images.read,
         train_noise=images.read_to_augment,
         collate=collate,
-        full_batch_outputs=("scaled_image_embeds", "text_embeds", "text_hashes"),
+        full_batch_outputs=("scaled_image_embeds", "text_embeds"),
     )
 
 

@@ -118,30 +118,12 @@ def test_images_are_augmented_in_training_only(name: str, tmp_path: Path) -> Non
     plain = torch.from_numpy(ImageProcessor.for_size(12)(tmp_path / "a.png"))
     assert torch.equal(read(objective.noise(example, rng(0))), plain)
     assert objective.train_noise is not None
-    first, again, second = (read(objective.train_noise(example, rng(seed))) for seed in (0, 0, 1))
-    assert torch.equal(first, again)
+    first, repeated, second = (
+        read(objective.train_noise(example, rng(seed))) for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, repeated)
     assert not torch.allclose(first, plain, atol=0.1)
     assert not torch.allclose(first, second, atol=0.1)
-
-
-def test_pairs_with_equal_texts_match_each_other() -> None:
-    net = tiny.build("clip", dtype=torch.float32).net
-    objective = build_objective("image-text-contrastive", VOCAB._replace(num_image_tokens=10))
-    examples = make_examples()
-    for example in examples:
-        example["tokens"] = np.append(example["tokens"], 7)  # EOS
-    examples[3]["tokens"] = examples[0]["tokens"]
-    outputs = net(objective.collate(examples))
-    scores = outputs["scaled_image_embeds"] @ outputs["text_embeds"].T
-    targets = torch.eye(4)
-    targets[0, [0, 3]] = targets[3, [0, 3]] = 0.5
-
-    def loss(scores: torch.Tensor) -> torch.Tensor:
-        return -(targets * scores.log_softmax(-1)).sum(-1).mean()
-
-    torch.testing.assert_close(
-        objective(outputs), (loss(scores) + loss(scores.T)) / 2, atol=1e-5, rtol=0
-    )
 
 
 def test_recall_counts_the_names_not_the_pictures() -> None:
