@@ -80,6 +80,7 @@ NAME_HINTS = {  # a name in other libraries: our name, or an instruction
     "fill-mask": "fill",
     "question-answering": "answer",
     "feature-extraction": "embed",
+    "image-classification": "classify",
     "zero-shot-image-classification": "match",
     # constrained and speculative decoding: vLLM
     "guided_regex": "regex",

@@ -56,7 +56,7 @@ def experiment(
     as_json
         print the list as JSON
     """
-    from qkv.experiments.run import read_state, run_cells, run_workers, write_figure
+    from qkv.experiments.run import read_experiment_state, run_cells, run_workers, write_figure
 
     if name is None:
         list_states(reduced, results, as_json)
@@ -66,7 +66,7 @@ def experiment(
     selected = read_experiment(find_experiment(name), is_reduced=reduced)
     chosen = selected.select_cells(cells)
     if not figure:
-        state = read_state(selected, results, chosen)
+        state = read_experiment_state(selected, results, chosen)
         print(f"{selected.name}: {state.num_done} of {state.num_cells} cells are done", flush=True)
         if workers != 1 and state.missing:
             arguments = [name, "--results", str(results), "--data", str(data), "--device", device]
@@ -90,12 +90,12 @@ def print_line(text: str) -> None:
 
 def list_states(reduced: bool, results: Path, as_json: bool) -> None:
     """Print the name, the question and the number of finished cells of every experiment."""
-    from qkv.experiments.run import read_state
+    from qkv.experiments.run import read_experiment_state
 
     experiments: list[Experiment] = [
         read_experiment(find_experiment(name), is_reduced=reduced) for name in list_experiments()
     ]
-    states = [read_state(item, results, item.cells) for item in experiments]
+    states = [read_experiment_state(item, results, item.cells) for item in experiments]
     if as_json:
         rows = [
             {

@@ -192,9 +192,8 @@ def format_paths(paths: str | list[str]) -> str:
 
 
 def format_corpus_size(num_documents: int, num_tokens: int) -> str:
-    return (
-        f"{num_documents:,} document{'s' * (num_documents != 1)}, {format_count(num_tokens)} tokens"
-    )
+    size = f"{num_documents:,} document{'s' * (num_documents != 1)}"
+    return f"{size}, {format_count(num_tokens)} tokens" if num_tokens else size
 
 
 def build_training_progress(

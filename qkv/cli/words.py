@@ -84,8 +84,8 @@ def train(
     from rich.table import Table
 
     import qkv.words
-    from qkv.data.read.corpus import Corpus
     from qkv.words.checkpoint import remove_folder
+    from qkv.words.encode import open_words_corpus
     from qkv.words.write import write_vectors
 
     config = qkv.words.WordsConfig(
@@ -101,7 +101,7 @@ def train(
     start_time = time.perf_counter()
     with show_progress_bar("reading") as progress, report_stop(training_folder):
         vectors = qkv.words.train(
-            Corpus(files, format=format or ("txt" if "-" in files else None)),
+            open_words_corpus(files, format),
             config=config,
             num_threads=num_threads,
             checkpoint=training_folder,

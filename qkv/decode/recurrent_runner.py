@@ -48,7 +48,7 @@ class RecurrentRunner:
         output = self.net(batch, caches)
         rows = [i for i in range(len(prompts)) for _ in range(self.rows_per_prompt)]
         index = copy_to_device(rows, self.device)
-        states = [select_rows(as_kv_cache(cache.attention), index) for cache in caches]
+        states = [select_cache_rows(as_kv_cache(cache.attention), index) for cache in caches]
         new_sources = [as_kv_cache(cache.cross_attention) for cache in caches]
         self.append(states, new_sources, len(prompts))
         return RunnerOutput(output["logits"], output["last_hidden_state"])
@@ -93,8 +93,8 @@ class RecurrentRunner:
     def append(self, states: list[KVCache], sources: list[KVCache], num_prompts: int) -> None:
         """Append rows of states and of sources."""
         if self.num_prompts:
-            states = [append_rows(*pair) for pair in zip(self.states, states, strict=True)]
-            sources = [append_rows(*pair) for pair in zip(self.sources, sources, strict=True)]
+            states = [append_cache_rows(*pair) for pair in zip(self.states, states, strict=True)]
+            sources = [append_cache_rows(*pair) for pair in zip(self.sources, sources, strict=True)]
         self.states = states
         self.sources = sources
         self.num_prompts += num_prompts
@@ -102,14 +102,16 @@ class RecurrentRunner:
     def duplicate_prompts(self, prompt_indices: list[int]) -> None:
         """Append copies of the rows of these prompts."""
         rows = expand_prompt_indices(prompt_indices, self.rows_per_prompt)
-        states = [select_rows(cache, copy_to_device(rows, self.device)) for cache in self.states]
+        states = [
+            select_cache_rows(cache, copy_to_device(rows, self.device)) for cache in self.states
+        ]
         index = copy_to_device(prompt_indices, self.device)
-        sources = [select_rows(cache, index) for cache in self.sources]
+        sources = [select_cache_rows(cache, index) for cache in self.sources]
         self.append(states, sources, len(prompt_indices))
 
     def reorder_rows(self, parents: Tensor, token_ids: Tensor, shared_length: int) -> None:
         """Replace row i by row parents[i] (B,), a row of the same prompt."""
-        self.states = [select_rows(cache, parents) for cache in self.states]
+        self.states = [select_cache_rows(cache, parents) for cache in self.states]
 
     def remove_prompts(self, moves: PromptMoves, num_remaining: int) -> None:
         """Move prompts to the indices of removed ones and keep the first `num_remaining`."""
@@ -117,9 +119,9 @@ class RecurrentRunner:
         new = [target for _, target in moves]
         order = move_and_truncate([*range(self.num_prompts)], old, new, num_remaining)
         rows = copy_to_device(expand_prompt_indices(order, self.rows_per_prompt), self.device)
-        self.states = [select_rows(cache, rows) for cache in self.states]
+        self.states = [select_cache_rows(cache, rows) for cache in self.states]
         index = copy_to_device(order, self.device)
-        self.sources = [select_rows(cache, index) for cache in self.sources]
+        self.sources = [select_cache_rows(cache, index) for cache in self.sources]
         self.num_prompts = num_remaining
 
     def clear_prompts(self, prompt_indices: list[int]) -> None:
@@ -148,7 +150,7 @@ def as_kv_cache(cache: object) -> KVCache:
     return cache
 
 
-def select_rows(cache: KVCache, index: Tensor) -> KVCache:
+def select_cache_rows(cache: KVCache, index: Tensor) -> KVCache:
     """Return a cache with these rows, in this order."""
     selected = type(cache)()
     selected.tensors = {name: x[index] for name, x in cache.tensors.items()}
@@ -156,7 +158,7 @@ def select_rows(cache: KVCache, index: Tensor) -> KVCache:
     return selected
 
 
-def append_rows(cache: KVCache, other: KVCache) -> KVCache:
+def append_cache_rows(cache: KVCache, other: KVCache) -> KVCache:
     """Return a cache with the rows of both; the shorter ones are padded on the right."""
     merged = type(cache)()
     if cache.positions is None or other.positions is None:  # layers without a source

@@ -93,7 +93,7 @@ def load_corpus(
     pairs = [
         pair for pair in read_pairs(path) if not max_words or count_words(pair.source) <= max_words
     ]
-    train, test = split_pairs(pairs, test_fraction)
+    train, test = hold_out_pairs(pairs, test_fraction)
     if not train or not test:
         raise ValueError(
             f"{path}: {len(train)} training and {len(test)} test pairs of {len(pairs)}, "
@@ -121,7 +121,7 @@ def read_pairs(path: Path) -> list[SentencePair]:
     return pairs
 
 
-def split_pairs(
+def hold_out_pairs(
     pairs: Sequence[SentencePair], test_fraction: float
 ) -> tuple[list[SentencePair], list[SentencePair]]:
     """Return training and test pairs, by a hash of the target sentence.

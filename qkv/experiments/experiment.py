@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -31,7 +31,7 @@ VARIANT = "variant"
 SEED = "seed"
 
 
-class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ExperimentAbout(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What an experiment asks, and the data files that it reads."""
 
     title: str
@@ -71,8 +71,8 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     where: dict[str, Any] = {}  # only points with these values
     x_label: str
     y_label: str
-    x_scale: str = "linear"  # linear, log2, log10 or names
-    y_scale: str = "linear"
+    x_scale: Literal["linear", "log2", "log10", "names"] = "linear"
+    y_scale: Literal["linear", "log2", "log10"] = "linear"
     y_min: float | None = None
     y_max: float | None = None
     mark_x: float | None = None  # a vertical line, such as the trained length
@@ -80,7 +80,7 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class ExperimentFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    about: About
+    about: ExperimentAbout
     cells: list[CellGroup]
     panels: list[Panel] = []
 
@@ -112,7 +112,7 @@ class Experiment:
     """An experiment in its full or its reduced form."""
 
     name: str
-    about: About
+    about: ExperimentAbout
     cells: tuple[Cell, ...]
     panels: tuple[Panel, ...]
     is_reduced: bool = False

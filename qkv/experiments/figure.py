@@ -41,8 +41,8 @@ def build_chart(panel: Panel, rows: Sequence[Row]) -> Chart | None:
     values: dict[str, dict[Any, list[float]]] = {}
     metrics = {panel.y: ""} if isinstance(panel.y, str) else panel.y
     for point in iter_points(rows):
-        wanted = dict(panel.where) | ({"measure": panel.measure} if panel.measure else {})
-        if any(point.get(name) != value for name, value in wanted.items()):
+        conditions = dict(panel.where) | ({"measure": panel.measure} if panel.measure else {})
+        if any(point.get(name) != value for name, value in conditions.items()):
             continue
         x = point.get(panel.x)
         for metric, label in metrics.items():

@@ -41,7 +41,9 @@ def get_table(experiment: Experiment, results: Path) -> ResultsTable:
     return ResultsTable(results / f"{experiment.file_stem}.jsonl")
 
 
-def read_state(experiment: Experiment, results: Path, cells: Sequence[Cell]) -> ExperimentState:
+def read_experiment_state(
+    experiment: Experiment, results: Path, cells: Sequence[Cell]
+) -> ExperimentState:
     """Return which of these cells are done."""
     rows = get_table(experiment, results).read()
     missing = tuple(cell for cell in cells if cell.key not in rows)
@@ -58,12 +60,12 @@ def run_cells(
     report: Callable[[str], None],
 ) -> None:
     """Measure the cells that are neither in the table nor claimed by another process."""
-    from qkv.experiments.measures import CellContext, check_settings, load_measure
+    from qkv.experiments.measures import CellContext, check_cell_settings, load_measure
     from qkv.model.device import pick_device
 
     table = get_table(experiment, results)
     for cell in cells:
-        check_settings(cell)  # all of them before the first runs
+        check_cell_settings(cell)  # all of them before the first runs
     default_device = pick_device(device)
     done = table.read()
     for cell in cells:

@@ -92,7 +92,3 @@ def train_network(
         if solved_every and step % solved_every == 0 and is_solved():
             return TrainingResult(step=step, loss=loss_value, has_diverged=False)
     return TrainingResult(step=config.total_steps, loss=loss_value, has_diverged=False)
-
-
-def count_parameters(net: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in net.parameters())

@@ -5,6 +5,9 @@ compares names and types with the signatures of the families."""
 
 from typing import Any, Literal, TypedDict
 
+# Arguments of every family, which replace parts of its spec.
+VARIANT_KEYS = ("position_embedding_type", "attention_score", "attention_select")
+
 
 class FamilyArguments(TypedDict, total=False):
     """Keywords of `qkv.build`: arguments of a family that replace its defaults and those of a size."""
@@ -82,7 +85,7 @@ class FamilyArguments(TypedDict, total=False):
     num_sparse_decoder_layers: int
     router_bias: bool
     router_jitter_noise: float
-    cell: Literal["rnn", "gru", "lstm"]
+    cell: Literal["rnn", "gru", "lstm"] | None
     reverse_source: bool
     input_feeding: bool
     # Attention patterns.

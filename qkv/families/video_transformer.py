@@ -4,6 +4,9 @@ paper    Neimark et al. 2021, arXiv:2102.00719
 purpose  label every frame of a clip: synchronous sequence to sequence
 differs  a frame is one vector, by convolutions; attention is over time alone; a head reads every frame"""
 
+from dataclasses import replace
+from typing import Literal
+
 from qkv import spec as s
 from qkv.families.family import VIT_PREPROCESSOR, Args, Family
 
@@ -13,16 +16,39 @@ def video_transformer(
     width: int = 256, depth: int = 4, heads: int = 4, ffn_width: int = 1024,
     activation: str = "gelu", max_positions: int = 256, norm_eps: float = 1e-5,
     dropout: float = 0.0, attention_dropout: float = 0.0, init_std: float = 0.02,
-    num_labels: int = 2, head: str = "none",
+    num_labels: int = 2, head: str = "none", cell: Literal["rnn", "gru", "lstm"] | None = None,
 ) -> s.Spec:  # fmt: skip
     """Return the spec. `conv_widths`: channels of the stages of the convolutional network, each of which
-    halves the sides of a frame."""
+    halves the sides of a frame. `cell`: a bidirectional recurrent encoder instead of attention."""
     frames = s.FrameSpec(
         image_size=image_size, channels=num_channels, conv_widths=tuple(conv_widths)
     )
     if any(channels % frames.norm_groups for channels in conv_widths):
         raise ValueError(
             f"conv_widths is {conv_widths}, expected multiples of {frames.norm_groups}"
+        )
+    classifier = s.HeadSpec(name="frame_classification", out_features=num_labels, dropout=dropout)
+    head_specs: dict[str, tuple[s.HeadSpec, ...]] = {
+        "none": (),
+        "frame-classification": (classifier,),
+    }
+    embedding = s.EmbeddingSpec(vocab_size=1, dropout=dropout, patches=frames)
+    stage_init = ("*.patches.stages.*", 0.1)
+    if cell is not None:
+        recurrent = s.RecurrentStackSpec(
+            width=s.head_width(width, 2),
+            cell=cell,
+            depth=depth,
+            embedding=embedding,
+            embedding_width=width,
+            direction="bidirectional",
+            dropout=dropout,
+        )
+        return s.Spec(
+            family="video-transformer",
+            encoder=recurrent,
+            heads=head_specs[head],
+            init=(stage_init, ("*.layers.*", float(width**-0.5)), ("*", init_std)),
         )
     norm = s.NormSpec(eps=norm_eps)
     layer = s.LayerSpec(
@@ -33,23 +59,18 @@ def video_transformer(
         norm=norm,
         dropout=dropout,
     )
-    embedding = s.EmbeddingSpec(
-        vocab_size=1,
-        positions=s.LearnedPositions(count=max_positions),
-        dropout=dropout,
-        patches=frames,
+    positions = s.LearnedPositions(count=max_positions)
+    stack = s.StackSpec(
+        width=width,
+        embedding=replace(embedding, positions=positions),
+        layers=(layer,) * depth,
+        final_norm=norm,
     )
-    stack = s.StackSpec(width=width, embedding=embedding, layers=(layer,) * depth, final_norm=norm)
-    classifier = s.HeadSpec(name="frame_classification", out_features=num_labels, dropout=dropout)
-    head_specs: dict[str, tuple[s.HeadSpec, ...]] = {
-        "none": (),
-        "frame-classification": (classifier,),
-    }
     return s.Spec(
         family="video-transformer",
         encoder=stack,
         heads=head_specs[head],
-        init=(("*.patches.stages.*", 0.1), ("*.patches.projection.*", init_std), ("*", init_std)),
+        init=(stage_init, ("*", init_std)),
     )
 
 

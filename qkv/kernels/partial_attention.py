@@ -54,7 +54,8 @@ def partial_attention_backward(
         return flash_attention_cpu_backward(grad, q, k, v, bias, out, lse, scale)
     if kernel == "cuda":
         bias = bias.expand(-1, q.shape[1], -1, -1)
-        padded_lse = F.pad(lse, (0, -q.shape[2] % 32)).contiguous()  # the kernel stores full tiles
+        # The kernel reads full tiles of 32 queries, and ignores rows with an infinite log-sum-exp.
+        padded_lse = F.pad(lse, (0, -q.shape[2] % 32), value=torch.inf).contiguous()
         return efficient_attention_backward(
             grad, q, k, v, bias, out, padded_lse, saved, dropout, scale
         )

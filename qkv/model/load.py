@@ -45,6 +45,7 @@ from qkv.model.transforms.sentence_transformers import (
     read_dense_tensors,
     read_pooling,
 )
+from qkv.spec import find_patches
 from qkv.staging import read_folder
 from qkv.text.files import TokenizerFiles
 from qkv.weights.int8 import dequantize_int8
@@ -270,7 +271,7 @@ def load_hf_folder(
         if has_generation_config
         else None,
         preprocessor_config=read_json_object(preprocessor_path)
-        if preprocessor_path.is_file()
+        if find_patches(spec) is not None and preprocessor_path.is_file()
         else None,
         image_tokenizer=find_image_tokenizer(folder),
     )

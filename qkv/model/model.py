@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode.settings import GenerationSettings
+from qkv.families.arguments import VARIANT_KEYS
 from qkv.families.family import Args, Family
 from qkv.files import save_json
 from qkv.hints import describe_unknown_name
@@ -33,7 +34,7 @@ from qkv.model.token_ids import (
 )
 from qkv.model.transforms.pooling import Pooling
 from qkv.model.transforms.sentence_transformers import DENSE_PREFIX, write_sentence_transformer
-from qkv.model.transforms.variant import FAMILY_VARIANT, VARIANT_KEYS, Variant
+from qkv.model.transforms.variant import FAMILY_VARIANT, Variant
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.lora import lora_layers
 from qkv.nn.network import DualEncoder, Network

@@ -43,6 +43,7 @@ class PredictionHead(nn.Module):
         if spec.bias == "fixed":
             self.out.bias.requires_grad_(False)
         if spec.tie_embeddings:
+            check_tied_width(token_embedding, inner)
             self.out.weight = token_embedding.weight
 
     def forward(self, out: dict[str, Tensor], batch: Batch) -> dict[str, Tensor]:
@@ -52,6 +53,17 @@ class PredictionHead(nn.Module):
         if len(self.spec.outputs) == 1:
             return {self.spec.outputs[0]: x.squeeze(-1) if self.spec.squeeze else x}
         return dict(zip(self.spec.outputs, x.unbind(-1), strict=True))
+
+
+def check_tied_width(token_embedding: nn.Module, width: int) -> None:
+    """Raise ValueError if a projection from this width cannot share the weight of the embedding."""
+    assert isinstance(token_embedding.weight, nn.Parameter)
+    embedding_width = token_embedding.weight.shape[1]
+    if embedding_width != width:
+        raise ValueError(
+            f"tie_embeddings is true with embeddings of width {embedding_width} and outputs of width "
+            f"{width}, expected equal widths: change one of them, or set it to false"
+        )
 
 
 def pool_states(spec: HeadSpec, out: dict[str, Tensor], batch: Batch) -> Tensor:

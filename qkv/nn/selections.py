@@ -187,7 +187,8 @@ SELECTIONS: dict[str, type[Selection]] = {
 def build_selection(
     name: str, *, query_width: int, heads: tuple[int, ...] = (), **settings: float
 ) -> Selection:
-    """Return a new selection. `settings` are `temperature` (gumbel), `window` (local-p), `k` (top-k)."""
+    """Return a new selection. `settings` are `expected_prob` (hard), `temperature` (gumbel), `window`
+    (local-p) and `k` (top-k)."""
     cls = SELECTIONS.get(name)
     if cls is None:
         expected = ", ".join(SELECTIONS)

@@ -15,10 +15,10 @@ import msgspec
 import tomlkit
 
 from qkv.data.read.corpus import Corpus
+from qkv.families.arguments import VARIANT_KEYS
 from qkv.files import parse_toml
 from qkv.hints import NAME_HINTS, find_known_name
 from qkv.model.device import DEFAULT_DEVICE
-from qkv.model.transforms.variant import VARIANT_KEYS
 from qkv.recipes import About
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number, shorten_repr

@@ -1,12 +1,13 @@
 """Line charts with spread bands as SVG: panels in a grid, for light pages, dark pages and print.
 
-A line has a color and a marker of its own, and its name stands at its end."""
+A line has a color and a marker of its own, and its name stands at its end. Over names instead of
+numbers, its points are not connected, and a bar is the spread of each."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from qkv.formatting import compute_ticks, format_count
@@ -19,14 +20,15 @@ from qkv.view.svg import (
     format_svg_element,
 )
 
-PLOT_WIDTH = 300  # of the area with the lines, in pixels
-WIDE_PLOT_WIDTH = 520  # of a single chart
-PLOT_HEIGHT = 220
+CHART_WIDTH = 300  # of the area with the lines, in pixels
+WIDE_CHART_WIDTH = 520  # of a single chart
+CHART_HEIGHT = 220
 LEFT = 58  # of the labels of the y axis
 TOP = 44  # of the title of a panel
 BOTTOM = 48
 LABEL_GAP = 14  # between a line and its name
 LABEL_HEIGHT = 16
+BAR_DISTANCE = 10  # between the bars of two lines at the same name
 FONT_SIZE = 12
 MAX_COLUMNS = 2
 LOG_BASES = {"log2": 2.0, "log10": 10.0}
@@ -60,15 +62,14 @@ def build_chart_style() -> str:
   .chart .grid {{ stroke: #e4e7eb }} .chart .axis {{ stroke: #9aa3ad }}
   .chart .mark {{ stroke: #57606a; stroke-dasharray: 4 3 }} .chart .leader {{ opacity: 0.5; fill: none }}
   {light}
-  .chart .line {{ fill: none; stroke-width: 2; stroke-linejoin: round }}
-  .chart .band {{ stroke: none; fill-opacity: 0.16 }} .chart .dot {{ stroke: none }}
   @media (prefers-color-scheme: dark) {{
     .chart .page {{ fill: #0d1117 }} .chart text {{ fill: #b3bcc6 }}
     .chart .title, .chart .panel {{ fill: #e6edf3 }}
     .chart .grid {{ stroke: #242a32 }} .chart .axis {{ stroke: #5b6570 }} .chart .mark {{ stroke: #9aa4af }}
     {dark}
-    .chart .line {{ fill: none }}
   }}
+  .chart .line {{ fill: none; stroke-width: 2; stroke-linejoin: round }} .chart .bar {{ stroke-width: 2 }}
+  .chart .band {{ stroke: none; fill-opacity: 0.16 }} .chart .dot {{ stroke: none }}
   @media print {{ .chart .page {{ fill: #ffffff }} .chart text {{ fill: #000000 }} }}
 """
 
@@ -127,10 +128,10 @@ class Axis(NamedTuple):
 def render_charts_svg(title: str, subtitle: str, charts: Sequence[Chart]) -> str:
     """Return the text of an SVG file: a title, a subtitle and the panels in a grid."""
     series = list(dict.fromkeys(line.name for chart in charts for line in chart.lines))
-    plot_width = PLOT_WIDTH if len(charts) > 1 else WIDE_PLOT_WIDTH
+    plot_width = CHART_WIDTH if len(charts) > 1 else WIDE_CHART_WIDTH
     label_width = max((estimate_text_width(name, FONT_SIZE) for name in series), default=0)
     column_width = LEFT + plot_width + LABEL_GAP + 14 + label_width + PAGE_MARGIN
-    row_height = TOP + PLOT_HEIGHT + BOTTOM + 12
+    row_height = TOP + CHART_HEIGHT + BOTTOM + 12
     parts = [
         f'<text class="title" x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 12}">{escape_xml(title)}</text>',
         f'<text x="{PAGE_MARGIN}" y="{PAGE_MARGIN + 34}">{escape_xml(subtitle)}</text>',
@@ -157,31 +158,41 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
     x_axis = build_x_axis(chart, [point.x for point in points], LEFT, LEFT + plot_width)
     values = [value for point in points for value in (point.low, point.high)]
     y_axis = build_axis(
-        values, chart.y_scale, TOP + PLOT_HEIGHT, TOP, low=chart.y_min, high=chart.y_max
+        values, chart.y_scale, TOP + CHART_HEIGHT, TOP, low=chart.y_min, high=chart.y_max
     )
     parts = [
         f'<text class="panel" x="0" y="14">{escape_xml(chart.title)}</text>',
         f'<text x="0" y="{TOP - 12}">{escape_xml(chart.y_label)}</text>',
-        *draw_axes(x_axis, y_axis, chart.x_label),
+        *draw_chart_axes(x_axis, y_axis, chart.x_label),
     ]
     if chart.mark_x is not None:
         x = x_axis.place(chart.mark_x)
         parts.append(
-            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + PLOT_HEIGHT}"/>'
+            f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + CHART_HEIGHT}"/>'
             f'<text x="{x:.1f}" y="{TOP - 3}" text-anchor="middle">{escape_xml(chart.mark_label)}</text>'
         )
-    ends = []
+    ends: list[tuple[float, float, int, str]] = []
     for line in chart.lines:
         if not line.points:
             continue
         index = series.index(line.name)
-        parts += draw_line(line, index, x_axis, y_axis)
+        if chart.x_names:
+            place = (len(ends) - (len(chart.lines) - 1) / 2) * BAR_DISTANCE
+            parts += draw_bars(
+                line,
+                index,
+                x_axis._replace(start=LEFT + place, end=LEFT + plot_width + place),
+                y_axis,
+            )
+        else:
+            parts += draw_spread(line, index, x_axis, y_axis)
+            parts += draw_markers(line, index, x_axis, y_axis)
         last = line.points[-1]
         ends.append((y_axis.place(last.mean), x_axis.place(last.x), index, line.name))
     return parts + draw_line_names(ends, LEFT + plot_width + LABEL_GAP)
 
 
-def draw_axes(x_axis: Axis, y_axis: Axis, x_label: str) -> list[str]:
+def draw_chart_axes(x_axis: Axis, y_axis: Axis, x_label: str) -> list[str]:
     """Draw the grid, the ticks and their labels, and the name of the x axis."""
     bottom, left, right = y_axis.start, x_axis.start, x_axis.end
     parts = []
@@ -191,45 +202,73 @@ def draw_axes(x_axis: Axis, y_axis: Axis, x_label: str) -> list[str]:
             f'<line class="grid" x1="{left}" x2="{right:.0f}" y1="{y:.1f}" y2="{y:.1f}"/>'
             f'<text x="{left - 8}" y="{y + 4:.1f}" text-anchor="end">{escape_xml(label)}</text>'
         )
-    for value, label in zip(x_axis.ticks, x_axis.labels, strict=True):
+    second_row = LABEL_HEIGHT - 3 if has_overlap(x_axis) else 0  # for every other label
+    for number, (value, label) in enumerate(zip(x_axis.ticks, x_axis.labels, strict=True)):
         x = x_axis.place(value)
+        y = bottom + 18 + second_row * (number % 2)
         parts.append(
             f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{bottom}" y2="{bottom + 4}"/>'
-            f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{escape_xml(label)}</text>'
+            f'<text x="{x:.1f}" y="{y}" text-anchor="middle">{escape_xml(label)}</text>'
         )
     center = (left + right) / 2
     parts.append(
         f'<line class="axis" x1="{left}" x2="{right:.0f}" y1="{bottom}" y2="{bottom}"/>'
-        f'<text x="{center:.0f}" y="{bottom + 37}" text-anchor="middle">{escape_xml(x_label)}</text>'
+        f'<text x="{center:.0f}" y="{bottom + 37 + second_row}" text-anchor="middle">'
+        f"{escape_xml(x_label)}</text>"
     )
     return parts
 
 
-def draw_line(line: ChartLine, index: int, x_axis: Axis, y_axis: Axis) -> list[str]:
-    """Draw the band from the lowest to the highest value, the line of the means and its markers."""
+def has_overlap(axis: Axis) -> bool:
+    """Return whether two labels of an x axis would overlap in one row."""
+    widths = [estimate_text_width(label, FONT_SIZE) for label in axis.labels]
+    ends = [
+        (axis.place(value) - width / 2, axis.place(value) + width / 2)
+        for value, width in zip(axis.ticks, widths, strict=True)
+    ]
+    return any(before[1] > after[0] for before, after in pairwise(ends))
+
+
+def draw_spread(line: ChartLine, index: int, x_axis: Axis, y_axis: Axis) -> list[str]:
+    """Draw the band from the lowest to the highest value, and the line of the means."""
     css_class = f"s{index % len(LINE_COLORS)}"
-    marker = MARKERS[index % len(MARKERS)]
     places = [(x_axis.place(point.x), point) for point in line.points]
     upper = [f"{x:.1f},{y_axis.place(point.high):.1f}" for x, point in places]
     lower = [f"{x:.1f},{y_axis.place(point.low):.1f}" for x, point in reversed(places)]
     means = [f"{x:.1f},{y_axis.place(point.mean):.1f}" for x, point in places]
-    parts = [
+    return [
         f'<polygon class="band {css_class}" points="{" ".join(upper + lower)}"/>',
         f'<polyline class="line {css_class}" points="{" ".join(means)}"/>',
     ]
-    for x, point in places:
-        y = y_axis.place(point.mean)
+
+
+def draw_bars(line: ChartLine, index: int, x_axis: Axis, y_axis: Axis) -> list[str]:
+    """Draw a bar from the lowest to the highest value of every point, and its marker."""
+    css_class = f"s{index % len(LINE_COLORS)}"
+    bars = [
+        f'<path class="bar {css_class}" d="M{x_axis.place(point.x):.1f} {y_axis.place(point.low):.1f}'
+        f'V{y_axis.place(point.high):.1f}"/>'
+        for point in line.points
+    ]
+    return bars + draw_markers(line, index, x_axis, y_axis)
+
+
+def draw_markers(line: ChartLine, index: int, x_axis: Axis, y_axis: Axis) -> list[str]:
+    """Draw a marker at the mean of every point, with its values as a tooltip."""
+    parts = []
+    for point in line.points:
+        place = f"{x_axis.place(point.x):.1f} {y_axis.place(point.mean):.1f}"
         title = f"{line.name}: {point.mean:.4g} ({point.low:.4g} to {point.high:.4g})"
         parts.append(
-            f'<path class="dot {css_class}" transform="translate({x:.1f} {y:.1f})" d="{marker}">'
-            f"<title>{escape_xml(title)}</title></path>"
+            f'<path class="dot s{index % len(LINE_COLORS)}" transform="translate({place})" '
+            f'd="{MARKERS[index % len(MARKERS)]}"><title>{escape_xml(title)}</title></path>'
         )
     return parts
 
 
 def draw_line_names(ends: Sequence[tuple[float, float, int, str]], left: float) -> list[str]:
     """Draw the marker and the name of each line next to its end, without overlap."""
-    heights = spread_heights([end[0] for end in ends], LABEL_HEIGHT, TOP, TOP + PLOT_HEIGHT)
+    heights = spread_heights([end[0] for end in ends], LABEL_HEIGHT, TOP, TOP + CHART_HEIGHT)
     parts = []
     for (y, x, index, name), height in zip(ends, heights, strict=True):
         css_class = f"s{index % len(LINE_COLORS)}"
@@ -321,7 +360,7 @@ def format_ticks(ticks: Sequence[float]) -> list[str]:
     """Return the labels of evenly spaced ticks, with the same number of decimal places."""
     if max(map(abs, ticks), default=0) >= 20_000:
         return [format_tick(tick) for tick in ticks]
-    steps = [after - before for before, after in itertools.pairwise(ticks)]
+    steps = [after - before for before, after in pairwise(ticks)]
     digits = max(0, -math.floor(math.log10(min(steps)) + 1e-9)) if steps else 0
     return [f"{tick:,.{digits}f}" for tick in ticks]
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from qkv.data.read.corpus import Corpus
+from qkv.data.read.corpus import FORMAT_BY_SUFFIX, Corpus
 from qkv.data.read.examples import read_examples
+from qkv.data.read.lines import COMPRESSION_OPENERS, TextFile
 from qkv.words.config import WordsConfig
 from qkv.words.vocabulary import WordVocabulary
 
@@ -48,9 +49,36 @@ def iter_sentences(corpus: WordsCorpus, config: WordsConfig) -> Iterator[list[st
             else:
                 raise ValueError(f"{type(item).__name__}, expected a text or a list of words")
         return
+    if isinstance(corpus, str | Path):
+        corpus = open_words_corpus([corpus])
+    for text in iter_texts(corpus):
+        yield split_words(text, config.split, lowercase=config.lowercase)
+
+
+def open_words_corpus(paths: Sequence[str | Path], format: str | None = None) -> Corpus:
+    """Return the corpus of files; those without a suffix, such as text8 and -, are text files."""
+    if format is None and not any(Path(path).suffix or Path(path).is_dir() for path in paths):
+        format = "txt"
+    return Corpus(paths, format=format)
+
+
+def iter_texts(corpus: WordsCorpus) -> Iterator[str]:
+    """Yield the lines of text files, very long ones in parts, and the texts of other records."""
+    if isinstance(corpus, Corpus) and is_text_corpus(corpus):
+        for path in corpus.list_files():
+            yield from TextFile(path, corpus.encoding).iter_line_parts()
+        return
     for record in read_examples(corpus, column_names=["text"]):
-        for text in [*record.iter_texts()] or [record.get_text("text")]:
-            yield split_words(text, config.split, lowercase=config.lowercase)
+        yield from [*record.iter_texts()] or [record.get_text("text")]
+
+
+def is_text_corpus(corpus: Corpus) -> bool:
+    """Return whether the files of a corpus are plain text, compressed or not."""
+    if corpus.format is not None:
+        return corpus.format == "txt"
+    paths = [Path(path) for path in corpus.list_files()]
+    names = [path.with_suffix("") if path.suffix in COMPRESSION_OPENERS else path for path in paths]
+    return all(FORMAT_BY_SUFFIX.get(name.suffix.lower()) == "txt" for name in names)
 
 
 def encode_corpus(

@@ -24,9 +24,10 @@ MAX_CHUNK_SIZE = 32  # centers
 NOISE_SIZE = 32  # noise words of a chunk
 MAX_STEP_SIZE = 1024
 # The gradients of a step are those of the vectors before it. A word that occurs often in a step receives
-# the sum of many updates of the same vector, which overshoots: on a corpus of 23 words, training diverged
-# with a sum of 4. The sum is the number of updates of the most frequent word times the learning rate.
-MAX_UPDATE_SUM = 2.0
+# the sum of many updates of the same vector, which overshoots. The sum is the expected number of updates of
+# the most frequent word times the learning rate; on a corpus of 23 words, training diverged with a sum of 4
+# (skip-gram) or 8 (CBOW, where the context words share a prediction).
+MAX_UPDATE_SUMS = {"skip-gram": 2.0, "cbow": 4.0}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,8 @@ class BlockSampler:
         largest_share = max(float(shares.max() / shares.sum()), float(noise_distribution.max()))
         # A word has `window + 1` contexts on average, each a pair with `negative` noise words.
         num_updates = largest_share * (config.window + 1) * (config.negative + 1)
-        step_size = min(max(int(MAX_UPDATE_SUM / (num_updates * config.lr)), 1), MAX_STEP_SIZE)
+        max_updates = MAX_UPDATE_SUMS[config.algorithm] / config.lr
+        step_size = min(max(int(max_updates / num_updates), 1), MAX_STEP_SIZE)
         chunk_size = min(MAX_CHUNK_SIZE, step_size)
         return cls(
             window=config.window,

@@ -33,7 +33,7 @@ from qkv.words.checkpoint import (
     write_checkpoint_file,
 )
 from qkv.words.config import WordsConfig, WordsSettings
-from qkv.words.encode import Progress, WordsCorpus, encode_corpus
+from qkv.words.encode import Progress, WordsCorpus, encode_corpus, open_words_corpus
 from qkv.words.sampling import BlockSampler
 from qkv.words.update import UPDATES, VectorTables, create_tables
 from qkv.words.vectors import WordVectors
@@ -180,7 +180,7 @@ def train(
     num_threads = count_cores() if num_threads is None else num_threads
     check_number("num_threads", num_threads, integer=True, at_least=1, at_most=MAX_THREADS)
     if isinstance(corpus, str | Path):
-        corpus = Corpus(corpus)
+        corpus = open_words_corpus([corpus])
     if checkpoint is not None and not isinstance(corpus, Corpus):
         raise ValueError(
             f"checkpoint {os.fspath(checkpoint)!r}: expected a corpus in files, which can be read "

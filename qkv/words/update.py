@@ -61,17 +61,17 @@ def update_skip_gram(
     window = contexts.shape[2] // 2
     centers = inputs[:, window : inputs.shape[1] - window]  # (G, C)
     pairs = expand_contexts(contexts)  # (G, C, J)
-    x = select_rows(tables.inputs, inputs)  # (G, J, D)
-    y = select_rows(tables.outputs, centers)  # (G, C, D)
-    z = select_rows(tables.outputs, noise)  # (G, N, D)
+    x = gather_vectors(tables.inputs, inputs)  # (G, J, D)
+    y = gather_vectors(tables.outputs, centers)  # (G, C, D)
+    z = gather_vectors(tables.outputs, noise)  # (G, N, D)
     # Steps along the gradients of log σ(yx) and log σ(-zx), without the factor x, y or z.
     center_steps = torch.bmm(y, x.mT).neg_().sigmoid_().mul_(pairs).mul_(lr)  # (G, C, J)
     noise_weights = pairs.sum(1).mul_(-lr * negative / noise.shape[1])  # (G, J)
     noise_steps = torch.bmm(x, z.mT).sigmoid_().mul_(noise_weights[:, :, None])  # (G, J, N)
     x_steps = torch.bmm(center_steps.mT, y).baddbmm_(noise_steps, z)
-    add_rows(tables.inputs, inputs, x_steps)
-    add_rows(tables.outputs, centers, torch.bmm(center_steps, x))
-    add_rows(tables.outputs, noise, torch.bmm(noise_steps.mT, x))
+    add_vectors(tables.inputs, inputs, x_steps)
+    add_vectors(tables.outputs, centers, torch.bmm(center_steps, x))
+    add_vectors(tables.outputs, noise, torch.bmm(noise_steps.mT, x))
 
 
 def update_cbow(
@@ -91,26 +91,26 @@ def update_cbow(
     centers = inputs[:, window : inputs.shape[1] - window]  # (G, C)
     pairs = expand_contexts(contexts)  # (G, C, J)
     num_contexts = pairs.sum(2, keepdim=True)  # (G, C, 1)
-    y = select_rows(tables.outputs, centers)  # (G, C, D)
-    z = select_rows(tables.outputs, noise)  # (G, N, D)
-    mean = torch.bmm(pairs, select_rows(tables.inputs, inputs)).div_(num_contexts.clamp(min=1))
+    y = gather_vectors(tables.outputs, centers)  # (G, C, D)
+    z = gather_vectors(tables.outputs, noise)  # (G, N, D)
+    mean = torch.bmm(pairs, gather_vectors(tables.inputs, inputs)).div_(num_contexts.clamp(min=1))
     step_sizes = num_contexts.clamp_(max=1).mul_(lr)  # 0 for a center without context
     center_steps = (mean * y).sum(2, keepdim=True).neg_().sigmoid_().mul_(step_sizes)  # (G, C, 1)
     noise_steps = torch.bmm(mean, z.mT).sigmoid_().mul_(step_sizes * (-negative / noise.shape[1]))
     mean_steps = (center_steps * y).baddbmm_(noise_steps, z)  # (G, C, D)
-    add_rows(tables.inputs, inputs, torch.bmm(pairs.mT, mean_steps))
-    add_rows(tables.outputs, centers, center_steps * mean)
-    add_rows(tables.outputs, noise, torch.bmm(noise_steps.mT, mean))
+    add_vectors(tables.inputs, inputs, torch.bmm(pairs.mT, mean_steps))
+    add_vectors(tables.outputs, centers, center_steps * mean)
+    add_vectors(tables.outputs, noise, torch.bmm(noise_steps.mT, mean))
 
 
 UPDATES = {"skip-gram": update_skip_gram, "cbow": update_cbow}
 
 
-def select_rows(table: Tensor, ids: Tensor) -> Tensor:
+def gather_vectors(table: Tensor, ids: Tensor) -> Tensor:
     """Return the rows of a table (V, D) for ids (G, J), as (G, J, D)."""
     return table.index_select(0, ids.reshape(-1)).view(*ids.shape, table.shape[1])
 
 
-def add_rows(table: Tensor, ids: Tensor, steps: Tensor) -> None:
+def add_vectors(table: Tensor, ids: Tensor, steps: Tensor) -> None:
     """Add steps (G, J, D) to the rows of a table (V, D); a repeated id receives their sum."""
     table.index_add_(0, ids.reshape(-1), steps.reshape(-1, table.shape[1]))

@@ -76,6 +76,7 @@ def test_a_bad_file_is_an_error(
     path = write(images, labels)
     expected = [word.replace("~", " ").strip() for word in words.split()]
     assert_short_error(lambda: list(Corpus(path, format="idx")), *expected)
+    assert_short_error(lambda: list(Corpus(path)), *expected)  # by its name, if not by its content
 
 
 def test_a_damaged_compressed_file_is_an_error(write: Callable[..., str], tmp_path: Path) -> None:

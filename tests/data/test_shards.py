@@ -33,7 +33,7 @@ def test_documents_and_token_ranges_are_those_encoded(finished_folder: Path) -> 
     assert len(shards.index.shards) >= 3
     assert len(shards) == len(TEXTS)
     for i, text in enumerate(TEXTS):
-        ids = np.frombuffer(text.encode(), np.uint8).astype("<u2")
+        ids = np.frombuffer(text.encode(), np.uint8)
         assert shards.get_document(i).tobytes() == ids.tobytes()
     stream = np.frombuffer("".join(TEXTS).encode(), np.uint8)
     assert shards.count_tokens() == len(stream)
@@ -42,7 +42,7 @@ def test_documents_and_token_ranges_are_those_encoded(finished_folder: Path) -> 
         start = rng.randrange(len(stream))
         stop = min(len(stream), start + rng.choice([0, 1, 100, 10**6, 10**7]))
         tokens = shards.get_token_range(start, stop)
-        assert tokens.dtype == np.dtype("<u2")
+        assert tokens.dtype == np.uint8
         assert np.array_equal(tokens, stream[start:stop])
     assert np.array_equal(shards.get_token_range(0, len(stream)), stream)
     assert len(shards.get_token_range(len(stream), len(stream))) == 0
@@ -100,7 +100,7 @@ def test_a_document_may_have_several_fields(num_workers: int, tmp_path: Path) ->
         shard_tokens=50_000,
     )
     assert dict(shards.field_sizes) == sizes
-    assert [shards.get_fields(0)[field].dtype.str for field in sizes] == ["<u2", "<u4", "<u2"]
+    assert [shards.get_fields(0)[field].dtype.str for field in sizes] == ["<u2", "<u4", "|u1"]
     for i, record in enumerate(records):
         fields = shards.get_fields(i)
         assert fields["source"].tolist() == list(record["de"].encode())
@@ -119,9 +119,16 @@ def test_a_field_may_be_empty(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "dtype", "width"), [(2**16, "<u2", 2), (2**16 + 1, "<u4", 4), (2**32, "<u4", 4)]
+    ("size", "dtype", "width"),
+    [
+        (2**8, "|u1", 1),
+        (2**8 + 1, "<u2", 2),
+        (2**16, "<u2", 2),
+        (2**16 + 1, "<u4", 4),
+        (2**32, "<u4", 4),
+    ],
 )
-def test_ids_take_two_bytes_or_four(size: int, dtype: str, width: int, tmp_path: Path) -> None:
+def test_ids_take_one_two_or_four_bytes(size: int, dtype: str, width: int, tmp_path: Path) -> None:
     def encode_largest_id(texts: list[str]) -> list[dict[str, list[int]]]:
         return [{"tokens": [0, size - 1]} for _ in texts]
 
@@ -151,8 +158,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty index":       (lambda f: os.truncate(f / INDEX, 0),                  "shards.json index"),
     "binary index":      (lambda f: (f / INDEX).write_bytes(b"\xff\0"),         "shards.json index"),
     "another index":     (lambda f: (f / INDEX).write_text("[1]"),              "shards.json index"),
-    "later format":      (lambda f: change_index(f, format=3),                  "shards.json format~3"),
+    "later format":      (lambda f: change_index(f, format=4),                  "shards.json format~4"),
     "format of 0.2":     (lambda f: change_index(f, format=1),                  "shards.json format~1"),
+    "earlier format":    (lambda f: change_index(f, format=2),                  "shards.json format~2"),
     "other fields":      (lambda f: change_index(f, field_sizes={"x": 5}),      "shards.json field"),
     "unknown key":       (lambda f: change_index(f, rocket=5),                  "shards.json rocket"),
 }  # fmt: skip

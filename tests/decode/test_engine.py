@@ -412,6 +412,12 @@ def test_requests_that_a_network_cannot_process() -> None:
         Engine(build_net("t5")).add_request(source=[4])
     with pytest.raises(ValueError, match="penalty_alpha needs a cache that can be truncated"):
         Engine(build_net("xlnet-uni")).add_request([4], generation_config=METHODS["contrastive"])
+    with pytest.raises(ValueError, match="penalty_alpha needs a cache that can be truncated"):
+        Engine(build_net("luong")).add_request(source=[4], generation_config=METHODS["contrastive"])
+    with pytest.raises(
+        ValueError, match=r"assistant_model has another architecture.*no recurrence"
+    ):
+        Engine(build_net("t5"), assistant_model=build_net("luong"))
     with pytest.raises(ValueError, match=r"call net\.eval"):
         Engine(build_net("gpt2").train())
 

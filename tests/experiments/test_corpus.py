@@ -14,9 +14,9 @@ from qkv.experiments.corpus import (
     count_words,
     cut_batches,
     draw_test_rows,
+    hold_out_pairs,
     load_corpus,
     read_pairs,
-    split_pairs,
 )
 
 
@@ -54,7 +54,7 @@ def test_a_line_without_a_tab_is_an_error(tmp_path: Path) -> None:
 
 def test_no_sentence_of_a_test_pair_is_in_a_training_pair(pairs_path: Path) -> None:
     pairs = read_pairs(pairs_path)
-    train, test = split_pairs(pairs, 0.2)
+    train, test = hold_out_pairs(pairs, 0.2)
     assert train
     assert test
     assert len(train) + len(test) < len(pairs), (
@@ -87,8 +87,8 @@ def test_batches_are_limited_and_repeatable(corpus: TranslationCorpus) -> None:
     for batch in batches[0]:
         longest = max(len(example[side]) for example in batch for side in ("source", "target"))
         assert len(batch) == 1 or len(batch) * longest <= 200
-    first, again, other = ([example["source"].tolist() for example in b[0]] for b in batches)
-    assert first == again != other
+    first, repeated, other = ([example["source"].tolist() for example in b[0]] for b in batches)
+    assert first == repeated != other
 
 
 def test_cut_batches_keep_every_example() -> None:

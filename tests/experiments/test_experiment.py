@@ -63,6 +63,7 @@ def test_tables_are_merged_and_dots_reach_into_them() -> None:
         (("seed = [0, 1]", 'seed = ["a"]'), "seed"),
         (("seed = [0, 1]", 'seed = [0], variant = ["scald"]'), "did you mean scaled"),
         (("head_dim = [4, 16]", "head_dim = []"), "no cells"),
+        (('x_scale = "log2"', 'x_scale = "log3"'), "log3"),
     ],
 )
 def test_errors_name_the_file_and_the_cause(

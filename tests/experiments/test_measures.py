@@ -10,7 +10,7 @@ import torch
 
 from qkv.experiments import find_experiment, list_experiments
 from qkv.experiments.experiment import Cell, merge_settings, read_experiment
-from qkv.experiments.measures import MEASURES, CellContext, check_settings, load_measure
+from qkv.experiments.measures import MEASURES, CellContext, check_cell_settings, load_measure
 from qkv.experiments.measures.language_model import draw_rows, evaluate_rows
 from qkv.experiments.measures.retrieval import QUESTION, predict_last
 from qkv.experiments.table import Measurement
@@ -55,7 +55,7 @@ def test_the_cells_of_an_experiment_have_the_settings_of_their_measure(
 ) -> None:
     experiment = read_experiment(find_experiment(name), is_reduced=is_reduced)
     for cell in experiment.cells:
-        check_settings(cell)
+        check_cell_settings(cell)
     seeds = {cell.seed for cell in experiment.cells}
     assert is_reduced or name == "cost" or len(seeds) >= 3
     measures = {cell.measure for cell in experiment.cells}

@@ -3,13 +3,14 @@
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qkv.experiments.measures import CellContext
 from qkv.experiments.recipe_training import CellStopped, train_from_recipe
 
-TABLES = {
+TABLES: dict[str, Any] = {
     "model": {"family": "gpt2", "width": 16, "depth": 1, "heads": 2},
     "tokenizer": {"type": "char", "vocab_size": 60, "template": "plain"},
     "data": {"unit": "file", "max_length": 8, "batch_size": 2},

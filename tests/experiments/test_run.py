@@ -11,7 +11,7 @@ import pytest
 from qkv.cli import main
 from qkv.experiments import list_experiments, measures
 from qkv.experiments.experiment import read_experiment
-from qkv.experiments.run import build_row, get_table, read_state, run_cells, write_figure
+from qkv.experiments.run import build_row, get_table, read_experiment_state, run_cells, write_figure
 from qkv.experiments.table import Measurement
 from tests.experiments.conftest import TOY_EXPERIMENT
 
@@ -48,13 +48,13 @@ def test_only_missing_cells_are_measured(toy_path: Path, tmp_path: Path) -> None
     run_toy(toy_path, tmp_path, lines)
     experiment = read_experiment(toy_path)
     path = get_table(experiment, tmp_path).path
-    kept = path.read_text().splitlines()[:5]
-    path.write_text("\n".join(kept) + "\n" + '{"key": "torn')
-    state = read_state(experiment, tmp_path, experiment.cells)
+    first_rows = path.read_text().splitlines()[:5]
+    path.write_text("\n".join(first_rows) + "\n" + '{"key": "torn')
+    state = read_experiment_state(experiment, tmp_path, experiment.cells)
     assert (state.num_done, state.num_cells) == (5, 8)
     run_toy(toy_path, tmp_path, lines)
     assert len(lines) == 8 + 3
-    assert not read_state(experiment, tmp_path, experiment.cells).missing
+    assert not read_experiment_state(experiment, tmp_path, experiment.cells).missing
 
 
 def test_a_killed_run_continues_with_the_missing_cells(toy_path: Path, tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_killed_run_continues_with_the_missing_cells(toy_path: Path, tmp_path:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     experiment = read_experiment(toy_path)
-    state = read_state(experiment, tmp_path / "results", experiment.cells)
+    state = read_experiment_state(experiment, tmp_path / "results", experiment.cells)
     assert 1 <= state.num_done < 16
     lines: list[str] = []
     run_toy(toy_path, tmp_path / "results", lines)
@@ -84,7 +84,7 @@ def test_a_cell_of_an_absent_device_is_left_out(
 ) -> None:
     text = TOY_EXPERIMENT.replace("num_keys = 8", 'num_keys = 8, device = "tpu"')
     toy_path.write_text(text, encoding="utf-8")
-    monkeypatch.setattr(measures, "check_settings", lambda cell: None)
+    monkeypatch.setattr(measures, "check_cell_settings", lambda cell: None)
     lines: list[str] = []
     run_toy(toy_path, tmp_path, lines)
     assert len(lines) == 8

@@ -53,8 +53,8 @@ def test_a_claim_excludes_other_claims_until_it_ends(tmp_path: Path) -> None:
         assert (first, second) == (True, False)
         with table.claim(make_cell(1)) as other:
             assert other
-    with table.claim(make_cell(0)) as again:
-        assert again
+    with table.claim(make_cell(0)) as is_mine:
+        assert is_mine
     assert list(tmp_path.iterdir()) == []
 
 

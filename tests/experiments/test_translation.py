@@ -145,14 +145,14 @@ def test_translations_are_those_of_the_plain_network(translator: Translator) -> 
 
 
 def test_an_alignment_has_a_row_for_each_word_of_the_translation(translator: Translator) -> None:
-    given = translator.align("Je vois 3 voiture rouge.", "I see 3 red car.")
-    assert [span.text for span in given.source] == ["Je", "vois", "3", "voiture", "rouge", "."]
-    assert [span.text for span in given.target] == ["I", "see", "3", "red", "car", "."]
-    assert all(sum(row) <= 1.001 for row in given.weights)
-    own = translator.align("Je vois 3 voiture rouge.")
+    reference = translator.align("Je vois 3 voiture rouge.", "I see 3 red car.")
+    assert [span.text for span in reference.source] == ["Je", "vois", "3", "voiture", "rouge", "."]
+    assert [span.text for span in reference.target] == ["I", "see", "3", "red", "car", "."]
+    assert all(sum(row) <= 1.001 for row in reference.weights)
+    generated = translator.align("Je vois 3 voiture rouge.")
     (text,) = translator.translate(["Je vois 3 voiture rouge."], 4 * 8)
-    assert own.source == given.source
-    assert "".join(span.text for span in own.target) == text.replace(" ", "")
+    assert generated.source == reference.source
+    assert "".join(span.text for span in generated.target) == text.replace(" ", "")
 
 
 def test_a_word_is_aligned_if_its_largest_weight_is_on_the_source_word() -> None:

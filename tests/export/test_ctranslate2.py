@@ -183,6 +183,7 @@ UNSUPPORTED = {
     "clip": "two towers",
     "electra": "an embedding width of 12",
     "gpt3": "the attention pattern Banded(window=3) in the decoder",
+    "luong": "recurrent layers",
     "modernbert": "the attention pattern Local",
     "sparse": "the attention pattern Or",
     "switch": "a mixture of experts",

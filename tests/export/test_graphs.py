@@ -16,6 +16,7 @@ from tests.support import tiny
 from tests.support.limits import get_error_message
 
 REFUSED = {"transformer-xl": "segment memory", "switch": "a mixture of experts"}
+REFUSED |= dict.fromkeys(tiny.RECURRENT_DECODERS, "recurrent layers")
 CASES = [
     (family.name, head)
     for family in list_families()

@@ -157,3 +157,55 @@ def test_partial_attention_equals_its_reference(monkeypatch: pytest.MonkeyPatch)
         names = ("out", "lse", "q", "k", "v")
         results.append(dict(zip(names, (part, lse, *gradients), strict=True)))
     compare.assert_close(results[0], results[1], 1e-12)
+
+
+def test_rows_beyond_the_queries_of_a_tile_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA kernel reads tiles of 32 queries; exp(score - inf) is 0, whatever its memory holds."""
+    log_sums: list[Tensor] = []
+
+    def record(*arguments: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        log_sums.append(arguments[6])
+        return arguments[1], arguments[2], arguments[3]
+
+    monkeypatch.setattr(partial_attention, "choose_kernel", lambda q, dropout: "cuda")
+    monkeypatch.setattr(partial_attention, "efficient_attention_backward", record)
+    q = torch.randn(2, 3, 28, 8)
+    bias = torch.zeros(2, 1, 28, 28)
+    lse = torch.randn(2, 3, 28)
+    partial_attention.partial_attention_backward(q, q, q, q, bias, q, lse, (), 1.0, 0.0)
+    (padded,) = log_sums
+    assert padded.shape == (2, 3, 32)
+    compare.assert_bitwise_equal(padded[..., :28], lse, because="padding copies")
+    assert (padded[..., 28:] == torch.inf).all()
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available(), reason="the memory-efficient kernel runs on CUDA"
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gradients_of_partial_tiles_on_cuda(dtype: torch.dtype) -> None:
+    """Blocks of 28 and 98 queries, as those of an image of 28 x 28 pixels."""
+    length = 784
+    torch.manual_seed(0)
+    inputs = [torch.randn(2, 4, length, 64, device="cuda", dtype=dtype) for _ in range(4)]
+    grad = inputs.pop()
+
+    def visible(pattern: Pattern, i: Tensor, j: Tensor) -> Tensor:
+        return pattern(i[..., :, None], j[..., None, :])
+
+    positions = torch.arange(length, device="cuda")[None]
+    for pattern in (Banded(28), Strided(28), Banded(28) | Strided(28)):
+        sparse = [x.clone().requires_grad_() for x in inputs]
+        layout = build_block_layout(pattern, visible, positions)
+        q, k, v = sparse
+        out = block_sparse_attention(q, k, v, pattern, lambda p: layout, 0.125)  # noqa: B023
+        out.backward(grad)
+        dense = [x.clone().float().requires_grad_() for x in inputs]
+        mask = visible(pattern, positions, positions)
+        q, k, v = dense
+        F.scaled_dot_product_attention(q, k, v, mask, scale=0.125).backward(grad.float())
+        for x, expected in zip(sparse, dense, strict=True):
+            assert x.grad is not None
+            assert expected.grad is not None
+            tolerance = 2e-5 if dtype == torch.float32 else 0.05
+            assert torch.allclose(x.grad.float(), expected.grad, atol=tolerance, rtol=tolerance)

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import qkv
 from qkv import Batch, Inputs
+from qkv.families.arguments import VARIANT_KEYS
+from qkv.model.transforms.variant import Variant
 from qkv.nn.attention import AttentionKernel
 from qkv.nn.scored_attention import ScoredAttentionKernel
 from qkv.nn.scores import SCORES, build_score
@@ -224,6 +226,10 @@ def test_a_saved_model_loads_with_its_attention(score: str, select: str, tmp_pat
     assert not (tmp_path / "hf").exists()
 
 
+def test_arguments_of_every_family_are_the_fields_of_a_variant() -> None:
+    assert tuple(Variant.__dataclass_fields__) == VARIANT_KEYS
+
+
 def test_int8_weights_keep_the_attention(tmp_path: Path) -> None:
     model = build("gpt2", "additive", "entmax15", dtype=torch.float32)
     model.save(tmp_path / "small", quantization="int8")
@@ -297,6 +303,15 @@ def test_initial_parameters_do_not_depend_on_the_family() -> None:
             "gpt2",
             dict(attention_select=dict(name="top-k", k="many")),
             "k is 'many': expected a whole",
+        ),
+        ("gpt2", dict(attention_select="local-m"), "expected a recurrent decoder, such as luong"),
+        ("luong", dict(attention_select=dict(name="local-m", window=0)), "window is 0: expected"),
+        ("luong", dict(attention_score="mlp"), "attention_score is 'mlp': expected one of dot"),
+        ("bahdanau", dict(attention_score="dot"), "queries of width 24 and keys of width 48"),
+        (
+            "lstm-seq2seq",
+            dict(attention_select="hard"),
+            "this model has no attention to the source",
         ),
         ("xlnet", dict(attention_score="cosine"), "attention_score 'cosine' with the relative pos"),
         ("transformer-xl", dict(attention_score="additive"), "expected 'dot' or 'scaled-dot'"),

@@ -204,6 +204,34 @@ def test_the_transformer_starts_with_xavier_weights() -> None:
             assert p.eq(1.0 if "post_" in name and name.endswith("weight") else 0.0).all(), name
 
 
+@pytest.mark.parametrize(
+    ("family", "bound"), [("lstm-seq2seq", 0.08), ("luong", 0.1), ("lstmn", 0.08)]
+)
+def test_recurrent_families_start_with_uniform_weights(family: str, bound: float) -> None:
+    """Sutskever et al. 2014, section 3.4; Luong et al. 2015, section 4.1: biases included."""
+    model = qkv.build(family, **tiny.SIZES[family] | dict(width=48))
+    for name, p in model.net.named_parameters():
+        assert p.abs().max().item() <= bound, name
+        if p.numel() > 400:
+            assert p.std().item() == pytest.approx(bound / math.sqrt(3), rel=0.1), name
+
+
+@pytest.mark.parametrize("family", ["rnn-encoder-decoder", "bahdanau"])
+def test_recurrent_families_start_with_orthogonal_matrices(family: str) -> None:
+    """Bahdanau et al. 2014, appendix B.1: orthogonal recurrent matrices, W_a and U_a at 0.001, v_a and
+    biases zero, other matrices at 0.01."""
+    model = qkv.build(family, **tiny.SIZES[family] | dict(width=48))
+    for name, p in model.net.named_parameters():
+        if "weight_hh" in name:
+            for block in p.split(48):
+                compare.assert_close({name: block @ block.T}, {name: torch.eye(48)}, 1e-5)
+        elif name.endswith("score.v") or p.dim() == 1:
+            assert p.eq(0).all(), name
+        else:
+            std = 0.001 if ".score." in name else 0.01
+            assert p.std().item() == pytest.approx(std, rel=0.12), name
+
+
 def test_transformer_xl_starts_with_the_published_weights() -> None:
     """All normal at 0.02, projections at 0.01, the norms' weights around one."""
     sizes = dict(

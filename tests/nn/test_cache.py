@@ -246,6 +246,7 @@ def test_all_operations_work_together(name: str) -> None:
 
 
 WITH_WEIGHTS = ["gpt2", "bert-decoder", "llama", "t5", "bart", "sparse-strided-heads"]
+WITH_WEIGHTS += ["bahdanau", "luong"]
 
 
 @pytest.mark.parametrize("name", WITH_WEIGHTS)

@@ -26,3 +26,11 @@ def test_classification_reads_the_last_eos_token(family: str) -> None:
     compare.assert_close(
         out, {"logits": project(torch.tanh(dense(out["last_hidden_state"][:, 6])))}
     )
+
+
+def test_tied_embeddings_have_the_width_of_the_outputs() -> None:
+    tiny.build("luong", tie_embeddings=True, embedding_width=None)
+    with pytest.raises(
+        ValueError, match="embeddings of width 20 and outputs of width 24, expected"
+    ):
+        tiny.build("luong", tie_embeddings=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -69,3 +70,17 @@ def test_other_frames_are_context() -> None:
         for x in (clip, changed)
     ]
     torch.testing.assert_close(padded[0], padded[1], atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+def test_a_recurrent_encoder_reads_frames(cell: str) -> None:
+    model = tiny.build("video-transformer", cell=cell)
+    clips = tiny.build_pixel_values(model, tiny.random_ids(2, 6))
+    mask = torch.arange(6) < torch.tensor([[6], [4]])
+    logits = model(pixel_values=clips, attention_mask=mask).logits
+    alone = model(pixel_values=clips[1:, :4]).logits
+    torch.testing.assert_close(logits[1, :4], alone[0], atol=1e-12, rtol=0)
+    changed = clips.clone()
+    changed[0, 5] += 1
+    other = model(pixel_values=changed, attention_mask=mask).logits
+    assert (logits[0, 0] - other[0, 0]).abs().max() > 1e-6  # later frames are context

@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import qkv
 from qkv import Batch, Inputs
 from qkv.nn.recurrent.cells import RecurrentCell
+from qkv.nn.recurrent.rows import TextRows, reverse_rows
 from tests.support import compare, tiny
 
 TORCH_CELLS: dict[str, Any] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -374,3 +376,129 @@ def test_a_model_follows_the_equations_of_its_paper(name: str) -> None:
     expected = {key: p.grad for key, p in parameters.items() if p.grad is not None}
     assert gradients.keys() == expected.keys() == parameters.keys()
     compare.assert_close(gradients, expected, 1e-9)
+
+
+# --- what `look` and the extra outputs show ---
+
+
+def build_batch(**settings: Any) -> Batch:
+    encoder, _ = build_padded(SOURCE_LENGTHS, "left", 1)
+    decoder, _ = build_padded(TARGET_LENGTHS, "right", 2)
+    return Batch(encoder=encoder, decoder=decoder, **settings)
+
+
+@pytest.mark.parametrize("feeds", [False, True])
+def test_statistics_of_hard_attention_are_those_of_the_softmax(feeds: bool) -> None:
+    """In evaluation mode, the location is the most probable one."""
+    soft = tiny.build("luong", depth=1, input_feeding=feeds)
+    hard = tiny.build("luong", depth=1, input_feeding=feeds, attention_select="hard")
+    hard.net.load_state_dict(soft.net.state_dict())
+    batch = build_batch(extra_outputs=("attention_log_probs", "attention_entropy"))
+    with qkv.look(soft, "decoder.cross_attention") as weights:
+        assert "attention_log_probs" not in soft.net(batch)
+    with qkv.look(hard, "decoder.cross_attention") as samples:
+        out = hard.net(batch)
+    probs = weights["decoder.cross_attention"][:, 0, :1]  # of the first step, (B, 1, S)
+    expected = {
+        "attention_log_probs": probs.amax(-1).log(),
+        "attention_entropy": -(probs * probs.clamp(min=1e-300).log()).sum(-1),
+    }
+    compare.assert_close({name: out[name][:, :1] for name in expected}, expected, 1e-12)
+    sample = samples["decoder.cross_attention"][:, 0, :1]
+    assert torch.equal(sample.argmax(-1), probs.argmax(-1))
+    assert set(sample.unique().tolist()) == {0.0, 1.0}
+    for name in expected:
+        assert out[name].shape == (3, 6)
+        assert out[name][0, 4:].eq(0).all()  # padding
+
+
+@pytest.mark.parametrize("family", ["bahdanau", "luong", "lstmn"])
+def test_coverage_is_the_sum_of_the_weights_of_each_source_token(family: str) -> None:
+    model = tiny.build(family)
+    batch = build_batch(extra_outputs=("attention_coverage",))
+    with qkv.look(model, "decoder.cross_attention") as weights:
+        out = model.net(batch)
+    alignment = weights["decoder.cross_attention"]
+    assert alignment.shape == (3, 1, 6, 7)
+    for n, (source, target) in enumerate(zip(SOURCE_LENGTHS, TARGET_LENGTHS, strict=True)):
+        assert alignment[n, 0, :target, : 7 - source].eq(0).all()  # padding, on the left
+        assert alignment[n, 0, target:].eq(0).all()
+        ones = torch.ones(target, dtype=torch.float64)
+        compare.assert_close({"sum": alignment[n, 0, :target].sum(-1)}, {"sum": ones}, 1e-12)
+    compare.assert_close(
+        {"coverage": out["attention_coverage"]}, {"coverage": alignment[:, 0].sum(1)}
+    )
+
+
+def test_lstmn_attends_to_its_past() -> None:
+    """Column 0 is the initial state, column n + 1 token n; an encoder has only zeros there."""
+    model = tiny.build("lstmn")
+    with qkv.look(model) as weights:
+        model.net(build_batch())
+    paths = [f"{stack}.layers.{n}.attention" for stack in ("encoder", "decoder") for n in range(2)]
+    assert [*weights] == [*paths, "decoder.cross_attention"]
+    encoder = weights["encoder.layers.1.attention"]
+    assert encoder.shape == (3, 1, 7, 8)
+    first = torch.tensor([7 - length for length in SOURCE_LENGTHS])  # padded on the left
+    rows = torch.arange(3)
+    assert encoder[rows, 0, first, 0].eq(1).all()
+    assert encoder[rows, 0, first + 1, 0].eq(0).all()
+    assert encoder[rows, 0, first + 1, first + 1].eq(1).all()  # the only earlier token
+    decoder = weights["decoder.layers.0.attention"]
+    assert decoder.shape == (3, 1, 6, 7)
+    assert decoder[0, 0, 2, :3].gt(0).all()
+    assert decoder[0, 0].triu(1).eq(0).all()
+
+
+def test_a_model_without_attention_has_nothing_to_look_at() -> None:
+    with (
+        pytest.raises(ValueError, match="this model has no attention"),
+        qkv.look(tiny.build("lstm-seq2seq")),
+    ):
+        pass
+
+
+def test_a_decoder_without_its_encoder_is_an_error() -> None:
+    ids = Inputs.create(tiny.random_ids(1, 3))
+    states = Inputs.create(inputs_embeds=torch.zeros(1, 4, tiny.WIDTH, dtype=torch.float64))
+    for batch, message in (
+        (Batch(decoder=ids), "no encoder states"),
+        (Batch(decoder=ids, encoder_hidden_states=states), "no final states"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            tiny.build("luong").net(batch)
+
+
+class TestTextRows:
+    MASK = torch.tensor([[True, True, False, True], [False, False, True, True]])
+    IDS = torch.arange(8).view(2, 4)
+
+    def test_padding_moves_to_the_end(self) -> None:
+        rows = TextRows.create(Inputs.create(self.IDS, attention_mask=self.MASK))
+        assert rows.lengths is not None
+        assert rows.lengths.tolist() == [3, 2]
+        gathered = rows.gather(self.IDS)
+        assert [row[:n].tolist() for row, n in zip(gathered, (3, 2), strict=True)] == [
+            [0, 1, 3],
+            [6, 7],
+        ]
+        assert rows.scatter(gathered).tolist() == [[0, 1, 0, 3], [0, 0, 6, 7]]
+        assert reverse_rows(gathered, rows.lengths)[1, :2].tolist() == [7, 6]
+
+    def test_a_document_has_a_row_of_its_own(self) -> None:
+        documents = torch.tensor([[5, 5, 5, 2], [2, 2, 2, 9]])
+        inputs = Inputs.create(self.IDS, attention_mask=self.MASK, document_ids=documents)
+        rows = TextRows.create(inputs)
+        assert rows.lengths is not None
+        assert rows.documents is not None
+        assert rows.lengths.tolist() == [2, 1, 1, 1]
+        assert rows.documents.tolist() == [[0, 5], [0, 2], [1, 2], [1, 9]]
+        gathered = rows.gather(self.IDS)
+        assert gathered[:, 0].tolist() == [0, 3, 6, 7]
+        assert rows.scatter(gathered).tolist() == [[0, 1, 0, 3], [0, 0, 6, 7]]
+
+    def test_rows_without_padding_stay_as_they_are(self) -> None:
+        rows = TextRows.create(Inputs.create(self.IDS))
+        assert rows.gather(self.IDS) is self.IDS
+        assert rows.scatter(self.IDS) is self.IDS
+        assert reverse_rows(self.IDS, None).tolist() == [[3, 2, 1, 0], [7, 6, 5, 4]]

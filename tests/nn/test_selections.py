@@ -199,6 +199,28 @@ def test_statistics_of_hard_attention() -> None:
     assert (scores.grad[~mask] == 0).all()
 
 
+def test_hard_attention_may_use_the_expectation_of_a_sample() -> None:
+    """The queries with softmax weights have a gradient, and no log-probability of a sample."""
+    torch.manual_seed(0)
+    selection = build_selection("hard", query_width=1, expected_prob=0.3).double()
+    scores = torch.randn(1000, 5, dtype=torch.float64, requires_grad=True)
+    weights = selection.train()(scores, None, scores)
+    is_sample = (weights == 1).any(-1)
+    # five standard deviations of a share of 1,000 queries
+    assert abs(is_sample.double().mean() - 0.7) < 5 * (0.3 * 0.7 / 1000) ** 0.5
+    torch.testing.assert_close(weights[~is_sample], scores[~is_sample].softmax(-1))
+    statistics = selection.statistics(scores, None, weights)
+    assert statistics is not None
+    assert (statistics.log_probs[~is_sample] == 0).all()
+    assert (statistics.log_probs[is_sample] < 0).all()
+    weights[:, 0].sum().backward()
+    assert scores.grad is not None
+    assert (scores.grad[is_sample] == 0).all()
+    assert (scores.grad[~is_sample] != 0).any(-1).all()
+    best = torch.nn.functional.one_hot(scores.argmax(-1), 5)
+    torch.testing.assert_close(selection.eval()(scores, None, scores), best.double())
+
+
 def test_gumbel_gradient_is_that_of_the_softmax_of_the_sample() -> None:
     selection = build_selection("gumbel", query_width=1, temperature=0.7).double().train()
     scores = torch.randn(3, 6, dtype=torch.float64, requires_grad=True)
@@ -245,6 +267,7 @@ def test_padding_does_not_change_weights(name: str) -> None:
         (dict(name="top-k", k=0), "k is 0: expected a whole number, at least 1"),
         (dict(name="local-p", window=1.5), "window is 1.5: expected a whole number, at least 1"),
         (dict(name="gumbel", temperature=-1), "temperature is -1: expected a number, more than 0"),
+        (dict(name="hard", expected_prob=1), "expected_prob is 1: expected a number, at least 0"),
         (dict(name="softmax", k=3), "'softmax' has no setting 'k': it has no settings"),
     ],
 )

@@ -34,6 +34,7 @@ WITH_CODE = (
     "README.md", "CONTRIBUTING.md", "docs/index.md", "docs/library.md", "docs/attention.md",
     "docs/transformer.md", "docs/families.md", "docs/decoding.md", "docs/tasks.md", "docs/long-texts.md",
     "docs/command-line.md", "docs/export.md", "docs/fine-tuning.md", "docs/coming-from.md",
+    "docs/words.md",
 )  # fmt: skip
 # Sections of CONTRIBUTING.md.
 EXTENSIONS = ("Add an objective", "Add a task", "Add a metric", "Add a logits processor")
@@ -56,6 +57,7 @@ DOCUMENTS = (
     "docs/long-texts.md",
     "docs/fine-tuning.md",
     "docs/training.md",
+    "docs/words.md",
     "docs/results.md",
     "docs/why-attention.md",
 )

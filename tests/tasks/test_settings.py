@@ -11,6 +11,7 @@ import pytest
 import qkv
 from qkv.decode.settings import GenerationSettings
 from qkv.tasks import registry, settings
+from qkv.tasks.read.classify_image import ImageClassifyTask
 from qkv.tasks.registry import TASK_CLASSES
 from qkv.tasks.write.base import GenerationTask
 from qkv.tasks.write.generative_answer import GenerativeAnswerTask
@@ -49,6 +50,7 @@ def test_every_task_has_an_overload_with_its_settings() -> None:
         class_name: get_task_class(name) for name, (_, class_name) in TASK_CLASSES.items()
     }
     names["GenerativeAnswerTask"] = GenerativeAnswerTask
+    names["ImageClassifyTask"] = ImageClassifyTask
     annotations = {}
     for overload in overloads:
         hints = get_type_hints(overload, names)

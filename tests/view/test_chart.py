@@ -73,6 +73,20 @@ def test_names_are_places_of_the_x_axis() -> None:
     assert 0 < axis.place(0) < axis.place(1) < 100
 
 
+def test_labels_that_would_overlap_stand_in_two_rows() -> None:
+    short = render_charts_svg("Title", "", [make_chart(x_names=["a", "b", "c", "d", "e"])])
+    long = render_charts_svg("Title", "", [make_chart(x_names=[name * 30 for name in "abcde"])])
+    y = 44 + 220 + 18
+    assert short.count(f'y="{y}"') == 5
+    assert (long.count(f'y="{y}"'), long.count(f'y="{y + 13}"')) == (3, 2)
+
+
+def test_points_over_names_are_bars_and_not_connected() -> None:
+    svg = render_charts_svg("Title", "", [make_chart(x_names=["a", "b", "c", "d", "e"])])
+    assert svg.count('class="bar ') == svg.count("<title>") - 1 == 3
+    assert "<polyline" not in svg
+
+
 def test_a_single_value_has_a_scale() -> None:
     line = ChartLine("one", [ChartPoint(5, 2, 2, 2)])
     for scale in ("linear", "log2", "log10"):

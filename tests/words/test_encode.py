@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,26 @@ def test_corpora_of_all_kinds_are_the_same(tmp_path: Path) -> None:
     expected = [line.split() for line in LINES if line]
     for corpus in corpora:
         assert [words for words in iter_sentences(corpus, WordsConfig()) if words] == expected
+
+
+def test_a_file_of_one_long_line(tmp_path: Path) -> None:
+    """text8 is one line of 100 MB, in a file without a suffix."""
+    words = [f"w{i}é" for i in range(40_000)]
+    (tmp_path / "text8").write_text(" " + " ".join(words), encoding="utf-8")
+    sentences = list(iter_sentences(str(tmp_path / "text8"), WordsConfig()))
+    assert len(sentences) > 4
+    assert [word for sentence in sentences for word in sentence] == words
+    (tmp_path / "x.txt.gz").write_bytes(gzip.compress(b"a b\r\nc\n\nd"))
+    parts = list(iter_sentences(str(tmp_path / "x.txt.gz"), WordsConfig(split="whitespace")))
+    assert parts == [["a", "b"], ["c"], [], ["d"]]
+    (tmp_path / "x.txt").write_text("a" * 2**21)
+    assert_error(
+        lambda: list(iter_sentences(str(tmp_path / "x.txt"), WordsConfig())),
+        "x.txt",
+        "a word of more",
+    )
+    (tmp_path / "x.txt").write_bytes(b"text\n\0\n")
+    assert_error(lambda: list(iter_sentences(str(tmp_path / "x.txt"), WordsConfig())), "NUL")
 
 
 def test_unusable_corpora(tmp_path: Path) -> None:

@@ -102,3 +102,15 @@ def test_analogies_equal_a_loop_over_questions() -> None:
     assert few.num_questions == 2  # all four words must be among the first ones
     (none,) = evaluate_analogies(vectors, {"x": [("q", "q", "q", "q")]})
     assert (none.accuracy, none.num_questions) == (0, 0)
+
+
+def test_published_files(shared: Path) -> None:
+    folder = shared / "data" / "wordsim"
+    if not folder.is_dir():
+        pytest.skip(f"test files {folder} not found")
+    assert len(read_similarity_file(folder / "wordsim353.tsv.xz")) == 353
+    assert len(read_similarity_file(folder / "simlex999.txt.xz")) == 999
+    assert is_analogy_file(folder / "questions-words.txt.xz")
+    sections = read_analogy_file(folder / "questions-words.txt.xz")
+    assert sum(map(len, sections.values())) == 19544
+    assert len(sections) == 14

@@ -118,6 +118,8 @@ def test_a_word_is_rare_in_a_step() -> None:
     assert large.chunk_size * large.num_chunks == MAX_STEP_SIZE
     small = make_sampler([5] * 10, sample=0)
     assert small.chunk_size * small.num_chunks == int(2 / (0.025 * 36 * 0.1))
+    cbow = make_sampler([5] * 10, sample=0, algorithm="cbow")
+    assert cbow.chunk_size * cbow.num_chunks == 32  # int(4 / 0.09) is 44, less than two chunks
     assert make_sampler([1000, 1], sample=0).chunk_size == 2
     assert make_sampler([1000, 1], sample=0, lr=1, window=9).chunk_size == 1
 

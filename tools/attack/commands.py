@@ -241,6 +241,9 @@ def make_inputs(rng: random.Random, command: str) -> list[str]:
         "export": ["models/score", "out"], "merge": ["models/score", "--out", "out"],
         "new": [rng.choice(("classify", "complete")), "records.jsonl"],
         "train": ["recipe.toml"], "eval": ["models/classify", "--data", "records.jsonl"],
+        "words train": ["lines.txt", "--min-count", "1"], "words near": ["cat"],
+        "words analogy": ["a", "b", "c"], "words eval": ["lines.txt"],
+        "words convert": ["lines.txt", "out.bin"],
         "tokenizer train": ["lines.txt", "--out", "tokenizer"], "tokenizer show": ["models/score", "the cat"],
     }  # fmt: skip
     inputs = usual.get(command, [text])

@@ -170,7 +170,7 @@ class Corpus:
             )
         columns = self.columns or {}
         file_format = "images" if os.path.isdir(path) else self.format or _guess_format(path)
-        if file_format is None and path != STDIN and is_idx_file(path):
+        if file_format is None and path != STDIN and (is_idx_file(path) or "-idx" in path):
             file_format = "idx"
         if self.column_names and file_format not in HEADERLESS_FORMATS:
             raise ValueError(

@@ -28,6 +28,8 @@ COMPRESSION_OPENERS: dict[str, Callable[[BinaryIO], object]] = {
 MAX_LINE_BYTES = 64 * 2**20
 MAX_FILE_BYTES = 2**30
 CHUNK_CHARACTERS = 2**16
+PART_BYTES = 2**16  # of a long line
+MAX_WORD_PARTS = 16  # parts without a space
 # A compressed file may hold this many bytes, and beyond them this many for each of its own: text has
 # less than 20, and a file of one repeated character more than 1000.
 MIN_DECOMPRESSED_BYTES = 4 * 2**20
@@ -132,6 +134,27 @@ class TextFile:
                     line_number,
                     self._decode(raw, line_number).removesuffix("\n").removesuffix("\r"),
                 )
+
+    def iter_line_parts(self, max_bytes: int = PART_BYTES) -> Iterator[str]:
+        """Iterate over lines; a line of more than `max_bytes` is cut at spaces, so that a file of one
+        line, such as text8, can be read."""
+        with self._open_text() as file:
+            part = b""
+            for read_number in count(1):
+                raw = self._read_bytes(lambda _: file.readline(max_bytes), max_bytes, read_number)
+                part += raw
+                end = len(part)
+                if len(raw) == max_bytes and not raw.endswith(b"\n"):
+                    end = part.rfind(b" ") + 1
+                if len(part) - end > MAX_WORD_PARTS * max_bytes:
+                    raise ValueError(
+                        f"{self}: a word of more than {len(part) - end - 1} bytes; is this text?"
+                    )
+                if end:
+                    yield self._decode(part[:end], read_number).rstrip("\r\n")
+                part = part[end:]
+                if not raw:
+                    return
 
     def iter_chunks(self) -> Iterator[tuple[int, str]]:
         """Iterate over chunks of about CHUNK_CHARACTERS, each with the number of its first line.

@@ -77,7 +77,7 @@ def load_measure(name: str) -> Measure:
     return measure
 
 
-def check_settings(cell: Cell) -> None:
+def check_cell_settings(cell: Cell) -> None:
     """Raise ValueError unless the settings of a cell are those of its measure."""
     parameters: dict[str, Any] = dict(inspect.signature(load_measure(cell.measure)).parameters)
     parameters.pop("context")

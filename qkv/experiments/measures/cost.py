@@ -17,11 +17,12 @@ from qkv.decode.engine import Engine
 from qkv.experiments.measures import CellContext
 from qkv.experiments.peak_memory import PeakMemory
 from qkv.experiments.table import Measurement
-from qkv.experiments.training import build_cell_model, count_parameters
+from qkv.experiments.training import build_cell_model
 from qkv.memory import is_memory_error
 from qkv.nn.network import Network
+from qkv.view.tree import count_parameters
 
-VOCAB_SIZE = 256
+BYTE_VALUES = 256
 
 
 def measure_cost(
@@ -67,7 +68,7 @@ def measure_training(
 ) -> Cost:
     """Measure forward and backward passes of random rows."""
     device = next(net.parameters()).device
-    ids = torch.randint(VOCAB_SIZE, (rows, length), device=device)
+    ids = torch.randint(BYTE_VALUES, (rows, length), device=device)
     net.train()
 
     def run() -> None:
@@ -89,7 +90,7 @@ def measure_decoding(net: Network, length: int, precision: str, new_tokens: int)
     """Measure the steps of the engine after the first, which reads the prompt."""
     net.zero_grad(set_to_none=True)
     net.to(torch.bfloat16 if precision == "bf16" else torch.float32).eval()
-    prompt = torch.randint(VOCAB_SIZE, (length,)).tolist()
+    prompt = torch.randint(BYTE_VALUES, (length,)).tolist()
     config = GenerationConfig(max_new_tokens=new_tokens + 1, decoder_start_token_id=0)
     memory = PeakMemory(next(net.parameters()).device)
     engine = Engine(net)
@@ -118,7 +119,7 @@ class Cost(NamedTuple):
 
 def build_cost_network(context: CellContext, model: Mapping[str, Any], length: int) -> Network:
     """Build the network; a family with learned positions gets as many as it needs."""
-    arguments = {"vocab_size": VOCAB_SIZE, **model}
+    arguments = {"vocab_size": BYTE_VALUES, **model}
     if "max_positions" in arguments:
         arguments["max_positions"] = length
     net = build_cell_model(context, arguments).net

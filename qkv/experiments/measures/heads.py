@@ -17,13 +17,13 @@ from qkv.data.batches.collate import Example
 from qkv.experiments.corpus import Ids, SentencePair, draw_test_rows, load_corpus
 from qkv.experiments.measures import CellContext
 from qkv.experiments.table import Measurement
-from qkv.experiments.training import count_parameters
 from qkv.experiments.translation import Translator, train_translator
 from qkv.experiments.word_alignment import WordAligner
 from qkv.nn.attention import Attention
 from qkv.staging import write_file
 from qkv.text import Tokenizer
 from qkv.view.pictures import render_attention_svg
+from qkv.view.tree import count_parameters
 
 LOOKS_AT = 0.5  # share of the queries from which on a head is said to look at something
 ALIGNER_PAIRS = 40_000  # training pairs of the word aligner

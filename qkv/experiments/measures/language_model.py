@@ -15,12 +15,12 @@ from qkv.experiments.measures import CellContext
 from qkv.experiments.table import Measurement
 from qkv.experiments.training import (
     build_cell_model,
-    count_parameters,
     parse_train_config,
     train_network,
 )
 from qkv.files import read_text_file
 from qkv.nn.attention import Attention
+from qkv.view.tree import count_parameters
 
 VALIDATION_FRACTION = 0.1  # the end of the text
 SHORTEST_TEXT = 2000  # characters

@@ -14,16 +14,16 @@ from qkv.experiments.measures import CellContext
 from qkv.experiments.table import Measurement
 from qkv.experiments.training import (
     build_cell_model,
-    count_parameters,
     parse_train_config,
     train_network,
 )
 from qkv.nn.network import Network
+from qkv.view.tree import count_parameters
 
 NUM_VALUES = 16  # random tokens; two more mark the token to retrieve and the question
 MARK = NUM_VALUES
 QUESTION = NUM_VALUES + 1
-VOCAB_SIZE = NUM_VALUES + 2
+RETRIEVAL_VOCAB_SIZE = NUM_VALUES + 2
 SOLVED_ACCURACY = 0.995
 EVAL_EVERY = 50  # steps
 EVAL_ROWS = 512
@@ -43,7 +43,7 @@ def measure_retrieval(
 
     A decoder predicts at the question, an encoder-decoder as its first token. `segment` is the length
     of the segments of a network with segment recurrence. Training ends when the task is solved."""
-    net = build_cell_model(context, {"vocab_size": VOCAB_SIZE, **model}).net
+    net = build_cell_model(context, {"vocab_size": RETRIEVAL_VOCAB_SIZE, **model}).net
     assert isinstance(net, Network)
     generator = torch.Generator().manual_seed(context.seed)
     eval_generator = torch.Generator().manual_seed(context.seed + 10_000)

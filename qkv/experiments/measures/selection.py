@@ -37,18 +37,18 @@ def measure_selection_speed(
     score = build_score("scaled-dot", query_width=width, key_width=width).to(device)
     select = build_selection(selection, query_width=width).to(device).train()
 
-    def attend() -> torch.Tensor:
+    def compute_weights() -> torch.Tensor:
         scores = score(query, score.prepare_keys(key))
         weights: torch.Tensor = select(scores, None, query)
         return weights
 
     def run() -> None:
-        (attend() @ value).sum().backward()
+        (compute_weights() @ value).sum().backward()
 
     for _ in range(WARMUPS):
         run()
     seconds = [time_call(run, device) for _ in range(repeats)]
-    support = (attend().detach() > 0).sum(-1).float().mean()
+    support = (compute_weights().detach() > 0).sum(-1).float().mean()
     return Measurement(
         metrics={
             "milliseconds": statistics.median(seconds) * 1000,

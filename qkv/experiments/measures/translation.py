@@ -9,11 +9,11 @@ from typing import Any
 from qkv.experiments.corpus import draw_test_rows, load_corpus
 from qkv.experiments.measures import CellContext
 from qkv.experiments.table import Measurement
-from qkv.experiments.training import count_parameters
 from qkv.experiments.translation import Translator, train_translator
 from qkv.staging import write_file
 from qkv.tasks.alignment import Alignment
 from qkv.view.pictures import render_svg
+from qkv.view.tree import count_parameters
 
 NEW_TOKENS_PER_WORD = 3  # limit of a translation
 

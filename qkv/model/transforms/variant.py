@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, overload
 
+from qkv.families.arguments import VARIANT_KEYS
 from qkv.families.family import lookup
 from qkv.model.transforms.positions import replace_positions
 from qkv.nn.scores import SCORES
@@ -82,7 +83,6 @@ class Variant:
         return replace_attention(spec, parts) if parts else spec
 
 
-VARIANT_KEYS = tuple(Variant.__dataclass_fields__)
 FAMILY_VARIANT = Variant()
 
 

@@ -139,7 +139,7 @@ class RecurrentAttention(nn.Module):
             mask = is_near if mask is None else mask & is_near
         scores = self.score(q, source.keys)
         weights = self.selection(scores, mask, q)
-        context = (weights @ source.values).view(*size, -1)
+        context = (weights.to(source.values.dtype) @ source.values).view(*size, -1)
         if self.gate is not None:
             context = context * self.gate(query).sigmoid()
         statistics = self.selection.statistics(scores, mask, weights)

@@ -31,7 +31,8 @@ def gru_step(input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
     hidden, hidden_candidate = hidden_gates.split(sizes, -1)
     reset, update = (gates + hidden).sigmoid().chunk(2, -1)
     new = torch.addcmul(candidate, reset, hidden_candidate).tanh()
-    return (torch.lerp(new, state[0], update),)  # (1 - update) * new + update * state
+    # (1 - update) * new + update * state; under autocast, the state may have more bits than the gates.
+    return (new + update * (state[0] - new),)
 
 
 def lstm_step(input_gates: Tensor, hidden_gates: Tensor, state: State) -> State:
@@ -125,14 +126,15 @@ class RecurrentCell(nn.Module):
     ) -> tuple[Tensor, State]:
         """Run from the first token to the last with the parameters of a direction; state (1, N, W)."""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        weights = [self.get_parameter(f"{name}_l0{suffix}") for name in names]
+        weights: list[Tensor] = [self.get_parameter(f"{name}_l0{suffix}") for name in names]
         has_cell = len(state) > 1
         if lengths is not None and has_cell:
             x, weights[0] = self.keep_cell_at_padding(x, weights[0], lengths)
         initial = tuple(part.contiguous() for part in state)
+        # cuDNN computes gradients in its training mode only; without dropout, it is the same.
         outputs, *final = run_kernel(
             self.cell_type.run, x, initial if has_cell else initial[0], weights,
-            True, 1, 0.0, self.training, False, True,
+            True, 1, 0.0, torch.is_grad_enabled(), False, True,
         )  # fmt: skip
         if lengths is not None:
             hidden = torch.cat([state[0].transpose(0, 1), outputs], dim=1)

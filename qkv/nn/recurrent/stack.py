@@ -82,8 +82,8 @@ class RecurrentStack(nn.Module):
         self, inputs: Inputs, batch: Batch, encoder_outputs: Inputs | None = None,
         caches: list[LayerCache] | None = None,
     ) -> dict[str, Tensor]:  # fmt: skip
-        """Return `last_hidden_state` (B, T, W), the `final_states` of an encoder, and what the batch
-        and REINFORCE need of the attention."""
+        """Return `last_hidden_state` (B, T, W), the `final_states` of an encoder, and the extra
+        outputs of the attention."""
         rows = TextRows.create(inputs)
         x = rows.gather(self.embedding(inputs))  # (B, T, E) -> (N, L, E)
         if caches and len(caches[0].attention):
@@ -269,21 +269,27 @@ class RecurrentStack(nn.Module):
     def report_attention(
         self, batch: Batch, rows: TextRows, start: Start, attended: Attended | None
     ) -> dict[str, Tensor]:
-        """Give the weights to `look`; return what the batch asks for and what REINFORCE needs."""
+        """Give the weights to `look`; return what the batch asks for: the statistics of samples, for
+        REINFORCE, and the sum of the weights of each source token."""
         for layer, tape in zip(self.layers, start.layers, strict=True):
             if isinstance(layer, IntraAttentionLayer) and isinstance(tape, Tape):
                 layer.kernel(tape.stack_weights(), rows, rows, None)
         if attended is None or self.cross_attention is None:
             return {}
         recorder = self.cross_attention.kernel
-        recorder(attended.weights, rows, start.source_rows, start.order)
+        places = (rows, start.source_rows, start.order)
+        recorder(attended.weights, *places)
         out = {}
         if "attention_coverage" in batch.extra_outputs:
-            weights = recorder.weights(attended.weights, rows, start.source_rows, start.order)
+            weights = recorder.weights(attended.weights, *places)
             out["attention_coverage"] = weights[:, 0].sum(1)  # (B, S)
-        if attended.log_probs is not None and attended.entropy is not None:
-            out["attention_log_probs"] = rows.scatter(attended.log_probs)
-            out["attention_entropy"] = rows.scatter(attended.entropy)
+        samples = {
+            "attention_log_probs": attended.log_probs,
+            "attention_entropy": attended.entropy,
+        }
+        for name, values in samples.items():
+            if values is not None and name in batch.extra_outputs:
+                out[name] = rows.scatter(values)
         return out
 
     def create_caches(self, batch_size: int) -> list[LayerCache]:

@@ -158,6 +158,7 @@ def build_frame_label_encoder(context: SetupContext) -> Encoder:
 
 def get_image_processor(context: SetupContext, readers: Any, expected: str) -> ImageProcessor:
     """Return the image processor of a model with one of these ways to read pixels."""
+    context.check_overflow_unset("it reads no text")
     processor = context.vocab.image_processor
     if processor is None or not isinstance(find_patches(context.model.spec), readers):
         raise ValueError(

@@ -118,18 +118,13 @@ def add_reinforce(
             losses["attention_entropy"] = -entropy_weight * entropy
         return losses
 
-    def count_targets(batch: Batch) -> Mapping[str, float]:
-        counts = dict(objective.count_targets(batch))
-        return counts | ({"attention_entropy": counts["loss"]} if entropy_weight else {})
-
+    has_entropy = entropy_weight > 0
     return replace(
-        objective,
+        prepare_batches(objective, has_entropy),
         compute_losses=compute_losses,
-        count_targets=count_targets,
-        collate=partial(collate_with_samples, objective.collate),
         is_language_model=False,
         baseline=baseline,
-        rebuild=objective.rebuild and partial(rebuild_with_samples, objective.rebuild),
+        rebuild=objective.rebuild and partial(rebuild_with_samples, objective.rebuild, has_entropy),
     )
 
 
@@ -154,7 +149,18 @@ def collate_with_samples(
     return replace(batch, labels=labels, extra_outputs=extra_outputs)
 
 
-def rebuild_with_samples(rebuild: Callable[[], Objective]) -> Objective:
+def prepare_batches(objective: Objective, has_entropy: bool) -> Objective:
+    """Return the objective with batches that ask for the statistics of samples, and counts of their
+    targets: with those of the entropy term, if it has a weight."""
+
+    def count_targets(batch: Batch) -> Mapping[str, float]:
+        counts = dict(objective.count_targets(batch))
+        return counts | ({"attention_entropy": counts["loss"]} if has_entropy else {})
+
+    collate = partial(collate_with_samples, objective.collate)
+    return replace(objective, collate=collate, count_targets=count_targets)
+
+
+def rebuild_with_samples(rebuild: Callable[[], Objective], has_entropy: bool) -> Objective:
     """Build the objective in a process that makes batches."""
-    objective = rebuild()
-    return replace(objective, collate=partial(collate_with_samples, objective.collate))
+    return prepare_batches(rebuild(), has_entropy)

@@ -1,4 +1,4 @@
-"""Published folders of ALBERT, DistilBERT, ELECTRA, XLNet, ModernBERT and CLIP."""
+"""Published folders of ALBERT, DistilBERT, ELECTRA, XLNet, ModernBERT, CLIP and ViT."""
 
 from tests.support.published.bert import BERT_KEYS, KEPT_ASIDE, NEW, SIMPLE
 from tests.support.published.folder import PublishedFolder, issue, pull, source_file
@@ -226,4 +226,24 @@ CLIP = [
     ),
 ]  # fmt: skip
 
-ENCODERS = [*ALBERT, *DISTILBERT, *ELECTRA, *XLNET, *MODERNBERT, *CLIP]
+VIT = [
+    PublishedFolder(
+        name="vit-base-patch32-384 as ViTModel",
+        source=issue(150, "https://github.com/google-research/vision_transformer"),
+        seen="classifier.* is not used; vit.pooler.dense.* is newly initialized",
+        case="vit-ViTForImageClassification", opens="ViTModel", load={"head": "none"},
+        compared="last_hidden_state", warns=rf"heads\.pooler\.dense\.weight, .*{NEW}",
+    ),
+    PublishedFolder(
+        name="vit-base-patch16-224",
+        source=source_file("v4.6.0", "src/transformers/models/vit/configuration_vit.py"),
+        seen="no keys of the pooler",
+        case="vit-ViTForImageClassification", kept_keys="""
+            architectures model_type hidden_size num_hidden_layers num_attention_heads intermediate_size
+            hidden_act hidden_dropout_prob attention_probs_dropout_prob initializer_range layer_norm_eps
+            image_size patch_size num_channels id2label label2id
+        """,
+    ),
+]  # fmt: skip
+
+ENCODERS = [*ALBERT, *DISTILBERT, *ELECTRA, *XLNET, *MODERNBERT, *CLIP, *VIT]

@@ -127,6 +127,9 @@ def test_bad_data_are_errors() -> None:
         qkv.fit(bare, same, steps=1)
     with pytest.raises(ValueError, match="expected 'image-classification'"):
         qkv.fit(bare, same, steps=1, objective="image-classification")
+    model = qkv.build("vit", heads=2, ffn_width=32, head="image-classification", **sizes)
+    pictures = make_pictures(4)
+    assert_error(lambda: qkv.fit(model, pictures, steps=1, overflow="truncate"), "reads no text")
     bert = qkv.build("bert", "tiny", head="sequence-classification")
     with pytest.raises(ValueError, match="expected 'image-classification'"):
         qkv.fit(bert, same, steps=1, objective="image-classification")
