@@ -307,7 +307,7 @@ def spread_heights(
 def build_x_axis(chart: Chart, values: Sequence[float], start: float, end: float) -> Axis:
     """Return the x axis: of names, or of numbers without a margin at the ends."""
     if chart.x_names:
-        places = list(range(len(chart.x_names)))
+        places = [float(place) for place in range(len(chart.x_names))]
         high = max(len(places) - 0.6, 0.6)
         return Axis(-0.4, high, places, chart.x_names, False, start, end)
     if chart.x_scale in LOG_BASES:

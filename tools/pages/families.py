@@ -109,9 +109,11 @@ def format_sizes(family: Family) -> str:
     rows = []
     for size, spec in build_specs(family):
         stacks = [stack for _, stack in list_stacks(spec)]
-        depths = [str(len(stack.layer_order or stack.layers)) for stack in stacks]
+        depths = [str(stack.depth) for stack in stacks]
         widths = dict.fromkeys(f"{stack.width:,}" for stack in stacks)
-        heads = dict.fromkeys(str(stack.layers[0].attention.heads) for stack in stacks)
+        heads = dict.fromkeys(
+            str(stack.layers[0].attention.heads) if stack.layers else "—" for stack in stacks
+        )
         sizes = (" + ".join(values) for values in (widths, depths, heads))
         rows.append((f"`{size}`", *sizes, format_count(count_spec_parameters(spec))))
     text = format_table("size|width|depth|heads|parameters", rows)
