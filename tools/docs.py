@@ -1,6 +1,6 @@
 """Build the documentation site: Markdown pages in build/pages, then HTML in site/.
 
-    docs/index.md, docs/*.svg ...     copied
+    docs/index.md, docs/**/*.svg ...  copied
     docs/tasks.md, docs/families.md   one page per task and family
     qkv                               the reference, and the source excerpts of pages
 
@@ -114,8 +114,10 @@ def write_pages(folder: Path) -> list[Page]:
         file = folder / "docs" / page.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(render_page(page, paths), encoding="utf-8")
-    for picture in (ROOT / "docs").glob("*.[sp][vn]g"):
-        shutil.copy(picture, folder / "docs" / picture.name)
+    for picture in (ROOT / "docs").rglob("*.[sp][vn]g"):
+        copy = folder / "docs" / picture.relative_to(ROOT / "docs")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(picture, copy)
     for name in ("theme.css", "iframe-worker.js"):
         shutil.copy(THEME / name, folder / "docs" / name)
     settings = (THEME / "zensical.toml").read_text(encoding="utf-8")
