@@ -114,7 +114,7 @@ def write_pages(folder: Path) -> list[Page]:
         file = folder / "docs" / page.path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(render_page(page, paths), encoding="utf-8")
-    for picture in (ROOT / "docs").glob("*.svg"):
+    for picture in (ROOT / "docs").glob("*.[sp][vn]g"):
         shutil.copy(picture, folder / "docs" / picture.name)
     for name in ("theme.css", "iframe-worker.js"):
         shutil.copy(THEME / name, folder / "docs" / name)

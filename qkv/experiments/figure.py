@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,9 +23,16 @@ def render_figure(experiment: Experiment, rows: Sequence[Row]) -> str | None:
 
 def describe_rows(experiment: Experiment, rows: Sequence[Row]) -> str:
     """Return the subtitle: the number of seeds and cells, and the devices."""
-    seeds = {row["seed"] for row in rows}
+    seeds = Counter(json.dumps([row["measure"], row["coordinates"]]) for row in rows)
+    fewest, most = min(seeds.values()), max(seeds.values())
     devices = sorted({row["device"] for row in rows})
-    spread = f"mean and range of {len(seeds)} seeds" if len(seeds) > 1 else "one seed"
+    spread = (
+        "one seed"
+        if most == 1
+        else f"{fewest} to {most} seeds"
+        if fewest < most
+        else f"{most} seeds"
+    )
     form = "reduced form, " if experiment.is_reduced else ""
     return f"{form}{spread}; {len(rows)} of {len(experiment.cells)} cells; {', '.join(devices)}"
 

@@ -35,8 +35,12 @@ LOG_BASES = {"log2": 2.0, "log10": 10.0}
 MAX_LOG_TICKS = 8
 
 # Okabe and Ito's colors, which remain distinct with color blindness; lighter ones on dark pages.
-LINE_COLORS = "#0072b2 #d55e00 #009e73 #b0578d #a87400 #2f8fc4 #5b6570 #7a3fb0 #00707a".split()
-DARK_LINE_COLORS = "#56a9e8 #ff8a3d #2cc79a #e29ac3 #f0b83c #8ad0ff #b3bcc6 #bf95f0 #5fd0d8".split()
+LINE_COLORS = (
+    "#0072b2 #d55e00 #009e73 #b0578d #a87400 #2f8fc4 #5b6570 #7a3fb0 #00707a #8c2d04".split()
+)
+DARK_LINE_COLORS = (
+    "#56a9e8 #ff8a3d #2cc79a #e29ac3 #f0b83c #8ad0ff #b3bcc6 #bf95f0 #5fd0d8 #e0a080".split()
+)
 MARKERS = (  # paths around the point, so that lines differ without colors
     "M-3.5 0a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0 -7 0z",
     "M-3.2 -3.2h6.4v6.4h-6.4z",
@@ -169,7 +173,7 @@ def draw_chart(chart: Chart, series: Sequence[str], plot_width: float) -> list[s
         x = x_axis.place(chart.mark_x)
         parts.append(
             f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{TOP + CHART_HEIGHT}"/>'
-            f'<text x="{x:.1f}" y="{TOP - 3}" text-anchor="middle">{escape_xml(chart.mark_label)}</text>'
+            f'<text x="{x + 5:.1f}" y="{TOP + 16}">{escape_xml(chart.mark_label)}</text>'
         )
     ends: list[tuple[float, float, int, str]] = []
     for line in chart.lines:
@@ -307,7 +311,10 @@ def build_x_axis(chart: Chart, values: Sequence[float], start: float, end: float
         high = max(len(places) - 0.6, 0.6)
         return Axis(-0.4, high, places, chart.x_names, False, start, end)
     if chart.x_scale in LOG_BASES:
-        return build_axis(values, chart.x_scale, start, end, low=min(values), high=max(values))
+        axis = build_axis(values, chart.x_scale, start, end, low=min(values), high=max(values))
+        places = sorted({*values})
+        labeled = axis._replace(ticks=places, labels=[format_tick(value) for value in places])
+        return axis if has_overlap(labeled) else labeled
     low, high = min(values), max(values)
     ticks = [tick for tick in compute_ticks(low, high, 6) if low <= tick <= high]
     if low == high:

@@ -108,7 +108,7 @@ def test_the_figure_is_drawn_from_the_table_alone(toy_path: Path, tmp_path: Path
     path = write_figure(experiment, tmp_path)
     assert path is not None
     svg = path.read_text(encoding="utf-8")
-    assert "mean and range of 2 seeds; 8 of 8 cells" in svg
+    assert "2 seeds; 8 of 8 cells" in svg
     rows = get_table(experiment, tmp_path).read().values()
     values = [
         row["metrics"]["gradient"] for row in rows if row["coordinates"]["variant"] == "scaled"

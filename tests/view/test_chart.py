@@ -67,6 +67,13 @@ def test_log_axes_have_ticks_at_powers() -> None:
     assert len(build_axis([1e-15, 1.0], "log10", 0, 1).ticks) <= 9
 
 
+def test_the_values_of_an_x_axis_are_its_ticks_if_there_is_room() -> None:
+    few = build_x_axis(make_chart(x_scale="log2"), [6, 12, 6, 24, 48], 0, 300)
+    assert list(few.labels) == ["6", "12", "24", "48"]
+    many = build_x_axis(make_chart(x_scale="log2"), [*range(100, 200), 1600], 0, 300)
+    assert list(many.labels) == ["128", "256", "512", "1,024"]
+
+
 def test_names_are_places_of_the_x_axis() -> None:
     axis = build_x_axis(make_chart(x_names=["none", "rotary"]), [0, 1], 0, 100)
     assert list(axis.labels) == ["none", "rotary"]
