@@ -64,7 +64,7 @@ def build_chart_style() -> str:
   .chart .title {{ fill: #1f2328; font-size: 16px; font-weight: 600 }}
   .chart .panel {{ fill: #1f2328; font-size: 13px; font-weight: 600 }}
   .chart .grid {{ stroke: #e4e7eb }} .chart .axis {{ stroke: #9aa3ad }}
-  .chart .mark {{ stroke: #57606a; stroke-dasharray: 4 3 }} .chart .leader {{ opacity: 0.5; fill: none }}
+  .chart .mark {{ stroke: #57606a; stroke-dasharray: 4 3 }} .chart .leader {{ opacity: 0.5; stroke-dasharray: 1 3 }}
   {light}
   @media (prefers-color-scheme: dark) {{
     .chart .page {{ fill: #0d1117 }} .chart text {{ fill: #b3bcc6 }}
@@ -312,8 +312,8 @@ def build_x_axis(chart: Chart, values: Sequence[float], start: float, end: float
         return Axis(-0.4, high, places, chart.x_names, False, start, end)
     if chart.x_scale in LOG_BASES:
         axis = build_axis(values, chart.x_scale, start, end, low=min(values), high=max(values))
-        places = sorted({*values})
-        labeled = axis._replace(ticks=places, labels=[format_tick(value) for value in places])
+        numbers = sorted(set(values))
+        labeled = axis._replace(ticks=numbers, labels=[format_tick(value) for value in numbers])
         return axis if has_overlap(labeled) else labeled
     low, high = min(values), max(values)
     ticks = [tick for tick in compute_ticks(low, high, 6) if low <= tick <= high]
