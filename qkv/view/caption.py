@@ -10,7 +10,7 @@ from qkv.view.svg import escape_xml
 
 PANEL_SIZE = 128  # pixels
 GAP = 12
-TOKEN_HEIGHT = 20
+PANEL_TITLE_HEIGHT = 20
 
 
 def render_caption_svg(image: bytes, mime_type: str, caption: Caption) -> str:
@@ -30,14 +30,14 @@ def render_caption_svg(image: bytes, mime_type: str, caption: Caption) -> str:
             for place, weight in enumerate(weights)
         ]
         panels.append(
-            f'<g transform="translate({left} {TOKEN_HEIGHT})">'
+            f'<g transform="translate({left} {PANEL_TITLE_HEIGHT})">'
             f'<text x="{PANEL_SIZE / 2}" y="-6" text-anchor="middle">{escape_xml(token)}</text>'
             f'<image width="{PANEL_SIZE}" height="{PANEL_SIZE}" '
             f'preserveAspectRatio="xMidYMid slice" href="data:{mime_type};base64,{data}"/>'
             f'<g fill="#000">{"".join(shades)}</g></g>'
         )
     width = GAP + len(panels) * (PANEL_SIZE + GAP)
-    height = TOKEN_HEIGHT + PANEL_SIZE + GAP
+    height = PANEL_TITLE_HEIGHT + PANEL_SIZE + GAP
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
         f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="13" fill="#777">'

@@ -64,7 +64,8 @@ def build_chart_style() -> str:
   .chart .title {{ fill: #1f2328; font-size: 16px; font-weight: 600 }}
   .chart .panel {{ fill: #1f2328; font-size: 13px; font-weight: 600 }}
   .chart .grid {{ stroke: #e4e7eb }} .chart .axis {{ stroke: #9aa3ad }}
-  .chart .mark {{ stroke: #57606a; stroke-dasharray: 4 3 }} .chart .leader {{ opacity: 0.5; stroke-dasharray: 1 3 }}
+  .chart .mark {{ stroke: #57606a; stroke-dasharray: 4 3 }}
+  .chart .leader {{ opacity: 0.5; stroke-dasharray: 1 3 }}
   {light}
   @media (prefers-color-scheme: dark) {{
     .chart .page {{ fill: #0d1117 }} .chart text {{ fill: #b3bcc6 }}
