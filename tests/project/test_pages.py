@@ -266,7 +266,8 @@ def test_descriptions_of_families_agree_with_their_files() -> None:
     assert descriptions.keys() == {family.name for family in qkv.list_families()}
     for family in qkv.list_families():
         first = re.split(", | and ", descriptions[family.name]["authors"])[0]
-        assert get_family_facts(family)["paper"].split(" et al.")[0] in first, family.name
+        paper = get_family_facts(family)["paper"]
+        assert re.split(" et al| and ", paper)[0] in first, family.name
         assert ("arXiv" in get_family_facts(family)["paper"]) != (
             "link" in descriptions[family.name]
         )
