@@ -8,6 +8,9 @@ from typing import Any, Literal, NamedTuple, dataclass_transform
 # An int, a numpy array or a tensor: any type with comparison and arithmetic.
 PositionIds = Any
 
+# Arguments of every family, which replace parts of its spec.
+VARIANT_KEYS = ("position_embedding_type", "attention_score", "attention_select")
+
 
 @dataclass_transform(frozen_default=True)
 class Pattern:

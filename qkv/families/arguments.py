@@ -5,9 +5,6 @@ compares names and types with the signatures of the families."""
 
 from typing import Any, Literal, TypedDict
 
-# Arguments of every family, which replace parts of its spec.
-VARIANT_KEYS = ("position_embedding_type", "attention_score", "attention_select")
-
 
 class FamilyArguments(TypedDict, total=False):
     """Keywords of `qkv.build`: arguments of a family that replace its defaults and those of a size."""

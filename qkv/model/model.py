@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from qkv.decode.settings import GenerationSettings
-from qkv.families.arguments import VARIANT_KEYS
 from qkv.families.family import Args, Family
 from qkv.files import save_json
 from qkv.hints import describe_unknown_name
@@ -38,7 +37,7 @@ from qkv.model.transforms.variant import FAMILY_VARIANT, Variant
 from qkv.nn.evaluation import view_in_evaluation_mode
 from qkv.nn.lora import lora_layers
 from qkv.nn.network import DualEncoder, Network
-from qkv.spec import DualSpec, ShiftRight, Spec, find_patches
+from qkv.spec import VARIANT_KEYS, DualSpec, ShiftRight, Spec, find_patches
 from qkv.staging import write_folder
 from qkv.text import Tokenizer
 from qkv.text.files import TokenizerFiles

@@ -10,7 +10,6 @@ from qkv.data.encode.encoder import parse_template_columns
 from qkv.data.encode.text_to_image import train_image_tokenizer
 from qkv.data.read.record import TEXT_COLUMNS, Record
 from qkv.families import get_family
-from qkv.families.arguments import VARIANT_KEYS
 from qkv.hints import find_known_name
 from qkv.image_tokenizer import ImageTokenizer, find_image_tokenizer
 from qkv.model.adapters.config import find_base_model, is_adapter
@@ -24,6 +23,7 @@ from qkv.model.model import Model
 from qkv.model.transforms.heads import replace_head
 from qkv.model.transforms.pooling import Pooling
 from qkv.nn.lora import add_lora, lora_layers
+from qkv.spec import VARIANT_KEYS
 from qkv.staging import write_folder
 from qkv.text import Tokenizer
 from qkv.text.files import list_tokenizer_files

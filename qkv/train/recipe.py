@@ -15,11 +15,11 @@ import msgspec
 import tomlkit
 
 from qkv.data.read.corpus import Corpus
-from qkv.families.arguments import VARIANT_KEYS
 from qkv.files import parse_toml
 from qkv.hints import NAME_HINTS, find_known_name
 from qkv.model.device import DEFAULT_DEVICE
 from qkv.recipes import About
+from qkv.spec import VARIANT_KEYS
 from qkv.train.config import TrainConfig
 from qkv.validate import check_number, shorten_repr
 

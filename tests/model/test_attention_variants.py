@@ -10,13 +10,12 @@ from torch import Tensor, nn
 
 import qkv
 from qkv import Batch, Inputs
-from qkv.families.arguments import VARIANT_KEYS
 from qkv.model.transforms.variant import Variant
 from qkv.nn.attention import AttentionKernel
 from qkv.nn.scored_attention import ScoredAttentionKernel
 from qkv.nn.scores import SCORES, build_score
 from qkv.nn.selections import SELECTIONS, build_selection
-from qkv.spec import ScoreSpec, SelectionSpec
+from qkv.spec import VARIANT_KEYS, ScoreSpec, SelectionSpec
 from qkv.train.sharding import check_tensor_parallel
 from tests.support import compare, tiny
 

@@ -31,6 +31,7 @@ import qkv.cli
 import qkv.decode
 import qkv.train.report.console
 import qkv.train.run
+from qkv.train.initial_model import TOKENIZER_FOLDER
 from qkv.train.report.history import MetricsHistory
 from qkv.train.run_folder import contains_run
 from tools import small_data
@@ -276,7 +277,8 @@ class TrainingRun:
                 try:
                     is_adapter = (folder / "adapter_config.json").exists()
                     model = qkv.load(base, adapter=folder) if is_adapter else qkv.load(folder)
-                    assert model.tokenizer is not None
+                    has_tokenizer = (self.folder / TOKENIZER_FOLDER).exists()
+                    assert is_adapter or (model.tokenizer is not None) == has_tokenizer
                     os._exit(0)
                 except BaseException as error:
                     (self.home / "errors").write_text(f"{type(error).__name__}: {error}")

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar, overload
 
-from qkv.families.arguments import VARIANT_KEYS
 from qkv.families.family import lookup
 from qkv.model.transforms.positions import replace_positions
 from qkv.nn.scores import SCORES
 from qkv.nn.selections import SELECTIONS
 from qkv.spec import (
+    VARIANT_KEYS,
     AnyStackSpec,
     AttentionSpec,
     DualSpec,
