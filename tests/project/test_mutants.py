@@ -11,7 +11,9 @@ from tools.mutants import TABLE, Mutant
 
 KNOWN = next(row for row in TABLE if row.name == "causal-excludes-self")
 FIRST_IMPORT = "from __future__ import annotations"
-NO_EFFECT = Mutant("no-effect", "spec.py", FIRST_IMPORT, f"{FIRST_IMPORT}  # changed", KNOWN.tests)
+NO_EFFECT = Mutant(
+    "no-effect", "spec/patterns.py", FIRST_IMPORT, f"{FIRST_IMPORT}  # changed", KNOWN.tests
+)
 
 
 def test_every_mutant_applies() -> None:

@@ -181,7 +181,7 @@ def test_invalid_equations_are_errors(tex: str, message: str) -> None:
 
 
 def test_excerpts_are_lines_of_the_source() -> None:
-    first, text = find_excerpt("qkv/spec.py", "Causal.__call__")
+    first, text = find_excerpt("qkv/spec/patterns.py", "Causal.__call__")
     assert text == "def __call__(self, i: PositionIds, j: PositionIds) -> Any:\n    return j <= i"
     assert first > 1
     file = "qkv/nn/feed_forward.py"
@@ -208,9 +208,11 @@ def test_missing_excerpts_are_errors(name: str, span: str, message: str) -> None
 
 def test_a_link_in_its_own_paragraph_becomes_an_excerpt() -> None:
     text = insert_excerpts(
-        make_page('See [this](../qkv/spec.py).\n\n[Causal.__call__](../qkv/spec.py "return")\n')
+        make_page(
+            'See [this](../qkv/spec/patterns.py).\n\n[Causal.__call__](../qkv/spec/patterns.py "return")\n'
+        )
     )
-    assert text.startswith("See [this](../qkv/spec.py).\n\n```python title=")
+    assert text.startswith("See [this](../qkv/spec/patterns.py).\n\n```python title=")
     assert text.endswith('Causal.__call__"\nreturn j <= i\n```\n')
 
 
