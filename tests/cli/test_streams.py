@@ -105,6 +105,12 @@ def test_an_interrupt_while_modules_are_imported(tmp_path: Path) -> None:
         f"import os, signal\nos.kill(os.getpid(), {int(signal.SIGINT)})\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    process = run("recipes", env=environment)
+    previous = signal.signal(
+        signal.SIGINT, signal.SIG_DFL
+    )  # it may be ignored, as in a background job
+    try:
+        process = run("recipes", env=environment)
+    finally:
+        signal.signal(signal.SIGINT, previous)
     _, error = process.communicate(timeout=60)
     assert (process.returncode, error) == (-signal.SIGINT, b"")
