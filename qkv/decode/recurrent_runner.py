@@ -17,6 +17,7 @@ from qkv.decode.runner import (
     Prompts,
     RunnerOutput,
     Sources,
+    build_source_batch,
     expand_prompt_indices,
     move_and_truncate,
     pad_sequences_to_tensor,
@@ -44,7 +45,8 @@ class RecurrentRunner:
         """Run the network on new prompts: logits of the next tokens (P, V), and all hidden states."""
         inputs, last_indices = self.build_inputs(prompts)
         caches = self.net.create_caches(len(prompts))
-        batch = self.build_prefill_batch(inputs, sources, last_indices)
+        valid_sources = [source for source in sources if source is not None]
+        batch = build_source_batch(inputs, valid_sources, last_indices, self.device)
         output = self.net(batch, caches)
         rows = [i for i in range(len(prompts)) for _ in range(self.rows_per_prompt)]
         index = copy_to_device(rows, self.device)
@@ -61,25 +63,6 @@ class RecurrentRunner:
         inputs = Inputs(input_ids=input_ids, position_ids=columns[None], attention_mask=mask)
         first = torch.arange(len(prompts), device=self.device) * input_ids.shape[1]
         return inputs, first + lengths - 1
-
-    def build_prefill_batch(self, inputs: Inputs, sources: Sources, last_indices: Tensor) -> Batch:
-        """Return the batch of a prefill; a source is token ids, or encoder states (S, W)."""
-        valid_sources = [source for source in sources if source is not None]
-        lengths = copy_to_device([len(source) for source in valid_sources], self.device)
-        columns = torch.arange(max(map(len, valid_sources)), device=self.device)
-        mask = columns < lengths[:, None]
-        states = [source for source in valid_sources if isinstance(source, Tensor)]
-        if states:
-            padded = torch.nn.utils.rnn.pad_sequence(states, batch_first=True).to(self.device)
-            encoder_states = Inputs.create(inputs_embeds=padded, attention_mask=mask)
-            return Batch(
-                decoder=inputs, encoder_hidden_states=encoder_states, logit_positions=last_indices
-            )
-        source_ids, _ = pad_sequences_to_tensor(
-            [[*source] for source in valid_sources], self.device
-        )
-        encoder = Inputs.create(source_ids, attention_mask=mask)
-        return Batch(encoder=encoder, decoder=inputs, logit_positions=last_indices)
 
     def step(self, input_ids: Tensor) -> RunnerOutput:
         """Run the network on the next token (B, 1) of all rows."""

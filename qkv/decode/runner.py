@@ -114,20 +114,7 @@ class ModelRunner:
         lengths = [len(source) for source in valid_sources]
         self.source_layout.begin_prefill(slice(first_row, first_row + len(lengths)), max(lengths))
         self.source_layout.set_lengths([*self.source_layout.lengths, *lengths])
-        positions = torch.arange(max(lengths), device=self.device)
-        mask = positions < copy_to_device(lengths, self.device)[:, None]
-        if not isinstance(valid_sources[0], Tensor):
-            source_ids, _ = pad_sequences_to_tensor(
-                [[*source] for source in valid_sources], self.device
-            )
-            encoder_inputs = Inputs.create(source_ids, attention_mask=mask)
-            return Batch(encoder=encoder_inputs, decoder=inputs, logit_positions=last_indices)
-        states = [source for source in valid_sources if isinstance(source, Tensor)]
-        padded_states = torch.nn.utils.rnn.pad_sequence(states, True).to(self.device)
-        encoder_states = Inputs.create(inputs_embeds=padded_states, attention_mask=mask)
-        return Batch(
-            decoder=inputs, encoder_hidden_states=encoder_states, logit_positions=last_indices
-        )
+        return build_source_batch(inputs, valid_sources, last_indices, self.device)
 
     def step(self, input_ids: Tensor) -> RunnerOutput:
         """Run the network on the next tokens (B, T): logits (B, V) if T is 1, else (B, T, V)."""
@@ -327,6 +314,26 @@ def attends_to_future(pattern: Pattern) -> bool:
         case PerHead(patterns):
             return any(map(attends_to_future, patterns))
     return False
+
+
+def build_source_batch(
+    inputs: Inputs,
+    sources: Sequence[Sequence[int] | Tensor],
+    last_indices: Tensor,
+    device: torch.device,
+) -> Batch:
+    """Return the batch of a decoder and its sources: token ids, or encoder states (S, W)."""
+    lengths = [len(source) for source in sources]
+    columns = torch.arange(max(lengths), device=device)
+    mask = columns < copy_to_device(lengths, device)[:, None]
+    states = [source for source in sources if isinstance(source, Tensor)]
+    if not states:
+        source_ids, _ = pad_sequences_to_tensor([[*source] for source in sources], device)
+        encoder_inputs = Inputs.create(source_ids, attention_mask=mask)
+        return Batch(encoder=encoder_inputs, decoder=inputs, logit_positions=last_indices)
+    padded_states = torch.nn.utils.rnn.pad_sequence(states, True).to(device)
+    encoder_states = Inputs.create(inputs_embeds=padded_states, attention_mask=mask)
+    return Batch(decoder=inputs, encoder_hidden_states=encoder_states, logit_positions=last_indices)
 
 
 def pad_sequences_to_tensor(

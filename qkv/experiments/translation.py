@@ -170,6 +170,7 @@ def train_translator(
     with without_cudnn():  # batches have many shapes
         result = train_network(net, compute_loss, config)
     seconds = time.perf_counter() - start_time
+    context.report(f"{context.name}: trained in {seconds:.0f} s")
     net.eval()
     return Translator(
         corpus=corpus,

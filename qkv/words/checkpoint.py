@@ -40,7 +40,7 @@ CHECKPOINT_FILE = "checkpoint.safetensors"
 
 @contextmanager
 def lock_training_folder(folder: Path) -> Iterator[None]:
-    """Let only one process use the folder; finish or remove what a killed one left."""
+    """Let only one process use the folder at a time."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -72,7 +72,6 @@ def measure_heads(
         max_pairs=max_pairs,
         batch_tokens=batch_tokens,
     )
-    context.report(f"{context.name}: trained in {translator.seconds:.0f} s")
     (pairs,) = draw_test_rows(corpus.test, max_pairs=1, edges=[max_words], rows=rows).values()
     aligner = WordAligner(corpus.train[:: max(1, len(corpus.train) // ALIGNER_PAIRS)], vocab_size)
     heads = examine_heads(translator, pairs, aligner)

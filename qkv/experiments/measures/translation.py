@@ -53,7 +53,6 @@ def measure_translation(
         max_pairs=max_pairs,
         batch_tokens=batch_tokens,
     )
-    context.report(f"{context.name}: trained in {translator.seconds:.0f} s")
     buckets = draw_test_rows(corpus.test, max_pairs=max_pairs, edges=edges, rows=rows)
     points = []
     for edge, pairs in buckets.items():
