@@ -11,40 +11,63 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from qkv.kernels.bias import ALL
+from qkv.nn.attention_record import AttentionRecord, RecordingKernel
 from qkv.nn.recurrent import RecurrentStack
-from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.transformer import Stack
 from qkv.torch_compat import eager_call, get_compiled_call, set_compiled_call
+
+Paths = str | Callable[[str], object] | None
 
 
 @contextmanager
 def look(
-    model: Any, paths: str | Callable[[str], object] | None = None
+    model: Any, paths: Paths = None, *, heads: slice = ALL, rows: slice = ALL
 ) -> Iterator[dict[str, Tensor]]:
     """Record the attention weights of every forward pass in the block: path -> (B, H, T, S).
 
     `paths` is a regular expression or a predicate on paths such as `decoder.layers.3.attention`.
-    Layers that share parameters are distinguished by depth. A compiled network runs a second time,
-    uncompiled, to record the weights."""
-    net: nn.Module = getattr(model, "net", model)
+    `heads` and `rows` select heads and queries, whose weights alone are computed: `rows=slice(-1, None)`
+    is the last query. Layers that share parameters are distinguished by depth. A compiled network runs
+    a second time, uncompiled, to record the weights."""
     weights: dict[str, Tensor] = {}
+
+    def record(path: str, attention: AttentionRecord) -> None:
+        weights[path] = attention.compute_weights(heads, rows)
+
+    with record_attention(model, paths, record):
+        yield weights
+    if not weights:
+        raise ValueError("no attention weights: call the model inside `with look(...)`")
+
+
+@contextmanager
+def record_attention(
+    model: Any, paths: Paths, record: Callable[[str, AttentionRecord], None]
+) -> Iterator[None]:
+    """Call `record` with the path and the inputs of every attention that runs in the block."""
+    net: nn.Module = getattr(model, "net", model)
     kernels = attention_kernels(net)
     is_selected = paths if callable(paths) else re.compile(paths or ".*").fullmatch
     if not kernels:
         raise ValueError("this model has no attention, expected one with attention to look at")
     if not any(map(is_selected, kernels)):
         raise ValueError(f"paths={paths!r} matches none of the paths {', '.join(kernels)}")
-    paths_of: dict[WeightsKernel, list[str]] = {}  # paths of each module, in the order of calls
+    paths_of: dict[RecordingKernel, list[str]] = {}  # of each module, in the order of calls
     for path, kernel in kernels.items():
         paths_of.setdefault(kernel, []).append(path)
 
-    def record(kernel: WeightsKernel, compute_weights: Callable[[], Tensor]) -> None:
+    def record_call(kernel: RecordingKernel, attention: AttentionRecord) -> None:
         path, *later = paths_of[kernel]
         paths_of[kernel] = [*later, path]
         if is_selected(path):
-            weights[path] = compute_weights()
+            record(path, attention)
 
-    handles = [kernel.register_weights_hook(partial(record, kernel)) for kernel in paths_of]
+    handles = [
+        handle
+        for kernel in paths_of
+        for handle in kernel.register_record_hook(partial(record_call, kernel))
+    ]
     compiled = get_compiled_call(net)
     if compiled is not None:  # hooks do not run inside a compiled graph
 
@@ -55,16 +78,14 @@ def look(
 
         set_compiled_call(net, call_twice)
     try:
-        yield weights
+        yield
     finally:
         set_compiled_call(net, compiled)
         for handle in handles:
             handle.remove()
-    if not weights:
-        raise ValueError("no attention weights: call the model inside `with look(...)`")
 
 
-def attention_kernels(net: nn.Module) -> dict[str, WeightsKernel]:
+def attention_kernels(net: nn.Module) -> dict[str, RecordingKernel]:
     """Return every attention kernel by its path; shared layers occur once per depth."""
     return {
         f"{name}.{path}": kernel

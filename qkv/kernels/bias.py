@@ -13,6 +13,7 @@ from qkv.kernels.partial_attention import min_score
 from qkv.spec import Causal, Full, Pattern, PerHead
 
 MIN_BLOCK_SPARSE_LENGTH = 256
+ALL = slice(None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +87,16 @@ class AttentionBias:
     def mask(self) -> Tensor | None:
         """The dense mask (B|1, H|1, T, S), true where queries attend; None: everywhere. Computed once."""
         if "mask" not in self.cached_tensors:
-            self.cached_tensors["mask"] = self.compute_mask()
+            self.cached_tensors["mask"] = self.compute_mask(ALL)
         return self.cached_tensors["mask"]
 
-    def compute_mask(self) -> Tensor | None:
+    def get_mask(self, rows: slice) -> Tensor | None:
+        """Return the mask of some queries; the dense mask is not computed for them."""
+        if rows == ALL or "mask" in self.cached_tensors:
+            return self.mask if self.mask is None or rows == ALL else self.mask[:, :, rows]
+        return self.compute_mask(rows)
+
+    def compute_mask(self, rows: slice) -> Tensor | None:
         is_last_query = isinstance(self.pattern, Causal) and self.q_positions.shape[1] == 1
         attends_to_all = self.has_no_padding and (is_last_query or isinstance(self.pattern, Full))
         if attends_to_all and self.document_ids is None and self.permutation_mask is None:
@@ -97,22 +104,34 @@ class AttentionBias:
         patterns = self.pattern.patterns if isinstance(self.pattern, PerHead) else (self.pattern,)
         positions = (self.q_positions, self.k_positions)
         q, k = (torch.arange(x.shape[1], device=x.device)[None, None] for x in positions)
+        q = q[..., rows]
         mask = torch.cat([self.compute_visibility(pattern, q, k) for pattern in patterns], dim=1)
-        return mask if self.permutation_mask is None else mask & self.permutation_mask[:, None]
+        if self.permutation_mask is not None:
+            mask = mask & self.permutation_mask[:, None, rows]
+        return mask
 
-    def get_score_bias(self, layer_bias: Tensor | None) -> Tensor | None:
-        """Return the bias of the scores of a layer, including its `layer_bias`; None: no bias."""
+    def get_score_bias(
+        self, layer_bias: Tensor | None, heads: slice = ALL, rows: slice = ALL
+    ) -> Tensor | None:
+        """Return the bias of the scores of a layer, including its `layer_bias`; None: no bias.
+
+        That of some heads or queries is computed alone."""
+        if heads != ALL or rows != ALL:
+            terms = (self.position_bias, layer_bias)
+            parts = [select_heads(x, heads)[:, :, rows] for x in terms if x is not None]
+            mask = self.get_mask(rows)
+            mask = None if mask is None else select_heads(mask, heads)
+            return self.apply_mask(sum(parts[1:], parts[0]) if parts else None, mask)
         if layer_bias is not None:
             if self.position_bias is not None:
                 layer_bias = layer_bias + self.position_bias
-            return self.apply_mask(layer_bias)
+            return self.apply_mask(layer_bias, self.mask)
         if "bias" not in self.cached_tensors:
-            self.cached_tensors["bias"] = self.apply_mask(self.position_bias)
+            self.cached_tensors["bias"] = self.apply_mask(self.position_bias, self.mask)
         return self.cached_tensors["bias"]
 
-    def apply_mask(self, scores: Tensor | None) -> Tensor | None:
+    def apply_mask(self, scores: Tensor | None, mask: Tensor | None) -> Tensor | None:
         """Return the scores with `min_score` where masked; -inf would give NaN for queries without keys."""
-        mask = self.mask
         if scores is None:
             if mask is None:
                 return None
@@ -120,6 +139,11 @@ class AttentionBias:
         scores = to_autocast_dtype(scores)
         masked = scores if mask is None else scores.masked_fill(~mask, min_score(scores.dtype))
         return align_rows(masked)
+
+
+def select_heads(x: Tensor, heads: slice) -> Tensor:
+    """Return the part of some heads, or the part that all heads share: (B|1, H|1, T, S)."""
+    return x if x.shape[1] == 1 else x[:, heads]
 
 
 def to_autocast_dtype(scores: Tensor) -> Tensor:

@@ -5,15 +5,15 @@ B batch, H heads, T queries, S keys, D head dimension, W width."""
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from qkv.kernels.attention import dot_product_attention, repeat_heads
+from qkv.kernels.attention import dot_product_attention
 from qkv.kernels.bias import AttentionBias
+from qkv.nn.attention_record import DotProductRecord, RecordAttention
 from qkv.nn.cache import Cache
 from qkv.nn.relative_position import RelativeXL, RotaryEmbedding
-from qkv.nn.scored_attention import AttentionOutput, RecordWeights, ScoredAttentionKernel
+from qkv.nn.scored_attention import AttentionOutput, ScoredAttentionKernel
 from qkv.nn.selections import SampleStatistics
 from qkv.spec import AttentionSpec, RelativeXLSpec, RotarySpec
 
@@ -34,25 +34,18 @@ class AttentionKernel(nn.Module):
             dot_product_attention(q, k, v, bias, layer_bias, self.scale, dropout)
         )
 
-    def weights(
-        self, q: Tensor, k: Tensor, bias: AttentionBias, layer_bias: Tensor | None = None
-    ) -> Tensor:
-        """Return the attention weights (B, H, T, S), which the fast kernels do not compute."""
-        scores = (q * self.scale) @ repeat_heads(k, q.shape[1]).transpose(-1, -2)
-        scores_bias = bias.get_score_bias(layer_bias)
-        return (scores if scores_bias is None else scores + scores_bias).softmax(-1)
-
-    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
-        """Call `record` in every forward pass with a function that returns the weights (B, H, T, S)."""
+    def register_record_hook(self, record: RecordAttention) -> list[RemovableHandle]:
+        """Call `record` in every forward pass with what the weights are computed from."""
 
         def record_inputs(
             module: nn.Module, inputs: tuple[Any, ...], output: AttentionOutput
         ) -> None:
             q, k, _, bias, *layer_bias = inputs
             # The module may be a view of the kernel in evaluation mode.
-            record(torch.no_grad()(lambda: self.weights(q, k, bias, *layer_bias)))
+            terms = {"layer_bias": layer_bias[0]} if layer_bias else {}
+            record(DotProductRecord(q=q, k=k, scale=self.scale, bias=bias, **terms))
 
-        return self.register_forward_hook(record_inputs)
+        return [self.register_forward_hook(record_inputs)]
 
 
 def build_attention_kernel(

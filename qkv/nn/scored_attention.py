@@ -2,8 +2,8 @@
 
 B batch, H heads, G key-value heads, T queries, S keys, D head dimension."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,21 +11,10 @@ from torch.utils.hooks import RemovableHandle
 
 from qkv.kernels.attention import repeat_heads
 from qkv.kernels.bias import AttentionBias
+from qkv.nn.attention_record import RecordAttention, WeightsRecord
 from qkv.nn.scores import build_score
 from qkv.nn.selections import SampleStatistics, build_selection
 from qkv.spec import AttentionSpec, RelativeXLSpec
-
-RecordWeights = Callable[[Callable[[], Tensor]], None]
-
-
-class WeightsKernel(Protocol):
-    """A module whose weights `look` can record."""
-
-    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
-        """Call `record` in every forward pass with a function that returns the weights (B, H, T, S)."""
-        ...
-
-    def __hash__(self) -> int: ...
 
 
 class AttentionOutput(NamedTuple):
@@ -65,14 +54,41 @@ class ScoredAttentionKernel(nn.Module):
         weights = F.dropout(weights, self.dropout, self.training)
         return AttentionOutput(weights.to(v.dtype) @ repeat_heads(v, q.shape[1]), statistics)
 
-    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
-        """Call `record` in every forward pass with a function that returns the weights (B, H, T, S): those
-        that were used, also if they are a sample."""
+    def register_record_hook(self, record: RecordAttention) -> list[RemovableHandle]:
+        """Call `record` in every forward pass with the weights that were used, also if they are a
+        sample."""
+        weights: list[Tensor] = []
 
-        def record_output(module: nn.Module, inputs: tuple[Any, ...], weights: Tensor) -> None:
-            record(weights.detach)
+        def keep_weights(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+            weights[:] = [output.detach()]
 
-        return self.selection.register_forward_hook(record_output)
+        def record_inputs(
+            module: nn.Module, inputs: tuple[Any, ...], output: AttentionOutput
+        ) -> None:
+            q, k, _, bias, *layer_bias = inputs
+            record(
+                WeightsRecord(
+                    weights=weights.pop(),
+                    get_products=partial(self.get_products, q, k),
+                    bias=bias,
+                    layer_bias=layer_bias[0] if layer_bias else None,
+                    inputs=(q, k),
+                )
+            )
+
+        return [
+            self.selection.register_forward_hook(keep_weights),
+            self.register_forward_hook(record_inputs),
+        ]
+
+    def get_products(
+        self, q: Tensor, k: Tensor, batch_index: int, head: int, row: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the query, the keys and the products of the score of one query."""
+        query = q[batch_index, :, row : row + 1]  # (H, 1, D)
+        keys = self.score.prepare_keys(repeat_heads(k[batch_index, None], q.shape[1])[0])
+        products = self.score.compute_products(query, keys)  # (H, 1, S, D)
+        return query[head, 0], keys[head], products[head, 0]
 
 
 def check_relative_position(spec: AttentionSpec) -> None:

@@ -33,6 +33,11 @@ class Score(nn.Module):
         """Return the scores: query (..., T, Dq), prepared keys (..., S, ...) -> (..., T, S)."""
         raise NotImplementedError
 
+    def compute_products(self, query: Tensor, prepared: Tensor) -> Tensor:
+        """Return the summands of the scores, for a few queries: (..., T, S, D), whose sum over D is
+        the score; of a dot product, the elementwise products."""
+        return query[..., :, None, :] * prepared[..., None, :, :]
+
 
 class Dot(Score):
     """q·k (Luong et al. 2015)."""
@@ -60,6 +65,9 @@ class ScaledDot(Score):
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         return (query * self.scale) @ prepared.transpose(-1, -2)
+
+    def compute_products(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return super().compute_products(query * self.scale, prepared)
 
 
 class General(Score):
@@ -98,6 +106,9 @@ class Additive(Score):
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         return score_hidden(query @ self.w, prepared, self.v)
 
+    def compute_products(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return multiply_hidden(query @ self.w, prepared, self.v)
+
 
 class Concat(Score):
     """v·tanh(W[q; k]) (Luong et al. 2015): the additive score with both matrices in one."""
@@ -118,6 +129,9 @@ class Concat(Score):
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         return score_hidden(query @ self.w[..., : self.query_width, :], prepared, self.v)
 
+    def compute_products(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return multiply_hidden(query @ self.w[..., : self.query_width, :], prepared, self.v)
+
 
 class Cosine(Score):
     """cos(q, k) / temperature. The temperature is learned, from 0.1 on, unless `temperature` is set."""
@@ -135,6 +149,9 @@ class Cosine(Score):
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         return F.normalize(query, dim=-1) / self.temperature() @ prepared.transpose(-1, -2)
+
+    def compute_products(self, query: Tensor, prepared: Tensor) -> Tensor:
+        return super().compute_products(F.normalize(query, dim=-1) / self.temperature(), prepared)
 
 
 class Gaussian(Score):
@@ -155,6 +172,10 @@ class Gaussian(Score):
         query, keys = query / sigma, prepared / sigma
         squares = query.square().sum(-1)[..., :, None] + keys.square().sum(-1)[..., None, :]
         return query @ keys.transpose(-1, -2) - squares / 2
+
+    def compute_products(self, query: Tensor, prepared: Tensor) -> Tensor:
+        query, keys = query / self.sigma(), prepared / self.sigma()
+        return -(query[..., :, None, :] - keys[..., None, :, :]).square() / 2
 
 
 class Scale(nn.Module):
@@ -240,3 +261,9 @@ def score_hidden(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
     hidden = (query[..., :, None, :] + keys[..., None, :, :]).tanh()  # (..., T, S, A)
     v = v if v.dim() == 2 else v[..., None, :, :]  # a matrix alone makes one product of all pairs
     return (hidden @ v).squeeze(-1)
+
+
+def multiply_hidden(query: Tensor, keys: Tensor, v: Tensor) -> Tensor:
+    """Return the summands of v·tanh(query + key): (..., T, A), (..., S, A) -> (..., T, S, A)."""
+    hidden = (query[..., :, None, :] + keys[..., None, :, :]).tanh()
+    return hidden * v.transpose(-1, -2)[..., None, :, :]

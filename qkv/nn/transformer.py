@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from qkv.batch import Batch, Inputs
 from qkv.kernels.bias import AttentionBias
 from qkv.nn.attention import Attention
+from qkv.nn.attention_record import RecordingKernel
 from qkv.nn.cache import Cache, KVCache, SegmentMemory
 from qkv.nn.embedding import Embedding, build_norm
 from qkv.nn.feed_forward import FeedForward, MixtureOfExperts
 from qkv.nn.relative_position import POSITION_BIASES
-from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.selections import SampleStatistics
 from qkv.spec import (
     FeedForwardSpec,
@@ -277,10 +277,10 @@ class Stack(nn.Module):
         mask = None if recurrence.starts_with_zeros else (mems != 0).any(-1).any(0)
         return [LayerCache(SegmentMemory(states, mask), KVCache()) for states in mems]
 
-    def get_attention_kernels(self) -> dict[str, WeightsKernel]:
+    def get_attention_kernels(self) -> dict[str, RecordingKernel]:
         """Return the modules from which `look` computes weights, by path; shared layers occur once per
         depth."""
-        kernels: dict[str, WeightsKernel] = {}
+        kernels: dict[str, RecordingKernel] = {}
         for depth, index in enumerate(self.layer_order):
             for part in ("attention", "cross_attention"):
                 attention = getattr(self.layers[index], part)

@@ -79,6 +79,8 @@ def test_scores_and_gradients_equal_the_formula(name: str) -> None:
     ]
     expected = torch.stack(rows).view(2, 3, 7)
     torch.testing.assert_close(scores, expected, rtol=0, atol=1e-11)
+    products = score.compute_products(query, score.prepare_keys(keys))
+    torch.testing.assert_close(products.sum(-1), expected, rtol=0, atol=1e-11)
     weight = torch.randn_like(expected)
     tensors = [query, keys, *score.parameters()]
     gradients = compute_gradients(scores, weight, tensors)

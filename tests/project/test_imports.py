@@ -25,7 +25,7 @@ ALLOWED_IMPORTS = {
     "batch":      "torch",
     "kernels":    "torch_compat spec torch",
     "nn":         "validate torch_compat spec batch kernels torch",
-    "attention_weights": "torch_compat nn torch",
+    "attention_weights": "torch_compat kernels nn torch",
     "weights":    "files staging torch safetensors numpy",
     "families":   "spec weights.names_table",
     "text":       "files staging tokenizers sentencepiece torch numpy",

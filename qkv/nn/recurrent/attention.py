@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from qkv.nn.attention_record import GetProducts, RecordAttention, WeightsRecord
 from qkv.nn.cache import Cache
 from qkv.nn.recurrent.rows import TextRows
-from qkv.nn.scored_attention import RecordWeights
 from qkv.nn.scores import build_score
 from qkv.nn.selections import build_selection
 from qkv.spec import Full, RecurrentAttentionSpec
@@ -47,6 +47,7 @@ class Attended(NamedTuple):
 
     The last two are those of a sampled location, for REINFORCE."""
 
+    query: Tensor  # (N, T, W)
     context: Tensor  # (N, T, C)
     weights: Tensor  # (N, T, S)
     log_probs: Tensor | None = None  # (N, T)
@@ -61,6 +62,7 @@ class Attended(NamedTuple):
             return torch.cat(tensors, dim=1) if tensors else None
 
         return Attended(
+            torch.cat([step.query for step in steps], dim=1),
             torch.cat([step.context for step in steps], dim=1),
             torch.cat([step.weights for step in steps], dim=1),
             join(step.log_probs for step in steps),
@@ -72,10 +74,11 @@ class WeightsRecorder(nn.Module):
     """Where `look` reads the weights of a forward pass; it computes nothing itself."""
 
     def forward(
-        self, weights: Tensor, rows: TextRows, key_rows: TextRows | None, order: Tensor | None
-    ) -> None:
-        """Receive weights (N, T, memory + S), the rows of queries and keys, and the row of the keys
-        that each row of queries attends to."""
+        self, weights: Tensor, rows: TextRows, key_rows: TextRows | None, order: Tensor | None,
+        get_products: GetProducts,
+    ) -> None:  # fmt: skip
+        """Receive weights (N, T, memory + S), the rows of queries and keys, the row of the keys that
+        each row of queries attends to, and a function that returns the terms of a score."""
 
     def weights(
         self, weights: Tensor, rows: TextRows, key_rows: TextRows | None, order: Tensor | None
@@ -93,13 +96,22 @@ class WeightsRecorder(nn.Module):
             weights = torch.cat([memory, placed], dim=2)
         return rows.scatter(weights)[:, None]
 
-    def register_weights_hook(self, record: RecordWeights) -> RemovableHandle:
-        """Call `record` in every forward pass with a function that returns the weights (B, 1, T, S)."""
+    def register_record_hook(self, record: RecordAttention) -> list[RemovableHandle]:
+        """Call `record` in every forward pass with the weights in the places of the inputs."""
 
         def record_inputs(module: nn.Module, inputs: tuple[Any, ...], output: None) -> None:
-            record(torch.no_grad()(lambda: self.weights(*inputs)))
+            weights, rows, key_rows, order, get_products = inputs
+            with torch.no_grad():
+                placed = self.weights(weights, rows, key_rows, order)
+            is_placed = rows.index is not None or (key_rows and key_rows.index is not None)
+            get_products = get_no_products if is_placed else get_products
+            record(WeightsRecord(weights=placed, get_products=get_products))
 
-        return self.register_forward_hook(record_inputs)
+        return [self.register_forward_hook(record_inputs)]
+
+
+def get_no_products(batch_index: int, head: int, row: int) -> None:
+    """Return no terms: the rows of the network are not those of the inputs."""
 
 
 class RecurrentAttention(nn.Module):
@@ -127,6 +139,13 @@ class RecurrentAttention(nn.Module):
         """Return the encoder states (P, S, C) with their keys."""
         return SourceKeys(self.score.prepare_keys(values), values, mask)
 
+    def get_products(
+        self, query: Tensor, keys: Tensor, batch_index: int, head: int, row: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a query (N, T, W), its keys (N, S, K) and the products of their score."""
+        one, keys = query[batch_index, row : row + 1], keys[batch_index]
+        return one[0], keys, self.score.compute_products(one, keys)[0]
+
     def forward(self, query: Tensor, positions: Tensor, source: SourceKeys) -> Attended:
         """Attend with queries (N, T, W) at target positions (N|1, T)."""
         size = query.shape[:2]
@@ -144,6 +163,6 @@ class RecurrentAttention(nn.Module):
             context = context * self.gate(query).sigmoid()
         statistics = self.selection.statistics(scores, mask, weights)
         if statistics is None:
-            return Attended(context, weights.view(*size, -1))
+            return Attended(query, context, weights.view(*size, -1))
         samples = (statistics.log_probs.view(size), statistics.entropy.view(size))
-        return Attended(context, weights.view(*size, -1), *samples)
+        return Attended(query, context, weights.view(*size, -1), *samples)

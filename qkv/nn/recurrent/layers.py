@@ -63,6 +63,7 @@ class Tape:
         self.past = past
         self.mask = mask  # (N, M), true where a past state may be attended to; None: all
         self.new: dict[str, list[Tensor]] = {name: [] for name in past}  # (N, W) each
+        self.queries: list[Tensor] = []  # (N, E + W) of each token
         self.weights: list[Tensor] = []  # (N, M + t) of each token
 
     def read(self, name: str) -> Tensor:
@@ -160,8 +161,16 @@ class IntraAttentionLayer(nn.Module):
         new["keys"] = self.score.prepare_keys(hidden[:, None])[:, 0]
         for name, tensor in new.items():
             tape.new[name].append(tensor)
+        tape.queries.append(query[:, 0])
         tape.weights.append(weights[:, 0])
         return hidden
+
+    def get_products(
+        self, tape: Tape, batch_index: int, head: int, row: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a query, all keys and the products of their score; later keys are masked."""
+        query, keys = tape.queries[row][batch_index], tape.read("keys")[batch_index]
+        return query, keys, self.score.compute_products(query[None], keys)[0]
 
 
 AnyLayer = RecurrentLayer | IntraAttentionLayer

@@ -10,6 +10,7 @@ N rows (texts), L columns, P rows of the source, E embedding width, W width, C c
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple, cast
 
 import torch
@@ -17,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkv.batch import Batch, Inputs
+from qkv.nn.attention_record import RecordingKernel
 from qkv.nn.cache import KVCache, RecurrentState
 from qkv.nn.embedding import Embedding
 from qkv.nn.recurrent.attention import Attended, RecurrentAttention, SourceKeys
@@ -29,7 +31,6 @@ from qkv.nn.recurrent.decoder import (
 )
 from qkv.nn.recurrent.layers import AnyLayer, History, IntraAttentionLayer, RecurrentLayer, Tape
 from qkv.nn.recurrent.rows import TextRows, gather_last, reverse_rows
-from qkv.nn.scored_attention import WeightsKernel
 from qkv.nn.transformer import LayerCache
 from qkv.spec import RecurrentStackSpec
 
@@ -273,12 +274,18 @@ class RecurrentStack(nn.Module):
         REINFORCE, and the sum of the weights of each source token."""
         for layer, tape in zip(self.layers, start.layers, strict=True):
             if isinstance(layer, IntraAttentionLayer) and isinstance(tape, Tape):
-                layer.kernel(tape.stack_weights(), rows, rows, None)
+                products = partial(layer.get_products, tape)
+                layer.kernel(tape.stack_weights(), rows, rows, None, products)
         if attended is None or self.cross_attention is None:
             return {}
         recorder = self.cross_attention.kernel
         places = (rows, start.source_rows, start.order)
-        recorder(attended.weights, *places)
+        assert start.source is not None
+        recorder(
+            attended.weights,
+            *places,
+            partial(self.cross_attention.get_products, attended.query, start.source.keys),
+        )
         out = {}
         if "attention_coverage" in batch.extra_outputs:
             weights = recorder.weights(attended.weights, *places)
@@ -296,9 +303,9 @@ class RecurrentStack(nn.Module):
         """Return an empty cache per layer; the source is in the cross-attention cache of the first."""
         return [LayerCache(layer.create_cache(), KVCache()) for layer in self.recurrent_layers]
 
-    def get_attention_kernels(self) -> dict[str, WeightsKernel]:
+    def get_attention_kernels(self) -> dict[str, RecordingKernel]:
         """Return the modules from which `look` reads weights, by path."""
-        kernels: dict[str, WeightsKernel] = {
+        kernels: dict[str, RecordingKernel] = {
             f"layers.{depth}.attention": layer.kernel
             for depth, layer in enumerate(self.recurrent_layers)
             if isinstance(layer, IntraAttentionLayer)
