@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,10 +61,14 @@ class TranslationCorpus:
     ) -> Iterator[list[Example]]:
         """Yield batches without end: rows of 1 to `max_pairs` random pairs, of similar length.
 
-        A padded batch has at most `batch_tokens` tokens on each side."""
+        A row has n pairs with a probability proportional to 1/n, so that each number of pairs has the
+        same share of the tokens. A padded batch has at most `batch_tokens` tokens on each side."""
         rng = np.random.default_rng(seed)
+        numbers = np.arange(1, max_pairs + 1)
+        probs = 1 / numbers
+        probs /= probs.sum()
         while True:
-            counts = rng.integers(1, max_pairs + 1, POOL_SIZE)
+            counts = rng.choice(numbers, POOL_SIZE, p=probs)
             rows = np.split(rng.integers(len(self.train), size=counts.sum()), counts.cumsum()[:-1])
             examples = [self.build_example([self.train[i] for i in row]) for row in rows]
             batches = cut_batches(examples, batch_tokens)
@@ -85,6 +90,7 @@ def cut_batches(examples: list[Example], batch_tokens: int) -> list[list[Example
     return batches
 
 
+@lru_cache(maxsize=1)  # cells of one experiment share their data
 def load_corpus(
     path: Path, *, vocab_size: int, test_fraction: float, max_words: int = 0
 ) -> TranslationCorpus:

@@ -1,6 +1,7 @@
 """TranslationCorpus: unseen sentences, rows of several pairs, batches."""
 
 import lzma
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from qkv.data.batches.collate import Example
 from qkv.experiments.corpus import (
+    POOL_SIZE,
     SentencePair,
     TranslationCorpus,
     count_words,
@@ -89,6 +91,22 @@ def test_batches_are_limited_and_repeatable(corpus: TranslationCorpus) -> None:
         assert len(batch) == 1 or len(batch) * longest <= 200
     first, repeated, other = ([example["source"].tolist() for example in b[0]] for b in batches)
     assert first == repeated != other
+
+
+def test_each_number_of_pairs_has_the_same_share_of_the_tokens(corpus: TranslationCorpus) -> None:
+    pair = (np.zeros(9, np.int64), np.zeros(9, np.int64))
+    uniform = replace(corpus, train=[pair])  # a row of n pairs has 9n tokens and the end token
+    batches = uniform.iter_batches(max_pairs=3, batch_tokens=280, seed=0)
+    num_pairs = dict.fromkeys((1, 2, 3), 0)
+    num_rows = 0
+    while num_rows < POOL_SIZE:
+        batch = next(batches)
+        num_rows += len(batch)
+        for example in batch:
+            number = len(example["source"]) // 9
+            num_pairs[number] += number
+    total = sum(num_pairs.values())
+    assert all(abs(count / total - 1 / 3) < 0.02 for count in num_pairs.values())
 
 
 def test_cut_batches_keep_every_example() -> None:
