@@ -141,9 +141,9 @@ TABLE = [Mutant(*row) for row in (
      "nn/packed:all_documents_of_a_row_attend_to_its_memory[xlnet]"),
     ("kernel-choice-ignores-padding", "kernels/bias.py", "is_plain and self.has_no_padding and", "is_plain and",
      "model/positions:padded_row_equals_row_alone[bert-learned]"),
-    ("permutation-mask-ignored", "kernels/bias.py", "mask & self.permutation_mask[:, None]", "mask",
+    ("permutation-mask-ignored", "kernels/bias.py", "mask & self.permutation_mask[:, None, rows]", "mask",
      "xlnet-XLNetLMHeadModel-permute"),
-    ("position-bias-not-added", "kernels/bias.py", "self.apply_mask(self.position_bias)", "self.apply_mask(None)",
+    ("position-bias-not-added", "kernels/bias.py", "self.apply_mask(self.position_bias, self.mask)", "self.apply_mask(None, self.mask)",
      "model/positions:t5_buckets_equal_the_formula"),
     ("mask-value-too-small", "kernels/bias.py", "min_score(scores.dtype)", "-8.0",
      "nn/patterns:no_query_of_a_decoder_attends_to_later_keys[gpt3]"),
@@ -516,9 +516,9 @@ TABLE = [Mutant(*row) for row in (
      "families/parity:outputs_and_gradients_match_the_reference[xlnet-XLNetForQuestionAnswering-right-fp32]"),
 
     # attention weights
-    ("attention-weights-without-bias", "nn/attention.py", "scores if scores_bias is None else scores + scores_bias",
+    ("attention-weights-without-bias", "nn/attention_record.py", "scores if bias is None else scores + bias",
      "scores", "model/positions:alibi_is_added_to_the_scores"),
-    ("attention-weights-not-scaled", "nn/attention.py", "(q * self.scale) @", "q @",
+    ("attention-weights-not-scaled", "nn/attention_record.py", "(self.q[:, heads, rows] * self.scale) @", "self.q[:, heads, rows] @",
      "families/original:attention_weights_match_the_reference[post]"),
     ("attention-weights-by-stored-layer", "nn/transformer.py", "layers.{depth}", "layers.{index}", "albert-AlbertModel"),
     ("attention-weights-always-first-depth", "attention_weights.py", "[*later, path]", "[path, *later]",

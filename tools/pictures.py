@@ -18,10 +18,10 @@ import qkv
 from qkv.families import get_family
 from qkv.model.build import build_model_spec
 from qkv.nn.selections import build_selection
+from qkv.pictures.attention import render_attention_svg, render_svg
+from qkv.pictures.diagram import render_diagram_svg
+from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
 from qkv.tasks.write.translate import TranslateTask
-from qkv.view.diagram import render_diagram_svg
-from qkv.view.matrix import WeightMatrix, render_matrices_svg
-from qkv.view.pictures import render_attention_svg, render_svg
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ATTENTION_TEXT = "She gave the book back to him because he had already read it."

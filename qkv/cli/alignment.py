@@ -64,8 +64,8 @@ class AlignmentOptions:
         """Write the alignments to the file of --save, if any; report it on stderr."""
         if self.save is None:
             return
-        from qkv.view.page import render_html
-        from qkv.view.pictures import render_svg
+        from qkv.pictures.attention import render_svg
+        from qkv.pictures.page import render_html
 
         render = render_html if self.save.suffix == ".html" else render_svg
         words = [alignment.merge_into_words() for alignment in alignments]

@@ -159,7 +159,7 @@ def caption(
         settings["return_attention"] = True
     results = options.run_task(options.make_task("caption", **settings), images)
     if save is not None:
-        from qkv.view.caption import render_caption_svg
+        from qkv.pictures.caption import render_caption_svg
 
         mime_type = mimetypes.guess_type(images[0])[0] or "image/png"
         svg = render_caption_svg(images[0].read_bytes(), mime_type, results[0])

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from qkv.experiments.experiment import Experiment, Panel
-from qkv.view.chart import Chart, ChartLine, ChartPoint, render_charts_svg
+from qkv.pictures.chart import Chart, ChartLine, ChartPoint, render_charts_svg
 
 Row = Mapping[str, Any]
 

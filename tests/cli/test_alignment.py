@@ -11,7 +11,7 @@ from rich.cells import cell_len
 import qkv
 from qkv.cli.alignment import render_alignment, shade_weight, stack_letters
 from tests.cli.test_read import MODELS, bad, good, model, rows
-from tests.view.test_view import PLAIN, UNUSUAL, build_alignment
+from tests.pictures.test_view import PLAIN, UNUSUAL, build_alignment
 
 TEXT = "Anna lives in a small house."
 MORE = [*model("marian"), "--max-new-tokens", "6"]

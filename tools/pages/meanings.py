@@ -225,6 +225,8 @@ ARGUMENT_MEANINGS: dict[str, dict[str, str]] = {
     "qkv.look": {
         "model": "a model, or a network",
         "paths": "regular expression of the paths to record, or a function of a path; None: all",
+        "heads": "slice of the heads to record",
+        "rows": "slice of the queries to record: `slice(-1, None)` is the last one",
     },
     "Model.save": {
         "folder": "output folder",

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import NamedTuple
 
+from qkv.pictures import patterns
 from qkv.spec import Causal, DualSpec, Full, Pattern, Spec, StackSpec
-from qkv.view import patterns
 
 GRID_SIZE = 16  # queries
 CELL_STEP, CELL_SIZE, MARGIN = (

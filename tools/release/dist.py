@@ -25,7 +25,7 @@ from tools.release.sbom import write_sbom
 
 SUFFIXES = {".py", ".json", ".md", ".safetensors", ".toml", ".html", ".typed"}
 REQUIRED = (
-    "qkv/py.typed", "qkv/view/page.html", "qkv/recipes/shakespeare.toml", "qkv/builtin/german_english.json",
+    "qkv/py.typed", "qkv/pictures/page.html", "qkv/recipes/shakespeare.toml", "qkv/builtin/german_english.json",
     *(f"qkv/builtin/{task}/model.safetensors" for task in ("classify", "complete", "translate")),
 )  # fmt: skip
 SDIST_ONLY = (

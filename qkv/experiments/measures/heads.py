@@ -20,10 +20,10 @@ from qkv.experiments.table import Measurement
 from qkv.experiments.translation import Translator, train_translator
 from qkv.experiments.word_alignment import WordAligner
 from qkv.nn.attention import Attention
+from qkv.pictures.attention import render_attention_svg
+from qkv.pictures.tree import count_parameters
 from qkv.staging import write_file
 from qkv.text import Tokenizer
-from qkv.view.pictures import render_attention_svg
-from qkv.view.tree import count_parameters
 
 LOOKS_AT = 0.5  # share of the queries from which on a head is said to look at something
 ALIGNER_PAIRS = 40_000  # training pairs of the word aligner

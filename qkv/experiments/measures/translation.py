@@ -10,10 +10,10 @@ from qkv.experiments.corpus import draw_test_rows, load_corpus
 from qkv.experiments.measures import CellContext
 from qkv.experiments.table import Measurement
 from qkv.experiments.translation import Translator, train_translator
+from qkv.pictures.attention import render_svg
+from qkv.pictures.tree import count_parameters
 from qkv.staging import write_file
 from qkv.tasks.alignment import Alignment
-from qkv.view.pictures import render_svg
-from qkv.view.tree import count_parameters
 
 NEW_TOKENS_PER_WORD = 3  # limit of a translation
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import math
 
+from qkv.pictures.svg import escape_xml
 from qkv.tasks.write.caption import Caption
-from qkv.view.svg import escape_xml
 
 PANEL_SIZE = 128  # pixels
 GAP = 12

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from qkv.view.chart import (
+from qkv.pictures.chart import (
     DARK_LINE_COLORS,
     LINE_COLORS,
     Chart,

@@ -11,11 +11,11 @@ import pytest
 
 from qkv.families import FAMILY_NAMES, get_family
 from qkv.model.build import build_model_spec
+from qkv.pictures.blocks import group_layers
+from qkv.pictures.canvas import DETAIL_SIZE, TITLE_SIZE
+from qkv.pictures.diagram import MAX_GROUPS, render_diagram_svg
+from qkv.pictures.svg import estimate_text_width
 from qkv.spec import DualSpec, Spec, StackSpec
-from qkv.view.blocks import group_layers
-from qkv.view.canvas import DETAIL_SIZE, TITLE_SIZE
-from qkv.view.diagram import MAX_GROUPS, render_diagram_svg
-from qkv.view.svg import estimate_text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 KINDS = ("embedding", "attention", "feed-forward", "norm", "head")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qkv.view.svg import escape_xml, estimate_text_width
+from qkv.pictures.svg import escape_xml, estimate_text_width
 
 LINE_HEIGHT = 15  # pixels
 TITLE_SIZE = 13  # font sizes of the class "name" and of other texts

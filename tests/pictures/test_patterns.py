@@ -2,6 +2,7 @@
 
 import pytest
 
+from qkv.pictures.patterns import describe_pattern, draw_pattern, format_index_ranges
 from qkv.spec import (
     Banded,
     Chunk,
@@ -15,7 +16,6 @@ from qkv.spec import (
     causal,
     full,
 )
-from qkv.view.patterns import describe_pattern, draw_pattern, format_index_ranges
 
 
 def test_small_patterns_are_drawn_to_scale() -> None:

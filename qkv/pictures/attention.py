@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
 from qkv.tasks.alignment import Alignment
-from qkv.view.matrix import WeightMatrix, render_matrices_svg
 
 
 def render_svg(title: str, alignments: Sequence[Alignment], target_name: str = "target") -> str:

@@ -8,10 +8,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from qkv.pictures.attention import build_alignment_matrix, describe_alignment_layers
+from qkv.pictures.matrix import MATRIX_STYLE, draw_legend, draw_matrix
+from qkv.pictures.svg import escape_xml, format_svg_element
 from qkv.tasks.alignment import Alignment, TextSpan
-from qkv.view.matrix import MATRIX_STYLE, draw_legend, draw_matrix
-from qkv.view.pictures import build_alignment_matrix, describe_alignment_layers
-from qkv.view.svg import escape_xml, format_svg_element
 
 
 def render_html(title: str, alignments: Sequence[Alignment], target_name: str = "target") -> str:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from qkv.spec import AnyStackSpec, DualSpec, Pattern, RecurrentStackSpec, Spec
-from qkv.view.blocks import (
+from qkv.pictures.blocks import (
     Block,
     HeadBlock,
     LayerGroup,
@@ -26,10 +25,10 @@ from qkv.view.blocks import (
     list_head_blocks,
     list_input_blocks,
 )
-from qkv.view.canvas import DETAIL_SIZE, LINE_HEIGHT, PLUS_RADIUS, TITLE_SIZE, Canvas, Point
-from qkv.view.patterns import compute_visibility, format_index_ranges
-from qkv.view.recurrent import list_recurrent_blocks
-from qkv.view.svg import (
+from qkv.pictures.canvas import DETAIL_SIZE, LINE_HEIGHT, PLUS_RADIUS, TITLE_SIZE, Canvas, Point
+from qkv.pictures.patterns import compute_visibility, format_index_ranges
+from qkv.pictures.recurrent import list_recurrent_blocks
+from qkv.pictures.svg import (
     PAGE_MARGIN,
     SYSTEM_FONTS,
     SvgDrawing,
@@ -37,6 +36,7 @@ from qkv.view.svg import (
     estimate_text_width,
     format_svg_element,
 )
+from qkv.spec import AnyStackSpec, DualSpec, Pattern, RecurrentStackSpec, Spec
 
 COLUMN_WIDTH = 288  # pixels
 LANE_WIDTH = 34  # at both sides of a column: residual connections and padding

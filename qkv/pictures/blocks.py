@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from qkv import spec
-from qkv.spec import AnyStackSpec, LayerSpec, NormSpec, Pattern, StackSpec
-from qkv.view import patterns
-from qkv.view.descriptions import (
+from qkv.pictures import patterns
+from qkv.pictures.descriptions import (
     POOLING_DESCRIPTIONS,
     describe_attention,
     describe_feed_forward,
     describe_relative_positions,
 )
+from qkv.spec import AnyStackSpec, LayerSpec, NormSpec, Pattern, StackSpec
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from qkv.pictures.attention import render_attention_svg, render_svg
+from qkv.pictures.matrix import LEGEND_WEIGHTS, MAX_WORD_CHARACTERS
+from qkv.pictures.page import render_html
 from qkv.tasks.alignment import Alignment, TextSpan
-from qkv.view.matrix import LEGEND_WEIGHTS, MAX_WORD_CHARACTERS
-from qkv.view.page import render_html
-from qkv.view.pictures import render_attention_svg, render_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 VOID_TAGS = ("meta",)

@@ -9,7 +9,7 @@ import qkv
 from qkv.families import FAMILY_NAMES, get_family
 from qkv.model.build import build_model_spec
 from qkv.model.parameters import build_meta_network
-from qkv.view.tree import (
+from qkv.pictures.tree import (
     ModuleNode,
     build_module_tree,
     count_layers,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from qkv.view.svg import (
+from qkv.pictures.svg import (
     PAGE_MARGIN,
     SYSTEM_FONTS,
     SvgDrawing,

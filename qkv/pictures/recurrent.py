@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from qkv.pictures.blocks import Block
 from qkv.spec import Local, RecurrentAttentionSpec, RecurrentStackSpec
-from qkv.view.blocks import Block
 
 CELL_NAMES = {
     "rnn": "RNN",

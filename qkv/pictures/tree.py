@@ -22,15 +22,15 @@ from qkv.nn.lora import LoraLinear
 from qkv.nn.network import DualEncoder, Network
 from qkv.nn.recurrent import RecurrentStack
 from qkv.nn.transformer import Layer, Stack
-from qkv.spec import AnyStackSpec, DualSpec, RecurrentStackSpec, Spec, StackSpec
-from qkv.view import patterns
-from qkv.view.descriptions import (
+from qkv.pictures import patterns
+from qkv.pictures.descriptions import (
     describe_attention,
     describe_feed_forward,
     describe_head,
     describe_positions,
 )
-from qkv.view.recurrent import describe_recurrent_attention, describe_recurrent_stack
+from qkv.pictures.recurrent import describe_recurrent_attention, describe_recurrent_stack
+from qkv.spec import AnyStackSpec, DualSpec, RecurrentStackSpec, Spec, StackSpec
 
 MODULE_ORDER = """
     pre_attention_norm attention post_attention_norm
