@@ -23,9 +23,10 @@ from tools.release.licenses import FILE as LICENSES
 from tools.release.licenses import ROOT, format_page
 from tools.release.sbom import write_sbom
 
-SUFFIXES = {".py", ".json", ".md", ".safetensors", ".toml", ".html", ".typed"}
+SUFFIXES = {".py", ".json", ".md", ".safetensors", ".toml", ".html", ".js", ".css", ".typed"}
 REQUIRED = (
-    "qkv/py.typed", "qkv/pictures/page.html", "qkv/recipes/shakespeare.toml", "qkv/builtin/german_english.json",
+    "qkv/py.typed", "qkv/pictures/page.html", "qkv/explorer/page/main.js", "qkv/recipes/shakespeare.toml",
+    "qkv/builtin/german_english.json",
     *(f"qkv/builtin/{task}/model.safetensors" for task in ("classify", "complete", "translate")),
 )  # fmt: skip
 SDIST_ONLY = (
