@@ -27,7 +27,7 @@ from qkv.decode.config import GenerationConfig, format_setting_value
 from qkv.decode.guidance import GuidedRunner
 from qkv.decode.logits.processors import PrefixAllowedTokensFn, check_allowed_tokens
 from qkv.decode.recurrent_runner import RecurrentRunner
-from qkv.decode.request import Request, RequestOutput, Result, StoppingCriteria
+from qkv.decode.request import BeamCallback, Request, RequestOutput, Result, StoppingCriteria
 from qkv.decode.request_checks import (
     Source,
     check_assistant_length,
@@ -108,6 +108,7 @@ class Engine:
         negative_prompt_ids: Sequence[int] | None = None,
         prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None,
         stopping_criteria: StoppingCriteria | None = None,
+        beam_callback: BeamCallback | None = None,
     ) -> int:
         """Add a request to the queue and return its id; it is processed from the next step on.
 
@@ -115,8 +116,8 @@ class Engine:
         `negative_prompt_ids` is the prompt that `guidance_scale` leads away from, by default the last
         token of the prompt. `prefix_allowed_tokens_fn` returns the token ids allowed after the new
         token ids so far; `stopping_criteria` returns True after the last one. It is required with
-        `stop_strings`, which the engine cannot find because it has no tokenizer. If one of them raises
-        an error, the request ends with a result whose `finish_reason` is "error" and whose `error` is
+        `stop_strings`, which the engine cannot find because it has no tokenizer. `beam_callback` gets
+        the candidates of every step of beam search. If one of these functions raises an error, the request ends with a result whose `finish_reason` is "error" and whose `error` is
         that error."""
         generation_config = generation_config or GenerationConfig()
         check_config(self.net, self.assistant_model, generation_config)
@@ -153,6 +154,7 @@ class Engine:
                 negative_prompt=negative_prompt,
                 prefix_allowed_tokens_fn=prefix_allowed_tokens_fn,
                 stopping_criteria=stopping_criteria,
+                beam_callback=beam_callback,
             )
             for sample_index in range(generation_config.num_samples)
         ]

@@ -29,6 +29,19 @@ ValueT = TypeVar("ValueT")
 StoppingCriteria = Callable[[list[int]], bool]  # new token ids so far -> is the sequence finished?
 
 
+class BeamCandidate(NamedTuple):
+    """A continuation that a step of beam search has considered."""
+
+    beam: int  # running beam that it continues
+    token_id: int
+    score: float  # sum of log-probabilities
+    is_hypothesis: bool  # finished, and good enough to be a result
+    next_beam: int | None  # running beam that it becomes; None: it is not continued
+
+
+BeamCallback = Callable[[list[BeamCandidate]], None]  # called in every step of beam search
+
+
 class Result(NamedTuple):
     """A generated sequence."""
 
@@ -72,6 +85,7 @@ class Request:
     negative_prompt: list[int] | None = None  # of guidance
     prefix_allowed_tokens_fn: PrefixAllowedTokensFn | None = None
     stopping_criteria: StoppingCriteria | None = None
+    beam_callback: BeamCallback | None = None
     batch_index: int = 0
     num_start_tokens: int = 0  # of the prompt, kept in every context window
     num_dropped: int = 0  # tokens after these that the context window has left behind

@@ -16,6 +16,7 @@ from qkv.decode.config import GenerationConfig
 from qkv.decode.engine import Engine
 from qkv.decode.generation import generate
 from qkv.decode.logits.forced_words import ForcedWordsState
+from qkv.decode.request import BeamCandidate
 from qkv.nn.network import Network
 from tests.decode.test_sampling import chi_square
 from tests.support import tiny
@@ -140,6 +141,56 @@ def test_forced_words_with_few_beams_and_tokens(family: str, num_beams: int) -> 
                 for result in results
                 for phrases in force_words_ids
             )
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart"])
+def test_callback_gets_the_candidates_of_every_step(family: str) -> None:
+    """The results are paths through the candidates, whose scores are sums of log-probabilities."""
+    net = build_net(family, seed=4)
+    config = GenerationConfig(
+        num_beams=3, max_new_tokens=6, eos_token_id=(EOS,), decoder_start_token_id=0
+    )
+    steps: list[list[BeamCandidate]] = []
+    engine = Engine(net)
+    request = {"prompt": [3, 2]} if net.encoder is None else {"source": [3, 2]}
+    engine.add_request(**request, generation_config=config, beam_callback=steps.append)  # type: ignore[arg-type]
+    (output,) = [output for _ in range(6) for output in engine.step()]
+    results = output.get_results()
+    assert results
+    assert all(sum(row.next_beam is not None for row in step) == 3 for step in steps[1:])
+    paths: dict[int, tuple[list[int], float]] = {0: ([], 0.0)}  # of each running beam
+    hypotheses = {}
+    for step in steps:
+        new_paths = {}
+        for row in step:
+            token_ids, score = paths[row.beam]
+            token_ids = [*token_ids, row.token_id]
+            log_probs = compute_log_probs(net, [3, 2], token_ids[:-1])
+            row_log_probs = log_probs[-1, row.token_id]
+            assert row.score == pytest.approx(score + float(row_log_probs), abs=1e-4)
+            if row.next_beam is not None:
+                new_paths[row.next_beam] = token_ids, row.score
+            if row.is_hypothesis:
+                hypotheses[tuple(token_ids)] = row.score
+        paths = new_paths
+    best = results[0]
+    assert hypotheses[tuple(best.token_ids)] == pytest.approx(sum(best.log_probs), abs=1e-4)
+    assert any(row.next_beam is None and not row.is_hypothesis for step in steps for row in step)
+
+
+def test_error_of_a_beam_callback_ends_its_request() -> None:
+    def fail(candidates: list[BeamCandidate]) -> None:
+        raise KeyError("callback")
+
+    engine = Engine(build_net("gpt2", seed=4))
+    config = GenerationConfig(num_beams=2, max_new_tokens=3)
+    engine.add_request([3], generation_config=config, beam_callback=fail)
+    other = engine.add_request([3], generation_config=config)
+    outputs = [output for _ in range(4) for output in engine.step() if output.results]
+    failed = next(output for output in outputs if output.request_id != other)
+    with pytest.raises(KeyError, match="callback"):
+        failed.get_results()
+    assert next(output for output in outputs if output.request_id == other).get_results()
 
 
 def test_forced_words_longer_than_max_new_tokens() -> None:

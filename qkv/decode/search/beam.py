@@ -27,6 +27,7 @@ from qkv.decode.logits.processors import LogitsContext
 from qkv.decode.logits.sampling import sample_without_replacement
 from qkv.decode.logits.top_k import select_top_k
 from qkv.decode.request import (
+    BeamCandidate,
     ContextFn,
     HostStepOutput,
     Request,
@@ -81,6 +82,7 @@ def beam_search_step(
             is_done = state["is_done"][:, g, None]
             earlier_token_ids.append(token_ids.masked_fill(is_done, get_group_pad_token_id(group)))
         is_finished = add_max_length_candidates(group, candidates, is_finished, group_context)
+        report_candidates(group, candidates, index, is_finished, beam_slice)
         if is_finished is not None:
             candidate_log_probs = gather_scores(scores, candidates.beam_index, candidates.token_id)
             update_best_hypotheses(
@@ -238,6 +240,50 @@ def select_running_beams(
     return index, score.gather(1, index)
 
 
+def report_candidates(
+    group: RequestGroup,
+    candidates: Candidates,
+    index: Tensor,
+    is_finished: Tensor | None,
+    beam_slice: slice,
+) -> None:
+    """Call the callbacks of requests with the candidates; `index` (P, k) are those that continue."""
+    if all(request.beam_callback is None for request in group.requests):
+        return
+    k = beam_slice.stop - beam_slice.start
+    if is_finished is None:
+        is_finished = torch.zeros_like(candidates.token_id, dtype=torch.bool)
+    is_eligible = find_eligible_candidates(candidates, k).expand_as(is_finished)
+    is_hypothesis = is_finished & is_eligible
+    for i, request in enumerate(group.requests):
+        beam_callback = request.beam_callback
+        if beam_callback is None:
+            continue
+        next_beam = {j: beam_slice.start + beam for beam, j in enumerate(index[i].tolist())}
+        rows = zip(
+            candidates.beam_index[i].tolist(),
+            candidates.token_id[i].tolist(),
+            candidates.score[i].tolist(),
+            is_hypothesis[i].tolist(),
+            strict=True,
+        )
+        considered = [
+            BeamCandidate(beam_slice.start + beam, token_id, score, is_result, next_beam.get(j))
+            for j, (beam, token_id, score, is_result) in enumerate(rows)
+            if score > MIN_VALID_SCORE
+        ]
+        request.call(partial(beam_callback, considered), None)
+
+
+def find_eligible_candidates(candidates: Candidates, k: int) -> Tensor:
+    """Return true for candidates that may become hypotheses: those beyond the first k only replace
+    finished beams."""
+    if candidates.is_complete is not None:
+        return candidates.is_complete
+    num_candidates = candidates.token_id.shape[1]
+    return torch.arange(num_candidates, device=candidates.token_id.device) < k
+
+
 def update_best_hypotheses(
     group: RequestGroup,
     beam_slice: slice,
@@ -250,11 +296,7 @@ def update_best_hypotheses(
     config = group.config
     state = group.state
     k = beam_slice.stop - beam_slice.start
-    # Candidates beyond the first k only replace finished beams and do not become hypotheses.
-    is_eligible = candidates.is_complete
-    if is_eligible is None:
-        is_eligible = torch.arange(is_finished.shape[1], device=is_finished.device) < k
-    is_hypothesis = is_finished & is_eligible
+    is_hypothesis = is_finished & find_eligible_candidates(candidates, k)
     if is_known_all_false(is_hypothesis):
         return
     length = get_prompt_values(context.lengths, context)  # (P, 1)
