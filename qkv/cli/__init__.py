@@ -16,6 +16,7 @@ from qkv.cli import (
     completion,
     draw,
     experiment,
+    look,
     models,
     new,
     read,
@@ -60,7 +61,9 @@ COMMAND_GROUPS: dict[tuple[str, str], dict[str, Any]] = {
         embed=read.embed, match=read.match, caption=write.caption, draw=draw.draw,
         score=read.score_text, detect=read.detect,
     ),
-    ("Inspect", "qkv show gpt2"): dict(families=models.families, show=models.show),
+    ("Inspect", 'qkv look "Die Katze schläft."'): dict(
+        look=look.look, show=models.show, families=models.families
+    ),
     ("Train", "qkv train shakespeare --data.train input.txt"): dict(
         new=new.new, recipes=recipes.recipes, train=train.train, eval=train.eval,
         tokenizer=tokenizer_app, experiment=experiment.experiment,
@@ -83,7 +86,7 @@ app.command(completion.make_completion_command(app), name="--install-completion"
 program_group = Group("This program", sort_key=len(COMMAND_GROUPS))
 for flag in ("--help", "--version", "--install-completion"):
     app[flag].group = program_group
-TEXT_COMMAND_MODULES = [module.__name__ for module in (read, write, draw, tokenizers, words)]
+TEXT_COMMAND_MODULES = [module.__name__ for module in (read, write, draw, look, tokenizers, words)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -117,8 +117,8 @@ class Engine:
         token of the prompt. `prefix_allowed_tokens_fn` returns the token ids allowed after the new
         token ids so far; `stopping_criteria` returns True after the last one. It is required with
         `stop_strings`, which the engine cannot find because it has no tokenizer. `beam_callback` gets
-        the candidates of every step of beam search. If one of these functions raises an error, the request ends with a result whose `finish_reason` is "error" and whose `error` is
-        that error."""
+        the candidates of every step of beam search. If one of these functions raises an error, the
+        request ends with a result whose `finish_reason` is "error" and whose `error` is that error."""
         generation_config = generation_config or GenerationConfig()
         check_config(self.net, self.assistant_model, generation_config)
         if generation_config.stop_strings and stopping_criteria is None:

@@ -38,8 +38,9 @@ ALLOWED_IMPORTS = {
     "words":      "formatting validate hints files staging correlation data torch safetensors numpy",
     "train":      "formatting terminal validate hints files staging correlation image_tokenizer torch_compat spec batch kernels nn weights families text decode recipes model data words torch safetensors numpy rich msgspec tomlkit",
     "tasks":      "files validate hints image_tokenizer memory torch_compat spec batch kernels nn attention_weights weights families text decode builtin model data torch numpy llguidance",
-    "view":       "formatting spec nn model tasks torch rich",
-    "experiments": "validate hints files staging memory spec batch kernels nn attention_weights text decode model data train tasks view torch numpy msgspec",
+    "pictures":   "formatting spec nn model tasks torch rich",
+    "experiments": "validate hints files staging memory spec batch kernels nn attention_weights text decode model data train tasks pictures torch numpy msgspec",
+    "explorer":   "validate formatting staging attention_weights torch_compat spec batch nn text decode model tasks pictures torch starlette uvicorn",
 }
 # fmt: on
 UNRESTRICTED = {"__init__", "__main__", "cli"}

@@ -1,0 +1,161 @@
+// The page: header, tabs and the current view, and the state they share.
+
+import { frames, observeTheme, track } from "./frames.js";
+import { createApi } from "./api.js";
+import { createEmbeddedLoader } from "./embedded.js";
+import { createHeader } from "./header.js";
+import { createViewFrame } from "./view-frame.js";
+import { alignmentView } from "./alignment-view.js";
+import { beamsView } from "./beams-view.js";
+import { compareView } from "./compare-view.js";
+import { generationView } from "./generation-view.js";
+import { headView } from "./head-view.js";
+import { imageView } from "./image-view.js";
+import { matrixView } from "./matrix-view.js";
+import { modelView } from "./model-view.js";
+import { neuronView } from "./neuron-view.js";
+import { patternsView } from "./patterns-view.js";
+import { initialState, readState, writeState } from "./state.js";
+import { createWeightStore } from "./weights.js";
+
+const VIEWS = [headView, modelView, matrixView, alignmentView, neuronView, generationView, beamsView, patternsView, imageView, compareView];
+const INPUTS = ["text", "pair", "target", "image"]; // parts of the state that the model reads
+const HASH_DELAY = 250; // browsers refuse more than about 20 changes of the address in a second
+
+function readConfig() {
+  return JSON.parse(document.getElementById("config").textContent);
+}
+
+function startPage() {
+  const config = readConfig();
+  const isEmbedded = config.mode === "embedded";
+  const start = config.trace ?? {};
+  const base = { ...initialState(), text: start.text ?? "", pair: start.text_pair ?? "", image: config.image ?? "", ...config.state };
+  const api = isEmbedded ? null : createApi(config.token);
+  const app = { config, api, isEmbedded, state: readState(location.hash, base), trace: null, weights: null, change, remember, run, reportError, openView, traceOther, getPatterns, requestBody, link };
+  const header = createHeader(app);
+  const frame = createViewFrame(app, VIEWS);
+  let patterns = null;
+  let hashTimer = null;
+  let runNumber = 0;
+
+  /** Change the state without a redraw: for what a view has shown already. */
+  function remember(changes) {
+    Object.assign(app.state, changes);
+    clearTimeout(hashTimer);
+    hashTimer = setTimeout(writeHash, HASH_DELAY);
+  }
+
+  function change(changes) {
+    remember(changes);
+    frame.update();
+  }
+
+  function writeHash() {
+    if (location.protocol === "about:") return; // in a notebook, the page has no address
+    history.replaceState(null, "", location.pathname + location.search + writeState(app.state, base));
+  }
+
+  /** The address that restores the page as it is. */
+  function link() {
+    writeHash();
+    return location.href;
+  }
+
+  function openView(view, changes = {}) {
+    remember({ ...changes, view });
+    frame.open();
+  }
+
+  function reportError(error) {
+    if (error.name !== "AbortError") header.showError(error.message);
+  }
+
+  function requestBody() {
+    const { text, pair, target, image } = app.state;
+    return { text, text_pair: pair || null, target: target || null, image: image || null };
+  }
+
+  /** Returns `ask(get, parameters)` for a trace; a trace that the server has forgotten is computed again. */
+  function createAsker(trace, body) {
+    let id = trace.trace;
+    let renewal = null;
+    return async (get, parameters) => {
+      try {
+        return await get({ trace: id, ...parameters });
+      } catch (error) {
+        if (error.status !== 404) throw error;
+        renewal ??= api.postTrace(body).then(renewed => { id = renewed.trace; }).finally(() => { renewal = null; });
+        await renewal;
+        return get({ trace: id, ...parameters });
+      }
+    };
+  }
+
+  /** Compute the attention of the texts in the state and show it. */
+  async function run() {
+    const number = ++runNumber;
+    const body = requestBody();
+    header.showRunning(true);
+    try {
+      const trace = await track(api.postTrace(body));
+      if (number !== runNumber) return;
+      showServerTrace(trace, body);
+    } catch (error) {
+      reportError(error);
+    } finally {
+      if (number === runNumber) header.showRunning(false);
+    }
+  }
+
+  function showServerTrace(trace, body) {
+    const ask = createAsker(trace, body);
+    app.getNeurons = parameters => ask(api.getNeurons, parameters);
+    showTrace(trace, createWeightStore(parameters => ask(api.getWeights, parameters)));
+  }
+
+  /** The first trace comes with the page, unless its address has other inputs. */
+  function showStart() {
+    const isStart = INPUTS.every(name => app.state[name] === base[name]);
+    if (config.trace && isStart) showServerTrace(config.trace, requestBody());
+    else if (app.state.text || app.state.image) run();
+    else frame.showHint("Type a text and press Enter, or choose an example.");
+  }
+
+  /** The masks belong to the model, not to a text: asked for once. */
+  function getPatterns(size) {
+    if (isEmbedded) return Promise.resolve(config.patterns);
+    patterns ??= api.getPatterns(size).catch(error => { patterns = null; throw error; });
+    return patterns;
+  }
+
+  async function traceOther() {
+    const body = { ...requestBody(), model: "other" };
+    const trace = await track(api.postTrace(body));
+    const ask = createAsker(trace, body);
+    return { trace, weights: createWeightStore(parameters => ask(api.getWeights, parameters)) };
+  }
+
+  function showTrace(trace, weights) {
+    Object.assign(app, { trace, weights });
+    header.showTrace(trace);
+    frame.open();
+  }
+
+  function followHash() {
+    const before = { ...app.state };
+    Object.assign(app.state, readState(location.hash, base));
+    header.showTexts();
+    if (!isEmbedded && INPUTS.some(name => before[name] !== app.state[name])) run();
+    else if (before.view !== app.state.view) frame.open();
+    else frame.update();
+  }
+
+  window.addEventListener("hashchange", followHash);
+  observeTheme(() => frame.open());
+  window.qkvExplorer = { state: app.state, frames };
+  if (isEmbedded) showTrace(config.trace, createWeightStore(createEmbeddedLoader(config.weights)));
+  else showStart();
+}
+
+startPage();

@@ -1,0 +1,94 @@
+// The complete state of the page, and its form in the URL's hash, so that a link restores the exact view.
+
+const TEXT = { read: value => value, write: value => value };
+const NUMBER = { read: Number, write: String };
+const FLAG = { read: value => value === "1", write: value => value ? "1" : "0" };
+const IDS = { read: value => value === "" ? [] : value.split(",").map(Number).filter(Number.isInteger), write: ids => ids.join(",") };
+const HEADS = { read: readHeads, write: writeHeads };
+const HEAD = { read: value => value === "mean" ? value : Number(value), write: String };
+const NUMBERS = { read: value => value.split(",").map(Number), write: numbers => numbers.map(number => +number.toFixed(3)).join(",") };
+
+// name: [initial value, how it is written]
+const FIELDS = {
+  text: ["", TEXT],
+  pair: ["", TEXT],
+  target: ["", TEXT],
+  image: ["", TEXT], // name of a picture that the server has
+  view: ["head", TEXT],
+  path: ["", TEXT], // path of the attention layer shown
+  heads: [null, HEADS], // heads of the head view; null: all of them
+  head: [0, HEAD], // head of the matrix and the neurons: a number or "mean"
+  filter: ["all", TEXT], // sentence pair: all, aa, ab, ba, bb
+  focus: ["", TEXT], // "q5": query 5, "k3": key 3
+  top: [0, NUMBER], // first visible row of the head view
+  zoom: [null, NUMBERS], // matrix: key and query at the corner, pixels per token
+  contrast: ["root", TEXT],
+  rollout: [false, FLAG],
+  cross: ["", TEXT], // alignment: path, "" is the best guess
+  crossHead: ["mean", HEAD],
+  words: [true, FLAG],
+  ids: [[], IDS], // generation: tokens chosen so far
+  at: [0, NUMBER], // generation: the step shown
+  settings: ["", TEXT], // generation: settings other than the initial ones
+  stepPath: ["", TEXT],
+  stepHead: ["mean", HEAD],
+  beams: [4, NUMBER],
+  otherPath: ["", TEXT], // compare: layer and head of the other model
+  otherHead: [0, HEAD],
+};
+
+function readHeads(value) {
+  if (value === "none") return [];
+  const heads = value.split(",").flatMap(part => {
+    const [first, last = first] = part.split("-").map(Number);
+    return Array.from({ length: Math.min(Math.max(last - first + 1, 0), 1024) }, (_, i) => first + i);
+  });
+  return heads.filter(Number.isInteger);
+}
+
+function writeHeads(heads) {
+  if (heads.length === 0) return "none";
+  const runs = [];
+  for (const head of heads) {
+    const run = runs.at(-1);
+    if (run && run[1] === head - 1) run[1] = head;
+    else runs.push([head, head]);
+  }
+  return runs.map(([first, last]) => first === last ? `${first}` : `${first}-${last}`).join(",");
+}
+
+/** The state of a page that was just opened. */
+export function initialState() {
+  return Object.fromEntries(Object.entries(FIELDS).map(([name, [value]]) => [name, value]));
+}
+
+/** Read the state from the URL's hash; what it does not name is as in `base`. */
+export function readState(hash, base = initialState()) {
+  const state = { ...base };
+  for (const [name, value] of new URLSearchParams(hash.replace(/^#/, ""))) {
+    if (Object.hasOwn(FIELDS, name)) state[name] = FIELDS[name][1].read(value);
+  }
+  return state;
+}
+
+/** The hash of a state: only what differs from `base`. */
+export function writeState(state, base = initialState()) {
+  const parameters = new URLSearchParams();
+  for (const [name, [, form]] of Object.entries(FIELDS)) {
+    const [value, initial] = [state[name], base[name]].map(item => item === null ? null : form.write(item));
+    if (value !== null && value !== initial) parameters.set(name, value);
+  }
+  return `#${parameters}`;
+}
+
+/** Read a focus such as "q5" as {side: "query", index: 5}; null where there is none or the sequence is shorter. */
+export function readFocus(focus, [queryCount, keyCount]) {
+  const match = /^([qk])(\d+)$/.exec(focus);
+  if (!match) return null;
+  const [side, index] = [match[1] === "q" ? "query" : "key", Number(match[2])];
+  return index < (side === "query" ? queryCount : keyCount) ? { side, index } : null;
+}
+
+export function writeFocus(focus) {
+  return focus ? `${focus.side[0]}${focus.index}` : "";
+}

@@ -1,0 +1,256 @@
+"""The views of the explorer as SVG pictures.
+
+H heads, T queries, S keys."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from qkv.explorer.alignment import align_words
+from qkv.explorer.beams import search_beams
+from qkv.explorer.generation import run_steps
+from qkv.explorer.inputs import InputBuilder, UserInput
+from qkv.explorer.patterns import list_layer_masks
+from qkv.explorer.score_parts import list_score_parts
+from qkv.explorer.trace import AttentionInfo, Trace
+from qkv.explorer.view_settings import ViewSettings, find_image
+from qkv.pictures.beams import BeamCandidate, render_beams_svg
+from qkv.pictures.candidates import CandidateStep, TokenCandidate, render_candidates_svg
+from qkv.pictures.heads import render_heads_svg
+from qkv.pictures.image_weights import render_image_weights_svg
+from qkv.pictures.matrix import WeightMatrix, render_matrices_svg
+from qkv.pictures.model_grid import render_model_grid_svg
+from qkv.pictures.neurons import render_neurons_svg
+from qkv.pictures.pattern_masks import render_pattern_masks_svg
+
+PATTERN_SIZE = 32  # queries of a mask
+MAX_LABELED_TOKENS = 400  # of a matrix or of lines
+MAX_PANELS = 32  # pictures of one image
+WHOLE = slice(None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureInput:
+    """What a picture is drawn from."""
+
+    name: str  # of the model
+    builder: InputBuilder
+    given: UserInput
+    trace: Trace
+    settings: ViewSettings
+
+    @property
+    def info(self) -> AttentionInfo:
+        return self.settings.find_attention(self.trace)
+
+    @property
+    def heads(self) -> list[int]:
+        """The heads that are shown: one, or all."""
+        head = self.settings.head
+        return [*range(self.info.heads)] if head is None else [head]
+
+    @property
+    def queries(self) -> list[str]:
+        return [token.text for token in self.trace.sequences[self.info.queries].tokens]
+
+    @property
+    def keys(self) -> list[str]:
+        return [
+            token.text for name in self.info.keys for token in self.trace.sequences[name].tokens
+        ]
+
+    def describe(self, heads: str | None = None) -> str:
+        """Return the attention in words: "encoder self-attention, layer 3, head 2"."""
+        info, head = self.info, self.settings.head
+        kind = "cross-attention" if info.kind == "cross" else "self-attention"
+        shown = heads or ("all heads" if head is None else f"head {head}")
+        return f"{info.stack} {kind}, layer {info.layer}, {shown} (counted from 0)"
+
+    def compute_mean(self, info: AttentionInfo) -> Tensor:
+        """Return the weights (T, S) of the head, or the mean of all heads."""
+        if self.settings.head is None:
+            return self.trace.compute_mean_weights(info.path, WHOLE, WHOLE)[0]
+        return self.trace.compute_weights(info.path, [self.settings.head], WHOLE, WHOLE)[0]
+
+
+def render_picture(picture: PictureInput) -> str:
+    """Return the SVG of the view."""
+    return VIEW_PICTURES[picture.settings.choose_view(picture.trace)](picture)
+
+
+def render_png(svg: str) -> bytes:
+    """Return an SVG as PNG, with two pixels for each of its own."""
+    try:
+        import resvg_py
+    except ImportError:
+        raise ValueError(
+            "PNG needs the package resvg-py: pip install 'qkv[png]', or save as .svg"
+        ) from None
+    return bytes(resvg_py.svg_to_bytes(svg_string=svg, zoom=2))
+
+
+# --- views ---
+
+
+def check_labeled_tokens(picture: PictureInput) -> None:
+    """Raise ValueError for an attention of too many tokens to label."""
+    length = max(picture.info.shape)
+    if length > MAX_LABELED_TOKENS:
+        raise ValueError(
+            f"a picture of {length:,} tokens, expected at most {MAX_LABELED_TOKENS}: use a shorter text, "
+            "or the view model"
+        )
+
+
+def draw_heads(picture: PictureInput) -> str:
+    check_labeled_tokens(picture)
+    weights = picture.trace.compute_weights(picture.info.path, picture.heads, WHOLE, WHOLE)
+    return render_heads_svg(
+        picture.name,
+        picture.describe(),
+        weights,
+        picture.queries,
+        picture.keys,
+        picture.heads,
+        picture.settings.query,
+    )
+
+
+def draw_model(picture: PictureInput) -> str:
+    kind = picture.info.kind, picture.info.stack
+    layers = [
+        (f"layer {info.layer}", picture.trace.compute_weights(info.path, range(info.heads), WHOLE, WHOLE))
+        for info in picture.trace.attentions.values()
+        if (info.kind, info.stack) == kind
+    ]  # fmt: skip
+    name = "cross-attention" if picture.info.kind == "cross" else "self-attention"
+    return render_model_grid_svg(picture.name, f"{picture.info.stack} {name}", layers)
+
+
+def draw_matrix(picture: PictureInput) -> str:
+    check_labeled_tokens(picture)
+    if picture.settings.rollout:
+        weights = picture.trace.compute_rollout(picture.info.path, WHOLE, WHOLE)[0]
+        subtitle = picture.describe("rollout over the layers up to it")
+    else:
+        weights = picture.compute_mean(picture.info)
+        subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
+    matrix = WeightMatrix(weights.tolist(), picture.queries, picture.keys, "queries", "keys")
+    return render_matrices_svg(picture.name, subtitle, [matrix])
+
+
+def draw_alignment(picture: PictureInput) -> str:
+    words = align_words(picture.trace, picture.info, picture.compute_mean(picture.info))
+    matrix = WeightMatrix(words.weights.tolist(), words.target, words.source, "target", "source")
+    subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
+    return render_matrices_svg(picture.name, subtitle, [matrix])
+
+
+def draw_neurons(picture: PictureInput) -> str:
+    check_labeled_tokens(picture)
+    info, query, head = picture.info, picture.settings.query or 0, picture.settings.head or 0
+    terms = picture.trace.compute_terms(info.path, head, query)
+    parts = {part.name: part.values for part in list_score_parts(terms, info.position)}
+    vectors = {name: parts.pop(name, None) for name in ("query", "keys")}
+    products = parts.pop(next(name for name in parts if parts[name].dim() == 2))
+    weights = parts.pop("weight")
+    names = {"dot": "q·k", "scaled": f"× {terms.scale:.3g}"}
+    columns = [(names.get(name, name.replace("position:", "+ ")), x) for name, x in parts.items()]
+    return render_neurons_svg(
+        picture.name,
+        picture.describe(f"head {head}"),
+        picture.queries[query],
+        vectors["query"],
+        picture.keys,
+        vectors["keys"],
+        products,
+        columns,
+        weights,
+    )
+
+
+def draw_generation(picture: PictureInput) -> str:
+    limit = picture.settings.max_new_tokens
+    steps = run_steps(picture.builder, picture.given, {}, limit)
+    drawn = [
+        CandidateStep(
+            chosen=step.next,
+            candidates=[
+                TokenCandidate(row.id, row.text, row.probability, row.processed)
+                for row in step.candidates
+            ],
+        )
+        for step in steps
+    ]
+    return render_candidates_svg(picture.name, f"after “{picture.given.text}”", drawn)
+
+
+def draw_beams(picture: PictureInput) -> str:
+    settings = picture.settings
+    tree = search_beams(picture.builder, picture.given, settings.num_beams, settings.max_new_tokens)
+    steps = [
+        [
+            BeamCandidate(node.text, node.parent, node.score, node.is_kept, node.is_finished)
+            for node in step
+        ]
+        for step in tree.steps
+    ]
+    subtitle = f"beam search with {settings.num_beams} beams: {tree.output}"
+    return render_beams_svg(picture.name, subtitle, steps, tree.best)
+
+
+def draw_patterns(picture: PictureInput) -> str:
+    masks: dict[tuple[str, bytes], tuple[str, Tensor]] = {}
+    curves: dict[bytes, tuple[str, tuple[int, ...], Tensor]] = {}
+    for layer in list_layer_masks(picture.trace.model, PATTERN_SIZE):
+        key = layer.pattern, layer.mask.numpy().tobytes()
+        masks.setdefault(key, (f"{layer.pattern}: {layer.path}", layer.mask.bool()))
+        if layer.bias is not None:
+            curve = layer.bias.name, layer.bias.distances, layer.bias.values
+            curves.setdefault(layer.bias.values.numpy().tobytes(), curve)
+    subtitle = "masks of the layers (rows: queries, columns: keys)"
+    return render_pattern_masks_svg(picture.name, subtitle, [*masks.values()], [*curves.values()])
+
+
+def draw_image(picture: PictureInput) -> str:
+    """Draw the image once for every query that is shown: one, or those that are no patches."""
+    info, trace = picture.info, picture.trace
+    image = find_image(trace, info)
+    if image is None or image.picture is None or image.grid is None:
+        raise ValueError(f"{info.path} attends to no image, expected an attention over patches")
+    start = sum(
+        len(trace.sequences[name]) for name in info.keys[: info.keys.index(image_name(trace, info))]
+    )
+    weights = picture.compute_mean(info)[:, start + image.first_patch : start + len(image)]
+    is_self = trace.sequences[info.queries] is image
+    shown = [picture.settings.query] if picture.settings.query is not None else None
+    shown = shown or list(range(max(image.first_patch, 1) if is_self else info.shape[0]))
+    panels = [
+        (picture.queries[query], weights[query].reshape(image.grid)) for query in shown[:MAX_PANELS]
+    ]
+    mime_type, _, data = image.picture.removeprefix("data:").partition(";base64,")
+    subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
+    return render_image_weights_svg(
+        picture.name, subtitle, base64.b64decode(data), mime_type, panels
+    )
+
+
+def image_name(trace: Trace, info: AttentionInfo) -> str:
+    return next(name for name in info.keys if trace.sequences[name].grid)
+
+
+VIEW_PICTURES: dict[str, Callable[[PictureInput], str]] = {
+    "head": draw_heads,
+    "model": draw_model,
+    "matrix": draw_matrix,
+    "alignment": draw_alignment,
+    "neuron": draw_neurons,
+    "generation": draw_generation,
+    "beams": draw_beams,
+    "patterns": draw_patterns,
+    "image": draw_image,
+}

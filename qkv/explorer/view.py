@@ -1,0 +1,99 @@
+"""View: what a model attends to in one input, in a notebook cell or saved as a page or a picture."""
+
+from __future__ import annotations
+
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from qkv.attention_weights import Paths
+from qkv.explorer.embedding import build_embedded_config
+from qkv.explorer.explorer import Explorer, NamedModel
+from qkv.explorer.inputs import InputBuilder, UserInput
+from qkv.explorer.page import render_page
+from qkv.explorer.picture import PictureInput, render_picture, render_png
+from qkv.explorer.trace import Trace
+from qkv.explorer.view_settings import ViewSettings
+from qkv.model.load import load
+from qkv.model.model import Model
+from qkv.staging import write_file
+from qkv.tasks.images import ImageInput
+
+FRAME_HEIGHT = 720  # pixels of a notebook cell
+SAVE_SUFFIXES = (".html", ".svg", ".png")
+
+
+class View:
+    """The attention of a model in one input. In a notebook, it is shown as an interactive page."""
+
+    def __init__(
+        self, model: NamedModel, given: UserInput, paths: Paths, settings: ViewSettings
+    ) -> None:
+        self.explorer = Explorer(model)
+        self.given = given
+        self.paths = paths
+        self.settings = settings
+        self.trace = Trace(model.inputs.model, model.inputs.build(given))
+        settings.check(self.trace)
+
+    def html(self) -> str:
+        """Return a self-contained page: no network, no server."""
+        config = build_embedded_config(self.explorer, self.trace, self.paths)
+        config["trace"] |= {"text": self.given.text, "text_pair": self.given.text_pair}
+        config["state"] = self.settings.build_state(self.trace)
+        return render_page(config, is_saved=True).html
+
+    def svg(self) -> str:
+        """Return the picture of the view, layer and head."""
+        model = self.explorer.main
+        return render_picture(
+            PictureInput(
+                name=model.name,
+                builder=model.inputs,
+                given=self.given,
+                trace=self.trace,
+                settings=self.settings,
+            )
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Save as .html (the interactive page), .svg or .png (a picture; needs the extra png)."""
+        path = Path(path)
+        suffix = path.suffix.lower()
+        if suffix not in SAVE_SUFFIXES:
+            raise ValueError(f"{path}: expected a file name that ends with .html, .svg or .png")
+        data = self.html() if suffix == ".html" else self.svg()
+        content = render_png(data) if suffix == ".png" else data.encode("utf-8")
+        with write_file(path) as temporary:
+            temporary.write_bytes(content)
+
+    def _repr_html_(self) -> str:
+        return (
+            f'<iframe srcdoc="{escape(self.html())}" title="attention explorer" loading="lazy" '
+            f'sandbox="allow-scripts allow-downloads" '
+            f'style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
+        )
+
+
+def view(
+    model: Model | str | Path,
+    text: str = "",
+    text_pair: str | None = None,
+    *,
+    target: str | None = None,
+    image: ImageInput | None = None,
+    src_lang: str | None = None,
+    tgt_lang: str | None = None,
+    paths: Paths = None,
+    **settings: Any,
+) -> View:
+    """Return the attention of a model in a text, an image, or both.
+
+    A target that is not given is generated. `paths` selects attentions, as in `look`. The other settings
+    are those of the first view and of pictures: `view`, `layer`, `path`, `head`, `query`, `rollout`,
+    `num_beams`, `max_new_tokens`."""
+    loaded = model if isinstance(model, Model) else load(model)
+    inputs = InputBuilder(model=loaded, src_lang=src_lang, tgt_lang=tgt_lang)
+    name = loaded.family.name if isinstance(model, Model) else str(model)
+    given = UserInput(text=text, text_pair=text_pair, target=target, image=image)
+    return View(NamedModel(name=name, inputs=inputs), given, paths, ViewSettings.create(settings))

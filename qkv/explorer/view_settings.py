@@ -1,0 +1,113 @@
+"""ViewSettings: which view, layer, head and query a picture shows, and the page when it opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from qkv.explorer.labels import TokenSequence
+from qkv.explorer.trace import AttentionInfo, Trace
+from qkv.tasks.checks import check_choice, check_setting_names
+from qkv.validate import check_number
+
+VIEW_NAMES = (
+    "head", "model", "matrix", "alignment", "neuron", "generation", "beams", "patterns", "image",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewSettings:
+    """What a picture shows, and the page when it opens; None: the first layer, or all heads.
+
+    `query` is the index of a token whose weights alone are shown."""
+
+    view: str | None = None
+    path: str | None = None
+    layer: int | None = None
+    head: int | None = None
+    query: int | None = None
+    rollout: bool = False
+    num_beams: int = 4
+    max_new_tokens: int = 20
+
+    @staticmethod
+    def create(settings: Mapping[str, Any]) -> ViewSettings:
+        """Return the settings of these names; raise ValueError for an unknown one."""
+        check_setting_names(settings, [item.name for item in fields(ViewSettings)])
+        return ViewSettings(**settings)
+
+    def check(self, trace: Trace) -> None:
+        """Raise ValueError unless the trace has the view, the layer, the head and the query."""
+        if self.view is not None:
+            check_choice("view", self.view, VIEW_NAMES)
+        info = self.find_attention(trace)
+        for name, value, count in (
+            ("head", self.head, info.heads),
+            ("query", self.query, info.shape[0]),
+        ):
+            if value is not None:
+                check_number(name, value, integer=True, at_least=0, less_than=count)
+
+    def choose_view(self, trace: Trace) -> str:
+        """Return the view; by default, alignment of encoder-decoders, and the image of models of one."""
+        if self.view is not None:
+            return self.view
+        if any(sequence.grid for sequence in trace.sequences.values()):
+            return "image"
+        has_cross = any(info.kind == "cross" for info in trace.attentions.values())
+        return "alignment" if has_cross else "head"
+
+    def find_attention(self, trace: Trace) -> AttentionInfo:
+        """Return the attention of the path, or of the layer among those that the view shows."""
+        if self.path is not None:
+            trace.check_path(self.path)
+            return trace.attentions[self.path]
+        candidates = list_view_attentions(trace, self.choose_view(trace))
+        if self.layer is None:
+            is_alignment = self.choose_view(trace) == "alignment"
+            return candidates[max(len(candidates) - 2, 0) if is_alignment else 0]
+        first = candidates[0]
+        layers = [
+            info for info in candidates if (info.stack, info.kind) == (first.stack, first.kind)
+        ]
+        check_number("layer", self.layer, integer=True, at_least=0, less_than=len(layers))
+        return layers[self.layer]
+
+    def build_state(self, trace: Trace) -> dict[str, Any]:
+        """Return what the page shows when it opens."""
+        view = self.choose_view(trace)
+        state: dict[str, Any] = {"view": view, "rollout": self.rollout, "beams": self.num_beams}
+        if self.path is not None or self.layer is not None:
+            path = self.find_attention(trace).path
+            state |= {"path": path, "cross": path if view == "alignment" else ""}
+        if self.head is not None:
+            state |= {"head": self.head, "heads": [self.head], "crossHead": self.head}
+        if self.query is not None:
+            state["focus"] = f"q{self.query}"
+        return state
+
+
+def list_view_attentions(trace: Trace, view: str) -> list[AttentionInfo]:
+    """Return the attentions that a view shows; raise ValueError if there are none."""
+    infos = [*trace.attentions.values()]
+    if view == "alignment":
+        infos = [info for info in infos if info.kind == "cross"]
+        expected = "an encoder-decoder"
+    elif view == "image":
+        infos = [info for info in infos if find_image(trace, info) is not None]
+        expected = "a model of images, and an image"
+    elif view == "neuron":
+        infos = [info for info in infos if info.has_neurons]
+        expected = "attention whose scores are known"
+    if not infos:
+        raise ValueError(
+            f"view {view!r}: this model has nothing to show in it, expected {expected}"
+        )
+    return infos
+
+
+def find_image(trace: Trace, info: AttentionInfo) -> TokenSequence | None:
+    """Return the sequence of patches among the keys of an attention."""
+    sequences = [trace.sequences[name] for name in info.keys]
+    return next((sequence for sequence in sequences if sequence.grid), None)
