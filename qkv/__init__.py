@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from qkv import words as words
     from qkv.attention_weights import look
     from qkv.batch import Batch, Inputs
+    from qkv.explorer.view import view
     from qkv.export.formats import export_model
     from qkv.families import list_families
     from qkv.image_tokenizer import ImageTokenizer
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "look",
     "task",
+    "view",
 ]
 
 _MODULES = {
@@ -53,6 +55,7 @@ _MODULES = {
     "load": "qkv.model.load",
     "look": "qkv.attention_weights",
     "task": "qkv.tasks.registry",
+    "view": "qkv.explorer.view",
 }
 _PACKAGES = ("decode", "words")  # with public names of their own: qkv.words.load
 

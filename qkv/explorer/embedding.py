@@ -1,4 +1,4 @@
-"""The data of a page that asks no server: a trace with all of its weights, encoded as text."""
+"""The data of a page that asks no server: a trace with its weights and vectors, encoded as text."""
 
 from __future__ import annotations
 
@@ -13,24 +13,31 @@ from torch import Tensor
 from qkv.attention_weights import Paths
 from qkv.explorer.explorer import Explorer, quantize_weights
 from qkv.explorer.patterns import list_layer_masks
+from qkv.explorer.score_parts import get_position_name
 from qkv.explorer.trace import Trace
+from qkv.nn.attention_record import DotProductRecord
 
 MAX_PAGE_BYTES = 2**26  # of encoded arrays
+ENCODED_BYTES = 4 / 3  # characters of base64 per byte
 PATTERN_SIZE = 48
+WHOLE = slice(None)
 
 
 def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dict[str, Any]:
-    """Return the configuration of a page with the weights of some attentions, of all if None.
+    """Return the configuration of a page with some attentions, all if None.
 
-    The weights have 16 bits, or 8 in a page that would be too large."""
+    The weights have 16 bits, or 8 in a page that would be too large; queries and keys are left out if
+    there is no room for them."""
     selected = select_paths(trace, paths)
     num_weights = sum(count_weights(trace, path) for path in selected)
-    num_bytes = 2 if num_weights * 2 * 4 / 3 <= MAX_PAGE_BYTES else 1
-    if num_weights * num_bytes * 4 / 3 > MAX_PAGE_BYTES:
+    limit = int(MAX_PAGE_BYTES / ENCODED_BYTES)
+    num_bytes = 2 if num_weights * 2 <= limit else 1
+    if num_weights * num_bytes > limit:
         raise ValueError(
-            f"{num_weights:,} weights, expected at most {MAX_PAGE_BYTES * 3 // 4:,} in one page: use a "
-            "shorter text, or select attentions with paths"
+            f"{num_weights:,} weights, expected at most {limit:,} in one page: use a shorter text, or "
+            "select attentions with paths"
         )
+    vectors = VectorEncoder(trace, limit - num_weights * num_bytes)
     description = trace.to_json()
     attentions = [info for info in description["attentions"] if info["path"] in selected]
     masks = list_layer_masks(trace.model, PATTERN_SIZE)
@@ -39,6 +46,8 @@ def build_embedded_config(explorer: Explorer, trace: Trace, paths: Paths) -> dic
         "model": explorer.describe_model(),
         "trace": description | {"attentions": attentions},
         "weights": {path: encode_weights(trace, path, num_bytes) for path in selected},
+        "vectors": vectors.encode_all(selected),
+        "biases": vectors.biases,
         "patterns": {"attentions": [mask.to_json() for mask in masks if mask.path in selected]},
     }
 
@@ -59,18 +68,71 @@ def count_weights(trace: Trace, path: str) -> int:
 
 def encode_weights(trace: Trace, path: str, num_bytes: int) -> Mapping[str, Any]:
     """Return all weights of an attention as uint16 or uint8."""
-    whole = slice(None)
-    weights = trace.compute_weights(path, range(trace.shapes[path][0]), whole, whole)
+    weights = trace.compute_weights(path, range(trace.shapes[path][0]), WHOLE, WHOLE)
     if num_bytes == 2:
-        return encode_array(quantize_weights(weights), "uint16")
-    return encode_array((weights.clamp(0, 1) * 255).round().to(torch.uint8), "uint8")
+        return encode_array(quantize_weights(weights))
+    return encode_array((weights.clamp(0, 1) * 255).round().to(torch.uint8))
 
 
-def encode_array(array: Tensor, dtype: str) -> Mapping[str, Any]:
-    """Return an array as base64 with its shape, little-endian."""
-    data = array.numpy().astype(f"<{array.numpy().dtype.str[1:]}", copy=False).tobytes()
+def encode_array(array: Tensor) -> Mapping[str, Any]:
+    """Return an array as base64 with its shape and dtype, little-endian."""
+    values = array.detach().cpu().contiguous().numpy()
+    data = values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
     return {
         "shape": [*array.shape],
-        "dtype": dtype,
+        "dtype": str(array.dtype).removeprefix("torch."),
         "data": base64.b64encode(data).decode(),
     }
+
+
+class VectorEncoder:
+    """Encodes queries, keys, masks and biases of dot products, while there is room for them.
+
+    The layers of a stack share the bias of T5 and ALiBi: `biases` has each of them once."""
+
+    def __init__(self, trace: Trace, num_bytes: int) -> None:
+        self.trace = trace
+        self.num_bytes = num_bytes
+        self.biases: dict[str, Mapping[str, Any]] = {}
+
+    def encode_all(self, paths: list[str]) -> dict[str, Mapping[str, Any]]:
+        """Return the vectors of every attention; none if there is no room for all."""
+        vectors = {}
+        for path in paths:
+            record = self.trace.get_record(path)
+            if isinstance(record, DotProductRecord):
+                vectors[path] = self.encode(path, record)
+            if self.num_bytes < 0:
+                self.biases.clear()
+                return {}
+        return vectors
+
+    def encode(self, path: str, record: DotProductRecord) -> Mapping[str, Any]:
+        position = self.trace.attentions[path].position
+        biases = [
+            bias for bias in (record.bias.position_bias, record.layer_bias) if bias is not None
+        ]
+        mask = record.bias.get_mask(WHOLE)
+        return {
+            "scale": record.scale,
+            "queries": self.encode_array(record.q[0].float()),
+            "keys": self.encode_array(record.k[0].float()),
+            "biases": [[get_position_name(position), self.share(bias)] for bias in biases],
+            "mask": None if mask is None else self.share(mask.to(torch.uint8)),
+        }
+
+    def share(self, array: Tensor) -> str:
+        """Return the name of an array that several attentions may have."""
+        array = array[0].float() if array.is_floating_point() else array[0]
+        encoded = self.encode_array(array)
+        name = next((name for name, other in self.biases.items() if other == encoded), None)
+        if name is None:
+            name = f"bias-{len(self.biases)}"
+            self.biases[name] = encoded
+        else:
+            self.num_bytes += array.numel() * array.element_size()
+        return name
+
+    def encode_array(self, array: Tensor) -> Mapping[str, Any]:
+        self.num_bytes -= array.numel() * array.element_size()
+        return encode_array(array) if self.num_bytes >= 0 else {}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from qkv.explorer.inputs import InputBuilder
 
-GERMAN_TO_ENGLISH = (
+GERMAN_AND_ENGLISH = (
     {"text": "Ich habe das Buch, das du mir gestern gegeben hast, noch nicht gelesen."},
     {"text": "Die Katze sitzt auf der Matte."},
     {"text": "He gave the book back because he had already read it."},
@@ -30,7 +30,8 @@ def list_examples(builder: InputBuilder) -> Sequence[Mapping[str, str]]:
     if tokenizer is None or not builder.describe_inputs()["text"]:
         return ()
     if builder.architecture == "encoder-decoder":
-        return GERMAN_TO_ENGLISH if {"de", "en"} <= {*tokenizer.languages} else ()
+        languages = {code.strip("<>")[:2] for code in tokenizer.languages}
+        return GERMAN_AND_ENGLISH if {"de", "en"} <= languages else ()
     if builder.architecture == "encoder":
         return ENGLISH_PAIRS
     return ENGLISH

@@ -176,16 +176,16 @@ def draw_neurons(picture: PictureInput) -> str:
 def draw_generation(picture: PictureInput) -> str:
     limit = picture.settings.max_new_tokens
     steps = run_steps(picture.builder, picture.given, {}, limit)
-    drawn = [
-        CandidateStep(
-            chosen=step.next,
-            candidates=[
-                TokenCandidate(row.id, row.text, row.probability, row.processed)
-                for row in step.candidates
-            ],
-        )
-        for step in steps
-    ]
+    drawn = []
+    for step in steps:
+        ids = [row.id for row in step.candidates]
+        candidates = [
+            TokenCandidate(row.text, row.probability, row.processed, row.is_end)
+            for row in step.candidates
+        ]
+        chosen = ids.index(step.next) if step.next in ids else None
+        token = picture.builder.labeler.get_text(step.next)
+        drawn.append(CandidateStep(token, candidates, chosen))
     return render_candidates_svg(picture.name, f"after “{picture.given.text}”", drawn)
 
 
@@ -229,13 +229,18 @@ def draw_image(picture: PictureInput) -> str:
     is_self = trace.sequences[info.queries] is image
     shown = [picture.settings.query] if picture.settings.query is not None else None
     shown = shown or list(range(max(image.first_patch, 1) if is_self else info.shape[0]))
-    panels = [
-        (picture.queries[query], weights[query].reshape(image.grid)) for query in shown[:MAX_PANELS]
+    shown = shown[:MAX_PANELS]
+    panels = [(picture.queries[query], weights[query].reshape(image.grid)) for query in shown]
+    patches = [
+        divmod(query - image.first_patch, image.grid[1])
+        if is_self and query >= image.first_patch
+        else None
+        for query in shown
     ]
     mime_type, _, data = image.picture.removeprefix("data:").partition(";base64,")
     subtitle = picture.describe("mean of the heads" if picture.settings.head is None else None)
     return render_image_weights_svg(
-        picture.name, subtitle, base64.b64decode(data), mime_type, panels
+        picture.name, subtitle, base64.b64decode(data), mime_type, panels, patches
     )
 
 

@@ -38,10 +38,15 @@ def list_score_parts(terms: ScoreTerms, position: str | None) -> list[ScorePart]
         parts["dot"] = dot
         if terms.scale != 1:
             parts["scaled"] = score
-    for name, bias in terms.biases.items():
-        parts[POSITION_PREFIX + POSITION_NAMES.get(position or "", name.replace("_", " "))] = bias
+    for bias in terms.biases.values():
+        parts[POSITION_PREFIX + get_position_name(position)] = bias
         score = score + bias
     if terms.mask is not None:
         score = score.masked_fill(~terms.mask, torch.nan)
     parts |= {"score": score, "weight": terms.weights}
     return [ScorePart(name, values.float().cpu()) for name, values in parts.items()]
+
+
+def get_position_name(position: str | None) -> str:
+    """Return the name of the term that positions add to a score."""
+    return POSITION_NAMES.get(position or "", "position bias")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from qkv.attention_weights import Paths
 from qkv.explorer.embedding import build_embedded_config
@@ -85,15 +84,31 @@ def view(
     src_lang: str | None = None,
     tgt_lang: str | None = None,
     paths: Paths = None,
-    **settings: Any,
+    view: str | None = None,
+    layer: int | None = None,
+    path: str | None = None,
+    head: int | None = None,
+    query: int | None = None,
+    rollout: bool = False,
+    num_beams: int = 4,
+    max_new_tokens: int = 20,
 ) -> View:
-    """Return the attention of a model in a text, an image, or both.
+    """Return what a model attends to in a text, an image, or both: a page for a notebook, or a file.
 
-    A target that is not given is generated. `paths` selects attentions, as in `look`. The other settings
-    are those of the first view and of pictures: `view`, `layer`, `path`, `head`, `query`, `rollout`,
-    `num_beams`, `max_new_tokens`."""
+    A target that is not given is generated. `paths` selects the attentions of the page, as in `look`.
+    The settings from `view` on are those of pictures, and of the page when it opens."""
     loaded = model if isinstance(model, Model) else load(model)
     inputs = InputBuilder(model=loaded, src_lang=src_lang, tgt_lang=tgt_lang)
     name = loaded.family.name if isinstance(model, Model) else str(model)
     given = UserInput(text=text, text_pair=text_pair, target=target, image=image)
-    return View(NamedModel(name=name, inputs=inputs), given, paths, ViewSettings.create(settings))
+    settings = ViewSettings(
+        view=view,
+        layer=layer,
+        path=path,
+        head=head,
+        query=query,
+        rollout=rollout,
+        num_beams=num_beams,
+        max_new_tokens=max_new_tokens,
+    )
+    return View(NamedModel(name=name, inputs=inputs), given, paths, settings)

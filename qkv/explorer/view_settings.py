@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from qkv.explorer.labels import TokenSequence
 from qkv.explorer.trace import AttentionInfo, Trace
-from qkv.tasks.checks import check_choice, check_setting_names
+from qkv.tasks.checks import check_choice
 from qkv.validate import check_number
 
 VIEW_NAMES = (
@@ -30,12 +29,6 @@ class ViewSettings:
     rollout: bool = False
     num_beams: int = 4
     max_new_tokens: int = 20
-
-    @staticmethod
-    def create(settings: Mapping[str, Any]) -> ViewSettings:
-        """Return the settings of these names; raise ValueError for an unknown one."""
-        check_setting_names(settings, [item.name for item in fields(ViewSettings)])
-        return ViewSettings(**settings)
 
     def check(self, trace: Trace) -> None:
         """Raise ValueError unless the trace has the view, the layer, the head and the query."""

@@ -1,10 +1,17 @@
 // Weights of a saved page: the same answers as the server's, computed from the arrays inside the page.
 
 const BYTES_TO_FULL = 257; // 255 · 257 = 65,535
+const ARRAY_TYPES = { uint8: Uint8Array, uint16: Uint16Array, float32: Float32Array };
 
-function decodeArray({ shape, dtype, data }) {
+/** Decode an array of the page: {shape, data}. */
+export function decodeArray({ shape, dtype, data }) {
   const bytes = Uint8Array.from(atob(data), character => character.charCodeAt(0));
-  return { shape, data: dtype === "uint16" ? new Uint16Array(bytes.buffer) : Uint16Array.from(bytes, value => value * BYTES_TO_FULL) };
+  return { shape, data: new ARRAY_TYPES[dtype](bytes.buffer) };
+}
+
+function decodeWeights(array) {
+  const { shape, data } = decodeArray(array);
+  return { shape, data: array.dtype === "uint8" ? Uint16Array.from(data, value => value * BYTES_TO_FULL) : data };
 }
 
 function parseRange(text) {
@@ -24,7 +31,7 @@ export function createEmbeddedLoader(arrays) {
   const decoded = new Map();
 
   function array(path) {
-    if (!decoded.has(path)) decoded.set(path, decodeArray(arrays[path]));
+    if (!decoded.has(path)) decoded.set(path, decodeWeights(arrays[path]));
     return decoded.get(path);
   }
 

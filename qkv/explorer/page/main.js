@@ -3,6 +3,7 @@
 import { frames, observeTheme, track } from "./frames.js";
 import { createApi } from "./api.js";
 import { createEmbeddedLoader } from "./embedded.js";
+import { createEmbeddedNeurons } from "./embedded-neurons.js";
 import { createHeader } from "./header.js";
 import { createViewFrame } from "./view-frame.js";
 import { alignmentView } from "./alignment-view.js";
@@ -114,6 +115,12 @@ function startPage() {
     showTrace(trace, createWeightStore(parameters => ask(api.getWeights, parameters)));
   }
 
+  function showEmbeddedTrace() {
+    const load = createEmbeddedLoader(config.weights);
+    app.getNeurons = createEmbeddedNeurons(config, load);
+    showTrace(config.trace, createWeightStore(load));
+  }
+
   /** The first trace comes with the page, unless its address has other inputs. */
   function showStart() {
     const isStart = INPUTS.every(name => app.state[name] === base[name]);
@@ -154,7 +161,7 @@ function startPage() {
   window.addEventListener("hashchange", followHash);
   observeTheme(() => frame.open());
   window.qkvExplorer = { state: app.state, frames };
-  if (isEmbedded) showTrace(config.trace, createWeightStore(createEmbeddedLoader(config.weights)));
+  if (isEmbedded) showEmbeddedTrace();
   else showStart();
 }
 

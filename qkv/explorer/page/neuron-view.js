@@ -21,13 +21,18 @@ export const neuronView = {
       "Blue numbers are positive and orange ones negative, so a strongly blue strip of products is a key that this query attends to."],
     equation: "score = q·k / √d + position terms;   weight = exp(score) / Σ exp(scores)",
   },
-  isAvailable: app => !app.isEmbedded && app.trace.attentions.some(attention => attention.has_neurons),
+  isAvailable: app => neuronLayers(app).length > 0,
   open: openNeuronView,
 };
 
+/** The layers whose scores are known; in a saved page, those whose vectors it has. */
+function neuronLayers({ trace, isEmbedded, config }) {
+  return trace.attentions.filter(({ has_neurons: isKnown, path }) => isKnown && (!isEmbedded || Object.hasOwn(config.vectors, path)));
+}
+
 function openNeuronView({ tools, body }, app) {
   const { trace, state } = app;
-  const layers = trace.attentions.filter(attention => attention.has_neurons);
+  const layers = neuronLayers(app);
   const picker = createLayerPicker({ attentions: layers, onChange: path => app.change({ path }) });
   const headSelect = createHeadSelect({ onChange: head => app.change({ head }) });
   tools.append(picker.element, headSelect.element);

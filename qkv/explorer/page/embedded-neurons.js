@@ -1,0 +1,48 @@
+// How one query's weights come about, computed from the queries, keys, masks and biases inside a saved page.
+
+import { decodeArray } from "./embedded.js";
+import { FULL_WEIGHT } from "./weights.js";
+
+/** The plane of a head in an array of (heads or groups of heads, rows, columns). */
+function planeOf({ shape: [groupCount, rows, columns], data }, head, headCount) {
+  const size = rows * columns;
+  const group = Math.floor(head * groupCount / headCount);
+  return { width: columns, data: data.subarray(group * size, (group + 1) * size) };
+}
+
+function rowOf(plane, row) {
+  return plane.data.subarray(row * plane.width, (row + 1) * plane.width);
+}
+
+/** Returns `getNeurons({path, head, row})` as the server answers it; `load` is that of the weights. */
+export function createEmbeddedNeurons({ vectors, biases }, load) {
+  const decoded = new Map();
+
+  function arrayOf(key, array) {
+    if (!decoded.has(key)) decoded.set(key, decodeArray(array));
+    return decoded.get(key);
+  }
+
+  return async ({ path, head, row }) => {
+    const { scale, queries, keys, biases: terms, mask } = vectors[path];
+    const queryArray = arrayOf(`${path} q`, queries);
+    const headCount = queryArray.shape[0];
+    const planes = [queryArray, arrayOf(`${path} k`, keys)].map(array => planeOf(array, head, headCount));
+    const [width, query, keyPlane] = [planes[0].width, rowOf(planes[0], row), planes[1].data];
+    const count = keyPlane.length / width;
+    const biasRow = name => rowOf(planeOf(arrayOf(name, biases[name]), head, headCount), row);
+    const products = keyPlane.map((value, i) => value * query[i % width]);
+    const dot = Float32Array.from({ length: count }, (_, key) => products.subarray(key * width, (key + 1) * width).reduce((sum, value) => sum + value, 0));
+    const scaled = dot.map(value => value * scale);
+    const named = terms.map(([label, name]) => [label, biasRow(name)]);
+    const visible = mask === null ? null : biasRow(mask);
+    const score = scaled.map((value, key) => visible && !visible[key] ? NaN : named.reduce((sum, [, values]) => sum + values[key], value));
+    const block = await load({ path, heads: String(head), rows: `${row}:${row + 1}`, columns: `0:${count}`, pool: 1 });
+    const part = (name, data, shape = [data.length]) => ({ name, shape, data });
+    return { scale, parts: [
+      part("query", query), part("keys", keyPlane, [count, width]), part("products", products, [count, width]), part("dot", dot),
+      ...(scale === 1 ? [] : [part("scaled", scaled)]), ...named.map(([label, values]) => part(`position:${label}`, values)),
+      part("score", score), part("weight", Float32Array.from(block.data, value => value / FULL_WEIGHT)),
+    ] };
+  };
+}
